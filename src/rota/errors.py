@@ -1,0 +1,88 @@
+"""Every exception that Rota raises on purpose.
+
+    RotaError
+    ├── InputError              something the user wrote; names the field, the value and the fix
+    │   ├── TraceError          a job trace
+    │   ├── JobFileError        a job file or a submission
+    │   ├── ClusterSpecError    a cluster description such as ``15x4``
+    │   ├── PolicySettingError  an unknown policy, an unknown or malformed setting
+    │   └── NeverFitsError      a job that asks for more than the cluster will ever have
+    ├── DataMissingError        data that an experiment needs is not there
+    ├── TransitionError         an event that a job's state does not allow; carries the job's story
+    ├── PlanError               a plan that breaks the policy contract
+    ├── SimulationError         a simulation that lost a job or cannot go on
+    ├── StoreError              the event log can't be read or written
+    ├── AgentError              a node agent can't do what it was asked
+    └── ServerError             the controller's answer to a client call
+        ├── UnreachableError    no controller answers
+        ├── AuthError           the token is missing, wrong or of the wrong kind
+        └── NotFoundError       no such job
+"""
+
+
+class RotaError(Exception):
+    """Base of every error that Rota raises on purpose."""
+
+
+class InputError(RotaError):
+    """Something the user wrote is wrong; the message names the field, the value and the fix."""
+
+
+class TraceError(InputError):
+    """A job trace is malformed."""
+
+
+class JobFileError(InputError):
+    """A job file or a submission is malformed."""
+
+
+class ClusterSpecError(InputError):
+    """A cluster description is malformed."""
+
+
+class PolicySettingError(InputError):
+    """A policy is unknown, or one of its settings is."""
+
+
+class NeverFitsError(InputError):
+    """A job asks for more GPUs than the cluster will ever have."""
+
+
+class DataMissingError(RotaError):
+    """Data that an experiment needs is not there."""
+
+
+class TransitionError(RotaError):
+    """An event that a job's state does not allow. The message carries the job's story."""
+
+
+class PlanError(RotaError):
+    """A plan breaks the policy contract."""
+
+
+class SimulationError(RotaError):
+    """A simulation lost a job, or can't go on."""
+
+
+class StoreError(RotaError):
+    """The event log can't be read or written."""
+
+
+class AgentError(RotaError):
+    """A node agent can't do what it was asked."""
+
+
+class ServerError(RotaError):
+    """The controller refused a call, or failed at it."""
+
+
+class UnreachableError(ServerError):
+    """No controller answers at the address."""
+
+
+class AuthError(ServerError):
+    """The token is missing, wrong or of the wrong kind."""
+
+
+class NotFoundError(ServerError):
+    """There is no such job."""

@@ -1,0 +1,60 @@
+"""What a driver is told to do with a job. Imperative; carried out late, partly, or never.
+
+``command_id`` is unique in a cluster's life, ``attempt`` counts the job's starts from nothing, and
+``epoch`` counts the controller's lives: an agent refuses commands of a lower epoch.
+"""
+
+from typing import NamedTuple
+
+from rota.model.allocation import Allocation
+
+
+class Launch(NamedTuple):
+    """Start the job's processes on these GPUs, all of them or none."""
+
+    command_id: int
+    row: int
+    attempt: int
+    epoch: int
+    allocation: Allocation
+
+
+class Suspend(NamedTuple):
+    """Pause the job, keep its state on its node, and free its GPUs."""
+
+    command_id: int
+    row: int
+    attempt: int
+    epoch: int
+
+
+class Resume(NamedTuple):
+    """Let a suspended job go on, on these GPUs of the node(s) where its state lies."""
+
+    command_id: int
+    row: int
+    attempt: int
+    epoch: int
+    allocation: Allocation
+
+
+class Migrate(NamedTuple):
+    """Move a suspended job's state to the node(s) of these GPUs, and let it go on there."""
+
+    command_id: int
+    row: int
+    attempt: int
+    epoch: int
+    allocation: Allocation
+
+
+class Stop(NamedTuple):
+    """End the job's processes: ask, wait a moment, then kill."""
+
+    command_id: int
+    row: int
+    attempt: int
+    epoch: int
+
+
+Command = Launch | Suspend | Resume | Migrate | Stop

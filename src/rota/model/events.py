@@ -1,0 +1,171 @@
+"""What has happened. Past tense; the only thing that changes a ``ClusterState``.
+
+``at_s`` is the cluster's clock in seconds, ``row`` the job's number in order of arrival.
+"""
+
+from typing import Any, NamedTuple
+
+from rota.model.allocation import Allocation
+from rota.model.commands import Command
+from rota.model.job import JobSpec, JobState, Suspension
+
+
+class NodeJoined(NamedTuple):
+    """A node offers its GPUs; also after it was lost."""
+
+    at_s: float
+    name: str
+    num_gpus: int
+    kind: str = "gpu"
+
+
+class NodeLost(NamedTuple):
+    """A node is gone, and what ran there with it."""
+
+    at_s: float
+    name: str
+
+
+class JobSubmitted(NamedTuple):
+    """A user's job was accepted. It gets the next row."""
+
+    at_s: float
+    spec: JobSpec
+
+
+class SuspendRequested(NamedTuple):
+    """The owner wants the job to hold no GPUs until further notice."""
+
+    at_s: float
+    row: int
+
+
+class ResumeRequested(NamedTuple):
+    """The owner lets a job that they suspended go on."""
+
+    at_s: float
+    row: int
+
+
+class StopRequested(NamedTuple):
+    """The job must end: its owner cancelled it, or its time limit was reached."""
+
+    at_s: float
+    row: int
+    outcome: JobState = JobState.CANCELLED
+
+
+class RetryDue(NamedTuple):
+    """A job whose last command failed has waited long enough."""
+
+    at_s: float
+    row: int
+
+
+class DecisionTaken(NamedTuple):
+    """The policy's plan, as changes against the one before."""
+
+    at_s: float
+    seq: int
+    policy: str
+    allocations: dict[int, Allocation | None]
+    reasons: dict[int, int]
+    marks: dict[int, Any]
+    policy_mark: Any
+    wake_at_s: float | None
+
+
+class CommandSent(NamedTuple):
+    """A command is on its way; written down before it leaves."""
+
+    at_s: float
+    command: Command
+
+
+class CommandFailed(NamedTuple):
+    """The job's outstanding command was not carried out."""
+
+    at_s: float
+    row: int
+    command_id: int
+    error: str
+    retry_at_s: float = 0.0
+
+
+class JobLaunched(NamedTuple):
+    """All processes of the job's attempt run."""
+
+    at_s: float
+    row: int
+    attempt: int
+
+
+class JobSuspended(NamedTuple):
+    """The job is paused since ``stopped_s``, and its GPUs are free since ``at_s``."""
+
+    at_s: float
+    row: int
+    stopped_s: float
+
+
+class JobResumed(NamedTuple):
+    """The job runs again."""
+
+    at_s: float
+    row: int
+
+
+class WorkerRegistered(NamedTuple):
+    """It became known how the job can be suspended."""
+
+    at_s: float
+    row: int
+    suspension: Suspension
+
+
+class WorkerReported(NamedTuple):
+    """How far the job has come: step, samples, loss, time per mini-batch and its own metrics."""
+
+    at_s: float
+    row: int
+    progress: dict[str, Any]
+
+
+class AttemptLost(NamedTuple):
+    """The job's processes are gone and nobody knows how they ended; it may start anew."""
+
+    at_s: float
+    row: int
+    attempt: int
+    error: str
+
+
+class JobFinished(NamedTuple):
+    """No process of the job is left, and none will be."""
+
+    at_s: float
+    row: int
+    outcome: JobState
+    exit_code: int | None = None
+    message: str = ""
+
+
+Event = (
+    NodeJoined
+    | NodeLost
+    | JobSubmitted
+    | SuspendRequested
+    | ResumeRequested
+    | StopRequested
+    | RetryDue
+    | DecisionTaken
+    | CommandSent
+    | CommandFailed
+    | JobLaunched
+    | JobSuspended
+    | JobResumed
+    | WorkerRegistered
+    | WorkerReported
+    | AttemptLost
+    | JobFinished
+)

@@ -1,0 +1,84 @@
+"""What a user asked for, and how far it has come."""
+
+from enum import IntEnum
+from typing import Any, NamedTuple
+
+
+class JobState(IntEnum):
+    """Where a job stands. Its name is what users see."""
+
+    PENDING = 0
+    STARTING = 1
+    RUNNING = 2
+    SUSPENDING = 3
+    SUSPENDED = 4
+    MIGRATING = 5
+    STOPPING = 6
+    HELD = 7
+    SUCCEEDED = 8
+    FAILED = 9
+    CANCELLED = 10
+    TIMEOUT = 11
+    LOST = 12
+
+    @property
+    def is_final(self) -> bool:
+        """Whether a job in this state never runs again."""
+        return self >= JobState.SUCCEEDED
+
+
+class Suspension(IntEnum):
+    """How a job can be suspended, as far as is known."""
+
+    UNKNOWN = 0
+    PROCESS = 1  # its processes are stopped and continued; device memory stays in use
+    BOUNDARY = 2  # it stops by itself at a step boundary and frees the device
+
+
+class Program(NamedTuple):
+    """What a live job runs. The simulator has none."""
+
+    run: str
+    workdir: str
+    env: tuple[tuple[str, str], ...] = ()
+    processes: str = "gpu"  # "gpu": one process per GPU (a rank each); "node": one per node
+
+
+class JobSpec(NamedTuple):
+    """What the user asked for.
+
+    ``duration_s`` is the service time that a trace knows and a live scheduler does not: only
+    policies that declare ``needs_duration`` may read it.
+    """
+
+    job_id: str
+    num_gpus: int
+    submit_s: float
+    duration_s: float | None = None
+    priority: int = 50  # 1..100, larger is sooner; the weight of weighted policies
+    name: str = ""
+    user: str = ""
+    vc: str = ""
+    model: str = ""
+    time_limit_s: float | None = None
+    program: Program | None = None
+
+
+class Job(NamedTuple):
+    """A job's whole standing at one moment, made from the columns when someone asks."""
+
+    spec: JobSpec
+    state: JobState
+    reason: int
+    attempt: int
+    service_s: float
+    overhead_s: float
+    first_start_s: float | None
+    finish_s: float | None
+    preemptions: int
+    migrations: int
+    suspension: Suspension
+    exit_code: int | None
+    message: str
+    gpus: tuple[tuple[str, tuple[int, ...]], ...]
+    progress: dict[str, Any]

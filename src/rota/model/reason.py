@@ -1,0 +1,46 @@
+"""Why a job does not run: stable codes, and the sentence that each stands for."""
+
+from enum import IntEnum
+
+
+class Reason(IntEnum):
+    """Why a job holds no GPUs. Part of the public interface: names never change meaning."""
+
+    NONE = 0
+    WAIT_RESOURCES = 1
+    WAIT_GANG_FRAGMENTED = 2
+    WAIT_TOPOLOGY = 3
+    WAIT_QUOTA = 4
+    WAIT_FAIRSHARE = 5
+    WAIT_PRIORITY = 6
+    WAIT_DEPENDENCY = 7
+    WAIT_RESERVATION = 8
+    WAIT_BACKOFF = 9
+    HELD_BY_USER = 10
+    HELD_BY_ADMIN = 11
+    NEVER_FITS = 12
+    NODE_UNHEALTHY = 13
+    SLICE_WAITING_TURN = 14
+    PREEMPTED_BY = 15
+    PACK_UNDONE = 16
+
+
+SENTENCES = {
+    Reason.NONE: "it holds the GPUs it asked for, or is about to",
+    Reason.WAIT_RESOURCES: "too few GPUs are free",
+    Reason.WAIT_GANG_FRAGMENTED: "enough GPUs are free, but spread over too many nodes",
+    Reason.WAIT_TOPOLOGY: "the GPUs it must run on are taken",
+    Reason.WAIT_QUOTA: "its queue's quota is used up",
+    Reason.WAIT_FAIRSHARE: "its owner has had more than a fair share",
+    Reason.WAIT_PRIORITY: "jobs that stand before it in the policy's order come first",
+    Reason.WAIT_DEPENDENCY: "a job that it depends on has not ended",
+    Reason.WAIT_RESERVATION: "the free GPUs are reserved",
+    Reason.WAIT_BACKOFF: "its last launch failed, and it waits a moment before the next try",
+    Reason.HELD_BY_USER: "its owner suspended it; `rota resume` lets it go on",
+    Reason.HELD_BY_ADMIN: "an administrator holds it back",
+    Reason.NEVER_FITS: "it asks for more GPUs than the cluster has",
+    Reason.NODE_UNHEALTHY: "the node that holds it does not answer",
+    Reason.SLICE_WAITING_TURN: "it takes turns with other jobs, and its next turn comes",
+    Reason.PREEMPTED_BY: "jobs that stand before it in the policy's order took its GPUs",
+    Reason.PACK_UNDONE: "sharing a GPU slowed it down, so it waits for one of its own",
+}

@@ -1,0 +1,556 @@
+"""The cluster's whole state, rebuilt from events alone: columns, one row per job by arrival."""
+
+from __future__ import annotations
+
+from array import array
+from typing import Any, NoReturn
+
+from rota.errors import PlanError, TransitionError
+from rota.model.allocation import Allocation
+from rota.model.cluster import FreeGpus, Node
+from rota.model.commands import Command, Launch, Migrate, Resume, Suspend
+from rota.model.events import (
+    AttemptLost,
+    CommandFailed,
+    CommandSent,
+    DecisionTaken,
+    Event,
+    JobFinished,
+    JobLaunched,
+    JobResumed,
+    JobSubmitted,
+    JobSuspended,
+    NodeJoined,
+    NodeLost,
+    ResumeRequested,
+    RetryDue,
+    StopRequested,
+    SuspendRequested,
+    WorkerRegistered,
+    WorkerReported,
+)
+from rota.model.job import Job, JobSpec, JobState, Suspension
+from rota.model.reason import Reason
+
+PENDING, STARTING, RUNNING = JobState.PENDING, JobState.STARTING, JobState.RUNNING
+SUSPENDING, SUSPENDED, MIGRATING = JobState.SUSPENDING, JobState.SUSPENDED, JobState.MIGRATING
+STOPPING, HELD = JobState.STOPPING, JobState.HELD
+
+_FLOATS = ("submit_s", "service_s", "since_s", "changed_s", "overhead_s", "first_start_s")
+_FLOATS += ("finish_s", "duration_s")
+_INTS = ("num_gpus", "priority", "state", "reason", "attempt", "preemptions", "migrations")
+_INTS += ("suspension",)
+
+
+class ClusterState:
+    """What exists and what has happened, changed by :meth:`apply` alone.
+
+    Numeric columns are ``array.array`` ("d" for seconds, "q" for the rest); a time that has not
+    come is -1. ``target`` is where the last plan wants a job (assumed), ``held`` what it holds
+    (confirmed, or promised to a command on its way), ``home`` where a suspended job's state lies.
+    """
+
+    submit_s: array[float]
+    service_s: array[float]
+    since_s: array[float]
+    changed_s: array[float]
+    overhead_s: array[float]
+    first_start_s: array[float]
+    finish_s: array[float]
+    duration_s: array[float]
+    num_gpus: array[int]
+    priority: array[int]
+    state: array[int]
+    reason: array[int]
+    attempt: array[int]
+    preemptions: array[int]
+    migrations: array[int]
+    suspension: array[int]
+
+    def __init__(self, *, keep_stories: bool = True) -> None:
+        for name in _FLOATS:
+            setattr(self, name, array("d"))
+        for name in _INTS:
+            setattr(self, name, array("q"))
+        self.spec: list[JobSpec] = []
+        self.target: list[Allocation | None] = []
+        self.held: list[Allocation | None] = []
+        self.home: list[Allocation | None] = []
+        self.outstanding: list[Command | None] = []
+        self.marks: list[Any] = []
+        self.progress: list[dict[str, Any] | None] = []
+        self.ending: dict[int, tuple[int | None, str]] = {}  # exit code and message of ended jobs
+        self.stop_outcome: dict[int, JobState] = {}
+        self.user_suspended: set[int] = set()
+        self.backoff: dict[int, float] = {}
+
+        self.nodes: list[Node] = []
+        self.node_index: dict[str, int] = {}
+        self.assumed = FreeGpus()  # free when the last plan has been carried out
+        self.idle = FreeGpus()  # free right now
+        self.total_gpus = 0
+
+        self.active: dict[int, None] = {}  # rows that the policy decides on
+        self.unsettled: dict[int, None] = {}  # rows whose target is not what they hold
+        self.changed: list[int] = []  # rows that changed since the last decision
+        self.plan: object = None  # the plan that the last decision applied, if made in this process
+        self.policy = ""
+        self.policy_mark: Any = None
+        self.wake_at_s: float | None = None
+        self.decision_seq = 0
+        self.decision_needed = False
+        self.next_command_id = 1
+        self.epoch = 0
+        self.events = 0
+        self._keep_stories = keep_stories
+        self._stories: list[list[tuple[float, str]] | None] = []
+        self._handlers = {
+            NodeJoined: self._node_joined,
+            NodeLost: self._node_lost,
+            JobSubmitted: self._job_submitted,
+            SuspendRequested: self._suspend_requested,
+            ResumeRequested: self._resume_requested,
+            StopRequested: self._stop_requested,
+            RetryDue: self._retry_due,
+            DecisionTaken: self._decision_taken,
+            CommandSent: self._command_sent,
+            CommandFailed: self._command_failed,
+            JobLaunched: self._job_launched,
+            JobSuspended: self._job_suspended,
+            JobResumed: self._job_resumed,
+            WorkerRegistered: self._worker_registered,
+            WorkerReported: self._worker_reported,
+            AttemptLost: self._attempt_lost,
+            JobFinished: self._job_finished,
+        }
+
+    # -- reading -------------------------------------------------------------------------------
+
+    def apply(self, event: Event) -> None:
+        """Take note of ``event``. Raises TransitionError and leaves the job as it was."""
+        self._handlers[type(event)](event)  # type: ignore[operator]
+        self.events += 1
+
+    def service(self, row: int, now_s: float) -> float:
+        """Seconds for which the job has held all its GPUs and worked, up to ``now_s``."""
+        since = self.since_s[row]
+        return self.service_s[row] + (now_s - since if since >= 0 else 0.0)
+
+    def job(self, row: int, now_s: float) -> Job:
+        """A snapshot of everything known about one job."""
+        exit_code, message = self.ending.get(row, (None, ""))
+        held = self.held[row]
+        first, finish = self.first_start_s[row], self.finish_s[row]
+        return Job(
+            spec=self.spec[row],
+            state=JobState(self.state[row]),
+            reason=self.reason[row],
+            attempt=self.attempt[row],
+            service_s=self.service(row, now_s),
+            overhead_s=self.overhead_s[row],
+            first_start_s=first if first >= 0 else None,
+            finish_s=finish if finish >= 0 else None,
+            preemptions=self.preemptions[row],
+            migrations=self.migrations[row],
+            suspension=Suspension(self.suspension[row]),
+            exit_code=exit_code,
+            message=message,
+            gpus=tuple((self.nodes[n].name, gpus) for n, gpus in held.gpus()) if held else (),
+            progress=self.progress[row] or {},
+        )
+
+    def story(self, row: int) -> list[tuple[float, str]]:
+        """What has happened to a job, as (seconds, sentence); short for jobs long gone."""
+        lines = self._stories[row]
+        if lines is not None:
+            return list(lines)
+        name = JobState(self.state[row]).name.lower()
+        return [(self.submit_s[row], "submitted"), (self.finish_s[row], name)]
+
+    def validate(self) -> None:
+        """Check every invariant that the columns must keep. Raises PlanError naming the breach."""
+        assumed, idle = FreeGpus(), FreeGpus()
+        for index, node in enumerate(self.nodes):
+            for free in (assumed, idle):
+                free.set_mask(index, (1 << node.num_gpus) - 1 if node.alive else 0)
+        for row in range(len(self.spec)):
+            for what, free, allocation in (
+                ("target", assumed, self.target[row]),
+                ("held", idle, self.held[row]),
+            ):
+                if allocation is None:
+                    continue
+                if allocation.num_gpus != self.num_gpus[row]:
+                    raise PlanError(f"{what} of job {self._name(row)} is not its whole gang")
+                if not free.fits(allocation):
+                    raise PlanError(f"{what} of job {self._name(row)} overlaps another's GPUs")
+                free.take(allocation)
+        if assumed.masks != self.assumed.masks or idle.masks != self.idle.masks:
+            raise PlanError("the free GPUs are not those that no job has")
+
+    # -- nodes ---------------------------------------------------------------------------------
+
+    def _node_joined(self, e: NodeJoined) -> None:
+        full = (1 << e.num_gpus) - 1
+        index = self.node_index.get(e.name)
+        if index is None:
+            index = len(self.nodes)
+            self.node_index[e.name] = index
+            self.nodes.append(Node(e.name, e.num_gpus, e.kind))
+        elif self.nodes[index].alive:
+            raise TransitionError(f"node {e.name} joined twice without being lost in between")
+        else:
+            self.nodes[index] = Node(e.name, e.num_gpus, e.kind)
+        self.total_gpus += e.num_gpus
+        self.assumed.set_mask(index, full)
+        self.idle.set_mask(index, full)
+        self.decision_needed = True
+
+    def _node_lost(self, e: NodeLost) -> None:
+        index = self.node_index.get(e.name)
+        if index is None or not self.nodes[index].alive:
+            raise TransitionError(f"node {e.name} was lost, but no such node is there")
+        for row in range(len(self.spec)):
+            places = (self.target[row], self.held[row], self.home[row])
+            if any(place and index in place.nodes() for place in places):
+                if self._has_processes(row):
+                    self._lose_attempt(e.at_s, row, f"node {e.name} was lost")
+                elif self.target[row]:
+                    self._untarget(row)
+        self.total_gpus -= self.nodes[index].num_gpus
+        self.nodes[index] = self.nodes[index]._replace(alive=False)
+        self.assumed.set_mask(index, 0)
+        self.idle.set_mask(index, 0)
+        self.decision_needed = True
+
+    # -- what users ask ------------------------------------------------------------------------
+
+    def _job_submitted(self, e: JobSubmitted) -> None:
+        spec = e.spec
+        row = len(self.spec)
+        try:
+            self._append_row(spec)
+        except BufferError:  # somebody holds a numpy view of a column: leave it the old array
+            for name in _FLOATS + _INTS:
+                column = getattr(self, name)
+                setattr(self, name, array(column.typecode, column[:row]))
+            self._append_row(spec)
+        self.spec.append(spec)
+        self.target.append(None)
+        self.held.append(None)
+        self.home.append(None)
+        self.outstanding.append(None)
+        self.marks.append(None)
+        self.progress.append(None)
+        self._stories.append([(e.at_s, "submitted")])
+        self.active[row] = None
+        self._changed(row)
+
+    def _append_row(self, spec: JobSpec) -> None:
+        duration = -1.0 if spec.duration_s is None else spec.duration_s
+        self.submit_s.append(spec.submit_s)
+        self.service_s.append(0.0)
+        self.since_s.append(-1.0)
+        self.changed_s.append(spec.submit_s)
+        self.overhead_s.append(0.0)
+        self.first_start_s.append(-1.0)
+        self.finish_s.append(-1.0)
+        self.duration_s.append(duration)
+        self.num_gpus.append(spec.num_gpus)
+        self.priority.append(spec.priority)
+        self.state.append(PENDING)
+        self.reason.append(Reason.WAIT_PRIORITY)
+        self.attempt.append(0)
+        self.preemptions.append(0)
+        self.migrations.append(0)
+        self.suspension.append(0)
+
+    def _suspend_requested(self, e: SuspendRequested) -> None:
+        row = e.row
+        if JobState(self.state[row]).is_final or self.state[row] == STOPPING:
+            self._refuse(row, "suspended by its owner")
+        if row in self.user_suspended:
+            return
+        self.user_suspended.add(row)
+        self.backoff.pop(row, None)
+        self.reason[row] = Reason.HELD_BY_USER
+        if self.state[row] == PENDING and self.outstanding[row] is None:
+            self._enter(row, HELD, e.at_s)
+        self._tell(row, e.at_s, "suspended by its owner")
+        self._leave_active(row)
+
+    def _resume_requested(self, e: ResumeRequested) -> None:
+        row = e.row
+        if JobState(self.state[row]).is_final or self.state[row] == STOPPING:
+            self._refuse(row, "resumed by its owner")
+        if row not in self.user_suspended:
+            return
+        self.user_suspended.discard(row)
+        self.reason[row] = Reason.WAIT_PRIORITY
+        if self.state[row] == HELD:
+            self._enter(row, PENDING, e.at_s)
+        self._tell(row, e.at_s, "resumed by its owner")
+        self.active[row] = None
+        self._changed(row)
+
+    def _stop_requested(self, e: StopRequested) -> None:
+        row = e.row
+        if JobState(self.state[row]).is_final:
+            self._refuse(row, "asked to stop")
+        if self.state[row] == STOPPING:
+            return
+        had_processes = self._has_processes(row)
+        self._tell(row, e.at_s, f"asked to stop ({e.outcome.name})")
+        self._leave_active(row)
+        self.backoff.pop(row, None)
+        self.user_suspended.discard(row)
+        if not had_processes:
+            self._end(row, e.at_s, e.outcome, None, "it had not started")
+            return
+        self._pause_clock(row, e.at_s)
+        self.stop_outcome[row] = e.outcome
+        self._enter(row, STOPPING, e.at_s)
+        self._settle(row)
+
+    def _retry_due(self, e: RetryDue) -> None:
+        if self.backoff.pop(e.row, None) is None:
+            self._refuse(e.row, "told to retry")
+        self.reason[e.row] = Reason.WAIT_PRIORITY
+        self.active[e.row] = None
+        self._changed(e.row)
+
+    # -- decisions and commands ----------------------------------------------------------------
+
+    def _decision_taken(self, e: DecisionTaken) -> None:
+        target, assumed, allocations = self.target, self.assumed, e.allocations
+        for row, allocation in allocations.items():
+            old = target[row]
+            if old is not None:
+                assumed.give(old)
+                if allocation is None:
+                    self.preemptions[row] += 1
+            target[row] = allocation
+            self._settle(row)
+        for row, allocation in allocations.items():
+            if allocation is not None:
+                assumed.take(allocation)
+                self.reason[row] = Reason.NONE
+        for row, code in e.reasons.items():
+            self.reason[row] = code
+        if e.policy != self.policy:
+            self.policy = e.policy
+            self.policy_mark = None
+            self.marks = [None] * len(self.marks)
+        for row, mark in e.marks.items():
+            self.marks[row] = mark
+        if e.policy_mark is not None:
+            self.policy_mark = e.policy_mark
+        self.wake_at_s = e.wake_at_s
+        self.decision_seq = e.seq
+        self.decision_needed = False
+        self.plan = None
+        self.changed.clear()
+
+    def _command_sent(self, e: CommandSent) -> None:
+        command = e.command
+        row = command.row
+        if self.outstanding[row] is not None:
+            self._refuse(row, f"sent {type(command).__name__}")
+        kind = type(command)
+        if isinstance(command, Suspend):
+            self._pause_clock(row, e.at_s)
+            self._enter(row, SUSPENDING, e.at_s)
+        elif isinstance(command, Launch | Resume | Migrate):
+            if self.held[row] is not None or not self.idle.fits(command.allocation):
+                self._refuse(row, f"sent {kind.__name__}")
+            self.idle.take(command.allocation)
+            self.held[row] = command.allocation
+            if isinstance(command, Launch):
+                self.attempt[row] = command.attempt
+                self._enter(row, STARTING, e.at_s)
+            elif isinstance(command, Migrate):
+                self.migrations[row] += 1
+                self._enter(row, MIGRATING, e.at_s)
+        self.outstanding[row] = command
+        self.next_command_id = max(self.next_command_id, command.command_id + 1)
+        if kind is not Launch and kind is not Suspend:
+            self.changed_s[row] = e.at_s
+
+    def _command_failed(self, e: CommandFailed) -> None:
+        row = e.row
+        command = self.outstanding[row]
+        if command is None or command.command_id != e.command_id:
+            self._refuse(row, f"failed command {e.command_id}")
+        self.outstanding[row] = None
+        self._tell(row, e.at_s, f"{type(command).__name__.lower()} failed: {e.error}")
+        if isinstance(command, Suspend):
+            self.since_s[row] = self.changed_s[row]
+            self._enter(row, RUNNING, e.at_s)
+        elif isinstance(command, Launch | Resume | Migrate):
+            self._release(row)
+            self._leave_active(row)
+            waits = PENDING if isinstance(command, Launch) else SUSPENDED
+            if self.state[row] != STOPPING:
+                self._enter(row, waits, e.at_s)
+                self.reason[row] = Reason.WAIT_BACKOFF
+                self.backoff[row] = e.retry_at_s
+        self._settle(row)
+        self._changed(row)
+
+    # -- what drivers confirm --------------------------------------------------------------------
+
+    def _job_launched(self, e: JobLaunched) -> None:
+        self._confirm_start(e.row, e.at_s, Launch, "started")
+        if self.first_start_s[e.row] < 0:
+            self.first_start_s[e.row] = e.at_s
+
+    def _job_resumed(self, e: JobResumed) -> None:
+        self._confirm_start(e.row, e.at_s, Resume | Migrate, "resumed")
+
+    def _confirm_start(self, row: int, at_s: float, kind: Any, verb: str) -> None:
+        if not isinstance(self.outstanding[row], kind):
+            self._refuse(row, verb)
+        self.outstanding[row] = None
+        self.home[row] = None
+        self.overhead_s[row] += at_s - self.changed_s[row]
+        self._settle(row)
+        if self.state[row] == STOPPING:
+            return
+        self.since_s[row] = at_s
+        self._enter(row, RUNNING, at_s)
+        self._tell(row, at_s, verb)
+
+    def _job_suspended(self, e: JobSuspended) -> None:
+        row = e.row
+        if not isinstance(self.outstanding[row], Suspend):
+            self._refuse(row, "suspended")
+        self.outstanding[row] = None
+        stopped = max(e.stopped_s, self.changed_s[row])
+        self.service_s[row] += stopped - self.changed_s[row]
+        self.overhead_s[row] += e.at_s - stopped
+        self.home[row] = self.held[row]
+        self._release(row)
+        self._settle(row)
+        if self.state[row] != STOPPING:
+            self._enter(row, SUSPENDED, e.at_s)
+        self._tell(row, e.at_s, "suspended")
+
+    def _worker_registered(self, e: WorkerRegistered) -> None:
+        self.suspension[e.row] = e.suspension
+
+    def _worker_reported(self, e: WorkerReported) -> None:
+        self.progress[e.row] = e.progress
+
+    def _attempt_lost(self, e: AttemptLost) -> None:
+        if e.attempt != self.attempt[e.row] or not self._has_processes(e.row):
+            self._refuse(e.row, f"lost attempt {e.attempt}")
+        self._lose_attempt(e.at_s, e.row, e.error)
+
+    def _lose_attempt(self, at_s: float, row: int, error: str) -> None:
+        self._tell(row, at_s, f"attempt {self.attempt[row]} lost: {error}")
+        self._pause_clock(row, at_s)
+        self._release(row)
+        self.outstanding[row] = None
+        self.home[row] = None
+        self.suspension[row] = Suspension.UNKNOWN
+        outcome = self.stop_outcome.pop(row, None)
+        if outcome is not None:
+            self._end(row, at_s, outcome, None, error)
+            return
+        self._untarget(row)
+        self._enter(row, HELD if row in self.user_suspended else PENDING, at_s)
+        self._changed(row)
+
+    def _job_finished(self, e: JobFinished) -> None:
+        row = e.row
+        if JobState(self.state[row]).is_final or not e.outcome.is_final:
+            self._refuse(row, f"finished ({e.outcome.name})")
+        self._pause_clock(row, e.at_s)
+        self._end(row, e.at_s, e.outcome, e.exit_code, e.message)
+
+    # -- shared steps ------------------------------------------------------------------------------
+
+    def _end(
+        self, row: int, at_s: float, outcome: JobState, exit_code: int | None, message: str
+    ) -> None:
+        self._release(row)
+        self._leave_active(row)
+        self.outstanding[row] = None
+        self.home[row] = None
+        self.marks[row] = None
+        self.reason[row] = Reason.NONE
+        self.finish_s[row] = at_s
+        self.unsettled.pop(row, None)
+        self.stop_outcome.pop(row, None)
+        self.user_suspended.discard(row)
+        self.backoff.pop(row, None)
+        if exit_code is not None or message:
+            self.ending[row] = (exit_code, message)
+        self._enter(row, outcome, at_s)
+        if self._keep_stories:
+            self._tell(row, at_s, outcome.name.lower() + (f": {message}" if message else ""))
+        else:
+            self._stories[row] = None
+        self._changed(row)
+
+    def _has_processes(self, row: int) -> bool:
+        return self.attempt[row] > 0 and self.state[row] not in (PENDING, HELD)
+
+    def _enter(self, row: int, state: JobState, at_s: float) -> None:
+        self.state[row] = state
+        self.changed_s[row] = at_s
+
+    def _pause_clock(self, row: int, at_s: float) -> None:
+        since = self.since_s[row]
+        if since >= 0:
+            self.service_s[row] += max(0.0, at_s - since)
+            self.since_s[row] = -1.0
+
+    def _release(self, row: int) -> None:
+        held = self.held[row]
+        if held is not None:
+            self.idle.give(held)
+            self.held[row] = None
+
+    def _untarget(self, row: int) -> None:
+        old = self.target[row]
+        if old is not None:
+            self.assumed.give(old)
+            self.target[row] = None
+        self._settle(row)
+
+    def _settle(self, row: int) -> None:
+        """Keep ``unsettled`` to the rows for which a command is needed or on its way."""
+        if (
+            self.outstanding[row] is None
+            and self.held[row] == self.target[row]
+            and self.state[row] != STOPPING
+        ):
+            self.unsettled.pop(row, None)
+        else:
+            self.unsettled[row] = None
+
+    def _leave_active(self, row: int) -> None:
+        self._untarget(row)
+        self.active.pop(row, None)
+        self._changed(row)
+
+    def _changed(self, row: int) -> None:
+        self.changed.append(row)
+        self.decision_needed = True
+
+    def _tell(self, row: int, at_s: float, line: str) -> None:
+        lines = self._stories[row]
+        if lines is not None:
+            lines.append((at_s, line))
+
+    def _name(self, row: int) -> str:
+        return self.spec[row].job_id if 0 <= row < len(self.spec) else f"of row {row}"
+
+    def _refuse(self, row: int, verb: str) -> NoReturn:
+        story = "; ".join(f"{at_s:.3f} s {line}" for at_s, line in self.story(row))
+        command = type(self.outstanding[row]).__name__ if self.outstanding[row] else "none"
+        raise TransitionError(
+            f"job {self._name(row)} can't be {verb} while it is "
+            f"{JobState(self.state[row]).name} (command on its way: {command}). Its story: {story}"
+        )

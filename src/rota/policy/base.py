@@ -1,0 +1,43 @@
+"""The policy contract, and settings that users can give a policy by name."""
+
+from collections.abc import Callable
+from typing import Any, NamedTuple, Protocol
+
+from rota.model.plan import Plan
+from rota.model.view import View
+
+
+class Policy(Protocol):
+    """Decides who holds which GPUs. A function of the view alone: no clock, no I/O, no chance.
+
+    A class may also set ``name``, ``needs_duration`` (True makes it an oracle that reads the
+    durations a trace knows) and ``SETTINGS`` (name -> Setting).
+    """
+
+    def decide(self, view: View) -> Plan:
+        """The target for every active job, as changes against the plan before."""
+        ...
+
+
+class Setting(NamedTuple):
+    """One knob of a policy: how to read it from text, its default, and what it does."""
+
+    parse: Callable[[str], Any]
+    default: Any
+    help: str
+
+
+def positive(text: str) -> float:
+    """A number above zero. Raises ValueError."""
+    value = float(text)
+    if not 0 < value < float("inf"):
+        raise ValueError("it must be a number above zero")
+    return value
+
+
+def not_negative(text: str) -> float:
+    """Zero or a number above it. Raises ValueError."""
+    value = float(text)
+    if not 0 <= value < float("inf"):
+        raise ValueError("it must be zero or a number above it")
+    return value

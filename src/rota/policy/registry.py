@@ -1,0 +1,74 @@
+"""Policies by name: the built-in ones without any look-up, others by entry point."""
+
+from difflib import get_close_matches
+from importlib import import_module
+from typing import Any
+
+from rota.errors import PolicySettingError
+from rota.policy.base import Policy, Setting
+
+BUILT_IN = {
+    "fifo": "rota.policy.fifo:Fifo",
+    "fifo-backfill": "rota.policy.fifo:FifoBackfill",
+    "gandiva": "rota.policy.gandiva:Gandiva",
+    "srtf": "rota.policy.shortest:ShortestRemaining",
+    "tiresias": "rota.policy.tiresias:Tiresias",
+}
+ENTRY_POINT_GROUP = "rota.policies"
+
+
+def names() -> list[str]:
+    """Every policy that can be named here, sorted: built-in ones and installed ones."""
+    from importlib.metadata import entry_points
+
+    return sorted({*BUILT_IN, *(point.name for point in entry_points(group=ENTRY_POINT_GROUP))})
+
+
+def policy_class(name: str) -> Any:
+    """The class behind a policy's name. Raises PolicySettingError naming the close ones."""
+    if name in BUILT_IN:
+        module, _, attribute = BUILT_IN[name].partition(":")
+        return getattr(import_module(module), attribute)
+    from importlib.metadata import entry_points
+
+    for point in entry_points(group=ENTRY_POINT_GROUP):
+        if point.name == name:
+            return point.load()
+    raise PolicySettingError(
+        f"policy: there is no {name!r}{_hint(name, names())}; known: {', '.join(names())}"
+    )
+
+
+def settings(name: str) -> dict[str, Setting]:
+    """The settings that a policy takes, by name."""
+    return dict(getattr(policy_class(name), "SETTINGS", {}))
+
+
+def create(name: str, given: dict[str, str] | None = None) -> Policy:
+    """A policy with its settings read from text. Raises PolicySettingError.
+
+    ``create("tiresias", {"thresholds": "600,1800"})``; what is not given has its default.
+    """
+    known = settings(name)
+    values = {key: setting.default for key, setting in known.items()}
+    for key, text in (given or {}).items():
+        if key not in known:
+            takes = ", ".join(known) or "none"
+            raise PolicySettingError(
+                f"policy {name}: there is no setting {key!r}{_hint(key, list(known))}; "
+                f"it takes: {takes}"
+            )
+        try:
+            values[key] = known[key].parse(text)
+        except ValueError as error:
+            raise PolicySettingError(
+                f"policy {name}: {key}={text!r} can't be used: {error}. {known[key].help}"
+            ) from None
+    policy = policy_class(name)(**values)
+    policy.identity = name + "".join(f" {key}={values[key]}" for key in sorted(values))
+    return policy  # type: ignore[no-any-return]
+
+
+def _hint(word: str, known: list[str]) -> str:
+    close = get_close_matches(word, known, n=1)
+    return f" (did you mean {close[0]!r}?)" if close else ""
