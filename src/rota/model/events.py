@@ -116,11 +116,12 @@ class JobResumed(NamedTuple):
 
 
 class WorkerRegistered(NamedTuple):
-    """It became known how the job can be suspended."""
+    """It became known how the job can be suspended, and whether it can go on on other GPUs."""
 
     at_s: float
     row: int
     suspension: Suspension
+    movable: bool
 
 
 class WorkerReported(NamedTuple):

@@ -39,7 +39,7 @@ STOPPING, HELD = JobState.STOPPING, JobState.HELD
 _FLOATS = ("submit_s", "service_s", "since_s", "changed_s", "overhead_s", "first_start_s")
 _FLOATS += ("finish_s", "duration_s")
 _INTS = ("num_gpus", "priority", "state", "reason", "attempt", "preemptions", "migrations")
-_INTS += ("suspension",)
+_INTS += ("suspension", "movable")
 
 
 class ClusterState:
@@ -66,6 +66,7 @@ class ClusterState:
     preemptions: array[int]
     migrations: array[int]
     suspension: array[int]
+    movable: array[int]
 
     def __init__(self, *, keep_stories: bool = True) -> None:
         for name in _FLOATS:
@@ -264,6 +265,7 @@ class ClusterState:
         self.preemptions.append(0)
         self.migrations.append(0)
         self.suspension.append(0)
+        self.movable.append(1)
 
     def _suspend_requested(self, e: SuspendRequested) -> None:
         row = e.row
@@ -437,6 +439,7 @@ class ClusterState:
 
     def _worker_registered(self, e: WorkerRegistered) -> None:
         self.suspension[e.row] = e.suspension
+        self.movable[e.row] = e.movable
 
     def _worker_reported(self, e: WorkerReported) -> None:
         self.progress[e.row] = e.progress
@@ -453,6 +456,7 @@ class ClusterState:
         self.outstanding[row] = None
         self.home[row] = None
         self.suspension[row] = Suspension.UNKNOWN
+        self.movable[row] = True
         outcome = self.stop_outcome.pop(row, None)
         if outcome is not None:
             self._end(row, at_s, outcome, None, error)

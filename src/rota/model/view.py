@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Any
 from rota.errors import PlanError
 from rota.model.allocation import Allocation
 from rota.model.cluster import FreeGpus
-from rota.model.job import Suspension
 from rota.model.plan import Plan
 from rota.model.reason import Reason
 from rota.model.state import ClusterState
@@ -106,14 +105,9 @@ class View:
     def must_stay(self, row: int) -> bool:
         """Whether a suspended job can go on only on the GPUs where it was.
 
-        So it is with processes that are merely stopped and continued: their device memory stays.
+        So it is with processes on a GPU that are merely stopped: their device memory stays there.
         """
-        home = self.home[row]
-        return (
-            home is not None
-            and self.state.suspension[row] != Suspension.BOUNDARY
-            and any(self.state.nodes[n].kind == "cuda" for n in home.nodes())
-        )
+        return self.home[row] is not None and not self.state.movable[row]
 
     def trial(self) -> "Trial":
         """A what-if copy: release and place jobs on it, then ask for the plan."""

@@ -1,0 +1,78 @@
+# `make demo` and `make test` work on a fresh machine that has Python 3.11 or newer, make and git.
+
+SHELL := /bin/sh
+.DEFAULT_GOAL := help
+.PHONY: help setup demo test lint types docs-check bench clean
+
+VENV := .venv
+BIN := $(VENV)/bin
+STAMP := $(VENV)/.installed
+LOG := $(VENV)/install.log
+
+# The newest first. `make setup PYTHON=/path/to/python` takes another one.
+PYTHON ?=
+CANDIDATES := $(if $(PYTHON),$(PYTHON),python3.14 python3.13 python3.12 python3.11 python3)
+
+help: ## list what make can do
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-11s %s\n", $$1, $$2 }' Makefile
+
+setup: $(STAMP) ## make .venv and install Rota, the demo's needs and the development tools
+	@:
+
+# A candidate counts if it starts (a version manager's stand-in may not) and is new enough.
+$(STAMP): pyproject.toml constraints.txt
+	@set -eu; \
+	if ! $(BIN)/python -c 'import pip' >/dev/null 2>&1; then \
+	  python=; found=; \
+	  for candidate in $(CANDIDATES); do \
+	    "$$candidate" -c 'import sys; sys.exit(sys.version_info < (3, 11))' >/dev/null 2>&1 || continue; \
+	    found=$$candidate; \
+	    if "$$candidate" -c 'import ensurepip, venv' >/dev/null 2>&1; then python=$$candidate; break; fi; \
+	  done; \
+	  if [ -z "$$found" ]; then \
+	    echo "Rota needs Python 3.11 or newer, and none of these is one: $(CANDIDATES)." >&2; exit 1; \
+	  fi; \
+	  if [ -z "$$python" ]; then \
+	    echo "$$found can't make virtual environments: install its venv package" \
+	      "(on Debian and Ubuntu: apt install python3-venv), then run make again." >&2; exit 1; \
+	  fi; \
+	  echo "==> making $(VENV) ($$python)"; \
+	  rm -rf $(VENV); \
+	  if ! message=$$("$$python" -m venv $(VENV) 2>&1); then \
+	    rm -rf $(VENV); \
+	    echo "$$message" >&2; \
+	    echo "$$python could not make $(VENV); its message is above." >&2; exit 1; \
+	  fi; \
+	fi; \
+	echo "==> installing Rota and what it needs (the first time takes some minutes)"; \
+	if ! $(BIN)/python -m pip --disable-pip-version-check --no-input install \
+	    -c constraints.txt -e '.[demo,dev]' >$(LOG) 2>&1; then \
+	  cat $(LOG) >&2; \
+	  echo "The installation failed; pip's words are above and in $(LOG)." >&2; exit 1; \
+	fi; \
+	touch $@; \
+	echo "==> ready"
+
+demo: $(STAMP) ## run the demo: a small cluster on this machine, from submission to report
+	@$(BIN)/python -m rota.demo
+
+test: $(STAMP) ## run the tests
+	@$(BIN)/python -m pytest
+
+lint: $(STAMP) ## check style, formatting, and who imports whom
+	@$(BIN)/ruff check .
+	@$(BIN)/ruff format --check .
+	@$(BIN)/lint-imports
+
+types: $(STAMP) ## check the types
+	@$(BIN)/python -m mypy
+
+docs-check: $(STAMP) ## check that the documentation is complete and that its examples run
+	@$(BIN)/python -m pytest tests/docs
+
+bench: $(STAMP) ## measure speed and quality; each benchmark prints ratios taken in one run
+	@set -eu; for bench in bench/[a-z]*.py; do echo "==> $$bench"; $(BIN)/python "$$bench"; done
+
+clean: ## remove caches, builds and the demo's output (.venv stays)
+	@rm -rf build dist reports .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis .rota-demo*
+	@find . -path ./$(VENV) -prune -o -name __pycache__ -type d -exec rm -rf {} +

@@ -1,0 +1,65 @@
+"""Signals, bindings and identities of processes that are not this one's children."""
+
+import contextlib
+import os
+import signal
+from collections.abc import Iterable
+
+import psutil
+
+
+def descendants(pid: int) -> list[int]:
+    """``pid`` and everything below it, parents before children."""
+    try:
+        process = psutil.Process(pid)
+        return [pid, *(child.pid for child in process.children(recursive=True))]
+    except psutil.NoSuchProcess:
+        return []
+
+
+def signal_tree(pid: int, number: signal.Signals) -> None:
+    """Send a signal to a process, its group and everything below it."""
+    with contextlib.suppress(ProcessLookupError, PermissionError):
+        os.killpg(pid, number)
+    for each in descendants(pid):
+        with contextlib.suppress(ProcessLookupError, PermissionError):
+            os.kill(each, number)
+
+
+def bind(pid: int, cores: Iterable[int]) -> None:
+    """Let a process, everything below it and all their threads run on these cores only."""
+    chosen = set(cores)
+    for each in descendants(pid):
+        with contextlib.suppress(OSError):
+            for thread in os.listdir(f"/proc/{each}/task"):
+                with contextlib.suppress(OSError):
+                    os.sched_setaffinity(int(thread), chosen)
+
+
+def started_at(pid: int) -> float | None:
+    """When the process started, to tell it from another one with the same pid; None if gone."""
+    try:
+        process = psutil.Process(pid)
+        return None if process.status() == psutil.STATUS_ZOMBIE else process.create_time()
+    except psutil.NoSuchProcess:
+        return None
+
+
+def is_stopped(pid: int) -> bool:
+    """Whether the process is stopped by a signal."""
+    try:
+        return bool(psutil.Process(pid).status() == psutil.STATUS_STOPPED)
+    except psutil.NoSuchProcess:
+        return False
+
+
+def kill_marked(marks: dict[str, str]) -> int:
+    """Kill every process whose environment has all these variables; how many there were."""
+    killed = 0
+    for process in psutil.process_iter():
+        with contextlib.suppress(psutil.Error, OSError):
+            environment = process.environ()
+            if all(environment.get(key) == value for key, value in marks.items()):
+                process.kill()
+                killed += 1
+    return killed

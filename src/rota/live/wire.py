@@ -1,0 +1,64 @@
+"""Messages between controller, agents and workers.
+
+Each is one JSON object with a ``type``. Between an agent and a worker they are lines on a Unix
+socket; between the controller and an agent they are text frames of a WebSocket.
+
+| from, to | type | fields |
+| --- | --- | --- |
+| worker, agent | hello | job_id, attempt, rank, suspended, step, total |
+| | report | step, total, samples, loss, step_time_s, metrics, at_s, first_100_s |
+| | at | step: it holds at the boundary after this many steps |
+| | suspended | step, stopped_s, at_s |
+| | resumed | at_s |
+| agent, worker | pause | gang: whether to hold and answer ``at`` before suspending |
+| | run_to | step: go on and hold there |
+| | offload | suspend now |
+| | resume | device: index of the GPU to go on with, or null |
+| agent, controller | hello | node, num_gpus, kind, attempts |
+| | done, failed | command_id; at_s, stopped_s; error |
+| | registered | job_id, attempt, suspension |
+| | progress | job_id, attempt, progress |
+| | ended | job_id, attempt, at_s, exit_code, message |
+| | lost | job_id, attempt, error |
+| controller, agent | welcome | epoch |
+| | command | kind, command_id, epoch, job_id, attempt, gpus, program |
+| | forget | job_id, attempt: its end is written down |
+| | shutdown | |
+"""
+
+import json
+from typing import Any
+
+from rota.errors import AgentError
+
+Message = dict[str, Any]
+
+MAX_LINE_BYTES = 1 << 20
+
+
+def encode(message: Message) -> bytes:
+    """One message as a line."""
+    return json.dumps(message, separators=(",", ":"), allow_nan=True).encode() + b"\n"
+
+
+def decode(line: bytes | str) -> Message:
+    """One line or frame as a message. Raises AgentError."""
+    try:
+        message = json.loads(line)
+    except ValueError:
+        raise AgentError(f"not a message: {line[:80]!r}") from None
+    if not isinstance(message, dict) or not isinstance(message.get("type"), str):
+        raise AgentError(f"a message without a type: {line[:80]!r}")
+    return message
+
+
+def split(buffer: bytearray) -> list[Message]:
+    """Take the whole lines off the front of ``buffer``, as messages. Raises AgentError."""
+    end = buffer.rfind(b"\n")
+    if end < 0:
+        if len(buffer) > MAX_LINE_BYTES:
+            raise AgentError("a message is longer than 1 MiB")
+        return []
+    lines = bytes(buffer[:end]).split(b"\n")
+    del buffer[: end + 1]
+    return [decode(line) for line in lines]

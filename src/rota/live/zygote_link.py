@@ -1,0 +1,84 @@
+"""The agent's side of the zygote: start it, ask it for workers, start another when it dies."""
+
+import asyncio
+import json
+import os
+import socket
+import sys
+from typing import Any
+
+from rota.errors import AgentError
+
+START_TIMEOUT_S = 120.0
+FORK_TIMEOUT_S = 30.0
+
+
+class ZygoteLink:
+    """One warm zygote process, started at the first need."""
+
+    def __init__(self, log: str) -> None:
+        self._log = log
+        self._process: asyncio.subprocess.Process | None = None
+        self._reader: asyncio.StreamReader | None = None
+        self._writer: asyncio.StreamWriter | None = None
+        self._lock = asyncio.Lock()
+
+    async def fork(self, request: dict[str, Any]) -> int:
+        """Have a rank forked; the pid of its shim. Raises AgentError."""
+        async with self._lock:
+            await self._ensure()
+            assert self._reader and self._writer
+            try:
+                self._writer.write(json.dumps(request).encode() + b"\n")
+                await self._writer.drain()
+                line = await asyncio.wait_for(self._reader.readline(), FORK_TIMEOUT_S)
+                return int(json.loads(line)["pid"])
+            except (OSError, TimeoutError, ValueError) as error:
+                await self._discard()
+                raise AgentError(f"the zygote did not fork a worker: {error!r}") from None
+
+    async def warm_up(self) -> None:
+        """Start the zygote now, so that the first job does not wait for it."""
+        async with self._lock:
+            await self._ensure()
+
+    async def close(self) -> None:
+        """End the zygote. Workers go on."""
+        async with self._lock:
+            await self._discard()
+
+    async def _ensure(self) -> None:
+        if self._process is not None and self._process.returncode is None:
+            return
+        await self._discard()
+        ours, theirs = socket.socketpair()
+        environment = os.environ | {"OMP_NUM_THREADS": os.environ.get("OMP_NUM_THREADS", "1")}
+        with open(self._log, "ab") as log, theirs:
+            self._process = await asyncio.create_subprocess_exec(
+                sys.executable,
+                "-m",
+                "rota.train.zygote",
+                str(theirs.fileno()),
+                pass_fds=(theirs.fileno(),),
+                stdin=asyncio.subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+                env=environment,
+            )
+        self._reader, self._writer = await asyncio.open_connection(sock=ours)
+        try:
+            ready = await asyncio.wait_for(self._reader.readline(), START_TIMEOUT_S)
+        except TimeoutError:
+            ready = b""
+        if ready != b"ready\n":
+            await self._discard()
+            raise AgentError(f"the zygote did not start; see {self._log}")
+
+    async def _discard(self) -> None:
+        if self._writer is not None:
+            self._writer.close()
+        if self._process is not None:
+            if self._process.returncode is None:
+                self._process.kill()
+            await self._process.wait()
+        self._process = self._reader = self._writer = None

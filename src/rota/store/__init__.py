@@ -1,0 +1,1 @@
+"""The event log: what a controller must still know after it was killed."""

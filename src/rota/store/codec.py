@@ -1,0 +1,169 @@
+"""Events as JSON-able dicts, and back: the same event, to the bit.
+
+An event is ``{"type": class name, field: value, ...}``. Enums travel by name, allocations as
+``[node, mask]`` pairs, row-keyed mappings as objects with the row as text.
+"""
+
+from collections.abc import Callable
+from typing import Any, NamedTuple, get_args
+
+from rota.errors import StoreError
+from rota.model.allocation import Allocation, on_node
+from rota.model.commands import Command
+from rota.model.events import (
+    CommandSent,
+    DecisionTaken,
+    Event,
+    JobFinished,
+    JobSubmitted,
+    StopRequested,
+    WorkerRegistered,
+    WorkerReported,
+)
+from rota.model.job import JobSpec, JobState, Program, Suspension
+
+
+class _Codec(NamedTuple):
+    encode: Callable[[Any], Any]
+    decode: Callable[[Any], Any]
+
+
+def encode(event: Event) -> dict[str, Any]:
+    """The event as a dict that ``json.dumps`` takes and :func:`decode` turns back.
+
+    Raises StoreError for an unknown kind of event, and for a mark or a progress report that JSON
+    can't hold (tuples, keys that aren't text, objects).
+    """
+    kind = type(event)
+    if kind not in _FIELDS:
+        raise StoreError(f"{kind.__name__} is not a kind of event that the log knows")
+    return {"type": kind.__name__} | _encode_fields(event, _FIELDS[kind])
+
+
+def decode(record: dict[str, Any]) -> Event:
+    """The event that :func:`encode` made ``record`` of. Raises StoreError."""
+    name = record.get("type")
+    kind = _EVENTS.get(name) if isinstance(name, str) else None
+    if kind is None:
+        raise StoreError(
+            f"{name!r} is not a kind of event that this version of Rota knows; "
+            "use the version that wrote the log, or a newer one"
+        )
+    fields = {key: value for key, value in record.items() if key != "type"}
+    try:
+        return _decode_fields(kind, fields, _FIELDS[kind])
+    except (TypeError, ValueError, KeyError, AttributeError, IndexError) as error:
+        raise StoreError(f"a {name} in the log is malformed: {error}") from None
+
+
+def _encode_fields(value: Any, special: dict[str, _Codec]) -> dict[str, Any]:
+    fields: dict[str, Any] = value._asdict()
+    for name, codec in special.items():
+        fields[name] = codec.encode(fields[name])
+    return fields
+
+
+def _decode_fields(kind: Any, fields: dict[str, Any], special: dict[str, _Codec]) -> Any:
+    for name, codec in special.items():
+        if name in fields:
+            fields[name] = codec.decode(fields[name])
+    return kind(**fields)
+
+
+def _json(value: Any) -> Any:
+    """``value`` itself if JSON brings it back unchanged. Raises StoreError."""
+    if value is None or isinstance(value, str | int | float):
+        return value
+    if type(value) is list:
+        for item in value:
+            _json(item)
+        return value
+    if type(value) is dict and all(type(key) is str for key in value):
+        for item in value.values():
+            _json(item)
+        return value
+    raise StoreError(
+        f"{value!r:.200} can't be stored: marks and progress are made of None, text, numbers, "
+        "lists, and dicts with text as keys"
+    )
+
+
+def _encode_allocation(allocation: Allocation | None) -> Any:
+    return None if allocation is None else [list(part) for part in allocation.parts]
+
+
+def _decode_allocation(parts: Any) -> Allocation | None:
+    if parts is None:
+        return None
+    if len(parts) == 1:
+        return on_node(*parts[0])  # the very object that equal allocations share
+    return Allocation(tuple((node, mask) for node, mask in parts))
+
+
+def _by_row(codec: _Codec) -> _Codec:
+    """For a mapping from rows to what ``codec`` takes; its order is kept."""
+    return _Codec(
+        lambda mapping: {str(row): codec.encode(value) for row, value in mapping.items()},
+        lambda record: {int(row): codec.decode(value) for row, value in record.items()},
+    )
+
+
+def _by_name(kind: Any) -> _Codec:
+    return _Codec(lambda member: kind(member).name, lambda name: kind[name])
+
+
+def _encode_program(program: Program | None) -> Any:
+    if program is None:
+        return None
+    return program._asdict() | {"env": [list(pair) for pair in program.env]}
+
+
+def _decode_program(record: Any) -> Program | None:
+    if record is None:
+        return None
+    pairs = tuple((name, value) for name, value in record.get("env", ()))
+    return Program(**(record | {"env": pairs}))
+
+
+def _encode_spec(spec: JobSpec) -> dict[str, Any]:
+    return _encode_fields(spec, _SPEC_FIELDS)
+
+
+def _decode_spec(record: dict[str, Any]) -> JobSpec:
+    return _decode_fields(JobSpec, dict(record), _SPEC_FIELDS)
+
+
+def _encode_command(command: Command) -> dict[str, Any]:
+    special = {"allocation": _ALLOCATION} if hasattr(command, "allocation") else {}
+    return {"type": type(command).__name__} | _encode_fields(command, special)
+
+
+def _decode_command(record: dict[str, Any]) -> Command:
+    fields = dict(record)
+    kind = _COMMANDS[fields.pop("type")]
+    return _decode_fields(kind, fields, {"allocation": _ALLOCATION})
+
+
+_JSON = _Codec(_json, lambda value: value)
+_INT = _Codec(int, lambda value: value)
+_ALLOCATION = _Codec(_encode_allocation, _decode_allocation)
+_STATE = _by_name(JobState)
+_SPEC_FIELDS = {"program": _Codec(_encode_program, _decode_program)}
+_EVENTS: dict[str, Any] = {kind.__name__: kind for kind in get_args(Event)}
+_COMMANDS: dict[str, Any] = {kind.__name__: kind for kind in get_args(Command)}
+
+# The fields of each kind that are not plain JSON already.
+_FIELDS: dict[Any, dict[str, _Codec]] = {kind: {} for kind in _EVENTS.values()} | {
+    JobSubmitted: {"spec": _Codec(_encode_spec, _decode_spec)},
+    StopRequested: {"outcome": _STATE},
+    JobFinished: {"outcome": _STATE},
+    WorkerRegistered: {"suspension": _by_name(Suspension)},
+    WorkerReported: {"progress": _JSON},
+    CommandSent: {"command": _Codec(_encode_command, _decode_command)},
+    DecisionTaken: {
+        "allocations": _by_row(_ALLOCATION),
+        "reasons": _by_row(_INT),
+        "marks": _by_row(_JSON),
+        "policy_mark": _JSON,
+    },
+}

@@ -1,0 +1,225 @@
+"""The append-only event log in one SQLite file."""
+
+import json
+import os
+import sqlite3
+import threading
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Any, NamedTuple, cast
+
+from alembic import command
+from alembic.config import Config
+from alembic.util.exc import CommandError
+from sqlalchemy import Connection, create_engine, event, insert, select
+from sqlalchemy.engine import URL
+from sqlalchemy.exc import IntegrityError, SQLAlchemyError
+from sqlalchemy.pool import StaticPool
+
+from rota.errors import StoreError
+from rota.model.events import Event, JobSubmitted
+from rota.store import tables
+from rota.store.codec import decode, encode
+
+MIGRATIONS = Path(__file__).with_name("migrations")
+LOCK_WAIT_S = 5.0
+PAGE = 2000  # events read at once
+
+
+class Submission(NamedTuple):
+    """A submission that may be repeated: the same user and key mean the same job."""
+
+    user: str
+    key: str
+    body_hash: str
+    row: int
+
+
+class EventStore:
+    """Events in the order in which they happened, on disk.
+
+    What :meth:`append` has returned for survives a kill of this process; what was appended as
+    durable survives a power cut too. Usable from several threads; one process at a time should
+    write. Every failure is a StoreError that names the file and what to do about it.
+    """
+
+    def __init__(self, path: Path) -> None:
+        """Open the log at ``path``, making it (mode 0600) if need be, and migrate it."""
+        self.path = Path(path)
+        self._lock = threading.RLock()
+        self._synchronous = ""
+        self._engine = create_engine(
+            URL.create("sqlite", database=str(self.path)),
+            connect_args={"check_same_thread": False, "timeout": LOCK_WAIT_S},
+            poolclass=StaticPool,
+        )
+        event.listen(self._engine, "connect", _on_connect)
+        event.listen(self._engine, "begin", _on_begin)
+        try:
+            self._create()
+            self._migrate()
+        except BaseException:
+            self.close()
+            raise
+
+    def append(
+        self,
+        events: Sequence[Event],
+        *,
+        submission: Submission | None = None,
+        durable: bool = False,
+    ) -> None:
+        """Write the events, all of them or none. Raises StoreError, with nothing written.
+
+        ``submission`` is written in the same transaction as its JobSubmitted, which must be among
+        the events; a second one of the same user and key is refused.
+        """
+        if submission and not any(isinstance(item, JobSubmitted) for item in events):
+            raise StoreError(
+                f"{self.path}: the submission {submission.key!r} comes without its job; "
+                "append it together with its JobSubmitted"
+            )
+        rows = [_row(item) for item in events]
+        if not rows:
+            return
+        with self._transaction("can't be written", durable=durable) as connection:
+            connection.execute(insert(tables.events), rows)
+            if submission:
+                connection.execute(insert(tables.submissions), submission._asdict())
+
+    def load(self) -> Iterator[Event]:
+        """Every event, oldest first, as of the moments at which they are read.
+
+        Raises StoreError at the first one that is missing, damaged, or of an unknown kind.
+        """
+        last = 0
+        log = tables.events
+        while True:
+            with self._transaction("can't be read") as connection:
+                page = connection.execute(
+                    select(log).where(log.c.seq > last).order_by(log.c.seq).limit(PAGE)
+                ).all()
+            if not page:
+                return
+            for seq, type_, body in page:
+                if seq != last + 1:
+                    raise StoreError(
+                        f"{self.path}: events {last + 1} to {seq - 1} are missing; "
+                        "restore the file from a copy, or move it away to start anew"
+                    )
+                last = seq
+                yield self._event(seq, type_, body)
+
+    def next_epoch(self) -> int:
+        """Count one more life of the controller, durably: 1, then 2, ..."""
+        with self._transaction("can't be written", durable=True) as connection:
+            result = connection.execute(insert(tables.controller_lives), {})
+            return int(result.inserted_primary_key[0])  # type: ignore[index]
+
+    def find_submission(self, user: str, key: str) -> Submission | None:
+        """What the user submitted under this key, if anything."""
+        table = tables.submissions.c
+        with self._transaction("can't be read") as connection:
+            found = connection.execute(
+                select(table.user, table.key, table.body_hash, table.row).where(
+                    table.user == user, table.key == key
+                )
+            ).one_or_none()
+        return Submission(*found) if found else None
+
+    def close(self) -> None:
+        """Let go of the file. Closing twice does no harm."""
+        with self._lock, suppress(SQLAlchemyError, sqlite3.Error):
+            self._engine.dispose()
+
+    # -- inside --------------------------------------------------------------------------------
+
+    def _create(self) -> None:
+        """Make the file for its owner alone: SQLite by itself would leave it to the umask."""
+        try:
+            os.close(os.open(self.path, os.O_CREAT | os.O_RDWR | os.O_CLOEXEC, 0o600))
+        except OSError as error:
+            raise StoreError(
+                f"{self.path} can't be opened: {error.strerror}; "
+                "set ROTA_HOME to a folder that you can write to"
+            ) from None
+
+    def _migrate(self) -> None:
+        config = Config()
+        config.set_main_option("script_location", str(MIGRATIONS).replace("%", "%%"))
+        with self._transaction("can't be opened") as connection:
+            config.attributes["connection"] = connection
+            try:
+                command.upgrade(config, "head")
+            except CommandError as error:
+                raise StoreError(
+                    f"{self.path} comes from a newer version of Rota than this one; "
+                    f"install that one, or set ROTA_HOME to another folder ({error})"
+                ) from None
+
+    @contextmanager
+    def _transaction(self, what: str, *, durable: bool = False) -> Iterator[Connection]:
+        """A transaction that is committed at the end, and undone if anything goes wrong."""
+        with self._lock:
+            try:
+                with self._engine.connect() as connection:
+                    self._set_synchronous(connection, "FULL" if durable else "NORMAL")
+                    with connection.begin():
+                        yield connection
+            except (SQLAlchemyError, sqlite3.Error, UnicodeEncodeError) as error:
+                cause = getattr(error, "orig", None) or error
+                raise StoreError(f"{self.path} {what}: {cause}; {_advice(error)}") from None
+
+    def _set_synchronous(self, connection: Connection, level: str) -> None:
+        if level == self._synchronous:
+            return
+        # Not inside a transaction, where SQLite ignores it: straight to the driver.
+        driver = cast(sqlite3.Connection, connection.connection.driver_connection)
+        driver.execute(f"PRAGMA synchronous={level}")
+        self._synchronous = level
+
+    def _event(self, seq: int, type_: str, body: str) -> Event:
+        try:
+            return decode(json.loads(body) | {"type": type_})
+        except (ValueError, TypeError, RecursionError, StoreError) as error:
+            raise StoreError(f"{self.path}: event {seq} can't be read: {error}") from None
+
+
+def _row(item: Event) -> dict[str, str]:
+    """The columns of one event."""
+    record = encode(item)
+    return {"type": record.pop("type"), "body": json.dumps(record)}
+
+
+def _on_connect(driver: Any, _: Any) -> None:
+    driver.isolation_level = None  # transactions begin where _on_begin says, schema changes too
+    if driver.execute("PRAGMA journal_mode=WAL").fetchone()[0] != "wal":
+        raise sqlite3.OperationalError("its file system can't hold a write-ahead log")
+
+
+def _on_begin(connection: Connection) -> None:
+    connection.exec_driver_sql("BEGIN IMMEDIATE")
+
+
+def _advice(error: Exception) -> str:
+    """What the owner can do about a failure of the database."""
+    if isinstance(error, IntegrityError):
+        return "it is there already"
+    text = str(error).lower()
+    for sign, advice in _ADVICE.items():
+        if sign in text:
+            return advice
+    return "check the file, its folder and the disk"
+
+
+_ADVICE = {
+    "locked": "another process uses it; end that one, or set ROTA_HOME to another folder",
+    "full": "make room on the disk and try again",
+    "disk i/o": "check that the disk has room and works",
+    "not a database": "it is damaged; restore it from a copy, or move it away to start anew",
+    "malformed": "it is damaged; restore it from a copy, or move it away to start anew",
+    "readonly": "make the file and its folder writable",
+    "unable to open": "make the file and its folder writable",
+    "write-ahead log": "set ROTA_HOME to a folder on a local disk",
+}

@@ -1,0 +1,13 @@
+"""What Alembic runs to bring a connection that the store opened to the newest schema."""
+
+from alembic import context
+
+from rota.store.tables import metadata
+
+context.configure(
+    connection=context.config.attributes["connection"],
+    target_metadata=metadata,
+    transactional_ddl=True,
+)
+with context.begin_transaction():
+    context.run_migrations()

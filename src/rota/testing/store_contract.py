@@ -1,0 +1,162 @@
+"""What every event store must keep. Subclass :class:`StoreContract` and give it one fixture."""
+
+from collections.abc import Callable, Iterator
+from contextlib import closing
+from typing import Any
+
+import pytest
+
+from rota.errors import StoreError
+from rota.model.allocation import Allocation, on_node
+from rota.model.commands import Command, Launch, Migrate, Resume, Stop, Suspend
+from rota.model.events import (
+    AttemptLost,
+    CommandFailed,
+    CommandSent,
+    DecisionTaken,
+    Event,
+    JobFinished,
+    JobLaunched,
+    JobResumed,
+    JobSubmitted,
+    JobSuspended,
+    NodeJoined,
+    NodeLost,
+    ResumeRequested,
+    RetryDue,
+    StopRequested,
+    SuspendRequested,
+    WorkerRegistered,
+    WorkerReported,
+)
+from rota.model.job import JobSpec, JobState, Program, Suspension
+from rota.store.events import Submission
+
+TWO_NODES = Allocation(((0, 0b11), (3, 1 << 200)))
+
+
+def every_event() -> list[Event]:
+    """At least one of each kind, with values that a careless store would lose."""
+    program = Program("python 'a b.py'\n", "/tmp/ä", (("A", ""), ("B", "x=y")), "node")  # noqa: S108
+    spec = JobSpec("1", 2, 0.1, priority=7, name="\u202ename", time_limit_s=60.0, program=program)
+    log: list[Event] = [
+        NodeJoined(0.1, "here", 4, "cpu"),
+        NodeLost(0.2, "here"),
+        JobSubmitted(0.30000000000000004, spec),
+        JobSubmitted(0.3, JobSpec("2", 1, 0.3, duration_s=5)),
+        SuspendRequested(1.0, 0),
+        ResumeRequested(2.0, 0),
+        StopRequested(3.0, 0, JobState.TIMEOUT),
+        RetryDue(4.0, 0),
+        DecisionTaken(
+            5.0,
+            1,
+            "tiresias promote_knob=8.0",
+            {1: on_node(0, 1), 0: None, 7: TWO_NODES},
+            {1: 0, 0: 14},
+            {0: None, 1: [0, 2.5, "x"], 2: {"a": {"b": []}}, 3: 1e-300},
+            12.5,
+            None,
+        ),
+        CommandFailed(6.0, 0, 1, "no such file", 7.5),
+        JobLaunched(7.0, 0, 1),
+        JobSuspended(8.0, 0, 7.9),
+        JobResumed(9.0, 0),
+        WorkerRegistered(10.0, 0, Suspension.BOUNDARY),
+        WorkerReported(11.0, 0, {"step": 3, "loss": float("inf"), "metrics": {"acc": 0.5}}),
+        AttemptLost(12.0, 0, 1, ""),
+        JobFinished(13.0, 0, JobState.FAILED, -9, "killed"),
+        JobFinished(14.0, 1, JobState.SUCCEEDED),
+    ]
+    commands: list[Command] = [
+        Launch(1, 0, 1, 1, on_node(0, 3)),
+        Suspend(2, 0, 1, 1),
+        Resume(3, 0, 1, 1, on_node(2, 1)),
+        Migrate(4, 0, 1, 2, TWO_NODES),
+        Stop(5, 0, 1, 2),
+    ]
+    return log + [CommandSent(20.0, command) for command in commands]
+
+
+class StoreContract:
+    """Subclass with a fixture ``open_store``: a callable that opens one and the same store."""
+
+    @pytest.fixture
+    def open_store(self) -> Callable[[], Any]:
+        """Open the store of this test, empty the first time. Subclasses provide it."""
+        raise NotImplementedError
+
+    @pytest.fixture
+    def store(self, open_store: Callable[[], Any]) -> Iterator[Any]:
+        with closing(open_store()) as store:
+            yield store
+
+    def test_a_new_store_is_empty(self, store: Any) -> None:
+        assert list(store.load()) == []
+
+    def test_every_event_comes_back_in_order(self, store: Any) -> None:
+        store.append(every_event())
+        store.append([RetryDue(30.0, 1)])
+        loaded = list(store.load())
+        assert loaded == [*every_event(), RetryDue(30.0, 1)]
+        assert [type(event) for event in loaded[:-1]] == [type(e) for e in every_event()]
+
+    @pytest.mark.parametrize("durable", [False, True])
+    def test_events_are_there_after_a_restart(
+        self, open_store: Callable[[], Any], durable: bool
+    ) -> None:
+        with closing(open_store()) as store:
+            store.append(every_event(), durable=durable)
+            store.append([], durable=durable)
+        with closing(open_store()) as store:
+            assert list(store.load()) == every_event()
+
+    def test_one_node_allocations_are_shared_after_loading(self, store: Any) -> None:
+        store.append([DecisionTaken(1.0, 1, "", {0: on_node(1, 2)}, {}, {}, None, None)])
+        (event,) = store.load()
+        assert event.allocations[0] is on_node(1, 2)
+
+    def test_an_event_that_cannot_be_written_takes_the_others_with_it(self, store: Any) -> None:
+        for bad in (object(), (1, 2), {1: "a"}, [{2}]):
+            with pytest.raises(StoreError):
+                store.append([RetryDue(1.0, 0), WorkerReported(1.0, 0, {"loss": bad})])
+        assert list(store.load()) == []
+
+    def test_epochs_count_lives(self, open_store: Callable[[], Any]) -> None:
+        for life in (1, 2, 3):
+            with closing(open_store()) as store:
+                assert store.next_epoch() == life
+
+    def test_a_submission_is_found_again(self, open_store: Callable[[], Any]) -> None:
+        submission = Submission("me", "key-1", "abc", 0)
+        with closing(open_store()) as store:
+            assert store.find_submission("me", "key-1") is None
+            store.append([_submitted("1")], submission=submission, durable=True)
+        with closing(open_store()) as store:
+            assert store.find_submission("me", "key-1") == submission
+            assert store.find_submission("you", "key-1") is None
+            assert store.find_submission("me", "key-2") is None
+
+    def test_a_key_is_taken_once_and_the_second_job_is_not_half_accepted(self, store: Any) -> None:
+        store.append([_submitted("1")], submission=Submission("me", "k", "abc", 0))
+        with pytest.raises(StoreError):
+            store.append([_submitted("2")], submission=Submission("me", "k", "xyz", 1))
+        assert list(store.load()) == [_submitted("1")]
+        assert store.find_submission("me", "k") == Submission("me", "k", "abc", 0)
+        store.append([_submitted("2")], submission=Submission("you", "k", "xyz", 1))
+        assert len(list(store.load())) == 2
+
+    def test_a_submission_needs_its_job(self, store: Any) -> None:
+        with pytest.raises(StoreError, match="JobSubmitted"):
+            store.append([RetryDue(1.0, 0)], submission=Submission("me", "k", "abc", 0))
+        assert list(store.load()) == []
+        assert store.find_submission("me", "k") is None
+
+    def test_a_store_that_was_closed_may_be_closed_again(self, open_store: Any) -> None:
+        store = open_store()
+        store.close()
+        store.close()
+
+
+def _submitted(job_id: str) -> JobSubmitted:
+    return JobSubmitted(1.0, JobSpec(job_id, 1, 1.0))

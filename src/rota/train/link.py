@@ -1,0 +1,124 @@
+"""A worker's connection to its node's agent: never in the way of a step, and back after a loss."""
+
+import contextlib
+import socket
+import time
+
+from rota.errors import AgentError
+from rota.live.wire import Message, encode, split
+
+RECONNECT_EVERY_S = 0.5
+
+
+class Link:
+    """Messages to and from the agent over a Unix socket.
+
+    Losing the agent is no error: training goes on, and the link tries again every half second.
+    ``greeting`` is called at each connection for the hello that introduces the worker.
+    """
+
+    def __init__(self, path: str) -> None:
+        self._path = path
+        self._socket: socket.socket | None = None
+        self._buffer = bytearray()
+        self._retry_at = 0.0
+        self._hello: Message = {}
+
+    @property
+    def connected(self) -> bool:
+        """Whether an agent listens at the moment, as far as is known."""
+        return self._socket is not None
+
+    def introduce(self, hello: Message) -> None:
+        """Set the hello that the next connection begins with."""
+        self._hello = hello
+
+    def connect(self) -> bool:
+        """Try to reach the agent, at most every half second. True if connected now."""
+        if self._socket is not None:
+            return True
+        now = time.monotonic()
+        if now < self._retry_at:
+            return False
+        self._retry_at = now + RECONNECT_EVERY_S
+        link = socket.socket(socket.AF_UNIX)
+        try:
+            link.connect(self._path)
+            link.sendall(encode(self._hello))
+        except OSError:
+            link.close()
+            return False
+        self._socket = link
+        self._buffer.clear()
+        return True
+
+    def poll(self) -> list[Message]:
+        """The messages that have come, without waiting for any."""
+        if self._socket is None:
+            self.connect()
+            return []
+        return self._receive(socket.MSG_DONTWAIT)
+
+    def wait(self) -> list[Message]:
+        """The next messages; waits for them. Empty if the agent was lost meanwhile."""
+        if self._socket is None:
+            if not self.connect():
+                time.sleep(RECONNECT_EVERY_S / 5)
+            return []
+        return self._receive(0)
+
+    def send(self, message: Message) -> bool:
+        """Send a message that must arrive. False if the agent was lost: a hello will follow."""
+        if self._socket is None:
+            return False
+        try:
+            self._socket.sendall(encode(message))
+        except OSError:
+            self._drop()
+            return False
+        return True
+
+    def offer(self, message: Message) -> bool:
+        """Send a message that may be left out: never waits. False if it was left out."""
+        if self._socket is None:
+            return False
+        data = encode(message)
+        try:
+            sent = self._socket.send(data, socket.MSG_DONTWAIT)
+        except BlockingIOError:
+            return False
+        except OSError:
+            self._drop()
+            return False
+        if sent < len(data):  # the rest must follow, or the stream is broken
+            with contextlib.suppress(OSError):
+                self._socket.sendall(data[sent:])
+        return True
+
+    def close(self) -> None:
+        """Say no more."""
+        self._drop()
+        self._retry_at = float("inf")
+
+    def _receive(self, flags: int) -> list[Message]:
+        assert self._socket is not None
+        try:
+            data = self._socket.recv(65536, flags)
+        except BlockingIOError:
+            return []
+        except OSError:
+            data = b""
+        if not data:
+            self._drop()
+            return []
+        self._buffer += data
+        try:
+            return split(self._buffer)
+        except AgentError:
+            self._drop()
+            return []
+
+    def _drop(self) -> None:
+        if self._socket is not None:
+            self._socket.close()
+            self._socket = None
