@@ -160,6 +160,16 @@ class ClusterState:
             progress=self.progress[row] or {},
         )
 
+    def has_processes(self, row: int) -> bool:
+        """Whether the job's attempt may have living processes."""
+        started = self.attempt[row] > 0 and self.state[row] not in (PENDING, HELD)
+        return started and not JobState(self.state[row]).is_final
+
+    def require_open(self, row: int, verb: str) -> None:
+        """Raise TransitionError, with the job's story, if the job has ended or is about to."""
+        if JobState(self.state[row]).is_final or self.state[row] == STOPPING:
+            self._refuse(row, verb)
+
     def story(self, row: int) -> list[tuple[float, str]]:
         """What has happened to a job, as (seconds, sentence); short for jobs long gone."""
         lines = self._stories[row]
@@ -214,10 +224,11 @@ class ClusterState:
         for row in range(len(self.spec)):
             places = (self.target[row], self.held[row], self.home[row])
             if any(place and index in place.nodes() for place in places):
-                if self._has_processes(row):
+                if self.has_processes(row):
                     self._lose_attempt(e.at_s, row, f"node {e.name} was lost")
                 elif self.target[row]:
                     self._untarget(row)
+                    self.reason[row] = Reason.WAIT_PRIORITY
         self.total_gpus -= self.nodes[index].num_gpus
         self.nodes[index] = self.nodes[index]._replace(alive=False)
         self.assumed.set_mask(index, 0)
@@ -269,8 +280,7 @@ class ClusterState:
 
     def _suspend_requested(self, e: SuspendRequested) -> None:
         row = e.row
-        if JobState(self.state[row]).is_final or self.state[row] == STOPPING:
-            self._refuse(row, "suspended by its owner")
+        self.require_open(row, "suspended by its owner")
         if row in self.user_suspended:
             return
         self.user_suspended.add(row)
@@ -283,8 +293,7 @@ class ClusterState:
 
     def _resume_requested(self, e: ResumeRequested) -> None:
         row = e.row
-        if JobState(self.state[row]).is_final or self.state[row] == STOPPING:
-            self._refuse(row, "resumed by its owner")
+        self.require_open(row, "resumed by its owner")
         if row not in self.user_suspended:
             return
         self.user_suspended.discard(row)
@@ -301,7 +310,7 @@ class ClusterState:
             self._refuse(row, "asked to stop")
         if self.state[row] == STOPPING:
             return
-        had_processes = self._has_processes(row)
+        had_processes = self.has_processes(row)
         self._tell(row, e.at_s, f"asked to stop ({e.outcome.name})")
         self._leave_active(row)
         self.backoff.pop(row, None)
@@ -386,16 +395,22 @@ class ClusterState:
         self.outstanding[row] = None
         self._tell(row, e.at_s, f"{type(command).__name__.lower()} failed: {e.error}")
         if isinstance(command, Suspend):
-            self.since_s[row] = self.changed_s[row]
-            self._enter(row, RUNNING, e.at_s)
+            if self.state[row] != STOPPING:
+                self.since_s[row] = self.changed_s[row]
+                self._enter(row, RUNNING, e.at_s)
         elif isinstance(command, Launch | Resume | Migrate):
             self._release(row)
             self._leave_active(row)
             waits = PENDING if isinstance(command, Launch) else SUSPENDED
-            if self.state[row] != STOPPING:
+            if row in self.user_suspended:
+                self._enter(row, HELD if waits == PENDING else SUSPENDED, e.at_s)
+            elif self.state[row] != STOPPING:
                 self._enter(row, waits, e.at_s)
                 self.reason[row] = Reason.WAIT_BACKOFF
                 self.backoff[row] = e.retry_at_s
+            elif isinstance(command, Launch):
+                self._end(row, e.at_s, self.stop_outcome[row], None, "it had not started")
+                return
         self._settle(row)
         self._changed(row)
 
@@ -445,7 +460,7 @@ class ClusterState:
         self.progress[e.row] = e.progress
 
     def _attempt_lost(self, e: AttemptLost) -> None:
-        if e.attempt != self.attempt[e.row] or not self._has_processes(e.row):
+        if e.attempt != self.attempt[e.row] or not self.has_processes(e.row):
             self._refuse(e.row, f"lost attempt {e.attempt}")
         self._lose_attempt(e.at_s, e.row, e.error)
 
@@ -462,6 +477,8 @@ class ClusterState:
             self._end(row, at_s, outcome, None, error)
             return
         self._untarget(row)
+        if row in self.active:
+            self.reason[row] = Reason.WAIT_PRIORITY
         self._enter(row, HELD if row in self.user_suspended else PENDING, at_s)
         self._changed(row)
 
@@ -496,9 +513,6 @@ class ClusterState:
         else:
             self._stories[row] = None
         self._changed(row)
-
-    def _has_processes(self, row: int) -> bool:
-        return self.attempt[row] > 0 and self.state[row] not in (PENDING, HELD)
 
     def _enter(self, row: int, state: JobState, at_s: float) -> None:
         self.state[row] = state

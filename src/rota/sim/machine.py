@@ -32,6 +32,13 @@ class Finish(NamedTuple):
     since_s: float
 
 
+class Confirmation(NamedTuple):
+    """What confirms ``command``; void if the job lost its attempt in the meantime."""
+
+    command: Command
+    event: Event
+
+
 class Machine:
     """Knows the true durations; answers commands with events, at once or on the engine's heap."""
 
@@ -58,7 +65,7 @@ class Machine:
             delay_s = 0.0
             event = JobFinished(now_s, row, self._state.stop_outcome[row])
         if delay_s:
-            self._engine.at(now_s + delay_s, CONFIRM, event)
+            self._engine.at(now_s + delay_s, CONFIRM, Confirmation(command, event))
             return None
         return event
 
@@ -68,6 +75,11 @@ class Machine:
         since_s = state.since_s[row]
         left_s = max(0.0, state.duration_s[row] - state.service_s[row])
         self._engine.at(since_s + left_s, FINISH, Finish(row, since_s))
+
+    def is_awaited(self, confirmation: Confirmation) -> bool:
+        """Whether the command is still on its way: its processes were not lost with a node."""
+        command = confirmation.command
+        return self._state.outstanding[command.row] is command
 
     def is_due(self, finish: Finish) -> bool:
         """Whether the job has run without a break since the finish was foreseen."""

@@ -75,8 +75,10 @@ class Simulation:
         engine, state = self.engine, self.state
         due_s, wake_at_s = engine.next_time_s(), state.wake_at_s
         if due_s is None and wake_at_s is None:
-            return False
-        if due_s is None or (wake_at_s is not None and wake_at_s < due_s):
+            if not (state.decision_needed and state.active):
+                return False
+            now_s = engine.now_s  # a fault came from outside, and nothing else is due any more
+        elif due_s is None or (wake_at_s is not None and wake_at_s < due_s):
             assert wake_at_s is not None
             engine.now_s = now_s = wake_at_s
         else:
@@ -95,7 +97,8 @@ class Simulation:
             if self.machine.is_due(what):
                 self.state.apply(JobFinished(self.engine.now_s, what.row, JobState.SUCCEEDED))
         elif kind == CONFIRM:
-            self._confirm(what)
+            if self.machine.is_awaited(what):
+                self._confirm(what.event)
         elif kind == ARRIVE:
             self.state.apply(what)
             self._schedule_arrival()

@@ -62,7 +62,7 @@ def every_event() -> list[Event]:
         JobLaunched(7.0, 0, 1),
         JobSuspended(8.0, 0, 7.9),
         JobResumed(9.0, 0),
-        WorkerRegistered(10.0, 0, Suspension.BOUNDARY),
+        WorkerRegistered(10.0, 0, Suspension.BOUNDARY, True),
         WorkerReported(11.0, 0, {"step": 3, "loss": float("inf"), "metrics": {"acc": 0.5}}),
         AttemptLost(12.0, 0, 1, ""),
         JobFinished(13.0, 0, JobState.FAILED, -9, "killed"),

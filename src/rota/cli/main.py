@@ -1,0 +1,151 @@
+"""The ``rota`` program: finds the command, and turns errors into one line and an exit code.
+
+    0    all went well
+    1    something failed
+    2    something that the user wrote is wrong
+    3    data that is needed is absent
+    5    the token is missing or wrong
+    130  interrupted
+
+A verb may add its own codes and says so in its help.
+"""
+
+import os
+import sys
+from difflib import get_close_matches
+from importlib import import_module
+from typing import Any, NamedTuple, NoReturn
+
+import click
+
+from rota import __version__
+from rota.errors import AuthError, DataMissingError, InputError, RotaError
+
+
+class Entry(NamedTuple):
+    """A command that is imported when it is needed: where it lives, and its line in the help."""
+
+    target: str  # module:attribute
+    help: str
+
+
+COMMANDS = {
+    "Jobs": {
+        "run": Entry("rota.cli.live:run", "Submit a command: rota run --gpus 1 -- python train.py"),
+        "submit": Entry("rota.cli.live:submit", "Submit a job file."),
+        "ps": Entry("rota.cli.live:ps", "List jobs."),
+        "show": Entry("rota.cli.live:show", "Everything about one job."),
+        "logs": Entry("rota.cli.live:logs", "What a job printed."),
+        "why": Entry("rota.cli.live:why", "Why a job does not run."),
+        "wait": Entry("rota.cli.live:wait", "Wait for a job to end."),
+        "suspend": Entry("rota.cli.live:suspend", "Take a job off its GPUs until it is resumed."),
+        "resume": Entry("rota.cli.live:resume", "Let a suspended job go on."),
+        "cancel": Entry("rota.cli.live:cancel", "End a job."),
+    },
+    "Cluster": {
+        "up": Entry("rota.cli.up:up", "Start a cluster on this machine."),
+        "nodes": Entry("rota.cli.live:nodes", "List nodes and who holds their GPUs."),
+    },
+    "Simulator": {
+        "sim": Entry("rota.cli.sim:sim", "Run a trace under a policy, or compare policies."),
+        "experiment": Entry("rota.cli.experiment:experiment", "Reproduce published results."),
+    },
+}
+
+
+class LazyGroup(click.Group):
+    """A group whose commands are imported only when they are run or their own help is asked for."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        """Every command, in the order of the table."""
+        return [name for section in COMMANDS.values() for name in section]
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        """The command itself, imported now; None if there is no such command."""
+        for section in COMMANDS.values():
+            if cmd_name in section:
+                module, _, attribute = section[cmd_name].target.partition(":")
+                command: click.Command = getattr(import_module(module), attribute)
+                return command
+        return None
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        """The command that the first argument names. UsageError with the closest one."""
+        if args and not args[0].startswith("-") and args[0] not in (names := self.list_commands(ctx)):
+            close = get_close_matches(args[0], names, n=1)
+            hint = f" (did you mean {close[0]!r}?)" if close else ""
+            raise click.UsageError(f"there is no command {args[0]!r}{hint}", ctx)
+        return super().resolve_command(ctx, args)
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """Write the commands by section, from the table alone."""
+        width = max(map(len, self.list_commands(ctx)))
+        for title, section in COMMANDS.items():
+            with formatter.section(title):
+                formatter.write_dl([(name.ljust(width), entry.help) for name, entry in section.items()])
+
+
+@click.group(
+    name="rota",
+    cls=LazyGroup,
+    context_settings={"help_option_names": ["-h", "--help"]},
+    epilog="`rota COMMAND --help` tells more about a command.",
+)
+@click.version_option(__version__, message="rota %(version)s")
+def cli() -> None:
+    """A scheduler for deep-learning training, live and in a simulator."""
+
+
+def main(args: list[str] | None = None) -> NoReturn:
+    """Run the program with ``args``, or the command line's, and exit."""
+    sys.exit(_exit_code(args))
+
+
+def _exit_code(args: list[str] | None) -> int:
+    settings: dict[str, Any] = {"color": False} if os.environ.get("NO_COLOR") else {}
+    try:
+        # Without standalone mode, click returns the code given to ctx.exit(), or what the command
+        # itself returned.
+        result = cli.main(args, prog_name="rota", standalone_mode=False, **settings)
+        sys.stdout.flush()
+    except click.exceptions.NoArgsIsHelpError as error:
+        error.show()
+        return error.exit_code
+    except click.ClickException as error:
+        return _report(_sentence(error), error.exit_code)
+    except click.Abort as error:
+        return _report("cancelled", 1) if isinstance(error.__cause__, EOFError) else 130
+    except KeyboardInterrupt:
+        return 130
+    except RotaError as error:
+        return _report(str(error), _code(error))
+    except BrokenPipeError:
+        # The reader has gone; what is still buffered must not complain at exit.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 1
+    return result if isinstance(result, int) else 0
+
+
+def _code(error: RotaError) -> int:
+    if isinstance(error, InputError):
+        return 2
+    if isinstance(error, DataMissingError):
+        return 3
+    return 5 if isinstance(error, AuthError) else 1
+
+
+def _sentence(error: click.ClickException) -> str:
+    message = error.format_message().rstrip(".")
+    ctx = getattr(error, "ctx", None)
+    return f"{message}; see `{ctx.command_path} --help`" if ctx else message
+
+
+def _report(message: str, code: int) -> int:
+    print("error: " + " ".join(message.split()), file=sys.stderr)
+    return code
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,92 @@
+"""The contract of an experiment, and how one is found by name.
+
+Each published result has one module in this package, named as the experiment with ``_`` for
+``-``. Its docstring's first line says what it reproduces; its bounds, seeds and job mix are
+constants at its top, fixed before it is run; its ``run`` returns an :class:`Outcome`.
+"""
+
+from difflib import get_close_matches
+from importlib import import_module
+from pathlib import Path
+from pkgutil import iter_modules
+from typing import Any, NamedTuple, Protocol, cast
+
+import rota.experiment
+from rota.errors import InputError
+
+
+class Figure(NamedTuple):
+    """One figure: what was published, what the baseline gives here, and what Rota gives.
+
+    ``published`` is None where the source has no such figure for this set-up; ``baseline`` where
+    there is nothing to compare with.
+    """
+
+    name: str
+    unit: str
+    published: float | None
+    baseline: float | None
+    ours: float
+    low: float
+    high: float
+
+    @property
+    def ok(self) -> bool:
+        """Whether ours lies within the bounds."""
+        return self.low <= self.ours <= self.high
+
+
+class Outcome(NamedTuple):
+    """What an experiment found, with all that is needed to run it again."""
+
+    experiment: str
+    seeds: list[int]
+    settings: dict[str, Any]
+    figures: list[Figure]
+
+    @property
+    def holds(self) -> bool:
+        """Whether every figure is within its bounds; never true of no figures."""
+        return bool(self.figures) and all(figure.ok for figure in self.figures)
+
+    def as_dict(self) -> dict[str, Any]:
+        """The outcome as JSON-able values."""
+        return {
+            "experiment": self.experiment,
+            "seeds": self.seeds,
+            "settings": self.settings,
+            "figures": [{**figure._asdict(), "ok": figure.ok} for figure in self.figures],
+            "holds": self.holds,
+        }
+
+
+class Experiment(Protocol):
+    """A module of this package."""
+
+    def run(self, data: Path | None, *, live: bool) -> Outcome:
+        """Run it. ``data`` is a folder of public data; ``live`` asks for a real cluster.
+
+        Raises DataMissingError if data that it needs is not in ``data``, and InputError if it has
+        no live part.
+        """
+        ...
+
+
+def names() -> list[str]:
+    """Every experiment, sorted."""
+    modules = (module.name for module in iter_modules(rota.experiment.__path__))
+    return sorted(name.replace("_", "-") for name in modules if name != "base")
+
+
+def load(name: str) -> Experiment:
+    """The experiment called ``name``. Raises InputError naming the close ones."""
+    if name not in names():
+        close = get_close_matches(name, names(), n=1)
+        hint = f" (did you mean {close[0]!r}?)" if close else ""
+        raise InputError(f"there is no experiment {name!r}{hint}; `rota experiment list` lists them")
+    return cast(Experiment, import_module(f"rota.experiment.{name.replace('-', '_')}"))
+
+
+def summary(name: str) -> str:
+    """What an experiment reproduces, in one line."""
+    return (load(name).__doc__ or "").strip().partition("\n")[0].rstrip(".")

@@ -1,0 +1,331 @@
+"""The agent of one node: the only thing that starts, pauses, continues and kills workers there.
+
+    python -m rota.live.agent --home DIR --node NAME [--gpus N] [--controller-pid PID]
+
+It calls the controller (nothing calls it), obeys its commands, and answers with what it observes.
+Every command can be repeated without harm. When the controller is gone its jobs go on; when the
+agent is gone the next one adopts them. It never starts an attempt of a job while another may live.
+"""
+
+import argparse
+import asyncio
+import contextlib
+import fcntl
+import json
+import logging
+import os
+import socket
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import psutil
+import websockets
+from websockets.asyncio.client import ClientConnection, connect
+
+from rota.errors import AgentError
+from rota.folder import Folder
+from rota.live.attempt import Attempt
+from rota.live.devices import Devices, discover
+from rota.live.launching import rank_requests, uses_library, visible_gpus
+from rota.live.wire import MAX_LINE_BYTES, Message, decode
+from rota.live.zygote_link import ZygoteLink
+
+RECONNECT_S = 0.2
+PROGRESS_EVERY_S = 0.25
+ADOPTION_S = 3.0  # how long adopted workers have to say hello
+LONELY_S = 10.0  # without a controller process and without jobs, an agent ends after so long
+
+log = logging.getLogger("rota.agent")
+
+
+class Agent:
+    """One node's devices and the attempts on them."""
+
+    def __init__(self, folder: Folder, node: str, devices: Devices, controller_pid: int) -> None:
+        self.folder = folder
+        self.node = node
+        self.devices = devices
+        self.attempts: dict[tuple[str, int], Attempt] = {}
+        self._socket_path = folder.socket(node)
+        self._zygote = ZygoteLink(str(folder.node(node) / "zygote.log"))
+        self._controller: ClientConnection | None = None
+        self._controller_pid = controller_pid
+        self._outbox: asyncio.Queue[Message] = asyncio.Queue()
+        self._epoch = 0
+        self._ending = asyncio.Event()
+        self._tasks: set[asyncio.Task[Any]] = set()
+        self._lonely_since: float | None = None
+
+    async def run(self) -> None:
+        """Serve until told to shut down, or until there is neither a controller nor a job."""
+        self._socket_path.unlink(missing_ok=True)
+        server = await asyncio.start_unix_server(
+            self._serve_worker, self._socket_path, limit=MAX_LINE_BYTES
+        )
+        self._socket_path.chmod(0o600)
+        self._spawn(self._zygote.warm_up())
+        self._adopt_all()
+        await self._wait_for_hellos()
+        self._spawn(self._talk_to_controller())
+        self._spawn(self._tell_progress())
+        await self._ending.wait()
+        server.close()
+        for task in list(self._tasks):
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+        await self._zygote.close()
+        self._socket_path.unlink(missing_ok=True)
+
+    def _spawn(self, coroutine: Any) -> None:
+        task = asyncio.get_running_loop().create_task(coroutine)
+        self._tasks.add(task)
+        task.add_done_callback(self._task_ended)
+
+    def _task_ended(self, task: asyncio.Task[Any]) -> None:
+        self._tasks.discard(task)
+        if not task.cancelled() and task.exception() is not None:
+            log.error("a task of the agent failed", exc_info=task.exception())
+
+    # -- workers -------------------------------------------------------------------------------------
+
+    def _adopt_all(self) -> None:
+        for file in sorted(self.folder.node(self.node).glob("jobs/*/*/attempt.json")):
+            record = json.loads(file.read_text())
+            attempt = Attempt(record, file.parent, self._notify)
+            self.attempts[attempt.job_id, attempt.number] = attempt
+            attempt.adopt()
+            log.info("adopted job %s.%s: %s", attempt.job_id, attempt.number, attempt.state)
+
+    async def _wait_for_hellos(self) -> None:
+        deadline = asyncio.get_running_loop().time() + ADOPTION_S
+        while any(attempt.state == "adopted" for attempt in self.attempts.values()):
+            if asyncio.get_running_loop().time() > deadline:
+                break
+            await asyncio.sleep(0.02)
+        for attempt in self.attempts.values():
+            attempt.settle()
+
+    async def _serve_worker(
+        self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
+    ) -> None:
+        attempt, rank = None, 0
+        try:
+            hello = decode(await reader.readline())
+            attempt = self.attempts[hello["job_id"], hello["attempt"]]
+            rank = int(hello["rank"])
+            attempt.joined(rank, writer, hello)
+            while line := await reader.readline():
+                attempt.heard(rank, decode(line))
+        except (AgentError, KeyError, IndexError, TypeError, ValueError, OSError) as error:
+            log.warning("a worker's connection ended: %r", error)
+        finally:
+            if attempt is not None and rank < len(attempt.ranks):
+                attempt.left(rank, writer)
+            writer.close()
+
+    # -- the controller ------------------------------------------------------------------------------
+
+    async def _talk_to_controller(self) -> None:
+        while not self._ending.is_set():
+            try:
+                server = json.loads(self.folder.server.read_text())
+                token = self.folder.agent_token.read_text().strip()
+                self._controller_pid = server["pid"]
+                async with connect(
+                    server["url"].replace("http", "ws", 1) + "/agent/v1",
+                    additional_headers={"Authorization": f"Bearer {token}"},
+                    max_size=None,
+                    proxy=None,
+                ) as connection:
+                    await self._converse(connection)
+            except (OSError, ValueError, KeyError, websockets.WebSocketException) as error:
+                log.debug("no controller: %r", error)
+            self._controller = None
+            if self._should_give_up():
+                log.info("no controller and no job: ending")
+                self._ending.set()
+            await asyncio.sleep(RECONNECT_S)
+
+    def _should_give_up(self) -> bool:
+        busy = any(attempt.ended is None for attempt in self.attempts.values())
+        now = asyncio.get_running_loop().time()
+        if busy or psutil.pid_exists(self._controller_pid):
+            self._lonely_since = None
+        elif self._lonely_since is None:
+            self._lonely_since = now
+        return self._lonely_since is not None and now - self._lonely_since > LONELY_S
+
+    async def _converse(self, connection: ClientConnection) -> None:
+        while not self._outbox.empty():
+            self._outbox.get_nowait()  # the hello says it all
+        hello = {
+            "type": "hello",
+            "node": self.node,
+            "num_gpus": self.devices.count,
+            "kind": self.devices.kind,
+            "attempts": [attempt.observed() for attempt in self.attempts.values()],
+        }
+        await connection.send(json.dumps(hello))
+        self._controller = connection
+        sender = asyncio.create_task(self._send_outbox(connection))
+        try:
+            async for frame in connection:
+                self._obey(decode(frame))
+        finally:
+            sender.cancel()
+
+    async def _send_outbox(self, connection: ClientConnection) -> None:
+        with contextlib.suppress(websockets.WebSocketException):
+            while True:
+                await connection.send(json.dumps(await self._outbox.get()))
+
+    def _notify(self, message: Message) -> None:
+        if self._controller is not None:
+            self._outbox.put_nowait(message)
+
+    async def _tell_progress(self) -> None:
+        told: dict[tuple[str, int], Any] = {}
+        while True:
+            await asyncio.sleep(PROGRESS_EVERY_S)
+            for key, attempt in self.attempts.items():
+                if attempt.progress and told.get(key) is not attempt.progress:
+                    told[key] = attempt.progress
+                    self._notify(attempt.report())
+            told = {key: value for key, value in told.items() if key in self.attempts}
+
+    # -- obeying -------------------------------------------------------------------------------------
+
+    def _obey(self, message: Message) -> None:
+        kind = message["type"]
+        if kind == "welcome":
+            self._epoch = max(self._epoch, message["epoch"])
+        elif kind == "command":
+            self._spawn(self._carry_out(message))
+        elif kind == "forget":
+            self._forget(message["job_id"], message["attempt"])
+        elif kind == "kill":
+            attempt = self.attempts.get((message["job_id"], message["attempt"]))
+            if attempt is not None:
+                attempt.kill()
+        elif kind == "shutdown":
+            self._spawn(self._shut_down())
+
+    async def _carry_out(self, message: Message) -> None:
+        command_id = message["command_id"]
+        try:
+            if message["epoch"] < self._epoch:
+                raise AgentError(f"command of epoch {message['epoch']}; it is now {self._epoch}")
+            if message["kind"] == "launch":
+                await self._launch(message)
+                return
+            attempt = self.attempts.get((message["job_id"], message["attempt"]))
+            if attempt is None:
+                key = {"job_id": message["job_id"], "attempt": message["attempt"]}
+                self._notify({"type": "lost", **key, "error": "the node has no trace of it"})
+            elif attempt.ended is not None:
+                self._notify(attempt.ended)
+            elif message["kind"] == "suspend":
+                attempt.suspend(command_id)
+            elif message["kind"] in ("resume", "migrate"):
+                gpus = message["gpus"]
+                attempt.resume(command_id, gpus, self.devices.cores_of(gpus))
+            elif message["kind"] == "stop":
+                attempt.stop()
+        except (AgentError, OSError) as error:
+            log.warning("command %s failed: %s", command_id, error)
+            self._notify({"type": "failed", "command_id": command_id, "error": str(error)})
+
+    async def _launch(self, message: Message) -> None:
+        job_id, number = message["job_id"], message["attempt"]
+        done = {"type": "done", "command_id": message["command_id"]}
+        known = self.attempts.get((job_id, number))
+        if known is not None:
+            self._notify(known.ended or done | {"at_s": known.record["launched_s"]})
+            return
+        for other in self.attempts.values():
+            if other.job_id == job_id and other.ended is None:
+                raise AgentError(f"attempt {other.number} of job {job_id} may still be alive here")
+        folder = self.folder.attempt(self.node, job_id, number)
+        folder.mkdir(parents=True, exist_ok=True)
+        attempt = Attempt(self._record(message), folder, self._notify)
+        attempt.save()
+        self.attempts[job_id, number] = attempt
+        requests = rank_requests(attempt.record, folder, self.devices, str(self._socket_path))
+        try:
+            await attempt.launch(self._zygote.fork, requests)
+        except AgentError:
+            del self.attempts[job_id, number]
+            (folder / "attempt.json").unlink()
+            raise
+        attempt.record["launched_s"] = time.time()
+        attempt.save()
+        self._notify(attempt.registration())
+        self._notify(attempt.ended or done | {"at_s": attempt.record["launched_s"]})
+
+    def _record(self, message: Message) -> dict[str, Any]:
+        program, gpus = message["program"], message["gpus"]
+        cooperative = uses_library(program)
+        return {
+            "job_id": message["job_id"],
+            "attempt": message["attempt"],
+            "name": message["name"],
+            "program": program,
+            "gpus": gpus,
+            "world": len(gpus) if program["processes"] == "gpu" else 1,
+            "visible": visible_gpus(gpus, self.devices, everything=cooperative),
+            "movable": self.devices.kind == "cpu" or cooperative,
+            "suspension": "process",
+            "launched_s": message["at_s"],  # until it is known
+        }
+
+    def _forget(self, job_id: str, number: int) -> None:
+        attempt = self.attempts.get((job_id, number))
+        if attempt is not None and attempt.ended is not None:
+            del self.attempts[job_id, number]
+            with contextlib.suppress(FileNotFoundError):
+                (attempt.folder / "attempt.json").rename(attempt.folder / "ended.json")
+
+    async def _shut_down(self) -> None:
+        """End every process of every job here, then this agent."""
+        for attempt in self.attempts.values():
+            attempt.stop()
+        while any(attempt.ended is None for attempt in self.attempts.values()):
+            await asyncio.sleep(0.02)
+        self._ending.set()
+
+
+def hold_lock(path: Path) -> Any:
+    """Lock a file for this process's life. Raises AgentError if another process has it."""
+    file = open(path, "w")  # noqa: SIM115 - it stays open, and so locked, until the process ends
+    try:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError:
+        raise AgentError(f"another process holds {path}") from None
+    return file
+
+
+def main() -> None:
+    """Run the agent of one node."""
+    parser = argparse.ArgumentParser(description="The agent of one Rota node.")
+    parser.add_argument("--home", required=True)
+    parser.add_argument("--node", default=socket.gethostname())
+    parser.add_argument("--gpus", type=int)
+    parser.add_argument("--controller-pid", type=int, default=os.getppid())
+    options = parser.parse_args()
+    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s")
+    logging.getLogger("websockets").setLevel(logging.WARNING)
+    folder = Folder(options.home)
+    folder.node(options.node).mkdir(parents=True, exist_ok=True, mode=0o700)
+    try:
+        lock = hold_lock(folder.node(options.node) / "agent.lock")
+    except AgentError as error:
+        sys.exit(f"rota agent: {error}")
+    agent = Agent(folder, options.node, discover(options.gpus), options.controller_pid)
+    asyncio.run(agent.run())
+    lock.close()
+
+
+if __name__ == "__main__":
+    main()

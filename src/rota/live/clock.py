@@ -1,0 +1,20 @@
+"""The live cluster's clock: wall time that never stands still and never goes back."""
+
+import time
+
+SMALLEST_STEP_S = 1e-6
+
+
+class Clock:
+    """Seconds since the epoch, strictly rising from call to call, whatever the system clock does.
+
+    ``after_s`` is a time that every reading must exceed: the last one in the event log.
+    """
+
+    def __init__(self, after_s: float = 0.0) -> None:
+        self._last_s = after_s
+
+    def now_s(self) -> float:
+        """The time, later than every time read before."""
+        self._last_s = max(time.time(), self._last_s + SMALLEST_STEP_S)
+        return self._last_s

@@ -1,0 +1,488 @@
+"""The controller: turns what users and agents say into events, and plans into commands.
+
+One turn: take note of what has come, let the policy decide if something calls for it, derive the
+commands, write everything down in one transaction, and only then send the commands.
+"""
+
+import asyncio
+import json
+import logging
+from typing import Any, Protocol
+
+from rota.errors import AgentError, JobFileError, NeverFitsError, NotFoundError, RotaError
+from rota.folder import Folder
+from rota.live.clock import Clock
+from rota.live.recovery import ended, reconcile
+from rota.live.wire import Message, decode
+from rota.model.commands import Command, Launch, Migrate, Resume, Suspend
+from rota.model.decision import take_decision
+from rota.model.events import (
+    CommandFailed,
+    CommandSent,
+    DecisionTaken,
+    Event,
+    JobLaunched,
+    JobResumed,
+    JobSubmitted,
+    JobSuspended,
+    NodeJoined,
+    NodeLost,
+    ResumeRequested,
+    RetryDue,
+    StopRequested,
+    SuspendRequested,
+    WorkerRegistered,
+    WorkerReported,
+)
+from rota.model.job import JobSpec, JobState, Program, Suspension
+from rota.model.jobfile import JobRequest
+from rota.model.plan import diff
+from rota.model.reason import Reason
+from rota.model.state import ClusterState
+from rota.model.view import identity
+from rota.policy.base import Policy
+from rota.store.events import EventStore, Submission
+
+RETRY_S = 5.0  # a failed launch is tried again after so long, times the number of failures
+POLICY_RETRY_S = 5.0  # a policy that raised is asked again after so long
+LOG_PROGRESS_EVERY_S = 10.0
+
+log = logging.getLogger("rota.controller")
+
+
+class Channel(Protocol):
+    """One agent's connection."""
+
+    async def receive_text(self) -> str: ...
+    async def send_text(self, data: str) -> None: ...
+
+
+class Controller:
+    """Owns the cluster's state. All methods run on one event loop, and none waits half-way."""
+
+    def __init__(self, store: EventStore, folder: Folder, policy: Policy, policy_name: str) -> None:
+        self.state = ClusterState()
+        self.policy_name = policy_name
+        self.policy_settings = {
+            key: getattr(policy, key) for key in getattr(policy, "SETTINGS", {})
+        }
+        self.store = store
+        self._folder = folder
+        self._policy = policy
+        self._latest: dict[int, dict[str, Any]] = {}  # progress, newer than what is written down
+        self._history: dict[int, list[tuple[float, int]]] = {}
+        self._failures: dict[int, int] = {}
+        self._rows: dict[str, int] = {}
+        self._unwritten: list[Event] = []
+        self._outboxes: dict[str, asyncio.Queue[Message]] = {}
+        self._kick = asyncio.Event()
+        self._task: asyncio.Task[None] | None = None
+        self._policy_retry_at_s: float | None = None
+        self.stopped = asyncio.Event()
+        last_s = 0.0
+        for event in store.load():
+            self._apply(event)
+            last_s = max(last_s, event.at_s)
+        self._clock = Clock(last_s)
+        self.state.epoch = store.next_epoch()
+        self.state.decision_needed = True
+
+    # -- life ----------------------------------------------------------------------------------------
+
+    async def start(self) -> None:
+        """Begin to decide."""
+        self._task = asyncio.create_task(self._run())
+
+    async def stop(self) -> None:
+        """Stop deciding. Agents and jobs go on."""
+        if self._task is not None:
+            self._task.cancel()
+            await asyncio.gather(self._task, return_exceptions=True)
+        self.store.close()
+
+    async def shut_down_nodes(self) -> None:
+        """Tell every agent to end its jobs and itself. The jobs start anew with the next agents."""
+        for outbox in self._outboxes.values():
+            outbox.put_nowait({"type": "shutdown"})
+        while self._outboxes:
+            await asyncio.sleep(0.02)
+
+    async def _run(self) -> None:
+        try:
+            while True:
+                self.turn()
+                self._kick.clear()
+                try:
+                    await asyncio.wait_for(self._kick.wait(), self._sleep_s())
+                except TimeoutError:
+                    pass
+        except RotaError:
+            # What is in memory and what is on disk may differ now: only a restart is safe.
+            log.critical("the controller stops; jobs go on, and a restart takes over", exc_info=True)
+            self.stopped.set()
+
+    def _sleep_s(self) -> float | None:
+        state, times = self.state, list(self.state.backoff.values())
+        if state.wake_at_s is not None:
+            times.append(state.wake_at_s)
+        if self._policy_retry_at_s is not None:
+            times.append(self._policy_retry_at_s)
+        times += [at_s for _, at_s in self._time_limits()]
+        return max(0.0, min(times) - self._clock.now_s()) if times else None
+
+    def turn(self) -> None:
+        """One decision, if one is due, and everything that follows from it."""
+        state, now_s = self.state, self._clock.now_s()
+        for row in [row for row, at_s in state.backoff.items() if at_s <= now_s]:
+            self._note(RetryDue(now_s, row))
+        for row, at_s in self._time_limits():
+            if at_s <= now_s:
+                self._note(StopRequested(now_s, row, JobState.TIMEOUT))
+        retry_at_s = self._policy_retry_at_s
+        woken = state.wake_at_s is not None and state.wake_at_s <= now_s
+        if state.decision_needed or woken or (retry_at_s is not None and retry_at_s <= now_s):
+            self._decide(now_s)
+        commands = diff(state)
+        for command in commands:
+            self._note(CommandSent(now_s, command))
+        if self._unwritten:
+            self.store.append(self._unwritten)
+            self._unwritten = []
+        for command in commands:
+            self._dispatch(command)
+
+    def _decide(self, now_s: float) -> None:
+        """Ask the policy. One that fails leaves the last plan in force, and is asked again."""
+        self._policy_retry_at_s = None
+        try:
+            event = take_decision(self.state, self._policy, now_s)
+        except Exception:  # a policy is anybody's code
+            log.exception("policy %s failed; the last plan stays", identity(self._policy))
+            self.state.decision_needed = False
+            self.state.wake_at_s = None
+            self._policy_retry_at_s = now_s + POLICY_RETRY_S
+            return
+        self._remember(event)
+        self._unwritten.append(event)
+
+    def _time_limits(self) -> list[tuple[int, float]]:
+        """(row, time) at which each running job with a limit will have run for that long."""
+        state = self.state
+        limits = []
+        for row in state.active:
+            limit_s, since_s = state.spec[row].time_limit_s, state.since_s[row]
+            if limit_s is not None and since_s >= 0:
+                limits.append((row, since_s + limit_s - state.service_s[row]))
+        return limits
+
+    # -- events --------------------------------------------------------------------------------------
+
+    def _note(self, event: Event) -> None:
+        """Apply an event; it is written down at the end of the turn."""
+        self._apply(event)
+        self._unwritten.append(event)
+        self._kick.set()
+
+    def _apply(self, event: Event) -> None:
+        self.state.apply(event)
+        self._remember(event)
+
+    def _remember(self, event: Event) -> None:
+        """Keep what questions will be asked about."""
+        if isinstance(event, JobSubmitted):
+            self._rows[event.spec.job_id] = len(self.state.spec) - 1
+        elif isinstance(event, DecisionTaken):
+            for row, code in event.reasons.items():
+                self._history.setdefault(row, []).append((event.at_s, code))
+            for row, allocation in event.allocations.items():
+                if allocation is not None and row not in event.reasons:
+                    self._history.setdefault(row, []).append((event.at_s, Reason.NONE))
+        elif isinstance(event, SuspendRequested):
+            self._history.setdefault(event.row, []).append((event.at_s, Reason.HELD_BY_USER))
+
+    # -- what users ask ------------------------------------------------------------------------------
+
+    def now_s(self) -> float:
+        """The cluster's time: seconds since the epoch."""
+        return self._clock.now_s()
+
+    def check(self, request: JobRequest) -> None:
+        """Refuse a job that can never run here. Raises NeverFitsError or JobFileError."""
+        have = self.state.total_gpus
+        if self.state.nodes and request.num_gpus > have:
+            raise NeverFitsError(
+                f"NEVER_FITS: resources.gpus is {request.num_gpus} and this cluster has {have}; "
+                f"ask for {have} or fewer"
+            )
+        most = max((node.num_gpus for node in self.state.nodes if node.alive), default=have)
+        if self.state.nodes and request.processes == "node" and request.num_gpus > most:
+            raise NeverFitsError(
+                f"NEVER_FITS: processes: node needs its GPUs on one node, and no node has "
+                f"{request.num_gpus}"
+            )
+
+    async def submit(
+        self, request: JobRequest, *, user: str, key: str | None, body_hash: str
+    ) -> int:
+        """Accept a job; its row. The same idempotency key gives the same job.
+
+        When this returns the job is on disk. Raises NeverFitsError, and JobFileError if the key
+        was used for another job.
+        """
+        if key is not None:
+            known = self.store.find_submission(user, key)
+            if known is not None:
+                if known.body_hash != body_hash:
+                    raise JobFileError(
+                        f"Idempotency-Key {key!r} was used for another job; use a new key"
+                    )
+                return known.row
+        self.check(request)
+        row = len(self.state.spec)
+        spec = JobSpec(
+            job_id=str(row + 1),
+            num_gpus=request.num_gpus,
+            submit_s=self._clock.now_s(),
+            priority=request.priority,
+            name=request.name,
+            user=user,
+            time_limit_s=request.time_limit_s,
+            program=Program(request.run, request.workdir, request.env, request.processes),
+        )
+        event = JobSubmitted(spec.submit_s, spec)
+        submission = Submission(user, key, body_hash, row) if key is not None else None
+        self._write_first(event, submission=submission, durable=True)
+        return row
+
+    async def cancel(self, row: int) -> None:
+        """End a job; nothing happens if it is ending or was cancelled. TransitionError if over."""
+        if self.state.state[row] not in (JobState.STOPPING, JobState.CANCELLED):
+            self.state.require_open(row, "cancelled")
+            self._write_first(StopRequested(self._clock.now_s(), row))
+
+    async def suspend(self, row: int) -> None:
+        """Take a job's GPUs away until it is resumed. TransitionError if it is over."""
+        self.state.require_open(row, "suspended")
+        if row not in self.state.user_suspended:
+            self._write_first(SuspendRequested(self._clock.now_s(), row))
+
+    async def resume(self, row: int) -> None:
+        """Let a job that its owner suspended go on. TransitionError if it is over."""
+        self.state.require_open(row, "resumed")
+        if row in self.state.user_suspended:
+            self._write_first(ResumeRequested(self._clock.now_s(), row))
+
+    def _write_first(
+        self, event: Event, *, submission: Submission | None = None, durable: bool = False
+    ) -> None:
+        """Write an event that can't be refused down, then apply it. StoreError changes nothing."""
+        self.store.append([*self._unwritten, event], submission=submission, durable=durable)
+        self._unwritten = []
+        self._apply(event)
+        self._kick.set()
+
+    # -- questions -----------------------------------------------------------------------------------
+
+    def row(self, job_id: str) -> int:
+        """The row of a job by id, by ``@last``, or by a name that only one job has."""
+        if job_id == "@last" and self.state.spec:
+            return len(self.state.spec) - 1
+        if job_id in self._rows:
+            return self._rows[job_id]
+        named = [row for row, spec in enumerate(self.state.spec) if spec.name == job_id]
+        if len(named) == 1:
+            return named[0]
+        if named:
+            ids = ", ".join(self.state.spec[row].job_id for row in named[-5:])
+            raise NotFoundError(f"{len(named)} jobs are named {job_id!r}; use an id: {ids}")
+        raise NotFoundError(f"there is no job {job_id!r}; `rota ps --all` lists them")
+
+    def progress(self, row: int) -> dict[str, Any]:
+        """The latest that the job reported of itself."""
+        return self._latest.get(row) or self.state.progress[row] or {}
+
+    def device_share(self, row: int) -> float:
+        """The part of its life that the job has held its devices and worked."""
+        finish_s = self.state.finish_s[row]
+        end_s = finish_s if finish_s >= 0 else self._clock.now_s()
+        age_s = end_s - self.state.submit_s[row]
+        return self.state.service(row, end_s) / age_s if age_s > 0 else 0.0
+
+    def history(self, row: int) -> list[tuple[float, int]]:
+        """(time, reason code) each time the policy's verdict on the job changed."""
+        return self._history.get(row, [])
+
+    def log_path(self, row: int, attempt: int | None, rank: int) -> Any:
+        """Where a rank's output is, or None before the job's first start."""
+        number = attempt if attempt is not None else self.state.attempt[row]
+        job_id = self.state.spec[row].job_id
+        paths = [
+            self._folder.log(node.name, job_id, number, rank)
+            for node in self.state.nodes
+            if number > 0
+        ]
+        return next((path for path in paths if path.exists()), None)
+
+    def nodes(self) -> list[dict[str, Any]]:
+        """Each node with its devices and who holds which."""
+        holders: dict[tuple[int, int], str] = {}
+        for row, held in enumerate(self.state.held):
+            for node, gpus in held.gpus() if held else ():
+                holders |= {(node, gpu): self.state.spec[row].job_id for gpu in gpus}
+        return [
+            {
+                "name": node.name,
+                "kind": node.kind,
+                "num_gpus": node.num_gpus,
+                "alive": node.alive,
+                "connected": node.name in self._outboxes,
+                "jobs": [holders.get((index, gpu)) for gpu in range(node.num_gpus)],
+            }
+            for index, node in enumerate(self.state.nodes)
+        ]
+
+    # -- agents --------------------------------------------------------------------------------------
+
+    async def serve_agent(self, channel: Channel) -> None:
+        """Talk to one agent until its connection ends."""
+        hello = decode(await channel.receive_text())
+        if hello["type"] != "hello":
+            raise AgentError(f"an agent began with {hello['type']!r} instead of hello")
+        node = hello["node"]
+        outbox: asyncio.Queue[Message] = asyncio.Queue()
+        self._outboxes[node] = outbox
+        self._greet(hello)
+        sender = asyncio.create_task(self._send_outbox(channel, outbox))
+        try:
+            while True:
+                self._hear(decode(await channel.receive_text()))
+        finally:
+            sender.cancel()
+            if self._outboxes.get(node) is outbox:
+                del self._outboxes[node]
+
+    async def _send_outbox(self, channel: Channel, outbox: asyncio.Queue[Message]) -> None:
+        while True:
+            await channel.send_text(json.dumps(await outbox.get()))
+
+    def _greet(self, hello: Message) -> None:
+        """Take an agent's account of its node, mend what differs, repeat what it may have missed."""
+        state, now_s, node = self.state, self._clock.now_s(), hello["node"]
+        known = state.node_index.get(node)
+        if known is not None and state.nodes[known].alive:
+            same = (state.nodes[known].num_gpus, state.nodes[known].kind)
+            if same != (hello["num_gpus"], hello["kind"]):
+                self._note(NodeLost(now_s, node))  # it came back with other devices
+        if known is None or not state.nodes[known].alive:
+            self._note(NodeJoined(now_s, node, hello["num_gpus"], hello["kind"]))
+        findings = reconcile(state, node, hello["attempts"], now_s)
+        for event in findings.events:
+            self._note(event)
+        repeated = [
+            command
+            for command in state.outstanding
+            if command is not None and self._node_of(command) == node
+        ]
+        self.turn()  # what is known now is on disk before anything is said
+        self._outboxes[node].put_nowait({"type": "welcome", "epoch": state.epoch})
+        for message in findings.forget + findings.kill:
+            self._outboxes[node].put_nowait(message)
+        for command in repeated:
+            self._dispatch(command)
+
+    def _hear(self, message: Message) -> None:
+        """Take note of one message from an agent; what is out of date is passed over."""
+        kind, now_s = message["type"], self._clock.now_s()
+        if kind in ("done", "failed"):
+            self._command_answered(message, now_s)
+            return
+        row = self._rows.get(message["job_id"])
+        if row is None or message["attempt"] != self.state.attempt[row]:
+            return
+        if kind == "progress":
+            self._latest[row] = message["progress"]
+            written = (self.state.progress[row] or {}).get("at_s", 0.0)
+            if message["progress"]["at_s"] - written >= LOG_PROGRESS_EVERY_S:
+                self._write_progress(row, now_s)
+        elif not self.state.has_processes(row):
+            if kind in ("ended", "lost"):
+                self._tell_agent(row, {**message, "type": "forget"})
+        elif kind == "registered":
+            kinds = Suspension[message["suspension"].upper()]
+            if (kinds, message["movable"]) != (self.state.suspension[row], self.state.movable[row]):
+                self._note(WorkerRegistered(now_s, row, kinds, message["movable"]))
+        elif kind in ("ended", "lost"):
+            outbox = self._outbox_of(row)
+            self._write_progress(row, now_s)
+            self._note(ended(self.state, row, message, now_s))
+            self.turn()
+            if outbox is not None:
+                outbox.put_nowait({**message, "type": "forget"})
+
+    def _command_answered(self, message: Message, now_s: float) -> None:
+        command_id = message["command_id"]
+        row = next(
+            (r for r in self.state.unsettled if self._outstanding_id(r) == command_id), None
+        )
+        if row is None:
+            return
+        command = self.state.outstanding[row]
+        if message["type"] == "failed":
+            self._failures[row] = self._failures.get(row, 0) + 1
+            retry_at_s = now_s + RETRY_S * self._failures[row]
+            self._note(CommandFailed(now_s, row, command_id, message["error"], retry_at_s))
+            return
+        # Agents say when it happened; never before the command, never after now.
+        at_s = min(max(message["at_s"], self.state.changed_s[row]), now_s)
+        if isinstance(command, Launch):
+            self._failures.pop(row, None)
+            self._note(JobLaunched(at_s, row, command.attempt))
+        elif isinstance(command, Suspend):
+            self._write_progress(row, now_s)
+            self._note(JobSuspended(at_s, row, min(message["stopped_s"], at_s)))
+        elif isinstance(command, Resume | Migrate):
+            self._note(JobResumed(at_s, row))
+
+    def _outstanding_id(self, row: int) -> int | None:
+        command = self.state.outstanding[row]
+        return command.command_id if command is not None else None
+
+    def _write_progress(self, row: int, now_s: float) -> None:
+        latest = self._latest.get(row)
+        if latest and latest != self.state.progress[row]:
+            self._note(WorkerReported(now_s, row, latest))
+
+    # -- commands ------------------------------------------------------------------------------------
+
+    def _dispatch(self, command: Command) -> None:
+        """Send a command to its node; if the agent is away it is repeated at its next hello."""
+        state, row = self.state, command.row
+        spec = state.spec[row]
+        message: Message = {
+            "type": "command",
+            "kind": type(command).__name__.lower(),
+            "command_id": command.command_id,
+            "epoch": state.epoch,
+            "job_id": spec.job_id,
+            "attempt": command.attempt,
+        }
+        if isinstance(command, Launch | Resume | Migrate):
+            message["gpus"] = [gpu for _, gpus in command.allocation.gpus() for gpu in gpus]
+        if isinstance(command, Launch) and spec.program is not None:
+            program = spec.program._asdict() | {"env": dict(spec.program.env)}
+            message |= {"program": program, "name": spec.name, "at_s": state.changed_s[row]}
+        outbox = self._outboxes.get(self._node_of(command) or "")
+        if outbox is not None:
+            outbox.put_nowait(message)
+
+    def _node_of(self, command: Command) -> str | None:
+        place = self.state.held[command.row] or self.state.home[command.row]
+        return self.state.nodes[place.nodes()[0]].name if place else None
+
+    def _outbox_of(self, row: int) -> asyncio.Queue[Message] | None:
+        place = self.state.held[row] or self.state.home[row]
+        return self._outboxes.get(self.state.nodes[place.nodes()[0]].name) if place else None
+
+    def _tell_agent(self, row: int, message: Message) -> None:
+        for outbox in self._outboxes.values():
+            outbox.put_nowait(message)

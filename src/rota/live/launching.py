@@ -1,0 +1,137 @@
+"""How the processes of an attempt are to be started: environment, devices, interpreter."""
+
+import os
+import shlex
+import shutil
+import socket
+import sys
+from pathlib import Path
+from typing import Any
+
+from rota.live.devices import Devices
+
+SHELL_SYNTAX = set("|&;<>()$`\\*?[]~!{}#\n")
+
+
+def rank_requests(
+    record: dict[str, Any], folder: Path, devices: Devices, agent_socket: str
+) -> list[dict[str, Any]]:
+    """What the zygote is asked for, one request per rank."""
+    program, gpus, world = record["program"], record["gpus"], record["world"]
+    shared = _environment(record, folder, devices, agent_socket)
+    cores = devices.cores_of(gpus)
+    requests = []
+    for rank in range(world):
+        environment = shared | {"RANK": str(rank), "LOCAL_RANK": str(rank)}
+        if devices.kind == "cuda":
+            environment["ROTA_DEVICE"] = str(rank)
+        requests.append(
+            {
+                "rank": rank,
+                "folder": str(folder),
+                "log": str(folder / f"rank{rank}.log"),
+                "env": environment,
+                "workdir": program["workdir"],
+                "run": program["run"],
+                "python": own_python(program["run"], environment, program["workdir"]),
+                "cpus": [cores[rank]] if cores and world == len(cores) else cores,
+            }
+        )
+    return requests
+
+
+def _environment(
+    record: dict[str, Any], folder: Path, devices: Devices, agent_socket: str
+) -> dict[str, str]:
+    program, world = record["program"], record["world"]
+    inherited = {key: value for key, value in os.environ.items() if not key.startswith("ROTA_")}
+    port = str(free_port())
+    checkpoints = folder.parent / "checkpoints"
+    checkpoints.mkdir(exist_ok=True)
+    own_programs = os.path.dirname(sys.executable)
+    environment = inherited | {
+        # `python` in a job is the Python that Rota runs in, unless the job brings its own PATH.
+        "PATH": own_programs + os.pathsep + inherited.get("PATH", os.defpath),
+        "PYTHONUNBUFFERED": "1",
+        "OMP_NUM_THREADS": "1" if devices.kind == "cpu" else os.environ.get("OMP_NUM_THREADS", "4"),
+    }
+    environment |= program["env"]
+    environment |= {
+        "ROTA_JOB_ID": record["job_id"],
+        "ROTA_ATTEMPT": str(record["attempt"]),
+        "ROTA_NODE_RANK": "0",
+        "ROTA_NUM_NODES": "1",
+        "ROTA_GPUS_PER_NODE": str(len(record["gpus"])),
+        "ROTA_MASTER_ADDR": "127.0.0.1",
+        "ROTA_MASTER_PORT": port,
+        "ROTA_CHECKPOINT_DIR": str(checkpoints),
+        "ROTA_AGENT_SOCKET": agent_socket,
+        "WORLD_SIZE": str(world),
+        "LOCAL_WORLD_SIZE": str(world),
+        "MASTER_ADDR": "127.0.0.1",
+        "MASTER_PORT": port,
+    }
+    if record["visible"] is not None:
+        environment["CUDA_VISIBLE_DEVICES"] = ",".join(map(str, record["visible"]))
+    return environment
+
+
+def visible_gpus(gpus: list[int], devices: Devices, *, everything: bool) -> list[int] | None:
+    """Which GPUs the processes see, their own first; None where there are no GPUs.
+
+    CUDA fixes the list when a process first uses it. A job that can move sees all of the node's
+    GPUs and is told which to use; any other sees only its own.
+    """
+    if devices.kind != "cuda":
+        return None
+    others = [index for index in range(devices.count) if index not in gpus]
+    return gpus + others if everything else list(gpus)
+
+
+def uses_library(program: dict[str, Any]) -> bool:
+    """Whether the job's script imports ``rota.train``, judged by its text."""
+    for word in program["run"].split():
+        if word.endswith(".py"):
+            try:
+                text = Path(program["workdir"], word).read_text(errors="replace")
+            except OSError:
+                return False
+            return "rota.train" in text or "from rota import train" in text
+    return False
+
+
+def own_python(run: str, environment: dict[str, str], workdir: str) -> list[str] | None:
+    """The arguments of ``python ...`` if this very interpreter would run them, else None.
+
+    Only then can a worker be forked from the zygote. Shell syntax, interpreter options and
+    ``PYTHON*`` settings that take effect at start-up need a fresh interpreter.
+    """
+    if SHELL_SYNTAX & set(run):
+        return None
+    try:
+        words = shlex.split(run)
+    except ValueError:
+        return None
+    if len(words) < 2:
+        return None
+    found = shutil.which(words[0], path=environment.get("PATH"))
+    if found is None or not os.path.basename(found).startswith("python"):
+        return None
+    found = os.path.join(workdir, found)
+    if os.path.dirname(os.path.abspath(found)) != os.path.dirname(sys.executable):
+        return None
+    if not os.path.samefile(found, sys.executable):
+        return None
+    harmless = {"PYTHONPATH", "PYTHONUNBUFFERED"}
+    if any(key.startswith("PYTHON") and key not in harmless for key in environment):
+        return None
+    if words[1] == "-m":
+        return words[1:] if len(words) > 2 else None
+    return None if words[1].startswith("-") else words[1:]
+
+
+def free_port() -> int:
+    """A TCP port of the loopback interface that is free at the moment."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])

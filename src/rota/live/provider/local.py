@@ -1,0 +1,82 @@
+"""This machine as a one-node cluster: the agent is a child process, restarted when it dies."""
+
+import asyncio
+import fcntl
+import logging
+import os
+import socket
+import sys
+
+from rota.folder import Folder
+
+WATCH_EVERY_S = 0.5
+
+log = logging.getLogger("rota.provider")
+
+
+class LocalProvider:
+    """Keeps one agent alive for this machine, and leaves alone one that already is."""
+
+    def __init__(self, folder: Folder, gpus: int | None) -> None:
+        self.node = "".join(c if c.isalnum() or c in "-." else "-" for c in socket.gethostname())
+        self._folder = folder
+        self._gpus = gpus
+        self._task: asyncio.Task[None] | None = None
+        self._process: asyncio.subprocess.Process | None = None
+
+    async def start(self) -> None:
+        """Begin to watch over the agent."""
+        self._task = asyncio.create_task(self._watch())
+
+    async def stop(self) -> None:
+        """Stop watching. The agent ends by itself when it has nothing left to do."""
+        if self._task is not None:
+            self._task.cancel()
+            await asyncio.gather(self._task, return_exceptions=True)
+
+    async def wait_for_end(self) -> None:
+        """Wait until the agent that was told to shut down is gone."""
+        await self.stop()
+        if self._process is not None:
+            await self._process.wait()
+        while self._is_alive():
+            await asyncio.sleep(0.02)
+
+    async def _watch(self) -> None:
+        while True:
+            if not self._is_alive():
+                await self._spawn()
+            if self._process is not None:
+                await self._process.wait()
+                log.warning("the agent ended with status %s", self._process.returncode)
+                self._process = None
+            else:  # an agent that a former controller started
+                await asyncio.sleep(WATCH_EVERY_S)
+
+    def _is_alive(self) -> bool:
+        path = self._folder.node(self.node) / "agent.lock"
+        if not path.exists():
+            return False
+        with open(path) as file:
+            try:
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except OSError:
+                return True
+        return False
+
+    async def _spawn(self) -> None:
+        folder = self._folder.node(self.node)
+        folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+        command = [sys.executable, "-m", "rota.live.agent"]
+        command += ["--home", str(self._folder.path), "--node", self.node]
+        command += ["--controller-pid", str(os.getpid())]
+        if self._gpus is not None:
+            command += ["--gpus", str(self._gpus)]
+        with open(folder / "agent.log", "ab") as output:
+            self._process = await asyncio.create_subprocess_exec(
+                *command,
+                stdin=asyncio.subprocess.DEVNULL,
+                stdout=output,
+                stderr=output,
+                start_new_session=True,  # Ctrl-C in the terminal is for the controller
+            )

@@ -1,0 +1,80 @@
+"""What a controller does after its own restart, and after an agent's: compare, then mend."""
+
+from typing import Any, NamedTuple
+
+from rota.live.wire import Message
+from rota.model.events import AttemptLost, Event, JobFinished, WorkerRegistered
+from rota.model.job import JobState, Suspension
+from rota.model.state import ClusterState
+
+MAX_LOST_ATTEMPTS = 3
+
+
+class Findings(NamedTuple):
+    """What follows from an agent's account of its attempts."""
+
+    events: list[Event]
+    forget: list[Message]  # ends that are written down: the agent need not keep them
+    kill: list[Message]  # attempts that no job should have
+
+
+def reconcile(
+    state: ClusterState, node: str, attempts: list[Message], now_s: float
+) -> Findings:
+    """Hold what an agent says it has against what the state says it should have.
+
+    A job whose processes are neither alive nor known to have ended has lost its attempt. Commands
+    on their way are not touched: they are sent again, and agents carry each out once.
+    """
+    found = {(message["job_id"], message["attempt"]): message for message in attempts}
+    events: list[Event] = []
+    expected: set[tuple[str, int]] = set()
+    index = state.node_index[node]
+    for row, spec in enumerate(state.spec):
+        if not state.has_processes(row):
+            continue
+        place = state.held[row] or state.home[row]
+        if place is None or index not in place.nodes():
+            continue
+        key = (spec.job_id, state.attempt[row])
+        expected.add(key)
+        message = found.get(key)
+        if message is None:
+            if state.state[row] != JobState.STARTING:  # else its launch is sent again
+                events.append(lost(state, row, now_s, "the node has no trace of it"))
+        elif message["type"] != "alive":
+            events.append(ended(state, row, message, now_s))
+        else:
+            kind = Suspension[message["suspension"].upper()]
+            events.append(WorkerRegistered(now_s, row, kind, message["movable"]))
+    over = [found[key] for key in found.keys() - expected]
+    return Findings(
+        events,
+        [_name("forget", message) for message in attempts if message["type"] != "alive"],
+        [_name("kill", message) for message in over if message["type"] == "alive"],
+    )
+
+
+def ended(state: ClusterState, row: int, message: Message, now_s: float) -> Event:
+    """The event for an attempt that an agent reports as ended or lost."""
+    if message["type"] == "lost":
+        return lost(state, row, now_s, message["error"])
+    code: int = message["exit_code"]
+    outcome = state.stop_outcome.get(row)
+    if outcome is None:
+        outcome = JobState.SUCCEEDED if code == 0 else JobState.FAILED
+    # The agent's time of the end, unless clocks or a late confirmation contradict the record.
+    at_s = min(max(message["at_s"], state.changed_s[row]), now_s)
+    return JobFinished(at_s, row, outcome, code, message["message"])
+
+
+def lost(state: ClusterState, row: int, now_s: float, error: str) -> Event:
+    """The event for an attempt that vanished: it starts anew, but not for ever."""
+    number = state.attempt[row]
+    if number >= MAX_LOST_ATTEMPTS and row not in state.stop_outcome:
+        return JobFinished(now_s, row, JobState.LOST, None, f"{error}; {number} attempts were lost")
+    return AttemptLost(now_s, row, number, error)
+
+
+def _name(kind: str, message: dict[str, Any]) -> Message:
+    return {"type": kind, "job_id": message["job_id"], "attempt": message["attempt"]}

@@ -1,0 +1,228 @@
+"""Why a job does not run: every blocker, who holds what it needs, and what would start it."""
+
+from collections.abc import Iterable
+from typing import Any
+
+from rota.model.allocation import Allocation
+from rota.model.job import JobState
+from rota.model.reason import SENTENCES, Reason
+from rota.model.state import ClusterState
+
+WAITING = (JobState.PENDING, JobState.SUSPENDED, JobState.HELD, JobState.SUSPENDING)
+
+
+def explain(
+    state: ClusterState, row: int, now_s: float, history: Iterable[tuple[float, int]] = ()
+) -> dict[str, Any]:
+    """The verdict on one job, JSON-able, as of ``now_s``.
+
+    ``{"job_id", "state", "reason", "sentence", "blockers": [{"rule", "need", "have", "held_by"}],
+    "would_start_if", "position", "history": [{"at_s", "reason"}]}``. Reasons and rules are the
+    names of :class:`Reason`; need, have and would_start_if are sentences, ``held_by`` job ids.
+    A job that needs nothing has no blockers, and None for would_start_if and position; position
+    counts the jobs that want GPUs and have none, by arrival, from 1. ``history`` is
+    ``(at_s, reason code)`` as the controller saw it change.
+    """
+    job_state = JobState(state.state[row])
+    waits = job_state in WAITING
+    blockers = _blockers(state, row, now_s) if waits else []
+    reason = Reason(state.reason[row])
+    if waits and blockers and reason in (Reason.NONE, Reason.WAIT_PRIORITY):
+        reason = Reason[blockers[0]["rule"]]
+    return {
+        "job_id": state.spec[row].job_id,
+        "state": job_state.name,
+        "reason": reason.name,
+        "sentence": _sentence(state, row, reason),
+        "blockers": blockers,
+        "would_start_if": _would_start_if(state, row, now_s, blockers) if blockers else None,
+        "position": _position(state, row),
+        "history": [{"at_s": at_s, "reason": Reason(code).name} for at_s, code in history],
+    }
+
+
+def _blockers(state: ClusterState, row: int, now_s: float) -> list[dict[str, Any]]:
+    """Everything that stands between the job and its GPUs; what the policy said comes first."""
+    found = []
+    if row in state.user_suspended:
+        found.append(_blocker(Reason.HELD_BY_USER, "its owner's leave", "suspended by its owner"))
+    found += _cluster_too_small(state, row)
+    if row in state.backoff:
+        left_s = max(0.0, state.backoff[row] - now_s)
+        have = f"{left_s:.0f} s are left; the last try failed"
+        found.append(_blocker(Reason.WAIT_BACKOFF, "a pause before the next try", have))
+    reason = Reason(state.reason[row])
+    if reason == Reason.SLICE_WAITING_TURN:
+        found.append(_turn(state, row, now_s))
+    found += _gpus_taken(state, row)
+    earlier = _wait_before(state, row)
+    if earlier and row in state.active and state.target[row] is None:
+        have = f"{_jobs(len(earlier))} that came earlier and wait"
+        found.append(
+            _blocker(Reason.WAIT_PRIORITY, "its turn in the policy's order", have, earlier)
+        )
+    if reason != Reason.NONE and reason.name not in {blocker["rule"] for blocker in found}:
+        holders = _holders(state, row) if reason == Reason.PREEMPTED_BY else []
+        if reason != Reason.WAIT_PRIORITY or not found:
+            found.append(_blocker(reason, "the policy's consent", SENTENCES[reason], holders))
+    found.sort(key=lambda blocker: blocker["rule"] != reason.name)
+    return found
+
+
+def _blocker(rule: Reason, need: str, have: str, held_by: Iterable[str] = ()) -> dict[str, Any]:
+    return {"rule": rule.name, "need": need, "have": have, "held_by": list(held_by)}
+
+
+def _cluster_too_small(state: ClusterState, row: int) -> list[dict[str, Any]]:
+    wanted = state.num_gpus[row]
+    if wanted <= state.total_gpus:
+        return []
+    lost = [node for node in state.nodes if not node.alive]
+    have = f"{state.total_gpus} in the cluster"
+    if lost and wanted <= state.total_gpus + sum(node.num_gpus for node in lost):
+        have += f"; lost: {', '.join(node.name for node in lost)}"
+        return [_blocker(Reason.NODE_UNHEALTHY, _gpus(wanted), have)]
+    if not state.nodes:
+        return [_blocker(Reason.NODE_UNHEALTHY, _gpus(wanted), "no node has joined yet")]
+    return [_blocker(Reason.NEVER_FITS, _gpus(wanted), have)]
+
+
+def _turn(state: ClusterState, row: int, now_s: float) -> dict[str, Any]:
+    have = "others run now"
+    if state.wake_at_s is not None:
+        have += f"; the turn ends in {max(0.0, state.wake_at_s - now_s):.0f} s"
+    return _blocker(Reason.SLICE_WAITING_TURN, "its turn", have, _holders(state, row))
+
+
+def _gpus_taken(state: ClusterState, row: int) -> list[dict[str, Any]]:
+    """The GPUs that are missing, or the very ones that it was promised or must go back to."""
+    wanted = state.num_gpus[row]
+    if wanted > state.total_gpus:
+        return []
+    target, home = state.target[row], state.home[row]
+    if target is not None and not state.idle.fits(target):
+        need, have = f"the GPUs it was given: {_places(state, target)}", "about to be free"
+        return [_blocker(Reason.WAIT_RESOURCES, need, have, _holders(state, row, target))]
+    found = []
+    if state.idle.count < wanted:
+        have = f"{state.idle.count} free of {state.total_gpus}"
+        found.append(_blocker(Reason.WAIT_RESOURCES, _gpus(wanted), have, _holders(state, row)))
+    if home is not None and not state.movable[row] and not state.idle.fits(home):
+        need = f"the GPUs where its stopped processes are: {_places(state, home)}"
+        holders = _holders(state, row, home)
+        found.append(_blocker(Reason.WAIT_TOPOLOGY, need, "taken", holders))
+    return found
+
+
+def _would_start_if(
+    state: ClusterState, row: int, now_s: float, blockers: list[dict[str, Any]]
+) -> str:
+    """The smallest change that would let the job start, as far as the state tells."""
+    job_id = state.spec[row].job_id
+    rules = [blocker["rule"] for blocker in blockers]
+    if Reason.NEVER_FITS.name in rules:
+        return f"it asked for at most {_gpus(state.total_gpus)}"
+    if Reason.NODE_UNHEALTHY.name in rules:
+        return "the lost nodes came back" if state.nodes else "a node joined"
+    if row in state.user_suspended:
+        return f"its owner let it go on: rota resume {job_id}"
+    if row in state.backoff:
+        return f"{max(0.0, state.backoff[row] - now_s):.0f} s had passed"
+    if state.target[row] is not None:
+        return "the GPUs it was given were released, which they are about to be"
+    if Reason.SLICE_WAITING_TURN.name in rules:
+        if state.wake_at_s is None:
+            return "its turn came"
+        return f"its turn came, in {max(0.0, state.wake_at_s - now_s):.0f} s at the earliest"
+    missing = state.num_gpus[row] - state.idle.count
+    if missing > 0:
+        ending = _smallest_release(state, row, missing)
+        names = ", ".join(ending)
+        word, verb = ("job", "ends") if len(ending) == 1 else ("jobs", "end")
+        hint = f", as when {word} {names} {verb}" if ending else ""
+        order = " and the policy put it first" if Reason.WAIT_PRIORITY.name in rules else ""
+        return f"{_gpus(missing)} more were free{hint}{order}"
+    return "the policy put it first"
+
+
+def _smallest_release(state: ClusterState, row: int, missing: int) -> list[str]:
+    """As few running jobs as give back ``missing`` GPUs; of one, the one that gives least more."""
+    held = [(state.held[r], r) for r in _working(state) if r != row]
+    sizes = [(allocation.num_gpus, r) for allocation, r in held if allocation is not None]
+    enough = [item for item in sizes if item[0] >= missing]
+    if enough:
+        return [state.spec[min(enough)[1]].job_id]
+    chosen = list[str]()
+    for size, r in sorted(sizes, key=lambda item: (-item[0], item[1])):
+        chosen.append(state.spec[r].job_id)
+        missing -= size
+        if missing <= 0:
+            return chosen
+    return []
+
+
+def _sentence(state: ClusterState, row: int, reason: Reason) -> str:
+    job_state = JobState(state.state[row])
+    held = state.held[row]
+    if job_state.is_final:
+        exit_code, message = state.ending.get(row, (None, ""))
+        code = "" if exit_code is None else f" with exit code {exit_code}"
+        return f"it ended as {job_state.name}{code}" + (f": {message}" if message else "")
+    if job_state == JobState.STOPPING:
+        return "it is being stopped"
+    if held is not None and job_state == JobState.RUNNING:
+        return f"it runs on {_places(state, held)}"
+    if held is not None and job_state in (JobState.STARTING, JobState.MIGRATING):
+        return f"it is starting on {_places(state, held)}"
+    if held is not None and job_state == JobState.SUSPENDED:
+        return f"it is about to go on, on {_places(state, held)}"
+    return SENTENCES[reason]
+
+
+def _position(state: ClusterState, row: int) -> int | None:
+    if row not in state.active or not _has_nothing(state, row):
+        return None
+    return 1 + len(_wait_before(state, row))
+
+
+def _wait_before(state: ClusterState, row: int) -> list[str]:
+    """The ids of jobs that came earlier, want GPUs and have none."""
+    return [
+        state.spec[r].job_id for r in sorted(state.active) if r < row and _has_nothing(state, r)
+    ]
+
+
+def _has_nothing(state: ClusterState, row: int) -> bool:
+    return state.held[row] is None and state.target[row] is None
+
+
+def _holders(state: ClusterState, row: int, of: Allocation | None = None) -> list[str]:
+    """The ids of the other jobs that hold GPUs; only those among ``of`` if it is given."""
+    wanted = None if of is None else dict(of.parts)
+    ids = []
+    for r in _working(state):
+        held = state.held[r]
+        if held is None or r == row:
+            continue
+        if wanted is None or any(mask & wanted.get(node, 0) for node, mask in held.parts):
+            ids.append(state.spec[r].job_id)
+    return ids
+
+
+def _working(state: ClusterState) -> list[int]:
+    """The rows that may hold GPUs: jobs that ended hold none and are in neither set."""
+    return sorted(state.active.keys() | state.unsettled.keys())
+
+
+def _places(state: ClusterState, allocation: Allocation) -> str:
+    return " ".join(
+        f"{state.nodes[node].name}:{','.join(map(str, gpus))}" for node, gpus in allocation.gpus()
+    )
+
+
+def _gpus(count: int) -> str:
+    return "1 GPU" if count == 1 else f"{count} GPUs"
+
+
+def _jobs(count: int) -> str:
+    return "1 job" if count == 1 else f"{count} jobs"

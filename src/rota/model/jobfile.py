@@ -1,0 +1,265 @@
+"""What a user may ask of a live cluster: the fields of a job file, checked one by one."""
+
+import math
+import os
+import re
+import reprlib
+import shlex
+from collections.abc import Mapping
+from difflib import get_close_matches
+from typing import Any, NamedTuple, NoReturn
+
+from rota.errors import JobFileError
+
+PRIORITIES = {"low": 10, "normal": 50, "high": 90}
+PROCESSES = ("gpu", "node")
+FIELDS = (
+    "version",
+    "name",
+    "priority",
+    "workdir",
+    "env",
+    "run",
+    "resources",
+    "processes",
+    "time_limit",
+)
+RESOURCES = ("gpus",)
+
+# bash gets `run` as one argument, and Linux takes no argument and no variable of 128 KiB.
+MAX_TEXT_BYTES = 100_000
+MAX_ENV_BYTES = 500_000
+MAX_PATH_BYTES = 4095
+MAX_GPUS = 1_000_000
+MAX_TIME_LIMIT_S = 3650 * 86400.0
+
+_NAME = re.compile(r"(?=.*[^0-9])[A-Za-z0-9][A-Za-z0-9._-]{0,63}\Z")
+_ENV_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,254}\Z")
+_DURATION = re.compile(r"([0-9]{1,10}(?:\.[0-9]{1,9})?)([smhd]?)\Z")
+_SECONDS = {"": 1, "s": 1, "m": 60, "h": 3600, "d": 86400}
+_CONTROL = re.compile(r"[\x00-\x1f\x7f]")
+
+
+class JobRequest(NamedTuple):
+    """A job that is well-formed; whether it fits the cluster is the controller's to say.
+
+    ``workdir`` is absolute. ``processes`` is "gpu" for one process per GPU, a rank each, or "node"
+    for a single process that sees all GPUs of its node.
+    """
+
+    name: str
+    run: str
+    workdir: str
+    env: tuple[tuple[str, str], ...] = ()
+    priority: int = 50
+    num_gpus: int = 1
+    processes: str = "gpu"
+    time_limit_s: float | None = None
+
+    def to_fields(self) -> dict[str, Any]:
+        """The JSON-able fields from which :func:`parse_job` makes this very request."""
+        fields: dict[str, Any] = {
+            "version": 1,
+            "name": self.name,
+            "run": self.run,
+            "workdir": self.workdir,
+            "env": dict(self.env),
+            "priority": self.priority,
+            "resources": {"gpus": self.num_gpus},
+            "processes": self.processes,
+        }
+        if self.time_limit_s is not None:
+            fields["time_limit"] = self.time_limit_s
+        return fields
+
+
+def parse_job(fields: Mapping[str, Any], *, workdir: str) -> JobRequest:
+    """The request that ``fields``, as read from a job file, make.
+
+    A relative ``workdir`` in them is taken from ``workdir``, the job file's folder, and is that
+    folder by default; with ``workdir=""`` it must be absolute. Raises JobFileError, which names
+    the field, its value and the fix.
+    """
+    _check_keys(fields, FIELDS, "")
+    version = fields.get("version", 1)
+    if type(version) is not int or version != 1:
+        _refuse("version", version, "this version of Rota reads version: 1")
+    run = _run(fields)
+    name = fields.get("name")
+    return JobRequest(
+        name=name_of(run) if name is None else _name(name),
+        run=run,
+        workdir=_workdir(fields.get("workdir"), workdir),
+        env=_env(fields.get("env")),
+        priority=_priority(fields.get("priority")),
+        num_gpus=_num_gpus(fields.get("resources")),
+        processes=_processes(fields.get("processes")),
+        time_limit_s=_time_limit_s(fields.get("time_limit")),
+    )
+
+
+def name_of(run: str) -> str:
+    """A name for a job that was given none: its script's or program's, in allowed characters."""
+    try:
+        words = shlex.split(run, comments=True)
+    except ValueError:
+        words = run.split()
+    words = [word for word in words if not re.match(r"[A-Za-z_]\w*=", word)]
+    best = words[0] if words else ""
+    for before, word in zip(["", *words], words, strict=False):
+        if before == "-m" or word.endswith((".py", ".sh")):
+            best = word.removesuffix(".py").removesuffix(".sh")
+            break
+    name = re.sub(r"[^A-Za-z0-9._-]+", "-", os.path.basename(best)).strip(".-_")[:64]
+    return name if _NAME.match(name) else f"job-{name}".rstrip("-")
+
+
+def _run(fields: Mapping[str, Any]) -> str:
+    if "run" not in fields:
+        raise JobFileError("run: it is missing; say what to run, for example: run: python train.py")
+    run = _text("run", fields["run"], MAX_TEXT_BYTES)
+    if not run.strip():
+        _refuse("run", run, "say what to run, for example: run: python train.py")
+    return run
+
+
+def _name(value: Any) -> str:
+    if isinstance(value, str) and _NAME.match(value):
+        return value
+    _refuse(
+        "name",
+        value,
+        "use 1 to 64 of A-Z a-z 0-9 . _ - that begin with a letter or digit "
+        "and are not a number alone",
+    )
+
+
+def _workdir(value: Any, base: str) -> str:
+    path = base if value is None else _text("workdir", value, MAX_PATH_BYTES)
+    if _CONTROL.search(path):
+        _refuse("workdir", path, "remove the control characters")
+    path = os.path.normpath(os.path.join(base, os.path.expanduser(path) if base else path))
+    if not os.path.isabs(path):
+        _refuse("workdir", path, "give an absolute path")
+    return _text("workdir", path, MAX_PATH_BYTES)
+
+
+def _env(value: Any) -> tuple[tuple[str, str], ...]:
+    if value is None:
+        return ()
+    if not isinstance(value, Mapping):
+        _refuse("env", value, "write a mapping of names to values, for example: {OMP_THREADS: 1}")
+    pairs = []
+    size = 0
+    for name, item in value.items():
+        if not isinstance(name, str) or not _ENV_NAME.match(name):
+            _refuse("env", name, "names are letters, digits and _ and don't begin with a digit")
+        if isinstance(item, float) and not math.isfinite(item):
+            _refuse(f"env.{name}", item, "put quotes around it")
+        if isinstance(item, int | float) and not isinstance(item, bool):
+            item = _number_text(name, item)
+        if not isinstance(item, str):
+            _refuse(f"env.{name}", item, "values are text: put quotes around it")
+        pairs.append((name, _text(f"env.{name}", item, MAX_TEXT_BYTES)))
+        size += len(name) + len(pairs[-1][1].encode()) + 2
+        if size > MAX_ENV_BYTES:
+            raise JobFileError(
+                f"env: it takes more than {MAX_ENV_BYTES} bytes; put the data into a file"
+            )
+    return tuple(pairs)
+
+
+def _number_text(name: str, value: int | float) -> str:
+    try:
+        return str(value)
+    except ValueError:  # more digits than Python turns into text
+        _refuse(f"env.{name}", value, "put quotes around it")
+
+
+def _priority(value: Any) -> int:
+    if value is None:
+        return PRIORITIES["normal"]
+    if isinstance(value, str) and value in PRIORITIES:
+        return PRIORITIES[value]
+    number = _whole(value)
+    if number is None or not 1 <= number <= 100:
+        _refuse("priority", value, "write 1 to 100 (larger is sooner), or low, normal or high")
+    return number
+
+
+def _num_gpus(resources: Any) -> int:
+    if resources is None:
+        return 1
+    if not isinstance(resources, Mapping):
+        _refuse("resources", resources, "write a mapping, for example: {gpus: 2}")
+    _check_keys(resources, RESOURCES, "resources.")
+    value = resources.get("gpus", 1)
+    number = _whole(value)
+    if number is None or not 1 <= number <= MAX_GPUS:
+        _refuse("resources.gpus", value, "write a whole number, 1 or more")
+    return number
+
+
+def _processes(value: Any) -> str:
+    if value is None:
+        return PROCESSES[0]
+    if isinstance(value, str) and value in PROCESSES:
+        return value
+    _refuse("processes", value, "write gpu (a process per GPU) or node (one that sees all GPUs)")
+
+
+def _time_limit_s(value: Any) -> float | None:
+    if value is None:
+        return None
+    seconds = -1.0
+    if isinstance(value, str) and (match := _DURATION.match(value.strip())):
+        seconds = float(match[1]) * _SECONDS[match[2]]
+    elif isinstance(value, int | float) and not isinstance(value, bool):
+        seconds = float(value) if -1 <= value <= MAX_TIME_LIMIT_S else -1.0
+    if not 0 < seconds <= MAX_TIME_LIMIT_S:
+        _refuse("time_limit", value, "write for example 30s, 10m, 2h, 1d or seconds, up to 3650d")
+    return seconds
+
+
+def _whole(value: Any) -> int | None:
+    """A whole number, also one written as text; None for anything else."""
+    if isinstance(value, str) and value.isascii() and value.isdigit() and len(value) <= 9:
+        return int(value)
+    return value if type(value) is int else None
+
+
+def _text(field: str, value: Any, max_bytes: int) -> str:
+    if not isinstance(value, str):
+        _refuse(field, value, "write text; put quotes around it")
+    if "\0" in value:
+        _refuse(field, value, "remove the NUL character")
+    try:
+        size = len(value.encode())
+    except UnicodeEncodeError:
+        _refuse(field, value, "it is no valid Unicode; write it in UTF-8")
+    if size > max_bytes:
+        _refuse(field, value, f"it takes {size} bytes; at most {max_bytes} work")
+    return value
+
+
+def _check_keys(fields: Any, known: tuple[str, ...], prefix: str) -> None:
+    if not isinstance(fields, Mapping):
+        _refuse("job file", fields, "write fields, one a line, for example: run: python train.py")
+    for key in fields:
+        if not isinstance(key, str) or key not in known:
+            close = get_close_matches(key[:80], known, n=1) if isinstance(key, str) else []
+            hint = f"did you mean {prefix}{close[0]}?" if close else f"known: {', '.join(known)}"
+            where = prefix.removesuffix(".") or "job file"
+            raise JobFileError(f"{where}: there is no field {_shown(key)}; {hint}")
+
+
+def _refuse(field: str, value: Any, fix: str) -> NoReturn:
+    raise JobFileError(f"{field}: {_shown(value)} can't be used; {fix}")
+
+
+def _shown(value: Any) -> str:
+    """The value for a message: short whatever it is, control characters escaped."""
+    try:
+        return reprlib.repr(value)
+    except Exception:  # any object may come here; one with a broken repr is no reason to fail
+        return f"a {type(value).__name__}"

@@ -1,0 +1,86 @@
+"""Errors as RFC 9457 problems: one table from our exceptions to HTTP."""
+
+import logging
+from http import HTTPStatus
+from typing import Any
+
+from fastapi import FastAPI
+from fastapi.exceptions import RequestValidationError
+from starlette.exceptions import HTTPException
+from starlette.requests import Request
+from starlette.responses import JSONResponse
+
+from rota.errors import (
+    AgentError,
+    AuthError,
+    InputError,
+    NotFoundError,
+    RotaError,
+    ServerError,
+    StoreError,
+    TransitionError,
+)
+
+MEDIA_TYPE = "application/problem+json"
+STATUS = {
+    AuthError: 401,
+    NotFoundError: 404,
+    TransitionError: 409,
+    InputError: 422,
+    AgentError: 502,
+    StoreError: 503,
+    RotaError: 500,
+}
+
+
+def problem(status: int, code: str, detail: str) -> JSONResponse:
+    """One problem. ``code`` is the name of an exception of :mod:`rota.errors`."""
+    body = {
+        "type": "about:blank",
+        "title": HTTPStatus(status).phrase,
+        "status": status,
+        "detail": detail,
+        "code": code,
+    }
+    headers = {"WWW-Authenticate": 'Bearer realm="rota"'} if status == 401 else None
+    return JSONResponse(body, status, headers, MEDIA_TYPE)
+
+
+def problem_of(error: RotaError) -> JSONResponse:
+    """The problem that an error of ours is."""
+    status = next(STATUS[kind] for kind in type(error).__mro__ if kind in STATUS)
+    return problem(status, type(error).__name__, str(error))
+
+
+def install(app: FastAPI) -> None:
+    """Make every failure of ``app`` a problem."""
+    app.add_exception_handler(RotaError, _rota_error)
+    app.add_exception_handler(RequestValidationError, _invalid)
+    app.add_exception_handler(HTTPException, _http_error)
+    app.add_exception_handler(Exception, _unexpected)
+
+
+async def _rota_error(_: Request, error: Any) -> JSONResponse:
+    if isinstance(error, StoreError):
+        logging.getLogger("rota.server").error("%s", error)
+    return problem_of(error)
+
+
+async def _invalid(_: Request, error: Any) -> JSONResponse:
+    faults = [
+        f"{'.'.join(str(part) for part in fault['loc'])}: {fault['msg']}"
+        for fault in error.errors()[:5]
+    ]
+    return problem(422, InputError.__name__, "; ".join(faults))
+
+
+async def _http_error(request: Request, error: Any) -> JSONResponse:
+    if error.status_code == 404:
+        detail = f"there is nothing at {request.url.path!r:.200}"
+        return problem(404, NotFoundError.__name__, detail)
+    return problem(error.status_code, ServerError.__name__, str(error.detail))
+
+
+async def _unexpected(_: Request, error: Exception) -> JSONResponse:
+    detail = f"the controller failed at this call ({type(error).__name__}); its log says more"
+    return problem(500, ServerError.__name__, detail)

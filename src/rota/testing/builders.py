@@ -1,0 +1,66 @@
+"""Small jobs, traces and simulations for tests, made in one line."""
+
+import random
+from collections.abc import Iterable
+from typing import Any
+
+from rota.model.cluster import parse_cluster
+from rota.model.job import JobSpec
+from rota.sim.machine import FREE, Costs
+from rota.sim.simulation import Result, Simulation, simulate
+from rota.workload.trace import Trace
+
+
+def job(
+    job_id: int | str = 0, gpus: int = 1, *, at: float = 0.0, lasts: float = 60.0, **more: Any
+) -> JobSpec:
+    """A job of ``gpus`` GPUs that arrives ``at`` a time and ``lasts`` so many seconds."""
+    return JobSpec(str(job_id), gpus, float(at), float(lasts), **more)
+
+
+def trace(*jobs: JobSpec) -> Trace:
+    """These jobs as a trace."""
+    return Trace(jobs)
+
+
+def toy_trio() -> Trace:
+    """Three jobs for two GPUs, the worked example of Tiresias (specs/tiresias.md 2.3)."""
+    return trace(job(1, 2, lasts=2), job(2, 1, lasts=8), job(3, 2, lasts=6))
+
+
+def twenty_jobs() -> Trace:
+    """Twenty jobs for eight GPUs with known results (specs/tiresias.md 2.6)."""
+    gangs = (1, 2, 4, 8, 1)
+    return trace(
+        *(job(i, gangs[i % 5], at=30 * i, lasts=120 + 60 * (7 * i % 11)) for i in range(20))
+    )
+
+
+def random_trace(seed: int, *, num_jobs: int = 25, max_gpus: int = 8) -> Trace:
+    """A mixed load from a seed: gangs of 1 to ``max_gpus`` GPUs, ties in arrival, short and long."""
+    chance = random.Random(seed)
+    gangs = [1, 1, 1, 2, 2, 3, 4, 8]
+    at = 0.0
+    jobs = []
+    for i in range(num_jobs):
+        at += chance.choice([0.0, 0.0, 5.0, 20.0, 60.0])
+        gpus = min(chance.choice(gangs), max_gpus)
+        lasts = chance.choice([1.0, 30.0, 60.0, 90.0, 200.0, 777.5])
+        jobs.append(job(i, gpus, at=at, lasts=lasts, priority=chance.choice([25, 50, 50, 100])))
+    return trace(*jobs)
+
+
+def simulation(
+    jobs: Trace | Iterable[JobSpec], policy: Any, cluster: str = "2x4", costs: Costs = FREE
+) -> Simulation:
+    """A simulation that has not begun; free of overheads unless ``costs`` says otherwise."""
+    jobs = jobs if isinstance(jobs, Trace) else Trace(jobs)
+    return Simulation(jobs, parse_cluster(cluster), policy, costs)
+
+
+def run(
+    jobs: Trace | Iterable[JobSpec], policy: Any, cluster: str = "2x4", costs: Costs = FREE
+) -> Result:
+    """The result of a whole simulation; free of overheads unless ``costs`` says otherwise."""
+    jobs = jobs if isinstance(jobs, Trace) else Trace(jobs)
+    return simulate(jobs, parse_cluster(cluster), policy, costs)

@@ -1,0 +1,232 @@
+"""What every policy must keep. Subclass it in your tests, give it your policy, and run pytest.
+
+    class TestMine(PolicyContract):
+        work_conserving = False
+
+        def policy(self):
+            return create("mine", {"knob": "3"})
+"""
+
+import json
+import random
+from copy import deepcopy
+from typing import Any
+
+import pytest
+
+from rota.model.decision import take_decision
+from rota.model.events import DecisionTaken, JobSubmitted, NodeJoined, NodeLost
+from rota.model.reason import Reason
+from rota.model.state import ClusterState
+from rota.model.view import View, identity
+from rota.sim.machine import FREE, Costs
+from rota.sim.simulation import Simulation
+from rota.testing.builders import job, random_trace, simulation, trace
+from rota.workload.trace import Trace
+
+SEEDS = (1, 2, 3, 4)
+SLOW = Costs(suspend_s=3.0, resume_s=7.0, migrate_s=11.0, cold_start_s=5.0)
+# Far above what any policy needs for these loads: a policy that never comes to an end stops here.
+MOST_STEPS = 50_000
+
+
+class PolicyContract:
+    """The promises of a policy, each a test. Override :meth:`policy`, and the flags as they are.
+
+    ``work_conserving``: no job waits that fits by count into the free GPUs. ``preemptive``: False
+    promises that a job that has GPUs keeps them to its end.
+    """
+
+    work_conserving = True
+    preemptive = True
+
+    def policy(self) -> Any:
+        """A new policy object; each call must give one that decides alike."""
+        raise NotImplementedError("a policy contract test must override policy()")
+
+    # -- the promises ------------------------------------------------------------------------------
+
+    @pytest.mark.parametrize("costs", [FREE, SLOW], ids=["free", "slow"])
+    @pytest.mark.parametrize("seed", SEEDS)
+    def test_gangs_are_whole_and_gpus_are_never_given_twice(self, seed: int, costs: Costs) -> None:
+        sim = simulation(random_trace(seed), self.policy(), costs=costs)
+        for _ in steps(sim):
+            sim.state.validate()
+
+    @pytest.mark.parametrize("costs", [FREE, SLOW], ids=["free", "slow"])
+    @pytest.mark.parametrize("seed", SEEDS)
+    def test_every_job_finishes_having_run_its_whole_duration(
+        self, seed: int, costs: Costs
+    ) -> None:
+        jobs = random_trace(seed)
+        state = simulation(jobs, self.policy(), costs=costs).run().state
+        assert list(state.service_s) == pytest.approx([spec.duration_s for spec in jobs])
+
+    @pytest.mark.parametrize("costs", [FREE, SLOW], ids=["free", "slow"])
+    @pytest.mark.parametrize("seed", SEEDS)
+    def test_lost_nodes_are_not_used_and_the_queue_goes_on(self, seed: int, costs: Costs) -> None:
+        chance = random.Random(seed)
+        sim = simulation(random_trace(seed, max_gpus=4), self.policy(), "3x4", costs)
+        state, lost_at, losses = sim.state, -1, 0
+        for step in steps(sim):
+            if lost_at < 0 and chance.random() < 0.2 and any(state.held):
+                name = chance.choice(sorted(_nodes_in_use(state)))
+                losses += 1
+                state.apply(NodeLost(sim.engine.now_s, name))
+                lost_at = step
+            elif 0 <= lost_at < step - 5:
+                state.apply(NodeJoined(sim.engine.now_s, name, 4))
+                lost_at = -1
+            state.validate()
+            self.check_waiting(state)
+        assert losses, "no node was lost: the load is too light to test anything"
+        assert min(state.finish_s) >= 0
+
+    @pytest.mark.parametrize("seed", SEEDS)
+    def test_the_same_load_gives_the_same_events_twice(self, seed: int) -> None:
+        jobs = random_trace(seed)
+        assert self.events(jobs) == self.events(jobs)
+
+    @pytest.mark.parametrize("seed", SEEDS)
+    def test_a_rebuilt_policy_with_marks_read_from_json_decides_alike(self, seed: int) -> None:
+        jobs = random_trace(seed)
+        assert self.events(jobs, rebuild=random.Random(seed)) == self.events(jobs)
+
+    @pytest.mark.parametrize("seed", SEEDS)
+    def test_deciding_changes_nothing_that_the_view_shows(self, seed: int) -> None:
+        sim = simulation(random_trace(seed), _Watched(self.policy()))
+        for _ in steps(sim):
+            pass
+
+    @pytest.mark.parametrize("seed", SEEDS)
+    def test_every_active_job_without_gpus_has_a_reason(self, seed: int) -> None:
+        sim = simulation(random_trace(seed), self.policy())
+        for _ in steps(sim):
+            self.check_waiting(sim.state)
+
+    @pytest.mark.parametrize("seed", SEEDS)
+    def test_no_job_waits_that_fits_into_the_free_gpus(self, seed: int) -> None:
+        if not self.work_conserving:
+            pytest.skip("the policy does not promise it")
+        sim = simulation(random_trace(seed), self.policy())
+        for _ in steps(sim):
+            state = sim.state
+            free = state.assumed.count
+            waiting = {row: state.num_gpus[row] for row in waiting_rows(state)}
+            assert all(gpus > free for gpus in waiting.values()), (
+                f"at {sim.engine.now_s} s {free} GPUs are free while (row: gang) wait: {waiting}"
+            )
+
+    @pytest.mark.parametrize("seed", SEEDS)
+    def test_a_job_keeps_its_gpus_unless_the_policy_is_preemptive(self, seed: int) -> None:
+        if self.preemptive:
+            pytest.skip("the policy is preemptive")
+        state = simulation(random_trace(seed), self.policy()).run().state
+        assert sum(state.preemptions) == 0
+
+    def test_no_jobs_and_no_nodes_are_no_trouble(self) -> None:
+        sim = simulation(trace(), self.policy())
+        for _ in steps(sim):
+            pass
+        empty = ClusterState()
+        take_decision(empty, self.policy(), 0.0)
+
+    def test_a_job_on_a_cluster_without_nodes_waits_and_is_told_why(self) -> None:
+        state = ClusterState()
+        state.apply(JobSubmitted(0.0, job()))
+        take_decision(state, self.policy(), 0.0)
+        assert state.target == [None]
+        assert state.reason[0] == Reason.NEVER_FITS
+
+    def test_a_job_that_never_fits_does_not_stop_one_that_does(self) -> None:
+        state = ClusterState()
+        state.apply(NodeJoined(0.0, "node0", 4))
+        state.apply(JobSubmitted(0.0, job("large", 5)))
+        state.apply(JobSubmitted(0.0, job("small", 4)))
+        take_decision(state, self.policy(), 0.0)
+        assert state.reason[0] == Reason.NEVER_FITS
+        assert state.target[1] is not None
+
+    # -- how they are checked ----------------------------------------------------------------------
+
+    def check_waiting(self, state: ClusterState) -> None:
+        """Every active job without GPUs has a reason, once the policy has seen it."""
+        if state.decision_needed:
+            return
+        for row in waiting_rows(state):
+            assert state.reason[row] != Reason.NONE, f"{state.spec[row].job_id} waits: nobody knows why"
+
+    def events(self, jobs: Trace, *, rebuild: random.Random | None = None) -> list[Any]:
+        """Every event of a run, decisions in JSON's terms.
+
+        With ``rebuild``, the policy is thrown away at random points, as a controller's restart
+        does it, and what it remembered goes through JSON.
+        """
+        sim = simulation(jobs, self.policy(), costs=SLOW)
+        events: list[Any] = []
+        apply = sim.state.apply
+
+        def record(event: Any) -> None:
+            if isinstance(event, DecisionTaken):
+                marks = {row: _through_json(mark) for row, mark in event.marks.items()}
+                mark = _through_json(event.policy_mark)
+                events.append(event._replace(marks=marks, policy_mark=mark))
+            else:
+                events.append(event)
+            apply(event)
+
+        sim.state.apply = record  # type: ignore[method-assign]
+        for _ in steps(sim):
+            if rebuild is not None and rebuild.random() < 0.3:
+                sim.policy = self.policy()
+                sim.state.plan = None
+                sim.state.marks = [_through_json(mark) for mark in sim.state.marks]
+                sim.state.policy_mark = _through_json(sim.state.policy_mark)
+        return events
+
+
+def steps(sim: Simulation) -> Any:
+    """Number the steps of a simulation while it goes on. Fails if it never comes to an end."""
+    for step in range(MOST_STEPS):
+        if not sim.step():
+            return
+        yield step
+    pytest.fail(f"the simulation has not ended after {MOST_STEPS} steps")
+
+
+def waiting_rows(state: ClusterState) -> list[int]:
+    """The active jobs that the plan gives no GPUs."""
+    return [row for row in state.active if state.target[row] is None]
+
+
+def _nodes_in_use(state: ClusterState) -> set[str]:
+    return {state.nodes[node].name for held in state.held if held for node in held.nodes()}
+
+
+def _through_json(value: Any) -> Any:
+    return json.loads(json.dumps(value, allow_nan=False))
+
+
+class _Watched:
+    """A policy under watch: fails if deciding changes the state that its view shows."""
+
+    def __init__(self, policy: Any) -> None:
+        self._policy = policy
+        self.identity = identity(policy)
+        self.needs_duration = getattr(policy, "needs_duration", False)
+
+    def decide(self, view: View) -> Any:
+        before = _columns(view.state)
+        plan = self._policy.decide(view)
+        after = _columns(view.state)
+        changed = [name for name, value in before.items() if value != after[name]]
+        assert not changed, f"decide() changed {', '.join(changed)}"
+        return plan
+
+
+def _columns(state: ClusterState) -> dict[str, Any]:
+    columns = {name: value for name, value in vars(state).items() if not name.startswith("_")}
+    free = {name: columns.pop(name) for name in ("assumed", "idle")}
+    return deepcopy(columns) | {
+        name: (gpus.count, gpus.masks.copy(), gpus.by_count.copy()) for name, gpus in free.items()
+    }
