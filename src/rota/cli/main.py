@@ -44,6 +44,7 @@ COMMANDS = {
     },
     "Cluster": {
         "up": Entry("rota.cli.up:up", "Start a cluster on this machine."),
+        "down": Entry("rota.cli.up:down", "End the cluster on this machine."),
         "nodes": Entry("rota.cli.live:nodes", "List nodes and who holds their GPUs."),
     },
     "Simulator": {

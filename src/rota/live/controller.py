@@ -5,18 +5,23 @@ commands, write everything down in one transaction, and only then send the comma
 """
 
 import asyncio
+import contextlib
 import json
 import logging
+import os
+import signal
 from typing import Any, Protocol
 
 from rota.errors import AgentError, JobFileError, NeverFitsError, NotFoundError, RotaError
 from rota.folder import Folder
 from rota.live.clock import Clock
+from rota.live.provider.local import LocalProvider
 from rota.live.recovery import ended, reconcile
 from rota.live.wire import Message, decode
 from rota.model.commands import Command, Launch, Migrate, Resume, Suspend
 from rota.model.decision import take_decision
 from rota.model.events import (
+    AttemptLost,
     CommandFailed,
     CommandSent,
     DecisionTaken,
@@ -46,6 +51,7 @@ from rota.store.events import EventStore, Submission
 RETRY_S = 5.0  # a failed launch is tried again after so long, times the number of failures
 POLICY_RETRY_S = 5.0  # a policy that raised is asked again after so long
 LOG_PROGRESS_EVERY_S = 10.0
+SHUT_DOWN = "the cluster was shut down"
 
 log = logging.getLogger("rota.controller")
 
@@ -60,8 +66,16 @@ class Channel(Protocol):
 class Controller:
     """Owns the cluster's state. All methods run on one event loop, and none waits half-way."""
 
-    def __init__(self, store: EventStore, folder: Folder, policy: Policy, policy_name: str) -> None:
+    def __init__(
+        self,
+        store: EventStore,
+        folder: Folder,
+        policy: Policy,
+        policy_name: str,
+        provider: LocalProvider,
+    ) -> None:
         self.state = ClusterState()
+        self.failed = False
         self.policy_name = policy_name
         self.policy_settings = {
             key: getattr(policy, key) for key in getattr(policy, "SETTINGS", {})
@@ -74,11 +88,14 @@ class Controller:
         self._failures: dict[int, int] = {}
         self._rows: dict[str, int] = {}
         self._unwritten: list[Event] = []
+        self._to_send: list[Command] = []
         self._outboxes: dict[str, asyncio.Queue[Message]] = {}
         self._kick = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
         self._policy_retry_at_s: float | None = None
-        self.stopped = asyncio.Event()
+        self._provider = provider
+        self.ends_jobs = False
+        self._losses: dict[int, int] = {}
         last_s = 0.0
         for event in store.load():
             self._apply(event)
@@ -90,36 +107,43 @@ class Controller:
     # -- life ----------------------------------------------------------------------------------------
 
     async def start(self) -> None:
-        """Begin to decide."""
+        """Begin to decide, and have the node's agent started if none is there."""
         self._task = asyncio.create_task(self._run())
+        await self._provider.start()
+
+    def end_jobs(self) -> None:
+        """Have :meth:`stop` end all jobs and agents; the jobs start anew with the next controller."""
+        self.ends_jobs = True
+
+    def living(self) -> int:
+        """How many jobs have processes."""
+        return sum(self.state.has_processes(row) for row in range(len(self.state.spec)))
 
     async def stop(self) -> None:
-        """Stop deciding. Agents and jobs go on."""
+        """Stop deciding. Jobs, and agents that have any, go on unless they were told to end."""
         if self._task is not None:
             self._task.cancel()
             await asyncio.gather(self._task, return_exceptions=True)
+        if not self.failed and (self.ends_jobs or not self.living()):
+            self.ends_jobs = True
+            self._tell_agents({"type": "shutdown"})
+            await self._provider.wait_for_end(started=bool(self._outboxes))
+        else:
+            await self._provider.stop()
         self.store.close()
-
-    async def shut_down_nodes(self) -> None:
-        """Tell every agent to end its jobs and itself. The jobs start anew with the next agents."""
-        for outbox in self._outboxes.values():
-            outbox.put_nowait({"type": "shutdown"})
-        while self._outboxes:
-            await asyncio.sleep(0.02)
 
     async def _run(self) -> None:
         try:
             while True:
                 self.turn()
                 self._kick.clear()
-                try:
+                with contextlib.suppress(TimeoutError):
                     await asyncio.wait_for(self._kick.wait(), self._sleep_s())
-                except TimeoutError:
-                    pass
         except RotaError:
             # What is in memory and what is on disk may differ now: only a restart is safe.
             log.critical("the controller stops; jobs go on, and a restart takes over", exc_info=True)
-            self.stopped.set()
+            self.failed = True
+            os.kill(os.getpid(), signal.SIGTERM)
 
     def _sleep_s(self) -> float | None:
         state, times = self.state, list(self.state.backoff.values())
@@ -132,6 +156,16 @@ class Controller:
 
     def turn(self) -> None:
         """One decision, if one is due, and everything that follows from it."""
+        if not self.ends_jobs:
+            self._advance()
+        if self._unwritten:
+            self.store.append(self._unwritten)
+            self._unwritten = []
+        commands, self._to_send = self._to_send, []
+        for command in commands:
+            self._dispatch(command)
+
+    def _advance(self) -> None:
         state, now_s = self.state, self._clock.now_s()
         for row in [row for row, at_s in state.backoff.items() if at_s <= now_s]:
             self._note(RetryDue(now_s, row))
@@ -142,14 +176,9 @@ class Controller:
         woken = state.wake_at_s is not None and state.wake_at_s <= now_s
         if state.decision_needed or woken or (retry_at_s is not None and retry_at_s <= now_s):
             self._decide(now_s)
-        commands = diff(state)
-        for command in commands:
+        self._to_send = diff(state)
+        for command in self._to_send:
             self._note(CommandSent(now_s, command))
-        if self._unwritten:
-            self.store.append(self._unwritten)
-            self._unwritten = []
-        for command in commands:
-            self._dispatch(command)
 
     def _decide(self, now_s: float) -> None:
         """Ask the policy. One that fails leaves the last plan in force, and is asked again."""
@@ -197,6 +226,8 @@ class Controller:
             for row, allocation in event.allocations.items():
                 if allocation is not None and row not in event.reasons:
                     self._history.setdefault(row, []).append((event.at_s, Reason.NONE))
+        elif isinstance(event, AttemptLost) and event.error != SHUT_DOWN:
+            self._losses[event.row] = self._losses.get(event.row, 0) + 1
         elif isinstance(event, SuspendRequested):
             self._history.setdefault(event.row, []).append((event.at_s, Reason.HELD_BY_USER))
 
@@ -375,7 +406,7 @@ class Controller:
                 self._note(NodeLost(now_s, node))  # it came back with other devices
         if known is None or not state.nodes[known].alive:
             self._note(NodeJoined(now_s, node, hello["num_gpus"], hello["kind"]))
-        findings = reconcile(state, node, hello["attempts"], now_s)
+        findings = reconcile(state, node, hello["attempts"], now_s, self._losses)
         for event in findings.events:
             self._note(event)
         repeated = [
@@ -406,7 +437,7 @@ class Controller:
                 self._write_progress(row, now_s)
         elif not self.state.has_processes(row):
             if kind in ("ended", "lost"):
-                self._tell_agent(row, {**message, "type": "forget"})
+                self._tell_agents({**message, "type": "forget"})
         elif kind == "registered":
             kinds = Suspension[message["suspension"].upper()]
             if (kinds, message["movable"]) != (self.state.suspension[row], self.state.movable[row]):
@@ -414,7 +445,10 @@ class Controller:
         elif kind in ("ended", "lost"):
             outbox = self._outbox_of(row)
             self._write_progress(row, now_s)
-            self._note(ended(self.state, row, message, now_s))
+            if self.ends_jobs and row not in self.state.stop_outcome:
+                self._note(AttemptLost(now_s, row, message["attempt"], SHUT_DOWN))
+            else:
+                self._note(ended(self.state, row, message, now_s, self._losses))
             self.turn()
             if outbox is not None:
                 outbox.put_nowait({**message, "type": "forget"})
@@ -483,6 +517,6 @@ class Controller:
         place = self.state.held[row] or self.state.home[row]
         return self._outboxes.get(self.state.nodes[place.nodes()[0]].name) if place else None
 
-    def _tell_agent(self, row: int, message: Message) -> None:
+    def _tell_agents(self, message: Message) -> None:
         for outbox in self._outboxes.values():
             outbox.put_nowait(message)

@@ -19,12 +19,13 @@ class Findings(NamedTuple):
 
 
 def reconcile(
-    state: ClusterState, node: str, attempts: list[Message], now_s: float
+    state: ClusterState, node: str, attempts: list[Message], now_s: float, losses: dict[int, int]
 ) -> Findings:
     """Hold what an agent says it has against what the state says it should have.
 
     A job whose processes are neither alive nor known to have ended has lost its attempt. Commands
-    on their way are not touched: they are sent again, and agents carry each out once.
+    on their way are not touched: they are sent again, and agents carry each out once. ``losses``
+    counts each row's lost attempts so far.
     """
     found = {(message["job_id"], message["attempt"]): message for message in attempts}
     events: list[Event] = []
@@ -41,9 +42,9 @@ def reconcile(
         message = found.get(key)
         if message is None:
             if state.state[row] != JobState.STARTING:  # else its launch is sent again
-                events.append(lost(state, row, now_s, "the node has no trace of it"))
+                events.append(lost(state, row, now_s, "the node has no trace of it", losses))
         elif message["type"] != "alive":
-            events.append(ended(state, row, message, now_s))
+            events.append(ended(state, row, message, now_s, losses))
         else:
             kind = Suspension[message["suspension"].upper()]
             events.append(WorkerRegistered(now_s, row, kind, message["movable"]))
@@ -55,10 +56,12 @@ def reconcile(
     )
 
 
-def ended(state: ClusterState, row: int, message: Message, now_s: float) -> Event:
+def ended(
+    state: ClusterState, row: int, message: Message, now_s: float, losses: dict[int, int]
+) -> Event:
     """The event for an attempt that an agent reports as ended or lost."""
     if message["type"] == "lost":
-        return lost(state, row, now_s, message["error"])
+        return lost(state, row, now_s, message["error"], losses)
     code: int = message["exit_code"]
     outcome = state.stop_outcome.get(row)
     if outcome is None:
@@ -68,12 +71,14 @@ def ended(state: ClusterState, row: int, message: Message, now_s: float) -> Even
     return JobFinished(at_s, row, outcome, code, message["message"])
 
 
-def lost(state: ClusterState, row: int, now_s: float, error: str) -> Event:
+def lost(
+    state: ClusterState, row: int, now_s: float, error: str, losses: dict[int, int]
+) -> Event:
     """The event for an attempt that vanished: it starts anew, but not for ever."""
-    number = state.attempt[row]
-    if number >= MAX_LOST_ATTEMPTS and row not in state.stop_outcome:
-        return JobFinished(now_s, row, JobState.LOST, None, f"{error}; {number} attempts were lost")
-    return AttemptLost(now_s, row, number, error)
+    count = losses.get(row, 0) + 1
+    if count >= MAX_LOST_ATTEMPTS and row not in state.stop_outcome:
+        return JobFinished(now_s, row, JobState.LOST, None, f"{error}; {count} attempts were lost")
+    return AttemptLost(now_s, row, state.attempt[row], error)
 
 
 def _name(kind: str, message: dict[str, Any]) -> Message:

@@ -103,6 +103,7 @@ class ClusterState:
         self.next_command_id = 1
         self.epoch = 0
         self.events = 0
+        self.log: list[Event] | None = None  # set it to a list to keep every event applied
         self._keep_stories = keep_stories
         self._stories: list[list[tuple[float, str]] | None] = []
         self._handlers = {
@@ -131,6 +132,8 @@ class ClusterState:
         """Take note of ``event``. Raises TransitionError and leaves the job as it was."""
         self._handlers[type(event)](event)  # type: ignore[operator]
         self.events += 1
+        if self.log is not None:
+            self.log.append(event)
 
     def service(self, row: int, now_s: float) -> float:
         """Seconds for which the job has held all its GPUs and worked, up to ``now_s``."""

@@ -48,7 +48,9 @@ class Gandiva:
                 if trial.target(row) is None and not place(trial, row):
                     never = view.num_gpus[row] > view.total_gpus
                     trial.wait(row, Reason.NEVER_FITS if never else Reason.SLICE_WAITING_TURN)
-        waits = any(trial.target(row) is None for row in order)
+        waits = any(
+            trial.target(row) is None and view.num_gpus[row] <= view.total_gpus for row in order
+        )
         return trial.plan(
             wake_at_s=round_s + self.quantum_s if waits else None, policy_mark=round_s
         )

@@ -52,7 +52,7 @@ def check_token(header: str | None, kind: str, tokens: Tokens) -> None:
         raise AuthError(f"this is not a token for {kind}s, but of the other kind")
     if not is_right:
         raise AuthError(
-            "the token is wrong; ROTA_TOKEN or --home may belong to another controller"
+            "the token is wrong; ROTA_TOKEN or ROTA_HOME may belong to another controller"
         )
 
 

@@ -74,10 +74,10 @@ class Simulation:
         """Go to the next instant at which something happens. False if there is none."""
         engine, state = self.engine, self.state
         due_s, wake_at_s = engine.next_time_s(), state.wake_at_s
-        if due_s is None and wake_at_s is None:
-            if not (state.decision_needed and state.active):
-                return False
-            now_s = engine.now_s  # a fault came from outside, and nothing else is due any more
+        if state.decision_needed and (state.active or state.unsettled):
+            now_s = engine.now_s  # a fault or a request came from outside since the last step
+        elif due_s is None and wake_at_s is None:
+            return False
         elif due_s is None or (wake_at_s is not None and wake_at_s < due_s):
             assert wake_at_s is not None
             engine.now_s = now_s = wake_at_s

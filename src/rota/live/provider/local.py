@@ -34,12 +34,14 @@ class LocalProvider:
             self._task.cancel()
             await asyncio.gather(self._task, return_exceptions=True)
 
-    async def wait_for_end(self) -> None:
-        """Wait until the agent that was told to shut down is gone."""
+    async def wait_for_end(self, *, started: bool) -> None:
+        """Wait until the agent is gone; one that never got as far as to connect is killed."""
         await self.stop()
         if self._process is not None:
+            if not started:
+                self._process.kill()
             await self._process.wait()
-        while self._is_alive():
+        while started and self._is_alive():
             await asyncio.sleep(0.02)
 
     async def _watch(self) -> None:

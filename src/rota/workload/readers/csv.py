@@ -45,10 +45,10 @@ def _text(path: Path) -> str:
         if data[:2] == b"\x1f\x8b":
             data = gzip.decompress(data)
         return data.decode("utf-8-sig")
+    except (EOFError, gzip.BadGzipFile, zlib.error):
+        raise TraceError(f"trace {path}: the gzip data is cut off or damaged") from None
     except OSError as error:
         raise TraceError(f"trace {path}: {error.strerror or error}; check the path") from None
-    except (EOFError, zlib.error):
-        raise TraceError(f"trace {path}: the gzip data is cut off or damaged") from None
     except UnicodeDecodeError as error:
         raise TraceError(f"trace {path}: not UTF-8 text at byte {error.start}") from None
 

@@ -1,0 +1,64 @@
+"""Job files in YAML: read, checked, and turned into requests."""
+
+import sys
+from pathlib import Path
+from typing import Any
+
+from rota.errors import JobFileError
+from rota.model.jobfile import JobRequest, parse_job
+
+MAX_FILE_BYTES = 1 << 20
+
+
+def read_job_file(path: str) -> JobRequest:
+    """The job that a file, or standard input for ``-``, asks for. Raises JobFileError."""
+    if path == "-":
+        data, folder, name = sys.stdin.buffer.read(MAX_FILE_BYTES + 1), Path.cwd(), "standard input"
+    else:
+        try:
+            with open(path, "rb") as file:
+                data = file.read(MAX_FILE_BYTES + 1)
+        except OSError as error:
+            raise JobFileError(
+                f"job file {path!r} can't be read: {error.strerror}; give the path of a YAML file"
+            ) from None
+        folder, name = Path(path).absolute().parent, path
+    if len(data) > MAX_FILE_BYTES:
+        raise JobFileError(f"job file {name!r} is larger than {MAX_FILE_BYTES} bytes")
+    try:
+        return parse_job(_load_yaml(data), workdir=str(folder))
+    except JobFileError as error:
+        raise JobFileError(f"{name}: {error}") from None
+
+
+def _load_yaml(data: bytes) -> Any:
+    """What the YAML says; a key that is there twice is refused instead of being overwritten."""
+    import yaml
+
+    class Loader(yaml.SafeLoader):
+        pass
+
+    def construct_mapping(loader: Loader, node: yaml.MappingNode) -> dict[Any, Any]:
+        seen = set()
+        for key, _ in node.value:
+            if isinstance(key, yaml.ScalarNode) and key.tag != "tag:yaml.org,2002:merge":
+                if key.value in seen:
+                    raise JobFileError(
+                        f"line {key.start_mark.line + 1}: {key.value!r:.80} stands there twice; "
+                        "keep one"
+                    )
+                seen.add(key.value)
+        loader.flatten_mapping(node)
+        return loader.construct_mapping(node, deep=True)
+
+    Loader.add_constructor(yaml.resolver.BaseResolver.DEFAULT_MAPPING_TAG, construct_mapping)
+    try:
+        return yaml.load(data, Loader)  # noqa: S506  # a SafeLoader
+    except yaml.MarkedYAMLError as error:
+        mark = error.problem_mark
+        where = f"line {mark.line + 1}, column {mark.column + 1}: " if mark else ""
+        raise JobFileError(f"{where}not YAML: {error.problem or error}") from None
+    except (yaml.YAMLError, ValueError, OverflowError, TypeError) as error:
+        raise JobFileError(f"not YAML: {' '.join(str(error).split())[:200]}") from None
+    except RecursionError:
+        raise JobFileError("not a job file: it is nested too deeply") from None

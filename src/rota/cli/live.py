@@ -1,0 +1,397 @@
+"""The everyday verbs: hand in jobs, look at them, and steer them. They talk to the controller."""
+
+import os
+import shlex
+import sys
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from rota.cli import present
+from rota.errors import JobFileError, NeverFitsError
+from rota.model.jobfile import PRIORITIES, PROCESSES, JobRequest, parse_job
+
+if TYPE_CHECKING:
+    from rota.client.client import Client
+
+JOB_HELP = "JOB is an id, a name that only one job has, or @last for the newest."
+JOB_FAILED, NEVER_PLACED, INTERRUPTED = 4, 3, 130
+WATCH_S = 1.0
+FILTERS = ("id", "name", "state", "reason", "user", "priority", "gpus", "node", "attempt")
+
+
+@contextmanager
+def _client() -> "Iterator[Client]":
+    from rota.client.client import Client  # here: httpx would slow down every --help
+
+    with Client() as client:
+        yield client
+
+
+def _json_option(command: Callable[..., Any]) -> Callable[..., Any]:
+    return click.option("--json", "as_json", is_flag=True, help="Print JSON.")(command)
+
+
+def _handing_in(command: Callable[..., Any]) -> Callable[..., Any]:
+    """The options that ``run`` and ``submit`` share."""
+    options = [
+        click.option(
+            "--wait", is_flag=True, help="Wait for the end: exit code 0, or 4 if it failed."
+        ),
+        click.option(
+            "-f", "--follow", is_flag=True, help="Print what it prints until it ends, as --wait."
+        ),
+        click.option(
+            "--dry-run", is_flag=True, help="Check it only; exit code 3 if it never fits."
+        ),
+        click.option("--json", "as_json", is_flag=True, help="Print the job as JSON."),
+    ]
+    for option in reversed(options):
+        command = option(command)
+    return command
+
+
+@click.command(context_settings={"allow_interspersed_args": False})
+@click.argument("command", nargs=-1, required=True, type=click.UNPROCESSED, metavar="COMMAND...")
+@click.option("--gpus", default="1", show_default=True, metavar="N", help="GPUs to run on.")
+@click.option("--name", metavar="NAME", help="The script's name by default.")
+@click.option(
+    "--priority",
+    metavar="P",
+    help="1 to 100, or " + ", ".join(PRIORITIES) + "; 50 by default. Larger is sooner.",
+)
+@click.option(
+    "--processes",
+    type=click.Choice(PROCESSES),
+    default="gpu",
+    show_default=True,
+    help="gpu: a process per GPU, a rank each; node: one that sees all GPUs.",
+)
+@click.option("--time-limit", metavar="T", help="For example 30s, 10m, 2h, 1d.")
+@click.option(
+    "--env", "env", multiple=True, metavar="K=V", help="Set a variable; K alone passes yours on."
+)
+@_handing_in
+def run(
+    command: tuple[str, ...],
+    gpus: str,
+    name: str | None,
+    priority: str | None,
+    processes: str,
+    time_limit: str | None,
+    env: tuple[str, ...],
+    wait: bool,
+    follow: bool,
+    dry_run: bool,
+    as_json: bool,
+) -> int:
+    """Submit a command as a job that runs in this folder: rota run --gpus 2 -- python train.py
+
+    Each word reaches the command as it is given here. Prints the job's id on stdout, and what is
+    going to happen on stderr.
+    """
+    fields = {
+        "run": shlex.join(command),
+        "name": name,
+        "priority": priority,
+        "processes": processes,
+        "time_limit": time_limit,
+        "env": dict(_variable(text) for text in env),
+        "resources": {"gpus": gpus},
+    }
+    request = parse_job(fields, workdir=os.getcwd())
+    return _hand_in(request, wait, follow, dry_run, as_json)
+
+
+@click.command()
+@click.argument("job_file", metavar="JOB.YAML")
+@_handing_in
+def submit(job_file: str, wait: bool, follow: bool, dry_run: bool, as_json: bool) -> int:
+    """Submit a job file in YAML; - reads it from standard input.
+
+    Prints the job's id on stdout, and what is going to happen on stderr.
+    """
+    from rota.cli.jobsource import read_job_file
+
+    return _hand_in(read_job_file(job_file), wait, follow, dry_run, as_json)
+
+
+@click.command()
+@click.option(
+    "-o",
+    "--output",
+    type=click.Choice(present.FORMATS),
+    default="table",
+    show_default=True,
+    help="How to print them.",
+)
+@click.option("--all", "everything", is_flag=True, help="Also jobs that ended over an hour ago.")
+@click.option("--watch", is_flag=True, help="Print again every second, until Ctrl-C.")
+@click.option(
+    "--filter",
+    "filters",
+    multiple=True,
+    metavar="KEY=VALUE",
+    help="Only jobs whose " + ", ".join(FILTERS) + " is that; all of several must hold.",
+)
+def ps(output: str, everything: bool, watch: bool, filters: tuple[str, ...]) -> int:
+    """List jobs, newest last: active ones, and those that ended within the hour."""
+    wanted = [_filter(text) for text in filters]
+    with _client() as client:
+        while True:
+            jobs = [job for job in client.jobs(everything=everything) if _matches(job, wanted)]
+            text = present.jobs_text(jobs, output)
+            if watch and sys.stdout.isatty():
+                click.clear()
+            click.echo(text)
+            if not watch:
+                return 0
+            time.sleep(WATCH_S)
+
+
+@click.command(epilog=JOB_HELP)
+@click.argument("job")
+@_json_option
+def show(job: str, as_json: bool) -> None:
+    """Everything about a job: standing, how it is suspended, progress, and its story."""
+    with _client() as client:
+        found = client.job(job)
+        if as_json:
+            click.echo(present.structure_text(found))
+        else:
+            click.echo(present.job_text(found, client.explain(found["id"])["sentence"]))
+
+
+@click.command(epilog=JOB_HELP)
+@click.argument("job")
+@click.option("-f", "--follow", is_flag=True, help="Go on until the job ends; Ctrl-C detaches.")
+@click.option("--tail", type=click.IntRange(0), metavar="N", help="Only the last N lines.")
+@click.option("--rank", type=click.IntRange(0), default=0, show_default=True, help="Which process.")
+@click.option("--attempt", type=click.IntRange(1), metavar="N", help="The latest by default.")
+@click.option("--raw", is_flag=True, help="Let control characters reach the terminal.")
+def logs(
+    job: str, follow: bool, tail: int | None, rank: int, attempt: int | None, raw: bool
+) -> int:
+    """What a job printed, also after its end. Control characters are written out on a terminal."""
+    with _client() as client:
+        job_id = client.job(job)["id"]
+        if follow:
+            return _follow(client, job_id, rank=rank, attempt=attempt, tail=tail, raw=raw)
+        for text in client.logs(job_id, rank=rank, attempt=attempt, tail=tail):
+            _write_log(text, raw)
+        if client.log_piece(job_id, rank=rank, attempt=attempt).attempt == 0:
+            sentence = client.explain(job_id)["sentence"]
+            click.echo(f"job {job_id} has not started: {present.printable(sentence)}", err=True)
+    return 0
+
+
+@click.command(epilog=JOB_HELP)
+@click.argument("jobs", nargs=-1, required=True, metavar="JOB...")
+def cancel(jobs: Sequence[str]) -> None:
+    """End jobs: their processes are asked, and killed after a while. Twice does no harm."""
+    with _client() as client:
+        for job in jobs:
+            _echo_state(client.cancel(job), "is being stopped")
+
+
+@click.command(epilog=JOB_HELP)
+@click.argument("jobs", nargs=-1, required=True, metavar="JOB...")
+def suspend(jobs: Sequence[str]) -> None:
+    """Take jobs off their GPUs until they are resumed; nothing that they did is lost."""
+    with _client() as client:
+        for job in jobs:
+            _echo_state(client.suspend(job), "gives its GPUs up and waits for `rota resume`")
+
+
+@click.command(epilog=JOB_HELP)
+@click.argument("jobs", nargs=-1, required=True, metavar="JOB...")
+def resume(jobs: Sequence[str]) -> None:
+    """Let suspended jobs go on, when the policy gives them GPUs."""
+    with _client() as client:
+        for job in jobs:
+            _echo_state(client.resume(job), "goes on when its turn comes")
+
+
+@click.command(epilog=JOB_HELP)
+@click.argument("job")
+@_json_option
+def why(job: str, as_json: bool) -> None:
+    """Why a job does not run: all that is in its way, who holds it, and what would start it."""
+    with _client() as client:
+        verdict = client.explain(job)
+    click.echo(present.structure_text(verdict) if as_json else present.why_text(verdict))
+
+
+@click.command(epilog=JOB_HELP)
+@click.argument("job")
+@click.option("--timeout", type=click.FloatRange(0), metavar="S", help="Give up after S seconds.")
+@_json_option
+def wait(job: str, timeout: float | None, as_json: bool) -> int:
+    """Wait for a job to end: exit code 0 if it succeeded, 4 if not, 1 if time ran out."""
+    with _client() as client:
+        try:
+            ended = client.wait(job, timeout_s=timeout)
+        except TimeoutError as error:
+            click.echo(f"error: {error}", err=True)
+            return 1
+    if as_json:
+        click.echo(present.structure_text(ended))
+    else:
+        _echo_end(ended)
+    return _code_of(ended)
+
+
+@click.command()
+@click.option(
+    "-o",
+    "--output",
+    type=click.Choice(("table", "json", "yaml")),
+    default="table",
+    show_default=True,
+    help="How to print them.",
+)
+def nodes(output: str) -> None:
+    """List nodes, and which job holds which GPU."""
+    with _client() as client:
+        found = client.nodes()
+    if output == "table":
+        click.echo(present.nodes_text(found))
+    else:
+        click.echo(present.structure_text(found, output))
+
+
+# -- steps ---------------------------------------------------------------------------------------
+
+
+def _hand_in(request: JobRequest, wait: bool, follow: bool, dry_run: bool, as_json: bool) -> int:
+    with _client() as client:
+        try:
+            if dry_run:
+                plan = client.check(request)
+                _echo_plan(plan, as_json)
+                return 0
+            job = client.submit(request)
+        except NeverFitsError as error:
+            if not (dry_run or wait or follow):
+                raise
+            click.echo(f"error: {error}", err=True)
+            return NEVER_PLACED
+        click.echo(present.structure_text(job) if as_json else job["id"])
+        click.echo(present.truth(job, client.explain(job["id"])), err=True)
+        if follow:
+            return _follow(client, job["id"])
+        if wait:
+            ended = client.wait(job["id"])
+            _echo_end(ended)
+            return _code_of(ended)
+    return 0
+
+
+def _follow(
+    client: "Client",
+    job_id: str,
+    *,
+    rank: int = 0,
+    attempt: int | None = None,
+    tail: int | None = None,
+    raw: bool = False,
+) -> int:
+    """Print what the job prints until it ends. Ctrl-C leaves it running, and says so."""
+    try:
+        _await_start(client, job_id)
+        for text in client.logs(job_id, rank=rank, attempt=attempt, tail=tail, follow=True):
+            _write_log(text, raw)
+        ended = client.job(job_id)
+    except KeyboardInterrupt:
+        click.echo(
+            f"\ndetached; job {job_id} goes on. `rota logs {job_id} -f` follows it again, "
+            f"`rota cancel {job_id}` ends it",
+            err=True,
+        )
+        return INTERRUPTED
+    if not present.is_final(ended):  # the end of an attempt that was asked for by its number
+        return 0
+    _echo_end(ended)
+    return _code_of(ended)
+
+
+def _await_start(client: "Client", job_id: str) -> None:
+    """Wait for the first attempt or the end, and tell each reason for waiting once."""
+    from rota.client.client import FOLLOW_PATIENCE_S, POLL_S
+
+    told = ""
+    while not client.log_piece(job_id, patience_s=FOLLOW_PATIENCE_S).attempt:
+        verdict = client.explain(job_id)
+        if verdict["state"] != "PENDING" and not verdict["blockers"]:
+            return
+        if verdict["sentence"] != told:
+            told = verdict["sentence"]
+            click.echo(f"job {job_id} has not started: {present.printable(told)}", err=True)
+        time.sleep(POLL_S)
+
+
+def _write_log(text: str, raw: bool) -> None:
+    if sys.stdout.isatty() and not raw:
+        text = present.printable(text, keep="\n\t\r")
+    sys.stdout.write(
+        text.encode("utf-8", "replace").decode(sys.stdout.encoding or "utf-8", "replace")
+    )
+    sys.stdout.flush()
+
+
+def _echo_state(job: dict[str, Any], becomes: str) -> None:
+    line = f"job {job['id']} ({present.printable(job['name'])})"
+    click.echo(f"{line}: {job['state']}" + ("" if present.is_final(job) else f"; it {becomes}"))
+
+
+def _echo_end(job: dict[str, Any]) -> None:
+    code = "" if job["exit_code"] is None else f" (exit code {job['exit_code']})"
+    message = f": {present.printable(job['message'])}" if job["message"] else ""
+    click.echo(f"job {job['id']} {job['state']}{code}{message}", err=True)
+
+
+def _echo_plan(plan: dict[str, Any], as_json: bool) -> None:
+    if as_json:
+        click.echo(present.structure_text(plan))
+        return
+    wanted, free = plan["job"]["resources"]["gpus"], plan["free_gpus"]
+    click.echo(f"{plan['job']['name']}: it can be taken; it needs {wanted} of {free} free GPUs")
+
+
+def _code_of(job: dict[str, Any]) -> int:
+    return 0 if job["state"] == "SUCCEEDED" else JOB_FAILED
+
+
+def _variable(text: str) -> tuple[str, str]:
+    name, equals, value = text.partition("=")
+    if equals:
+        return name, value
+    if name not in os.environ:
+        raise JobFileError(f"--env: {name!r} is not set here; write {name}=VALUE")
+    return name, os.environ[name]
+
+
+def _filter(text: str) -> tuple[str, str]:
+    from difflib import get_close_matches
+
+    key, equals, value = text.partition("=")
+    if not equals or key not in FILTERS:
+        close = get_close_matches(key, FILTERS, n=1)
+        hint = f"did you mean {close[0]}?" if close and equals else f"keys: {', '.join(FILTERS)}"
+        raise click.UsageError(f"--filter: {text!r} is not of the form KEY=VALUE; {hint}")
+    return key, value.lower()
+
+
+def _matches(job: dict[str, Any], wanted: Sequence[tuple[str, str]]) -> bool:
+    values = {**job, "gpus": job["num_gpus"]}
+    for key, value in wanted:
+        if key == "node":
+            found = value in [part["node"].lower() for part in job["gpus"]]
+        else:
+            found = str(values[key]).lower() == value
+        if not found:
+            return False
+    return True

@@ -1,0 +1,220 @@
+"""How jobs look in a terminal: durations, tables, and text that can't play tricks on it."""
+
+import csv
+import io
+import json
+import time
+import unicodedata
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from rota.cli.table import render
+from rota.model.job import JobState
+
+COLUMNS = (
+    "ID",
+    "NAME",
+    "STATE",
+    "REASON",
+    "PRIO",
+    "GPUS",
+    "NODE",
+    "SHARE",
+    "AGE",
+    "RUN",
+    "PROGRESS",
+    "ETA",
+)
+WIDE = (*COLUMNS, "USER", "ATTEMPT", "EXIT", "MESSAGE")
+SUSPENSIONS = {
+    "BOUNDARY": "at a step boundary (rota.train)",
+    "PROCESS": "its processes are stopped and continued",
+    "UNKNOWN": "not known yet",
+}
+FORMATS = ("table", "wide", "json", "yaml", "csv")
+
+
+def printable(text: object, keep: str = "") -> str:
+    """The text with every character that moves cursors, turns colours or hides written out."""
+    return "".join(
+        char if char in keep or not _is_tricky(char) else _escape(char) for char in str(text)
+    )
+
+
+def _is_tricky(char: str) -> bool:
+    return unicodedata.category(char) in ("Cc", "Cf", "Cs", "Zl", "Zp")
+
+
+def _escape(char: str) -> str:
+    return f"\\x{ord(char):02x}" if ord(char) < 256 else f"\\u{ord(char):04x}"
+
+
+def duration(seconds: float | None) -> str:
+    """For example 45s, 3m20s, 2h05m, 1d03h; a dash for None."""
+    if seconds is None:
+        return "-"
+    whole = int(seconds)
+    if whole < 60:
+        return f"{whole}s"
+    if whole < 3600:
+        return f"{whole // 60}m{whole % 60:02}s"
+    if whole < 86400:
+        return f"{whole // 3600}h{whole % 3600 // 60:02}m"
+    return f"{whole // 86400}d{whole % 86400 // 3600:02}h"
+
+
+def clock(at_s: float) -> str:
+    """Local time, with the date if it is not today's."""
+    local, today = time.localtime(at_s), time.localtime()
+    is_today = (local.tm_year, local.tm_yday) == (today.tm_year, today.tm_yday)
+    return time.strftime("%H:%M:%S" if is_today else "%Y-%m-%d %H:%M:%S", local)
+
+
+def progress_text(progress: Mapping[str, Any]) -> str:
+    """For example ``120/1000 12%``."""
+    step, total = progress.get("step"), progress.get("total")
+    if not isinstance(step, int | float):
+        return "-"
+    if not isinstance(total, int | float) or total <= 0:
+        return str(step)
+    return f"{step}/{total} {100 * step // total:.0f}%"
+
+
+def places(job: Mapping[str, Any]) -> str:
+    """Which GPUs the job holds, for example ``node0:0,1``."""
+    held = [f"{part['node']}:{','.join(map(str, part['gpus']))}" for part in job["gpus"]]
+    return printable(" ".join(held)) or "-"
+
+
+def jobs_text(jobs: Sequence[Mapping[str, Any]], output: str) -> str:
+    """The jobs in one of FORMATS."""
+    if output in ("json", "yaml"):
+        return structure_text(list(jobs), output)
+    header = COLUMNS if output == "table" else WIDE
+    rows = [_cells(job)[: len(header)] for job in jobs]
+    if output == "csv":
+        text = io.StringIO()
+        csv.writer(text, lineterminator="\n").writerows([header, *rows])
+        return text.getvalue().rstrip("\n")
+    return render(header, rows, text_columns=len(header))
+
+
+def structure_text(value: Any, output: str = "json") -> str:
+    """A value as JSON or YAML."""
+    if output == "yaml":
+        import yaml
+
+        return str(yaml.safe_dump(value, sort_keys=False, allow_unicode=False)).rstrip("\n")
+    return json.dumps(value, indent=2)
+
+
+def _cells(job: Mapping[str, Any]) -> list[str]:
+    eta_s = job["eta_s"]
+    cells = [
+        job["id"],
+        job["name"],
+        job["state"],
+        "-" if job["reason"] == "NONE" else job["reason"],
+        job["priority"],
+        job["num_gpus"],
+        places(job),
+        f"{job['share']:.0%}",
+        duration(job["age_s"]),
+        duration(job["run_s"]),
+        progress_text(job["progress"]),
+        f"{duration(eta_s[0])}-{duration(eta_s[1])}" if eta_s else "-",
+        job["user"] or "-",
+        job["attempt"],
+        "-" if job["exit_code"] is None else job["exit_code"],
+        job["message"] or "-",
+    ]
+    return [printable(cell) for cell in cells]
+
+
+def job_text(job: Mapping[str, Any], sentence: str) -> str:
+    """Everything about one job, for ``rota show``."""
+    progress = job["progress"]
+    facts = [
+        ("state", f"{job['state']}: {sentence}"),
+        ("suspension", SUSPENSIONS.get(job["suspension"], job["suspension"])),
+        ("priority", job["priority"]),
+        ("GPUs", f"{job['num_gpus']}, now {places(job)}"),
+        ("attempts", job["attempt"]),
+        ("run", f"{duration(job['run_s'])} of {duration(job['age_s'])} ({job['share']:.0%})"),
+        ("progress", progress_text(progress)),
+    ]
+    facts += [
+        (name, progress[name])
+        for name in ("loss", "samples", "step_time_s")
+        if progress.get(name) is not None
+    ]
+    facts += [(name, value) for name, value in (progress.get("metrics") or {}).items()]
+    facts += [
+        ("preempted", f"{job['preemptions']} times, moved {job['migrations']} times"),
+        ("processes", job["processes"]),
+        ("time limit", None if job["time_limit_s"] is None else duration(job["time_limit_s"])),
+        ("exit code", job["exit_code"]),
+        ("environment", " ".join(job["env"]) or None),
+        ("workdir", job["workdir"]),
+        ("command", job["run"]),
+    ]
+    lines = [f"job {job['id']} ({printable(job['name'])})"]
+    for name, value in facts:
+        if value is not None:
+            lines.append(f"  {printable(name):<13}{printable(value)}")
+    lines.append("  story")
+    lines += [f"    {clock(e['at_s'])}  {printable(e['line'])}" for e in job["story"]]
+    return "\n".join(lines)
+
+
+def why_text(verdict: Mapping[str, Any]) -> str:
+    """A verdict of ``rota why``."""
+    lines = [f"job {verdict['job_id']} is {verdict['state']}: {printable(verdict['sentence'])}"]
+    if verdict["blockers"]:
+        rows = [
+            [
+                printable(b["rule"]),
+                printable(b["need"]),
+                printable(b["have"]),
+                " ".join(b["held_by"]) or "-",
+            ]
+            for b in verdict["blockers"]
+        ]
+        lines += ["", render(("RULE", "NEED", "HAVE", "HELD BY JOBS"), rows, text_columns=4), ""]
+    if verdict["would_start_if"]:
+        lines.append(f"would start if  {printable(verdict['would_start_if'])}")
+    if verdict["position"]:
+        lines.append(f"position        {verdict['position']} by arrival among jobs without GPUs")
+    if verdict["history"]:
+        lines.append("history")
+        lines += [f"  {clock(item['at_s'])}  {item['reason']}" for item in verdict["history"][-20:]]
+    return "\n".join(lines)
+
+
+def nodes_text(nodes: Sequence[Mapping[str, Any]]) -> str:
+    """The table of ``rota nodes``."""
+    rows = []
+    for node in nodes:
+        holders = node.get("jobs", [])
+        free = sum(holder is None for holder in holders) if node["alive"] else 0
+        who = " ".join(f"{gpu}:{job}" for gpu, job in enumerate(holders) if job is not None)
+        state = "lost" if not node["alive"] else "up" if node.get("connected", True) else "away"
+        cells = (node["name"], node["kind"], node["num_gpus"], free, state, who or "-")
+        rows.append([printable(cell) for cell in cells])
+    return render(("NODE", "KIND", "GPUS", "FREE", "STATE", "GPU:JOB"), rows, text_columns=6)
+
+
+def truth(job: Mapping[str, Any], verdict: Mapping[str, Any]) -> str:
+    """One line of scheduling truth about a job that was just handed in."""
+    needs = f"needs {job['num_gpus']} GPU{'s' if job['num_gpus'] > 1 else ''}"
+    start = f"job {job['id']} ({printable(job['name'])})"
+    if not verdict["blockers"]:
+        return f"{start}: {printable(verdict['sentence'])}; {needs}; `rota logs {job['id']} -f`"
+    place = f", number {verdict['position']} by arrival" if verdict["position"] else ""
+    hint = f"`rota why {job['id']}`"
+    return f"{start}: waits{place}; {needs}; {printable(verdict['sentence'])}; {hint}"
+
+
+def is_final(job: Mapping[str, Any]) -> bool:
+    """Whether the job has ended."""
+    return JobState[job["state"]].is_final

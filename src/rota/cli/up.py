@@ -1,0 +1,114 @@
+"""``rota up``: a whole cluster on this machine."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import click
+
+from rota.errors import PolicySettingError
+from rota.folder import Folder
+
+if TYPE_CHECKING:
+    from rota.live.controller import Controller
+
+
+@click.command()
+@click.option(
+    "--gpus",
+    type=click.IntRange(1, 1024),
+    metavar="N",
+    help="Offer so many GPUs, or device slots where there is no GPU; all of them by default.",
+)
+@click.option("--policy", "policy_name", metavar="NAME", help="The scheduling policy.")
+@click.option(
+    "--set",
+    "settings",
+    multiple=True,
+    metavar="KEY=VALUE",
+    help="A setting of the policy; may be repeated.",
+)
+@click.option(
+    "--port",
+    type=click.IntRange(0, 65535),
+    default=0,
+    metavar="P",
+    help="The API's port on 127.0.0.1; a free one by default.",
+)
+@click.option(
+    "--home",
+    type=click.Path(file_okay=False),
+    metavar="DIR",
+    help="The state folder; $ROTA_HOME, or one under the XDG data folder, by default.",
+)
+def up(
+    gpus: int | None,
+    policy_name: str | None,
+    settings: tuple[str, ...],
+    port: int,
+    home: str | None,
+) -> int | None:
+    """Start a cluster on this machine: controller, API and an agent for its GPUs.
+
+    It runs until Ctrl-C. Where there is no NVIDIA GPU, each CPU core is a device slot. The API
+    listens on 127.0.0.1 only; every other command finds it, and its token, in the state folder.
+    Jobs that run when it ends go on, and the next `rota up` takes them over; `rota down` ends them.
+    """
+    from rota.server.up import run_cluster
+
+    folder = Folder(home)
+    controller = run_cluster(
+        folder,
+        gpus=gpus,
+        policy_name=policy_name or "gandiva",
+        settings=parse_settings(settings),
+        port=port,
+        on_listen=lambda url, controller: _greet(folder, url, controller),
+    )
+    if controller.failed:
+        click.echo(f"error: the controller had to stop; see {folder.controller_log}", err=True)
+        return 1
+    if controller.living() and not controller.ends_jobs:
+        click.echo(
+            f"{controller.living()} jobs have processes and go on; "
+            "`rota up` takes them over, and `rota down` after it ends them",
+            err=True,
+        )
+    return 0
+
+
+def _greet(folder: Folder, url: str, controller: Controller) -> None:
+    settings = ", ".join(f"{key}={value}" for key, value in controller.policy_settings.items())
+    click.echo(
+        f"rota is up at {url}\n"
+        f"policy: {controller.policy_name}" + (f" ({settings})" if settings else "") + "\n"
+        f"state:  {folder.path} (the token is in {folder.token})\n"
+        "In another terminal: rota run -- python train.py    Ctrl-C here stops the controller.",
+        err=True,
+    )
+
+
+@click.command()
+@click.option("--home", type=click.Path(file_okay=False), metavar="DIR", help="The state folder.")
+def down(home: str | None) -> None:
+    """End the cluster on this machine: jobs, agent and controller.
+
+    Jobs that had not ended start anew with the next `rota up`.
+    """
+    from rota.client.client import Client
+
+    with Client(folder=home) as client:
+        client.shut_down()
+
+
+def parse_settings(pairs: tuple[str, ...]) -> dict[str, str]:
+    """``key=value`` texts as a mapping. Raises PolicySettingError."""
+    settings = {}
+    for pair in pairs:
+        key, equals, value = pair.partition("=")
+        if not key or not equals:
+            raise PolicySettingError(f"--set: {pair!r} is not of the form KEY=VALUE")
+        if key in settings:
+            raise PolicySettingError(f"--set: {key} is given twice; keep one")
+        settings[key] = value
+    return settings

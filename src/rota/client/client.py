@@ -1,0 +1,307 @@
+"""The synchronous client of the controller's HTTP API."""
+
+import json
+import os
+import time
+import uuid
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any, NamedTuple
+from urllib.parse import quote
+
+import httpx
+
+import rota.errors
+from rota.errors import RotaError, ServerError, UnreachableError
+from rota.folder import Folder
+from rota.model.job import JobState
+from rota.model.jobfile import JobRequest
+
+PATIENCE_S = 5.0  # how long a call is repeated while the controller restarts
+FOLLOW_PATIENCE_S = 60.0  # the same for those who wait for a job anyhow
+POLL_S = 0.25
+TIMEOUT_S = 30.0
+
+
+class LogPiece(NamedTuple):
+    """Some of a rank's output. ``next_offset`` is where to go on; ``complete``: nothing follows."""
+
+    text: str
+    attempt: int
+    next_offset: int
+    complete: bool
+    job_ended: bool
+    state: str
+
+
+class Client:
+    """Calls to one controller, on one connection. Use it in one thread, and close it.
+
+    The controller is at ``url``, else ``$ROTA_SERVER``, else where ``server.json`` in ``folder``
+    says; the token is ``token``, else ``$ROTA_TOKEN``, else that of the folder. Every call raises
+    UnreachableError if nobody answers, AuthError for a token that is not right, and the error of
+    :mod:`rota.errors` that the controller names. Calls that can be repeated are, for a few
+    seconds, so that a restart of the controller goes unnoticed.
+    """
+
+    def __init__(
+        self,
+        url: str | None = None,
+        token: str | None = None,
+        folder: Folder | str | Path | None = None,
+    ) -> None:
+        self._fixed_url = url or os.environ.get("ROTA_SERVER")
+        self._fixed_token = token or os.environ.get("ROTA_TOKEN")
+        self._folder = folder if isinstance(folder, Folder) else Folder(folder)
+        # A proxy for the outside world has no business between us and this machine.
+        self._http = httpx.Client(timeout=TIMEOUT_S, trust_env=False)
+        self._met = False
+
+    def __enter__(self) -> "Client":
+        return self
+
+    def __exit__(self, *exc_info: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Close the connection."""
+        self._http.close()
+
+    # -- jobs ----------------------------------------------------------------------------------
+
+    def submit(
+        self, job: JobRequest | Mapping[str, Any], *, key: str | None = None
+    ) -> dict[str, Any]:
+        """Hand in a job. The same key again gives the same job; by default each call has its own.
+
+        A mapping holds the fields of a job file, with an absolute workdir.
+        """
+        headers = {"Idempotency-Key": key or uuid.uuid4().hex}
+        return self._call("POST", "/jobs", json_body=_fields(job), headers=headers)
+
+    def check(self, job: JobRequest | Mapping[str, Any]) -> dict[str, Any]:
+        """What submit would take, without handing it in. Raises what submit would raise."""
+        return self._call("POST", "/jobs", params={"dry_run": "true"}, json_body=_fields(job))
+
+    def jobs(
+        self, *, states: list[str] | None = None, everything: bool = False
+    ) -> list[dict[str, Any]]:
+        """Active jobs and those that ended within the hour, oldest first; or all, or by state."""
+        params = {"all": "true"} if everything else {}
+        if states:
+            params["state"] = ",".join(states)
+        return list(self._call("GET", "/jobs", params=params)["jobs"])
+
+    def job(self, job_id: str) -> dict[str, Any]:
+        """Everything about one job. Here and below a job is its id, ``@last`` or a unique name."""
+        return self._call("GET", _path(job_id))
+
+    def cancel(self, job_id: str) -> dict[str, Any]:
+        """End a job; doing it twice does no harm."""
+        return self._call("POST", _path(job_id, "cancel"))
+
+    def suspend(self, job_id: str) -> dict[str, Any]:
+        """Take a job off its GPUs until it is resumed."""
+        return self._call("POST", _path(job_id, "suspend"))
+
+    def resume(self, job_id: str) -> dict[str, Any]:
+        """Let a suspended job go on."""
+        return self._call("POST", _path(job_id, "resume"))
+
+    def explain(self, job_id: str) -> dict[str, Any]:
+        """Why a job does not run: see :func:`rota.model.explain.explain`."""
+        return self._call("GET", _path(job_id, "explain"))
+
+    def events(self, job_id: str) -> list[dict[str, Any]]:
+        """A job's story: ``{"at_s", "line"}``, oldest first."""
+        return list(self._call("GET", _path(job_id, "events"))["events"])
+
+    def wait(self, job_id: str, *, timeout_s: float | None = None) -> dict[str, Any]:
+        """The job once it has ended. Raises TimeoutError if it has not after ``timeout_s``."""
+        deadline = None if timeout_s is None else time.monotonic() + timeout_s
+        job_id = self.job(job_id)["id"]  # @last means the same job to the end
+        while True:
+            job = self._call("GET", _path(job_id), patience_s=FOLLOW_PATIENCE_S)
+            if JobState[job["state"]].is_final:
+                return job
+            if deadline is not None and time.monotonic() >= deadline:
+                raise TimeoutError(f"job {job_id} is still {job['state']} after {timeout_s} s")
+            time.sleep(POLL_S)
+
+    # -- logs ----------------------------------------------------------------------------------
+
+    def log_piece(
+        self,
+        job_id: str,
+        *,
+        rank: int = 0,
+        attempt: int | None = None,
+        offset: int = 0,
+        tail: int | None = None,
+        patience_s: float = PATIENCE_S,
+    ) -> LogPiece:
+        """What one rank printed from ``offset`` on, or its last ``tail`` lines; maybe not all."""
+        params = {"rank": rank, "offset": offset, "attempt": attempt, "tail": tail}
+        given = {name: value for name, value in params.items() if value is not None}
+        answer = self._call("GET", _path(job_id, "logs"), params=given, patience_s=patience_s)
+        return LogPiece(*(answer[name] for name in LogPiece._fields))
+
+    def logs(
+        self,
+        job_id: str,
+        *,
+        rank: int = 0,
+        attempt: int | None = None,
+        tail: int | None = None,
+        follow: bool = False,
+    ) -> Iterator[str]:
+        """What one rank printed, in pieces, without a gap or a repeat.
+
+        With ``follow`` it goes on until the job ends, through restarts of the controller and,
+        unless an ``attempt`` is given, through all attempts from the latest on.
+        """
+        job_id = self.job(job_id)["id"]
+        number, offset = attempt, 0
+        while True:
+            piece = self.log_piece(
+                job_id,
+                rank=rank,
+                attempt=number,
+                offset=offset,
+                tail=tail,
+                patience_s=FOLLOW_PATIENCE_S if follow else PATIENCE_S,
+            )
+            if piece.text:
+                yield piece.text
+            progressed = piece.next_offset != offset
+            offset, tail = piece.next_offset, None
+            if number is None and piece.attempt:
+                number = piece.attempt
+            if piece.complete:
+                latest = self.job(job_id)["attempt"] if follow and attempt is None else 0
+                if number is None or latest <= number:
+                    return
+                number, offset = number + 1, 0
+            elif not progressed:
+                if not follow:
+                    return
+                time.sleep(POLL_S)
+
+    # -- the cluster ---------------------------------------------------------------------------
+
+    def nodes(self) -> list[dict[str, Any]]:
+        """Every node that has ever joined."""
+        return list(self._call("GET", "/nodes")["nodes"])
+
+    def policies(self) -> list[dict[str, Any]]:
+        """The policy in force, with its settings."""
+        return list(self._call("GET", "/policies")["policies"])
+
+    def shut_down(self) -> None:
+        """End the cluster; returns when its controller no longer answers. Jobs stay queued."""
+        self._call("POST", "/shutdown")
+        self._met = False
+        while True:
+            try:
+                self._call("GET", "/version", patience_s=0.0)
+            except UnreachableError:
+                return
+            time.sleep(POLL_S)
+
+    # -- one call ------------------------------------------------------------------------------
+
+    def _call(
+        self,
+        method: str,
+        path: str,
+        *,
+        params: Mapping[str, Any] | None = None,
+        json_body: Any = None,
+        headers: Mapping[str, str] | None = None,
+        patience_s: float = PATIENCE_S,
+    ) -> dict[str, Any]:
+        """One call, repeated while nobody answers: every call of ours can be made twice."""
+        deadline = time.monotonic() + patience_s
+        pause_s = 0.05
+        while True:
+            try:
+                url = self._url()
+                response = self._http.request(
+                    method,
+                    f"{url}/api/v1{path}",
+                    params=params,
+                    json=json_body,
+                    headers={"Authorization": f"Bearer {self._token()}", **(headers or {})},
+                )
+                self._met = True
+                return _answer(response)
+            except UnreachableError:  # a controller that we have met may be on its way back
+                if not self._met or time.monotonic() + pause_s > deadline:
+                    raise
+            except (httpx.TransportError, httpx.InvalidURL) as error:
+                retry = isinstance(error, httpx.NetworkError | httpx.RemoteProtocolError)
+                if not retry or time.monotonic() + pause_s > deadline:
+                    raise UnreachableError(
+                        f"no controller answers at {url} ({_cause(error)}); start one with: rota up"
+                    ) from None
+            time.sleep(pause_s)
+            pause_s = min(2 * pause_s, 0.5)
+
+    def _url(self) -> str:
+        if self._fixed_url:
+            return self._fixed_url.rstrip("/")
+        try:
+            url = json.loads(self._folder.server.read_text())["url"]
+        except FileNotFoundError:
+            raise UnreachableError(
+                f"no controller runs on {self._folder.path}; start one with: rota up"
+            ) from None
+        except (OSError, ValueError, KeyError, TypeError):
+            raise UnreachableError(
+                f"{self._folder.server} can't be read; start the controller again with: rota up"
+            ) from None
+        return str(url)
+
+    def _token(self) -> str:
+        try:
+            token = (self._fixed_token or self._folder.token.read_text()).strip()
+            if not token.isascii() or not token.isprintable():
+                raise ValueError("it is no token")
+            return token
+        except (OSError, ValueError) as error:
+            raise rota.errors.AuthError(
+                f"the token {self._folder.token} can't be read ({error}); "
+                "set ROTA_HOME to the controller's folder, or ROTA_TOKEN"
+            ) from None
+
+
+def _fields(job: JobRequest | Mapping[str, Any]) -> dict[str, Any]:
+    return job.to_fields() if isinstance(job, JobRequest) else dict(job)
+
+
+def _path(job_id: str, action: str = "") -> str:
+    path = f"/jobs/{quote(job_id, safe='')}"
+    return f"{path}/{action}" if action else path
+
+
+def _answer(response: httpx.Response) -> dict[str, Any]:
+    """The JSON of a good answer. Raises the error that a bad one stands for."""
+    try:
+        body = response.json()
+    except ValueError:
+        body = None
+    if response.is_success and isinstance(body, dict):
+        return body
+    if isinstance(body, dict) and "code" in body:
+        kind = getattr(rota.errors, str(body["code"]), ServerError)
+        if not (isinstance(kind, type) and issubclass(kind, RotaError)):
+            kind = ServerError
+        raise kind(str(body.get("detail", "")))
+    raise ServerError(
+        f"{response.url.host}:{response.url.port} answered {response.status_code} in a way that "
+        "no Rota controller does; is ROTA_SERVER right?"
+    )
+
+
+def _cause(error: Exception) -> str:
+    return " ".join(str(error).split()) or type(error).__name__

@@ -1,0 +1,268 @@
+"""The routes of the API. Errors become problems, and the guard has looked at every call before."""
+
+import getpass
+import hashlib
+import json
+import logging
+import os
+import signal
+from contextlib import suppress
+from typing import Annotated, Any
+
+from fastapi import APIRouter, FastAPI, Header, Query, Request
+from starlette.responses import JSONResponse
+from starlette.websockets import WebSocket, WebSocketDisconnect
+
+from rota import __version__
+from rota.errors import InputError, RotaError
+from rota.folder import Folder
+from rota.model.explain import explain
+from rota.model.job import JobState
+from rota.model.jobfile import JobRequest, parse_job
+from rota.server import jobs, problems
+from rota.server.auth import ensure_tokens
+from rota.server.guard import Guard
+from rota.server.logs import MAX_PIECE_BYTES, read_piece, tail_offset
+
+MAX_KEY_CHARACTERS = 200
+
+log = logging.getLogger("rota.server")
+
+
+def create_app(controller: Any, folder: Folder) -> FastAPI:
+    """The API of one controller, with the tokens of ``folder``, made if they are not there yet.
+
+    The controller is a :class:`rota.live.controller.Controller`, running in the same event loop.
+    """
+    app = FastAPI(
+        title="Rota",
+        version=__version__,
+        docs_url=None,
+        redoc_url=None,
+        redirect_slashes=False,
+    )
+    app.include_router(_job_routes(controller), prefix="/api/v1")
+    app.include_router(_reading_routes(controller), prefix="/api/v1")
+    app.include_router(_cluster_routes(controller), prefix="/api/v1")
+    app.include_router(_process_routes(controller))
+    problems.install(app)
+    app.add_middleware(Guard, tokens=ensure_tokens(folder))
+    return app
+
+
+def _job_routes(controller: Any) -> APIRouter:
+    """Those that change something."""
+    router = APIRouter()
+    user = _user()
+
+    @router.post("/jobs")
+    async def submit(
+        request: Request,
+        dry_run: bool = False,
+        idempotency_key: Annotated[str | None, Header()] = None,
+    ) -> JSONResponse:
+        """Take a job, or with dry_run say what would be taken."""
+        job = parse_job(await _json_body(request), workdir="")
+        if dry_run:
+            controller.check(job)
+            return JSONResponse({"job": job.to_fields(), "free_gpus": controller.state.idle.count})
+        row = await controller.submit(
+            job, user=user, key=_checked_key(idempotency_key), body_hash=body_hash(job)
+        )
+        return JSONResponse(jobs.summary(controller, row), 201)
+
+    @router.post("/jobs/{job_id}/suspend")
+    async def suspend(job_id: str) -> JSONResponse:
+        """Take the job off its GPUs until it is resumed."""
+        row = controller.row(job_id)
+        await controller.suspend(row)
+        return JSONResponse(jobs.summary(controller, row), 202)
+
+    @router.post("/jobs/{job_id}/resume")
+    async def resume(job_id: str) -> JSONResponse:
+        """Let the job go on when the policy gives it GPUs."""
+        row = controller.row(job_id)
+        await controller.resume(row)
+        return JSONResponse(jobs.summary(controller, row), 202)
+
+    @router.post("/jobs/{job_id}/cancel")
+    async def cancel(job_id: str) -> JSONResponse:
+        """End the job. A job that was cancelled before stays so."""
+        row = controller.row(job_id)
+        if controller.state.state[row] != JobState.CANCELLED:
+            await controller.cancel(row)
+        return JSONResponse(jobs.summary(controller, row), 202)
+
+    return router
+
+
+def _reading_routes(controller: Any) -> APIRouter:
+    """Those that tell about jobs."""
+    router = APIRouter()
+
+    @router.get("/jobs")
+    async def list_jobs(
+        state: str | None = None, all_: Annotated[bool, Query(alias="all")] = False
+    ) -> JSONResponse:
+        """Active jobs and those that ended within the hour, oldest first."""
+        wanted = jobs.parse_states(state)
+        rows = jobs.rows_of(controller.state, controller.now_s(), wanted, all_)
+        return JSONResponse({"jobs": [jobs.summary(controller, row) for row in rows]})
+
+    @router.get("/jobs/{job_id}")
+    async def show(job_id: str) -> JSONResponse:
+        """Everything about one job."""
+        return JSONResponse(jobs.detail(controller, controller.row(job_id)))
+
+    @router.get("/jobs/{job_id}/explain")
+    async def why(job_id: str) -> JSONResponse:
+        """Why the job does not run: see :func:`rota.model.explain.explain`."""
+        row = controller.row(job_id)
+        history = controller.history(row)
+        return JSONResponse(explain(controller.state, row, controller.now_s(), history))
+
+    @router.get("/jobs/{job_id}/events")
+    async def events(job_id: str) -> JSONResponse:
+        """The job's story, oldest first."""
+        return JSONResponse({"events": jobs.story(controller, controller.row(job_id))})
+
+    @router.get("/jobs/{job_id}/logs")
+    async def logs(
+        job_id: str,
+        rank: Annotated[int, Query(ge=0, le=1 << 20)] = 0,
+        attempt: Annotated[int | None, Query(ge=1, le=1 << 30)] = None,
+        offset: Annotated[int, Query(ge=0, le=1 << 60)] = 0,
+        limit: Annotated[int, Query(ge=4, le=MAX_PIECE_BYTES)] = 1 << 16,
+        tail: Annotated[int | None, Query(ge=0, le=1 << 30)] = None,
+    ) -> JSONResponse:
+        """A piece of one rank's output, from a byte offset or the last lines; see ``_piece``."""
+        row = controller.row(job_id)
+        return JSONResponse(_piece(controller, row, rank, attempt, offset, limit, tail))
+
+    return router
+
+
+def _cluster_routes(controller: Any) -> APIRouter:
+    router = APIRouter()
+
+    @router.get("/nodes")
+    async def nodes() -> JSONResponse:
+        """Every node that has ever joined."""
+        return JSONResponse({"nodes": jobs.finite(controller.nodes())})
+
+    @router.get("/policies")
+    async def policies() -> JSONResponse:
+        """The policy in force, with its settings."""
+        settings = {key: str(value) for key, value in controller.policy_settings.items()}
+        return JSONResponse({"policies": [{"name": controller.policy_name, "settings": settings}]})
+
+    @router.post("/shutdown")
+    async def shutdown() -> JSONResponse:
+        """End every job's processes, the agents, and then the controller; jobs stay queued."""
+        controller.end_jobs()
+        os.kill(os.getpid(), signal.SIGTERM)
+        return JSONResponse({"status": "ending"}, 202)
+
+    return router
+
+
+def _process_routes(controller: Any) -> APIRouter:
+    """Those that tell about the controller's process, and the one that agents call."""
+    router = APIRouter()
+
+    @router.get("/healthz")
+    async def healthz() -> JSONResponse:
+        """That the process answers; the only route without a token."""
+        return JSONResponse({"status": "ok"})
+
+    @router.get("/readyz")
+    async def readyz() -> JSONResponse:
+        """Whether jobs can run: 503 as long as no node has joined."""
+        alive = sum(node.alive for node in controller.state.nodes)
+        return JSONResponse({"ready": bool(alive), "nodes": alive}, 200 if alive else 503)
+
+    @router.get("/version")
+    async def version() -> JSONResponse:
+        """The version of the controller and of its API."""
+        return JSONResponse({"version": __version__, "api": "v1"})
+
+    @router.websocket("/agent/v1")
+    async def agent(websocket: WebSocket) -> None:
+        """An agent's connection: accepted here, then the controller's until it ends."""
+        await websocket.accept()
+        try:
+            await controller.serve_agent(websocket)
+        except WebSocketDisconnect:
+            pass
+        except RotaError as error:
+            log.warning("an agent's connection was closed: %s", error)
+            with suppress(RuntimeError):  # it may be gone already
+                await websocket.close(1008)
+
+    return router
+
+
+def body_hash(job: JobRequest) -> str:
+    """The same for the same job, however its fields were written."""
+    text = json.dumps(job.to_fields(), sort_keys=True, separators=(",", ":"))
+    return hashlib.sha256(text.encode()).hexdigest()
+
+
+def _piece(
+    controller: Any,
+    row: int,
+    rank: int,
+    attempt: int | None,
+    offset: int,
+    limit: int,
+    tail: int | None,
+) -> dict[str, Any]:
+    """A piece of the log. ``complete`` says that nothing will ever follow ``next_offset``.
+
+    Without ``attempt`` it is the latest one's; ``attempt`` 0 in the answer: none has started.
+    """
+    state = controller.state
+    latest = state.attempt[row]
+    number = attempt or latest
+    job_ended = JobState(state.state[row]).is_final
+    over = job_ended or number < latest
+    answer = {"attempt": number, "rank": rank, "state": JobState(state.state[row]).name}
+    path = controller.log_path(row, number, rank) if number else None
+    if path is None:
+        nothing = {"text": "", "offset": offset, "next_offset": offset}
+        return answer | nothing | {"complete": over, "job_ended": job_ended}
+    start = offset if tail is None else tail_offset(path, tail)
+    piece = read_piece(path, start, limit, ended=over)
+    return answer | {
+        "text": piece.text,
+        "offset": piece.offset,
+        "next_offset": piece.next_offset,
+        "complete": over and piece.at_end,
+        "job_ended": job_ended,
+    }
+
+
+async def _json_body(request: Request) -> Any:
+    try:
+        return json.loads(await request.body())
+    except (ValueError, RecursionError) as error:
+        raise InputError(f"the body is not JSON: {error}") from None
+
+
+def _checked_key(key: str | None) -> str | None:
+    if key is None:
+        return None
+    if not 1 <= len(key) <= MAX_KEY_CHARACTERS or not key.isascii() or not key.isprintable():
+        raise InputError(
+            f"Idempotency-Key: {key!r:.80} can't be used; "
+            f"send 1 to {MAX_KEY_CHARACTERS} printable ASCII characters"
+        )
+    return key
+
+
+def _user() -> str:
+    """Whose jobs these are: until there are accounts, the owner of the controller's process."""
+    try:
+        return getpass.getuser()
+    except (KeyError, OSError):
+        return "unknown"

@@ -1,0 +1,118 @@
+"""What the API says about a job: JSON-able dicts made from the controller's state.
+
+Times are seconds since the epoch, durations seconds; what is not known is None.
+"""
+
+import math
+from collections.abc import Iterable
+from difflib import get_close_matches
+from typing import Any
+
+from rota.errors import InputError
+from rota.model.job import JobState
+from rota.model.reason import Reason
+
+RECENT_S = 3600.0  # for how long an ended job is still listed
+
+
+def rows_of(state: Any, now_s: float, wanted: set[JobState] | None, everything: bool) -> list[int]:
+    """The rows to list, oldest first: those in a wanted state, else active and just ended ones."""
+    rows: Iterable[int] = range(len(state.spec))
+    if wanted is not None:
+        return [row for row in rows if state.state[row] in wanted]
+    if everything:
+        return list(rows)
+    return [
+        row
+        for row in rows
+        if not JobState(state.state[row]).is_final or state.finish_s[row] > now_s - RECENT_S
+    ]
+
+
+def parse_states(text: str | None) -> set[JobState] | None:
+    """The states that a comma-separated list names; None for none. Raises InputError."""
+    if not text:
+        return None
+    states = set()
+    names = [state.name for state in JobState]
+    for word in text.upper().split(","):
+        if word.strip() not in names:
+            close = get_close_matches(word, names, n=1)
+            hint = f"did you mean {close[0]}?" if close else f"known: {', '.join(names)}"
+            raise InputError(f"state: there is no {word!r:.80}; {hint}")
+        states.add(JobState[word.strip()])
+    return states
+
+
+def summary(controller: Any, row: int) -> dict[str, Any]:
+    """One line of ``rota ps``."""
+    now_s = controller.now_s()
+    job = controller.state.job(row, now_s)
+    progress = finite(controller.progress(row))
+    share = controller.device_share(row)
+    ended_s = job.finish_s if job.finish_s is not None else now_s
+    return {
+        "id": job.spec.job_id,
+        "name": job.spec.name,
+        "user": job.spec.user,
+        "state": job.state.name,
+        "reason": Reason(job.reason).name,
+        "priority": job.spec.priority,
+        "num_gpus": job.spec.num_gpus,
+        "gpus": [{"node": node, "gpus": list(gpus)} for node, gpus in job.gpus],
+        "share": share,
+        "submit_s": job.spec.submit_s,
+        "age_s": max(0.0, ended_s - job.spec.submit_s),
+        "run_s": job.service_s,
+        "first_start_s": job.first_start_s,
+        "finish_s": job.finish_s,
+        "attempt": job.attempt,
+        "exit_code": job.exit_code,
+        "message": job.message,
+        "progress": progress,
+        "eta_s": None if job.state.is_final else _eta_s(progress, share),
+    }
+
+
+def detail(controller: Any, row: int) -> dict[str, Any]:
+    """Everything about one job. Of its environment only the names: values may be secrets."""
+    job = controller.state.job(row, controller.now_s())
+    program = job.spec.program
+    return summary(controller, row) | {
+        "suspension": job.suspension.name,
+        "preemptions": job.preemptions,
+        "migrations": job.migrations,
+        "overhead_s": job.overhead_s,
+        "time_limit_s": job.spec.time_limit_s,
+        "run": program.run if program else None,
+        "workdir": program.workdir if program else None,
+        "env": [name for name, _ in program.env] if program else [],
+        "processes": program.processes if program else None,
+        "story": story(controller, row),
+    }
+
+
+def story(controller: Any, row: int) -> list[dict[str, Any]]:
+    """What has happened to the job, oldest first."""
+    return [{"at_s": at_s, "line": line} for at_s, line in controller.state.story(row)]
+
+
+def finite(value: Any) -> Any:
+    """``value`` with None for what JSON has no number for: a loss may well be NaN."""
+    if isinstance(value, float) and not math.isfinite(value):
+        return None
+    if isinstance(value, dict):
+        return {str(key): finite(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [finite(item) for item in value]
+    return value
+
+
+def _eta_s(progress: dict[str, Any], share: float) -> list[float] | None:
+    """Seconds to go: if it runs alone from now on, and if it keeps the share that it has had."""
+    numbers = [progress.get(name) for name in ("step", "total", "step_time_s")]
+    if not all(isinstance(number, int | float) for number in numbers):
+        return None
+    step, total, step_time_s = numbers
+    left_s = max(0.0, (total - step) * step_time_s)  # type: ignore[operator]
+    return [left_s, left_s / min(1.0, share)] if share > 0.001 else None

@@ -1,0 +1,172 @@
+"""The controller's process: bind, start, say where it listens, and go in good order."""
+
+import asyncio
+import contextlib
+import ipaddress
+import json
+import os
+import secrets
+import signal
+import socket
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import uvicorn
+
+from rota.errors import InputError
+from rota.folder import Folder
+from rota.server.app import create_app
+from rota.server.guard import MAX_BODY_BYTES
+
+GRACE_S = 5  # for calls that are being answered when the end comes
+
+
+def run(
+    controller: Any,
+    folder: Folder,
+    host: str = "127.0.0.1",
+    port: int = 0,
+    *,
+    on_listen: Callable[[str], None] | None = None,
+) -> None:
+    """Serve the controller until SIGTERM or SIGINT, in an event loop of its own; see serve()."""
+    asyncio.run(serve(controller, folder, host, port, on_listen=on_listen, before_stop=before_stop))
+
+
+async def serve(
+    controller: Any,
+    folder: Folder,
+    host: str = "127.0.0.1",
+    port: int = 0,
+    *,
+    on_listen: Callable[[str], None] | None = None,
+) -> None:
+    """Start the controller and serve its API until SIGTERM or SIGINT.
+
+    The order: bind (port 0 takes a free one), ``controller.start()``, listen, write
+    ``server.json``, call ``on_listen(url)``. At the end: ``server.json`` goes, no call is taken
+    any more, ``controller.stop()`` (agents can still hear), then connections are closed. Raises
+    InputError for an address that is not loopback or is taken; what the controller's start and
+    stop raise comes through.
+    """
+    sock = _bind(host, port)
+    with contextlib.closing(sock):
+        url = _url(sock)
+        app = create_app(controller, folder)
+        server = _Server(_config(app), controller, folder, url, on_listen)
+        try:
+            await controller.start()
+            await server.serve(sockets=[sock])
+        finally:
+            server.withdraw()
+            await server.stop_controller()
+
+
+class _Server(uvicorn.Server):
+    """uvicorn's server, which says where it is and takes the controller down in order."""
+
+    def __init__(
+        self,
+        config: uvicorn.Config,
+        controller: Any,
+        folder: Folder,
+        url: str,
+        on_listen: Callable[[str], None] | None,
+    ) -> None:
+        super().__init__(config)
+        self._controller = controller
+        self._folder = folder
+        self._url = url
+        self._on_listen = on_listen
+        self._stopped = False
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        """Listen, then tell."""
+        await super().startup(sockets)
+        self._announce()
+        if self._on_listen:
+            self._on_listen(self._url)
+
+    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        """Take no more calls, stop the controller while agents can still hear it, close."""
+        self.withdraw()
+        for listener in self.servers:
+            listener.close()
+        await self.stop_controller()
+        await super().shutdown(sockets)
+
+    async def stop_controller(self) -> None:
+        """Stop it, once."""
+        if not self._stopped:
+            self._stopped = True
+            await self._controller.stop()
+
+    @contextlib.contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        """Take SIGTERM and SIGINT as the wish to end; uvicorn's own would die of them at last."""
+        loop = asyncio.get_running_loop()
+        taken = []
+        for number in (signal.SIGTERM, signal.SIGINT):
+            with contextlib.suppress(ValueError, RuntimeError):  # not in the main thread
+                loop.add_signal_handler(number, self.handle_exit, number, None)
+                taken.append(number)
+        try:
+            yield
+        finally:
+            for number in taken:
+                loop.remove_signal_handler(number)
+
+    def _announce(self) -> None:
+        target = self._folder.server
+        draft = target.with_name(f"{target.name}.{secrets.token_hex(8)}")
+        try:
+            descriptor = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+            with os.fdopen(descriptor, "w") as file:
+                json.dump({"url": self._url, "pid": os.getpid()}, file)
+            draft.replace(target)
+        finally:
+            draft.unlink(missing_ok=True)
+
+    def withdraw(self) -> None:
+        """Remove server.json, if it is ours."""
+        with contextlib.suppress(OSError, ValueError, AttributeError):
+            if json.loads(self._folder.server.read_text()).get("url") == self._url:
+                self._folder.server.unlink()
+
+
+def _config(app: Any) -> uvicorn.Config:
+    return uvicorn.Config(
+        app,
+        access_log=False,
+        log_config=None,
+        lifespan="off",
+        proxy_headers=False,
+        server_header=False,
+        ws_max_size=4 * MAX_BODY_BYTES,
+        timeout_graceful_shutdown=GRACE_S,
+    )
+
+
+def _bind(host: str, port: int) -> socket.socket:
+    address = "127.0.0.1" if host == "localhost" else host
+    try:
+        parsed = ipaddress.ip_address(address)
+    except ValueError:
+        parsed = None
+    if parsed is None or not parsed.is_loopback:
+        raise InputError(
+            f"host: {host!r} is not a loopback address; use 127.0.0.1, and reach it from elsewhere "
+            "through ssh -L"
+        )
+    family = socket.AF_INET6 if parsed.version == 6 else socket.AF_INET
+    try:
+        return socket.create_server((address, port), family=family)
+    except (OSError, OverflowError) as error:
+        raise InputError(
+            f"port: {port} can't be used: {error}; leave it out to take a free one"
+        ) from None
+
+
+def _url(sock: socket.socket) -> str:
+    host, port = sock.getsockname()[:2]
+    return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"

@@ -1,0 +1,78 @@
+import pytest
+
+from rota.policy.registry import create
+from rota.report.metrics import mean
+from rota.sim.machine import FREE, Costs
+from rota.testing.builders import job, simulation
+
+DAY = 86400.0
+SWITCH = Costs(suspend_s=0.125, resume_s=0.125, migrate_s=0.0, cold_start_s=0.25)
+
+
+def service_at(until_s, jobs, cluster="1x4", costs=FREE, **settings):
+    """Each job's run time up to a time."""
+    sim = simulation(jobs, create("gandiva", settings), cluster, costs)
+    times = lambda: [t for t in (sim.engine.next_time_s(), sim.state.wake_at_s) if t is not None]
+    while times() and min(times()) <= until_s:
+        sim.step()
+    return [sim.state.service(row, until_s) for row in range(len(sim.state.spec))]
+
+
+def test_six_jobs_on_four_gpus_have_two_thirds_of_one_each():
+    jobs = [job(i, lasts=DAY) for i in range(6)]
+    after_18_min = service_at(1080.0, jobs, costs=SWITCH)
+    assert after_18_min == pytest.approx([720.0] * 6, abs=60.0)
+    assert after_18_min == pytest.approx([720.0] * 6, rel=0.01)
+    assert sum(after_18_min) / 1080.0 >= 0.98 * 4
+
+
+def test_jobs_that_fit_together_are_never_interrupted():
+    sim = simulation([job(i, lasts=500) for i in range(4)], create("gandiva"), "1x4")
+    state = sim.run().state
+    assert sum(state.preemptions) == 0
+    assert list(state.finish_s) == [500.0] * 4
+
+
+def test_turns_are_in_proportion_to_priority():
+    jobs = [job(0, lasts=DAY, priority=75), job(1, lasts=DAY, priority=25)]
+    first, second = service_at(60.0 * 400, jobs, "1x1")
+    assert first / second == pytest.approx(3.0, rel=0.02)
+
+
+def test_gangs_take_turns_whole():
+    jobs = [job("wide", 4, lasts=DAY), *(job(f"x{i}", lasts=DAY) for i in range(4))]
+    wide, *narrow = service_at(60.0 * 100, jobs)
+    assert wide == pytest.approx(3000.0, rel=0.03)
+    assert narrow == pytest.approx([3000.0] * 4, rel=0.03)
+
+
+def test_a_newcomer_neither_shuts_the_others_out_nor_waits_for_their_history():
+    jobs = [*(job(i, lasts=DAY) for i in range(4)), job(9, at=7200.0, lasts=DAY)]
+    before = service_at(7200.0, jobs)
+    after = service_at(7200.0 + 60 * 100, jobs)
+    assert before[:4] == [7200.0] * 4
+    gained = [late - early for late, early in zip(after, [*before[:4], 0.0], strict=True)]
+    assert gained == pytest.approx([4800.0] * 5, rel=0.03)
+
+
+def test_gpus_that_become_free_within_a_round_are_used_at_once():
+    jobs = [job(0, lasts=10), *(job(i, lasts=DAY) for i in range(1, 5))]
+    sim = simulation(jobs, create("gandiva"), "1x4")
+    while sim.engine.now_s < 10.0:
+        sim.step()
+    assert sim.state.first_start_s[4] == 10.0
+
+
+def test_the_quantum_is_a_setting():
+    jobs = [job(0, lasts=DAY), job(1, lasts=DAY)]
+    assert service_at(45.0, jobs, "1x1", quantum_s="15") == [30.0, 15.0]
+
+
+def test_slicing_brings_first_results_far_earlier_than_running_to_completion():
+    def average_first_start(policy):
+        jobs = [job(i, lasts=8 * 3600.0) for i in range(8)]
+        state = simulation(jobs, create(policy), "1x4", SWITCH).run().state
+        return mean(state.first_start_s)
+
+    assert average_first_start("gandiva") <= 60.0
+    assert average_first_start("fifo") >= 4 * 3600.0

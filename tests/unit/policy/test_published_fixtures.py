@@ -1,0 +1,54 @@
+"""Figures that two independent implementations agree on (specs/tiresias.md 2.3 and 2.6)."""
+
+import pytest
+
+from rota.policy.registry import create
+from rota.report.metrics import summarise
+from rota.sim.machine import FREE
+from rota.testing.builders import run, toy_trio, twenty_jobs
+
+KEYS = ("avg_jct_s", "median_jct_s", "p95_jct_s", "makespan_s", "avg_queue_s", "preemptions")
+LAS = {"promote_knob": "0"}
+
+
+def figures(name, settings, costs=FREE):
+    state, decisions = run(twenty_jobs(), create(name, settings), "1x8", costs)
+    state.validate()
+    summary = summarise(state, decisions=decisions, policy=name)
+    return tuple(summary[key] for key in KEYS)
+
+
+@pytest.mark.parametrize(
+    ("name", "settings", "expected"),
+    [
+        ("fifo", {}, (2082.0, 2055, 3630, 4350, 1668.0, 0)),
+        ("fifo-backfill", {}, (1074.0, 660, 2850, 3660, 660.0, 0)),
+        ("srtf", {}, (1033.5, 690, 2670, 3900, 619.5, 13)),
+        ("tiresias", LAS | {"thresholds": "600"}, (1254.0, 1080, 2925, 3660, 840.0, 13)),
+        ("tiresias", LAS | {"thresholds": "600,1800"}, (1302.0, 1080, 3120, 3660, 888.0, 18)),
+    ],
+    ids=["fifo", "fifo with backfill", "srtf", "2d-las at 600", "2d-las at 600 and 1800"],
+)
+def test_twenty_jobs_on_eight_gpus(name, settings, expected):
+    assert figures(name, settings) == pytest.approx(expected, abs=1e-6)
+
+
+@pytest.mark.parametrize("within", ["entry", "first-start"])
+def test_twenty_jobs_with_a_minute_charged_at_each_resume(within):
+    # Queueing excludes the charges: 15 preemptions x 60 s / 20 jobs = 45 s less than the 994.5 s
+    # of an implementation that counts them in.
+    expected = (1408.5, 1455, 3345, 4140, 949.5, 15)
+    settings = LAS | {"thresholds": "600", "within": within}
+    assert figures("tiresias", settings, FREE._replace(resume_s=60.0)) == pytest.approx(expected)
+
+
+def test_the_toy_trio_under_shortest_remaining_time():
+    state, _ = run(toy_trio(), create("srtf"), "1x2")
+    assert list(state.finish_s) == [2.0, 16.0, 8.0]
+
+
+def test_thresholds_that_no_job_reaches_make_tiresias_fifo_with_backfill():
+    settings = {"thresholds": "1000000"}
+    tiresias, _ = run(twenty_jobs(), create("tiresias", settings), "1x8")
+    backfill, _ = run(twenty_jobs(), create("fifo-backfill"), "1x8")
+    assert tiresias.finish_s == backfill.finish_s

@@ -1,0 +1,60 @@
+from importlib.metadata import EntryPoint
+
+import pytest
+
+from rota.errors import PolicySettingError
+from rota.policy import registry
+from rota.policy.registry import BUILT_IN, create, names, settings
+
+
+def test_every_built_in_policy_can_be_made_by_name_and_knows_it():
+    for name in BUILT_IN:
+        assert create(name).name == name
+        assert name in names()
+
+
+def test_only_shortest_remaining_is_an_oracle():
+    oracles = {name for name in BUILT_IN if getattr(create(name), "needs_duration", False)}
+    assert oracles == {"srtf"}
+
+
+def test_the_identity_names_all_settings_so_that_memory_is_not_mixed_up():
+    assert create("tiresias").identity == create("tiresias", {"thresholds": "3600"}).identity
+    assert create("tiresias").identity != create("tiresias", {"thresholds": "600"}).identity
+    assert create("fifo").identity != create("fifo-backfill").identity
+
+
+def test_tiresias_has_the_published_defaults():
+    defaults = {key: setting.default for key, setting in settings("tiresias").items()}
+    assert defaults == {"thresholds": (3600.0,), "promote_knob": 8.0, "within": "entry"}
+
+
+@pytest.mark.parametrize(
+    ("name", "given", "says"),
+    [
+        ("tiresia", {}, "did you mean 'tiresias'"),
+        ("", {}, "known: fifo"),
+        ("fifo", {"quantum_s": "1"}, "takes: none"),
+        ("gandiva", {"quantum": "1"}, "did you mean 'quantum_s'"),
+        ("gandiva", {"quantum_s": "0"}, "quantum_s='0'"),
+        ("gandiva", {"quantum_s": "nan"}, "above zero"),
+        ("gandiva", {"quantum_s": "inf"}, "above zero"),
+        ("gandiva", {"quantum_s": "a minute"}, "can't be used"),
+        ("tiresias", {"thresholds": "600,600"}, "must rise"),
+        ("tiresias", {"thresholds": "0"}, "above zero"),
+        ("tiresias", {"thresholds": "nan"}, "above zero"),
+        ("tiresias", {"thresholds": "600;1800"}, "can't be used"),
+        ("tiresias", {"promote_knob": "-1"}, "zero or a number above"),
+        ("tiresias", {"within": "arrival"}, "entry or first-start"),
+    ],
+)
+def test_a_wrong_name_or_setting_is_refused_with_the_fix(name, given, says):
+    with pytest.raises(PolicySettingError, match=says):
+        create(name, given)
+
+
+def test_an_installed_package_can_bring_a_policy(monkeypatch):
+    point = EntryPoint("theirs", "rota.policy.fifo:Fifo", registry.ENTRY_POINT_GROUP)
+    monkeypatch.setattr("importlib.metadata.entry_points", lambda group: [point])
+    assert "theirs" in names()
+    assert type(create("theirs")).__name__ == "Fifo"

@@ -1,0 +1,114 @@
+import gzip
+
+import pytest
+
+from rota.errors import TraceError
+from rota.workload.readers.csv import read_trace
+
+OURS = "job_id,submit_s,duration_s,num_gpus"
+
+
+@pytest.fixture
+def write(tmp_path):
+    def write(text, name="jobs.csv"):
+        path = tmp_path / name
+        path.write_bytes(text if isinstance(text, bytes) else text.encode())
+        return path
+
+    return write
+
+
+def test_our_columns_may_stand_in_any_order_with_others_between(write):
+    path = write(
+        "num_gpus,job_id,note,duration_s,submit_s,priority,user,vc,model\n"
+        '2,a,"x, y",90.5,10,75,ann,v1,resnet\n'
+    )
+    (spec,) = read_trace(path)
+    assert (spec.job_id, spec.num_gpus, spec.submit_s, spec.duration_s) == ("a", 2, 10.0, 90.5)
+    assert (spec.priority, spec.user, spec.vc, spec.model) == (75, "ann", "v1", "resnet")
+
+
+def test_the_columns_of_the_tiresias_simulator_are_told_by_the_header(write):
+    path = write(
+        "job_id,num_gpu,submit_time,iterations,model_name,duration,interval\n"
+        "7,4,30,100,vgg16,120,2\n"
+    )
+    (spec,) = read_trace(path)
+    assert (spec.job_id, spec.num_gpus, spec.submit_s, spec.duration_s) == ("7", 4, 30.0, 120.0)
+    assert spec.model == "vgg16"
+
+
+@pytest.mark.parametrize("format", ["auto", "rota"])
+def test_a_gzipped_trace_reads_as_a_plain_one(write, format):
+    text = f"{OURS}\na,0,60,1\nb,5,60,2\n"
+    plain, packed = write(text), write(gzip.compress(text.encode()), "jobs.csv.gz")
+    assert list(read_trace(packed, format)) == list(read_trace(plain, format))
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        f"\ufeff{OURS}\na,0,60,1\n",
+        f"{OURS}\r\na,0,60,1\r\n",
+        f"{OURS}\n\na,0,60,1\n\n",
+        " job_id , submit_s,duration_s,num_gpus\n a ,0,60, 1\n",
+        f"{OURS}\na,0,60,1.0\n",
+        f"{OURS}\na,0,6e1,1",
+    ],
+    ids=["byte order mark", "DOS line ends", "blank lines", "spaces", "1.0 GPUs", "no last newline"],
+)
+def test_harmless_differences_are_read_over(write, text):
+    (spec,) = read_trace(write(text))
+    assert (spec.job_id, spec.submit_s, spec.duration_s, spec.num_gpus) == ("a", 0.0, 60.0, 1)
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        pytest.param("", "is empty", id="an empty file"),
+        pytest.param(f"{OURS}\n", "no job", id="no job"),
+        pytest.param("job_id,submit_s,num_gpus\na,0,1\n", "'duration_s' is missing", id="no column"),
+        pytest.param(
+            "job_id,submit_s,duration,num_gpus\na,0,1,1\n",
+            "'duration_s' is missing.*'duration'",
+            id="a column of nearly that name",
+        ),
+        pytest.param("x\n1\n", "is missing", id="another table"),
+        pytest.param(f"{OURS},job_id\na,0,60,1,a\n", "'job_id' stands there twice", id="two columns"),
+        pytest.param(f"{OURS}\na,0,-1,1\n", "line 2: duration_s is '-1'", id="negative duration"),
+        pytest.param(f"{OURS}\na,-0.5,1,1\n", "line 2: submit_s is '-0.5'", id="negative arrival"),
+        pytest.param(f"{OURS}\na,0,nan,1\n", "line 2: duration_s is 'nan'", id="not a number"),
+        pytest.param(f"{OURS}\na,inf,1,1\n", "line 2: submit_s is 'inf'", id="endless"),
+        pytest.param(f"{OURS}\na,0,,1\n", "line 2: duration_s is ''", id="an empty field"),
+        pytest.param(f"{OURS}\na,0,60,0\n", "line 2: num_gpus is '0'", id="no GPUs"),
+        pytest.param(f"{OURS}\na,0,60,1.5\n", "line 2: num_gpus is '1.5'", id="half a GPU more"),
+        pytest.param(f"{OURS}\na,0,60,9999999\n", "line 2: num_gpus", id="too many GPUs"),
+        pytest.param(f"{OURS}\n,0,60,1\n", "line 2: job_id is ''", id="no id"),
+        pytest.param(
+            f"{OURS}\na,0,60,1\nb,0,60,1\na,9,60,1\n", "line 4: job_id is 'a'; line 2", id="id twice"
+        ),
+        pytest.param(f"{OURS}\na,0,60\n", "line 2: 3 fields", id="too few fields"),
+        pytest.param(f"{OURS}\na,0,60,1,1\n", "line 2: 5 fields", id="too many fields"),
+        pytest.param(f"{OURS},priority\na,0,60,1,0\n", "line 2: priority", id="priority of 0"),
+        pytest.param(f'{OURS}\n"a,0,60,1\n', "not CSV", id="an open quotation"),
+        pytest.param(b"\xff\xfe" + OURS.encode(), "not UTF-8", id="another encoding"),
+        pytest.param(gzip.compress(OURS.encode())[:-9], "cut off or damaged", id="half a gzip file"),
+        pytest.param(b"\x1f\x8bnot gzip", "cut off or damaged", id="no gzip file"),
+    ],
+)
+def test_a_malformed_trace_is_refused_with_line_and_column(write, text, says):
+    with pytest.raises(TraceError, match=says) as refusal:
+        read_trace(write(text))
+    assert "\n" not in str(refusal.value)
+    assert "jobs.csv" in str(refusal.value)
+
+
+@pytest.mark.parametrize("name", ["nothing.csv", "."], ids=["absent", "a folder"])
+def test_a_trace_that_cannot_be_opened_is_refused_with_its_path(tmp_path, name):
+    with pytest.raises(TraceError, match="check the path"):
+        read_trace(tmp_path / name)
+
+
+def test_a_named_format_is_held_to_its_columns(write):
+    with pytest.raises(TraceError, match="'num_gpu' is missing"):
+        read_trace(write(f"{OURS}\na,0,60,1\n"), "tiresias")
