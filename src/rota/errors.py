@@ -1,22 +1,22 @@
 """Every exception that Rota raises on purpose.
 
-    RotaError
-    ├── InputError              something the user wrote; names the field, the value and the fix
-    │   ├── TraceError          a job trace
-    │   ├── JobFileError        a job file or a submission
-    │   ├── ClusterSpecError    a cluster description such as ``15x4``
-    │   ├── PolicySettingError  an unknown policy, an unknown or malformed setting
-    │   └── NeverFitsError      a job that asks for more than the cluster will ever have
-    ├── DataMissingError        data that an experiment needs is not there
-    ├── TransitionError         an event that a job's state does not allow; carries the job's story
-    ├── PlanError               a plan that breaks the policy contract
-    ├── SimulationError         a simulation that lost a job or cannot go on
-    ├── StoreError              the event log can't be read or written
-    ├── AgentError              a node agent can't do what it was asked
-    └── ServerError             the controller's answer to a client call
-        ├── UnreachableError    no controller answers
-        ├── AuthError           the token is missing, wrong or of the wrong kind
-        └── NotFoundError       no such job
+RotaError
+├── InputError              something the user wrote; names the field, the value and the fix
+│   ├── TraceError          a job trace
+│   ├── JobFileError        a job file or a submission
+│   ├── ClusterSpecError    a cluster description such as ``15x4``
+│   ├── PolicySettingError  an unknown policy, an unknown or malformed setting
+│   └── NeverFitsError      a job that asks for more than the cluster will ever have
+├── DataMissingError        data that an experiment needs is not there
+├── TransitionError         an event that a job's state does not allow; carries the job's story
+├── PlanError               a plan that breaks the policy contract
+├── SimulationError         a simulation that lost a job or cannot go on
+├── StoreError              the event log can't be read or written
+├── AgentError              a node agent can't do what it was asked
+└── ServerError             the controller's answer to a client call
+    ├── UnreachableError    no controller answers
+    ├── AuthError           the token is missing, wrong or of the wrong kind
+    └── NotFoundError       no such job
 """
 
 

@@ -74,7 +74,11 @@ class LazyGroup(click.Group):
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
         """The command that the first argument names. UsageError with the closest one."""
-        if args and not args[0].startswith("-") and args[0] not in (names := self.list_commands(ctx)):
+        if (
+            args
+            and not args[0].startswith("-")
+            and args[0] not in (names := self.list_commands(ctx))
+        ):
             close = get_close_matches(args[0], names, n=1)
             hint = f" (did you mean {close[0]!r}?)" if close else ""
             raise click.UsageError(f"there is no command {args[0]!r}{hint}", ctx)
@@ -85,7 +89,9 @@ class LazyGroup(click.Group):
         width = max(map(len, self.list_commands(ctx)))
         for title, section in COMMANDS.items():
             with formatter.section(title):
-                formatter.write_dl([(name.ljust(width), entry.help) for name, entry in section.items()])
+                formatter.write_dl(
+                    [(name.ljust(width), entry.help) for name, entry in section.items()]
+                )
 
 
 @click.group(

@@ -236,7 +236,9 @@ def as_json_text(value: Any) -> str:
 def describe(summary: dict[str, Any]) -> str:
     """One run's figures, one a line."""
     rows = [
-        (label, text) for label, text in zip(HEADER, cells(summary), strict=True) if label != "policy"
+        (label, text)
+        for label, text in zip(HEADER, cells(summary), strict=True)
+        if label != "policy"
     ]
     width = max(len(label) for label, _ in rows)
     title = f"{label_of(summary)} on {summary['cluster']}, {summary['trace']}"

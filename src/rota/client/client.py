@@ -203,7 +203,7 @@ class Client:
         self._met = False
         while True:
             try:
-                self._call("GET", "/version", patience_s=0.0)
+                self._call("GET", "/policies", patience_s=0.0)
             except UnreachableError:
                 return
             time.sleep(POLL_S)

@@ -42,7 +42,9 @@ class Run(NamedTuple):
 
 
 @contextlib.contextmanager
-def private_cluster(home: Path, policy: str, settings: dict[str, str], gpus: int) -> Iterator[Client]:
+def private_cluster(
+    home: Path, policy: str, settings: dict[str, str], gpus: int
+) -> Iterator[Client]:
     """``rota up`` on a folder of its own. Leaves no process behind, whatever happens inside."""
     folder = Folder(home)
     command = [sys.executable, "-m", "rota.cli.main", "up", "--home", str(home)]

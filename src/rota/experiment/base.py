@@ -83,7 +83,9 @@ def load(name: str) -> Experiment:
     if name not in names():
         close = get_close_matches(name, names(), n=1)
         hint = f" (did you mean {close[0]!r}?)" if close else ""
-        raise InputError(f"there is no experiment {name!r}{hint}; `rota experiment list` lists them")
+        raise InputError(
+            f"there is no experiment {name!r}{hint}; `rota experiment list` lists them"
+        )
     return cast(Experiment, import_module(f"rota.experiment.{name.replace('-', '_')}"))
 
 

@@ -88,7 +88,7 @@ class Agent:
         if not task.cancelled() and task.exception() is not None:
             log.error("a task of the agent failed", exc_info=task.exception())
 
-    # -- workers -------------------------------------------------------------------------------------
+    # -- workers -------------------------------------------------------------------------------
 
     def _adopt_all(self) -> None:
         for file in sorted(self.folder.node(self.node).glob("jobs/*/*/attempt.json")):
@@ -125,7 +125,7 @@ class Agent:
                 attempt.left(rank, writer)
             writer.close()
 
-    # -- the controller ------------------------------------------------------------------------------
+    # -- the controller ------------------------------------------------------------------------
 
     async def _talk_to_controller(self) -> None:
         while not self._ending.is_set():
@@ -195,7 +195,7 @@ class Agent:
                     self._notify(attempt.report())
             told = {key: value for key, value in told.items() if key in self.attempts}
 
-    # -- obeying -------------------------------------------------------------------------------------
+    # -- obeying -------------------------------------------------------------------------------
 
     def _obey(self, message: Message) -> None:
         kind = message["type"]

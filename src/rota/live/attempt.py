@@ -69,7 +69,7 @@ class Attempt:
         self._timers: list[asyncio.TimerHandle] = []
         self._metrics = folder / "metrics.jsonl"
 
-    # -- starting and adopting -------------------------------------------------------------------
+    # -- starting and adopting -----------------------------------------------------------------
 
     def save(self) -> None:
         """Write the record down before acting on it."""
@@ -140,7 +140,7 @@ class Attempt:
     def _watch(self, rank: Rank) -> None:
         asyncio.get_running_loop().add_reader(rank.pidfd, self._shim_ended, rank)
 
-    # -- the end -----------------------------------------------------------------------------------
+    # -- the end -------------------------------------------------------------------------------
 
     def _shim_ended(self, rank: Rank) -> None:
         asyncio.get_running_loop().remove_reader(rank.pidfd)
@@ -199,7 +199,7 @@ class Attempt:
             elif rank.alive:
                 os.kill(rank.shim, signal.SIGKILL)
 
-    # -- pausing -------------------------------------------------------------------------------------
+    # -- pausing -------------------------------------------------------------------------------
 
     @property
     def cooperates(self) -> bool:
@@ -306,7 +306,7 @@ class Attempt:
         message = {"type": "done", "command_id": self._command_id, "at_s": time.time()}
         self._notify(message | fields)
 
-    # -- what the workers say --------------------------------------------------------------------------
+    # -- what the workers say ------------------------------------------------------------------
 
     def joined(self, index: int, writer: asyncio.StreamWriter, hello: Message) -> None:
         """A rank opened a session, or found this agent after losing another."""
@@ -375,7 +375,7 @@ class Attempt:
         with open(self._metrics, "a") as file:
             file.write(json.dumps(self.progress) + "\n")
 
-    # -- shared ----------------------------------------------------------------------------------------
+    # -- shared --------------------------------------------------------------------------------
 
     def observed(self) -> Message:
         """What the controller should know of this attempt after a gap."""

@@ -8,8 +8,6 @@ import asyncio
 import contextlib
 import json
 import logging
-import os
-import signal
 from typing import Any, Protocol
 
 from rota.errors import AgentError, JobFileError, NeverFitsError, NotFoundError, RotaError
@@ -76,6 +74,7 @@ class Controller:
     ) -> None:
         self.state = ClusterState()
         self.failed = False
+        self.stopped = asyncio.Event()  # set when the controller can't go on
         self.policy_name = policy_name
         self.policy_settings = {
             key: getattr(policy, key) for key in getattr(policy, "SETTINGS", {})
@@ -104,7 +103,7 @@ class Controller:
         self.state.epoch = store.next_epoch()
         self.state.decision_needed = True
 
-    # -- life ----------------------------------------------------------------------------------------
+    # -- life ----------------------------------------------------------------------------------
 
     async def start(self) -> None:
         """Begin to decide, and have the node's agent started if none is there."""
@@ -141,9 +140,11 @@ class Controller:
                     await asyncio.wait_for(self._kick.wait(), self._sleep_s())
         except RotaError:
             # What is in memory and what is on disk may differ now: only a restart is safe.
-            log.critical("the controller stops; jobs go on, and a restart takes over", exc_info=True)
+            log.critical(
+                "the controller stops; jobs go on, and a restart takes over", exc_info=True
+            )
             self.failed = True
-            os.kill(os.getpid(), signal.SIGTERM)
+            self.stopped.set()
 
     def _sleep_s(self) -> float | None:
         state, times = self.state, list(self.state.backoff.values())
@@ -204,7 +205,7 @@ class Controller:
                 limits.append((row, since_s + limit_s - state.service_s[row]))
         return limits
 
-    # -- events --------------------------------------------------------------------------------------
+    # -- events --------------------------------------------------------------------------------
 
     def _note(self, event: Event) -> None:
         """Apply an event; it is written down at the end of the turn."""
@@ -231,7 +232,7 @@ class Controller:
         elif isinstance(event, SuspendRequested):
             self._history.setdefault(event.row, []).append((event.at_s, Reason.HELD_BY_USER))
 
-    # -- what users ask ------------------------------------------------------------------------------
+    # -- what users ask ------------------------------------------------------------------------
 
     def now_s(self) -> float:
         """The cluster's time: seconds since the epoch."""
@@ -312,7 +313,7 @@ class Controller:
         self._apply(event)
         self._kick.set()
 
-    # -- questions -----------------------------------------------------------------------------------
+    # -- questions -----------------------------------------------------------------------------
 
     def row(self, job_id: str) -> int:
         """The row of a job by id, by ``@last``, or by a name that only one job has."""
@@ -372,7 +373,7 @@ class Controller:
             for index, node in enumerate(self.state.nodes)
         ]
 
-    # -- agents --------------------------------------------------------------------------------------
+    # -- agents --------------------------------------------------------------------------------
 
     async def serve_agent(self, channel: Channel) -> None:
         """Talk to one agent until its connection ends."""
@@ -455,9 +456,7 @@ class Controller:
 
     def _command_answered(self, message: Message, now_s: float) -> None:
         command_id = message["command_id"]
-        row = next(
-            (r for r in self.state.unsettled if self._outstanding_id(r) == command_id), None
-        )
+        row = next((r for r in self.state.unsettled if self._outstanding_id(r) == command_id), None)
         if row is None:
             return
         command = self.state.outstanding[row]
@@ -486,7 +485,7 @@ class Controller:
         if latest and latest != self.state.progress[row]:
             self._note(WorkerReported(now_s, row, latest))
 
-    # -- commands ------------------------------------------------------------------------------------
+    # -- commands ------------------------------------------------------------------------------
 
     def _dispatch(self, command: Command) -> None:
         """Send a command to its node; if the agent is away it is repeated at its next hello."""

@@ -71,9 +71,7 @@ def ended(
     return JobFinished(at_s, row, outcome, code, message["message"])
 
 
-def lost(
-    state: ClusterState, row: int, now_s: float, error: str, losses: dict[int, int]
-) -> Event:
+def lost(state: ClusterState, row: int, now_s: float, error: str, losses: dict[int, int]) -> Event:
     """The event for an attempt that vanished: it starts anew, but not for ever."""
     count = losses.get(row, 0) + 1
     if count >= MAX_LOST_ATTEMPTS and row not in state.stop_outcome:

@@ -59,7 +59,9 @@ def check(state: ClusterState, plan: Plan, now_s: float) -> None:
             )
         for node, mask in allocation.parts:
             if not 0 <= node < len(state.nodes):
-                raise PlanError(f"the plan gives job {name} GPUs of node {node}, which is not there")
+                raise PlanError(
+                    f"the plan gives job {name} GPUs of node {node}, which is not there"
+                )
             left = free.get(node, state.assumed.masks[node])
             if mask & ~left:
                 raise PlanError(

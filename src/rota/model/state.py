@@ -417,7 +417,7 @@ class ClusterState:
         self._settle(row)
         self._changed(row)
 
-    # -- what drivers confirm --------------------------------------------------------------------
+    # -- what drivers confirm ------------------------------------------------------------------
 
     def _job_launched(self, e: JobLaunched) -> None:
         self._confirm_start(e.row, e.at_s, Launch, "started")
@@ -492,7 +492,7 @@ class ClusterState:
         self._pause_clock(row, e.at_s)
         self._end(row, e.at_s, e.outcome, e.exit_code, e.message)
 
-    # -- shared steps ------------------------------------------------------------------------------
+    # -- shared steps --------------------------------------------------------------------------
 
     def _end(
         self, row: int, at_s: float, outcome: JobState, exit_code: int | None, message: str

@@ -93,7 +93,7 @@ class View:
             )
         return self.state.duration_s[row] - self.attained_s(row)
 
-    def numpy(self, column: str) -> "np.ndarray[Any, Any]":
+    def numpy(self, column: str) -> np.ndarray[Any, Any]:
         """A numeric column as a zero-copy, read-only numpy array of shape (rows,)."""
         import numpy as np
 
@@ -109,7 +109,7 @@ class View:
         """
         return self.home[row] is not None and not self.state.movable[row]
 
-    def trial(self) -> "Trial":
+    def trial(self) -> Trial:
         """A what-if copy: release and place jobs on it, then ask for the plan."""
         return Trial(self)
 

@@ -29,9 +29,7 @@ class Gandiva:
         """Rotate when the round is over, else fill what is free."""
         trial = view.trial()
         credit = {row: view.marks[row] for row in view.active if view.marks[row] is not None}
-        served = {
-            row: credit[row] + view.attained_s(row) / view.priority[row] for row in credit
-        }
+        served = {row: credit[row] + view.attained_s(row) / view.priority[row] for row in credit}
         level = min(served.values(), default=0.0)
         for row in view.active.keys() - credit.keys():
             served[row] = level

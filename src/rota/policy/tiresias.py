@@ -60,7 +60,9 @@ class Tiresias:
             not_negative, 8.0, "Waiting time over run time at which a job is promoted; 0 is off."
         ),
         "within": Setting(
-            parse_within, "entry", "Order inside a queue: entry, or first-start (arrival breaks ties)."
+            parse_within,
+            "entry",
+            "Order inside a queue: entry, or first-start (arrival breaks ties).",
         ),
     }
 

@@ -143,9 +143,7 @@ def _section(section: Section) -> str:
         inner = f"<div class='scroll'><table><tr>{head}</tr>{rows}</table></div>"
     else:
         inner = content.to_html(full_html=False, include_plotlyjs=False)
-    return (
-        f"<h2>{html.escape(section.title)}</h2><p>{html.escape(section.text)}</p>{inner}"
-    )
+    return f"<h2>{html.escape(section.title)}</h2><p>{html.escape(section.text)}</p>{inner}"
 
 
 def _colour(index: int) -> str:

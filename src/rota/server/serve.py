@@ -30,7 +30,7 @@ def run(
     on_listen: Callable[[str], None] | None = None,
 ) -> None:
     """Serve the controller until SIGTERM or SIGINT, in an event loop of its own; see serve()."""
-    asyncio.run(serve(controller, folder, host, port, on_listen=on_listen, before_stop=before_stop))
+    asyncio.run(serve(controller, folder, host, port, on_listen=on_listen))
 
 
 async def serve(

@@ -1,10 +1,10 @@
 """What every policy must keep. Subclass it in your tests, give it your policy, and run pytest.
 
-    class TestMine(PolicyContract):
-        work_conserving = False
+class TestMine(PolicyContract):
+    work_conserving = False
 
-        def policy(self):
-            return create("mine", {"knob": "3"})
+    def policy(self):
+        return create("mine", {"knob": "3"})
 """
 
 import json
@@ -44,7 +44,7 @@ class PolicyContract:
         """A new policy object; each call must give one that decides alike."""
         raise NotImplementedError("a policy contract test must override policy()")
 
-    # -- the promises ------------------------------------------------------------------------------
+    # -- the promises --------------------------------------------------------------------------
 
     @pytest.mark.parametrize("costs", [FREE, SLOW], ids=["free", "slow"])
     @pytest.mark.parametrize("seed", SEEDS)
@@ -147,14 +147,16 @@ class PolicyContract:
         assert state.reason[0] == Reason.NEVER_FITS
         assert state.target[1] is not None
 
-    # -- how they are checked ----------------------------------------------------------------------
+    # -- how they are checked ------------------------------------------------------------------
 
     def check_waiting(self, state: ClusterState) -> None:
         """Every active job without GPUs has a reason, once the policy has seen it."""
         if state.decision_needed:
             return
         for row in waiting_rows(state):
-            assert state.reason[row] != Reason.NONE, f"{state.spec[row].job_id} waits: nobody knows why"
+            assert state.reason[row] != Reason.NONE, (
+                f"{state.spec[row].job_id} waits: nobody knows why"
+            )
 
     def events(self, jobs: Trace, *, rebuild: random.Random | None = None) -> list[Any]:
         """Every event of a run, decisions in JSON's terms.

@@ -11,14 +11,8 @@ EIGHTHS = st.integers(0, 8000).map(lambda n: n / 8)
 
 def specs(max_gpus: int = 8) -> st.SearchStrategy[JobSpec]:
     """One job, without an id of its own."""
-    return st.builds(
-        JobSpec,
-        job_id=st.just(""),
-        num_gpus=st.integers(1, max_gpus),
-        submit_s=EIGHTHS,
-        duration_s=EIGHTHS,
-        priority=st.integers(1, 100),
-    )
+    fields = (st.just(""), st.integers(1, max_gpus), EIGHTHS, EIGHTHS, st.integers(1, 100))
+    return st.tuples(*fields).map(lambda values: JobSpec(*values))
 
 
 def traces(max_jobs: int = 12, max_gpus: int = 8) -> st.SearchStrategy[Trace]:

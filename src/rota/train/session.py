@@ -6,7 +6,7 @@ import math
 import os
 import time
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from rota.live.wire import Message
 from rota.train.link import Link
@@ -111,7 +111,7 @@ class Session:
         for name, value in metrics.items():
             self._metrics[name] = _finite(value)
 
-    # -- the step boundary -----------------------------------------------------------------------
+    # -- the step boundary ---------------------------------------------------------------------
 
     def _end_step(self) -> None:
         now = time.monotonic()
@@ -180,7 +180,7 @@ class Session:
                 if message["type"] == "resume":
                     return message["device"]  # type: ignore[no-any-return]
 
-    # -- reports -----------------------------------------------------------------------------------
+    # -- reports -------------------------------------------------------------------------------
 
     def _report_now(self, *, must_arrive: bool = False) -> None:
         assert self._link is not None

@@ -16,7 +16,21 @@ def test_a_cluster_is_written_as_nodes_times_gpus():
 
 @pytest.mark.parametrize(
     "text",
-    ["", "4", "x4", "4x", "0x4", "4x0", "-1x4", "4x4x4", "2x4,", "²x4", "1x1025", "99999999x1", "axb"],
+    [
+        "",
+        "4",
+        "x4",
+        "4x",
+        "0x4",
+        "4x0",
+        "-1x4",
+        "4x4x4",
+        "2x4,",
+        "²x4",
+        "1x1025",
+        "99999999x1",
+        "axb",
+    ],
 )
 def test_a_malformed_cluster_is_refused_with_an_example_or_the_limits(text):
     with pytest.raises(ClusterSpecError, match=r"15x4|work"):

@@ -99,7 +99,9 @@ def test_a_confirmation_alone_asks_for_no_decision():
 
 
 def test_a_job_that_can_never_run_is_told_before_anything_runs():
-    with pytest.raises(NeverFitsError, match="job huge of trace asks for 9 GPUs and the cluster has 8"):
+    with pytest.raises(
+        NeverFitsError, match="job huge of trace asks for 9 GPUs and the cluster has 8"
+    ):
         simulation([job("huge", 9)], Fifo(), "2x4")
 
 

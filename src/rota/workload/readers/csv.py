@@ -82,9 +82,7 @@ def _specs(
     job_id, submit, duration, gpus = (
         at[column]
         for column in (
-            REQUIRED
-            if format == "rota"
-            else ("job_id", "submit_time", "duration", "num_gpu")
+            REQUIRED if format == "rota" else ("job_id", "submit_time", "duration", "num_gpu")
         )
     )
     extra = {c: at[c] for c in COLUMNS if c in at and c not in REQUIRED}

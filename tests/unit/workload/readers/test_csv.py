@@ -55,7 +55,14 @@ def test_a_gzipped_trace_reads_as_a_plain_one(write, format):
         f"{OURS}\na,0,60,1.0\n",
         f"{OURS}\na,0,6e1,1",
     ],
-    ids=["byte order mark", "DOS line ends", "blank lines", "spaces", "1.0 GPUs", "no last newline"],
+    ids=[
+        "byte order mark",
+        "DOS line ends",
+        "blank lines",
+        "spaces",
+        "1.0 GPUs",
+        "no last newline",
+    ],
 )
 def test_harmless_differences_are_read_over(write, text):
     (spec,) = read_trace(write(text))
@@ -67,14 +74,18 @@ def test_harmless_differences_are_read_over(write, text):
     [
         pytest.param("", "is empty", id="an empty file"),
         pytest.param(f"{OURS}\n", "no job", id="no job"),
-        pytest.param("job_id,submit_s,num_gpus\na,0,1\n", "'duration_s' is missing", id="no column"),
+        pytest.param(
+            "job_id,submit_s,num_gpus\na,0,1\n", "'duration_s' is missing", id="no column"
+        ),
         pytest.param(
             "job_id,submit_s,duration,num_gpus\na,0,1,1\n",
             "'duration_s' is missing.*'duration'",
             id="a column of nearly that name",
         ),
         pytest.param("x\n1\n", "is missing", id="another table"),
-        pytest.param(f"{OURS},job_id\na,0,60,1,a\n", "'job_id' stands there twice", id="two columns"),
+        pytest.param(
+            f"{OURS},job_id\na,0,60,1,a\n", "'job_id' stands there twice", id="two columns"
+        ),
         pytest.param(f"{OURS}\na,0,-1,1\n", "line 2: duration_s is '-1'", id="negative duration"),
         pytest.param(f"{OURS}\na,-0.5,1,1\n", "line 2: submit_s is '-0.5'", id="negative arrival"),
         pytest.param(f"{OURS}\na,0,nan,1\n", "line 2: duration_s is 'nan'", id="not a number"),
@@ -85,14 +96,18 @@ def test_harmless_differences_are_read_over(write, text):
         pytest.param(f"{OURS}\na,0,60,9999999\n", "line 2: num_gpus", id="too many GPUs"),
         pytest.param(f"{OURS}\n,0,60,1\n", "line 2: job_id is ''", id="no id"),
         pytest.param(
-            f"{OURS}\na,0,60,1\nb,0,60,1\na,9,60,1\n", "line 4: job_id is 'a'; line 2", id="id twice"
+            f"{OURS}\na,0,60,1\nb,0,60,1\na,9,60,1\n",
+            "line 4: job_id is 'a'; line 2",
+            id="id twice",
         ),
         pytest.param(f"{OURS}\na,0,60\n", "line 2: 3 fields", id="too few fields"),
         pytest.param(f"{OURS}\na,0,60,1,1\n", "line 2: 5 fields", id="too many fields"),
         pytest.param(f"{OURS},priority\na,0,60,1,0\n", "line 2: priority", id="priority of 0"),
         pytest.param(f'{OURS}\n"a,0,60,1\n', "not CSV", id="an open quotation"),
         pytest.param(b"\xff\xfe" + OURS.encode(), "not UTF-8", id="another encoding"),
-        pytest.param(gzip.compress(OURS.encode())[:-9], "cut off or damaged", id="half a gzip file"),
+        pytest.param(
+            gzip.compress(OURS.encode())[:-9], "cut off or damaged", id="half a gzip file"
+        ),
         pytest.param(b"\x1f\x8bnot gzip", "cut off or damaged", id="no gzip file"),
     ],
 )

@@ -1,0 +1,221 @@
+"""The API on a real socket, in front of a controller that a test drives by hand."""
+
+import asyncio
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from rota.errors import InputError, NeverFitsError, NotFoundError
+from rota.folder import Folder
+from rota.model.decision import take_decision
+from rota.model.events import (
+    CommandSent,
+    Event,
+    JobLaunched,
+    JobSubmitted,
+    NodeJoined,
+    ResumeRequested,
+    StopRequested,
+    SuspendRequested,
+)
+from rota.model.job import JobSpec, Program
+from rota.model.jobfile import JobRequest
+from rota.model.plan import diff
+from rota.model.state import ClusterState
+from rota.policy.registry import create
+from rota.server.serve import serve
+
+NODE = "here"
+
+
+class StandInController:
+    """As much of a controller as the API calls, on one node, with no agent and no store.
+
+    Nothing happens by itself: :meth:`turn` lets the policy decide and every launch succeed.
+    """
+
+    def __init__(self, folder: Folder, num_gpus: int = 2, policy: str = "fifo") -> None:
+        self.state = ClusterState()
+        self.state.epoch = 1
+        self.policy_name = policy
+        self.policy_settings: dict[str, Any] = {}
+        self.reports: dict[int, dict[str, Any]] = {}
+        self.life: list[str] = []
+        self.agents_said: list[str] = []
+        self._keys: dict[tuple[str, str], tuple[str, int]] = {}
+        self._folder = folder
+        self._policy = create(policy)
+        self.state.apply(NodeJoined(self.now_s(), NODE, num_gpus, "cpu"))
+
+    async def start(self) -> None:
+        self.life.append("start")
+
+    async def stop(self) -> None:
+        self.life.append("stop")
+
+    async def serve_agent(self, channel: Any) -> None:
+        self.agents_said.append(await channel.receive_text())
+        await channel.send_text("welcome")
+
+    def now_s(self) -> float:
+        return time.time()
+
+    def turn(self) -> None:
+        """One decision; what it starts runs."""
+        now_s = self.now_s()
+        take_decision(self.state, self._policy, now_s)
+        for command in diff(self.state):
+            self.state.apply(CommandSent(now_s, command))
+            self.state.apply(JobLaunched(now_s, command.row, command.attempt))
+
+    def check(self, request: JobRequest) -> None:
+        if request.num_gpus > self.state.total_gpus:
+            raise NeverFitsError(f"NEVER_FITS: resources.gpus is {request.num_gpus}")
+
+    async def submit(
+        self, request: JobRequest, *, user: str, key: str | None, body_hash: str
+    ) -> int:
+        if key is not None and (user, key) in self._keys:
+            known, row = self._keys[user, key]
+            if known != body_hash:
+                raise InputError(f"Idempotency-Key {key!r} was used for another job")
+            return row
+        self.check(request)
+        row = len(self.state.spec)
+        program = Program(request.run, request.workdir, request.env, request.processes)
+        spec = JobSpec(
+            str(row + 1),
+            request.num_gpus,
+            self.now_s(),
+            priority=request.priority,
+            name=request.name,
+            user=user,
+            time_limit_s=request.time_limit_s,
+            program=program,
+        )
+        self.state.apply(JobSubmitted(spec.submit_s, spec))
+        if key is not None:
+            self._keys[user, key] = (body_hash, row)
+        return row
+
+    async def cancel(self, row: int) -> None:
+        self.state.apply(StopRequested(self.now_s(), row))
+
+    async def suspend(self, row: int) -> None:
+        self.state.apply(SuspendRequested(self.now_s(), row))
+
+    async def resume(self, row: int) -> None:
+        self.state.apply(ResumeRequested(self.now_s(), row))
+
+    def end_jobs(self) -> None:
+        self.life.append("end_jobs")
+
+    def row(self, job_id: str) -> int:
+        for row, spec in enumerate(self.state.spec):
+            if job_id in (spec.job_id, spec.name):
+                return row
+        if job_id == "@last" and self.state.spec:
+            return len(self.state.spec) - 1
+        raise NotFoundError(f"there is no job {job_id!r}")
+
+    def progress(self, row: int) -> dict[str, Any]:
+        return self.reports.get(row, {})
+
+    def device_share(self, row: int) -> float:
+        return 0.5
+
+    def history(self, row: int) -> list[tuple[float, int]]:
+        return [(1.0, self.state.reason[row])]
+
+    def log_path(self, row: int, attempt: int | None, rank: int) -> Path:
+        number = self.state.attempt[row] if attempt is None else attempt
+        return self._folder.log(NODE, self.state.spec[row].job_id, number, rank)
+
+    def nodes(self) -> list[dict[str, Any]]:
+        return [
+            {
+                "name": n.name,
+                "kind": n.kind,
+                "num_gpus": n.num_gpus,
+                "alive": n.alive,
+                "jobs": [None] * n.num_gpus,
+            }
+            for n in self.state.nodes
+        ]
+
+
+class Served:
+    """A stand-in behind the API, served from a thread of its own until the context ends."""
+
+    def __init__(self, folder: Folder, controller: StandInController) -> None:
+        self.folder = folder
+        self.controller = controller
+        self.url = ""
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._task: asyncio.Task[None] | None = None
+
+    def do(self, action: Callable[[], Any]) -> Any:
+        """Call ``action`` on the controller's event loop; its result."""
+
+        async def call() -> Any:
+            return action()
+
+        assert self._loop is not None
+        return asyncio.run_coroutine_threadsafe(call(), self._loop).result()
+
+    def apply(self, *events: Event) -> None:
+        """Let the state take note of events."""
+        for event in events:
+            self.do(partial(self.controller.state.apply, event))
+
+    def write_log(self, row: int, data: bytes, rank: int = 0) -> None:
+        """Append to the log of the job's latest attempt."""
+        path = self.controller.log_path(row, None, rank)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with path.open("ab") as file:
+            file.write(data)
+
+
+@contextmanager
+def served(
+    folder: Folder, controller: StandInController | None = None, port: int = 0
+) -> Iterator[Served]:
+    """Serve a stand-in on a free port of this machine, in this process."""
+    it = Served(folder, controller or StandInController(folder))
+    listening = threading.Event()
+    failure: list[BaseException] = []
+
+    async def main() -> None:
+        def heard(url: str) -> None:
+            it.url = url
+            listening.set()
+
+        it._loop = asyncio.get_running_loop()
+        it._task = asyncio.current_task()
+        await serve(it.controller, folder, port=port, on_listen=heard)
+
+    def thread() -> None:
+        try:
+            asyncio.run(main())
+        except asyncio.CancelledError:
+            pass
+        except BaseException as error:
+            failure.append(error)
+        finally:
+            listening.set()
+
+    runner = threading.Thread(target=thread, name="served")
+    runner.start()
+    listening.wait()
+    try:
+        if failure:
+            raise failure[0]
+        yield it
+    finally:
+        if runner.is_alive() and it._loop and it._task:
+            it._loop.call_soon_threadsafe(it._task.cancel)
+        runner.join()

@@ -1,0 +1,82 @@
+"""Whatever a trace file holds, reading it gives its jobs or a TraceError."""
+
+import csv
+import gzip
+import io
+from contextlib import suppress
+from tempfile import TemporaryDirectory
+
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
+
+from rota.errors import TraceError
+from rota.testing.strategies import traces
+from rota.workload.readers.csv import read_trace
+from rota.workload.trace import COLUMNS, Trace
+
+OURS = "job_id,submit_s,duration_s,num_gpus"
+FIELD = st.one_of(
+    st.text(max_size=8),
+    st.sampled_from(
+        ["", "0", "1", "-1", "1.5", "nan", "inf", "-inf", "1e400", "9" * 400, "0x1", "1_0"]
+    ),
+    st.floats().map(str),
+)
+
+
+def written(data):
+    """The trace that the bytes are, read from a file."""
+    with TemporaryDirectory() as folder:
+        path = f"{folder}/jobs.csv"
+        with open(path, "wb") as file:
+            file.write(data)
+        return read_trace(path)
+
+
+def as_csv(trace):
+    text = io.StringIO()
+    writer = csv.writer(text)
+    writer.writerow(COLUMNS)
+    for spec in trace:
+        writer.writerow([getattr(spec, column) for column in COLUMNS])
+    return text.getvalue().encode()
+
+
+@given(trace=traces().filter(len), pack=st.booleans())
+@settings(max_examples=60, deadline=None)
+def test_a_trace_written_and_read_is_the_same(trace, pack):
+    data = as_csv(trace)
+    assert list(written(gzip.compress(data) if pack else data)) == list(trace)
+
+
+@given(data=st.binary(max_size=200))
+@example(b"\x1f\x8b\x08\x00")
+@example(b"\x00,\x00\n")
+@settings(max_examples=150, deadline=None)
+def test_any_bytes_are_a_trace_or_a_trace_error(data):
+    with suppress(TraceError):
+        assert isinstance(written(data), Trace)
+
+
+@given(rows=st.lists(st.lists(FIELD, min_size=3, max_size=5), max_size=4), quoted=st.booleans())
+@settings(max_examples=150, deadline=None)
+def test_any_fields_under_a_good_header_are_jobs_or_a_trace_error(rows, quoted):
+    text = io.StringIO()
+    text.write(f"{OURS}\n")
+    csv.writer(text, quoting=csv.QUOTE_ALL if quoted else csv.QUOTE_MINIMAL).writerows(rows)
+    with suppress(TraceError):
+        trace = written(text.getvalue().encode("utf-8", "surrogatepass"))
+        for spec in trace:
+            assert spec.num_gpus >= 1
+            assert 0 <= spec.submit_s < float("inf")
+            assert 0 <= spec.duration_s < float("inf")
+        assert len({spec.job_id for spec in trace}) == len(trace)
+
+
+@given(data=traces().filter(len).map(as_csv).map(gzip.compress), cut=st.data())
+@settings(max_examples=60, deadline=None)
+def test_a_damaged_gzip_file_is_a_trace_error_or_still_whole(data, cut):
+    at = cut.draw(st.integers(0, len(data) - 1))
+    damaged = data[:at] + bytes([data[at] ^ cut.draw(st.integers(1, 255))]) + data[at + 1 :]
+    with suppress(TraceError):
+        written(damaged)

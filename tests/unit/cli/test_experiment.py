@@ -1,0 +1,91 @@
+import json
+from types import SimpleNamespace
+
+import pytest
+
+from rota.cli.main import main
+from rota.errors import DataMissingError
+from rota.experiment.base import Figure, Outcome
+
+
+@pytest.fixture
+def rota(capsys):
+    def rota(*args):
+        with pytest.raises(SystemExit) as end:
+            main(list(args))
+        out, err = capsys.readouterr()
+        return end.value.code, out, err
+
+    return rota
+
+
+def experiment_that(monkeypatch, run):
+    monkeypatch.setattr("rota.cli.experiment.load", lambda name: SimpleNamespace(run=run))
+
+
+def outcome(ours):
+    return Outcome("demo", [1, 2], {"jobs": 3}, [Figure("share", "x", 1.0, None, ours, 0.9, 1.1)])
+
+
+def test_list_names_each_experiment_with_a_sentence(rota):
+    code, out, _ = rota("experiment", "list")
+    assert code == 0
+    assert out.startswith("gandiva-timeslice  Time-slicing")
+
+
+def test_the_json_has_the_published_shape(rota):
+    code, out, err = rota("experiment", "run", "gandiva-timeslice", "--json")
+    assert (code, err) == (0, "")
+    result = json.loads(out)
+    assert list(result) == ["experiment", "seeds", "settings", "figures", "holds"]
+    assert result["experiment"] == "gandiva-timeslice"
+    assert result["holds"] is True
+    keys = ["name", "unit", "published", "baseline", "ours", "low", "high", "ok"]
+    assert all(list(figure) == keys for figure in result["figures"])
+
+
+def test_the_text_shows_bounds_settings_and_verdict(rota):
+    code, out, _ = rota("experiment", "run", "gandiva-timeslice")
+    assert code == 0
+    assert '"resume_s": 0.125' in out
+    assert "0.66 .. 0.6733" in out
+    assert out.endswith("gandiva-timeslice holds\n")
+
+
+@pytest.mark.parametrize("flag", [[], ["--json"]], ids=["text", "json"])
+def test_a_figure_out_of_bounds_is_exit_code_1(rota, monkeypatch, flag):
+    experiment_that(monkeypatch, lambda data, live: outcome(1.2))
+    code, out, err = rota("experiment", "run", "demo", *flag)
+    assert (code, err) == (1, "")
+    if flag:
+        assert json.loads(out)["holds"] is False
+    else:
+        assert "NO" in out
+        assert "does not hold" in out
+
+
+def test_absent_data_is_exit_code_3_and_a_sentence(rota, monkeypatch):
+    def run(data, live):
+        raise DataMissingError(f"{data}: no philly.csv there; see docs/data.md")
+
+    experiment_that(monkeypatch, run)
+    code, out, err = rota("experiment", "run", "demo", "--data", "/nowhere", "--json")
+    assert (code, out) == (3, "")
+    assert err == "error: /nowhere: no philly.csv there; see docs/data.md\n"
+
+
+@pytest.mark.parametrize(
+    ("args", "says"),
+    [
+        (["gandiva-timeslise"], "did you mean 'gandiva-timeslice'"),
+        (["base"], "there is no experiment 'base'"),
+        (["gandiva_timeslice"], "did you mean 'gandiva-timeslice'"),
+        (["gandiva-timeslice", "--live"], "leave out --live"),
+    ],
+    ids=" ".join,
+)
+def test_what_cannot_be_run_is_refused(rota, args, says):
+    code, out, err = rota("experiment", "run", *args)
+    assert (code, out) == (2, "")
+    assert says in err
+    assert err.count("\n") == 1

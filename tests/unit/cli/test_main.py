@@ -1,0 +1,170 @@
+import importlib
+import os
+import subprocess
+import sys
+
+import click
+import pytest
+
+from rota import __version__, errors
+from rota.cli import main as program
+
+
+@pytest.fixture
+def rota(capsys):
+    def rota(*args):
+        with pytest.raises(SystemExit) as end:
+            program.main(list(args))
+        out, err = capsys.readouterr()
+        return end.value.code, out, err
+
+    return rota
+
+
+def start(*args, **more):
+    """Run the program in a process of its own."""
+    command = [sys.executable, "-m", "rota.cli.main", *args]
+    return subprocess.run(command, capture_output=True, text=True, timeout=60, **more)
+
+
+def test_help_lists_every_command_with_a_line_of_help(rota):
+    code, out, _ = rota("--help")
+    assert code == 0
+    for section in program.COMMANDS.values():
+        for name, entry in section.items():
+            assert any(
+                line.split()[:1] == [name] and entry.help.split()[0] in line
+                for line in out.splitlines()
+            ), f"{name} is not in the help"
+
+
+@pytest.mark.parametrize("args", [["--help"], ["--version"], ["sim", "--help"]], ids=" ".join)
+def test_what_needs_no_command_imports_none(args):
+    code = (
+        "import sys; from rota.cli.main import _exit_code; code = _exit_code(sys.argv[1:]); "
+        "print('loaded', *sys.modules, file=sys.stderr); sys.exit(code)"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code, *args], capture_output=True, text=True, timeout=60
+    )
+    assert done.returncode == 0
+    loaded = set(done.stderr.split())
+    assert not {"rich", "httpx", "pydantic", "fastapi", "sqlalchemy", "numpy", "yaml"} & loaded
+    if args != ["sim", "--help"]:
+        commands = {
+            e.target.partition(":")[0] for s in program.COMMANDS.values() for e in s.values()
+        }
+        assert not commands & loaded
+
+
+@pytest.mark.parametrize("name", ["sim", "experiment"])
+def test_the_table_leads_to_commands_of_that_name(name):
+    (entry,) = (s[name] for s in program.COMMANDS.values() if name in s)
+    module, _, attribute = entry.target.partition(":")
+    command = getattr(importlib.import_module(module), attribute)
+    assert isinstance(command, click.Command)
+    assert command.name == name
+
+
+def test_the_version_is_the_packages(rota):
+    assert rota("--version") == (0, f"rota {__version__}\n", "")
+
+
+@pytest.mark.parametrize(
+    ("args", "says"),
+    [
+        (["simm"], "there is no command 'simm' (did you mean 'sim'?); see `rota --help`"),
+        (["xyzzy"], "there is no command 'xyzzy'; see `rota --help`"),
+        (["--nope"], "No such option"),
+        (["sim", "runn"], "'runn'"),
+        (["sim", "run", "--cluster", "1x1"], "see `rota sim run --help`"),
+    ],
+    ids=" ".join,
+)
+def test_wrong_usage_is_one_line_and_exit_code_2(rota, args, says):
+    code, out, err = rota(*args)
+    assert (code, out) == (2, "")
+    assert err.startswith("error: ")
+    assert says in err
+    assert err.count("\n") == 1
+
+
+def test_a_group_without_a_command_shows_its_help(rota):
+    code, out, err = rota("sim")
+    assert (code, out) == (2, "")
+    assert "compare" in err
+    assert "error" not in err
+
+
+class Raises:
+    """Stands in for the command line's work."""
+
+    def __init__(self, error):
+        self.error = error
+
+    def main(self, *args, **more):
+        raise self.error
+
+
+@pytest.mark.parametrize(
+    ("error", "code"),
+    [
+        (errors.RotaError("broken"), 1),
+        (errors.SimulationError("broken"), 1),
+        (errors.UnreachableError("broken"), 1),
+        (errors.InputError("broken"), 2),
+        (errors.NeverFitsError("broken"), 2),
+        (errors.DataMissingError("broken"), 3),
+        (errors.AuthError("broken"), 5),
+        (click.ClickException("broken"), 1),
+    ],
+    ids=lambda value: type(value).__name__ if isinstance(value, Exception) else str(value),
+)
+def test_each_error_is_one_line_with_its_exit_code(rota, monkeypatch, error, code):
+    monkeypatch.setattr(program, "cli", Raises(error))
+    assert rota() == (code, "", "error: broken\n")
+
+
+def test_a_message_of_several_lines_becomes_one(rota, monkeypatch):
+    monkeypatch.setattr(program, "cli", Raises(errors.RotaError("one\n  two\nthree")))
+    assert rota() == (1, "", "error: one two three\n")
+
+
+def test_an_interruption_is_quiet(rota, monkeypatch):
+    monkeypatch.setattr(program, "cli", Raises(KeyboardInterrupt()))
+    assert rota() == (130, "", "")
+
+
+def test_a_fault_of_our_own_is_not_hidden(monkeypatch):
+    monkeypatch.setattr(program, "cli", Raises(ZeroDivisionError()))
+    with pytest.raises(ZeroDivisionError):
+        program.main([])
+
+
+def test_a_reader_that_goes_away_is_no_error_message():
+    reader, writer = os.pipe()
+    os.close(reader)
+    with os.fdopen(writer, "w") as pipe:
+        command = [sys.executable, "-m", "rota.cli.main", "--help"]
+        done = subprocess.run(command, stdout=pipe, stderr=subprocess.PIPE, text=True, timeout=60)
+    assert done.stderr == ""
+
+
+def test_no_color_is_respected(monkeypatch):
+    seen = {}
+
+    class Command:
+        def main(self, *args, **more):
+            seen.update(more)
+
+    monkeypatch.setattr(program, "cli", Command())
+    monkeypatch.setenv("NO_COLOR", "1")
+    with pytest.raises(SystemExit):
+        program.main([])
+    assert seen["color"] is False
+
+
+def test_the_program_runs_as_a_process():
+    done = start("sim", "run", "--help")
+    assert done.returncode == 0
+    assert "--per-job" in done.stdout

@@ -1,0 +1,189 @@
+import csv
+import json
+import stat
+
+import pytest
+
+from rota.cli.main import main
+from rota.cli.sim import parse_costs, parse_policy
+from rota.errors import InputError
+from rota.report.metrics import PER_JOB_COLUMNS
+from rota.sim.machine import FREE, Costs
+from rota.testing.builders import twenty_jobs
+
+KEYS = (
+    "policy jobs finished avg_jct_s median_jct_s p95_jct_s p99_jct_s makespan_s avg_queue_s "
+    "preemptions migrations gpu_utilisation events decisions cpu_s needs_duration"
+).split()
+
+
+@pytest.fixture
+def rota(capsys):
+    def rota(*args):
+        with pytest.raises(SystemExit) as end:
+            main([str(arg) for arg in args])
+        out, err = capsys.readouterr()
+        return end.value.code, out, err
+
+    return rota
+
+
+@pytest.fixture
+def trace(tmp_path):
+    path = tmp_path / "twenty.csv"
+    lines = ["job_id,submit_s,duration_s,num_gpus"]
+    lines += [f"{j.job_id},{j.submit_s},{j.duration_s},{j.num_gpus}" for j in twenty_jobs()]
+    path.write_text("\n".join(lines) + "\n")
+    return path
+
+
+def test_run_prints_one_json_object_and_nothing_else(rota, trace):
+    code, out, err = rota(
+        *("sim", "run", "--trace", trace, "--cluster", "1x8", "--policy", "tiresias"),
+        *("--set", "thresholds=600,1800", "--set", "promote_knob=0", "--no-overheads", "--json"),
+    )
+    assert (code, err) == (0, "")
+    summary = json.loads(out)
+    assert set(KEYS) <= set(summary)
+    assert summary["policy"] == "tiresias"
+    assert (summary["jobs"], summary["finished"]) == (20, 20)
+    assert (summary["avg_jct_s"], summary["preemptions"]) == (1302.0, 18)
+    assert summary["settings"] == {"thresholds": [600, 1800], "promote_knob": 0, "within": "entry"}
+    assert summary["overheads"] == FREE._asdict()
+    assert summary["cpu_s"] > 0
+
+
+def test_costs_can_be_given_one_by_one(rota, trace):
+    code, out, _ = rota(
+        *("sim", "run", "--trace", trace, "--cluster", "1x8", "--policy", "tiresias", "--json"),
+        *("--set", "thresholds=600", "--set", "promote_knob=0"),
+        *("--resume-s", 60, "--suspend-s", 0, "--cold-start-s", 0, "--migrate-s", 0),
+    )
+    assert code == 0
+    summary = json.loads(out)
+    assert (summary["avg_jct_s"], summary["avg_queue_s"]) == (1408.5, 949.5)
+
+
+def test_compare_prints_one_json_array_in_the_order_asked_for(rota, trace):
+    code, out, err = rota(
+        *("sim", "compare", "--trace", trace, "--cluster", "1x8", "--no-overheads", "--json"),
+        *("--policy", "srtf", "--policy", "fifo"),
+        *("--policy", "tiresias:thresholds=600:promote_knob=0:within=first-start"),
+    )
+    assert (code, err) == (0, "")
+    summaries = json.loads(out)
+    assert [s["policy"] for s in summaries] == ["srtf", "fifo", "tiresias"]
+    assert [s["avg_jct_s"] for s in summaries] == [1033.5, 2082.0, 1254.0]
+    assert [s["needs_duration"] for s in summaries] == [True, False, False]
+    assert all(set(KEYS) <= set(s) for s in summaries)
+
+
+def test_the_tables_mark_oracles_and_name_settings(rota, trace):
+    args = ("--trace", trace, "--cluster", "1x8", "--no-overheads")
+    _, table, _ = rota(
+        *("sim", "compare", *args, "--policy", "srtf", "--policy", "fifo"),
+        *("--policy", "tiresias:thresholds=600"),
+    )
+    lines = table.splitlines()
+    assert lines[1].startswith("srtf* ")
+    assert lines[2].startswith("fifo ")
+    assert lines[3].startswith("tiresias:thresholds=600 ")
+    assert "oracle" in lines[4]
+    _, one, _ = rota("sim", "run", *args, "--policy", "fifo")
+    assert "2,082.0" in one
+    assert "oracle" not in one
+
+
+def test_the_per_job_table_is_written_whole(rota, trace, tmp_path):
+    out_csv = tmp_path / "out.csv"
+    out_csv.write_text("old")
+    args = ("sim", "run", "--trace", trace, "--cluster", "1x8", "--policy", "fifo")
+    code, out, _ = rota(*args, "--no-overheads", "--per-job", out_csv, "--json")
+    assert code == 0
+    with out_csv.open(newline="") as file:
+        rows = list(csv.DictReader(file))
+    assert tuple(rows[0]) == PER_JOB_COLUMNS
+    assert [row["job_id"] for row in rows] == [str(i) for i in range(20)]
+    jct = [float(row["jct_s"]) for row in rows]
+    assert sum(jct) / 20 == json.loads(out)["avg_jct_s"]
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["out.csv", "twenty.csv"]
+
+
+def test_a_run_that_fails_leaves_the_old_per_job_table(rota, trace, tmp_path):
+    out_csv = tmp_path / "out.csv"
+    out_csv.write_text("old")
+    args = ("sim", "run", "--trace", trace, "--cluster", "1x4", "--policy", "fifo")
+    code, out, err = rota(*args, "--per-job", out_csv, "--json")
+    assert (code, out) == (2, "")
+    assert "asks for 8 GPUs" in err
+    assert out_csv.read_text() == "old"
+
+
+@pytest.mark.parametrize(
+    ("more", "says"),
+    [
+        (["--policy", "fif"], "did you mean 'fifo'"),
+        (["--policy", "tiresias", "--set", "thresholds"], "not of the form KEY=VALUE"),
+        (["--policy", "tiresias", "--set", "=600"], "not of the form KEY=VALUE"),
+        (["--policy", "tiresias", "--set", "threshold=1"], "did you mean 'thresholds'"),
+        (["--policy", "tiresias", "--set", "within=a", "--set", "within=b"], "given twice"),
+        (["--policy", "fifo", "--resume-s", "-1"], "--resume-s: -1.0"),
+        (["--policy", "fifo", "--resume-s", "nan"], "--resume-s: nan"),
+        (["--policy", "fifo", "--resume-s", "1", "--no-overheads"], "contradict"),
+        (["--policy", "fifo", "--cluster", "8"], "15x4"),
+        (["--policy", "fifo", "--trace", "nothing.csv"], "nothing.csv"),
+        (["--policy", "fifo", "--format", "tiresias"], "'num_gpu' is missing"),
+        (["--policy", "fifo", "--format", "philly"], "--format"),
+        (["--policy", "fifo", "--per-job", "no/such/folder/out.csv"], "no folder"),
+        (["--policy", "fifo", "--per-job", "."], "it is a folder"),
+    ],
+    ids=lambda value: " ".join(value) if isinstance(value, list) else None,
+)
+def test_wrong_input_is_one_clear_line(rota, trace, more, says):
+    code, out, err = rota("sim", "run", "--trace", trace, "--cluster", "1x8", "--json", *more)
+    assert (code, out) == (2, "")
+    assert err.startswith("error: ")
+    assert says in err
+    assert err.count("\n") == 1
+
+
+@pytest.mark.parametrize(
+    "twice",
+    [
+        ("fifo", "fifo"),
+        ("tiresias", "tiresias:thresholds=3600"),
+        ("gandiva:quantum_s=60", "gandiva"),
+    ],
+    ids=" and ".join,
+)
+def test_the_same_policy_twice_is_refused(rota, trace, twice):
+    policies = [arg for text in twice for arg in ("--policy", text)]
+    code, out, err = rota("sim", "compare", "--trace", trace, "--cluster", "1x8", *policies)
+    assert (code, out) == (2, "")
+    assert "twice" in err
+
+
+def test_a_folder_that_cannot_be_written_is_told_before_the_run(rota, trace, tmp_path, monkeypatch):
+    closed = tmp_path / "closed"
+    closed.mkdir()
+    closed.chmod(stat.S_IRUSR | stat.S_IXUSR)
+    # root may write everywhere, so that the answer of the system is given here.
+    monkeypatch.setattr("rota.cli.sim.os.access", lambda path, mode: path != closed)
+    args = ("sim", "run", "--trace", trace, "--cluster", "1x8", "--policy", "fifo")
+    code, _, err = rota(*args, "--per-job", closed / "out.csv")
+    assert code == 2
+    assert "can't be written" in err
+
+
+def test_a_policy_text_carries_its_settings():
+    assert parse_policy("tiresias:thresholds=600,1800:within=entry") == (
+        "tiresias",
+        {"thresholds": "600,1800", "within": "entry"},
+    )
+    with pytest.raises(InputError, match="given twice"):
+        parse_policy("tiresias:within=entry", ("within=entry",))
+
+
+def test_costs_not_given_keep_their_defaults():
+    assert parse_costs(False, resume_s=60.0, suspend_s=None) == Costs()._replace(resume_s=60.0)
+    assert parse_costs(True, resume_s=None) == FREE

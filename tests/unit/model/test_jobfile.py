@@ -1,0 +1,204 @@
+"""Job files: what each field takes, and that nothing hostile gets through or breaks anything."""
+
+import datetime
+import json
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from rota.errors import JobFileError
+from rota.model.jobfile import FIELDS, JobRequest, name_of, parse_job
+
+
+def parse(workdir="/base/dir", **fields):
+    return parse_job({"run": "python train.py"} | fields, workdir=workdir)
+
+
+def test_only_run_is_needed():
+    assert parse() == JobRequest("train", "python train.py", "/base/dir")
+
+
+def test_every_field():
+    request = parse(
+        version=1,
+        name="mine-1.0",
+        priority=90,
+        workdir="../x",
+        env={"A": "b", "LR": 0.5, "N": 3},
+        resources={"gpus": 4},
+        processes="node",
+        time_limit="2h",
+    )
+    env = (("A", "b"), ("LR", "0.5"), ("N", "3"))
+    assert request == JobRequest(
+        "mine-1.0", "python train.py", "/base/x", env, 90, 4, "node", 7200.0
+    )
+
+
+@pytest.mark.parametrize(
+    ("value", "seconds"),
+    [("30s", 30), ("10m", 600), ("2h", 7200), ("1d", 86400), ("90", 90), (90, 90), (1.5, 1.5)],
+)
+def test_time_limits(value, seconds):
+    assert parse(time_limit=value).time_limit_s == seconds
+
+
+@pytest.mark.parametrize(("value", "number"), [("low", 10), ("normal", 50), ("high", 90), (1, 1)])
+def test_priorities(value, number):
+    assert parse(priority=value).priority == number
+
+
+@pytest.mark.parametrize(
+    ("run", "name"),
+    [
+        ("python train.py --lr 1", "train"),
+        ("python -m package.train", "package.train"),
+        ("OMP_NUM_THREADS=1 torchrun --nproc 2 src/vit.py", "vit"),
+        ("./go.sh fast", "go"),
+        ("/usr/bin/nvidia-smi -l", "nvidia-smi"),
+        ("echo 'unbalanced", "echo"),
+        ("123", "job-123"),
+        ("'ü ñ'", "job"),
+        ("$(reboot)", "reboot"),
+        ("x" * 300 + ".py", "x" * 64),
+    ],
+)
+def test_a_job_without_a_name_gets_its_scripts(run, name):
+    assert name_of(run) == name
+    assert parse(run=run, name=name).name == name
+
+
+@pytest.mark.parametrize(
+    ("fields", "words"),
+    [
+        ({"prioriti": 3}, ["prioriti", "did you mean priority?"]),
+        ({"resources": {"gpu": 3}}, ["resources", "'gpu'", "did you mean resources.gpus?"]),
+        ({"priority": 101}, ["priority", "101", "1 to 100"]),
+        ({"priority": True}, ["priority", "True"]),
+        ({"resources": {"gpus": 0}}, ["resources.gpus", "0", "1 or more"]),
+        ({"resources": {"gpus": "2..8"}}, ["resources.gpus", "2..8"]),
+        ({"resources": 2}, ["resources", "{gpus: 2}"]),
+        ({"time_limit": "soon"}, ["time_limit", "soon", "10m"]),
+        ({"time_limit": -1}, ["time_limit", "-1"]),
+        ({"time_limit": datetime.date(2024, 1, 1)}, ["time_limit"]),
+        ({"env": ["A=b"]}, ["env", "mapping"]),
+        ({"env": {"A": True}}, ["env.A", "quotes"]),
+        ({"env": {"1A": "x"}}, ["env", "1A"]),
+        ({"env": {"A=B": "x"}}, ["env", "A=B"]),
+        ({"processes": "thread"}, ["processes", "thread", "node"]),
+        ({"version": 2}, ["version", "2", "version: 1"]),
+        ({"run": ""}, ["run"]),
+        ({"run": ["python", "x"]}, ["run", "text"]),
+        ({"run": "a\0b"}, ["run", "NUL"]),
+        ({"name": "a b"}, ["name", "a b"]),
+        ({"name": "a\n"}, ["name"]),
+        ({"name": "12"}, ["name", "12"]),
+        ({"workdir": "a\x1bb"}, ["workdir", "\\x1b", "control"]),
+    ],
+)
+def test_an_error_names_the_field_the_value_and_the_fix(fields, words):
+    with pytest.raises(JobFileError) as caught:
+        parse(**fields)
+    assert all(word in str(caught.value) for word in words), str(caught.value)
+
+
+def test_run_is_needed():
+    with pytest.raises(JobFileError, match="run: it is missing"):
+        parse_job({}, workdir="/")
+
+
+def test_a_relative_folder_is_refused_where_there_is_no_base():
+    with pytest.raises(JobFileError, match="absolute"):
+        parse(workdir="", **{"version": 1})
+
+
+HUGE = [
+    {"run": "x" * 200_000},
+    {"env": {"A": "x" * 200_000}},
+    {"env": {f"A{i}": "x" * 1000 for i in range(1000)}},
+    {"name": "x" * 65},
+    {"workdir": "/" + "x" * 5000},
+    {"priority": 10**5000},
+    {"resources": {"gpus": 10**5000}},
+    {"resources": {"gpus": "9" * 5000}},
+    {"env": {"A": 10**5000}},
+    {"time_limit": 10**5000},
+    {"time_limit": "9" * 400 + "d"},
+    {"time_limit": float("inf")},
+    {"time_limit": float("nan")},
+    {"x" * 100_000: 1},
+]
+
+
+@pytest.mark.parametrize("fields", HUGE)
+def test_huge_values_are_refused_in_few_words(fields):
+    with pytest.raises(JobFileError) as caught:
+        parse(**fields)
+    assert len(str(caught.value)) < 600
+
+
+def test_a_bomb_of_references_is_refused_in_few_words():
+    bomb = ["x"] * 10
+    for _ in range(50):
+        bomb = [bomb] * 10
+    loop = []
+    loop.append(loop)
+    for value in (bomb, loop):
+        for field in FIELDS:
+            with pytest.raises(JobFileError) as caught:
+                parse(**{field: value})
+            assert len(str(caught.value)) < 1000
+
+
+hostile = st.recursive(
+    st.none()
+    | st.booleans()
+    | st.integers()
+    | st.floats()
+    | st.text(st.characters(exclude_categories=()))
+    | st.binary()
+    | st.dates(),
+    lambda inner: st.lists(inner) | st.dictionaries(st.text() | st.integers() | st.none(), inner),
+    max_leaves=8,
+)
+keys = st.sampled_from([*FIELDS, "gpus", "nmae"]) | st.text()
+
+
+@given(hostile | st.dictionaries(keys, hostile), st.sampled_from(["/base", ""]))
+def test_anything_is_a_request_or_a_job_file_error(fields, workdir):
+    try:
+        request = parse_job(fields, workdir=workdir)
+    except JobFileError as error:
+        assert not any(ord(char) < 32 for char in str(error))
+        assert len(str(error)) < 1000
+    else:
+        assert parse_job(request.to_fields(), workdir="") == request
+
+
+plain = st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\0"))
+names = st.from_regex(r"[A-Za-z][A-Za-z0-9._-]{0,63}", fullmatch=True)
+
+
+@given(
+    st.builds(
+        JobRequest,
+        name=names,
+        run=plain.filter(str.strip),
+        workdir=st.just("/w"),
+        env=st.dictionaries(names.map(lambda n: n.replace(".", "_").replace("-", "_")), plain).map(
+            lambda env: tuple(env.items())
+        ),
+        priority=st.integers(1, 100),
+        num_gpus=st.integers(1, 1_000_000),
+        processes=st.sampled_from(["gpu", "node"]),
+        time_limit_s=st.none() | st.floats(0.001, 1e8),
+    )
+)
+def test_a_request_comes_back_from_its_fields(request):
+    assert parse_job(json.loads(json.dumps(request.to_fields())), workdir="") == request
+
+
+@given(st.text(st.characters(exclude_categories=[])))
+def test_any_command_yields_a_name_that_is_one(run):
+    assert parse(name=name_of(run)).name

@@ -1,0 +1,241 @@
+"""The API's answers, over a real socket."""
+
+import json
+
+import pytest
+
+from rota.model.events import JobFinished, JobSubmitted
+from rota.model.job import JobSpec, JobState
+
+JOB = {"run": "python train.py", "workdir": "/tmp"}
+
+
+def submit(http, key=None, **fields):
+    headers = {"Idempotency-Key": key} if key else {}
+    return http.post("/api/v1/jobs", json=JOB | fields, headers=headers)
+
+
+def test_a_submitted_job_is_created_and_shown(http):
+    answer = submit(http, name="first", env={"A": "secret-value"}, time_limit="1h")
+    assert answer.status_code == 201
+    assert (answer.json()["id"], answer.json()["state"]) == ("1", "PENDING")
+    shown = http.get("/api/v1/jobs/1").json()
+    assert (shown["name"], shown["run"], shown["workdir"]) == ("first", JOB["run"], "/tmp")
+    assert shown["time_limit_s"] == 3600
+    assert shown["env"] == ["A"]
+    assert "secret-value" not in json.dumps(shown)
+    assert [event["line"] for event in shown["story"]] == ["submitted"]
+
+
+def test_the_same_key_is_the_same_job(http):
+    assert submit(http, key="k").json()["id"] == submit(http, key="k").json()["id"] == "1"
+    assert len(http.get("/api/v1/jobs").json()["jobs"]) == 1
+
+
+def test_a_key_is_refused_for_another_job(http):
+    submit(http, key="k")
+    answer = submit(http, key="k", priority=9)
+    assert answer.status_code == 422
+    assert answer.headers["content-type"] == "application/problem+json"
+    assert answer.json()["code"] == "InputError"
+
+
+@pytest.mark.parametrize("key", ["x" * 201, "tab\tkey"])
+def test_a_key_that_cannot_be_stored_is_refused(http, key):
+    assert submit(http, key=key).status_code == 422
+
+
+def test_a_dry_run_takes_nothing(http):
+    answer = http.post("/api/v1/jobs", params={"dry_run": "true"}, json=JOB)
+    assert answer.status_code == 200
+    assert answer.json()["job"]["run"] == JOB["run"]
+    assert http.get("/api/v1/jobs").json()["jobs"] == []
+
+
+@pytest.mark.parametrize("dry_run", ["true", "false"])
+def test_a_job_that_never_fits_is_told_so(http, dry_run):
+    fields = JOB | {"resources": {"gpus": 99}}
+    answer = http.post("/api/v1/jobs", params={"dry_run": dry_run}, json=fields)
+    assert answer.status_code == 422
+    assert answer.json()["code"] == "NeverFitsError"
+
+
+@pytest.mark.parametrize(
+    "body",
+    [b"", b"{", b"[]", b"null", b'{"run": 1}', b'{"run": "x", "workdir": "relative"}',
+     b'{"run": "x", "workdir": "/", "qeue": 1}', b"[" * 100_000, b"\xff\xfe", b"1e999999"],
+)  # fmt: skip
+def test_a_malformed_job_is_a_problem(http, body):
+    answer = http.post("/api/v1/jobs", content=body)
+    assert answer.status_code == 422
+    assert answer.json()["code"] in ("InputError", "JobFileError")
+    assert answer.json()["detail"]
+
+
+def test_jobs_are_listed_by_state(http, cluster):
+    submit(http)
+    submit(http)
+    submit(http)
+    cluster.do(cluster.controller.turn)
+
+    def ids(**params):
+        return [job["id"] for job in http.get("/api/v1/jobs", params=params).json()["jobs"]]
+
+    assert ids() == ["1", "2", "3"]
+    assert ids(state="pending") == ["3"]
+    assert ids(state="RUNNING,PENDING") == ["1", "2", "3"]
+    answer = http.get("/api/v1/jobs", params={"state": "RUNING"})
+    assert answer.status_code == 422
+    assert "RUNNING" in answer.json()["detail"]
+
+
+def test_jobs_that_ended_long_ago_are_listed_on_request(http, cluster):
+    cluster.apply(
+        JobSubmitted(1.0, JobSpec("1", 1, 1.0)), JobFinished(2.0, 0, JobState.SUCCEEDED, 0)
+    )
+    assert http.get("/api/v1/jobs").json()["jobs"] == []
+    assert len(http.get("/api/v1/jobs", params={"all": "true"}).json()["jobs"]) == 1
+
+
+def test_a_loss_that_is_no_number_is_null(http, cluster):
+    submit(http)
+    report = {"step": 3, "total": 10, "step_time_s": 2.0, "loss": float("nan"), "metrics": {}}
+    cluster.do(lambda: cluster.controller.reports.update({0: report}))
+    job = http.get("/api/v1/jobs/1").json()
+    assert job["progress"]["loss"] is None
+    assert job["eta_s"] == [14.0, 28.0]
+
+
+def test_steering_is_accepted_and_can_be_repeated(http, cluster):
+    submit(http)
+    for verb, state in (("suspend", "HELD"), ("resume", "PENDING"), ("cancel", "CANCELLED")):
+        for _ in range(2):
+            answer = http.post(f"/api/v1/jobs/1/{verb}")
+            assert (answer.status_code, answer.json()["state"]) == (202, state)
+
+
+def test_a_job_that_has_ended_cannot_be_resumed(http):
+    submit(http)
+    http.post("/api/v1/jobs/1/cancel")
+    answer = http.post("/api/v1/jobs/1/resume")
+    assert answer.status_code == 409
+    assert answer.json()["code"] == "TransitionError"
+    assert "story" in answer.json()["detail"]
+
+
+@pytest.mark.parametrize("path", ["", "/explain", "/events", "/logs"])
+@pytest.mark.parametrize("job_id", ["7", "%2e%2e", "..%2f..%2ftoken", "a%00b", "%250a", "1;x=1"])
+def test_a_job_that_is_not_there_is_a_problem(http, path, job_id):
+    answer = http.get(f"/api/v1/jobs/{job_id}{path}")
+    assert answer.status_code == 404
+    assert answer.headers["content-type"] == "application/problem+json"
+    assert answer.json()["code"] == "NotFoundError"
+
+
+def test_explain_names_the_blockers(http, cluster):
+    for _ in range(3):
+        submit(http)
+    cluster.do(cluster.controller.turn)
+    verdict = http.get("/api/v1/jobs/3/explain").json()
+    assert set(verdict) == {
+        "job_id", "state", "reason", "sentence", "blockers", "would_start_if", "position",
+        "history",
+    }  # fmt: skip
+    assert verdict["blockers"][0]["held_by"] == ["1", "2"]
+    assert verdict["history"][0]["at_s"] == 1.0
+
+
+def test_unknown_routes_and_methods_are_problems(http):
+    assert http.get("/nothing").json()["code"] == "NotFoundError"
+    assert http.delete("/api/v1/jobs/1").status_code == 405
+    assert http.delete("/api/v1/jobs/1").json()["code"] == "ServerError"
+    assert http.get("/api/v1/jobs/1/logs", params={"offset": -1}).status_code == 422
+
+
+def test_an_unexpected_failure_is_a_problem_without_details(http, cluster):
+    def broken():
+        raise ZeroDivisionError("secret")
+
+    cluster.controller.nodes = broken
+    answer = http.get("/api/v1/nodes")
+    assert answer.status_code == 500
+    assert answer.json()["code"] == "ServerError"
+    assert "secret" not in answer.text
+
+
+def test_the_rest_answers(http):
+    assert http.get("/healthz").json() == {"status": "ok"}
+    assert http.get("/readyz").json() == {"ready": True, "nodes": 1}
+    assert http.get("/version").json()["api"] == "v1"
+    assert http.get("/api/v1/nodes").json()["nodes"][0]["name"] == "here"
+    assert http.get("/api/v1/policies").json()["policies"] == [{"name": "fifo", "settings": {}}]
+    assert "/api/v1/jobs" in http.get("/openapi.json").json()["paths"]
+
+
+class TestLogs:
+    def piece(self, http, **params):
+        return http.get("/api/v1/jobs/1/logs", params=params).json()
+
+    def test_there_is_nothing_before_the_start(self, http):
+        submit(http)
+        piece = self.piece(http)
+        assert (piece["text"], piece["attempt"], piece["complete"]) == ("", 0, False)
+
+    def test_pieces_join_to_the_whole_also_amid_characters(self, http, cluster):
+        submit(http)
+        cluster.do(cluster.controller.turn)
+        whole = "schön\n☃ snow 🎿\n" * 3
+        cluster.write_log(0, whole.encode())
+        text, offset = "", 0
+        while True:
+            piece = self.piece(http, offset=offset, limit=5)
+            if piece["next_offset"] == offset:
+                break
+            text, offset = text + piece["text"], piece["next_offset"]
+        assert text == whole
+        assert not piece["complete"]
+
+    def test_half_a_character_waits_for_its_other_half_until_the_end(self, http, cluster):
+        submit(http)
+        cluster.do(cluster.controller.turn)
+        cluster.write_log(0, b"a\xe2\x98")
+        assert self.piece(http)["text"] == "a"
+        assert self.piece(http)["next_offset"] == 1
+        cluster.apply(JobFinished(cluster.controller.now_s(), 0, JobState.FAILED, 1))
+        piece = self.piece(http, offset=1)
+        assert (piece["text"], piece["next_offset"], piece["complete"]) == ("\ufffd", 3, True)
+        assert self.piece(http, offset=3)["complete"]
+
+    @pytest.mark.parametrize(
+        ("lines", "text"), [(0, ""), (1, "c\n"), (2, "b\nc\n"), (99, "a\nb\nc\n")]
+    )
+    def test_the_last_lines(self, http, cluster, lines, text):
+        submit(http)
+        cluster.do(cluster.controller.turn)
+        cluster.write_log(0, b"a\nb\nc\n")
+        assert self.piece(http, tail=lines)["text"] == text
+
+    def test_the_tail_of_a_long_log_and_of_one_without_a_last_newline(self, http, cluster):
+        submit(http)
+        cluster.do(cluster.controller.turn)
+        cluster.write_log(0, b"x" * 200_000 + b"\n" + b"y" * 70_000 + b"\nend")
+        assert self.piece(http, tail=1)["text"] == "end"
+        assert self.piece(http, tail=2, limit=1 << 20)["text"] == "y" * 70_000 + "\nend"
+
+    @pytest.mark.parametrize("kind", ["link", "pipe", "folder"])
+    def test_what_a_job_put_in_its_place_is_not_read(self, http, cluster, folder, kind):
+        import os
+
+        submit(http)
+        cluster.do(cluster.controller.turn)
+        path = cluster.controller.log_path(0, 1, 0)
+        path.parent.mkdir(parents=True)
+        if kind == "link":
+            path.symlink_to(folder.token)
+        elif kind == "pipe":
+            os.mkfifo(path)
+        else:
+            path.mkdir()
+        answer = http.get("/api/v1/jobs/1/logs")
+        assert answer.status_code == 500
+        assert folder.token.read_text().strip() not in answer.text

@@ -1,0 +1,153 @@
+"""Whatever an event holds comes back to the bit through JSON."""
+
+import json
+from typing import get_args
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from rota.errors import StoreError
+from rota.model import commands, events
+from rota.model.allocation import Allocation
+from rota.model.job import JobSpec, JobState, Program, Suspension
+from rota.store.codec import decode, encode
+from rota.testing.store_contract import every_event
+
+rows = st.integers(0, 10**9)
+seconds = st.floats(allow_nan=False)
+text = st.text(st.characters())
+words = st.text(st.characters(exclude_categories=()))  # lone surrogates too
+json_values = st.recursive(
+    st.none() | st.booleans() | st.integers() | seconds | words,
+    lambda inner: st.lists(inner) | st.dictionaries(words, inner),
+    max_leaves=10,
+)
+allocations = st.dictionaries(
+    st.integers(0, 5000), st.integers(1, (1 << 1024) - 1), min_size=1, max_size=4
+).map(lambda parts: Allocation(tuple(sorted(parts.items()))))
+programs = st.builds(
+    Program,
+    words,
+    words,
+    st.lists(st.tuples(words, words)).map(tuple),
+    st.sampled_from(["gpu", "node"]),
+)
+specs = st.builds(
+    JobSpec,
+    job_id=words,
+    num_gpus=rows,
+    submit_s=seconds,
+    duration_s=st.none() | seconds,
+    priority=st.integers(1, 100),
+    name=words,
+    user=words,
+    vc=words,
+    model=words,
+    time_limit_s=st.none() | seconds,
+    program=st.none() | programs,
+)
+STRATEGIES = {
+    "at_s": seconds,
+    "stopped_s": seconds,
+    "retry_at_s": seconds,
+    "wake_at_s": st.none() | seconds,
+    "row": rows,
+    "seq": rows,
+    "attempt": rows,
+    "epoch": rows,
+    "command_id": rows,
+    "num_gpus": rows,
+    "exit_code": st.none() | st.integers(-64, 255),
+    "name": words,
+    "kind": words,
+    "policy": words,
+    "error": words,
+    "message": words,
+    "movable": st.booleans(),
+    "spec": specs,
+    "outcome": st.sampled_from(JobState),
+    "suspension": st.sampled_from(Suspension),
+    "progress": st.dictionaries(words, json_values, max_size=4),
+    "allocation": allocations,
+    "allocations": st.dictionaries(rows, st.none() | allocations, max_size=4),
+    "reasons": st.dictionaries(rows, st.integers(0, 16), max_size=4),
+    "marks": st.dictionaries(rows, json_values, max_size=4),
+    "policy_mark": json_values,
+}
+
+
+def built(kind):
+    return st.builds(kind, **{name: STRATEGIES[name] for name in kind._fields if name != "command"})
+
+
+def any_of(union):
+    return st.one_of([built(kind) for kind in get_args(union) if "command" not in kind._fields])
+
+
+sent = st.builds(events.CommandSent, seconds, any_of(commands.Command))
+
+
+@given(any_of(events.Event) | sent)
+def test_an_event_comes_back_through_json_exactly(event):
+    back = decode(json.loads(json.dumps(encode(event))))
+    assert back == event
+    assert type(back) is type(event)
+    assert repr(back) == repr(event)  # 1 and 1.0, True and 1 are equal, and not the same
+
+
+def test_every_kind_of_event_and_command_is_covered():
+    made = every_event()
+    assert {type(event) for event in made} == set(get_args(events.Event))
+    sent = {type(event.command) for event in made if isinstance(event, events.CommandSent)}
+    assert sent == set(get_args(commands.Command))
+
+
+def test_encoding_leaves_the_event_as_it_was():
+    for event in every_event():
+        before = repr(event)
+        encode(event)
+        decode(encode(event))
+        assert repr(event) == before
+
+
+@pytest.mark.parametrize(
+    "record",
+    [
+        {},
+        {"type": "JobExploded", "at_s": 1.0},
+        {"type": ["x"]},
+        {"type": None},
+        {"type": "JobResumed"},
+        {"type": "JobResumed", "at_s": 1.0, "row": 0, "colour": "red"},
+        {"type": "JobFinished", "at_s": 1.0, "row": 0, "outcome": "EXPLODED"},
+        {"type": "CommandSent", "at_s": 1.0, "command": {"type": "Explode"}},
+        {"type": "CommandSent", "at_s": 1.0, "command": None},
+        {"type": "JobSubmitted", "at_s": 1.0, "spec": {"colour": "red"}},
+        {"type": "DecisionTaken", "at_s": 1.0, "allocations": {"x": None}},
+    ],
+)
+def test_what_is_no_event_is_an_error(record):
+    with pytest.raises(StoreError):
+        decode(record)
+
+
+def test_a_field_that_an_older_version_did_not_write_has_its_default():
+    record = encode(events.NodeJoined(1.0, "n", 4, "gpu"))
+    del record["kind"]
+    assert decode(record) == events.NodeJoined(1.0, "n", 4)
+
+
+@pytest.mark.parametrize("value", [object(), (1,), {1: 2}, {"a": {2}}, [b"x"], {None: 1}])
+def test_a_mark_that_json_would_change_is_refused(value):
+    marked = events.DecisionTaken(1.0, 1, "", {}, {}, {0: value}, None, None)
+    for event in (marked, marked._replace(marks={}, policy_mark=value)):
+        with pytest.raises(StoreError, match="can't be stored"):
+            encode(event)
+    with pytest.raises(StoreError, match="can't be stored"):
+        encode(events.WorkerReported(1.0, 0, {"x": value}))
+
+
+def test_something_else_is_no_event():
+    with pytest.raises(StoreError, match="JobSpec"):
+        encode(JobSpec("1", 1, 0.0))
