@@ -1,6 +1,6 @@
 """What holds for every load: nothing is lost, nothing depends on chance."""
 
-from functools import lru_cache
+from functools import cache
 
 import pytest
 from hypothesis import given, settings
@@ -120,7 +120,7 @@ def least_total_completion(jobs):
     """By trying every schedule: at each arrival and finish any job may go on, on one GPU."""
     arrivals = tuple(int(spec.submit_s) for spec in jobs)
 
-    @lru_cache(maxsize=None)
+    @cache
     def least(now, left):
         if not any(left):
             return 0

@@ -67,10 +67,8 @@ def average_table(compared: Comparison) -> Table:
             ("completion", compared.completion_s),
         )
     ]
-    columns = (
-        column.replace(" measured", "").replace("predicted", "sim") for column in compared.columns
-    )
-    return Table(("time to", *columns), rows)
+    short = [c.replace(" measured", "").replace("predicted", "sim") for c in compared.columns]
+    return Table(("time to", *short), rows)
 
 
 def sentences(compared: Comparison) -> list[str]:
@@ -79,8 +77,8 @@ def sentences(compared: Comparison) -> list[str]:
     return [
         f"Device time over the window in which all jobs are active: within "
         f"{compared.share_spread:.1%} of an equal share.",
-        f"First 100 mini-batches: after {first['gandiva measured']:.1f} s on average with turns, after "
-        f"{first['fifo measured']:.1f} s one after the other "
+        f"First 100 mini-batches: after {first['gandiva measured']:.1f} s on average with turns, "
+        f"after {first['fifo measured']:.1f} s one after the other "
         f"({first['fifo measured'] / first['gandiva measured']:.1f} times as long).",
         "sim: the simulator's prediction, from the step times and switch costs measured in the run "
         "with turns.",

@@ -7,6 +7,7 @@ hours. Both run in the simulator; the baseline is FIFO on the same jobs.
 """
 
 from pathlib import Path
+from statistics import fmean
 from typing import Any
 
 from rota.errors import InputError
@@ -14,7 +15,6 @@ from rota.experiment.base import Figure, Outcome
 from rota.model.cluster import parse_cluster
 from rota.model.job import JobSpec
 from rota.policy.registry import create
-from rota.report.metrics import mean
 from rota.sim.machine import Costs
 from rota.sim.simulation import Simulation
 from rota.workload.trace import Trace
@@ -99,8 +99,7 @@ def _share_figures() -> list[Figure]:
 
 
 def _first_figures() -> list[Figure]:
-    fifo, ours = mean(first_mini_batches("fifo")), mean(first_mini_batches("gandiva"))
-    assert fifo is not None and ours is not None
+    fifo, ours = fmean(first_mini_batches("fifo")), fmean(first_mini_batches("gandiva"))
     name = f"average time to the first {MINI_BATCHES} mini-batches"
     fifo_low, fifo_high = FIFO_FIRST_S * (1 - FIFO_TOLERANCE), FIFO_FIRST_S * (1 + FIFO_TOLERANCE)
     return [

@@ -163,7 +163,7 @@ class Agent:
         hello = {
             "type": "hello",
             "node": self.node,
-            "num_gpus": self.devices.count,
+            "num_gpus": self.devices.num_gpus,
             "kind": self.devices.kind,
             "attempts": [attempt.observed() for attempt in self.attempts.values()],
         }

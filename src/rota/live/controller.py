@@ -111,7 +111,7 @@ class Controller:
         await self._provider.start()
 
     def end_jobs(self) -> None:
-        """Have :meth:`stop` end all jobs and agents; the jobs start anew with the next controller."""
+        """Have :meth:`stop` end all jobs and agents; the jobs start anew afterwards."""
         self.ends_jobs = True
 
     def living(self) -> int:
@@ -398,7 +398,7 @@ class Controller:
             await channel.send_text(json.dumps(await outbox.get()))
 
     def _greet(self, hello: Message) -> None:
-        """Take an agent's account of its node, mend what differs, repeat what it may have missed."""
+        """Take an agent's account of its node, mend what differs, repeat what it may lack."""
         state, now_s, node = self.state, self._clock.now_s(), hello["node"]
         known = state.node_index.get(node)
         if known is not None and state.nodes[known].alive:

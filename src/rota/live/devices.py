@@ -8,7 +8,7 @@ class Devices(NamedTuple):
     """The devices of a node. Slots of kind ``cpu`` stand for one core each."""
 
     kind: str  # "cuda" or "cpu"
-    count: int
+    num_gpus: int
     cores: tuple[int, ...] = ()  # core of each slot, for kind "cpu"
 
     def cores_of(self, gpus: list[int]) -> list[int]:

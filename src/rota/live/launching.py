@@ -84,7 +84,7 @@ def visible_gpus(gpus: list[int], devices: Devices, *, everything: bool) -> list
     """
     if devices.kind != "cuda":
         return None
-    others = [index for index in range(devices.count) if index not in gpus]
+    others = [index for index in range(devices.num_gpus) if index not in gpus]
     return gpus + others if everything else list(gpus)
 
 

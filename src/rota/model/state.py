@@ -36,9 +36,24 @@ PENDING, STARTING, RUNNING = JobState.PENDING, JobState.STARTING, JobState.RUNNI
 SUSPENDING, SUSPENDED, MIGRATING = JobState.SUSPENDING, JobState.SUSPENDED, JobState.MIGRATING
 STOPPING, HELD = JobState.STOPPING, JobState.HELD
 
-_FLOATS = ("submit_s", "service_s", "since_s", "changed_s", "overhead_s", "first_start_s")
+_FLOATS: tuple[str, ...] = (
+    "submit_s",
+    "service_s",
+    "since_s",
+    "changed_s",
+    "overhead_s",
+    "first_start_s",
+)
 _FLOATS += ("finish_s", "duration_s")
-_INTS = ("num_gpus", "priority", "state", "reason", "attempt", "preemptions", "migrations")
+_INTS: tuple[str, ...] = (
+    "num_gpus",
+    "priority",
+    "state",
+    "reason",
+    "attempt",
+    "preemptions",
+    "migrations",
+)
 _INTS += ("suspension", "movable")
 
 

@@ -1,6 +1,7 @@
 """Tiresias' discretised two-dimensional least attained service (NSDI 2019, section 3.2-3.3)."""
 
 from collections.abc import Callable
+from itertools import pairwise
 from typing import NamedTuple
 
 from rota.model.plan import Plan
@@ -30,7 +31,7 @@ class Mark(NamedTuple):
 def parse_thresholds(text: str) -> tuple[float, ...]:
     """``"600,1800"`` as numbers, rising and above zero; empty text is one queue. ValueError."""
     values = tuple(float(part) for part in text.split(",") if part.strip())
-    rising = all(low < high for low, high in zip(values, values[1:], strict=False))
+    rising = all(low < high for low, high in pairwise(values))
     if not rising or not all(0 < value < float("inf") for value in values):
         raise ValueError("thresholds must rise and be above zero")
     return values

@@ -1,4 +1,4 @@
-"""One machine as a whole cluster: controller, HTTP API and the node's agent, in one process tree."""
+"""One machine as a whole cluster: controller, HTTP API and agent in one process tree."""
 
 import fcntl
 import logging

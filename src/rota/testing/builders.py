@@ -37,7 +37,7 @@ def twenty_jobs() -> Trace:
 
 
 def random_trace(seed: int, *, num_jobs: int = 25, max_gpus: int = 8) -> Trace:
-    """A mixed load from a seed: gangs of 1 to ``max_gpus`` GPUs, ties in arrival, short and long."""
+    """A mixed load from a seed: gangs of 1 to ``max_gpus`` GPUs, short and long, some at once."""
     chance = random.Random(seed)
     gangs = [1, 1, 1, 2, 2, 3, 4, 8]
     at = 0.0

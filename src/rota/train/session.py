@@ -178,7 +178,7 @@ class Session:
         while True:
             for message in link.wait():
                 if message["type"] == "resume":
-                    return message["device"]  # type: ignore[no-any-return]
+                    return message["device"]
 
     # -- reports -------------------------------------------------------------------------------
 

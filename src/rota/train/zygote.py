@@ -3,14 +3,15 @@
     python -m rota.train.zygote FD        FD: a connected Unix socket to the node's agent
 
 For each rank that the agent asks for it forks a *shim*, and answers with the shim's pid. The shim
-leads a session of its own, forks the worker, waits for it, removes what the worker left behind, and
-writes how it ended to disk. So a worker outlives both the zygote and the agent, and its end is never
-lost. Forking takes about 12 ms where a fresh interpreter with torch takes 1-2 s.
+leads a session of its own, forks the worker, waits for it, removes what the worker left behind,
+and writes how it ended to disk. So a worker outlives both the zygote and the agent, and its end is
+never lost. Forking takes about 12 ms where a fresh interpreter with torch takes 1-2 s.
 
 The zygote has one thread and runs no computation: a process forked after torch's autograd has run
 can hang.
 """
 
+import contextlib
 import ctypes
 import json
 import os
@@ -64,7 +65,7 @@ def preload() -> None:
 
 
 def become_shim(request: dict[str, Any]) -> bool:
-    """Turn a fresh fork into the shim of one rank. True in the worker, never returns in the shim."""
+    """Turn a fresh fork into the shim of one rank. True in the worker; the shim never returns."""
     os.setsid()
     LIBC.prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)
@@ -94,10 +95,8 @@ def watch(worker: int, report: Path) -> NoReturn:
     """Wait for the worker, kill what it left behind, write down how it ended, and exit."""
     _, status = os.waitpid(worker, 0)
     ended = {"code": os.waitstatus_to_exitcode(status), "at_s": time.time()}
-    try:
+    with contextlib.suppress(ProcessLookupError):
         os.killpg(worker, signal.SIGKILL)
-    except ProcessLookupError:
-        pass
     while True:  # orphans of the worker were handed to this process, whatever group they are in
         tasks = Path(f"/proc/self/task/{os.getpid()}/children").read_text().split()
         for child in tasks:

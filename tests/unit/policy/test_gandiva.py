@@ -12,8 +12,9 @@ SWITCH = Costs(suspend_s=0.125, resume_s=0.125, migrate_s=0.0, cold_start_s=0.25
 def service_at(until_s, jobs, cluster="1x4", costs=FREE, **settings):
     """Each job's run time up to a time."""
     sim = simulation(jobs, create("gandiva", settings), cluster, costs)
-    times = lambda: [t for t in (sim.engine.next_time_s(), sim.state.wake_at_s) if t is not None]
-    while times() and min(times()) <= until_s:
+    while (
+        min(t for t in (sim.engine.next_time_s(), sim.state.wake_at_s) if t is not None) <= until_s
+    ):
         sim.step()
     return [sim.state.service(row, until_s) for row in range(len(sim.state.spec))]
 

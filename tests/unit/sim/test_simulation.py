@@ -109,11 +109,11 @@ class Lazy:
     """A policy that never starts anything."""
 
     def decide(self, view):
-        return Plan({}, {row: Reason.WAIT_QUOTA for row in view.active}, {})
+        return Plan({}, dict.fromkeys(view.active, Reason.WAIT_QUOTA), {})
 
 
 def test_a_run_that_loses_a_job_is_an_error_that_names_it():
-    with pytest.raises(SimulationError, match="1 jobs have not finished.*job stuck.*WAIT_QUOTA"):
+    with pytest.raises(SimulationError, match=r"1 jobs have not finished.*job stuck.*WAIT_QUOTA"):
         run([job("stuck")], Lazy())
 
 
