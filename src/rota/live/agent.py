@@ -35,6 +35,7 @@ from rota.live.zygote_link import ZygoteLink
 RECONNECT_S = 0.2
 PROGRESS_EVERY_S = 0.25
 ADOPTION_S = 3.0  # how long adopted workers have to say hello
+FAREWELL_S = 5.0  # how long the controller has to take note of the last ends
 LONELY_S = 10.0  # without a controller process and without jobs, an agent ends after so long
 
 log = logging.getLogger("rota.agent")
@@ -77,6 +78,8 @@ class Agent:
         await asyncio.gather(*self._tasks, return_exceptions=True)
         await self._zygote.close()
         self._socket_path.unlink(missing_ok=True)
+        with contextlib.suppress(OSError):
+            self._socket_path.parent.rmdir()
 
     def _spawn(self, coroutine: Any) -> None:
         task = asyncio.get_running_loop().create_task(coroutine)
@@ -241,6 +244,8 @@ class Agent:
         job_id, number = message["job_id"], message["attempt"]
         done = {"type": "done", "command_id": message["command_id"]}
         known = self.attempts.get((job_id, number))
+        if known is not None and known.state == "starting":
+            return  # the answer follows when it has started
         if known is not None:
             self._notify(known.ended or done | {"at_s": known.record["launched_s"]})
             return
@@ -249,13 +254,17 @@ class Agent:
                 raise AgentError(f"attempt {other.number} of job {job_id} may still be alive here")
         folder = self.folder.attempt(self.node, job_id, number)
         folder.mkdir(parents=True, exist_ok=True)
+        failed = folder / "failed"
+        if failed.exists():  # it was tried; the next try is an attempt of its own
+            raise AgentError(failed.read_text())
         attempt = Attempt(self._record(message), folder, self._notify)
         attempt.save()
         self.attempts[job_id, number] = attempt
         requests = rank_requests(attempt.record, folder, self.devices, str(self._socket_path))
         try:
             await attempt.launch(self._zygote.fork, requests)
-        except AgentError:
+        except AgentError as error:
+            failed.write_text(str(error))
             del self.attempts[job_id, number]
             (folder / "attempt.json").unlink()
             raise
@@ -292,6 +301,11 @@ class Agent:
         for attempt in self.attempts.values():
             attempt.stop()
         while any(attempt.ended is None for attempt in self.attempts.values()):
+            await asyncio.sleep(0.02)
+        deadline = asyncio.get_running_loop().time() + FAREWELL_S
+        while self.attempts and self._controller is not None:  # until it has noted every end
+            if asyncio.get_running_loop().time() > deadline:
+                break
             await asyncio.sleep(0.02)
         self._ending.set()
 

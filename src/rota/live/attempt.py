@@ -14,38 +14,16 @@ from pathlib import Path
 from typing import Any
 
 from rota.errors import AgentError
-from rota.live.processes import bind, descendants, is_stopped, kill_marked, signal_tree, started_at
-from rota.live.wire import Message, encode
+from rota.live.launching import checkpoints
+from rota.live.processes import bind, kill_marked
+from rota.live.rank import Rank
+from rota.live.wire import Message
 
 GRACE_S = 5.0  # from SIGTERM to SIGKILL
 BOUNDARY_TIMEOUT_S = 10.0  # a job that reaches no boundary for so long, or for so many of
 BOUNDARY_TIMEOUT_STEPS = 5  # its steps if that is more, is stopped where it is
+LOOK_AGAIN_S = 0.02
 COUPLED_STEP_S = 0.05  # ranks that do not answer for so long may be waiting for one that holds
-
-
-class Rank:
-    """One process of an attempt, with its shim and its connection."""
-
-    def __init__(self, index: int) -> None:
-        self.index = index
-        self.shim = 0
-        self.worker = 0
-        self.pidfd = -1
-        self.exit: dict[str, Any] | None = None
-        self.gone = False
-        self.writer: asyncio.StreamWriter | None = None
-        self.held_at: int | None = None
-        self.suspended: Message | None = None
-
-    @property
-    def alive(self) -> bool:
-        """Whether its shim still watches over it."""
-        return self.shim > 0 and self.exit is None and not self.gone
-
-    def send(self, message: Message) -> None:
-        """Tell the worker something, if it listens."""
-        if self.writer is not None and not self.writer.is_closing():
-            self.writer.write(encode(message))
 
 
 class Attempt:
@@ -58,102 +36,90 @@ class Attempt:
         self.folder = folder
         self.job_id: str = record["job_id"]
         self.number: int = record["attempt"]
-        self.ranks = [Rank(index) for index in range(record["world"])]
+        self.ranks = [Rank(index, folder) for index in range(record["world"])]
         self.progress: dict[str, Any] = {}
         self.state = "starting"  # adopted, running, suspending, suspended, resuming, ended, lost
         self.ended: Message | None = None
         self._notify = notify
         self._command_id: int | None = None
         self._stop_asked = False
-        self._stopped_s = 0.0
         self._timers: list[asyncio.TimerHandle] = []
         self._metrics = folder / "metrics.jsonl"
 
-    # -- starting and adopting -----------------------------------------------------------------
+    # -- starting and adopting -------------------------------------------------------------------
 
-    def save(self) -> None:
-        """Write the record down before acting on it."""
+    def save(self, *, durable: bool = True) -> None:
+        """Write the record down before acting on it; ``durable``: to outlast a power cut."""
         draft = self.folder / "attempt.json.new"
         with open(draft, "w") as file:
             json.dump(self.record, file)
             file.flush()
-            os.fsync(file.fileno())
+            if durable:
+                os.fsync(file.fileno())
         os.replace(draft, self.folder / "attempt.json")
 
     async def launch(self, fork: Callable[[dict[str, Any]], Any], requests: list[Any]) -> None:
         """Start every rank, or none: what has started is killed if another can't. AgentError."""
         try:
             for rank, request in zip(self.ranks, requests, strict=True):
-                rank.shim = await fork(request)
-                rank.pidfd = os.pidfd_open(rank.shim)
-                await self._find_worker(rank)
+                self._refuse_if_stopping()
+                await rank.start(fork, request)
+            self._refuse_if_stopping()
         except (AgentError, OSError) as error:
-            self.kill()
+            for rank in self.ranks:
+                await rank.abandon()
             raise AgentError(f"job {self.job_id} could not be started: {error}") from None
         self.state = "running"
         for rank in self.ranks:
             self._watch(rank)
 
-    async def _find_worker(self, rank: Rank) -> None:
-        file = self.folder / f"rank{rank.index}.pid"
-        while not file.exists():
-            if started_at(rank.shim) is None:
-                raise AgentError(f"the shim of rank {rank.index} died at its start")
-            await asyncio.sleep(0.001)
-        rank.worker = json.loads(file.read_text())["worker"]
+    def _refuse_if_stopping(self) -> None:
+        if self._stop_asked:
+            raise AgentError("it was told to end before it had started")
 
     def adopt(self) -> None:
-        """Take over processes that an earlier agent started, or find out how they ended."""
+        """Take over processes that an earlier agent started, or find out how they ended.
+
+        A pause or a continuation that was cut short is called off: the attempt runs, and the
+        controller repeats its command.
+        """
         for rank in self.ranks:
-            self._read_exit(rank)
-            file = self.folder / f"rank{rank.index}.pid"
-            if rank.exit is not None:
-                continue
-            pids = json.loads(file.read_text()) if file.exists() else {"shim": 0, "worker": 0}
-            rank.shim, rank.worker = pids["shim"], pids["worker"]
-            try:
-                rank.pidfd = os.pidfd_open(rank.shim) if rank.shim else -1
-            except OSError:
-                rank.pidfd = -1
-            began = started_at(rank.shim) if rank.pidfd >= 0 else None
-            if began is None or began > file.stat().st_mtime + 1:
-                rank.gone = True  # nobody there, or another process that got the same pid
-                self._read_exit(rank)
-        for rank in self.ranks:
+            rank.find()
             if rank.alive:
                 self._watch(rank)
+        if "suspended_s" in self.record:
+            self.state = "suspended"
+        else:
+            self.state = "adopted" if self.record["suspension"] == "boundary" else "running"
+            for rank in self.ranks:
+                rank.signal(signal.SIGCONT)
         if not all(rank.alive for rank in self.ranks):
             self._check_end()
-        elif all(is_stopped(rank.worker) for rank in self.ranks):
-            self.state = "suspended"
-            self._stopped_s = time.time()
-        elif self.record["suspension"] == "boundary":
-            self.state = "adopted"  # running or suspended: the workers' hellos will tell
-        else:
-            self.state = "running"
 
     def settle(self) -> None:
-        """Take an adopted attempt whose workers do not say hello as one that runs."""
+        """Take an adopted attempt as one that runs; ranks that say otherwise are to go on."""
         if self.state == "adopted":
             self.state = "running"
+            for rank in self.ranks:
+                if rank.suspended is not None:
+                    self._continue(rank)
 
     def _watch(self, rank: Rank) -> None:
-        asyncio.get_running_loop().add_reader(rank.pidfd, self._shim_ended, rank)
+        loop = asyncio.get_running_loop()
+        if rank.pidfd >= 0:
+            loop.add_reader(rank.pidfd, self._shim_ended, rank)
+        else:  # it has ended already
+            loop.call_soon(self._shim_ended, rank)
 
-    # -- the end -------------------------------------------------------------------------------
+    # -- the end -----------------------------------------------------------------------------------
 
     def _shim_ended(self, rank: Rank) -> None:
-        asyncio.get_running_loop().remove_reader(rank.pidfd)
-        os.close(rank.pidfd)
-        rank.pidfd = -1
-        self._read_exit(rank)
-        rank.gone = rank.exit is None
+        if rank.pidfd >= 0:
+            asyncio.get_running_loop().remove_reader(rank.pidfd)
+        rank.close()
+        rank.gone = True
+        rank.read_exit()
         self._check_end()
-
-    def _read_exit(self, rank: Rank) -> None:
-        file = self.folder / f"rank{rank.index}.exit"
-        if file.exists():
-            rank.exit = json.loads(file.read_text())
 
     def _check_end(self) -> None:
         """Once a rank has failed the whole gang goes; once all are gone the attempt has ended."""
@@ -166,7 +132,9 @@ class Attempt:
             return
         self._cancel_timers()
         if any(rank.gone for rank in self.ranks):
-            kill_marked({"ROTA_JOB_ID": self.job_id, "ROTA_ATTEMPT": str(self.number)})
+            if kill_marked(self._marks()):  # killed is not yet gone: look until none is there
+                self._after(LOOK_AGAIN_S, self._check_end)
+                return
             self._end("lost", error="its processes vanished without a word (shim killed, reboot)")
             return
         exits = [rank.exit for rank in self.ranks if rank.exit is not None]
@@ -180,24 +148,28 @@ class Attempt:
         self.ended = {"type": kind, "job_id": self.job_id, "attempt": self.number, **fields}
         self._notify(self.ended)
 
+    def _marks(self) -> dict[str, str]:
+        """What tells this attempt's processes from all others, other clusters' included."""
+        return {
+            "ROTA_CHECKPOINT_DIR": str(checkpoints(self.folder)),
+            "ROTA_JOB_ID": self.job_id,
+            "ROTA_ATTEMPT": str(self.number),
+        }
+
     def stop(self) -> None:
         """Ask every process to end, and kill what is left after the grace period."""
         if self._stop_asked:
             return
         self._stop_asked = True
         for rank in self.ranks:
-            if rank.alive:
-                signal_tree(rank.worker, signal.SIGTERM)
-                signal_tree(rank.worker, signal.SIGCONT)
-        self._after(GRACE_S, self.kill)
+            rank.signal(signal.SIGTERM)
+            rank.signal(signal.SIGCONT)
+        asyncio.get_running_loop().call_later(GRACE_S, self.kill)
 
     def kill(self) -> None:
         """Kill every process now."""
         for rank in self.ranks:
-            if rank.alive and rank.worker:
-                signal_tree(rank.worker, signal.SIGKILL)
-            elif rank.alive:
-                os.kill(rank.shim, signal.SIGKILL)
+            rank.signal(signal.SIGKILL)
 
     # -- pausing -------------------------------------------------------------------------------
 
@@ -210,7 +182,7 @@ class Attempt:
         """Pause the attempt; ``done`` follows when its devices are free."""
         self._command_id = command_id
         if self.state == "suspended":
-            self._suspended()
+            self._done(stopped_s=self.record["suspended_s"])
         elif self.state == "running":
             self.state = "suspending"
             if not self.cooperates:
@@ -229,13 +201,11 @@ class Attempt:
         """Stop the processes where they are."""
         if self.state != "suspending":
             return
-        self._stopped_s = time.time()
+        stopped_s = time.time()
         for rank in self.ranks:
-            if rank.alive:
-                rank.send({"type": "resume", "device": None})  # no longer asked to stop by itself
-                signal_tree(rank.worker, signal.SIGSTOP)
-        self.record["frozen"] = True
-        self._suspended()
+            rank.send({"type": "resume", "device": None})  # no longer asked to stop by itself
+            rank.signal(signal.SIGSTOP)
+        self._suspended(stopped_s)
 
     def _check_held(self) -> None:
         """Bring all ranks that still run to one boundary; then let them suspend."""
@@ -264,10 +234,12 @@ class Attempt:
                 rank.held_at = None
         self._after(COUPLED_STEP_S, self._advance_holders)
 
-    def _suspended(self) -> None:
+    def _suspended(self, stopped_s: float) -> None:
         self._cancel_timers()
+        self.record["suspended_s"] = stopped_s
+        self.save(durable=False)  # what a power cut takes with it needs no adoption
         self.state = "suspended"
-        self._done(stopped_s=self._stopped_s)
+        self._done(stopped_s=stopped_s)
 
     def resume(self, command_id: int, gpus: list[int], cores: list[int]) -> None:
         """Continue on these devices; ``done`` follows when every rank runs."""
@@ -276,31 +248,34 @@ class Attempt:
             self._done()
             return
         self.record["gpus"] = gpus
-        frozen = self.record.pop("frozen", False) or not self.cooperates
-        self.save()
+        self.record.pop("suspended_s", None)
+        self.save(durable=False)
+        self.state = "resuming"
         for position, rank in enumerate(self.ranks):
-            if cores:
+            if cores and rank.alive:
                 per_rank = [cores[position]] if len(cores) == len(self.ranks) else cores
                 bind(rank.worker, per_rank)
-            if frozen:
-                signal_tree(rank.worker, signal.SIGCONT)
+            rank.signal(signal.SIGCONT)
             if rank.suspended is not None:
-                device = self.device_index(position) if self.record["movable"] else None
-                rank.send({"type": "resume", "device": device})
-        self.state = "resuming"
-        if frozen:
-            self._resumed()
+                self._continue(rank)
+        self._check_resumed()
+
+    def _continue(self, rank: Rank) -> None:
+        """Let a rank that holds at a boundary go on where its device is now."""
+        device = self.device_index(rank.index) if self.record["movable"] else None
+        rank.send({"type": "resume", "device": device})
 
     def device_index(self, position: int) -> int:
         """Where in the worker's list of visible devices the GPU of one rank stands."""
         visible, gpus = self.record["visible"], self.record["gpus"]
         return int(visible.index(gpus[position])) if visible else position
 
-    def _resumed(self) -> None:
-        self.state = "running"
-        for rank in self.ranks:
-            rank.held_at = rank.suspended = None
-        self._done()
+    def _check_resumed(self) -> None:
+        if self.state == "resuming" and not any(rank.suspended for rank in self.ranks):
+            self.state = "running"
+            for rank in self.ranks:
+                rank.held_at = None
+            self._done()
 
     def _done(self, **fields: Any) -> None:
         message = {"type": "done", "command_id": self._command_id, "at_s": time.time()}
@@ -313,20 +288,16 @@ class Attempt:
         rank = self.ranks[index]
         rank.writer = writer
         rank.suspended = hello if hello["suspended"] else None
+        if rank.suspended is not None and self.state in ("running", "resuming"):
+            self._continue(rank)  # it missed that it may
+        self._check_resumed()
         if not self.cooperates:
             return
         if self.record["suspension"] != "boundary":
             self.record["suspension"] = "boundary"
             self.save()
         self._notify(self.registration())
-        suspended = [rank for rank in self.ranks if rank.suspended is not None]
-        if self.state == "adopted" and len(suspended) == len(self.ranks):
-            self.state = "suspended"
-            self._stopped_s = max(rank.suspended["stopped_s"] for rank in suspended)  # type: ignore[index]
-        elif self.state in ("adopted", "running"):
-            self.state = "running"
-            for rank in suspended:  # an agent died while it suspended this gang: call it off
-                rank.send({"type": "resume", "device": None})
+        self.settle()
 
     def report(self) -> Message:
         """The latest progress, for the controller."""
@@ -345,8 +316,12 @@ class Attempt:
 
     def left(self, index: int, writer: asyncio.StreamWriter) -> None:
         """A rank's connection closed."""
-        if self.ranks[index].writer is writer:
-            self.ranks[index].writer = None
+        rank = self.ranks[index]
+        if rank.writer is not writer:
+            return
+        rank.writer = rank.suspended = None
+        self._check_resumed()
+        self._freeze()  # if it was to hold at a boundary: none will come
 
     def heard(self, index: int, message: Message) -> None:
         """A message from a rank with a session."""
@@ -363,12 +338,12 @@ class Attempt:
         elif kind == "suspended":
             rank.suspended = message
             if self.state == "suspending" and all(r.suspended for r in self.ranks if r.alive):
-                self._stopped_s = max(r.suspended["stopped_s"] for r in self.ranks if r.suspended)
-                self._suspended()
+                self._suspended(max(r.suspended["stopped_s"] for r in self.ranks if r.suspended))
+            elif self.state in ("running", "resuming"):
+                self._continue(rank)
         elif kind == "resumed":
             rank.suspended = None
-            if self.state == "resuming" and not any(r.suspended for r in self.ranks):
-                self._resumed()
+            self._check_resumed()
 
     def _note_progress(self, message: Message) -> None:
         self.progress = {key: value for key, value in message.items() if key != "type"}
@@ -392,7 +367,7 @@ class Attempt:
 
     def processes(self) -> list[int]:
         """Every process of the attempt."""
-        return [pid for rank in self.ranks if rank.alive for pid in descendants(rank.worker)]
+        return [pid for rank in self.ranks for pid in rank.processes()]
 
     def _after(self, seconds: float, call: Callable[[], None]) -> None:
         self._timers.append(asyncio.get_running_loop().call_later(seconds, call))

@@ -129,6 +129,8 @@ class Controller:
             await self._provider.wait_for_end(started=bool(self._outboxes))
         else:
             await self._provider.stop()
+        if not self.failed:
+            self._write_down()
         self.store.close()
 
     async def _run(self) -> None:
@@ -159,12 +161,15 @@ class Controller:
         """One decision, if one is due, and everything that follows from it."""
         if not self.ends_jobs:
             self._advance()
-        if self._unwritten:
-            self.store.append(self._unwritten)
-            self._unwritten = []
+        self._write_down()
         commands, self._to_send = self._to_send, []
         for command in commands:
             self._dispatch(command)
+
+    def _write_down(self) -> None:
+        if self._unwritten:
+            self.store.append(self._unwritten)
+            self._unwritten = []
 
     def _advance(self) -> None:
         state, now_s = self.state, self._clock.now_s()
@@ -430,6 +435,8 @@ class Controller:
             return
         row = self._rows.get(message["job_id"])
         if row is None or message["attempt"] != self.state.attempt[row]:
+            if kind in ("ended", "lost"):
+                self._tell_agents({**message, "type": "forget"})
             return
         if kind == "progress":
             self._latest[row] = message["progress"]

@@ -46,8 +46,8 @@ def _environment(
     program, world = record["program"], record["world"]
     inherited = {key: value for key, value in os.environ.items() if not key.startswith("ROTA_")}
     port = str(free_port())
-    checkpoints = folder.parent / "checkpoints"
-    checkpoints.mkdir(exist_ok=True)
+    checkpoint_folder = checkpoints(folder)
+    checkpoint_folder.mkdir(exist_ok=True)
     own_programs = os.path.dirname(sys.executable)
     environment = inherited | {
         # `python` in a job is the Python that Rota runs in, unless the job brings its own PATH.
@@ -64,7 +64,7 @@ def _environment(
         "ROTA_GPUS_PER_NODE": str(len(record["gpus"])),
         "ROTA_MASTER_ADDR": "127.0.0.1",
         "ROTA_MASTER_PORT": port,
-        "ROTA_CHECKPOINT_DIR": str(checkpoints),
+        "ROTA_CHECKPOINT_DIR": str(checkpoint_folder),
         "ROTA_AGENT_SOCKET": agent_socket,
         "WORLD_SIZE": str(world),
         "LOCAL_WORLD_SIZE": str(world),
@@ -74,6 +74,11 @@ def _environment(
     if record["visible"] is not None:
         environment["CUDA_VISIBLE_DEVICES"] = ",".join(map(str, record["visible"]))
     return environment
+
+
+def checkpoints(attempt_folder: Path) -> Path:
+    """Where a job's checkpoints go, the same for all of its attempts."""
+    return attempt_folder.parent / "checkpoints"
 
 
 def visible_gpus(gpus: list[int], devices: Devices, *, everything: bool) -> list[int] | None:
@@ -104,7 +109,8 @@ def own_python(run: str, environment: dict[str, str], workdir: str) -> list[str]
     """The arguments of ``python ...`` if this very interpreter would run them, else None.
 
     Only then can a worker be forked from the zygote. Shell syntax, interpreter options and
-    ``PYTHON*`` settings that take effect at start-up need a fresh interpreter.
+    ``PYTHON*`` settings other than the zygote's own, which it got from this process, need a fresh
+    interpreter: they take effect at its start.
     """
     if SHELL_SYNTAX & set(run):
         return None
@@ -123,7 +129,8 @@ def own_python(run: str, environment: dict[str, str], workdir: str) -> list[str]
     if not os.path.samefile(found, sys.executable):
         return None
     harmless = {"PYTHONPATH", "PYTHONUNBUFFERED"}
-    if any(key.startswith("PYTHON") and key not in harmless for key in environment):
+    settings = {key for key in environment if key.startswith("PYTHON")} - harmless
+    if any(environment[key] != os.environ.get(key) for key in settings):
         return None
     if words[1] == "-m":
         return words[1:] if len(words) > 2 else None

@@ -4,26 +4,34 @@ import contextlib
 import os
 import signal
 from collections.abc import Iterable
+from pathlib import Path
 
 import psutil
 
 
 def descendants(pid: int) -> list[int]:
-    """``pid`` and everything below it, parents before children."""
-    try:
-        process = psutil.Process(pid)
-        return [pid, *(child.pid for child in process.children(recursive=True))]
-    except psutil.NoSuchProcess:
-        return []
+    """``pid`` and everything below it, parents before children; empty if it is gone."""
+    found = [pid]
+    for each in found:
+        try:
+            threads = os.listdir(f"/proc/{each}/task")
+        except OSError:
+            continue
+        for thread in threads:
+            with contextlib.suppress(OSError):
+                children = Path(f"/proc/{each}/task/{thread}/children").read_text()
+                found += map(int, children.split())
+    return found if os.path.exists(f"/proc/{pid}") else []
 
 
-def signal_tree(pid: int, number: signal.Signals) -> None:
-    """Send a signal to a process, its group and everything below it."""
-    with contextlib.suppress(ProcessLookupError, PermissionError):
-        os.killpg(pid, number)
-    for each in descendants(pid):
-        with contextlib.suppress(ProcessLookupError, PermissionError):
-            os.kill(each, number)
+def signal_below(pid: int, number: signal.Signals) -> None:
+    """Send a signal to everything below a process, also to what is being forked meanwhile."""
+    done: set[int] = set()
+    while new := [each for each in descendants(pid)[1:] if each not in done]:
+        done.update(new)
+        for each in new:
+            with contextlib.suppress(ProcessLookupError, PermissionError):
+                os.kill(each, number)
 
 
 def bind(pid: int, cores: Iterable[int]) -> None:
@@ -43,14 +51,6 @@ def started_at(pid: int) -> float | None:
         return None if process.status() == psutil.STATUS_ZOMBIE else process.create_time()
     except psutil.NoSuchProcess:
         return None
-
-
-def is_stopped(pid: int) -> bool:
-    """Whether the process is stopped by a signal."""
-    try:
-        return bool(psutil.Process(pid).status() == psutil.STATUS_STOPPED)
-    except psutil.NoSuchProcess:
-        return False
 
 
 def kill_marked(marks: dict[str, str]) -> int:

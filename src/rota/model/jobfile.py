@@ -36,6 +36,8 @@ MAX_TIME_LIMIT_S = 3650 * 86400.0
 _NAME = re.compile(r"(?=.*[^0-9])[A-Za-z0-9][A-Za-z0-9._-]{0,63}\Z")
 _ENV_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,254}\Z")
 _DURATION = re.compile(r"([0-9]{1,10}(?:\.[0-9]{1,9})?)([smhd]?)\Z")
+_SHORT = reprlib.Repr()
+_SHORT.maxlevel = 2  # references in YAML can make a small file nest without end
 _SECONDS = {"": 1, "s": 1, "m": 60, "h": 3600, "d": 86400}
 _CONTROL = re.compile(r"[\x00-\x1f\x7f]")
 
@@ -260,6 +262,6 @@ def _refuse(field: str, value: Any, fix: str) -> NoReturn:
 def _shown(value: Any) -> str:
     """The value for a message: short whatever it is, control characters escaped."""
     try:
-        return reprlib.repr(value)
+        return _SHORT.repr(value)[:200]
     except Exception:  # any object may come here; one with a broken repr is no reason to fail
         return f"a {type(value).__name__}"

@@ -44,10 +44,10 @@ async def serve(
     """Start the controller and serve its API until SIGTERM or SIGINT.
 
     The order: bind (port 0 takes a free one), ``controller.start()``, listen, write
-    ``server.json``, call ``on_listen(url)``. At the end: ``server.json`` goes, no call is taken
-    any more, ``controller.stop()`` (agents can still hear), then connections are closed. Raises
-    InputError for an address that is not loopback or is taken; what the controller's start and
-    stop raise comes through.
+    ``server.json``, call ``on_listen(url)``. At the end, or when it is cancelled: ``server.json``
+    goes, no call is taken any more, ``controller.stop()`` (agents can still hear), then connections
+    are closed. Raises InputError for an address that is not loopback or is taken; what the
+    controller's start and stop raise comes through.
     """
     sock = _bind(host, port)
     with contextlib.closing(sock):
@@ -57,6 +57,9 @@ async def serve(
         try:
             await controller.start()
             await server.serve(sockets=[sock])
+        except asyncio.CancelledError:
+            await server.shutdown([sock])
+            raise
         finally:
             server.withdraw()
             await server.stop_controller()
@@ -90,6 +93,9 @@ class _Server(uvicorn.Server):
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
         """Take no more calls, stop the controller while agents can still hear it, close."""
         self.withdraw()
+        if not self.started:
+            return
+        self.started = False
         for listener in self.servers:
             listener.close()
         await self.stop_controller()

@@ -1,5 +1,7 @@
 """Hypothesis strategies for traces."""
 
+from collections.abc import Sequence
+
 from hypothesis import strategies as st
 
 from rota.model.job import JobSpec
@@ -9,16 +11,14 @@ from rota.workload.trace import Trace
 EIGHTHS = st.integers(0, 8000).map(lambda n: n / 8)
 
 
-def specs(max_gpus: int = 8) -> st.SearchStrategy[JobSpec]:
-    """One job, without an id of its own."""
-    fields = (st.just(""), st.integers(1, max_gpus), EIGHTHS, EIGHTHS, st.integers(1, 100))
-    return st.tuples(*fields).map(lambda values: JobSpec(*values))
-
-
-def traces(max_jobs: int = 12, max_gpus: int = 8) -> st.SearchStrategy[Trace]:
-    """Up to ``max_jobs`` jobs with the ids 0, 1, ...; every one fits on ``max_gpus`` GPUs."""
+def traces(
+    max_jobs: int = 12, gangs: Sequence[int] = (1, 2, 3, 4, 5, 6, 7, 8)
+) -> st.SearchStrategy[Trace]:
+    """Up to ``max_jobs`` jobs with the ids 0, 1, ..., each of as many GPUs as one of ``gangs``."""
+    fields = (st.just(""), st.sampled_from(gangs), EIGHTHS, EIGHTHS, st.integers(1, 100))
+    specs = st.tuples(*fields).map(lambda values: JobSpec(*values))
 
     def number(jobs: list[JobSpec]) -> Trace:
         return Trace([spec._replace(job_id=str(i)) for i, spec in enumerate(jobs)])
 
-    return st.lists(specs(max_gpus), max_size=max_jobs).map(number)
+    return st.lists(specs, max_size=max_jobs).map(number)

@@ -85,7 +85,8 @@ def become_shim(request: dict[str, Any]) -> bool:
     os.close(started)
     where = Path(request["folder"])
     rank = request["rank"]
-    write_json(where / f"rank{rank}.pid", {"shim": shim, "worker": worker})
+    if not claim(where / f"rank{rank}.pid", {"shim": shim, "worker": worker}):
+        os._exit(1)  # the agent has given this rank up meanwhile
     os.write(start, b"g")
     os.close(start)
     watch(worker, where / f"rank{rank}.exit")
@@ -107,6 +108,19 @@ def watch(worker: int, report: Path) -> NoReturn:
             break
     write_json(report, ended)
     os._exit(0)
+
+
+def claim(path: Path, value: dict[str, Any]) -> bool:
+    """Create a small file, whole. False if it is there already."""
+    draft = path.with_suffix(path.suffix + ".mine")
+    write_json(draft, value)
+    try:
+        os.link(draft, path)
+    except FileExistsError:
+        return False
+    finally:
+        draft.unlink()
+    return True
 
 
 def write_json(path: Path, value: dict[str, Any]) -> None:

@@ -11,8 +11,8 @@ from rota.errors import JobFileError
 from rota.model.jobfile import FIELDS, JobRequest, name_of, parse_job
 
 
-def parse(workdir="/base/dir", **fields):
-    return parse_job({"run": "python train.py"} | fields, workdir=workdir)
+def parse(base="/base/dir", **fields):
+    return parse_job({"run": "python train.py"} | fields, workdir=base)
 
 
 def test_only_run_is_needed():
@@ -110,7 +110,7 @@ def test_run_is_needed():
 
 def test_a_relative_folder_is_refused_where_there_is_no_base():
     with pytest.raises(JobFileError, match="absolute"):
-        parse(workdir="", **{"version": 1})
+        parse(base="", workdir="x")
 
 
 HUGE = [

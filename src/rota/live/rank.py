@@ -1,0 +1,115 @@
+"""One process of an attempt, with the shim that watches over it and its connection."""
+
+import asyncio
+import contextlib
+import json
+import os
+import signal
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from rota.errors import AgentError
+from rota.live.processes import descendants, signal_below, started_at
+from rota.live.wire import Message, encode
+
+
+class Rank:
+    """One rank. What its shim wrote is in ``folder``: ``rankN.pid`` and ``rankN.exit``."""
+
+    def __init__(self, index: int, folder: Path) -> None:
+        self.index = index
+        self.shim = 0
+        self.worker = 0
+        self.pidfd = -1
+        self.exit: dict[str, Any] | None = None
+        self.gone = False
+        self.writer: asyncio.StreamWriter | None = None
+        self.held_at: int | None = None
+        self.suspended: Message | None = None
+        self._pids = folder / f"rank{index}.pid"
+        self._exit = folder / f"rank{index}.exit"
+
+    @property
+    def alive(self) -> bool:
+        """Whether its shim still watches over it."""
+        return self.shim > 0 and self.exit is None and not self.gone
+
+    def send(self, message: Message) -> None:
+        """Tell the worker something, if it listens."""
+        if self.writer is not None and not self.writer.is_closing():
+            self.writer.write(encode(message))
+
+    def signal(self, number: signal.Signals) -> None:
+        """Send a signal to the worker and to everything that came of it."""
+        if self.alive:
+            signal_below(self.shim, number)
+
+    def processes(self) -> list[int]:
+        """The worker and everything that came of it."""
+        return descendants(self.shim)[1:] if self.alive else []
+
+    async def start(self, fork: Callable[[dict[str, Any]], Any], request: Any) -> None:
+        """Have the rank forked; returns when its worker is known. Raises AgentError."""
+        self.shim = await fork(request)
+        with contextlib.suppress(ProcessLookupError):  # a short job may be over by now
+            self.pidfd = os.pidfd_open(self.shim)
+        while not self._pids.exists():
+            if started_at(self.shim) is None and not self._pids.exists():
+                raise AgentError(f"the shim of rank {self.index} died at its start")
+            await asyncio.sleep(0.001)
+        self.worker = json.loads(self._pids.read_text())["worker"]
+
+    async def abandon(self) -> None:
+        """Make sure that nothing of it runs or will; returns when that is so."""
+        self._fence()
+        pids = json.loads(self._pids.read_text())
+        if began := self._began(pids["shim"]):
+            signal_below(pids["shim"], signal.SIGKILL)
+            while started_at(pids["shim"]) == began:
+                await asyncio.sleep(0.005)
+        self.close()
+
+    def find(self) -> None:
+        """Take over the process that an earlier agent started, or find out how it ended."""
+        self.read_exit()
+        if self.exit is not None:
+            return
+        self._fence()
+        pids = json.loads(self._pids.read_text())
+        self.shim, self.worker = pids["shim"], pids["worker"]
+        if self.shim:
+            with contextlib.suppress(ProcessLookupError):
+                self.pidfd = os.pidfd_open(self.shim)
+        if self._began(self.shim) is None:
+            self.gone = True
+            self.close()
+            self.read_exit()
+
+    def read_exit(self) -> None:
+        """Read how it ended, if its shim has written that down."""
+        if self._exit.exists():
+            self.exit = json.loads(self._exit.read_text())
+            self.gone = False
+
+    def close(self) -> None:
+        """Stop watching the shim."""
+        if self.pidfd >= 0:
+            os.close(self.pidfd)
+            self.pidfd = -1
+
+    def _began(self, shim: int) -> float | None:
+        """When the shim started; None if it is gone, or another process has its pid."""
+        began = started_at(shim) if shim else None
+        return began if began is not None and began <= self._pids.stat().st_mtime + 1 else None
+
+    def _fence(self) -> None:
+        """Keep a shim that is still to come from starting the worker.
+
+        A shim goes on only if it can create ``rankN.pid``: whoever comes first has it.
+        """
+        draft = self._pids.with_suffix(".nobody")
+        draft.write_text(json.dumps({"shim": 0, "worker": 0}))
+        with contextlib.suppress(FileExistsError):
+            os.link(draft, self._pids)
+        draft.unlink()

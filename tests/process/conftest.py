@@ -1,0 +1,315 @@
+"""Real clusters for tests: started on a private folder, and taken down without a trace."""
+
+import contextlib
+import json
+import os
+import signal
+import sqlite3
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any, TypeVar
+
+import psutil
+import pytest
+
+from rota.client.client import Client
+from rota.errors import RotaError
+from rota.folder import Folder
+from rota.model.job import JobState
+from rota.store import tables
+from rota.store.codec import decode
+
+SCRIPTS = Path(__file__).parent / "scripts"
+DEADLINE_S = 60.0  # generous: the machine is shared, and no test is about speed
+POLL_S = 0.01
+MARK = "CLUSTER_UNDER_TEST"
+Found = TypeVar("Found")
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Everything here starts real processes."""
+    for item in items:
+        if Path(__file__).parent in item.path.parents:
+            item.add_marker(pytest.mark.process)
+
+
+def until(condition: Callable[[], Found], what: str, deadline_s: float = DEADLINE_S) -> Found:
+    """What ``condition`` returns once that is true; fails with ``what`` if it never is."""
+    deadline = time.monotonic() + deadline_s
+    while not (found := condition()):
+        if time.monotonic() > deadline:
+            pytest.fail(f"{what}: not within {deadline_s:.0f} s")
+        time.sleep(POLL_S)
+    return found
+
+
+class Cluster:
+    """``rota up`` on a private folder, with what tests do to it and ask of it."""
+
+    def __init__(self, base: Path, policy: str = "fifo-backfill", gpus: int = 2, **settings: Any):
+        self.base = base
+        self.folder = Folder(base / "home")
+        self.policy, self.gpus, self.settings = policy, gpus, settings
+        self.client = Client(folder=self.folder)
+        self.process: subprocess.Popen[bytes] | None = None
+
+    # -- life --------------------------------------------------------------------------------------
+
+    def up(self, *, connected: bool = True) -> "Cluster":
+        """Start the controller; returns when it answers and, unless told not to, has its node."""
+        command = [sys.executable, "-m", "rota.cli.main", "up", "--home", str(self.folder.path)]
+        command += ["--gpus", str(self.gpus), "--policy", self.policy]
+        for key, value in self.settings.items():
+            command += ["--set", f"{key}={value}"]
+        environment = {k: v for k, v in os.environ.items() if not k.startswith("ROTA_")}
+        with open(self.base / "up.log", "a") as log:
+            self.process = subprocess.Popen(
+                command,
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+                env=environment | {MARK: str(self.folder.path)},
+            )
+        until(self._answers, "the controller answers")
+        if connected:
+            until(lambda: any(n["connected"] for n in self.client.nodes()), "the node is connected")
+        return self
+
+    def _answers(self) -> bool:
+        assert self.process is not None
+        if self.process.poll() is not None:
+            pytest.fail(f"rota up ended: {(self.base / 'up.log').read_text()}")
+        with contextlib.suppress(RotaError, OSError, ValueError):
+            return json.loads(self.folder.server.read_text())["pid"] == self.process.pid and bool(
+                self.client.policies()
+            )
+        return False
+
+    def down(self) -> None:
+        """``rota down``; nothing of the cluster is left after it."""
+        if self.process is None or self.process.poll() is not None:
+            self.up()
+        assert self.process is not None
+        self.client.shut_down()
+        assert self.process.wait(DEADLINE_S) == 0
+        self.process = None
+        until(lambda: not self.processes(), f"no process is left of {self.processes()}", 10)
+        assert not self.folder.server.exists()
+        assert not self.socket_folder().exists()
+
+    def close(self) -> None:
+        """Take it down and assert that nothing is left; whatever happens, kill the rest."""
+        try:
+            self.down()
+        finally:
+            for process in self.processes():
+                with contextlib.suppress(psutil.Error):
+                    process.kill()
+            self.client.close()
+
+    # -- processes ---------------------------------------------------------------------------------
+
+    def processes(self) -> list[psutil.Process]:
+        """Every living process that belongs to this cluster, its jobs' included."""
+        home, found = str(self.folder.path), []
+        for process in psutil.process_iter():
+            with contextlib.suppress(psutil.Error, OSError):
+                if process.status() == psutil.STATUS_ZOMBIE:
+                    continue
+                words = [*process.environ().values(), *process.cmdline()]
+                if any(home in word for word in words) and process.pid != os.getpid():
+                    found.append(process)
+        return found
+
+    def of_job(self, job_id: str) -> list[psutil.Process]:
+        """Every living process of a job, by the marks in its environment."""
+        found = []
+        for process in self.processes():
+            with contextlib.suppress(psutil.Error, OSError):
+                if process.environ().get("ROTA_JOB_ID") == job_id:
+                    found.append(process)
+        return found
+
+    def agent(self) -> psutil.Process:
+        """The node's agent."""
+        return self._only("rota.live.agent")
+
+    def zygote(self) -> psutil.Process:
+        """The zygote itself; shims, and workers in its interpreter, have the same command line."""
+        agent = self.agent()
+
+        def find() -> list[psutil.Process]:
+            with contextlib.suppress(psutil.Error):
+                return [p for p in agent.children() if "rota.train.zygote" in p.cmdline()]
+            return []
+
+        return until(find, "the zygote runs")[0]
+
+    def _only(self, word: str) -> psutil.Process:
+        def find() -> list[psutil.Process]:
+            found = []
+            for process in self.processes():
+                with contextlib.suppress(psutil.Error):
+                    if word in process.cmdline():
+                        found.append(process)
+            return found
+
+        found = until(find, f"{word} runs")
+        assert len(found) == 1
+        return found[0]
+
+    def pids(self, job_id: str, rank: int = 0, attempt: int = 1) -> dict[str, int]:
+        """``{"shim": pid, "worker": pid}`` of one rank."""
+        pattern = f"nodes/*/jobs/{job_id}/{attempt}/rank{rank}.pid"
+        file = until(lambda: list(self.folder.path.glob(pattern)), f"rank {rank} has started")[0]
+        return json.loads(file.read_text())
+
+    def kill(self, *victims: psutil.Process | int) -> None:
+        """kill -9, all at once; returns when they are gone."""
+        processes = [v if isinstance(v, psutil.Process) else psutil.Process(v) for v in victims]
+        for process in processes:
+            process.send_signal(signal.SIGSTOP)
+        for process in processes:
+            process.kill()
+        if self.process is not None and self.process.pid in {p.pid for p in processes}:
+            self.process.wait()
+        for process in processes:
+            until(lambda process=process: is_gone(process), "it is dead")
+
+    def kill_controller(self) -> None:
+        """kill -9 of the controller."""
+        assert self.process is not None
+        self.kill(self.process.pid)
+
+    def freeze(self, process: psutil.Process) -> None:
+        """Stop a process of the cluster where it is."""
+        process.send_signal(signal.SIGSTOP)
+        until(lambda: process.status() == psutil.STATUS_STOPPED, "it is stopped")
+
+    def socket_folder(self) -> Path:
+        """Where the agent's socket lies while it runs."""
+        import hashlib
+        import tempfile
+
+        base = Path(os.environ.get("XDG_RUNTIME_DIR") or tempfile.gettempdir())
+        digest = hashlib.sha256(os.fsencode(self.folder.path)).hexdigest()[:10]
+        return base / f"rota-{os.getuid()}-{digest}"
+
+    # -- jobs --------------------------------------------------------------------------------------
+
+    def submit(self, run: str, *, gpus: int = 1, **more: Any) -> str:
+        """Submit a command; its id. It runs in the base folder."""
+        job = {"run": run, "workdir": str(self.base), "resources": {"gpus": gpus}, **more}
+        return str(self.client.submit(job)["id"])
+
+    def train(self, out: str, *arguments: object, gpus: int = 1, **more: Any) -> str:
+        """Submit the training script, which writes to the folder ``out``; the job's id."""
+        (self.base / out).mkdir(exist_ok=True)
+        words = ["python", SCRIPTS / "train.py", "--out", self.base / out, *arguments]
+        return self.submit(" ".join(map(str, words)), gpus=gpus, **more)
+
+    def show(self, job_id: str) -> dict[str, Any]:
+        """Everything about a job."""
+        return self.client.job(job_id)
+
+    def until_state(self, job_id: str, *states: str) -> dict[str, Any]:
+        """The job once it is in one of the states. Fails if it ends in another."""
+
+        def look() -> dict[str, Any] | None:
+            job = self.show(job_id)
+            if job["state"] in states:
+                return job
+            if JobState[job["state"]].is_final:
+                words = "".join(self.client.logs(job_id, tail=30))
+                pytest.fail(f"job {job_id} is {job['state']}, not {states}: {job}\n{words}")
+            return None
+
+        return until(look, f"job {job_id} is {' or '.join(states)}")  # type: ignore[return-value]
+
+    def ends(self, job_id: str, state: str = "SUCCEEDED") -> dict[str, Any]:
+        """The job once it has ended in this state."""
+        return self.until_state(job_id, state)
+
+    def lines(self, out: str, rank: int = 0) -> list[dict[str, Any]]:
+        """What the training script wrote down about itself."""
+        file = self.base / out / f"rank{rank}.jsonl"
+        if not file.exists():
+            return []
+        return [json.loads(line) for line in file.read_text().splitlines(keepends=True) if line[-1] == "\n"]
+
+    def step(self, out: str, rank: int = 0) -> int:
+        """How many steps the training has begun."""
+        file = self.base / out / f"step{rank}"
+        return file.stat().st_size if file.exists() else 0
+
+    def until_step_advances(self, out: str, by: int = 3) -> None:
+        """Wait until the training has come further than it is now."""
+        now = self.step(out)
+        until(lambda: self.step(out) >= now + by, f"{out} goes on after step {now}")
+
+    def opens(self, out: str, gate: int) -> None:
+        """Let the training go on that waits, or will wait, at a gate."""
+        (self.base / out / f"go{gate}").touch()
+
+    def until_at(self, out: str, gate: int) -> None:
+        """Wait until the training waits at a gate."""
+        until((self.base / out / f"at{gate}").exists, f"{out} is at step {gate}")
+
+    def events(self) -> list[Any]:
+        """The event log so far."""
+        with contextlib.closing(sqlite3.connect(self.folder.database)) as database:
+            rows = database.execute(f"SELECT type, body FROM {tables.events.name} ORDER BY seq").fetchall()
+        return [decode(json.loads(body) | {"type": type_}) for type_, body in rows]
+
+
+def is_gone(process: psutil.Process) -> bool:
+    """Whether it is dead, though maybe not yet buried."""
+    try:
+        return not process.is_running() or process.status() == psutil.STATUS_ZOMBIE
+    except psutil.NoSuchProcess:
+        return True
+
+
+@pytest.fixture
+def make_cluster(tmp_path: Path) -> Iterator[Callable[..., Cluster]]:
+    """Start a cluster of the test's own; taken down at its end."""
+    made: list[Cluster] = []
+
+    def make(policy: str = "fifo-backfill", gpus: int = 2, **settings: Any) -> Cluster:
+        base = tmp_path / f"cluster{len(made)}"
+        base.mkdir()
+        made.append(Cluster(base, policy, gpus, **settings))
+        return made[-1].up()
+
+    yield make
+    for cluster in made:
+        cluster.close()
+
+
+@pytest.fixture
+def cluster(make_cluster: Callable[..., Cluster]) -> Cluster:
+    """A cluster of two slots, first in first out, that is the test's own."""
+    return make_cluster()
+
+
+@pytest.fixture(scope="module")
+def shared_cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
+    """A cluster of two slots, first in first out, for the tests of one module that leave it whole."""
+    shared = Cluster(tmp_path_factory.mktemp("shared"))
+    try:
+        yield shared.up()
+    finally:
+        shared.close()
+
+
+@pytest.fixture
+def base(shared_cluster: Cluster, request: pytest.FixtureRequest) -> Iterator[Path]:
+    """A folder for this test's jobs on the shared cluster."""
+    before = shared_cluster.base
+    shared_cluster.base = before / request.node.name[:40]
+    shared_cluster.base.mkdir()
+    yield shared_cluster.base
+    shared_cluster.base = before

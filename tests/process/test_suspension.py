@@ -1,0 +1,204 @@
+"""Jobs are suspended and resumed where that does them no harm."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import psutil
+import pytest
+import torch
+
+from rota.model.events import CommandSent
+
+from .conftest import SCRIPTS, Cluster, until
+
+
+def weights(folder: Path) -> dict[str, torch.Tensor]:
+    return torch.load(folder / "weights.pt")
+
+
+def equal(one: dict[str, torch.Tensor], other: dict[str, torch.Tensor]) -> bool:
+    return one.keys() == other.keys() and all(torch.equal(one[key], other[key]) for key in one)
+
+
+def test_jobs_that_take_turns_end_with_the_weights_of_an_uninterrupted_run(make_cluster):
+    cluster = make_cluster("gandiva", quantum_s=0.15)
+    alone = cluster.train("alone", "--steps", 400)
+    assert cluster.ends(alone)["preemptions"] == 0
+    jobs = [cluster.train(f"turns{i}", "--steps", 400) for i in range(3)]
+    shows = [cluster.ends(job) for job in jobs]
+    assert sum(show["preemptions"] for show in shows) >= 10
+    assert all(show["suspension"] == "BOUNDARY" and show["attempt"] == 1 for show in shows)
+    for i in range(3):
+        assert equal(weights(cluster.base / f"turns{i}"), weights(cluster.base / "alone"))
+        lines = cluster.lines(f"turns{i}")
+        assert len({line["pid"] for line in lines}) == 1
+        assert cluster.step(f"turns{i}") == 400
+
+    sent = [event.command for event in cluster.events() if isinstance(event, CommandSent)]
+    for i, job in enumerate(jobs):
+        mine = [command for command in sent if command.row == int(job) - 1]
+        slots = [c.allocation.gpus()[0][1][0] for c in mine if hasattr(c, "allocation")]
+        cores = [line["cores"] for line in cluster.lines(f"turns{i}") if line["what"] in ("start", "resumed")]
+        assert cores == [[slot] for slot in slots], "each turn is on the core of its slot"
+
+
+def test_gangs_that_take_turns_stop_at_one_step_and_train_as_if_alone(make_cluster):
+    cluster = make_cluster("gandiva", quantum_s=0.2)
+    alone = cluster.train("alone", "--steps", 300, gpus=2)
+    assert cluster.ends(alone)["preemptions"] == 0
+    jobs = [cluster.train(f"gang{i}", "--steps", 300, gpus=2) for i in range(2)]
+    shows = [cluster.ends(job) for job in jobs]
+    assert all(show["preemptions"] >= 3 for show in shows)
+    for i in range(2):
+        stops = [
+            [line["step"] for line in cluster.lines(f"gang{i}", rank) if line["what"] == "suspended"]
+            for rank in range(2)
+        ]
+        assert len(stops[0]) >= 3
+        assert stops[0] == stops[1]
+        assert equal(weights(cluster.base / f"gang{i}"), weights(cluster.base / "alone"))
+
+
+def test_a_user_suspends_and_resumes_a_training_ten_times(shared_cluster: Cluster, base):
+    cluster = shared_cluster
+    job = cluster.train("job", "--steps", 100000)
+    for _ in range(10):
+        cluster.until_step_advances("job")
+        cluster.client.suspend(job)
+        cluster.until_state(job, "SUSPENDED")
+        stopped = cluster.step("job")
+        assert cluster.show(job)["gpus"] == []
+        cluster.client.resume(job)
+        cluster.until_state(job, "RUNNING")
+        assert cluster.step("job") >= stopped
+    cluster.client.cancel(job)
+    cluster.ends(job, "CANCELLED")
+    lines = cluster.lines("job")
+    assert [line["what"] for line in lines] == ["start"] + ["suspended", "resumed"] * 10
+    assert len({line["pid"] for line in lines}) == 1
+
+
+def test_an_opaque_command_is_stopped_and_continued_as_a_whole_tree(shared_cluster, base):
+    cluster = shared_cluster
+    names = ("parent", "child", "orphan")
+    (base / "tree.sh").write_text(
+        "loop() { while :; do echo x >> $1; sleep 0.01; done; }\n"
+        "loop child &\n"
+        "(setsid bash -c 'while :; do echo x >> orphan; sleep 0.01; done' &)\n"
+        "loop parent\n"
+    )
+    job = cluster.submit("bash tree.sh")
+
+    def sizes():
+        return [(base / name).stat().st_size if (base / name).exists() else 0 for name in names]
+
+    def all_grow(before):
+        return lambda: all(now > then for now, then in zip(sizes(), before, strict=True))
+
+    until(all_grow([0, 0, 0]), "all three write")
+    for _ in range(3):
+        cluster.client.suspend(job)
+        assert cluster.until_state(job, "SUSPENDED")["suspension"] == "PROCESS"
+        states = {process.status() for process in cluster.of_job(job)}
+        assert states == {psutil.STATUS_STOPPED}
+        cluster.client.resume(job)
+        cluster.until_state(job, "RUNNING")
+        until(all_grow(sizes()), "all three go on")
+    cluster.client.cancel(job)
+    cluster.ends(job, "CANCELLED")
+    assert cluster.of_job(job) == []
+
+
+def test_a_pending_job_that_is_suspended_starts_only_when_it_is_resumed(shared_cluster, base):
+    cluster = shared_cluster
+    blocker = cluster.train("blocker", "--steps", 100000, gpus=2)
+    cluster.until_state(blocker, "RUNNING")
+    held, free = cluster.train("held"), cluster.train("free")
+    cluster.client.suspend(held)
+    assert cluster.show(held)["state"] == "HELD"
+    cluster.client.cancel(blocker)
+    cluster.ends(free)
+    assert cluster.show(held)["state"] == "HELD"
+    assert cluster.show(held)["attempt"] == 0
+    cluster.client.resume(held)
+    cluster.ends(held)
+
+
+def test_a_job_that_holds_no_boundary_any_more_is_stopped_where_it_is(shared_cluster, base):
+    cluster = shared_cluster
+    job = cluster.train("job", "--steps", 5, "--linger")
+    until((base / "job" / "atend").exists, "its session is closed")
+    cluster.client.suspend(job)
+    cluster.until_state(job, "SUSPENDED")
+    assert {process.status() for process in cluster.of_job(job)} == {psutil.STATUS_STOPPED}
+    cluster.client.resume(job)
+    cluster.until_state(job, "RUNNING")
+    cluster.opens("job", "end")
+    cluster.ends(job)
+
+
+def test_a_session_that_closes_while_it_is_to_hold_does_not_keep_the_gpu(shared_cluster, base):
+    cluster = shared_cluster
+    job = cluster.train("job", "--steps", 5, "--gate", 4, "--linger")
+    cluster.until_at("job", 4)
+    cluster.client.suspend(job)
+    cluster.until_state(job, "SUSPENDING")
+    cluster.opens("job", 4)
+    cluster.until_state(job, "SUSPENDED")
+    cluster.client.resume(job)
+    cluster.until_state(job, "RUNNING")
+    cluster.opens("job", "end")
+    cluster.ends(job)
+
+
+def test_a_step_that_takes_too_long_is_stopped_in_the_middle_and_goes_on_unharmed(
+    shared_cluster, base
+):
+    cluster = shared_cluster
+    job = cluster.train("job", "--steps", 40, "--gate", 20)
+    cluster.until_at("job", 20)
+    cluster.client.suspend(job)
+    cluster.until_state(job, "SUSPENDED")
+    assert {process.status() for process in cluster.of_job(job)} == {psutil.STATUS_STOPPED}
+    cluster.client.resume(job)
+    cluster.until_state(job, "RUNNING")
+    cluster.opens("job", 20)
+    cluster.ends(job)
+    plain = cluster.train("plain", "--steps", 40)
+    cluster.ends(plain)
+    assert equal(weights(base / "job"), weights(base / "plain"))
+    assert all(line["what"] != "suspended" for line in cluster.lines("job"))
+
+
+@pytest.mark.parametrize("run", ["python show_env.py", "exec python -E show_env.py"])
+def test_every_rank_is_told_who_it_is(shared_cluster, base, run):
+    cluster = shared_cluster
+    (base / "show_env.py").write_text(
+        "import json, os\n"
+        "mine = dict(os.environ) | {'cores': sorted(os.sched_getaffinity(0))}\n"
+        "json.dump(mine, open('env' + os.environ['RANK'], 'w'))\n"
+    )
+    job = cluster.submit(run, gpus=2, env={"MINE": "yes", "RANK": "overridden"})
+    cluster.ends(job)
+    for rank in range(2):
+        seen = json.loads((base / f"env{rank}").read_text())
+        assert seen["MINE"] == "yes"
+        assert (seen["ROTA_JOB_ID"], seen["ROTA_ATTEMPT"]) == (job, "1")
+        assert (seen["RANK"], seen["LOCAL_RANK"], seen["WORLD_SIZE"]) == (str(rank), str(rank), "2")
+        assert (seen["ROTA_NUM_NODES"], seen["ROTA_NODE_RANK"]) == ("1", "0")
+        assert seen["ROTA_GPUS_PER_NODE"] == "2"
+        assert seen["MASTER_ADDR"] == seen["ROTA_MASTER_ADDR"] == "127.0.0.1"
+        assert seen["MASTER_PORT"] == seen["ROTA_MASTER_PORT"] == str(int(seen["MASTER_PORT"]))
+        assert Path(seen["ROTA_CHECKPOINT_DIR"]).is_dir()
+        assert len(seen["cores"]) == 1
+    assert json.loads((base / "env0").read_text())["cores"] != seen["cores"]
+
+
+def test_without_a_server_the_session_is_a_no_op(tmp_path):
+    command = [sys.executable, SCRIPTS / "train.py", "--out", tmp_path, "--steps", "20"]
+    subprocess.run(command, check=True)
+    lines = [json.loads(line) for line in (tmp_path / "rank0.jsonl").read_text().splitlines()]
+    assert [line["what"] for line in lines] == ["start", "end"]
+    assert (tmp_path / "step0").stat().st_size == 20

@@ -1,0 +1,366 @@
+"""The everyday verbs, through the program's own entry, against a real server."""
+
+import csv
+import io
+import json
+import os
+import signal
+import subprocess
+import sys
+
+import pytest
+import yaml
+
+from rota.cli.main import main
+from rota.folder import Folder
+from rota.model.events import AttemptLost, JobFinished, WorkerRegistered
+from rota.model.job import JobState, Suspension
+from rota.testing.served import served
+
+HEADER = [
+    "ID",
+    "NAME",
+    "STATE",
+    "REASON",
+    "PRIO",
+    "GPUS",
+    "NODE",
+    "SHARE",
+    "AGE",
+    "RUN",
+    "PROGRESS",
+    "ETA",
+]
+
+
+@pytest.fixture
+def cluster(tmp_path, monkeypatch):
+    for name in ("ROTA_SERVER", "ROTA_TOKEN"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("ROTA_HOME", str(tmp_path / "home"))
+    monkeypatch.chdir(tmp_path)
+    with served(Folder().create()) as it:
+        yield it
+
+
+@pytest.fixture
+def rota(cluster, capsys):
+    """Run the program: its exit code, stdout, stderr."""
+
+    def run(*args):
+        capsys.readouterr()
+        with pytest.raises(SystemExit) as ended:
+            main(list(args))
+        out, err = capsys.readouterr()
+        return ended.value.code or 0, out, err
+
+    return run
+
+
+def finish(cluster, row=0, outcome=JobState.SUCCEEDED, code=0, message=""):
+    cluster.apply(JobFinished(cluster.controller.now_s(), row, outcome, code, message))
+
+
+class TestRun:
+    def test_it_prints_the_id_and_one_line_of_truth(self, rota, cluster, tmp_path):
+        code, out, err = rota("run", "--gpus", "2", "--", "python", "a b.py", "--lr", "1", "; rm *")
+        assert (code, out) == (0, "1\n")
+        assert err.count("\n") == 1
+        assert "`rota why 1`" in err
+        program = cluster.controller.state.spec[0].program
+        assert program.run == "python 'a b.py' --lr 1 '; rm *'"
+        assert program.workdir == str(tmp_path)
+
+    def test_options_after_the_command_are_the_commands(self, rota, cluster):
+        assert rota("run", "train", "--gpus", "7", "--json")[0] == 0
+        assert cluster.controller.state.spec[0].program.run == "train --gpus 7 --json"
+        assert cluster.controller.state.spec[0].num_gpus == 1
+
+    def test_every_option(self, rota, cluster, monkeypatch):
+        monkeypatch.setenv("FROM_HERE", "yes")
+        options = "--gpus 2 --name n-1 --priority high --processes node --time-limit 1h"
+        code, out, _ = rota(
+            "run", *options.split(), "--env", "A=b=c", "--env", "FROM_HERE", "--json", "--", "true"
+        )
+        assert (code, json.loads(out)["name"]) == (0, "n-1")
+        spec = cluster.controller.state.spec[0]
+        assert (spec.num_gpus, spec.priority, spec.time_limit_s) == (2, 90, 3600)
+        assert spec.program.env == (("A", "b=c"), ("FROM_HERE", "yes"))
+        assert spec.program.processes == "node"
+
+    @pytest.mark.parametrize(
+        ("args", "words"),
+        [
+            (["--gpus", "0", "--", "x"], ["resources.gpus", "'0'"]),
+            (["--priority", "huge", "--", "x"], ["priority", "'huge'"]),
+            (["--env", "1=2", "--", "x"], ["env", "'1'"]),
+            (["--env", "NOT_SET_ANYWHERE", "--", "x"], ["--env", "NOT_SET_ANYWHERE"]),
+            (["--gpus", "99", "--", "x"], ["NEVER_FITS"]),
+            ([], ["COMMAND"]),
+            (["--gpu", "1", "x"], ["--gpu"]),
+        ],
+    )
+    def test_what_is_wrong_is_named_in_one_line(self, rota, args, words):
+        code, out, err = rota("run", *args)
+        assert (code, out) == (2, "")
+        assert err.startswith("error: ")
+        assert err.count("\n") == 1
+        assert all(word in err for word in words), err
+
+    @pytest.mark.parametrize("option", ["--dry-run", "--wait"])
+    def test_a_job_that_never_fits_has_its_own_code_for_plans_and_waits(self, rota, option):
+        code, out, err = rota("run", option, "--gpus", "99", "--", "x")
+        assert (code, out) == (3, "")
+        assert "NEVER_FITS" in err
+
+    def test_a_dry_run_takes_nothing(self, rota, cluster):
+        code, out, _ = rota("run", "--dry-run", "--", "python", "train.py")
+        assert (code, out) == (0, "train: it can be taken; it needs 1 of 2 free GPUs\n")
+        assert cluster.controller.state.spec == []
+
+
+class TestSubmit:
+    def test_a_file(self, rota, cluster, tmp_path):
+        (tmp_path / "sub").mkdir()
+        file = tmp_path / "sub" / "job.yaml"
+        file.write_text("name: mine\nrun: |\n  echo a\n  echo b\nenv: {A: '1'}\nworkdir: ..\n")
+        assert rota("submit", str(file))[:2] == (0, "1\n")
+        spec = cluster.controller.state.spec[0]
+        assert (spec.name, spec.program.run) == ("mine", "echo a\necho b\n")
+        assert spec.program.workdir == str(tmp_path)
+
+    def test_standard_input(self, rota, cluster, monkeypatch, tmp_path):
+        monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(b"run: python x.py")))
+        assert rota("submit", "-")[:2] == (0, "1\n")
+        assert cluster.controller.state.spec[0].program.workdir == str(tmp_path)
+
+    @pytest.mark.parametrize(
+        ("text", "words"),
+        [
+            ("run: x\nprority: 1", ["prority", "did you mean priority?"]),
+            ("run: x\nrun: y", ["line 2", "'run'", "twice"]),
+            ("run: [", ["line 1", "not YAML"]),
+            ("run: x\nname: !!python/object/apply:os.system ['touch canary']", ["line 2"]),
+            ("run: x\ntime_limit: 2024-13-45", ["not YAML"]),
+            ("run: x\npriority: " + "9" * 5000, ["not YAML"]),
+            ("[" * 5000, ["nested too deeply"]),
+            ("", ["job file"]),
+            ("- a\n- b", ["job file"]),
+            ("? {a: b}\n: c", ["not YAML"]),
+            ("\0", ["not YAML"]),
+            ("run: 'a\\", ["not YAML"]),
+            ('run: "a\\0b"', ["run", "NUL"]),
+        ],
+    )
+    def test_a_malformed_file_is_one_clear_error(self, rota, cluster, tmp_path, text, words):
+        (tmp_path / "job.yaml").write_text(text)
+        code, out, err = rota("submit", "job.yaml")
+        assert (code, out) == (2, "")
+        assert err.count("\n") == 1
+        assert len(err) < 1000
+        assert all(word in err for word in ["job.yaml", *words]), err
+        assert not (tmp_path / "canary").exists()
+        assert cluster.controller.state.spec == []
+
+    def test_files_that_cannot_be_read(self, rota, tmp_path):
+        (tmp_path / "huge.yaml").write_text("run: " + "x" * (1 << 20))
+        (tmp_path / "bytes.yaml").write_bytes(b"run: \xff\xfe\xfa")
+        for name in ("none.yaml", ".", "huge.yaml", "bytes.yaml"):
+            code, _, err = rota("submit", name)
+            assert (code, err.count("\n")) == (2, 1), name
+
+
+class TestLooking:
+    def three_jobs(self, rota, cluster):
+        for _ in range(3):
+            rota("run", "--", "python", "train.py")
+        cluster.do(cluster.controller.turn)
+
+    def test_ps_has_its_columns(self, rota, cluster):
+        self.three_jobs(rota, cluster)
+        report = {0: {"step": 5, "total": 20, "step_time_s": 2.0}}
+        cluster.do(lambda: cluster.controller.reports.update(report))
+        code, out, _ = rota("ps")
+        lines = [line.split() for line in out.splitlines()]
+        assert (code, lines[0]) == (0, HEADER)
+        assert lines[1][:8] == ["1", "train", "RUNNING", "-", "50", "1", "here:0", "50%"]
+        assert lines[1][10:] == ["5/20", "25%", "30s-1m00s"]
+        assert lines[3][:8] == ["3", "train", "PENDING", "WAIT_RESOURCES", "50", "1", "-", "50%"]
+
+    def test_ps_in_other_forms(self, rota, cluster):
+        self.three_jobs(rota, cluster)
+        as_json = json.loads(rota("ps", "-o", "json")[1])
+        assert [job["id"] for job in as_json] == ["1", "2", "3"]
+        as_yaml = yaml.safe_load(rota("ps", "-o", "yaml")[1])
+        assert [job["id"] for job in as_yaml] == ["1", "2", "3"]
+        rows = list(csv.reader(io.StringIO(rota("ps", "-o", "csv")[1])))
+        assert rows[0][:12] == HEADER
+        assert [row[0] for row in rows[1:]] == ["1", "2", "3"]
+        assert rota("ps", "-o", "wide")[1].split()[:12] == HEADER
+
+    def test_ps_filters(self, rota, cluster):
+        self.three_jobs(rota, cluster)
+
+        def ids(*filters):
+            args = [word for text in filters for word in ("--filter", text)]
+            return [job["id"] for job in json.loads(rota("ps", "-o", "json", *args)[1])]
+
+        assert ids("state=running") == ["1", "2"]
+        assert ids("state=RUNNING", "id=2") == ["2"]
+        assert ids("node=here") == ["1", "2"]
+        assert ids("gpus=1", "reason=wait_resources") == ["3"]
+        assert ids("name=other") == []
+        code, _, err = rota("ps", "--filter", "stat=x")
+        assert (code, "did you mean state?" in err) == (2, True)
+
+    def test_show_tells_how_a_job_is_suspended(self, rota, cluster):
+        self.three_jobs(rota, cluster)
+        assert "not known yet" in rota("show", "1")[1]
+        cluster.apply(WorkerRegistered(cluster.controller.now_s(), 0, Suspension.BOUNDARY, True))
+        cluster.apply(WorkerRegistered(cluster.controller.now_s(), 1, Suspension.PROCESS, False))
+        first, second = rota("show", "1")[1], rota("show", "2")[1]
+        assert "at a step boundary (rota.train)" in first
+        assert "its processes are stopped and continued" in second
+        assert "python train.py" in first
+        assert "submitted" in first
+        assert json.loads(rota("show", "@last", "--json")[1])["id"] == "3"
+
+    def test_why_names_blockers_and_what_would_help(self, rota, cluster):
+        self.three_jobs(rota, cluster)
+        code, out, _ = rota("why", "3")
+        assert code == 0
+        assert "WAIT_RESOURCES" in out
+        assert "1 2" in out
+        assert "would start if" in out
+        assert json.loads(rota("why", "3", "--json")[1])["position"] == 1
+        assert "runs on here:0" in rota("why", "1")[1]
+
+    def test_nodes(self, rota):
+        code, out, _ = rota("nodes")
+        assert (code, out.split()[:6]) == (0, ["NODE", "KIND", "GPUS", "FREE", "STATE", "GPU:JOB"])
+        assert json.loads(rota("nodes", "-o", "json")[1])[0]["name"] == "here"
+
+    def test_text_from_jobs_plays_no_tricks_on_the_terminal(self, rota, cluster):
+        self.three_jobs(rota, cluster)
+        evil = "\x1b]0;owned\x07\x1b[2J\u202egnp.exe\r\n"
+        cluster.apply(AttemptLost(cluster.controller.now_s(), 0, 1, evil))
+        finish(cluster, 1, JobState.FAILED, 1, evil)
+        report = {0: {"step": 1, "metrics": {evil: evil}}}
+        cluster.do(lambda: cluster.controller.reports.update(report))
+        for args in (
+            ["show", "1"],
+            ["show", "2"],
+            ["ps", "-o", "wide"],
+            ["why", "2"],
+            ["wait", "2"],
+        ):
+            _, out, err = rota(*args)
+            assert not set("\x1b\x07\u202e\r") & set(out + err), args
+            assert "\\x1b" in out + err, args
+
+    def test_a_job_that_is_not_there(self, rota):
+        for verb in ("show", "why", "logs", "wait", "cancel", "suspend", "resume"):
+            code, out, err = rota(verb, "7")
+            assert (code, out, err.count("\n")) == (1, "", 1), verb
+            assert "'7'" in err
+
+
+class TestSteering:
+    def test_several_at_once_and_twice(self, rota, cluster):
+        rota("run", "--name", "a", "--", "x")
+        rota("run", "--name", "b", "--", "x")
+        for verb, state in (("suspend", "HELD"), ("resume", "PENDING"), ("cancel", "CANCELLED")):
+            for _ in range(2):
+                code, out, _ = rota(verb, "a", "@last")
+                assert code == 0
+                assert [line.split(": ")[1].split(";")[0] for line in out.splitlines()] == [
+                    state
+                ] * 2
+
+    def test_a_job_that_has_ended_cannot_go_on(self, rota, cluster):
+        rota("run", "--", "x")
+        rota("cancel", "1")
+        code, _, err = rota("resume", "1")
+        assert (code, err.count("\n")) == (1, 1)
+
+    @pytest.mark.parametrize(
+        ("outcome", "code"), [(JobState.SUCCEEDED, 0), (JobState.FAILED, 4), (JobState.TIMEOUT, 4)]
+    )
+    def test_waiting_gives_the_jobs_end(self, rota, cluster, outcome, code):
+        rota("run", "--", "x")
+        cluster.do(cluster.controller.turn)
+        finish(cluster, 0, outcome, 3)
+        assert rota("wait", "1")[0] == code
+        ended = rota("wait", "1", "--json")
+        assert (ended[0], json.loads(ended[1])["exit_code"]) == (code, 3)
+
+    def test_waiting_may_take_too_long(self, rota):
+        rota("run", "--", "x")
+        code, _, err = rota("wait", "1", "--timeout", "0")
+        assert (code, "PENDING" in err) == (1, True)
+
+
+class TestLogs:
+    def test_output_of_a_rank_and_its_tail(self, rota, cluster):
+        rota("run", "--gpus", "2", "--", "x")
+        cluster.do(cluster.controller.turn)
+        cluster.write_log(0, b"a\nb\n\x1b[31mc\n")
+        cluster.write_log(0, b"other\n", rank=1)
+        assert rota("logs", "1") == (0, "a\nb\n\x1b[31mc\n", "")
+        assert rota("logs", "1", "--tail", "2")[1] == "b\n\x1b[31mc\n"
+        assert rota("logs", "1", "--rank", "1")[1] == "other\n"
+
+    def test_on_a_terminal_control_characters_are_written_out(self, rota, cluster, monkeypatch):
+        rota("run", "--", "x")
+        cluster.do(cluster.controller.turn)
+        cluster.write_log(0, b"a\tb\r\n\x1b[31mred\x07\n")
+        monkeypatch.setattr(type(sys.stdout), "isatty", lambda self: True)
+        assert rota("logs", "1")[1] == "a\tb\r\n\\x1b[31mred\\x07\n"
+        assert rota("logs", "1", "--raw")[1] == "a\tb\r\n\x1b[31mred\x07\n"
+
+    def test_before_the_start_the_reason_is_told(self, rota):
+        rota("run", "--", "x")
+        code, out, err = rota("logs", "1")
+        assert (code, out) == (0, "")
+        assert "has not started" in err
+
+    def test_following_ends_with_the_job(self, rota, cluster):
+        rota("run", "--", "x")
+        cluster.do(cluster.controller.turn)
+        cluster.write_log(0, b"a\n")
+        finish(cluster, 0, JobState.FAILED, 2)
+        code, out, err = rota("logs", "-f", "1")
+        assert (code, out) == (4, "a\n")
+        assert "FAILED (exit code 2)" in err
+
+    @pytest.mark.process
+    def test_ctrl_c_detaches_and_says_so(self, rota, cluster):
+        rota("run", "--", "x")
+        cluster.do(cluster.controller.turn)
+        cluster.write_log(0, b"first\n")
+        command = [sys.executable, "-m", "rota.cli.main", "logs", "-f", "1"]
+        with subprocess.Popen(
+            command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=dict(os.environ)
+        ) as process:
+            assert process.stdout.readline() == "first\n"
+            process.send_signal(signal.SIGINT)
+            out, err = process.communicate()
+        assert (process.returncode, out) == (130, "")
+        assert "detached" in err
+        assert "Traceback" not in err
+        assert rota("show", "1", "--json")[0] == 0
+        assert cluster.controller.state.state[0] == JobState.RUNNING
+
+
+class TestTrouble:
+    def test_without_a_controller_it_says_how_to_start_one(self, monkeypatch, tmp_path, capsys):
+        monkeypatch.setenv("ROTA_HOME", str(tmp_path / "empty"))
+        with pytest.raises(SystemExit) as ended:
+            main(["ps"])
+        assert ended.value.code == 1
+        assert "rota up" in capsys.readouterr().err
+
+    def test_a_wrong_token_has_its_own_code(self, rota, monkeypatch):
+        monkeypatch.setenv("ROTA_TOKEN", "wrong")
+        code, out, err = rota("ps")
+        assert (code, out, err.count("\n")) == (5, "", 1)

@@ -1,0 +1,260 @@
+"""The client against a real server: finding it, its errors, restarts, logs that join up."""
+
+import http.server
+import json
+import threading
+from contextlib import contextmanager
+
+import pytest
+
+from rota.client import client as client_module
+from rota.client.client import Client
+from rota.errors import (
+    AuthError,
+    InputError,
+    JobFileError,
+    NeverFitsError,
+    NotFoundError,
+    ServerError,
+    TransitionError,
+    UnreachableError,
+)
+from rota.model.events import AttemptLost, JobFinished
+from rota.model.job import JobState
+from rota.model.jobfile import JobRequest
+from rota.testing.served import StandInController, served
+
+JOB = JobRequest("train", "python train.py", "/tmp")
+
+
+def finish(cluster, row=0, outcome=JobState.SUCCEEDED, code=0):
+    cluster.apply(JobFinished(cluster.controller.now_s(), row, outcome, code))
+
+
+class TestFinding:
+    def test_by_the_folder(self, cluster, folder):
+        with Client(folder=folder.path) as client:
+            assert client.jobs() == []
+
+    def test_by_the_environment(self, cluster, folder, monkeypatch, tmp_path):
+        monkeypatch.setenv("ROTA_HOME", str(tmp_path / "empty"))
+        monkeypatch.setenv("ROTA_SERVER", cluster.url + "/")
+        monkeypatch.setenv("ROTA_TOKEN", folder.token.read_text())
+        with Client() as client:
+            assert client.jobs() == []
+
+    def test_a_proxy_of_the_environment_is_not_asked(self, client, monkeypatch):
+        monkeypatch.setenv("http_proxy", "http://127.0.0.1:1")
+        assert client.jobs() == []
+
+    def test_without_a_controller_it_says_how_to_start_one(self, tmp_path):
+        with Client(folder=tmp_path) as client, pytest.raises(UnreachableError, match="rota up"):
+            client.jobs()
+
+    def test_a_word_that_is_out_of_date_is_unreachable(self, folder, monkeypatch):
+        monkeypatch.setattr(client_module, "PATIENCE_S", 0.0)
+        with served(folder) as it:
+            word = folder.server.read_text()
+        folder.server.write_text(word)
+        with Client(folder=folder) as client, pytest.raises(UnreachableError, match="rota up") as e:
+            client._call("GET", "/jobs", patience_s=0.0)
+        assert it.url in str(e.value)
+
+    @pytest.mark.parametrize("text", ["", "{", "[]", "{}", "null"])
+    def test_a_damaged_word_is_unreachable(self, folder, text):
+        folder.server.write_text(text)
+        with Client(folder=folder, token="x") as client, pytest.raises(UnreachableError):
+            client.jobs()
+
+    @pytest.mark.parametrize("token", ["wrong", "ünicode", "new\nline"])
+    def test_a_wrong_token_is_an_auth_error(self, cluster, folder, token):
+        with Client(folder=folder, token=token) as client, pytest.raises(AuthError):
+            client.jobs()
+
+    def test_a_token_that_cannot_be_read_is_an_auth_error(self, cluster, folder):
+        folder.token.unlink()
+        with Client(folder=folder) as client, pytest.raises(AuthError, match="ROTA_HOME"):
+            client.jobs()
+
+
+class TestCalls:
+    def test_a_job_from_submission_to_its_end(self, client, cluster):
+        job = client.submit(JOB)
+        assert (job["id"], job["name"], job["state"]) == ("1", "train", "PENDING")
+        assert client.check(JOB)["job"] == JOB.to_fields()
+        cluster.do(cluster.controller.turn)
+        assert client.job("@last")["state"] == "RUNNING"
+        assert [job["id"] for job in client.jobs(states=["RUNNING"])] == ["1"]
+        finish(cluster)
+        assert client.wait("train")["state"] == "SUCCEEDED"
+        assert client.jobs(everything=True)[0]["exit_code"] == 0
+        assert [event["line"] for event in client.events("1")] == [
+            "submitted",
+            "started",
+            "succeeded",
+        ]
+
+    def test_steering(self, client):
+        client.submit(JOB)
+        assert client.suspend("1")["state"] == "HELD"
+        assert client.resume("1")["state"] == "PENDING"
+        assert client.cancel("1")["state"] == "CANCELLED"
+        assert client.explain("1")["sentence"].startswith("it ended as CANCELLED")
+
+    def test_the_cluster(self, client):
+        assert client.nodes()[0]["name"] == "here"
+        assert client.policies()[0]["name"] == "fifo"
+
+    def test_the_same_key_is_the_same_job(self, client):
+        assert client.submit(JOB, key="k")["id"] == client.submit(JOB, key="k")["id"]
+        assert client.submit(JOB)["id"] == "2"
+        with pytest.raises(InputError, match="another job"):
+            client.submit(JOB._replace(priority=1), key="k")
+
+    def test_errors_come_back_as_what_they_were(self, client):
+        with pytest.raises(NotFoundError, match="'7'"):
+            client.job("7")
+        with pytest.raises(NotFoundError):
+            client.job("../../healthz")
+        with pytest.raises(NeverFitsError, match="NEVER_FITS"):
+            client.submit(JOB._replace(num_gpus=99))
+        with pytest.raises(JobFileError, match="did you mean priority"):
+            client.submit({"run": "x", "workdir": "/", "prority": 1})
+        client.submit(JOB)
+        client.cancel("1")
+        with pytest.raises(TransitionError, match="story"):
+            client.suspend("1")
+
+    def test_waiting_may_take_too_long(self, client):
+        client.submit(JOB)
+        with pytest.raises(TimeoutError, match="PENDING"):
+            client.wait("1", timeout_s=0.0)
+
+
+class TestRestarts:
+    def test_a_call_goes_to_the_controller_that_has_come_back(self, folder):
+        controller = StandInController(folder)
+        with Client(folder=folder) as client:
+            with served(folder, controller) as first:
+                client.submit(JOB)
+            with served(folder, controller) as second:
+                assert first.url != second.url
+                assert client.job("1")["name"] == "train"
+
+    def test_a_call_waits_for_the_controller_to_come_back(self, folder, monkeypatch):
+        controller = StandInController(folder)
+        waited = []
+        with Client(folder=folder) as client:
+            with served(folder, controller):
+                client.submit(JOB)
+            back = served(folder, controller)
+
+            def sleep(seconds):
+                waited.append(seconds)
+                if len(waited) == 3:
+                    back.__enter__()
+
+            monkeypatch.setattr(client_module.time, "sleep", sleep)
+            try:
+                assert client.job("1")["name"] == "train"
+            finally:
+                back.__exit__(None, None, None)
+        assert len(waited) >= 3
+
+    def test_following_goes_on_where_it_was(self, folder):
+        controller = StandInController(folder)
+        with Client(folder=folder) as client:
+            with served(folder, controller) as it:
+                client.submit(JOB)
+                it.do(controller.turn)
+                it.write_log(0, b"one\n")
+                pieces = client.logs("1", follow=True)
+                assert next(pieces) == "one\n"
+            with served(folder, controller) as it:
+                it.write_log(0, b"two\n")
+                finish(it)
+                assert "".join(pieces) == "two\n"
+
+
+class TestLogs:
+    def test_all_of_a_long_log(self, client, cluster):
+        client.submit(JOB)
+        cluster.do(cluster.controller.turn)
+        text = "".join(f"line {n} ☃\n" for n in range(20_000))
+        cluster.write_log(0, text.encode())
+        assert "".join(client.logs("1")) == text
+        assert "".join(client.logs("1", tail=2)) == "line 19998 ☃\nline 19999 ☃\n"
+        finish(cluster)
+        assert "".join(client.logs("1")) == text
+        assert "".join(client.logs("1", follow=True)) == text
+
+    def test_nothing_before_the_start_nor_without_one(self, client, cluster):
+        client.submit(JOB)
+        assert list(client.logs("1")) == []
+        client.cancel("1")
+        assert list(client.logs("1", follow=True)) == []
+
+    def test_each_rank_has_its_own(self, client, cluster):
+        client.submit(JOB._replace(num_gpus=2))
+        cluster.do(cluster.controller.turn)
+        for rank in (0, 1):
+            cluster.write_log(0, f"rank {rank}\n".encode(), rank)
+        assert list(client.logs("1", rank=1)) == ["rank 1\n"]
+        assert list(client.logs("1", rank=2)) == []
+
+    def test_following_goes_through_attempts(self, client, cluster):
+        client.submit(JOB)
+        cluster.do(cluster.controller.turn)
+        cluster.write_log(0, b"first\n")
+        pieces = client.logs("1", follow=True)
+        assert next(pieces) == "first\n"
+        cluster.apply(AttemptLost(cluster.controller.now_s(), 0, 1, "its agent died"))
+        cluster.do(cluster.controller.turn)
+        cluster.write_log(0, b"second\n")
+        finish(cluster)
+        assert "".join(pieces) == "second\n"
+        assert list(client.logs("1", attempt=1, follow=True)) == ["first\n"]
+
+
+class TestSomethingElseAtTheAddress:
+    @pytest.mark.parametrize(
+        ("status", "body"),
+        [
+            (200, "<html>"),
+            (200, "[]"),
+            (500, "oops"),
+            (404, "{}"),
+            (400, json.dumps({"code": "open", "detail": "x"})),
+            (400, json.dumps({"code": "RotaErrorX", "detail": "x"})),
+        ],
+    )
+    def test_it_is_a_server_error(self, folder, status, body):
+        with answering(status, body) as url, Client(url, "t", folder) as client:
+            with pytest.raises(ServerError) as caught:
+                client.jobs()
+            assert type(caught.value) is ServerError
+
+
+@contextmanager
+def answering(status, body):
+    """A web server that says the same to everybody."""
+
+    class Handler(http.server.BaseHTTPRequestHandler):
+        def do_GET(self):
+            self.send_response(status)
+            self.send_header("Content-Length", str(len(body)))
+            self.end_headers()
+            self.wfile.write(body.encode())
+
+        def log_message(self, *args):
+            pass
+
+    server = http.server.HTTPServer(("127.0.0.1", 0), Handler)
+    thread = threading.Thread(target=server.serve_forever, args=(0.01,))
+    thread.start()
+    try:
+        yield f"http://127.0.0.1:{server.server_port}"
+    finally:
+        server.shutdown()
+        thread.join()
+        server.server_close()

@@ -1,0 +1,258 @@
+"""Why a job does not run: all blockers, who holds what, and the smallest change that helps."""
+
+import json
+
+import pytest
+
+from rota.model.allocation import on_node
+from rota.model.decision import take_decision
+from rota.model.events import (
+    AttemptLost,
+    CommandFailed,
+    CommandSent,
+    DecisionTaken,
+    JobFinished,
+    JobLaunched,
+    JobSubmitted,
+    JobSuspended,
+    NodeJoined,
+    NodeLost,
+    StopRequested,
+    SuspendRequested,
+    WorkerRegistered,
+)
+from rota.model.explain import explain
+from rota.model.job import JobSpec, JobState, Suspension
+from rota.model.plan import diff
+from rota.model.reason import Reason
+from rota.model.state import ClusterState
+from rota.policy.registry import create
+
+SCHEMA = [
+    "job_id",
+    "state",
+    "reason",
+    "sentence",
+    "blockers",
+    "would_start_if",
+    "position",
+    "history",
+]
+
+
+class Cluster:
+    """One node, jobs by GPU count, and a policy whose launches all succeed."""
+
+    def __init__(self, num_gpus, *jobs, policy="fifo"):
+        self.state = ClusterState()
+        self.state.epoch = 1
+        self.policy = create(policy)
+        if num_gpus:
+            self.state.apply(NodeJoined(0.0, "n", num_gpus, "gpu"))
+        for gpus in jobs:
+            self.submit(gpus)
+
+    def submit(self, gpus):
+        job_id = str(len(self.state.spec) + 1)
+        self.state.apply(JobSubmitted(0.0, JobSpec(job_id, gpus, 0.0)))
+
+    def apply(self, *events):
+        for event in events:
+            self.state.apply(event)
+
+    def decide(self, at_s, launched=True):
+        take_decision(self.state, self.policy, at_s)
+        for command in diff(self.state):
+            self.state.apply(CommandSent(at_s, command))
+            if launched:
+                self.state.apply(JobLaunched(at_s, command.row, command.attempt))
+
+    def why(self, row, at_s=10.0, history=()):
+        verdict = explain(self.state, row, at_s, history)
+        assert list(verdict) == SCHEMA
+        assert json.loads(json.dumps(verdict)) == verdict
+        for blocker in verdict["blockers"]:
+            assert list(blocker) == ["rule", "need", "have", "held_by"]
+            assert blocker["rule"] in Reason.__members__
+            assert blocker["need"]
+            assert blocker["have"]
+        return verdict
+
+
+def rules(verdict):
+    return [blocker["rule"] for blocker in verdict["blockers"]]
+
+
+def test_a_running_job_has_no_blockers():
+    cluster = Cluster(2, 1)
+    cluster.decide(1.0)
+    verdict = cluster.why(0)
+    assert (verdict["state"], verdict["blockers"]) == ("RUNNING", [])
+    assert verdict["would_start_if"] is None
+    assert verdict["position"] is None
+    assert verdict["sentence"] == "it runs on n:0"
+
+
+def test_a_starting_job_says_where():
+    cluster = Cluster(2, 2)
+    cluster.decide(1.0, launched=False)
+    assert cluster.why(0)["sentence"] == "it is starting on n:0,1"
+
+
+def test_gpus_that_are_taken_name_their_holders():
+    cluster = Cluster(4, 2, 1, 2)
+    cluster.decide(1.0)
+    verdict = cluster.why(2)
+    assert verdict["reason"] == "WAIT_RESOURCES"
+    assert verdict["blockers"][0] == {
+        "rule": "WAIT_RESOURCES",
+        "need": "2 GPUs",
+        "have": "1 free of 4",
+        "held_by": ["1", "2"],
+    }
+    assert verdict["would_start_if"] == "1 GPU more were free, as when job 2 ends"
+    assert verdict["position"] == 1
+
+
+def test_the_smallest_change_may_take_several_jobs():
+    cluster = Cluster(4, 1, 1, 2, 4)
+    cluster.decide(1.0)
+    assert "when jobs 3, 1, 2 end" in cluster.why(3)["would_start_if"]
+
+
+def test_earlier_jobs_that_wait_are_named():
+    cluster = Cluster(2, 2, 2, 1)
+    cluster.decide(1.0)
+    verdict = cluster.why(2)
+    assert set(rules(verdict)) == {"WAIT_RESOURCES", "WAIT_PRIORITY"}
+    earlier = next(b for b in verdict["blockers"] if b["rule"] == "WAIT_PRIORITY")
+    assert earlier["held_by"] == ["2"]
+    assert verdict["position"] == 2
+
+
+def test_a_job_that_its_owner_suspended_says_how_to_go_on():
+    cluster = Cluster(2, 2, 1)
+    cluster.decide(1.0)
+    cluster.apply(SuspendRequested(2.0, 1))
+    verdict = cluster.why(1)
+    assert (verdict["state"], verdict["reason"]) == ("HELD", "HELD_BY_USER")
+    assert rules(verdict) == ["HELD_BY_USER", "WAIT_RESOURCES"]
+    assert verdict["would_start_if"] == "its owner let it go on: rota resume 2"
+    assert verdict["position"] is None
+
+
+def test_a_failed_launch_tells_the_seconds_left():
+    cluster = Cluster(1, 1)
+    cluster.decide(1.0, launched=False)
+    command = cluster.state.outstanding[0]
+    cluster.apply(CommandFailed(2.0, 0, command.command_id, "no such file", 15.0))
+    verdict = cluster.why(0, at_s=10.0)
+    assert verdict["reason"] == "WAIT_BACKOFF"
+    assert rules(verdict)[0] == "WAIT_BACKOFF"
+    assert verdict["blockers"][0]["have"].startswith("5 s are left")
+    assert verdict["would_start_if"] == "5 s had passed"
+
+
+def test_a_job_larger_than_the_cluster_never_fits():
+    cluster = Cluster(2, 3)
+    cluster.decide(1.0)
+    verdict = cluster.why(0)
+    assert (verdict["reason"], rules(verdict)[0]) == ("NEVER_FITS", "NEVER_FITS")
+    assert verdict["blockers"][0]["have"] == "2 in the cluster"
+    assert verdict["would_start_if"] == "it asked for at most 2 GPUs"
+
+
+def test_a_lost_node_is_named():
+    cluster = Cluster(2, 2)
+    cluster.decide(1.0)
+    cluster.apply(NodeLost(2.0, "n"))
+    verdict = cluster.why(0)
+    assert verdict["state"] == "PENDING"
+    assert "NODE_UNHEALTHY" in rules(verdict)
+    unhealthy = next(b for b in verdict["blockers"] if b["rule"] == "NODE_UNHEALTHY")
+    assert unhealthy["have"] == "0 in the cluster; lost: n"
+    assert verdict["would_start_if"] == "the lost nodes came back"
+
+
+def test_a_cluster_without_nodes_waits_for_one():
+    verdict = Cluster(0, 1).why(0)
+    assert verdict["would_start_if"] == "a node joined"
+
+
+def test_a_turn_that_comes_tells_when():
+    cluster = Cluster(1, 1, 1, policy="gandiva")
+    cluster.decide(1.0)
+    verdict = cluster.why(1, at_s=11.0)
+    assert verdict["reason"] == "SLICE_WAITING_TURN"
+    assert verdict["blockers"][0]["held_by"] == ["1"]
+    assert "s at the earliest" in verdict["would_start_if"]
+
+
+def suspended(movable):
+    """Job 1 suspended on GPU 0, where job 2 runs now."""
+    cluster = Cluster(2, 1, 1)
+    cluster.decide(1.0)
+    kind = Suspension.BOUNDARY if movable else Suspension.PROCESS
+    cluster.apply(WorkerRegistered(1.0, 0, kind, movable), StopRequested(1.5, 1))
+    cluster.apply(JobFinished(1.6, 1, JobState.CANCELLED))
+    change = {0: None}
+    cluster.apply(DecisionTaken(2.0, 2, "", change, {0: Reason.PREEMPTED_BY}, {}, None, None))
+    (command,) = diff(cluster.state)
+    cluster.apply(CommandSent(2.0, command), JobSuspended(2.0, 0, 2.0))
+    cluster.submit(1)
+    cluster.apply(DecisionTaken(3.0, 3, "", {2: on_node(0, 1)}, {2: 0}, {}, None, None))
+    (command,) = diff(cluster.state)
+    cluster.apply(CommandSent(3.0, command), JobLaunched(3.0, 2, 1))
+    return cluster
+
+
+def test_stopped_processes_wait_for_their_own_gpus():
+    verdict = suspended(movable=False).why(0)
+    where = next(b for b in verdict["blockers"] if b["rule"] == "WAIT_TOPOLOGY")
+    assert where["held_by"] == ["3"]
+    assert "n:0" in where["need"]
+
+
+def test_a_job_that_can_move_does_not():
+    verdict = suspended(movable=True).why(0)
+    assert rules(verdict) == ["PREEMPTED_BY"]
+    assert verdict["blockers"][0]["held_by"] == ["3"]
+
+
+def test_gpus_that_were_promised_are_waited_for():
+    cluster = Cluster(1, 1, 1)
+    cluster.decide(1.0)
+    change = {0: None, 1: on_node(0, 1)}
+    cluster.apply(DecisionTaken(2.0, 2, "", change, {0: Reason.PREEMPTED_BY, 1: 0}, {}, None, None))
+    verdict = cluster.why(1)
+    assert verdict["reason"] == "WAIT_RESOURCES"
+    assert verdict["blockers"][0]["held_by"] == ["1"]
+    assert "about to be" in verdict["would_start_if"]
+    assert verdict["position"] is None
+
+
+@pytest.mark.parametrize("outcome", [s for s in JobState if s.is_final])
+def test_a_job_that_ended_says_how(outcome):
+    cluster = Cluster(1, 1)
+    cluster.decide(1.0)
+    cluster.apply(JobFinished(2.0, 0, outcome, 3, "out of memory"))
+    verdict = cluster.why(0)
+    assert verdict["sentence"] == f"it ended as {outcome.name} with exit code 3: out of memory"
+    assert (verdict["blockers"], verdict["position"]) == ([], None)
+
+
+def test_a_lost_attempt_waits_again():
+    cluster = Cluster(1, 1)
+    cluster.decide(1.0)
+    cluster.apply(AttemptLost(2.0, 0, 1, "its agent died"))
+    verdict = cluster.why(0)
+    assert verdict["state"] == "PENDING"
+    assert verdict["position"] == 1
+
+
+def test_history_is_told_by_name():
+    verdict = Cluster(1, 1).why(0, history=[(1.0, 1), (2.5, Reason.SLICE_WAITING_TURN)])
+    assert verdict["history"] == [
+        {"at_s": 1.0, "reason": "WAIT_RESOURCES"},
+        {"at_s": 2.5, "reason": "SLICE_WAITING_TURN"},
+    ]
