@@ -36,13 +36,18 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             item.add_marker(pytest.mark.process)
 
 
-def until(condition: Callable[[], Found], what: str, deadline_s: float = DEADLINE_S) -> Found:
+def until(
+    condition: Callable[[], Found],
+    what: str,
+    deadline_s: float = DEADLINE_S,
+    poll_s: float = POLL_S,
+) -> Found:
     """What ``condition`` returns once that is true; fails with ``what`` if it never is."""
     deadline = time.monotonic() + deadline_s
     while not (found := condition()):
         if time.monotonic() > deadline:
             pytest.fail(f"{what}: not within {deadline_s:.0f} s")
-        time.sleep(POLL_S)
+        time.sleep(poll_s)
     return found
 
 
@@ -125,11 +130,14 @@ class Cluster:
         return found
 
     def of_job(self, job_id: str) -> list[psutil.Process]:
-        """Every living process of a job, by the marks in its environment."""
+        """Every living process of a job but its shims: by its session, or by its environment."""
+        pattern = f"nodes/*/jobs/{job_id}/*/rank*.pid"
+        shims = {json.loads(file.read_text())["shim"] for file in self.folder.path.glob(pattern)}
         found = []
         for process in self.processes():
             with contextlib.suppress(psutil.Error, OSError):
-                if process.environ().get("ROTA_JOB_ID") == job_id:
+                marked = process.environ().get("ROTA_JOB_ID") == job_id
+                if marked or (os.getsid(process.pid) in shims and process.pid not in shims):
                     found.append(process)
         return found
 
@@ -309,7 +317,7 @@ def shared_cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster
 def base(shared_cluster: Cluster, request: pytest.FixtureRequest) -> Iterator[Path]:
     """A folder for this test's jobs on the shared cluster."""
     before = shared_cluster.base
-    shared_cluster.base = before / request.node.name[:40]
+    shared_cluster.base = before / f"{len(os.listdir(before))}-{request.node.name.split('[')[0]}"
     shared_cluster.base.mkdir()
     yield shared_cluster.base
     shared_cluster.base = before

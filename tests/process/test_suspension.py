@@ -40,8 +40,10 @@ def test_jobs_that_take_turns_end_with_the_weights_of_an_uninterrupted_run(make_
     for i, job in enumerate(jobs):
         mine = [command for command in sent if command.row == int(job) - 1]
         slots = [c.allocation.gpus()[0][1][0] for c in mine if hasattr(c, "allocation")]
-        cores = [line["cores"] for line in cluster.lines(f"turns{i}") if line["what"] in ("start", "resumed")]
-        assert cores == [[slot] for slot in slots], "each turn is on the core of its slot"
+        begun = [line for line in cluster.lines(f"turns{i}") if line["what"] in ("start", "resumed")]
+        # The last turns may belong to its exit, which is no step boundary any more.
+        assert [line["cores"] for line in begun] == [[slot] for slot in slots[: len(begun)]]
+        assert len(begun) >= 4
 
 
 def test_gangs_that_take_turns_stop_at_one_step_and_train_as_if_alone(make_cluster):

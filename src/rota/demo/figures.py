@@ -96,9 +96,7 @@ def compare(slicing: Run, fifo: Run, quantum_s: float) -> Comparison:
         fifo,
         quantum_s,
         [
-            _figures(
-                slicing, row, share[row], lengths[row], {c: v[row] for c, v in first_100.items()}
-            )
+            _figures(slicing, row, share[row], {c: v[row] for c, v in first_100.items()})
             for row in rows
         ],
         {column: fmean(v for v in values if v is not None) for column, values in first_100.items()},
@@ -108,10 +106,17 @@ def compare(slicing: Run, fifo: Run, quantum_s: float) -> Comparison:
 
 
 def needs(timeline: Timeline, row: int, job: JobRecord) -> Lengths:
-    """What a job's own reports say of its step time; the rest of its device time is start-up."""
+    """The device time that a job spent before its first step, and per step from then on.
+
+    A step here has its part of all that goes on between steps, such as validation.
+    """
     total_s = timeline.device_s(row, 0.0, float("inf"))
-    step_s = step_time_s(job)
-    return Lengths(max(0.0, total_s - step_s * job.progress["step"]), step_s, total_s)
+    first = next((report for report in job.reports if report["step_time_s"] is not None), None)
+    if first is None:
+        return Lengths(total_s, 0.0, total_s)
+    before_s = timeline.device_s(row, 0.0, first["at_s"])
+    start_s = max(0.0, before_s - first["step"] * first["step_time_s"])
+    return Lengths(start_s, (total_s - start_s) / job.progress["step"], total_s)
 
 
 def step_time_s(job: JobRecord) -> float:
@@ -173,7 +178,7 @@ def _since(timeline: Timeline, row: int, service_s: float) -> float | None:
 
 
 def _figures(
-    run: Run, row: int, share: float, length: Lengths, first_100_s: dict[str, float | None]
+    run: Run, row: int, share: float, first_100_s: dict[str, float | None]
 ) -> JobFigures:
     training, job, switches = TRAININGS[row], run.jobs[row], run.timeline.switches[row]
     value = job.progress["metrics"].get(training.metric)
@@ -191,6 +196,6 @@ def _figures(
         suspend_max_s=max(switches.suspend_s, default=0.0),
         resume_median_s=median(switches.resume_s or [0.0]),
         resume_max_s=max(switches.resume_s, default=0.0),
-        step_time_s=length.step_s,
+        step_time_s=step_time_s(job),
         first_100_s=first_100_s,
     )

@@ -15,7 +15,7 @@ from typing import Any
 
 from rota.errors import AgentError
 from rota.live.launching import checkpoints
-from rota.live.processes import bind, kill_marked
+from rota.live.processes import bind, kill_remains
 from rota.live.rank import Rank
 from rota.live.wire import Message
 
@@ -132,7 +132,7 @@ class Attempt:
             return
         self._cancel_timers()
         if any(rank.gone for rank in self.ranks):
-            if kill_marked(self._marks()):  # killed is not yet gone: look until none is there
+            if self._kill_remains():  # killed is not yet gone: look until none is there
                 self._after(LOOK_AGAIN_S, self._check_end)
                 return
             self._end("lost", error="its processes vanished without a word (shim killed, reboot)")
@@ -148,13 +148,14 @@ class Attempt:
         self.ended = {"type": kind, "job_id": self.job_id, "attempt": self.number, **fields}
         self._notify(self.ended)
 
-    def _marks(self) -> dict[str, str]:
-        """What tells this attempt's processes from all others, other clusters' included."""
-        return {
+    def _kill_remains(self) -> int:
+        """Kill what vanished shims left behind, of this attempt of this cluster alone."""
+        marks = {
             "ROTA_CHECKPOINT_DIR": str(checkpoints(self.folder)),
             "ROTA_JOB_ID": self.job_id,
             "ROTA_ATTEMPT": str(self.number),
         }
+        return kill_remains([rank.shim for rank in self.ranks if rank.gone], marks)
 
     def stop(self) -> None:
         """Ask every process to end, and kill what is left after the grace period."""

@@ -53,13 +53,23 @@ def started_at(pid: int) -> float | None:
         return None
 
 
-def kill_marked(marks: dict[str, str]) -> int:
-    """Kill every process whose environment has all these variables; how many there were."""
+def kill_remains(shims: Iterable[int], marks: dict[str, str]) -> int:
+    """Kill what dead shims have left behind; how many processes there were.
+
+    It is known by its session, which keeps the shim's pid from being used again, and, where it has
+    left that, by these variables in the environment that it was executed with.
+    """
+    sessions = {pid for pid in shims if pid and started_at(pid) is None}
     killed = 0
     for process in psutil.process_iter():
         with contextlib.suppress(psutil.Error, OSError):
-            environment = process.environ()
-            if all(environment.get(key) == value for key, value in marks.items()):
+            if process.status() == psutil.STATUS_ZOMBIE:
+                continue
+            remains = os.getsid(process.pid) in sessions
+            if not remains:
+                environment = process.environ()
+                remains = all(environment.get(key) == value for key, value in marks.items())
+            if remains:
                 process.kill()
                 killed += 1
     return killed

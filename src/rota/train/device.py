@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -12,15 +13,17 @@ if TYPE_CHECKING:
 class DeviceState:
     """The tensors that tie a job to its device: parameters, gradients, buffers, optimiser state.
 
-    On a CPU nothing needs to move. On a GPU :meth:`offload` copies them to host memory and gives
-    the cache back to the driver; :meth:`restore` copies them to the GPU to go on with. Tensor
-    objects stay the same, so that references held by the optimiser and by user code stay valid.
+    On a CPU nothing needs to move. On a GPU :meth:`offload` copies them to page-locked host memory
+    and gives the cache back to the driver; :meth:`restore` copies them to the GPU to go on with.
+    Tensor objects stay the same, so that references held by the optimiser and by user code stay
+    valid. The host memory is kept for the next time: making it costs more than the copy.
     """
 
     def __init__(self, device: torch.device) -> None:
         self.device = device
         self._models: list[torch.nn.Module] = []
         self._optimizers: list[torch.optim.Optimizer] = []
+        self._host: dict[tuple[int, str], torch.Tensor] = {}
 
     def add(self, model: torch.nn.Module, optimizer: torch.optim.Optimizer) -> None:
         """Include a model and its optimiser."""
@@ -33,12 +36,12 @@ class DeviceState:
             return
         import torch
 
+        self._replace(self._to_host)
         torch.cuda.synchronize(self.device)
-        self._move(torch.device("cpu"))
         torch.cuda.empty_cache()
 
     def restore(self, index: int | None) -> None:
-        """Copy everything back, to GPU ``index`` of the node if it is given."""
+        """Copy everything back, to GPU ``index`` of the visible ones if it is given."""
         if self.device.type != "cuda":
             return
         import torch
@@ -46,23 +49,34 @@ class DeviceState:
         if index is not None:
             self.device = torch.device("cuda", index)
             torch.cuda.set_device(self.device)
-        self._move(self.device)
+        self._replace(lambda tensor, _: tensor.to(self.device, non_blocking=True))
         torch.cuda.synchronize(self.device)
 
-    def _move(self, device: torch.device) -> None:
+    def _to_host(self, tensor: torch.Tensor, key: tuple[int, str]) -> torch.Tensor:
+        import torch
+
+        host = self._host.get(key)
+        if host is None or host.shape != tensor.shape or host.dtype != tensor.dtype:
+            host = torch.empty_like(tensor, device="cpu", pin_memory=True)
+            self._host[key] = host
+        return host.copy_(tensor, non_blocking=True)
+
+    def _replace(self, change: Callable[[torch.Tensor, tuple[int, str]], torch.Tensor]) -> None:
+        """Put what ``change`` makes of each tensor in its place."""
         for model in self._models:
             for parameter in model.parameters():
-                parameter.data = parameter.data.to(device)
+                parameter.data = change(parameter.data, (id(parameter), "data"))
                 if parameter.grad is not None:
-                    parameter.grad.data = parameter.grad.data.to(device)
+                    gradient = parameter.grad
+                    gradient.data = change(gradient.data, (id(parameter), "grad"))
             for buffer in model.buffers():
-                buffer.data = buffer.data.to(device)
+                buffer.data = change(buffer.data, (id(buffer), "data"))
         for optimizer in self._optimizers:
-            for state in optimizer.state.values():
-                for key, value in state.items():
-                    # Adam keeps its step count on the host on purpose.
-                    if hasattr(value, "to") and value.dim() > 0:
-                        state[key] = value.to(device)
+            for parameter, state in optimizer.state.items():
+                for name, value in state.items():
+                    # Adam keeps its step count, a tensor without dimensions, on the host.
+                    if hasattr(value, "dim") and value.dim() > 0:
+                        state[name] = change(value, (id(parameter), name))
 
 
 def choose_device(index: int | None) -> torch.device:
@@ -85,7 +99,11 @@ def data_parallel(model: torch.nn.Module, device: torch.device) -> torch.nn.Modu
         backend = "nccl" if device.type == "cuda" else "gloo"
         dist.init_process_group(backend)
     devices: Any = [device.index] if device.type == "cuda" else None
-    return torch.nn.parallel.DistributedDataParallel(model, device_ids=devices)
+    wrapped = torch.nn.parallel.DistributedDataParallel(model, device_ids=devices)
+    # The reducer is never freed: it would take gloo's process group with it, whose end, with the
+    # GIL held, joins a thread that may itself be waiting for the GIL (seen with torch 2.13).
+    ctypes.pythonapi.Py_IncRef(ctypes.py_object(wrapped.reducer))
+    return wrapped
 
 
 def leave_process_group() -> None:

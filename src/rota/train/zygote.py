@@ -155,6 +155,8 @@ def run_program(request: dict[str, Any]) -> None:
     except OSError as error:
         sys.exit(f"rota: workdir {request['workdir']}: {error.strerror}")
     if request["python"] is None:
+        for number in (signal.SIGPIPE, signal.SIGXFSZ):  # Python ignores them, others must not
+            signal.signal(number, signal.SIG_DFL)
         os.execvpe("bash", ["bash", "-c", request["run"]], request["env"])  # noqa: S606
     run_python(request["python"])
 

@@ -3,7 +3,6 @@
 import csv
 import io
 import json
-import os
 import signal
 import subprocess
 import sys
@@ -17,20 +16,16 @@ from rota.model.events import AttemptLost, JobFinished, WorkerRegistered
 from rota.model.job import JobState, Suspension
 from rota.testing.served import served
 
-HEADER = [
-    "ID",
-    "NAME",
-    "STATE",
-    "REASON",
-    "PRIO",
-    "GPUS",
-    "NODE",
-    "SHARE",
-    "AGE",
-    "RUN",
-    "PROGRESS",
-    "ETA",
-]
+HEADER = ["ID", "NAME", "STATE", "REASON", "PRIO", "GPUS", "NODE", "SHARE"]
+HEADER += ["AGE", "RUN", "PROGRESS", "ETA"]
+# A shell that runs the tests in the background has them ignore SIGINT, and their children too.
+FOLLOW = """
+import signal
+from rota.cli.main import main
+
+signal.signal(signal.SIGINT, signal.default_int_handler)
+main(["logs", "-f", "1"])
+"""
 
 
 @pytest.fixture
@@ -338,13 +333,18 @@ class TestLogs:
         rota("run", "--", "x")
         cluster.do(cluster.controller.turn)
         cluster.write_log(0, b"first\n")
-        command = [sys.executable, "-m", "rota.cli.main", "logs", "-f", "1"]
         with subprocess.Popen(
-            command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=dict(os.environ)
+            [sys.executable, "-c", FOLLOW],
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
         ) as process:
-            assert process.stdout.readline() == "first\n"
-            process.send_signal(signal.SIGINT)
-            out, err = process.communicate()
+            try:
+                assert process.stdout.readline() == "first\n"
+                process.send_signal(signal.SIGINT)
+                out, err = process.communicate()
+            finally:
+                process.kill()
         assert (process.returncode, out) == (130, "")
         assert "detached" in err
         assert "Traceback" not in err

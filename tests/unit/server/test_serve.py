@@ -91,9 +91,12 @@ def test_a_controller_that_cannot_start_is_stopped_and_its_error_comes_through(f
 def test_a_signal_ends_it_in_good_order(folder, number):
     command = [sys.executable, "-c", PROGRAM, str(folder.path)]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
-        url = process.stdout.readline().strip()
-        assert httpx.get(url + "/healthz", trust_env=False).status_code == 200
-        process.send_signal(number)
-        out, _ = process.communicate()
+        try:
+            url = process.stdout.readline().strip()
+            assert httpx.get(url + "/healthz", trust_env=False).status_code == 200
+            process.send_signal(number)
+            out, _ = process.communicate()
+        finally:
+            process.kill()
     assert (process.returncode, out.strip()) == (0, "start stop")
     assert not folder.server.exists()

@@ -72,9 +72,11 @@ def path(tmp_path):
 def test_a_killed_writer_leaves_all_it_acknowledged_and_nothing_half(path, durable, after):
     command = [sys.executable, "-c", WRITER, str(path), durable]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as writer:
-        for _ in range(after + 1):
-            acknowledged = int(writer.stdout.readline())
-        writer.send_signal(signal.SIGKILL)
+        try:
+            for _ in range(after + 1):
+                acknowledged = int(writer.stdout.readline())
+        finally:
+            writer.kill()
         for line in writer.stdout:  # what it still managed to say before it died
             if line.endswith("\n"):
                 acknowledged = int(line)

@@ -1,0 +1,116 @@
+"""Time-slicing on a real NVIDIA GPU: devices are found, memory is freed, results are unchanged."""
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from rota.demo.cluster import private_cluster
+from rota.live.devices import count_gpus
+
+pytestmark = [
+    pytest.mark.gpu,
+    pytest.mark.skipif(count_gpus() == 0, reason="there is no NVIDIA GPU on this machine"),
+]
+
+SCRIPT = Path(__file__).with_name("train_on_gpu.py")
+WIDTH = 4096  # four layers of 16.8 million parameters; with AdamW's moments 0.8 GB of state
+STATE_BYTES = 4 * WIDTH * (WIDTH + 1) * 4 * 3
+
+
+@pytest.fixture
+def scripts(tmp_path):
+    shutil.copy(SCRIPT, tmp_path)
+    return tmp_path
+
+
+def submit(client, folder, name, width, steps):
+    run = f"python {SCRIPT.name} {width} {steps} {name}.pt"
+    env = {"CUBLAS_WORKSPACE_CONFIG": ":4096:8"}
+    return client.submit({"name": name, "run": run, "workdir": str(folder), "env": env})["id"]
+
+
+def memory(folder, name):
+    lines = (folder / f"{name}.jsonl").read_text().splitlines()
+    return [json.loads(line) for line in lines]
+
+
+def test_the_node_offers_the_gpus_that_nvml_finds(tmp_path):
+    with private_cluster(tmp_path / "home", "gandiva", {}, count_gpus()) as client:
+        (node,) = client.nodes()
+        assert node["kind"] == "cuda"
+        assert node["num_gpus"] == count_gpus()
+
+
+def test_jobs_share_one_gpu_in_turns_and_end_with_the_weights_of_an_undisturbed_run(scripts):
+    import torch
+
+    reference = [sys.executable, SCRIPT.name, str(WIDTH), "400", "alone.pt"]
+    environment = _environment() | {"CUBLAS_WORKSPACE_CONFIG": ":4096:8"}
+    subprocess.run(reference, cwd=scripts, check=True, env=environment)
+    with private_cluster(scripts / "home", "gandiva", {"quantum_s": "1"}, 1) as client:
+        ids = [submit(client, scripts, name, WIDTH, 400) for name in ("a", "b", "c")]
+        jobs = [client.wait(job_id, timeout_s=300) for job_id in ids]
+    assert [job["state"] for job in jobs] == ["SUCCEEDED"] * 3
+    assert all(job["suspension"] == "BOUNDARY" for job in jobs)
+    alone = torch.load(scripts / "alone.pt", weights_only=True)
+    for name in ("a", "b", "c"):
+        weights = torch.load(scripts / f"{name}.pt", weights_only=True)
+        assert all(torch.equal(weights[key], alone[key]) for key in alone)
+
+
+def test_a_suspended_job_leaves_its_device_memory_to_others(scripts):
+    with private_cluster(scripts / "home", "fifo", {}, 1) as client:
+        first = submit(client, scripts, "first", WIDTH, 100_000)
+        wait_for_lines(scripts, "first", 5)
+        alone = memory(scripts, "first")[-1]
+        client.suspend(first)
+        second = submit(client, scripts, "second", 64, 50)
+        client.wait(second, timeout_s=120)
+        with_suspended = memory(scripts, "second")[-1]
+        client.cancel(first)
+        client.wait(first, timeout_s=60)
+    assert alone["own"] > STATE_BYTES
+    freed = alone["all"] - with_suspended["all"]
+    assert freed > 0.8 * (STATE_BYTES - with_suspended["own"])
+
+
+def test_a_command_without_the_library_is_stopped_and_stays_on_its_gpu(scripts):
+    script = scripts / "plain.py"
+    script.write_text(
+        "import torch, time\n"
+        "x = torch.ones(1000, device='cuda')\n"
+        "open('ready', 'w').close()\n"
+        "while True: x = x * 1.0; torch.cuda.synchronize(); time.sleep(0.01)\n"
+    )
+    with private_cluster(scripts / "home", "fifo", {}, 1) as client:
+        job = client.submit({"run": "python plain.py", "workdir": str(scripts)})["id"]
+        wait_until(lambda: (scripts / "ready").exists())
+        client.suspend(job)
+        wait_until(lambda: client.job(job)["state"] == "SUSPENDED")
+        assert client.job(job)["suspension"] == "PROCESS"
+        client.resume(job)
+        wait_until(lambda: client.job(job)["state"] == "RUNNING")
+        client.cancel(job)
+        assert client.wait(job, timeout_s=60)["state"] == "CANCELLED"
+
+
+def wait_for_lines(folder, name, count):
+    file = folder / f"{name}.jsonl"
+    wait_until(lambda: file.exists() and len(file.read_text().splitlines()) >= count)
+
+
+def wait_until(condition, timeout_s=120.0):
+    deadline = time.monotonic() + timeout_s
+    while not condition():
+        assert time.monotonic() < deadline, "the condition did not come true"
+        time.sleep(0.05)
+
+
+def _environment():
+    return {key: value for key, value in os.environ.items() if not key.startswith("ROTA_")}

@@ -1,0 +1,211 @@
+"""Jobs end, in whatever way they do, with one clear result and nothing left behind."""
+
+import os
+from collections import Counter
+
+import psutil
+import pytest
+
+from .conftest import Cluster, until
+
+
+def gone(pids):
+    return not any(psutil.pid_exists(pid) and not _zombie(pid) for pid in pids)
+
+
+def _zombie(pid):
+    try:
+        return psutil.Process(pid).status() == psutil.STATUS_ZOMBIE
+    except psutil.NoSuchProcess:
+        return True
+
+
+@pytest.mark.parametrize(
+    ("run", "code", "message", "said"),
+    [
+        ("no-such-program --really", 127, "", "no-such-program"),
+        ("python no_such_script.py", None, "", "no_such_script.py"),
+        ("python -m no_such_module", 1, "", "no_such_module"),
+        ("exit 3", 3, "", ""),
+        ("python -c 'import os; os.kill(os.getpid(), 11)'", -11, "killed by SIGSEGV", ""),
+        ("echo 'unclosed", None, "", "unexpected EOF"),
+        ("python crash.py", 1, "", "RuntimeError: on purpose"),
+        ("python exit.py", 7, "", ""),
+        ("python segfault.py", -11, "killed by SIGSEGV", ""),
+    ],
+)
+def test_a_command_that_fails_is_failed_with_its_code(
+    shared_cluster: Cluster, base, run, code, message, said
+):
+    (base / "crash.py").write_text("raise RuntimeError('on purpose')\n")
+    (base / "exit.py").write_text("import sys\nsys.exit(7)\n")
+    (base / "segfault.py").write_text("import os\nos.kill(os.getpid(), 11)\n")
+    job = shared_cluster.submit(run)
+    show = shared_cluster.ends(job, "FAILED")
+    if code is None:
+        assert show["exit_code"] not in (0, None)
+    elif code < 0 and show["exit_code"] > 0:  # a shell around it says it its own way
+        assert show["exit_code"] == 128 - code
+    else:
+        assert (show["exit_code"], show["message"]) == (code, message)
+    assert said in "".join(shared_cluster.client.logs(job))
+    assert shared_cluster.of_job(job) == []
+
+
+def test_a_missing_workdir_fails_the_job_and_says_so(shared_cluster, base):
+    for run in ("true", "python x.py"):
+        job = shared_cluster.submit(run, workdir=str(base / "nowhere"))
+        shared_cluster.ends(job, "FAILED")
+        assert "nowhere" in "".join(shared_cluster.client.logs(job))
+
+
+def test_a_job_that_ignores_sigterm_is_killed_after_the_grace_period(shared_cluster, base):
+    (base / "stubborn.py").write_text(
+        "import signal, time\n"
+        "signal.signal(signal.SIGTERM, signal.SIG_IGN)\n"
+        "open('ready', 'w').close()\n"
+        "while True: time.sleep(0.1)\n"
+    )
+    job = shared_cluster.submit("python stubborn.py")
+    other = shared_cluster.train("other", "--steps", 100000)
+    until((base / "ready").exists, "it ignores SIGTERM")
+    shared_cluster.client.cancel(job)
+    shared_cluster.ends(job, "CANCELLED")
+    assert shared_cluster.of_job(job) == []
+    shared_cluster.until_step_advances("other")
+    shared_cluster.client.cancel(other)
+    shared_cluster.ends(other, "CANCELLED")
+
+
+@pytest.mark.parametrize("ending", ["exit 0", "exit 5", "sleep 1000"])
+def test_children_of_every_kind_are_gone_when_their_job_has_ended(shared_cluster, base, ending):
+    (base / "daemon.py").write_text(
+        "import os, time\n"
+        "if os.fork(): os._exit(0)\n"
+        "os.setsid()\n"
+        "if os.fork(): os._exit(0)\n"
+        "open('daemon', 'w').write(str(os.getpid()))\n"
+        "while True: time.sleep(0.1)\n"
+    )
+    (base / "tree.sh").write_text(
+        "sleep 1000 & echo $! > child\n"
+        "setsid sleep 1001 & echo $! > session\n"
+        "env -i /bin/bash -c 'setsid nohup sleep 1002 & echo $! > bare'\n"
+        "python daemon.py\n"
+        "while ! [ -s daemon ]; do sleep 0.01; done\n"
+        f"touch ready; {ending}\n"
+    )
+    job = shared_cluster.submit("bash tree.sh")
+    until((base / "ready").exists, "all are there")
+    pids = [int((base / name).read_text()) for name in ("child", "session", "bare", "daemon")]
+    if ending.startswith("sleep"):
+        shared_cluster.client.cancel(job)
+    state = {"exit 0": "SUCCEEDED", "exit 5": "FAILED"}.get(ending, "CANCELLED")
+    shared_cluster.ends(job, state)
+    assert gone(pids)
+
+
+def test_a_gang_of_which_one_rank_fails_is_ended_as_a_whole(shared_cluster, base):
+    (base / "gang.sh").write_text(
+        "echo $$ > pid$RANK\n"
+        "if [ $RANK = 1 ]; then while ! [ -s pid0 ]; do sleep 0.01; done; exit 9; fi\n"
+        "while :; do sleep 0.1; done\n"
+    )
+    job = shared_cluster.submit("bash gang.sh", gpus=2)
+    assert shared_cluster.ends(job, "FAILED")["exit_code"] == 9
+    assert gone([int((base / "pid0").read_text())])
+    assert all(slot is None for slot in shared_cluster.client.nodes()[0]["jobs"])
+
+
+def test_a_job_over_its_time_limit_is_ended_and_says_so(shared_cluster, base):
+    job = shared_cluster.submit("sleep 1000", time_limit="1s")
+    show = shared_cluster.ends(job, "TIMEOUT")
+    assert show["run_s"] >= 1.0
+    assert shared_cluster.of_job(job) == []
+
+
+def test_time_that_a_job_is_suspended_does_not_count_towards_its_limit(shared_cluster, base):
+    job = shared_cluster.train("limited", "--steps", 100000, time_limit="2s")
+    clock = shared_cluster.train("clock", "--steps", 100000)
+    shared_cluster.until_state(job, "RUNNING")
+    shared_cluster.until_step_advances("limited")
+    shared_cluster.client.suspend(job)
+    shared_cluster.until_state(job, "SUSPENDED")
+    until(lambda: shared_cluster.show(clock)["run_s"] > 3.0, "more than the limit has passed")
+    assert shared_cluster.show(job)["state"] == "SUSPENDED"
+    shared_cluster.client.resume(job)
+    assert shared_cluster.ends(job, "TIMEOUT")["run_s"] >= 2.0
+    shared_cluster.client.cancel(clock)
+    shared_cluster.ends(clock, "CANCELLED")
+
+
+def test_a_job_can_be_cancelled_wherever_it_stands(shared_cluster, base):
+    cluster = shared_cluster
+    running = cluster.train("running", "--steps", 100000)
+    opaque = cluster.submit("sleep 1000")
+    pending = cluster.submit("true")
+    cluster.until_state(running, "RUNNING")
+    cluster.until_state(opaque, "RUNNING")
+    assert cluster.show(pending)["state"] == "PENDING"
+    cluster.client.cancel(pending)
+    assert cluster.ends(pending, "CANCELLED")["attempt"] == 0
+    cluster.until_step_advances("running")
+    for job in (running, opaque):
+        cluster.client.suspend(job)
+        cluster.until_state(job, "SUSPENDED")
+    held = cluster.train("held", "--steps", 100000, gpus=2)
+    cluster.client.suspend(held)
+    for job in (running, opaque, held):
+        cluster.client.cancel(job)
+        cluster.client.cancel(job)
+        cluster.ends(job, "CANCELLED")
+        assert cluster.of_job(job) == []
+
+
+def test_a_job_that_prints_megabytes_keeps_every_byte(shared_cluster, base):
+    job = shared_cluster.submit("yes 0123456789abcde | head -c 8000000; echo; echo done")
+    shared_cluster.ends(job)
+    text = "".join(shared_cluster.client.logs(job))
+    assert len(text) == 8_000_000 + len("\ndone\n")
+    assert text.endswith("\ndone\n")
+
+
+def test_hundreds_of_tiny_jobs_at_once_each_run_exactly_once_and_leak_nothing(make_cluster):
+    cluster = make_cluster(gpus=4)
+    agent = cluster.agent()
+    first = [cluster.submit("true") for _ in range(5)]
+    for job in first:
+        cluster.ends(job)
+    open_files = agent.num_fds(), psutil.Process(cluster.process.pid).num_fds()
+    jobs = [
+        cluster.submit(f"echo {i} >> {cluster.base}/ran", name=f"tiny{i}") for i in range(300)
+    ]
+    going = ["PENDING", "STARTING", "RUNNING"]
+    until(lambda: not cluster.client.jobs(states=going), "all ended", poll_s=0.5)
+    shows = [job for job in cluster.client.jobs(everything=True) if job["id"] in jobs]
+    assert Counter(show["state"] for show in shows) == {"SUCCEEDED": 300}
+    assert {show["attempt"] for show in shows} == {1}
+    ran = Counter((cluster.base / "ran").read_text().split())
+    assert ran == Counter(str(i) for i in range(300))
+
+    def settled():
+        now = agent.num_fds(), psutil.Process(cluster.process.pid).num_fds()
+        return all(new <= old + 3 for new, old in zip(now, open_files, strict=True))
+
+    until(settled, f"no file descriptors leak (before: {open_files})", 10)
+    folder = cluster.socket_folder()
+    assert os.listdir(folder) == [f"{cluster.client.nodes()[0]['name']}.sock"]
+
+
+def test_an_idle_cluster_costs_next_to_no_cpu(shared_cluster, base):
+    processes = [shared_cluster.agent(), psutil.Process(shared_cluster.process.pid)]
+
+    def used_s():
+        return sum(sum(process.cpu_times()[:2]) for process in processes)
+
+    job = shared_cluster.submit("sleep 3")
+    shared_cluster.until_state(job, "RUNNING")
+    before = used_s()
+    until(lambda: not psutil.pid_exists(shared_cluster.pids(job)["shim"]), "it is over")
+    assert used_s() - before < 0.3  # of about three seconds, with a job that says nothing
+    shared_cluster.ends(job)
