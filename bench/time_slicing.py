@@ -41,7 +41,10 @@ def main() -> None:
         finally:
             shutil.rmtree(home, ignore_errors=True)
         rows.append(figures(slicing, fifo, options.quantum))
-        print(f"repeat {repeat + 1}: " + ", ".join(f"{k} {v:.3g}" for k, v in rows[-1].items()))
+        print(
+            f"repeat {repeat + 1}: " + ", ".join(f"{k} {v:.3g}" for k, v in rows[-1].items()),
+            flush=True,
+        )
     print(f"\n{'figure':<24}{'median':>10}{'min':>10}{'max':>10}")
     for name in rows[0]:
         values = [row[name] for row in rows]

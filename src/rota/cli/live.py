@@ -94,7 +94,8 @@ def run(
     going to happen on stderr.
     """
     fields = {
-        "run": shlex.join(command),
+        # One argument is a shell line, as with ssh; several are a command and its arguments.
+        "run": command[0] if len(command) == 1 else shlex.join(command),
         "name": name,
         "priority": priority,
         "processes": processes,

@@ -177,9 +177,7 @@ def _since(timeline: Timeline, row: int, service_s: float) -> float | None:
     return None if at_s is None else at_s - timeline.submit_s[row]
 
 
-def _figures(
-    run: Run, row: int, share: float, first_100_s: dict[str, float | None]
-) -> JobFigures:
+def _figures(run: Run, row: int, share: float, first_100_s: dict[str, float | None]) -> JobFigures:
     training, job, switches = TRAININGS[row], run.jobs[row], run.timeline.switches[row]
     value = job.progress["metrics"].get(training.metric)
     sign = 1 if training.higher_is_better else -1

@@ -75,7 +75,7 @@ def slots_figure(timeline: Timeline, names: Sequence[str], zero_s: float, title:
                     hovertemplate=name + ": from %{base:.2f} s for %{x:.2f} s<extra></extra>",
                 )
             )
-    figure.update_layout(barmode="overlay", bargap=0.25, height=130 + 45 * timeline.num_gpus)
+    figure.update_layout(barmode="overlay", bargap=0.25, height=150 + 45 * timeline.num_gpus)
     return _labelled(figure, title, "seconds since submission", "")
 
 
@@ -152,11 +152,11 @@ def _colour(index: int) -> str:
 
 def _labelled(figure: Figure, title: str, x_title: str, y_title: str) -> Figure:
     figure.update_layout(
-        title={"text": title, "font": {"size": 15}},
+        title={"text": title, "font": {"size": 15}, "yref": "container", "y": 0.97},
         xaxis_title=x_title,
         yaxis_title=y_title,
         template="plotly_white",
-        margin={"l": 60, "r": 20, "t": 50, "b": 50},
-        legend={"orientation": "h", "y": -0.25},
+        margin={"l": 60, "r": 20, "t": 90, "b": 50},
+        legend={"orientation": "h", "yanchor": "bottom", "y": 1.0, "x": 0.0},
     )
     return figure

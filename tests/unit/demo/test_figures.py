@@ -1,0 +1,88 @@
+"""The demo's figures, computed from runs that are made up and so known exactly."""
+
+import pytest
+
+from rota.demo.cluster import JobRecord, Run
+from rota.demo.figures import Lengths, compare, needs, predict, step_time_s
+from rota.demo.workload import TRAININGS
+from rota.report.timeline import Segment, Switches, Timeline
+from rota.sim.machine import Costs
+
+STEP_S, START_S, STEPS = 0.02, 1.0, 1000
+
+
+def report(at_s, step, **extra):
+    return {
+        "at_s": at_s,
+        "step": step,
+        "step_time_s": STEP_S if step else None,
+        "metrics": {},
+        "loss": 1.0,
+        "first_100_s": None,
+        **extra,
+    }
+
+
+def one_after_the_other(slots=2):
+    """Every job runs START_S + STEPS * STEP_S seconds, in order, on the slot that frees first."""
+    timeline = Timeline(())
+    timeline.num_gpus = slots
+    length_s = START_S + STEPS * STEP_S
+    jobs = []
+    for row, training in enumerate(TRAININGS):
+        begin_s = row // slots * length_s
+        timeline.segments.append(Segment(row, ((0, row % slots),), begin_s, begin_s + length_s))
+        timeline.submit_s.append(0.0)
+        timeline.finish_s[row] = begin_s + length_s
+        timeline.switches[row] = Switches([], [])
+        first_100_s = begin_s + START_S + 100 * STEP_S
+        reports = [
+            report(begin_s + START_S + 50 * STEP_S, 50),
+            report(
+                begin_s + length_s,
+                STEPS,
+                first_100_s=first_100_s,
+                metrics={training.metric: training.target},
+            ),
+        ]
+        jobs.append(JobRecord(training.name, reports[-1], reports))
+    return Run(timeline, jobs)
+
+
+def test_step_time_weighs_each_report_by_its_steps():
+    reports = [report(1, 10), report(2, 40) | {"step_time_s": 0.04}]
+    assert step_time_s(JobRecord("x", reports[-1], reports)) == pytest.approx(0.035)
+
+
+def test_what_a_job_needs_is_start_up_and_steps():
+    run = one_after_the_other()
+    assert needs(run.timeline, 0, run.jobs[0]) == pytest.approx(
+        Lengths(START_S, STEP_S, START_S + STEPS * STEP_S)
+    )
+
+
+def test_a_job_that_reported_no_step_is_all_start_up():
+    run = one_after_the_other()
+    silent = JobRecord("x", {"step": 0}, [])
+    assert needs(run.timeline, 0, silent).step_s == 0.0
+
+
+def test_the_prediction_of_fifo_is_what_such_jobs_do():
+    run = one_after_the_other()
+    compared = compare(run, run, 1.0)
+    assert compared.first_100_s["fifo predicted"] == pytest.approx(
+        compared.first_100_s["fifo measured"]
+    )
+    assert compared.completion_s["fifo predicted"] == pytest.approx(
+        compared.completion_s["fifo measured"]
+    )
+    assert all(job.reached for job in compared.jobs)
+
+
+def test_turns_bring_the_first_100_mini_batches_forward_in_the_prediction():
+    lengths = [Lengths(START_S, STEP_S, 21.0)] * 6
+    free = Costs(0, 0, 0, 0)
+    turns = predict(lengths, 2, "gandiva", 1.0, free)
+    order = predict(lengths, 2, "fifo", 1.0, free)
+    for row in range(2, 6):
+        assert turns.time_at_service(row, 3.0) < order.time_at_service(row, 3.0)
