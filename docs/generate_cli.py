@@ -1,7 +1,7 @@
 """Write docs/cli.md from the program itself: every command, option, exit code and error.
 
-    python docs/generate_cli.py           write the file
-    python docs/generate_cli.py --check   say whether the file is what it should be
+python docs/generate_cli.py           write the file
+python docs/generate_cli.py --check   say whether the file is what it should be
 """
 
 import inspect
@@ -19,7 +19,7 @@ PAGE = Path(__file__).with_name("cli.md")
 
 HEAD = """# Commands
 
-This page is made from the program by `python docs/generate_cli.py`; edit the help texts, not the page.
+This page is made by `python docs/generate_cli.py`; edit the help texts, not the page.
 
 `rota COMMAND --help` (or `-h`) prints the same. All commands but `up` and the simulator's talk to a
 running controller: they find it through `ROTA_SERVER`, else through the file `server.json` of the
@@ -33,7 +33,7 @@ state folder, and their token through `ROTA_TOKEN`, else in the same folder. The
 | 0 | all went well |
 | 1 | something failed; also: time ran out in `rota wait --timeout`, an experiment does not hold |
 | 2 | something that the user wrote is wrong |
-| 3 | data that is needed is absent; also: a job that never fits, with `--dry-run`, `--wait` or `-f` |
+| 3 | data that is needed is absent; also: a job never fits, with `--dry-run`, `--wait` or `-f` |
 | 4 | the job that was waited for or followed did not succeed |
 | 5 | the token is missing or wrong |
 | 130 | interrupted by Ctrl-C |
@@ -86,7 +86,7 @@ def _command(group: click.Group, name: str, prefix: str) -> Iterator[str]:
 def _options(command: click.Command, context: click.Context) -> Iterator[str]:
     for parameter in command.params:
         record = parameter.get_help_record(context)
-        if record is not None:
+        if record is not None and record[1]:  # arguments may have no help of their own
             names, text = (" ".join(part.split()).replace("|", "\\|") for part in record)
             yield f"| `{names}` | {text} |"
 

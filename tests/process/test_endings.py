@@ -177,9 +177,7 @@ def test_hundreds_of_tiny_jobs_at_once_each_run_exactly_once_and_leak_nothing(ma
     for job in first:
         cluster.ends(job)
     open_files = agent.num_fds(), psutil.Process(cluster.process.pid).num_fds()
-    jobs = [
-        cluster.submit(f"echo {i} >> {cluster.base}/ran", name=f"tiny{i}") for i in range(300)
-    ]
+    jobs = [cluster.submit(f"echo {i} >> {cluster.base}/ran", name=f"tiny{i}") for i in range(300)]
     going = ["PENDING", "STARTING", "RUNNING"]
     until(lambda: not cluster.client.jobs(states=going), "all ended", poll_s=0.5)
     shows = [job for job in cluster.client.jobs(everything=True) if job["id"] in jobs]

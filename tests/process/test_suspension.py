@@ -40,7 +40,9 @@ def test_jobs_that_take_turns_end_with_the_weights_of_an_uninterrupted_run(make_
     for i, job in enumerate(jobs):
         mine = [command for command in sent if command.row == int(job) - 1]
         slots = [c.allocation.gpus()[0][1][0] for c in mine if hasattr(c, "allocation")]
-        begun = [line for line in cluster.lines(f"turns{i}") if line["what"] in ("start", "resumed")]
+        begun = [
+            line for line in cluster.lines(f"turns{i}") if line["what"] in ("start", "resumed")
+        ]
         # The last turns may belong to its exit, which is no step boundary any more.
         assert [line["cores"] for line in begun] == [[slot] for slot in slots[: len(begun)]]
         assert len(begun) >= 4
@@ -55,7 +57,11 @@ def test_gangs_that_take_turns_stop_at_one_step_and_train_as_if_alone(make_clust
     assert all(show["preemptions"] >= 3 for show in shows)
     for i in range(2):
         stops = [
-            [line["step"] for line in cluster.lines(f"gang{i}", rank) if line["what"] == "suspended"]
+            [
+                line["step"]
+                for line in cluster.lines(f"gang{i}", rank)
+                if line["what"] == "suspended"
+            ]
             for rank in range(2)
         ]
         assert len(stops[0]) >= 3

@@ -54,7 +54,7 @@ class Screen:
         for job in jobs:
             progress, training = job["progress"], targets[job["name"]]
             metric = progress.get("metrics", {}).get(training.metric)
-            slots = ",".join(str(gpu) for node in job["gpus"] for gpu in node["indices"])
+            slots = ",".join(str(gpu) for node in job["gpus"] for gpu in node["gpus"])
             table.add_row(
                 job["name"],
                 Text(job["state"].lower(), STATE_STYLES.get(job["state"], "")),

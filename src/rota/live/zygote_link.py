@@ -49,7 +49,9 @@ class ZygoteLink:
 
     async def _ensure(self) -> None:
         if self._process is not None and self._process.returncode is None:
-            return
+            assert self._reader
+            if not self._reader.at_eof():
+                return
         await self._discard()
         ours, theirs = socket.socketpair()
         environment = os.environ | {"OMP_NUM_THREADS": os.environ.get("OMP_NUM_THREADS", "1")}

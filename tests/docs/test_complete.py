@@ -1,0 +1,305 @@
+"""Nothing that a user can name is missing from the docs, and nothing there points astray."""
+
+import importlib.util
+import inspect
+import pkgutil
+import re
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+
+import click
+import pytest
+
+import rota
+import rota.errors
+from rota.cli.main import _code, cli
+from rota.cli.sim import run_one
+from rota.client.client import Client
+from rota.experiment.base import Figure, names
+from rota.folder import Folder
+from rota.model.cluster import parse_cluster
+from rota.model.commands import Command
+from rota.model.events import Event
+from rota.model.job import JobState, Suspension
+from rota.model.jobfile import FIELDS, PRIORITIES, PROCESSES, RESOURCES
+from rota.model.reason import Reason
+from rota.policy.registry import BUILT_IN, policy_class, settings
+from rota.report.metrics import PER_JOB_COLUMNS
+from rota.server import jobs
+from rota.server.app import create_app
+from rota.server.problems import STATUS
+from rota.sim.machine import Costs
+from rota.testing.builders import twenty_jobs
+from rota.testing.policy_contract import PolicyContract
+from rota.testing.served import StandInController
+from rota.train import Session
+from rota.workload.readers.csv import FORMATS
+from rota.workload.trace import COLUMNS
+
+ROOT = Path(__file__).parents[2]
+DOCS = ROOT / "docs"
+PAGES = [
+    *(ROOT / name for name in ("README.md", "CONTRIBUTING.md", "CHANGELOG.md")),
+    *sorted(DOCS.glob("*.md")),
+]
+
+
+def page(name: str) -> str:
+    return (DOCS / f"{name}.md").read_text()
+
+
+def missing(words: Any, text: str) -> list[str]:
+    """The words that stand nowhere in ``text`` in backticks, alone or as a part."""
+    spans = re.findall(r"`([^`\n]+)`", re.sub(r"```.*?```", "", text, flags=re.DOTALL))
+    told = set(spans) | {word for span in spans for word in re.split(r"[^\w-]", span)}
+    return [str(word) for word in words if str(word) not in told]
+
+
+def name_of(page: Path) -> str:
+    return str(page.relative_to(ROOT))
+
+
+# -- the model -------------------------------------------------------------------------------------
+
+
+def test_every_job_state_reason_event_and_command_is_explained() -> None:
+    things: list[str] = [state.name for state in JobState]
+    things += [reason.name for reason in Reason]
+    things += [kind.__name__ for kind in (*Event.__args__, *Command.__args__)]
+    assert not missing(things, page("concepts"))
+
+
+def test_every_kind_of_suspension_is_explained() -> None:
+    assert not missing([kind.name for kind in Suspension], page("live"))
+
+
+def test_every_field_of_a_job_file_is_explained() -> None:
+    fields = [*FIELDS, *(f"resources.{name}" for name in RESOURCES), *PROCESSES, *PRIORITIES]
+    assert not missing(fields, page("job-file"))
+
+
+# -- policies and the simulator --------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", BUILT_IN)
+def test_every_policy_and_setting_is_explained_with_its_default(name: str) -> None:
+    text = page("policies")
+    assert re.search(rf"^## {name}$", text, re.MULTILINE)
+    section = re.search(rf"^## {name}\n(.*?)(?=^## )", text, re.MULTILINE | re.DOTALL)
+    assert section
+    for key, setting in settings(name).items():
+        default = setting.default
+        shown = ",".join(f"{v:g}" for v in default) if isinstance(default, tuple) else default
+        shown = f"{shown:g}" if isinstance(shown, float) else shown
+        assert f"| `{key}` | `{shown}` |" in section[1]
+    if getattr(policy_class(name), "needs_duration", False):
+        assert "oracle" in section[1]
+
+
+def test_every_flag_of_the_policy_contract_is_explained() -> None:
+    flags = [
+        name
+        for name, value in vars(PolicyContract).items()
+        if not name.startswith("_") and not callable(value)
+    ]
+    assert flags
+    assert not missing(flags, page("policies"))
+
+
+def test_every_figure_of_a_simulation_is_defined() -> None:
+    summary, _ = run_one(twenty_jobs(), parse_cluster("1x8"), "fifo", {}, Costs())
+    keys = [*summary, "cpu_s", "trace", "cluster", "overheads", *PER_JOB_COLUMNS]
+    assert not missing(keys, page("simulator"))
+
+
+def test_every_trace_column_and_format_is_explained() -> None:
+    columns = [*COLUMNS, *FORMATS, *(column for needed in FORMATS.values() for column in needed)]
+    assert not missing(columns, page("simulator"))
+
+
+def test_every_overhead_has_its_default_in_the_table() -> None:
+    for name, default in Costs()._asdict().items():
+        assert f"| `--{name.replace('_', '-')}` | {default:g} s |" in page("simulator")
+        assert not missing([name], page("simulator"))
+
+
+def test_every_experiment_and_every_key_of_its_outcome_is_explained() -> None:
+    keys = ["experiment", "seeds", "settings", "figures", "holds", *Figure._fields, "ok"]
+    assert not missing([*names(), *keys], page("experiments"))
+
+
+# -- the program -----------------------------------------------------------------------------------
+
+
+def generated() -> str:
+    spec = importlib.util.spec_from_file_location("generate_cli", DOCS / "generate_cli.py")
+    assert spec and spec.loader
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    text: str = module.page()
+    return text
+
+
+def test_the_page_of_commands_is_what_the_program_says() -> None:
+    assert page("cli") == generated(), "run: python docs/generate_cli.py"
+
+
+def test_every_command_and_option_is_on_the_page() -> None:
+    text = page("cli")
+    for path, command in commands(cli, "rota"):
+        section = re.search(rf"^### {path}\n(.*?)(?=^##|\Z)", text, re.MULTILINE | re.DOTALL)
+        assert section, f"{path} is not there"
+        for option in command.params:
+            if isinstance(option, click.Option):
+                assert all(name in section[1] for name in option.opts), f"{path} {option.opts}"
+
+
+def commands(group: click.Group, prefix: str) -> list[tuple[str, click.Command]]:
+    context = click.Context(group)
+    found: list[tuple[str, click.Command]] = []
+    for name in group.list_commands(context):
+        command = group.get_command(context, name)
+        assert command is not None
+        found.append((f"{prefix} {name}", command))
+        if isinstance(command, click.Group):
+            found += commands(command, f"{prefix} {name}")
+    return found
+
+
+def errors() -> list[type[rota.errors.RotaError]]:
+    kinds = vars(rota.errors).values()
+    return [k for k in kinds if inspect.isclass(k) and issubclass(k, rota.errors.RotaError)]
+
+
+def test_every_error_is_listed_with_its_exit_code() -> None:
+    for kind in errors():
+        assert f"| `{kind.__name__}` | {_code(kind('x'))} |" in page("cli")
+
+
+def test_every_variable_that_the_source_names_is_explained() -> None:
+    files = [*(ROOT / "src").rglob("*.py"), *(ROOT / "examples").glob("*.py")]
+    pattern = re.compile(r"\bROTA_[A-Z_]*[A-Z]\b")
+    used = {name for file in files for name in pattern.findall(file.read_text())}
+    assert {"ROTA_HOME", "ROTA_JOB_ID"} <= used
+    assert not missing(sorted(used), page("live"))
+
+
+# -- the API ---------------------------------------------------------------------------------------
+
+
+def test_every_route_is_listed(tmp_path: Path) -> None:
+    folder = Folder(tmp_path).create()
+    app = create_app(StandInController(folder), folder)
+    schema = app.openapi()["paths"]
+    routes = [f"{verb.upper()} {path}" for path, verbs in schema.items() for verb in verbs]
+    assert "POST /api/v1/jobs" in routes
+    assert not [route for route in routes if f"`{route}`" not in page("api")]
+    assert "`GET /openapi.json`" in page("api")
+    assert "`/agent/v1`" in page("api")
+
+
+def test_every_query_parameter_is_explained(tmp_path: Path) -> None:
+    folder = Folder(tmp_path).create()
+    schema = create_app(StandInController(folder), folder).openapi()["paths"]
+    wanted = {
+        parameter["name"]
+        for verbs in schema.values()
+        for operation in verbs.values()
+        for parameter in operation.get("parameters", ())
+        if parameter["in"] == "query"
+    }
+    assert "tail" in wanted
+    assert not missing(sorted(wanted), page("api"))
+
+
+def test_every_key_of_a_job_is_explained(tmp_path: Path) -> None:
+    import asyncio
+
+    from rota.model.jobfile import JobRequest
+
+    controller = StandInController(Folder(tmp_path))
+    asyncio.run(controller.submit(JobRequest("n", "true", "/"), user="u", key=None, body_hash=""))
+    assert not missing(jobs.detail(controller, 0), page("api"))
+    assert not missing(controller.nodes()[0], page("api"))
+
+
+def test_every_status_of_an_error_is_listed() -> None:
+    assert not [s for s in STATUS.values() if not re.search(rf"^\|[^|]*\b{s}\b", page("api"), re.M)]
+
+
+def test_every_method_of_the_client_is_explained() -> None:
+    assert not missing(public(Client), page("api"))
+
+
+# -- Python ----------------------------------------------------------------------------------------
+
+
+def public(kind: type) -> list[str]:
+    return [name for name in vars(kind) if not name.startswith("_")]
+
+
+def test_every_public_name_is_explained() -> None:
+    texts = "\n".join(file.read_text() for file in PAGES)
+    packages = [info for info in pkgutil.walk_packages(rota.__path__, "rota.") if info.ispkg]
+    exported = {
+        name: getattr(import_module(name), "__all__", [])
+        for name in ["rota", *(info.name for info in packages)]
+    }
+    assert exported["rota.train"]
+    assert not {name: gone for name, all_ in exported.items() if (gone := missing(all_, texts))}
+
+
+def test_every_part_of_a_training_session_is_explained() -> None:
+    attributes = [name for name in vars(Session()) if not name.startswith("_")]
+    assert not missing(public(Session) + attributes, page("train"))
+
+
+# -- pages -----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("file", [*PAGES, ROOT / "examples" / "README.md"], ids=name_of)
+def test_every_link_leads_somewhere(file: Path) -> None:
+    text = re.sub(r"```.*?```", "", file.read_text(), flags=re.DOTALL)
+    for target in re.findall(r"\]\(([^)]+)\)", text):
+        if target.startswith(("https://", "http://")):
+            continue
+        path, _, anchor = target.partition("#")
+        there = (file.parent / path).resolve() if path else file
+        assert there.exists(), f"{target} is not there"
+        if anchor:
+            headings = re.findall(r"^#+ (.*)$", there.read_text(), re.MULTILINE)
+            slugs = [re.sub(r"[^\w -]", "", h.lower()).replace(" ", "-") for h in headings]
+            assert anchor in slugs, f"{target}: there is no such heading"
+
+
+def test_every_page_is_in_the_index() -> None:
+    index = page("README")
+    others = [file.name for file in DOCS.glob("*.md") if file.name != "README.md"]
+    assert not [name for name in others if f"({name})" not in index]
+
+
+@pytest.mark.parametrize("file", PAGES, ids=name_of)
+def test_every_make_target_exists(file: Path) -> None:
+    targets = set(re.findall(r"^([a-z-]+):", (ROOT / "Makefile").read_text(), re.MULTILINE))
+    named = set(re.findall(r"(?:`|^)make ([a-z-]+)", file.read_text(), re.MULTILINE))
+    assert named <= targets
+
+
+@pytest.mark.parametrize("file", PAGES, ids=name_of)
+def test_every_command_that_is_shown_exists(file: Path) -> None:
+    known = {path for path, _ in commands(cli, "rota")}
+    shown = r"(?:`|^|\bbin/)rota ([a-z]+(?: [a-z]+)?)"
+    for words in re.findall(shown, file.read_text(), re.MULTILINE):
+        verb, _, sub = words.partition(" ")
+        path = f"rota {verb} {sub}" if verb in ("sim", "experiment") and sub else f"rota {verb}"
+        assert path in known, f"there is no `{path}`"
+
+
+@pytest.mark.parametrize("file", [*PAGES, DOCS / "generate_cli.py"], ids=name_of)
+def test_pages_speak_of_the_project_alone(file: Path) -> None:
+    text = file.read_text()
+    foreign = r"/work\b|/root\b|/tmp/|/home/|\bspecs/|\bissues? #?\d|https?://\S*"
+    allowed = ("https://keepachangelog.com/", "https://semver.org/", "https://www.rfc-editor.org/")
+    found = [hit for hit in re.findall(foreign, text) if not hit.startswith(allowed)]
+    assert not found

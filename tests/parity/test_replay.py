@@ -1,0 +1,87 @@
+"""The model and the policy alone, fed with a live run's log, decide and command as it did."""
+
+from itertools import groupby
+from pathlib import Path
+
+import pytest
+
+from rota.model.decision import take_decision
+from rota.model.events import CommandSent, DecisionTaken
+from rota.model.plan import diff
+from rota.model.state import ClusterState
+from rota.policy.registry import create
+from rota.store.codec import encode
+from rota.store.events import EventStore
+
+from ..process.conftest import Cluster
+
+pytestmark = pytest.mark.process
+
+
+def read(database: Path) -> list:
+    store = EventStore(database)
+    try:
+        return list(store.load())
+    finally:
+        store.close()
+
+
+def replay(events: list, policy, *, keep_indexes: bool) -> tuple[int, int]:
+    """Assert that every logged decision and command comes out again; how many there were."""
+    state, decisions, commands = ClusterState(), 0, 0
+    expected: list | None = None  # what a decision calls for must follow it in the log
+    for sent, group in groupby(events, key=lambda event: isinstance(event, CommandSent)):
+        for event in () if sent else group:
+            assert not expected, f"the log lacks {expected}"
+            if isinstance(event, DecisionTaken):
+                if not keep_indexes:
+                    state.plan = None
+                assert encode(take_decision(state, policy, event.at_s)) == encode(event)
+                expected = diff(state)
+                decisions += 1
+            else:
+                state.apply(event)
+                expected = None
+        if sent:
+            logged = list(group)
+            state.epoch = logged[0].command.epoch
+            assert diff(state) == [event.command for event in logged]
+            for event in logged:
+                state.apply(event)
+            commands += len(logged)
+            expected = None
+        state.validate()
+    return decisions, commands
+
+
+@pytest.mark.parametrize(
+    ("policy", "settings"),
+    [("gandiva", {"quantum_s": "0.3"}), ("tiresias", {"thresholds": "1", "promote_knob": "2"})],
+)
+def test_a_live_run_with_restarts_replays_to_the_same_plans_and_commands(
+    tmp_path, policy, settings
+):
+    cluster = Cluster(tmp_path, policy, 2, **settings)
+    scripts_gpus = (1, 2, 1, 1)
+    try:
+        cluster.up()
+        jobs = [
+            cluster.train(f"job{i}", "--steps", 250, gpus=gpus, priority=50 + 10 * i)
+            for i, gpus in enumerate(scripts_gpus)
+        ]
+        cluster.until_step_advances("job0")
+        cluster.client.suspend(jobs[2])
+        cluster.kill_controller()
+        cluster.up()
+        cluster.client.resume(jobs[2])
+        cluster.until_step_advances("job1")
+        cluster.kill(cluster.pids(jobs[3])["shim"])
+        for job in jobs:
+            cluster.ends(job)
+    finally:
+        cluster.close()
+    events = read(cluster.folder.database)
+    for keep_indexes in (True, False):
+        decisions, commands = replay(events, create(policy, settings), keep_indexes=keep_indexes)
+        assert decisions > 5
+        assert commands > 8

@@ -1,0 +1,275 @@
+import asyncio
+import contextlib
+import json
+from pathlib import Path
+
+import pytest
+
+from rota.errors import JobFileError, NeverFitsError
+from rota.folder import Folder
+from rota.live import controller as controller_module
+from rota.live.controller import Controller
+from rota.model.job import JobState
+from rota.model.jobfile import parse_job
+from rota.policy.fifo import FifoBackfill
+from rota.store.events import EventStore
+
+
+class NoProvider:
+    async def start(self):
+        pass
+
+    async def stop(self):
+        pass
+
+    async def wait_for_end(self, *, started):
+        pass
+
+
+class Agent:
+    """The other end of an in-memory channel: what a test has the agent say."""
+
+    def __init__(self, controller):
+        self._to_controller, self.heard = asyncio.Queue(), asyncio.Queue()
+        self._task = asyncio.create_task(controller.serve_agent(self))
+
+    async def receive_text(self):
+        return await self._to_controller.get()
+
+    async def send_text(self, data):
+        self.heard.put_nowait(json.loads(data))
+
+    def says(self, **message):
+        self._to_controller.put_nowait(json.dumps(message))
+
+    def hello(self, attempts=(), num_gpus=2):
+        self.says(type="hello", node="n", num_gpus=num_gpus, kind="cpu", attempts=list(attempts))
+
+    async def hears(self, kind):
+        """The next message of this kind, or command of it; others are passed over."""
+        while True:
+            message = await asyncio.wait_for(self.heard.get(), 10)
+            if kind in (message["type"], message.get("kind")):
+                return message
+
+    async def quiet(self):
+        for _ in range(20):
+            await asyncio.sleep(0)
+        return self.heard.empty()
+
+    async def leave(self):
+        self._task.cancel()
+        await asyncio.gather(self._task, return_exceptions=True)
+
+
+@contextlib.asynccontextmanager
+async def controlled(home: Path, policy=None):
+    folder = Folder(home).create()
+    controller = Controller(
+        EventStore(folder.database), folder, policy or FifoBackfill(), "fifo", NoProvider()
+    )
+    await controller.start()
+    try:
+        yield controller
+    finally:
+        assert not controller.failed
+        controller.state.validate()
+        await controller.stop()
+
+
+async def submit(controller, key=None, body="a", **fields):
+    request = parse_job({"run": "true", **fields}, workdir="/")
+    return await controller.submit(request, user="me", key=key, body_hash=body)
+
+
+def done(command, **fields):
+    return {
+        "type": "done",
+        "command_id": command["command_id"],
+        "at_s": command.get("at_s", 0.0),
+    } | fields
+
+
+async def until_state(controller, row, state):
+    async with asyncio.timeout(10):
+        while controller.state.state[row] != state:
+            await asyncio.sleep(0.001)
+
+
+def test_a_repeated_submission_is_the_same_job_also_after_a_restart(tmp_path):
+    async def scenario():
+        async with controlled(tmp_path) as controller:
+            assert await submit(controller, "k") == await submit(controller, "k") == 0
+            assert await submit(controller, "other") == 1
+            with pytest.raises(JobFileError, match="was used for another job"):
+                await submit(controller, "k", body="b")
+        async with controlled(tmp_path) as controller:
+            assert await submit(controller, "k") == 0
+            assert len(controller.state.spec) == 2
+
+    asyncio.run(scenario())
+
+
+def test_a_job_that_never_fits_is_refused_once_the_node_is_known(tmp_path):
+    async def scenario():
+        async with controlled(tmp_path) as controller:
+            agent = Agent(controller)
+            agent.hello()
+            await agent.hears("welcome")
+            with pytest.raises(NeverFitsError, match="this cluster has 2"):
+                await submit(controller, resources={"gpus": 3})
+            await agent.leave()
+
+    asyncio.run(scenario())
+
+
+def test_a_policy_that_raises_is_asked_again_and_the_queue_survives(tmp_path, monkeypatch):
+    monkeypatch.setattr(controller_module, "POLICY_RETRY_S", 0.01)
+
+    class Moody(FifoBackfill):
+        calls = 0
+
+        def decide(self, view):
+            self.calls += 1
+            if self.calls % 3:
+                raise ZeroDivisionError("on purpose")
+            return super().decide(view)
+
+    async def scenario():
+        async with controlled(tmp_path, Moody()) as controller:
+            agent = Agent(controller)
+            agent.hello()
+            rows = [await submit(controller) for _ in range(2)]
+            for _ in rows:
+                launch = await agent.hears("launch")
+                agent.says(**done(launch))
+            for row in rows:
+                await until_state(controller, row, JobState.RUNNING)
+            await agent.leave()
+
+    asyncio.run(scenario())
+
+
+def test_a_failed_launch_backs_off_and_is_tried_as_another_attempt(tmp_path, monkeypatch):
+    monkeypatch.setattr(controller_module, "RETRY_S", 0.02)
+
+    async def scenario():
+        async with controlled(tmp_path) as controller:
+            agent = Agent(controller)
+            agent.hello(num_gpus=1)
+            first, second = await submit(controller), await submit(controller)
+            launch = await agent.hears("launch")
+            assert (launch["job_id"], launch["attempt"]) == ("1", 1)
+            agent.says(type="failed", command_id=launch["command_id"], error="no zygote")
+            other = await agent.hears("launch")
+            assert other["job_id"] == "2", "others go on meanwhile"
+            agent.says(type="ended", job_id="2", attempt=1, at_s=0, exit_code=0, message="")
+            again = await agent.hears("launch")
+            assert (again["job_id"], again["attempt"]) == ("1", 2)
+            agent.says(**done(again))
+            await until_state(controller, first, JobState.RUNNING)
+            assert controller.state.state[second] == JobState.SUCCEEDED
+            await agent.leave()
+
+    asyncio.run(scenario())
+
+
+def test_what_is_out_of_date_is_passed_over(tmp_path):
+    async def scenario():
+        async with controlled(tmp_path) as controller:
+            agent = Agent(controller)
+            agent.hello()
+            row = await submit(controller)
+            launch = await agent.hears("launch")
+            agent.says(**done(launch))
+            await until_state(controller, row, JobState.RUNNING)
+            events = controller.state.events
+            agent.says(**done(launch))
+            agent.says(type="failed", command_id=999, error="what?")
+            old = {"job_id": "1", "attempt": 7}
+            agent.says(type="progress", progress={"at_s": 0.0}, **old)
+            agent.says(type="registered", suspension="boundary", movable=True, **old)
+            agent.says(type="ended", at_s=0, exit_code=1, message="", **old)
+            assert (await agent.hears("forget"))["attempt"] == 7
+            agent.says(type="progress", progress={"at_s": 0.0}, job_id="77", attempt=1)
+            await agent.quiet()
+            assert controller.state.events == events
+            assert controller.state.state[row] == JobState.RUNNING
+            await agent.leave()
+
+    asyncio.run(scenario())
+
+
+def test_commands_that_an_agent_may_have_missed_are_repeated_and_the_job_starts_once(tmp_path):
+    async def scenario():
+        async with controlled(tmp_path) as controller:
+            agent = Agent(controller)
+            agent.hello()
+            row = await submit(controller)
+            launch = await agent.hears("launch")
+            await agent.leave()
+        async with controlled(tmp_path) as controller:  # killed and restarted, for all it knows
+            agent = Agent(controller)
+            agent.hello()
+            again = await agent.hears("launch")
+            assert (again["command_id"], again["attempt"]) == (launch["command_id"], 1)
+            assert again["epoch"] > launch["epoch"]
+            agent.says(**done(again))
+            await until_state(controller, row, JobState.RUNNING)
+            await controller.suspend(row)
+            suspend = await agent.hears("suspend")
+            await agent.leave()
+            agent = Agent(controller)
+            alive = {"type": "alive", "job_id": "1", "attempt": 1, "state": "running"}
+            agent.hello([alive | {"suspension": "boundary", "movable": True}])
+            repeated = await agent.hears("suspend")
+            assert repeated["command_id"] == suspend["command_id"]
+            agent.says(**done(repeated, stopped_s=0.0))
+            await until_state(controller, row, JobState.SUSPENDED)
+            await agent.leave()
+
+    asyncio.run(scenario())
+
+
+def test_a_node_that_comes_back_with_other_devices_loses_its_attempts(tmp_path):
+    async def scenario():
+        async with controlled(tmp_path) as controller:
+            agent = Agent(controller)
+            agent.hello(num_gpus=2)
+            row = await submit(controller)
+            agent.says(**done(await agent.hears("launch")))
+            await until_state(controller, row, JobState.RUNNING)
+            await agent.leave()
+            agent = Agent(controller)
+            alive = {"type": "alive", "job_id": "1", "attempt": 1, "state": "running"}
+            agent.hello([alive | {"suspension": "process", "movable": True}], num_gpus=1)
+            heard = [await asyncio.wait_for(agent.heard.get(), 10) for _ in range(3)]
+            assert {"type": "kill", "job_id": "1", "attempt": 1} in heard
+            launch = next(m for m in heard if m.get("kind") == "launch")
+            assert launch["attempt"] == 2
+            assert controller.state.total_gpus == 1
+            await agent.leave()
+
+    asyncio.run(scenario())
+
+
+def test_jobs_of_a_cluster_that_is_shut_down_start_anew_with_the_next_controller(tmp_path):
+    async def scenario():
+        async with controlled(tmp_path) as controller:
+            agent = Agent(controller)
+            agent.hello()
+            row = await submit(controller)
+            agent.says(**done(await agent.hears("launch")))
+            await until_state(controller, row, JobState.RUNNING)
+            controller.end_jobs()
+            agent.says(type="ended", job_id="1", attempt=1, at_s=0, exit_code=-15, message="")
+            await agent.hears("forget")
+            await agent.leave()
+        async with controlled(tmp_path) as controller:
+            assert controller.state.state[row] == JobState.PENDING
+            agent = Agent(controller)
+            agent.hello()
+            assert (await agent.hears("launch"))["attempt"] == 2
+            await agent.leave()
+
+    asyncio.run(scenario())

@@ -1,0 +1,94 @@
+import os
+import sys
+
+import pytest
+
+from rota.live.devices import Devices
+from rota.live.launching import own_python, rank_requests, visible_gpus
+
+PATH = os.path.dirname(sys.executable) + os.pathsep + "/usr/bin:/bin"
+
+
+@pytest.mark.parametrize(
+    ("run", "arguments"),
+    [
+        ("python train.py", ["train.py"]),
+        (
+            "python train.py --lr=0.1 'two words' \"x=y\"",
+            ["train.py", "--lr=0.1", "two words", "x=y"],
+        ),
+        ("python -m train --n 3", ["-m", "train", "--n", "3"]),
+        (f"{sys.executable} train.py", ["train.py"]),
+        ("python", None),
+        ("python -m", None),
+        ("python -u train.py", None),
+        ("python -c pass", None),
+        ("A=1 python train.py", None),
+        ("exec python train.py", None),
+        ("python train.py > out", None),
+        ("python train.py; true", None),
+        ("python train.py && true", None),
+        ("python $SCRIPT", None),
+        ("python *.py", None),
+        ("python train.py # why", None),
+        ("python train.py\npython two.py", None),
+        ("python 'train.py", None),
+        ("/usr/bin/env python train.py", None),
+        ("/usr/bin/python3 train.py", None),
+        ("bash train.sh", None),
+        ("nosuchpython train.py", None),
+    ],
+)
+def test_only_what_this_very_interpreter_would_run_is_forked(run, arguments):
+    environment = {k: v for k, v in os.environ.items() if k.startswith("PYTHON")} | {"PATH": PATH}
+    assert own_python(run, environment, "/") == arguments
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "forked"),
+    [
+        ("PYTHONPATH", "/elsewhere", True),
+        ("PYTHONUNBUFFERED", "1", True),
+        ("PYTHONHASHSEED", "7", False),
+        ("PYTHONOPTIMIZE", "2", False),
+    ],
+)
+def test_settings_that_take_effect_at_start_need_a_fresh_interpreter(
+    monkeypatch, name, value, forked
+):
+    monkeypatch.delenv(name, raising=False)
+    environment = {k: v for k, v in os.environ.items() if k.startswith("PYTHON")} | {"PATH": PATH}
+    assert (own_python("python x.py", environment | {name: value}, "/") is not None) == forked
+    monkeypatch.setenv(name, value)  # the zygote has it too
+    assert own_python("python x.py", environment | {name: value}, "/") is not None
+
+
+def test_a_job_with_a_path_of_its_own_gets_its_own_python(tmp_path):
+    other = tmp_path / "python"
+    other.write_text("#!/bin/sh\n")
+    other.chmod(0o755)
+    assert own_python("python x.py", {"PATH": f"{tmp_path}:{PATH}"}, "/") is None
+
+
+def test_slots_are_bound_to_their_cores_one_rank_each(tmp_path):
+    record = {
+        "job_id": "7",
+        "attempt": 1,
+        "program": {"run": "true", "workdir": "/", "env": {}, "processes": "gpu"},
+        "gpus": [1, 2],
+        "world": 2,
+        "visible": None,
+    }
+    devices = Devices("cpu", 3, (4, 5, 6))
+    (tmp_path / "7" / "1").mkdir(parents=True)
+    ranks = rank_requests(record, tmp_path / "7" / "1", devices, "/socket")
+    assert [rank["cpus"] for rank in ranks] == [[5], [6]]
+    one = rank_requests(record | {"world": 1}, tmp_path / "7" / "1", devices, "/socket")
+    assert [rank["cpus"] for rank in one] == [[5, 6]]
+
+
+def test_a_job_that_can_move_sees_all_gpus_its_own_first():
+    devices = Devices("cuda", 4)
+    assert visible_gpus([2, 3], devices, everything=True) == [2, 3, 0, 1]
+    assert visible_gpus([2, 3], devices, everything=False) == [2, 3]
+    assert visible_gpus([0], Devices("cpu", 2, (0, 1)), everything=True) is None

@@ -1,0 +1,210 @@
+"""The link and the session, driven by an agent of the test's own over a real Unix socket."""
+
+import os
+import socket
+import threading
+
+import pytest
+
+from rota.live.wire import encode, split
+from rota.train import link as link_module
+from rota.train.link import Link
+from rota.train.session import Session
+
+
+class Agent:
+    """Listens where an agent would; one connection at a time."""
+
+    def __init__(self, path):
+        self.path = str(path)
+        self.connection = None
+        self._messages, self._buffer = [], bytearray()
+        self.listen()
+
+    def listen(self):
+        self._listener = socket.socket(socket.AF_UNIX)
+        self._listener.bind(self.path)
+        self._listener.listen()
+        self._listener.settimeout(20)
+
+    def accept(self):
+        self.connection, _ = self._listener.accept()
+        self.connection.settimeout(20)
+        self._messages, self._buffer = [], bytearray()
+        return self.hears("hello")
+
+    def says(self, **message):
+        self.connection.sendall(encode(message))
+
+    def hears(self, kind):
+        """The next message of this kind; others are passed over."""
+        while True:
+            while self._messages:
+                message = self._messages.pop(0)
+                if message["type"] == kind:
+                    return message
+            data = self.connection.recv(65536)
+            assert data, f"the worker closed the connection before it said {kind}"
+            self._buffer += data
+            self._messages += split(self._buffer)
+
+    def dies(self):
+        if self.connection is not None:
+            self.connection.close()
+        self._listener.close()
+        os.unlink(self.path)
+
+
+@pytest.fixture
+def agent(tmp_path, monkeypatch):
+    monkeypatch.setattr(link_module, "RECONNECT_EVERY_S", 0.01)
+    monkeypatch.setenv("ROTA_AGENT_SOCKET", str(tmp_path / "s"))
+    monkeypatch.setenv("ROTA_JOB_ID", "5")
+    monkeypatch.setenv("ROTA_ATTEMPT", "2")
+    agent = Agent(tmp_path / "s")
+    yield agent
+    agent.dies()
+
+
+class Worker:
+    """A loop in a thread; each step waits until the test lets it go."""
+
+    def __init__(self, total=10):
+        self.may_step = threading.Semaphore(0)
+        self.steps = []
+        self._total = total
+        self._thread = threading.Thread(target=self._run, daemon=True)
+        self._thread.start()
+
+    def _run(self):
+        with Session() as s:
+            for step in s.steps(self._total):
+                assert self.may_step.acquire(timeout=30)
+                self.steps.append(step)
+
+    def goes(self, steps=1):
+        for _ in range(steps):
+            self.may_step.release()
+
+    def ends(self):
+        self.goes(self._total)
+        self._thread.join(30)
+        assert not self._thread.is_alive()
+        assert self.steps == list(range(self._total))
+
+
+def test_one_process_suspends_at_the_next_boundary_and_goes_on_when_told(agent):
+    worker = Worker()
+    hello = agent.accept()
+    assert (hello["job_id"], hello["attempt"], hello["suspended"]) == ("5", 2, False)
+    agent.says(type="pause", gang=False)
+    worker.goes(3)
+    assert agent.hears("suspended")["step"] == 1
+    assert worker.steps == [0]
+    agent.says(type="resume", device=None)
+    agent.hears("resumed")
+    worker.ends()
+
+
+def test_a_rank_of_a_gang_holds_runs_on_and_suspends_where_the_agent_says(agent):
+    worker = Worker()
+    agent.accept()
+    agent.says(type="pause", gang=True)
+    worker.goes(6)
+    assert agent.hears("at")["step"] == 1
+    agent.says(type="run_to", step=3)
+    assert agent.hears("at")["step"] == 3
+    agent.says(type="run_to", step=4)
+    assert agent.hears("at")["step"] == 4
+    agent.says(type="offload")
+    assert agent.hears("suspended")["step"] == 4
+    assert worker.steps == [0, 1, 2, 3]
+    agent.says(type="resume", device=0)
+    agent.hears("resumed")
+    worker.ends()
+
+
+def test_a_pause_that_is_called_off_stops_nobody(agent):
+    worker = Worker()
+    agent.accept()
+    agent.says(type="pause", gang=False)
+    agent.says(type="resume", device=None)
+    worker.goes(2)
+    agent.says(type="pause", gang=True)
+    worker.goes(1)
+    agent.hears("at")
+    agent.says(type="resume", device=None)
+    worker.ends()
+
+
+def test_an_agent_that_dies_while_a_gang_agrees_calls_the_pause_off(agent):
+    worker = Worker()
+    agent.accept()
+    agent.says(type="pause", gang=True)
+    worker.goes(1)
+    agent.hears("at")
+    agent.dies()
+    agent.listen()
+    worker.goes(1)
+    worker.ends()
+
+
+def test_a_suspended_worker_tells_the_next_agent_that_it_is(agent):
+    worker = Worker()
+    agent.accept()
+    agent.says(type="pause", gang=False)
+    worker.goes(1)
+    suspended = agent.hears("suspended")
+    agent.dies()
+    agent.listen()
+    hello = agent.accept()
+    assert hello["suspended"] is True
+    assert (hello["step"], hello["stopped_s"]) == (1, suspended["stopped_s"])
+    agent.says(type="resume", device=None)
+    agent.hears("resumed")
+    worker.ends()
+
+
+def test_without_an_agent_the_loop_runs(monkeypatch):
+    monkeypatch.delenv("ROTA_AGENT_SOCKET", raising=False)
+    with Session() as s:
+        for step in s.steps(3):
+            s.report(loss=float("nan"), samples=4, note=float("inf"))
+        assert step == 2
+
+
+def test_a_link_gives_messages_whole_and_comes_back_after_a_loss(agent):
+    link = Link(agent.path)
+    link.introduce({"type": "hello", "n": 1})
+    assert link.connect() and link.connected
+    assert agent.accept()["n"] == 1
+    line = encode({"type": "pause", "gang": False})
+    agent.connection.sendall(line[:5])
+    assert link.poll() == []
+    agent.connection.sendall(line[5:] + line)
+    assert link.wait() == [{"type": "pause", "gang": False}] * 2
+    agent.dies()
+    assert link.wait() == []
+    assert not link.connected
+    assert not link.send({"type": "at", "step": 1})
+    assert not link.offer({"type": "report"})
+    agent.listen()
+    link.introduce({"type": "hello", "n": 2})
+    while not link.connected:
+        link.wait()
+    assert agent.accept()["n"] == 2
+    link.close()
+    assert link.poll() == [] and not link.connected
+
+
+def test_a_link_never_waits_for_an_agent_that_does_not_listen(agent):
+    link = Link(agent.path)
+    link.introduce({"type": "hello"})
+    link.connect()
+    agent.accept()
+    report = {"type": "report", "text": "x" * 1000}
+    offered = [link.offer(report) for _ in range(2000)]
+    assert offered[0] and not offered[-1]
+    for _ in range(sum(offered)):
+        assert agent.hears("report") == report
+    link.close()
