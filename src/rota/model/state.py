@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from array import array
 from typing import Any, NoReturn
 
 from rota.errors import PlanError, TransitionError
-from rota.model.allocation import Allocation
 from rota.model.cluster import FreeGpus, Node
-from rota.model.commands import Command, Launch, Migrate, Resume, Suspend
+from rota.model.columns import Columns
+from rota.model.commands import Launch, Migrate, Resume, Suspend
 from rota.model.events import (
     AttemptLost,
     CommandFailed,
@@ -29,72 +28,19 @@ from rota.model.events import (
     WorkerRegistered,
     WorkerReported,
 )
-from rota.model.job import Job, JobSpec, JobState, Suspension
+from rota.model.job import Job, JobState, Suspension
 from rota.model.reason import Reason
 
 PENDING, STARTING, RUNNING = JobState.PENDING, JobState.STARTING, JobState.RUNNING
 SUSPENDING, SUSPENDED, MIGRATING = JobState.SUSPENDING, JobState.SUSPENDED, JobState.MIGRATING
 STOPPING, HELD = JobState.STOPPING, JobState.HELD
 
-_FLOATS: tuple[str, ...] = (
-    "submit_s",
-    "service_s",
-    "since_s",
-    "changed_s",
-    "overhead_s",
-    "first_start_s",
-)
-_FLOATS += ("finish_s", "duration_s")
-_INTS: tuple[str, ...] = (
-    "num_gpus",
-    "priority",
-    "state",
-    "reason",
-    "attempt",
-    "preemptions",
-    "migrations",
-)
-_INTS += ("suspension", "movable")
 
-
-class ClusterState:
-    """What exists and what has happened, changed by :meth:`apply` alone.
-
-    Numeric columns are ``array.array`` ("d" for seconds, "q" for the rest); a time that has not
-    come is -1. ``target`` is where the last plan wants a job (assumed), ``held`` what it holds
-    (confirmed, or promised to a command on its way), ``home`` where a suspended job's state lies.
-    """
-
-    submit_s: array[float]
-    service_s: array[float]
-    since_s: array[float]
-    changed_s: array[float]
-    overhead_s: array[float]
-    first_start_s: array[float]
-    finish_s: array[float]
-    duration_s: array[float]
-    num_gpus: array[int]
-    priority: array[int]
-    state: array[int]
-    reason: array[int]
-    attempt: array[int]
-    preemptions: array[int]
-    migrations: array[int]
-    suspension: array[int]
-    movable: array[int]
+class ClusterState(Columns):
+    """What exists and what has happened, changed by :meth:`apply` alone."""
 
     def __init__(self, *, keep_stories: bool = True) -> None:
-        for name in _FLOATS:
-            setattr(self, name, array("d"))
-        for name in _INTS:
-            setattr(self, name, array("q"))
-        self.spec: list[JobSpec] = []
-        self.target: list[Allocation | None] = []
-        self.held: list[Allocation | None] = []
-        self.home: list[Allocation | None] = []
-        self.outstanding: list[Command | None] = []
-        self.marks: list[Any] = []
-        self.progress: list[dict[str, Any] | None] = []
+        super().__init__()
         self.ending: dict[int, tuple[int | None, str]] = {}  # exit code and message of ended jobs
         self.stop_outcome: dict[int, JobState] = {}
         self.user_suspended: set[int] = set()
@@ -149,11 +95,6 @@ class ClusterState:
         self.events += 1
         if self.log is not None:
             self.log.append(event)
-
-    def service(self, row: int, now_s: float) -> float:
-        """Seconds for which the job has held all its GPUs and worked, up to ``now_s``."""
-        since = self.since_s[row]
-        return self.service_s[row] + (now_s - since if since >= 0 else 0.0)
 
     def job(self, row: int, now_s: float) -> Job:
         """A snapshot of everything known about one job."""
@@ -256,45 +197,10 @@ class ClusterState:
     # -- what users ask ------------------------------------------------------------------------
 
     def _job_submitted(self, e: JobSubmitted) -> None:
-        spec = e.spec
-        row = len(self.spec)
-        try:
-            self._append_row(spec)
-        except BufferError:  # somebody holds a numpy view of a column: leave it the old array
-            for name in _FLOATS + _INTS:
-                column = getattr(self, name)
-                setattr(self, name, array(column.typecode, column[:row]))
-            self._append_row(spec)
-        self.spec.append(spec)
-        self.target.append(None)
-        self.held.append(None)
-        self.home.append(None)
-        self.outstanding.append(None)
-        self.marks.append(None)
-        self.progress.append(None)
+        row = self.append(e.spec)
         self._stories.append([(e.at_s, "submitted")])
         self.active[row] = None
         self._changed(row)
-
-    def _append_row(self, spec: JobSpec) -> None:
-        duration = -1.0 if spec.duration_s is None else spec.duration_s
-        self.submit_s.append(spec.submit_s)
-        self.service_s.append(0.0)
-        self.since_s.append(-1.0)
-        self.changed_s.append(spec.submit_s)
-        self.overhead_s.append(0.0)
-        self.first_start_s.append(-1.0)
-        self.finish_s.append(-1.0)
-        self.duration_s.append(duration)
-        self.num_gpus.append(spec.num_gpus)
-        self.priority.append(spec.priority)
-        self.state.append(PENDING)
-        self.reason.append(Reason.WAIT_PRIORITY)
-        self.attempt.append(0)
-        self.preemptions.append(0)
-        self.migrations.append(0)
-        self.suspension.append(0)
-        self.movable.append(1)
 
     def _suspend_requested(self, e: SuspendRequested) -> None:
         row = e.row

@@ -1,0 +1,100 @@
+"""The columns of a cluster's state: one row per job, in (arrival, id) order."""
+
+from __future__ import annotations
+
+from array import array
+from typing import Any
+
+from rota.model.allocation import Allocation
+from rota.model.commands import Command
+from rota.model.job import JobSpec, JobState
+from rota.model.reason import Reason
+
+_FLOATS: tuple[str, ...] = ("submit_s", "service_s", "since_s", "changed_s", "overhead_s")
+_FLOATS += ("first_start_s", "finish_s", "duration_s")
+_INTS: tuple[str, ...] = ("num_gpus", "priority", "state", "reason", "attempt", "preemptions")
+_INTS += ("migrations", "suspension", "movable")
+
+
+class Columns:
+    """What is known of every job, by row.
+
+    Numeric columns are ``array.array`` ("d" for seconds, "q" for the rest); a time that has not
+    come is -1. ``target`` is where the last plan wants a job (assumed), ``held`` what it holds
+    (confirmed, or promised to a command on its way), ``home`` where a suspended job's state lies.
+    """
+
+    submit_s: array[float]
+    service_s: array[float]
+    since_s: array[float]
+    changed_s: array[float]
+    overhead_s: array[float]
+    first_start_s: array[float]
+    finish_s: array[float]
+    duration_s: array[float]
+    num_gpus: array[int]
+    priority: array[int]
+    state: array[int]
+    reason: array[int]
+    attempt: array[int]
+    preemptions: array[int]
+    migrations: array[int]
+    suspension: array[int]
+    movable: array[int]
+
+    def __init__(self) -> None:
+        for name in _FLOATS:
+            setattr(self, name, array("d"))
+        for name in _INTS:
+            setattr(self, name, array("q"))
+        self.spec: list[JobSpec] = []
+        self.target: list[Allocation | None] = []
+        self.held: list[Allocation | None] = []
+        self.home: list[Allocation | None] = []
+        self.outstanding: list[Command | None] = []
+        self.marks: list[Any] = []
+        self.progress: list[dict[str, Any] | None] = []
+
+    def append(self, spec: JobSpec) -> int:
+        """Add a job that has just arrived; its row."""
+        row = len(self.spec)
+        try:
+            self._append_numbers(spec)
+        except BufferError:  # somebody holds a numpy view of a column: leave it the old array
+            for name in _FLOATS + _INTS:
+                column = getattr(self, name)
+                setattr(self, name, array(column.typecode, column[:row]))
+            self._append_numbers(spec)
+        self.spec.append(spec)
+        self.target.append(None)
+        self.held.append(None)
+        self.home.append(None)
+        self.outstanding.append(None)
+        self.marks.append(None)
+        self.progress.append(None)
+        return row
+
+    def _append_numbers(self, spec: JobSpec) -> None:
+        duration = -1.0 if spec.duration_s is None else spec.duration_s
+        self.submit_s.append(spec.submit_s)
+        self.service_s.append(0.0)
+        self.since_s.append(-1.0)
+        self.changed_s.append(spec.submit_s)
+        self.overhead_s.append(0.0)
+        self.first_start_s.append(-1.0)
+        self.finish_s.append(-1.0)
+        self.duration_s.append(duration)
+        self.num_gpus.append(spec.num_gpus)
+        self.priority.append(spec.priority)
+        self.state.append(JobState.PENDING)
+        self.reason.append(Reason.WAIT_PRIORITY)
+        self.attempt.append(0)
+        self.preemptions.append(0)
+        self.migrations.append(0)
+        self.suspension.append(0)
+        self.movable.append(1)
+
+    def service(self, row: int, now_s: float) -> float:
+        """Seconds for which the job has held all its GPUs and worked, up to ``now_s``."""
+        since = self.since_s[row]
+        return self.service_s[row] + (now_s - since if since >= 0 else 0.0)
