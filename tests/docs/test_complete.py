@@ -210,7 +210,8 @@ def test_every_query_parameter_is_explained(tmp_path: Path) -> None:
         if parameter["in"] == "query"
     }
     assert "tail" in wanted
-    assert not missing(sorted(wanted), page("api"))
+    routes, _, _ = page("api").partition("## Python client")
+    assert not missing(sorted(wanted), routes)
 
 
 def test_every_key_of_a_job_is_explained(tmp_path: Path) -> None:

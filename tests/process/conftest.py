@@ -314,7 +314,7 @@ def cluster(make_cluster: Callable[..., Cluster]) -> Cluster:
 
 @pytest.fixture(scope="module")
 def shared_cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
-    """A cluster of two slots, first in first out, for the tests of one module that leave it whole."""
+    """A cluster of two slots, first in first out, for all tests of a module that leave it whole."""
     shared = Cluster(tmp_path_factory.mktemp("shared"))
     try:
         yield shared.up()

@@ -168,8 +168,8 @@ def test_an_agent_that_dies_while_it_pauses_a_gang_leaves_a_gang_that_goes_on(cl
 
 def test_gangs_survive_agents_that_die_at_any_moment_of_their_turns(make_cluster):
     cluster = make_cluster("gandiva", quantum_s=0.2)
-    jobs = [cluster.train(f"gang{i}", "--steps", 400, gpus=2) for i in range(2)]
-    for _ in range(4):
+    jobs = [cluster.train(f"gang{i}", "--steps", 200, gpus=2) for i in range(2)]
+    for _ in range(3):
         cluster.until_step_advances("gang0", by=5)
         cluster.until_step_advances("gang1", by=5)
         old = cluster.agent()

@@ -24,9 +24,9 @@ def equal(one: dict[str, torch.Tensor], other: dict[str, torch.Tensor]) -> bool:
 
 def test_jobs_that_take_turns_end_with_the_weights_of_an_uninterrupted_run(make_cluster):
     cluster = make_cluster("gandiva", quantum_s=0.15)
-    alone = cluster.train("alone", "--steps", 400)
+    alone = cluster.train("alone", "--steps", 300)
     assert cluster.ends(alone)["preemptions"] == 0
-    jobs = [cluster.train(f"turns{i}", "--steps", 400) for i in range(3)]
+    jobs = [cluster.train(f"turns{i}", "--steps", 300) for i in range(3)]
     shows = [cluster.ends(job) for job in jobs]
     assert sum(show["preemptions"] for show in shows) >= 10
     assert all(show["suspension"] == "BOUNDARY" and show["attempt"] == 1 for show in shows)
@@ -34,7 +34,7 @@ def test_jobs_that_take_turns_end_with_the_weights_of_an_uninterrupted_run(make_
         assert equal(weights(cluster.base / f"turns{i}"), weights(cluster.base / "alone"))
         lines = cluster.lines(f"turns{i}")
         assert len({line["pid"] for line in lines}) == 1
-        assert cluster.step(f"turns{i}") == 400
+        assert cluster.step(f"turns{i}") == 300
 
     sent = [event.command for event in cluster.events() if isinstance(event, CommandSent)]
     for i, job in enumerate(jobs):
@@ -50,9 +50,9 @@ def test_jobs_that_take_turns_end_with_the_weights_of_an_uninterrupted_run(make_
 
 def test_gangs_that_take_turns_stop_at_one_step_and_train_as_if_alone(make_cluster):
     cluster = make_cluster("gandiva", quantum_s=0.2)
-    alone = cluster.train("alone", "--steps", 300, gpus=2)
+    alone = cluster.train("alone", "--steps", 150, gpus=2)
     assert cluster.ends(alone)["preemptions"] == 0
-    jobs = [cluster.train(f"gang{i}", "--steps", 300, gpus=2) for i in range(2)]
+    jobs = [cluster.train(f"gang{i}", "--steps", 150, gpus=2) for i in range(2)]
     shows = [cluster.ends(job) for job in jobs]
     assert all(show["preemptions"] >= 3 for show in shows)
     for i in range(2):

@@ -3,6 +3,7 @@
 import contextlib
 import json
 import os
+import signal
 import subprocess
 import sys
 import time
@@ -45,7 +46,10 @@ class Run(NamedTuple):
 def private_cluster(
     home: Path, policy: str, settings: dict[str, str], gpus: int
 ) -> Iterator[Client]:
-    """``rota up`` on a folder of its own. Leaves no process behind, whatever happens inside."""
+    """``rota up`` on a folder of its own. Leaves no process behind, whatever happens inside.
+
+    While it lasts SIGTERM raises SystemExit, so that it is taken down then too.
+    """
     folder = Folder(home)
     command = [sys.executable, "-m", "rota.cli.main", "up", "--home", str(home)]
     command += ["--gpus", str(gpus), "--policy", policy]
@@ -57,6 +61,7 @@ def private_cluster(
         process = subprocess.Popen(
             command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, env=environment
         )
+    before = signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
     with Client(folder=folder) as client:
         try:
             wait_until_up(client, process, home / "up.log")
@@ -69,6 +74,7 @@ def private_cluster(
             except subprocess.TimeoutExpired:
                 process.kill()
                 process.wait()
+            signal.signal(signal.SIGTERM, before)
 
 
 def wait_until_up(client: Client, process: "subprocess.Popen[bytes]", log: Path) -> None:

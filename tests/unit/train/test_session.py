@@ -168,9 +168,9 @@ def test_a_suspended_worker_tells_the_next_agent_that_it_is(agent):
 def test_without_an_agent_the_loop_runs(monkeypatch):
     monkeypatch.delenv("ROTA_AGENT_SOCKET", raising=False)
     with Session() as s:
-        for step in s.steps(3):
+        for _ in s.steps(3):
             s.report(loss=float("nan"), samples=4, note=float("inf"))
-        assert step == 2
+        assert s._step == 3
 
 
 def test_a_link_gives_messages_whole_and_comes_back_after_a_loss(agent):
