@@ -1,10 +1,12 @@
 """Where one Rota cluster keeps its things on this machine, by the XDG rules."""
 
+import fcntl
 import hashlib
 import os
 import stat
 import tempfile
 from pathlib import Path
+from typing import IO
 
 from rota.errors import InputError
 
@@ -66,3 +68,14 @@ class Folder:
             raise InputError(f"{folder} belongs to somebody else; set XDG_RUNTIME_DIR")
         folder.chmod(0o700)
         return folder / f"{name}.sock"
+
+
+def hold_lock(path: Path) -> IO[str] | None:
+    """Lock a file until what is returned is closed or this process ends; None if another has it."""
+    file = open(path, "w")  # noqa: SIM115 - open is locked
+    try:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError:
+        file.close()
+        return None
+    return file

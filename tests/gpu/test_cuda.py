@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from rota.demo.cluster import private_cluster
-from rota.live.devices import count_gpus
+from rota.live.agent.devices import count_gpus
 
 pytestmark = [
     pytest.mark.gpu,

@@ -54,14 +54,16 @@ def up(
     listens on 127.0.0.1 only; every other command finds it, and its token, in the state folder.
     Jobs that run when it ends go on, and the next `rota up` takes them over; `rota down` ends them.
     """
+    from rota.policy.registry import create
     from rota.server.up import run_cluster
 
-    folder = Folder(home)
+    folder, policy_name = Folder(home), policy_name or "gandiva"
+    policy = create(policy_name, parse_settings(settings))
     controller = run_cluster(
         folder,
+        policy=policy,
+        policy_name=policy_name,
         gpus=gpus,
-        policy_name=policy_name or "gandiva",
-        settings=parse_settings(settings),
         port=port,
         on_listen=lambda url, controller: _greet(folder, url, controller),
     )

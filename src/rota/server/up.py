@@ -1,15 +1,13 @@
 """One machine as a whole cluster: controller, HTTP API and agent in one process tree."""
 
-import fcntl
 import logging
 from collections.abc import Callable
 from typing import Any
 
 from rota.errors import InputError, RotaError
-from rota.folder import Folder
+from rota.folder import Folder, hold_lock
 from rota.live.controller import Controller
 from rota.live.provider.local import LocalProvider
-from rota.policy.registry import create
 from rota.server.serve import run
 from rota.store.events import EventStore
 
@@ -17,25 +15,29 @@ from rota.store.events import EventStore
 def run_cluster(
     folder: Folder,
     *,
-    gpus: int | None,
+    policy: Any,
     policy_name: str,
-    settings: dict[str, str],
+    gpus: int | None,
     port: int,
     on_listen: Callable[[str, Controller], None],
 ) -> Controller:
     """Run a controller on ``folder`` until SIGTERM or SIGINT; the controller, as it ended.
 
-    Raises InputError for a policy, a setting or a device count that can't be, and when another
-    controller runs on the same folder.
+    Raises InputError for a policy that is an oracle, and when another controller runs on the same
+    folder.
     """
-    policy: Any = create(policy_name, settings)
     if getattr(policy, "needs_duration", False):
         raise InputError(
             f"policy: {policy_name} needs to know how long jobs run, which only a trace tells; "
             "use it in `rota sim`, and here for example tiresias or gandiva"
         )
     folder.create()
-    lock = _hold(folder)
+    lock = hold_lock(folder.controller_lock)
+    if lock is None:
+        raise InputError(
+            f"a controller runs on {folder.path} already; `rota nodes` shows what it has, "
+            "and --home starts another cluster elsewhere"
+        )
     handler = logging.FileHandler(folder.controller_log)
     handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(name)s %(message)s"))
     logging.basicConfig(level=logging.INFO, handlers=[handler], force=True)
@@ -49,16 +51,3 @@ def run_cluster(
         raise
     finally:
         lock.close()
-
-
-def _hold(folder: Folder) -> Any:
-    file = open(folder.controller_lock, "w")  # noqa: SIM115 - held until the controller ends
-    try:
-        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except OSError:
-        file.close()
-        raise InputError(
-            f"a controller runs on {folder.path} already; `rota nodes` shows what it has, "
-            "and --home starts another cluster elsewhere"
-        ) from None
-    return file

@@ -1,7 +1,7 @@
 import os
 
-from rota.live import devices
-from rota.live.devices import discover
+from rota.live.agent import devices
+from rota.live.agent.devices import discover
 
 
 def test_without_gpus_there_is_a_slot_per_core_and_more_share_them_in_turn(monkeypatch):

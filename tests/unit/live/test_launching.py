@@ -3,8 +3,8 @@ import sys
 
 import pytest
 
-from rota.live.devices import Devices
-from rota.live.launching import own_python, rank_requests, visible_gpus
+from rota.live.agent.devices import Devices
+from rota.live.agent.launching import own_python, rank_requests, visible_gpus
 
 PATH = os.path.dirname(sys.executable) + os.pathsep + "/usr/bin:/bin"
 

@@ -1,13 +1,12 @@
 """This machine as a one-node cluster: the agent is a child process, restarted when it dies."""
 
 import asyncio
-import fcntl
 import logging
 import os
 import socket
 import sys
 
-from rota.folder import Folder
+from rota.folder import Folder, hold_lock
 
 WATCH_EVERY_S = 0.5
 
@@ -59,11 +58,10 @@ class LocalProvider:
         path = self._folder.node(self.node) / "agent.lock"
         if not path.exists():
             return False
-        with open(path) as file:
-            try:
-                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except OSError:
-                return True
+        lock = hold_lock(path)
+        if lock is None:
+            return True
+        lock.close()
         return False
 
     async def _spawn(self) -> None:

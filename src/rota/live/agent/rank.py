@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from rota.errors import AgentError
-from rota.live.processes import descendants, signal_below, started_at
+from rota.live.agent.processes import descendants, signal_below, started_at
 from rota.live.wire import Message, encode
 
 

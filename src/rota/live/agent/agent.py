@@ -1,23 +1,15 @@
 """The agent of one node: the only thing that starts, pauses, continues and kills workers there.
 
-    python -m rota.live.agent --home DIR --node NAME [--gpus N] [--controller-pid PID]
-
 It calls the controller (nothing calls it), obeys its commands, and answers with what it observes.
 Every command can be repeated without harm. When the controller is gone its jobs go on; when the
 agent is gone the next one adopts them. It never starts an attempt of a job while another may live.
 """
 
-import argparse
 import asyncio
 import contextlib
-import fcntl
 import json
 import logging
-import os
-import socket
-import sys
 import time
-from pathlib import Path
 from typing import Any
 
 import psutil
@@ -26,11 +18,11 @@ from websockets.asyncio.client import ClientConnection, connect
 
 from rota.errors import AgentError
 from rota.folder import Folder
-from rota.live.attempt import Attempt
-from rota.live.devices import Devices, discover
-from rota.live.launching import rank_requests, uses_library, visible_gpus
+from rota.live.agent.attempt import Attempt
+from rota.live.agent.devices import Devices
+from rota.live.agent.launching import rank_requests, uses_library, visible_gpus
+from rota.live.agent.zygote_link import ZygoteLink
 from rota.live.wire import MAX_LINE_BYTES, Message, decode
-from rota.live.zygote_link import ZygoteLink
 
 RECONNECT_S = 0.2
 PROGRESS_EVERY_S = 0.25
@@ -308,38 +300,3 @@ class Agent:
                 break
             await asyncio.sleep(0.02)
         self._ending.set()
-
-
-def hold_lock(path: Path) -> Any:
-    """Lock a file for this process's life. Raises AgentError if another process has it."""
-    file = open(path, "w")  # noqa: SIM115 - it stays open, and so locked, until the process ends
-    try:
-        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except OSError:
-        raise AgentError(f"another process holds {path}") from None
-    return file
-
-
-def main() -> None:
-    """Run the agent of one node."""
-    parser = argparse.ArgumentParser(description="The agent of one Rota node.")
-    parser.add_argument("--home", required=True)
-    parser.add_argument("--node", default=socket.gethostname())
-    parser.add_argument("--gpus", type=int)
-    parser.add_argument("--controller-pid", type=int, default=os.getppid())
-    options = parser.parse_args()
-    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s")
-    logging.getLogger("websockets").setLevel(logging.WARNING)
-    folder = Folder(options.home)
-    folder.node(options.node).mkdir(parents=True, exist_ok=True, mode=0o700)
-    try:
-        lock = hold_lock(folder.node(options.node) / "agent.lock")
-    except AgentError as error:
-        sys.exit(f"rota agent: {error}")
-    agent = Agent(folder, options.node, discover(options.gpus), options.controller_pid)
-    asyncio.run(agent.run())
-    lock.close()
-
-
-if __name__ == "__main__":
-    main()

@@ -8,7 +8,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from rota.live.devices import Devices
+from rota.live.agent.devices import Devices
 
 SHELL_SYNTAX = set("|&;<>()$`\\*?[]~!{}#\n")
 

@@ -14,9 +14,9 @@ from pathlib import Path
 from typing import Any
 
 from rota.errors import AgentError
-from rota.live.launching import checkpoints
-from rota.live.processes import bind, kill_remains
-from rota.live.rank import Rank
+from rota.live.agent.launching import checkpoints
+from rota.live.agent.processes import bind, kill_remains
+from rota.live.agent.rank import Rank
 from rota.live.wire import Message
 
 GRACE_S = 5.0  # from SIGTERM to SIGKILL

@@ -1,0 +1,1 @@
+"""The agent of one node: the only thing that starts, pauses, continues and kills workers there."""

@@ -1,0 +1,36 @@
+"""``python -m rota.live.agent --home DIR --node NAME [--gpus N] [--controller-pid PID]``."""
+
+import argparse
+import asyncio
+import logging
+import os
+import socket
+import sys
+
+from rota.folder import Folder, hold_lock
+from rota.live.agent.agent import Agent
+from rota.live.agent.devices import discover
+
+
+def main() -> None:
+    """Run the agent of one node."""
+    parser = argparse.ArgumentParser(description="The agent of one Rota node.")
+    parser.add_argument("--home", required=True)
+    parser.add_argument("--node", default=socket.gethostname())
+    parser.add_argument("--gpus", type=int)
+    parser.add_argument("--controller-pid", type=int, default=os.getppid())
+    options = parser.parse_args()
+    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s")
+    logging.getLogger("websockets").setLevel(logging.WARNING)
+    folder = Folder(options.home)
+    folder.node(options.node).mkdir(parents=True, exist_ok=True, mode=0o700)
+    lock = hold_lock(folder.node(options.node) / "agent.lock")
+    if lock is None:
+        sys.exit(f"rota agent: another agent of node {options.node} runs on {folder.path}")
+    agent = Agent(folder, options.node, discover(options.gpus), options.controller_pid)
+    asyncio.run(agent.run())
+    lock.close()
+
+
+if __name__ == "__main__":
+    main()

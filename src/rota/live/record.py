@@ -1,0 +1,123 @@
+"""The live cluster as far as it is known: its state from the event log, and answers about it."""
+
+import asyncio
+from pathlib import Path
+from typing import Any
+
+from rota.errors import NotFoundError
+from rota.folder import Folder
+from rota.live.clock import Clock
+from rota.live.wire import Message
+from rota.model.events import AttemptLost, DecisionTaken, Event, JobSubmitted, SuspendRequested
+from rota.model.reason import Reason
+from rota.model.state import ClusterState
+from rota.store.events import EventStore
+
+SHUT_DOWN = "the cluster was shut down"
+
+
+class Record:
+    """The state, what was said about it, and the agents that are connected.
+
+    Making one reads the whole event log of ``store``.
+    """
+
+    def __init__(self, store: EventStore, folder: Folder) -> None:
+        self.state = ClusterState()
+        self.store = store
+        self._folder = folder
+        self._latest: dict[int, dict[str, Any]] = {}  # progress, newer than what is written down
+        self._history: dict[int, list[tuple[float, int]]] = {}
+        self._rows: dict[str, int] = {}
+        self._losses: dict[int, int] = {}
+        self._outboxes: dict[str, asyncio.Queue[Message]] = {}
+        last_s = 0.0
+        for event in store.load():
+            self._apply(event)
+            last_s = max(last_s, event.at_s)
+        self._clock = Clock(last_s)
+
+    def _apply(self, event: Event) -> None:
+        self.state.apply(event)
+        self._remember(event)
+
+    def _remember(self, event: Event) -> None:
+        """Keep what questions will be asked about."""
+        if isinstance(event, JobSubmitted):
+            self._rows[event.spec.job_id] = len(self.state.spec) - 1
+        elif isinstance(event, DecisionTaken):
+            for row, code in event.reasons.items():
+                self._history.setdefault(row, []).append((event.at_s, code))
+            for row, allocation in event.allocations.items():
+                if allocation is not None and row not in event.reasons:
+                    self._history.setdefault(row, []).append((event.at_s, Reason.NONE))
+        elif isinstance(event, AttemptLost) and event.error != SHUT_DOWN:
+            self._losses[event.row] = self._losses.get(event.row, 0) + 1
+        elif isinstance(event, SuspendRequested):
+            self._history.setdefault(event.row, []).append((event.at_s, Reason.HELD_BY_USER))
+
+    def now_s(self) -> float:
+        """The cluster's time: seconds since the epoch."""
+        return self._clock.now_s()
+
+    def living(self) -> int:
+        """How many jobs have processes."""
+        return sum(self.state.has_processes(row) for row in range(len(self.state.spec)))
+
+    def row(self, job_id: str) -> int:
+        """The row of a job by id, by ``@last``, or by a name that only one job has."""
+        if job_id == "@last" and self.state.spec:
+            return len(self.state.spec) - 1
+        if job_id in self._rows:
+            return self._rows[job_id]
+        named = [row for row, spec in enumerate(self.state.spec) if spec.name == job_id]
+        if len(named) == 1:
+            return named[0]
+        if named:
+            ids = ", ".join(self.state.spec[row].job_id for row in named[-5:])
+            raise NotFoundError(f"{len(named)} jobs are named {job_id!r}; use an id: {ids}")
+        raise NotFoundError(f"there is no job {job_id!r}; `rota ps --all` lists them")
+
+    def progress(self, row: int) -> dict[str, Any]:
+        """The latest that the job reported of itself."""
+        return self._latest.get(row) or self.state.progress[row] or {}
+
+    def device_share(self, row: int) -> float:
+        """The part of its life that the job has held its devices and worked."""
+        finish_s = self.state.finish_s[row]
+        end_s = finish_s if finish_s >= 0 else self._clock.now_s()
+        age_s = end_s - self.state.submit_s[row]
+        return self.state.service(row, end_s) / age_s if age_s > 0 else 0.0
+
+    def history(self, row: int) -> list[tuple[float, int]]:
+        """(time, reason code) each time the policy's verdict on the job changed."""
+        return self._history.get(row, [])
+
+    def log_path(self, row: int, attempt: int | None, rank: int) -> Path | None:
+        """Where a rank's output is, or None before the job's first start."""
+        number = attempt if attempt is not None else self.state.attempt[row]
+        job_id = self.state.spec[row].job_id
+        paths = [
+            self._folder.log(node.name, job_id, number, rank)
+            for node in self.state.nodes
+            if number > 0
+        ]
+        return next((path for path in paths if path.exists()), None)
+
+    def nodes(self) -> list[dict[str, Any]]:
+        """Each node with its devices and who holds which."""
+        holders: dict[tuple[int, int], str] = {}
+        for row, held in enumerate(self.state.held):
+            for node, gpus in held.gpus() if held else ():
+                holders |= {(node, gpu): self.state.spec[row].job_id for gpu in gpus}
+        return [
+            {
+                "name": node.name,
+                "kind": node.kind,
+                "num_gpus": node.num_gpus,
+                "alive": node.alive,
+                "connected": node.name in self._outboxes,
+                "jobs": [holders.get((index, gpu)) for gpu in range(node.num_gpus)],
+            }
+            for index, node in enumerate(self.state.nodes)
+        ]
