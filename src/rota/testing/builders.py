@@ -24,12 +24,12 @@ def trace(*jobs: JobSpec) -> Trace:
 
 
 def toy_trio() -> Trace:
-    """Three jobs for two GPUs, the worked example of Tiresias (specs/tiresias.md 2.3)."""
+    """Three jobs for two GPUs, the worked example of Tiresias (NSDI 2019)."""
     return trace(job(1, 2, lasts=2), job(2, 1, lasts=8), job(3, 2, lasts=6))
 
 
 def twenty_jobs() -> Trace:
-    """Twenty jobs for eight GPUs with known results (specs/tiresias.md 2.6)."""
+    """Twenty jobs for eight GPUs with results that two simulators agree on."""
     gangs = (1, 2, 4, 8, 1)
     return trace(
         *(job(i, gangs[i % 5], at=30 * i, lasts=120 + 60 * (7 * i % 11)) for i in range(20))

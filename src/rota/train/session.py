@@ -88,12 +88,16 @@ class Session:
         """Count optimiser steps from 0 to ``total`` (None: without end).
 
         Between one step and the next the process can be suspended: it blocks there until the
-        scheduler gives it a device again.
+        scheduler gives it a device again. A step that is left by ``break`` counts as done.
         """
         self._total = total
         self._boundary = time.monotonic()
         while total is None or self._step < total:
-            yield self._step
+            try:
+                yield self._step
+            except GeneratorExit:  # the loop was left by a break, at the end of this step
+                self._step += 1
+                raise
             self._step += 1
             self._end_step()
 

@@ -88,7 +88,7 @@ def test_slots_are_bound_to_their_cores_one_rank_each(tmp_path):
 
 
 def test_a_job_that_can_move_sees_all_gpus_its_own_first():
-    devices = Devices("cuda", 4)
+    devices = Devices("cuda", 4, ids=("0", "1", "2", "3"))
     assert visible_gpus([2, 3], devices, everything=True) == [2, 3, 0, 1]
     assert visible_gpus([2, 3], devices, everything=False) == [2, 3]
     assert visible_gpus([0], Devices("cpu", 2, (0, 1)), everything=True) is None

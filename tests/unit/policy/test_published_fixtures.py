@@ -1,4 +1,4 @@
-"""Figures that two independent implementations agree on (specs/tiresias.md 2.3 and 2.6)."""
+"""Figures that two independent implementations agree on."""
 
 import pytest
 

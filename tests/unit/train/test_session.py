@@ -173,6 +173,15 @@ def test_without_an_agent_the_loop_runs(monkeypatch):
         assert s._step == 3
 
 
+def test_a_step_that_is_left_by_break_counts_as_done(agent):
+    with Session() as s:
+        for step in s.steps(10):
+            if step == 3:
+                break
+    agent.accept()
+    assert agent.hears("report")["step"] == 4
+
+
 def test_a_link_gives_messages_whole_and_comes_back_after_a_loss(agent):
     link = Link(agent.path)
     link.introduce({"type": "hello", "n": 1})

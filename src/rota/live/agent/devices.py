@@ -10,6 +10,7 @@ class Devices(NamedTuple):
     kind: str  # "cuda" or "cpu"
     num_gpus: int
     cores: tuple[int, ...] = ()  # core of each slot, for kind "cpu"
+    ids: tuple[str, ...] = ()  # what CUDA_VISIBLE_DEVICES calls each GPU, for kind "cuda"
 
     def cores_of(self, gpus: list[int]) -> list[int]:
         """The cores to bind a job to that holds these slots; empty for no binding."""
@@ -20,14 +21,29 @@ def discover(limit: int | None) -> Devices:
     """The GPUs that NVML finds, or a slot per core that this process may use.
 
     ``limit`` is how many to offer (None: all). Without GPUs it may exceed the cores, which are then
-    shared in turn.
+    shared in turn. GPUs that this process's own CUDA_VISIBLE_DEVICES hides are not offered.
     """
-    found = count_gpus()
-    if found:
-        return Devices("cuda", min(found, limit or found))
+    ids = visible_ids(count_gpus(), os.environ.get("CUDA_VISIBLE_DEVICES"))[:limit]
+    if ids:
+        return Devices("cuda", len(ids), ids=ids)
     cores = sorted(os.sched_getaffinity(0))
     count = limit or len(cores)
     return Devices("cpu", count, tuple(cores[i % len(cores)] for i in range(count)))
+
+
+def visible_ids(found: int, setting: str | None) -> tuple[str, ...]:
+    """The ids of the GPUs that may be used, of ``found`` ones and a CUDA_VISIBLE_DEVICES setting.
+
+    As CUDA reads it: the list ends at the first entry that is no GPU, such as -1.
+    """
+    if setting is None or not found:
+        return tuple(str(index) for index in range(found))
+    ids = []
+    for entry in (part.strip() for part in setting.split(",")):
+        if not (entry.startswith(("GPU-", "MIG-")) or (entry.isdigit() and int(entry) < found)):
+            break
+        ids.append(entry)
+    return tuple(ids)
 
 
 def count_gpus() -> int:

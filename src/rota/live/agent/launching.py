@@ -72,7 +72,9 @@ def _environment(
         "MASTER_PORT": port,
     }
     if record["visible"] is not None:
-        environment["CUDA_VISIBLE_DEVICES"] = ",".join(map(str, record["visible"]))
+        ids = [devices.ids[index] for index in record["visible"]]
+        environment["CUDA_VISIBLE_DEVICES"] = ",".join(ids)
+        environment["CUDA_DEVICE_ORDER"] = "PCI_BUS_ID"  # NVML's order, not the fastest first
     return environment
 
 

@@ -9,6 +9,7 @@ import sys
 from rota.folder import Folder, hold_lock
 
 WATCH_EVERY_S = 0.5
+RESTART_PAUSE_S = 0.2  # so that an agent that can't start does not take a core
 
 log = logging.getLogger("rota.provider")
 
@@ -51,6 +52,7 @@ class LocalProvider:
                 await self._process.wait()
                 log.warning("the agent ended with status %s", self._process.returncode)
                 self._process = None
+                await asyncio.sleep(RESTART_PAUSE_S)
             else:  # an agent that a former controller started
                 await asyncio.sleep(WATCH_EVERY_S)
 
