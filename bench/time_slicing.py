@@ -97,9 +97,15 @@ def throughput(slicing: Run, fifo: Run) -> float:
     return useful_s / (slicing.timeline.num_gpus * (end_s - start_s))
 
 
-def step_at(job: JobRecord, at_s: float) -> int:
-    """The last step reported by then. Jobs report at every suspension, so little is missing."""
-    return max((r["step"] for r in job.reports if r["at_s"] <= at_s), default=0)
+def step_at(job: JobRecord, at_s: float) -> float:
+    """The steps done by then, in proportion between two reports. Jobs report at each suspension."""
+    before_s, before = 0.0, 0
+    for report in job.reports:
+        if report["at_s"] > at_s:
+            part = (at_s - before_s) / (report["at_s"] - before_s) if before else 0.0
+            return before + part * (report["step"] - before)
+        before_s, before = report["at_s"], report["step"]
+    return before
 
 
 def seconds_per_step(job: JobRecord) -> float:

@@ -16,10 +16,10 @@ class Costs(NamedTuple):
     a migration between nodes is Gandiva's for a warmed destination (1-2 s, OSDI 2018).
     """
 
-    suspend_s: float = 0.01
-    resume_s: float = 0.01
+    suspend_s: float = 0.0015
+    resume_s: float = 0.007
     migrate_s: float = 1.5
-    cold_start_s: float = 0.5
+    cold_start_s: float = 0.04
 
 
 FREE = Costs(0.0, 0.0, 0.0, 0.0)
