@@ -16,6 +16,7 @@ each repeat, and as median with minimum and maximum:
 """
 
 import argparse
+import math
 import shutil
 import tempfile
 from pathlib import Path
@@ -60,7 +61,7 @@ def measure(home: Path, policy: str, options: argparse.Namespace) -> Run:
         policy=policy,
         settings=settings,
         gpus=options.slots,
-        watch=lambda _: True,
+        watch=lambda _: None,
     )
 
 
@@ -69,7 +70,7 @@ def figures(slicing: Run, fifo: Run, quantum_s: float) -> dict[str, float]:
     switches = slicing.timeline.switches.values()
     suspend_s = [seconds for each in switches for seconds in each.suspend_s]
     resume_s = [seconds for each in switches for seconds in each.resume_s]
-    first = compared.first_100_s
+    first = {column: value or math.nan for column, value in compared.first_100_s.items()}
     return {
         "share deviation %": 100 * compared.share_spread,
         "throughput %": 100 * throughput(slicing, fifo),

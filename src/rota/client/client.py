@@ -20,6 +20,7 @@ from rota.model.jobfile import JobRequest
 PATIENCE_S = 5.0  # how long a call is repeated while the controller restarts
 FOLLOW_PATIENCE_S = 60.0  # the same for those who wait for a job anyhow
 POLL_S = 0.25
+END_TIMEOUT_S = 90.0
 TIMEOUT_S = 30.0
 
 
@@ -201,12 +202,14 @@ class Client:
         """End the cluster; returns when its controller no longer answers. Jobs stay queued."""
         self._call("POST", "/shutdown")
         self._met = False
-        while True:
+        deadline = time.monotonic() + END_TIMEOUT_S
+        while time.monotonic() < deadline:
             try:
                 self._call("GET", "/policies", patience_s=0.0)
             except UnreachableError:
                 return
             time.sleep(POLL_S)
+        raise ServerError(f"the cluster has not ended after {END_TIMEOUT_S:.0f} s; see its logs")
 
     # -- one call ------------------------------------------------------------------------------
 

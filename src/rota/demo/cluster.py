@@ -59,7 +59,12 @@ def private_cluster(
     home.mkdir(parents=True)
     with open(home / "up.log", "w") as log:
         process = subprocess.Popen(
-            command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, env=environment
+            command,
+            stdin=subprocess.DEVNULL,
+            stdout=log,
+            stderr=log,
+            env=environment,
+            start_new_session=True,  # Ctrl-C is for us: the cluster is then taken down in order
         )
     before = signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
     with Client(folder=folder) as client:
@@ -99,9 +104,9 @@ def run_workload(
     policy: str,
     settings: dict[str, str],
     gpus: int,
-    watch: Callable[[list[dict[str, Any]]], bool],
+    watch: Callable[[list[dict[str, Any]]], None],
 ) -> Run:
-    """Run ``jobs`` to the end, or until ``watch`` returns False; then read what happened.
+    """Run ``jobs`` to the end; then read what happened.
 
     ``watch`` is called a few times a second with the jobs as the API tells them. Raises RotaError
     if a job fails.
@@ -110,18 +115,15 @@ def run_workload(
         ids = [client.submit(job)["id"] for job in jobs]
         while True:
             now = [job for job in client.jobs(everything=True) if job["id"] in ids]
-            for job in now:
-                if job["state"] == "FAILED":
-                    tail = "".join(client.logs(job["id"], tail=5))
-                    raise RotaError(f"job {job['name']} failed; its last words: {tail.strip()}")
-            if not watch(now) or all(JobState[job["state"]].is_final for job in now):
+            watch(now)
+            final = [job for job in now if JobState[job["state"]].is_final]
+            for job in final:
+                if job["state"] != "SUCCEEDED":
+                    tail = "".join(client.logs(job["id"], tail=5)).strip()
+                    raise RotaError(f"job {job['name']}: {job['state']}; its last words: {tail}")
+            if len(final) == len(ids):
                 break
             time.sleep(WATCH_EVERY_S)
-        for job in now:
-            if not JobState[job["state"]].is_final:
-                client.cancel(job["id"])
-        for job_id in ids:
-            client.wait(job_id)
     return read_run(Folder(home), ids)
 
 

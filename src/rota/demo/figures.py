@@ -42,7 +42,7 @@ class Comparison(NamedTuple):
     fifo: Run
     quantum_s: float
     jobs: list[JobFigures]
-    first_100_s: dict[str, float]
+    first_100_s: dict[str, float | None]  # None if a job never did 100
     completion_s: dict[str, float]
     share_spread: float  # largest deviation of a share from an equal one, as a part of that
     columns: tuple[str, ...] = (
@@ -99,7 +99,7 @@ def compare(slicing: Run, fifo: Run, quantum_s: float) -> Comparison:
             _figures(slicing, row, share[row], {c: v[row] for c, v in first_100.items()})
             for row in rows
         ],
-        {column: fmean(v for v in values if v is not None) for column, values in first_100.items()},
+        {column: average(values) for column, values in first_100.items()},
         {column: average_completion_s(timeline) for column, timeline in timelines.items()},
         max(abs(part * len(rows) - 1) for part in share.values()),
     )
@@ -112,7 +112,7 @@ def needs(timeline: Timeline, row: int, job: JobRecord) -> Lengths:
     """
     total_s = timeline.device_s(row, 0.0, float("inf"))
     first = next((report for report in job.reports if report["step_time_s"] is not None), None)
-    if first is None:
+    if first is None or not job.progress["step"]:
         return Lengths(total_s, 0.0, total_s)
     before_s = timeline.device_s(row, 0.0, first["at_s"])
     start_s = max(0.0, before_s - first["step"] * first["step_time_s"])
@@ -165,6 +165,12 @@ def reported_first_100_s(run: Run, row: int) -> float | None:
     """When the job had done 100 mini-batches, from its submission; None if it never did."""
     at_s = run.jobs[row].progress.get("first_100_s")
     return None if at_s is None else at_s - run.timeline.submit_s[row]
+
+
+def average(values: list[float | None]) -> float | None:
+    """Their mean, or None if one is missing: the others alone would flatter."""
+    known = [value for value in values if value is not None]
+    return fmean(known) if known and len(known) == len(values) else None
 
 
 def average_completion_s(timeline: Timeline) -> float:

@@ -32,7 +32,7 @@ class Screen:
         if self._console.is_terminal:
             self._live.stop()
 
-    def show(self, jobs: list[dict[str, Any]]) -> bool:
+    def show(self, jobs: list[dict[str, Any]]) -> None:
         """Draw the jobs as they are now."""
         if self._console.is_terminal:
             self._live.update(self._table(jobs), refresh=True)
@@ -42,7 +42,6 @@ class Screen:
                 + ", ".join(f"{job['name']} {_step(job)} {job['state'].lower()}" for job in jobs)
             )
         self._looks += 1
-        return True
 
     def _table(self, jobs: list[dict[str, Any]]) -> Group:
         table = Table(box=None, padding=(0, 2), header_style="dim")

@@ -8,9 +8,9 @@ import asyncio
 import contextlib
 import json
 import logging
-from typing import Protocol
+from typing import Any, Protocol
 
-from rota.errors import AgentError, JobFileError, NeverFitsError, RotaError
+from rota.errors import AgentError, JobFileError, NeverFitsError
 from rota.folder import Folder
 from rota.live.provider.local import LocalProvider
 from rota.live.record import SHUT_DOWN, Record
@@ -72,9 +72,7 @@ class Controller(Record):
         self.failed = False
         self.stopped = asyncio.Event()  # set when the controller can't go on
         self.policy_name = policy_name
-        self.policy_settings = {
-            key: getattr(policy, key) for key in getattr(policy, "SETTINGS", {})
-        }
+        self.policy_settings: dict[str, Any] = getattr(policy, "settings", {})
         self._policy = policy
         self._failures: dict[int, int] = {}
         self._unwritten: list[Event] = []
@@ -120,7 +118,7 @@ class Controller(Record):
                 self._kick.clear()
                 with contextlib.suppress(TimeoutError):
                     await asyncio.wait_for(self._kick.wait(), self._sleep_s())
-        except RotaError:
+        except Exception:
             # What is in memory and what is on disk may differ now: only a restart is safe.
             log.critical(
                 "the controller stops; jobs go on, and a restart takes over", exc_info=True
@@ -350,7 +348,8 @@ class Controller(Record):
         elif kind in ("ended", "lost"):
             outbox = self._outbox_of(row)
             self._write_progress(row, now_s)
-            if self.ends_jobs and row not in self.state.stop_outcome:
+            stopped = self.ends_jobs and (kind == "lost" or message["stop_asked"])
+            if stopped and row not in self.state.stop_outcome:
                 self._note(AttemptLost(now_s, row, message["attempt"], SHUT_DOWN))
             else:
                 self._note(ended(self.state, row, message, now_s, self._losses))
@@ -378,6 +377,7 @@ class Controller(Record):
             self._write_progress(row, now_s)
             self._note(JobSuspended(at_s, row, min(message["stopped_s"], at_s)))
         elif isinstance(command, Resume | Migrate):
+            self._failures.pop(row, None)
             self._note(JobResumed(at_s, row))
 
     def _outstanding_id(self, row: int) -> int | None:

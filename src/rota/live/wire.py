@@ -5,7 +5,7 @@ socket; between the controller and an agent they are text frames of a WebSocket.
 
 | from, to | type | fields |
 | --- | --- | --- |
-| worker, agent | hello | job_id, attempt, rank, suspended, step, total |
+| worker, agent | hello | job_id, attempt, rank, suspended (then stopped_s), step, total |
 | | report | step, total, samples, loss, step_time_s, metrics, at_s, first_100_s |
 | | at | step: it holds at the boundary after this many steps |
 | | suspended | step, stopped_s, at_s |
@@ -16,12 +16,13 @@ socket; between the controller and an agent they are text frames of a WebSocket.
 | | resume | device: index of the GPU to go on with, or null |
 | agent, controller | hello | node, num_gpus, kind, attempts |
 | | done, failed | command_id; at_s, stopped_s; error |
-| | registered | job_id, attempt, suspension |
+| | registered | job_id, attempt, suspension, movable |
 | | progress | job_id, attempt, progress |
-| | ended | job_id, attempt, at_s, exit_code, message |
+| | ended | job_id, attempt, at_s, exit_code, message, stop_asked |
 | | lost | job_id, attempt, error |
 | controller, agent | welcome | epoch |
-| | command | kind, command_id, epoch, job_id, attempt, gpus, program |
+| | command | kind, command_id, epoch, job_id, attempt; gpus; for a launch program, name, at_s |
+| | kill | job_id, attempt: no job should have it |
 | | forget | job_id, attempt: its end is written down |
 | | shutdown | |
 """

@@ -11,7 +11,7 @@ class Node(NamedTuple):
 
     name: str
     num_gpus: int
-    kind: str = "gpu"  # "gpu": simulated or real GPUs; "cpu": one slot per core
+    kind: str = "gpu"  # "gpu": simulated; "cuda": real ones; "cpu": one slot per core
     alive: bool = True
 
 

@@ -58,3 +58,9 @@ class Stop(NamedTuple):
 
 
 Command = Launch | Suspend | Resume | Migrate | Stop
+
+
+def may_follow(outstanding: Command | None, command: Command) -> bool:
+    """Whether a command can be sent while another is on its way: only a stop overtakes a pause."""
+    overtaken = isinstance(outstanding, Suspend | Resume | Migrate)
+    return outstanding is None or (overtaken and isinstance(command, Stop))

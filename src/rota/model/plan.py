@@ -3,7 +3,7 @@
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from rota.model.allocation import Allocation
-from rota.model.commands import Command, Launch, Migrate, Resume, Stop, Suspend
+from rota.model.commands import Command, Launch, Migrate, Resume, Stop, Suspend, may_follow
 from rota.model.job import JobState
 
 if TYPE_CHECKING:
@@ -25,44 +25,39 @@ class Plan(NamedTuple):
     wake_at_s: float | None = None
 
 
-NO_CHANGE = Plan({}, {}, {})
+def diff(state: "ClusterState") -> list[Command]:
+    """The commands that can be sent now to bring what jobs hold closer to the last plan's target.
 
-
-def diff(state: "ClusterState", plan: Plan = NO_CHANGE) -> list[Command]:
-    """The commands that can be sent now to bring what jobs hold closer to what they should.
-
-    Only jobs without a command on its way get one. GPUs are promised to a job when no other holds
-    them any more: commands that have to wait for a release come out of a later call. Suspensions
-    and stops come first, each group in row order.
+    Only jobs without a command on its way get one; but a stop overtakes a suspension. GPUs are
+    promised to a job when no other holds them any more: commands that have to wait for a release
+    come out of a later call. Suspensions and stops come first, each group in row order.
     """
-    rows = sorted(state.unsettled.keys() | plan.allocations.keys())
-    freeing: list[Command] = []
+    commands: list[Command] = []
     starting: list[tuple[int, Allocation]] = []
-    next_id, epoch = state.next_command_id, state.epoch
-    for row in rows:
-        if state.outstanding[row] is not None:
+    first_id, epoch = state.next_command_id, state.epoch
+    for row in sorted(state.unsettled):
+        outstanding, attempt = state.outstanding[row], state.attempt[row]
+        target, held = state.target[row], state.held[row]
+        if row in state.backoff:
             continue
-        attempt = state.attempt[row]
         if state.state[row] == JobState.STOPPING:
-            freeing.append(Stop(next_id + len(freeing), row, attempt, epoch))
+            stop = Stop(first_id + len(commands), row, attempt, epoch)
+            if may_follow(outstanding, stop):
+                commands.append(stop)
+        elif outstanding is not None:
             continue
-        target = plan.allocations.get(row, state.target[row])
-        held = state.held[row]
-        if held is not None and held != target:
-            freeing.append(Suspend(next_id + len(freeing), row, attempt, epoch))
+        elif held is not None and held != target:
+            commands.append(Suspend(first_id + len(commands), row, attempt, epoch))
         elif held is None and target is not None:
             starting.append((row, target))
-    next_id += len(freeing)
     promised: dict[int, int] = {}
-    commands = freeing
     for row, target in starting:
         idle = state.idle.masks
         if any(mask & ~idle[n] or mask & promised.get(n, 0) for n, mask in target.parts):
             continue
         for n, mask in target.parts:
             promised[n] = promised.get(n, 0) | mask
-        commands.append(_start(state, row, target, next_id))
-        next_id += 1
+        commands.append(_start(state, row, target, first_id + len(commands)))
     return commands
 
 

@@ -7,7 +7,7 @@ from typing import Any, NoReturn
 from rota.errors import PlanError, TransitionError
 from rota.model.cluster import FreeGpus, Node
 from rota.model.columns import Columns
-from rota.model.commands import Launch, Migrate, Resume, Suspend
+from rota.model.commands import Launch, Migrate, Resume, Stop, Suspend, may_follow
 from rota.model.events import (
     AttemptLost,
     CommandFailed,
@@ -181,13 +181,14 @@ class ClusterState(Columns):
         if index is None or not self.nodes[index].alive:
             raise TransitionError(f"node {e.name} was lost, but no such node is there")
         for row in range(len(self.spec)):
-            places = (self.target[row], self.held[row], self.home[row])
+            target, places = self.target[row], (self.held[row], self.home[row])
             if any(place and index in place.nodes() for place in places):
                 if self.has_processes(row):
                     self._lose_attempt(e.at_s, row, f"node {e.name} was lost")
-                elif self.target[row]:
-                    self._untarget(row)
-                    self.reason[row] = Reason.WAIT_PRIORITY
+            elif target and index in target.nodes():
+                self._untarget(row)
+                self.reason[row] = Reason.WAIT_PRIORITY
+                self._changed(row)
         self.total_gpus -= self.nodes[index].num_gpus
         self.nodes[index] = self.nodes[index]._replace(alive=False)
         self.assumed.set_mask(index, 0)
@@ -250,8 +251,10 @@ class ClusterState(Columns):
     def _retry_due(self, e: RetryDue) -> None:
         if self.backoff.pop(e.row, None) is None:
             self._refuse(e.row, "told to retry")
-        self.reason[e.row] = Reason.WAIT_PRIORITY
-        self.active[e.row] = None
+        held_back = e.row in self.user_suspended or self.state[e.row] == STOPPING
+        if e.row not in self.active and not held_back:
+            self.reason[e.row] = Reason.WAIT_PRIORITY
+            self.active[e.row] = None
         self._changed(e.row)
 
     # -- decisions and commands ----------------------------------------------------------------
@@ -262,7 +265,7 @@ class ClusterState(Columns):
             old = target[row]
             if old is not None:
                 assumed.give(old)
-                if allocation is None:
+                if allocation is None and self.held[row] is not None:
                     self.preemptions[row] += 1
             target[row] = allocation
             self._settle(row)
@@ -289,7 +292,7 @@ class ClusterState(Columns):
     def _command_sent(self, e: CommandSent) -> None:
         command = e.command
         row = command.row
-        if self.outstanding[row] is not None:
+        if not may_follow(self.outstanding[row], command):
             self._refuse(row, f"sent {type(command).__name__}")
         kind = type(command)
         if isinstance(command, Suspend):
@@ -304,7 +307,6 @@ class ClusterState(Columns):
                 self.attempt[row] = command.attempt
                 self._enter(row, STARTING, e.at_s)
             elif isinstance(command, Migrate):
-                self.migrations[row] += 1
                 self._enter(row, MIGRATING, e.at_s)
         self.outstanding[row] = command
         self.next_command_id = max(self.next_command_id, command.command_id + 1)
@@ -318,7 +320,9 @@ class ClusterState(Columns):
             self._refuse(row, f"failed command {e.command_id}")
         self.outstanding[row] = None
         self._tell(row, e.at_s, f"{type(command).__name__.lower()} failed: {e.error}")
-        if isinstance(command, Suspend):
+        if isinstance(command, Suspend | Stop):
+            if isinstance(command, Stop) or self.state[row] != STOPPING:
+                self.backoff[row] = e.retry_at_s  # not again at once
             if self.state[row] != STOPPING:
                 self.since_s[row] = self.changed_s[row]
                 self._enter(row, RUNNING, e.at_s)
@@ -349,8 +353,11 @@ class ClusterState(Columns):
         self._confirm_start(e.row, e.at_s, Resume | Migrate, "resumed")
 
     def _confirm_start(self, row: int, at_s: float, kind: Any, verb: str) -> None:
-        if not isinstance(self.outstanding[row], kind):
+        command = self.outstanding[row]
+        if not isinstance(command, kind):
             self._refuse(row, verb)
+        if isinstance(command, Migrate):
+            self.migrations[row] += 1
         self.outstanding[row] = None
         self.home[row] = None
         self.overhead_s[row] += at_s - self.changed_s[row]
@@ -447,6 +454,8 @@ class ClusterState(Columns):
         if since >= 0:
             self.service_s[row] += max(0.0, at_s - since)
             self.since_s[row] = -1.0
+        elif self.state[row] == SUSPENDING:  # it went on until it reached its boundary, or ended
+            self.service_s[row] += max(0.0, at_s - self.changed_s[row])
 
     def _release(self, row: int) -> None:
         held = self.held[row]

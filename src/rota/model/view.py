@@ -22,7 +22,7 @@ def identity(policy: Any) -> str:
 
 
 class View:
-    """The cluster at ``now_s``, read-only: one row per job, in (arrival, id) order.
+    """The cluster at ``now_s``, not to be changed: one row per job, in (arrival, id) order.
 
     Columns (``view.num_gpus[row]``) are the state's own arrays. ``active`` holds the rows that
     the policy decides on; ``changed`` those that changed since the last decision (with repeats);
@@ -33,20 +33,17 @@ class View:
         "_needs_duration",
         "active",
         "changed",
-        "first_start_s",
         "home",
         "marks",
         "now_s",
         "num_gpus",
         "plan",
         "policy_mark",
-        "preemptions",
         "priority",
         "reason",
         "service_s",
         "since_s",
         "state",
-        "state_of",
         "submit_s",
         "target",
         "total_gpus",
@@ -59,26 +56,22 @@ class View:
         same_policy = state.policy == identity(policy)
         self.active = state.active
         self.changed = state.changed
-        self.first_start_s: array[float] = state.first_start_s
         self.home = state.home
         self.marks: Any = state.marks if same_policy else _NoMarks()
         self.policy_mark: Any = state.policy_mark if same_policy else None
         self.num_gpus: array[int] = state.num_gpus
         self.plan = state.plan
-        self.preemptions: array[int] = state.preemptions
         self.priority: array[int] = state.priority
         self.reason: array[int] = state.reason
         self.service_s: array[float] = state.service_s
         self.since_s: array[float] = state.since_s
-        self.state_of: array[int] = state.state
         self.submit_s: array[float] = state.submit_s
         self.target = state.target
         self.total_gpus = state.total_gpus
 
     def attained_s(self, row: int) -> float:
         """Seconds for which the job has run so far."""
-        since = self.since_s[row]
-        return self.service_s[row] + (self.now_s - since if since >= 0 else 0.0)
+        return self.state.service(row, self.now_s)
 
     def attained_gpu_s(self, row: int) -> float:
         """Attained service: GPUs times seconds run so far (Tiresias, section 3.2)."""
@@ -97,6 +90,8 @@ class View:
         """A numeric column as a zero-copy, read-only numpy array of shape (rows,)."""
         import numpy as np
 
+        if column == "duration_s" and not self._needs_duration:
+            raise PlanError("the policy reads durations without setting needs_duration = True")
         values: array[Any] = getattr(self.state, column)
         view = np.frombuffer(values, dtype=values.typecode)
         view.flags.writeable = False

@@ -12,8 +12,9 @@ class Gandiva:
 
     At the end of each round the jobs with the least run time per priority come first (ties by
     arrival, then id), each gang whole or not at all. Within a round nobody is preempted: GPUs that
-    become free go to whoever is next. A job that arrives starts level with the least served one,
-    so that it neither waits for a full round of history nor shuts the others out.
+    become free go to whoever is next. A job that arrives, or comes back after its owner suspended
+    it, starts level with the least served one, so that it neither waits for a full round of history
+    nor shuts the others out.
 
     A job's mark is the run time per priority that it is credited with at arrival; the policy's
     mark is the time at which the round began.
@@ -27,13 +28,18 @@ class Gandiva:
 
     def decide(self, view: View) -> Plan:
         """Rotate when the round is over, else fill what is free."""
-        trial = view.trial()
+        trial, total = view.trial(), view.total_gpus
         credit = {row: view.marks[row] for row in view.active if view.marks[row] is not None}
-        served = {row: credit[row] + view.attained_s(row) / view.priority[row] for row in credit}
-        level = min(served.values(), default=0.0)
-        for row in view.active.keys() - credit.keys():
-            served[row] = level
-            trial.mark(row, level - view.attained_s(row) / view.priority[row])
+        returning = {row for row in credit if view.reason[row] == Reason.WAIT_PRIORITY}
+        ran = {row: view.attained_s(row) / view.priority[row] for row in view.active}
+        served = {row: credit[row] + ran[row] for row in credit}
+        level = min(
+            (served[row] for row in credit.keys() - returning if view.num_gpus[row] <= total),
+            default=0.0,
+        )
+        for row in (view.active.keys() - credit.keys()) | returning:
+            served[row] = max(level, served.get(row, level))
+            trial.mark(row, served[row] - ran[row])
         order = sorted(served, key=lambda row: (served[row], row))
 
         round_s = view.policy_mark
@@ -44,11 +50,9 @@ class Gandiva:
         else:
             for row in order:
                 if trial.target(row) is None and not place(trial, row):
-                    never = view.num_gpus[row] > view.total_gpus
+                    never = view.num_gpus[row] > total
                     trial.wait(row, Reason.NEVER_FITS if never else Reason.SLICE_WAITING_TURN)
-        waits = any(
-            trial.target(row) is None and view.num_gpus[row] <= view.total_gpus for row in order
-        )
+        waits = any(trial.target(row) is None and view.num_gpus[row] <= total for row in order)
         return trial.plan(
             wake_at_s=round_s + self.quantum_s if waits else None, policy_mark=round_s
         )

@@ -66,6 +66,7 @@ def create(name: str, given: dict[str, str] | None = None) -> Policy:
             ) from None
     policy = policy_class(name)(**values)
     policy.identity = name + "".join(f" {key}={values[key]}" for key in sorted(values))
+    policy.settings = values
     return policy  # type: ignore[no-any-return]
 
 

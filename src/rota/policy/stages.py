@@ -1,6 +1,6 @@
 """Steps that policies are composed of: choose who runs by count, then place them."""
 
-from collections.abc import Iterable
+from collections.abc import Sequence
 
 from rota.model.reason import Reason
 from rota.model.view import Trial
@@ -9,7 +9,7 @@ from rota.policy.placement.consolidate import consolidate
 
 def run_first_that_fit(
     trial: Trial,
-    order: Iterable[int],
+    order: Sequence[int],
     *,
     preempted: Reason = Reason.PREEMPTED_BY,
     waits: Reason = Reason.WAIT_RESOURCES,
@@ -36,8 +36,18 @@ def run_first_that_fit(
             trial.wait(row, Reason.NEVER_FITS)
         else:
             trial.wait(row, waits)
-    placed = {row for row in starts if not place(trial, row)}
-    return [row for row in runs if row not in placed] if placed else runs
+    # Those that can go on only where they were choose first; what they can't use goes to the next.
+    starts.sort(key=trial.view.must_stay, reverse=True)
+    left_out = {row for row in starts if not place(trial, row)}
+    if not left_out:
+        return runs
+    for row in order:
+        if trial.target(row) is None and num_gpus[row] <= trial.free.count and row not in left_out:
+            if place(trial, row):
+                runs.append(row)
+            else:
+                trial.wait(row, waits)
+    return [row for row in order if row in set(runs) - left_out]
 
 
 def place(trial: Trial, row: int) -> bool:

@@ -10,6 +10,7 @@ from rota.policy.base import Setting, not_negative
 from rota.policy.stages import run_first_that_fit
 
 RAN, PREEMPTED, ENTERED = 0, 1, 2
+ROUNDING_S = 1e-6  # a job that stopped so close to its threshold has reached it
 
 
 class Mark(NamedTuple):
@@ -157,7 +158,7 @@ class Tiresias:
         left_s = self.thresholds[queue] / view.num_gpus[row] + mark.base_s - view.service_s[row]
         if view.since_s[row] >= 0:
             return view.since_s[row] + left_s
-        return view.now_s + left_s if left_s > 0 else float("-inf")
+        return view.now_s + left_s if left_s > ROUNDING_S else float("-inf")
 
     def _promote_at_s(self, view: View, row: int, mark: Mark) -> float:
         ran_s = view.service_s[row] - mark.base_s

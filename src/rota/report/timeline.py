@@ -14,6 +14,7 @@ from rota.model.events import (
     JobSubmitted,
     JobSuspended,
     NodeJoined,
+    NodeLost,
 )
 
 
@@ -49,10 +50,16 @@ class Timeline:
         since: dict[int, float] = {}
         sent_s: dict[int, float] = {}
         holds: dict[int, Allocation] = {}
+        nodes: dict[str, int] = {}  # GPUs by name, in order of their index
         for event in events:
             match event:
                 case NodeJoined():
-                    self.num_gpus += event.num_gpus
+                    nodes[event.name] = event.num_gpus
+                    self.num_gpus = sum(nodes.values())
+                case NodeLost():
+                    index = list(nodes).index(event.name)
+                    for row in [row for row in since if index in holds[row].nodes()]:
+                        self._close(row, since, holds, event.at_s)
                 case JobSubmitted():
                     self.switches[len(self.submit_s)] = Switches([], [])
                     self.submit_s.append(event.spec.submit_s)

@@ -10,6 +10,7 @@ from contextlib import suppress
 from typing import Annotated, Any
 
 from fastapi import APIRouter, FastAPI, Header, Query, Request
+from starlette.concurrency import run_in_threadpool
 from starlette.responses import JSONResponse
 from starlette.websockets import WebSocket, WebSocketDisconnect
 
@@ -137,7 +138,11 @@ def _reading_routes(controller: Any) -> APIRouter:
     ) -> JSONResponse:
         """A piece of one rank's output, from a byte offset or the last lines; see ``_piece``."""
         row = controller.row(job_id)
-        return JSONResponse(_piece(controller, row, rank, attempt, offset, limit, tail))
+        # Reading may take long, and the controller decides on this loop.
+        answer = await run_in_threadpool(
+            _piece, controller, row, rank, attempt, offset, limit, tail
+        )
+        return JSONResponse(answer)
 
     return router
 

@@ -21,6 +21,7 @@ class Link:
         self._path = path
         self._socket: socket.socket | None = None
         self._buffer = bytearray()
+        self._inbox: list[Message] = []
         self._retry_at = 0.0
         self._hello: Message = {}
 
@@ -50,6 +51,7 @@ class Link:
             return False
         self._socket = link
         self._buffer.clear()
+        self._inbox.clear()
         return True
 
     def poll(self) -> list[Message]:
@@ -57,15 +59,17 @@ class Link:
         if self._socket is None:
             self.connect()
             return []
-        return self._receive(socket.MSG_DONTWAIT)
+        self._receive(socket.MSG_DONTWAIT)
+        messages, self._inbox = self._inbox, []
+        return messages
 
-    def wait(self) -> list[Message]:
-        """The next messages; waits for them. Empty if the agent was lost meanwhile."""
-        if self._socket is None:
-            if not self.connect():
-                time.sleep(RECONNECT_EVERY_S / 5)
-            return []
-        return self._receive(0)
+    def wait(self) -> Message | None:
+        """The next message; waits for it. None if there is none yet, or the agent was lost."""
+        if not self._inbox and self._socket is not None:
+            self._receive(0)
+        elif not self._inbox and not self.connect():
+            time.sleep(RECONNECT_EVERY_S / 5)
+        return self._inbox.pop(0) if self._inbox else None
 
     def send(self, message: Message) -> bool:
         """Send a message that must arrive. False if the agent was lost: a hello will follow."""
@@ -79,7 +83,7 @@ class Link:
         return True
 
     def offer(self, message: Message) -> bool:
-        """Send a message that may be left out: never waits. False if it was left out."""
+        """Send a message that may be left out if there is no room. False if it was left out."""
         if self._socket is None:
             return False
         data = encode(message)
@@ -100,23 +104,22 @@ class Link:
         self._drop()
         self._retry_at = float("inf")
 
-    def _receive(self, flags: int) -> list[Message]:
+    def _receive(self, flags: int) -> None:
         assert self._socket is not None
         try:
             data = self._socket.recv(65536, flags)
         except BlockingIOError:
-            return []
+            return
         except OSError:
             data = b""
         if not data:
             self._drop()
-            return []
+            return
         self._buffer += data
         try:
-            return split(self._buffer)
+            self._inbox += split(self._buffer)
         except AgentError:
             self._drop()
-            return []
 
     def _drop(self) -> None:
         if self._socket is not None:

@@ -8,6 +8,7 @@ import time
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
+from rota.errors import InputError
 from rota.live.wire import Message
 from rota.train.link import Link
 
@@ -33,7 +34,7 @@ class Session:
         path = os.environ.get("ROTA_AGENT_SOCKET")
         self._link = Link(path) if path else None
         self._state: DeviceState | None = None
-        self._prepared = False
+        self._prepared = self._counting = False
         self._step = 0
         self._total: int | None = None
         self._samples = 0
@@ -90,6 +91,11 @@ class Session:
         Between one step and the next the process can be suspended: it blocks there until the
         scheduler gives it a device again. A step that is left by ``break`` counts as done.
         """
+        if self._counting:
+            raise InputError(
+                "s.steps() was called a second time; count all steps of all epochs in one loop"
+            )
+        self._counting = True
         self._total = total
         self._boundary = time.monotonic()
         while total is None or self._step < total:
@@ -169,10 +175,12 @@ class Session:
         """
         link.send({"type": "at", "step": self._step})
         while link.connected:
-            for message in link.wait():
-                if message["type"] == "offload":
-                    return True
-                self._obey(message)
+            message = link.wait()
+            if message is None:
+                continue
+            if message["type"] == "offload":
+                return True
+            self._obey(message)
             if self._hold_at is None or self._hold_at > self._step:
                 return False
         self._hold_at = None
@@ -180,9 +188,9 @@ class Session:
 
     def _await_resume(self, link: Link) -> int | None:
         while True:
-            for message in link.wait():
-                if message["type"] == "resume":
-                    return message["device"]
+            message = link.wait()
+            if message is not None and message["type"] == "resume":
+                return message["device"]
 
     # -- reports -------------------------------------------------------------------------------
 

@@ -166,6 +166,9 @@ def run_python(arguments: list[str]) -> None:
     signal.signal(signal.SIGINT, signal.default_int_handler)
     for stream in (sys.stdout, sys.stderr):
         stream.reconfigure(line_buffering=True)  # type: ignore[union-attr]
+    threads = os.environ.get("OMP_NUM_THREADS", "")
+    if "torch" in sys.modules and threads.isdigit() and int(threads) > 0:
+        sys.modules["torch"].set_num_threads(int(threads))
     extra = os.environ.get("PYTHONPATH", "").split(os.pathsep)
     sys.path[:0] = [path for path in extra if path and path not in sys.path]
     if arguments[0] == "-m":

@@ -163,7 +163,15 @@ def test_a_failed_launch_backs_off_and_is_tried_as_another_attempt(tmp_path, mon
             agent.says(type="failed", command_id=launch["command_id"], error="no zygote")
             other = await agent.hears("launch")
             assert other["job_id"] == "2", "others go on meanwhile"
-            agent.says(type="ended", job_id="2", attempt=1, at_s=0, exit_code=0, message="")
+            agent.says(
+                type="ended",
+                job_id="2",
+                attempt=1,
+                at_s=0,
+                exit_code=0,
+                message="",
+                stop_asked=False,
+            )
             again = await agent.hears("launch")
             assert (again["job_id"], again["attempt"]) == ("1", 2)
             agent.says(**done(again))
@@ -189,7 +197,7 @@ def test_what_is_out_of_date_is_passed_over(tmp_path):
             old = {"job_id": "1", "attempt": 7}
             agent.says(type="progress", progress={"at_s": 0.0}, **old)
             agent.says(type="registered", suspension="boundary", movable=True, **old)
-            agent.says(type="ended", at_s=0, exit_code=1, message="", **old)
+            agent.says(type="ended", at_s=0, exit_code=1, message="", stop_asked=False, **old)
             assert (await agent.hears("forget"))["attempt"] == 7
             agent.says(type="progress", progress={"at_s": 0.0}, job_id="77", attempt=1)
             await agent.quiet()
@@ -262,7 +270,15 @@ def test_jobs_of_a_cluster_that_is_shut_down_start_anew_with_the_next_controller
             agent.says(**done(await agent.hears("launch")))
             await until_state(controller, row, JobState.RUNNING)
             controller.end_jobs()
-            agent.says(type="ended", job_id="1", attempt=1, at_s=0, exit_code=-15, message="")
+            agent.says(
+                type="ended",
+                job_id="1",
+                attempt=1,
+                at_s=0,
+                exit_code=-15,
+                message="",
+                stop_asked=True,
+            )
             await agent.hears("forget")
             await agent.leave()
         async with controlled(tmp_path) as controller:

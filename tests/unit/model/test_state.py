@@ -25,6 +25,7 @@ from rota.model.events import (
     WorkerReported,
 )
 from rota.model.job import JobState
+from rota.model.plan import diff
 from rota.model.reason import Reason
 from rota.testing.builders import job
 from rota.testing.driven import DrivenCluster, cluster_with_a_job_that_is
@@ -338,8 +339,9 @@ def test_a_resumption_elsewhere_is_a_migration():
     cluster = cluster_with_a_job_that_is(JobState.MIGRATING)
     command = cluster.state.outstanding[0]
     assert isinstance(command, Migrate)
-    assert cluster.state.migrations[0] == 1
+    assert cluster.state.migrations[0] == 0
     cluster.confirm(command)
+    assert cluster.state.migrations[0] == 1
     assert cluster.state.held[0].nodes() == (1,)
 
 
@@ -419,3 +421,20 @@ def test_validate_finds_what_is_wrong(breach, says):
     breach(cluster.state)
     with pytest.raises(PlanError, match=says):
         cluster.state.validate()
+
+
+def test_a_stop_overtakes_a_suspension_that_is_on_its_way():
+    cluster = cluster_with_a_job_that_is(JobState.SUSPENDING)
+    cluster.happens(StopRequested, 0)
+    (command,) = diff(cluster.state)
+    assert isinstance(command, Stop)
+
+
+def test_a_suspension_that_failed_is_not_sent_again_before_its_time():
+    cluster = cluster_with_a_job_that_is(JobState.SUSPENDING)
+    failed = cluster.state.outstanding[0]
+    cluster.happens(CommandFailed, 0, failed.command_id, "disk full", 100.0)
+    assert diff(cluster.state) == []
+    cluster.happens(RetryDue, 0)
+    (command,) = diff(cluster.state)
+    assert isinstance(command, Suspend)

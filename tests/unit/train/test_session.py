@@ -6,6 +6,7 @@ import threading
 
 import pytest
 
+from rota.errors import InputError
 from rota.live.wire import encode, split
 from rota.train import link as link_module
 from rota.train.link import Link
@@ -191,9 +192,9 @@ def test_a_link_gives_messages_whole_and_comes_back_after_a_loss(agent):
     agent.connection.sendall(line[:5])
     assert link.poll() == []
     agent.connection.sendall(line[5:] + line)
-    assert link.wait() == [{"type": "pause", "gang": False}] * 2
+    assert [link.wait(), link.wait()] == [{"type": "pause", "gang": False}] * 2
     agent.dies()
-    assert link.wait() == []
+    assert link.wait() is None
     assert not link.connected
     assert not link.send({"type": "at", "step": 1})
     assert not link.offer({"type": "report"})
@@ -217,3 +218,10 @@ def test_a_link_never_waits_for_an_agent_that_does_not_listen(agent):
     for _ in range(sum(offered)):
         assert agent.hears("report") == report
     link.close()
+
+
+def test_counting_steps_twice_is_refused_with_what_to_do():
+    with Session() as s:
+        list(s.steps(2))
+        with pytest.raises(InputError, match="in one loop"):
+            list(s.steps(2))

@@ -87,10 +87,15 @@ class Agent:
 
     def _adopt_all(self) -> None:
         for file in sorted(self.folder.node(self.node).glob("jobs/*/*/attempt.json")):
-            record = json.loads(file.read_text())
-            attempt = Attempt(record, file.parent, self._notify)
+            try:
+                attempt = Attempt(json.loads(file.read_text()), file.parent, self._notify)
+                attempt.adopt()
+            except (OSError, ValueError, KeyError, TypeError):
+                # Damaged, by a full disk perhaps: the controller will hear that it is lost.
+                log.exception("%s can't be read and is put aside", file)
+                file.rename(file.with_name("damaged.json"))
+                continue
             self.attempts[attempt.job_id, attempt.number] = attempt
-            attempt.adopt()
             log.info("adopted job %s.%s: %s", attempt.job_id, attempt.number, attempt.state)
 
     async def _wait_for_hellos(self) -> None:
@@ -135,7 +140,13 @@ class Agent:
                     proxy=None,
                 ) as connection:
                     await self._converse(connection)
-            except (OSError, ValueError, KeyError, websockets.WebSocketException) as error:
+            except (
+                OSError,
+                ValueError,
+                KeyError,
+                AgentError,
+                websockets.WebSocketException,
+            ) as error:
                 log.debug("no controller: %r", error)
             self._controller = None
             if self._should_give_up():
@@ -155,6 +166,7 @@ class Agent:
     async def _converse(self, connection: ClientConnection) -> None:
         while not self._outbox.empty():
             self._outbox.get_nowait()  # the hello says it all
+        self._controller = connection  # what happens from now on follows the hello
         hello = {
             "type": "hello",
             "node": self.node,
@@ -163,7 +175,6 @@ class Agent:
             "attempts": [attempt.observed() for attempt in self.attempts.values()],
         }
         await connection.send(json.dumps(hello))
-        self._controller = connection
         sender = asyncio.create_task(self._send_outbox(connection))
         try:
             async for frame in connection:
@@ -228,8 +239,8 @@ class Agent:
                 attempt.resume(command_id, gpus, self.devices.cores_of(gpus))
             elif message["kind"] == "stop":
                 attempt.stop()
-        except (AgentError, OSError) as error:
-            log.warning("command %s failed: %s", command_id, error)
+        except Exception as error:  # whatever it is, the controller must hear of it
+            log.warning("command %s failed", command_id, exc_info=error)
             self._notify({"type": "failed", "command_id": command_id, "error": str(error)})
 
     async def _launch(self, message: Message) -> None:
@@ -252,13 +263,13 @@ class Agent:
         attempt = Attempt(self._record(message), folder, self._notify)
         attempt.save()
         self.attempts[job_id, number] = attempt
-        requests = rank_requests(attempt.record, folder, self.devices, str(self._socket_path))
         try:
+            requests = rank_requests(attempt.record, folder, self.devices, str(self._socket_path))
             await attempt.launch(self._zygote.fork, requests)
-        except AgentError as error:
-            failed.write_text(str(error))
+        except (AgentError, OSError, ValueError) as error:
             del self.attempts[job_id, number]
             (folder / "attempt.json").unlink()
+            failed.write_text(str(error))
             raise
         attempt.record["launched_s"] = time.time()
         attempt.save()

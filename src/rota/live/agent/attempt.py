@@ -140,8 +140,10 @@ class Attempt:
         exits = [rank.exit for rank in self.ranks if rank.exit is not None]
         first = min((e for e in exits if e["code"] != 0), key=lambda e: e["at_s"], default=exits[0])
         code = first["code"]
-        message = "" if code >= 0 else f"killed by {signal.Signals(-code).name}"
-        self._end("ended", at_s=max(e["at_s"] for e in exits), exit_code=code, message=message)
+        message = "" if code >= 0 else f"killed by {signal_name(-code)}"
+        at_s = max(e["at_s"] for e in exits)
+        asked = self._stop_asked
+        self._end("ended", at_s=at_s, exit_code=code, message=message, stop_asked=asked)
 
     def _end(self, kind: str, **fields: Any) -> None:
         self.state = kind
@@ -197,6 +199,8 @@ class Attempt:
             self._after(max(BOUNDARY_TIMEOUT_S, steps_s), self._freeze)
             if gang:
                 self._after(COUPLED_STEP_S, self._advance_holders)
+        else:
+            raise AgentError(f"job {self.job_id} is {self.state}, and can't be suspended now")
 
     def _freeze(self) -> None:
         """Stop the processes where they are."""
@@ -206,7 +210,7 @@ class Attempt:
         for rank in self.ranks:
             rank.send({"type": "resume", "device": None})  # no longer asked to stop by itself
             rank.signal(signal.SIGSTOP)
-        self._suspended(stopped_s)
+        self._suspended(stopped_s, frozen=True)
 
     def _check_held(self) -> None:
         """Bring all ranks that still run to one boundary; then let them suspend."""
@@ -235,11 +239,15 @@ class Attempt:
                 rank.held_at = None
         self._after(COUPLED_STEP_S, self._advance_holders)
 
-    def _suspended(self, stopped_s: float) -> None:
+    def _suspended(self, stopped_s: float, *, frozen: bool = False) -> None:
         self._cancel_timers()
-        self.record["suspended_s"] = stopped_s
-        self.save(durable=False)  # what a power cut takes with it needs no adoption
         self.state = "suspended"
+        self.record["suspended_s"] = stopped_s
+        stays = frozen and self.record["visible"] is not None  # device memory can't follow it
+        if stays != self.record.get("stays", False):
+            self.record["stays"] = stays
+            self._notify(self.registration())
+        self.save(durable=False)  # what a power cut takes with it needs no adoption
         self._done(stopped_s=stopped_s)
 
     def resume(self, command_id: int, gpus: list[int], cores: list[int]) -> None:
@@ -312,7 +320,7 @@ class Attempt:
             "job_id": self.job_id,
             "attempt": self.number,
             "suspension": self.record["suspension"],
-            "movable": self.record["movable"],
+            "movable": self.record["movable"] and not self.record.get("stays", False),
         }
 
     def left(self, index: int, writer: asyncio.StreamWriter) -> None:
@@ -363,12 +371,8 @@ class Attempt:
             "attempt": self.number,
             "state": self.state,
             "suspension": self.record["suspension"],
-            "movable": self.record["movable"],
+            "movable": self.record["movable"] and not self.record.get("stays", False),
         }
-
-    def processes(self) -> list[int]:
-        """Every process of the attempt."""
-        return [pid for rank in self.ranks for pid in rank.processes()]
 
     def _after(self, seconds: float, call: Callable[[], None]) -> None:
         self._timers.append(asyncio.get_running_loop().call_later(seconds, call))
@@ -377,3 +381,11 @@ class Attempt:
         for timer in self._timers:
             timer.cancel()
         self._timers.clear()
+
+
+def signal_name(number: int) -> str:
+    """What a signal is called; real-time signals have numbers only."""
+    try:
+        return signal.Signals(number).name
+    except ValueError:
+        return f"signal {number}"

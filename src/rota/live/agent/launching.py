@@ -10,6 +10,7 @@ from typing import Any
 
 from rota.live.agent.devices import Devices
 
+READ_AT_START = ("PYTHON", "LD_", "MALLOC_", "MKL_", "KMP_", "TORCH_")  # by a fresh interpreter
 SHELL_SYNTAX = set("|&;<>()$`\\*?[]~!{}#\n")
 
 
@@ -131,7 +132,7 @@ def own_python(run: str, environment: dict[str, str], workdir: str) -> list[str]
     if not os.path.samefile(found, sys.executable):
         return None
     harmless = {"PYTHONPATH", "PYTHONUNBUFFERED"}
-    settings = {key for key in environment if key.startswith("PYTHON")} - harmless
+    settings = {key for key in environment if key.startswith(READ_AT_START)} - harmless
     if any(environment[key] != os.environ.get(key) for key in settings):
         return None
     if words[1] == "-m":

@@ -9,6 +9,7 @@ import sys
 from rota.folder import Folder, hold_lock
 
 WATCH_EVERY_S = 0.5
+END_TIMEOUT_S = 60.0  # for all jobs to be asked, killed, and gone
 RESTART_PAUSE_S = 0.2  # so that an agent that can't start does not take a core
 
 log = logging.getLogger("rota.provider")
@@ -40,8 +41,14 @@ class LocalProvider:
         if self._process is not None:
             if not started:
                 self._process.kill()
-            await self._process.wait()
-        while started and self._is_alive():
+            try:
+                await asyncio.wait_for(self._process.wait(), END_TIMEOUT_S)
+            except TimeoutError:  # a process that even SIGKILL does not end, for example
+                log.error("the agent did not end in %s s and is killed", END_TIMEOUT_S)
+                self._process.kill()
+            return
+        deadline = asyncio.get_running_loop().time() + END_TIMEOUT_S
+        while started and self._is_alive() and asyncio.get_running_loop().time() < deadline:
             await asyncio.sleep(0.02)
 
     async def _watch(self) -> None:
