@@ -79,3 +79,11 @@ def hold_lock(path: Path) -> IO[str] | None:
         file.close()
         return None
     return file
+
+
+def is_locked(path: Path) -> bool:
+    """Whether another process holds the lock of an existing file."""
+    lock = hold_lock(path)
+    if lock is not None:
+        lock.close()
+    return lock is None

@@ -32,6 +32,7 @@ def _zombie(pid):
         ("python crash.py", 1, "", "RuntimeError: on purpose"),
         ("python exit.py", 7, "", ""),
         ("python segfault.py", -11, "killed by SIGSEGV", ""),
+        ("kill -40 $$", -40, "killed by signal 40", ""),
     ],
 )
 def test_a_command_that_fails_is_failed_with_its_code(

@@ -152,7 +152,7 @@ def test_a_kill_while_a_job_is_being_launched_starts_it_once(cluster, victim):
 
 def test_an_agent_that_dies_while_it_pauses_a_gang_leaves_a_gang_that_goes_on(cluster):
     """Rank 0 is in a long step: rank 1 holds already when the agent dies."""
-    job = cluster.train("gang", "--steps", 60, "--gate", 20, gpus=2)
+    job = cluster.train("gang", "--steps", 1000, "--gate", 20, gpus=2)
     cluster.until_at("gang", 20)
     cluster.client.suspend(job)
     cluster.until_state(job, "SUSPENDING")

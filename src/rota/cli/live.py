@@ -90,8 +90,9 @@ def run(
 ) -> int:
     """Submit a command as a job that runs in this folder: rota run --gpus 2 -- python train.py
 
-    Each word reaches the command as it is given here. Prints the job's id on stdout, and what is
-    going to happen on stderr.
+    Each word reaches the command as it is given here. If a virtual environment is active (venv or
+    conda), the job runs in it; of other variables it gets those of `rota up` and of --env. Prints
+    the job's id on stdout, and what is going to happen on stderr.
     """
     fields = {
         # One argument is a shell line, as with ssh; several are a command and its arguments.
@@ -100,11 +101,18 @@ def run(
         "priority": priority,
         "processes": processes,
         "time_limit": time_limit,
-        "env": dict(_variable(text) for text in env),
+        "env": own_environment() | dict(_variable(text) for text in env),
         "resources": {"gpus": gpus},
     }
     request = parse_job(fields, workdir=os.getcwd())
     return _hand_in(request, wait, follow, dry_run, as_json)
+
+
+def own_environment() -> dict[str, str]:
+    """The variables by which a virtual environment that is active here is active in the job too."""
+    names = ("VIRTUAL_ENV", "CONDA_PREFIX")
+    active = {name: os.environ[name] for name in names if os.environ.get(name)}
+    return active | {"PATH": os.environ.get("PATH", os.defpath)} if active else {}
 
 
 @click.command()

@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING
 
 import click
 
-from rota.errors import PolicySettingError
-from rota.folder import Folder
+from rota.errors import PolicySettingError, UnreachableError
+from rota.folder import Folder, is_locked
 
 if TYPE_CHECKING:
     from rota.live.controller import Controller
@@ -20,7 +20,14 @@ if TYPE_CHECKING:
     metavar="N",
     help="Offer so many GPUs, or device slots where there is no GPU; all of them by default.",
 )
-@click.option("--policy", "policy_name", metavar="NAME", help="The scheduling policy.")
+@click.option(
+    "--policy",
+    "policy_name",
+    metavar="NAME",
+    default="gandiva",
+    show_default=True,
+    help="The scheduling policy.",
+)
 @click.option(
     "--set",
     "settings",
@@ -43,7 +50,7 @@ if TYPE_CHECKING:
 )
 def up(
     gpus: int | None,
-    policy_name: str | None,
+    policy_name: str,
     settings: tuple[str, ...],
     port: int,
     home: str | None,
@@ -57,7 +64,7 @@ def up(
     from rota.policy.registry import create
     from rota.server.up import run_cluster
 
-    folder, policy_name = Folder(home), policy_name or "gandiva"
+    folder = Folder(home)
     policy = create(policy_name, parse_settings(settings))
     controller = run_cluster(
         folder,
@@ -72,8 +79,8 @@ def up(
         return 1
     if controller.living() and not controller.ends_jobs:
         click.echo(
-            f"{controller.living()} jobs have processes and go on; "
-            "`rota up` takes them over, and `rota down` after it ends them",
+            f"jobs that go on running: {controller.living()}; `rota up` takes them over, "
+            "and `rota down` after that ends them",
             err=True,
         )
     return 0
@@ -99,8 +106,20 @@ def down(home: str | None) -> None:
     """
     from rota.client.client import Client
 
-    with Client(folder=home) as client:
-        client.shut_down()
+    folder = Folder(home)
+    try:
+        with Client(folder=folder) as client:
+            client.shut_down()
+    except UnreachableError:
+        if any(is_locked(path) for path in folder.path.glob("nodes/*/agent.lock")):
+            raise UnreachableError(
+                f"no controller runs on {folder.path}, but an agent and its jobs do; "
+                "`rota up` takes them over, and `rota down` then ends them"
+            ) from None
+        raise
+    click.echo(
+        "the cluster has ended; unfinished jobs start anew with the next `rota up`", err=True
+    )
 
 
 def parse_settings(pairs: tuple[str, ...]) -> dict[str, str]:

@@ -44,10 +44,10 @@ class Screen:
         self._looks += 1
 
     def _table(self, jobs: list[dict[str, Any]]) -> Group:
-        table = Table(box=None, padding=(0, 2), header_style="dim")
+        table = Table(box=None, padding=(0, 1), header_style="dim")
         for column in ("JOB", "STATE", "SLOT", "STEP", "LOSS", "METRIC", "TARGET"):
             table.add_column(column, justify="left" if column in ("JOB", "STATE") else "right")
-        table.add_column("DEVICE TIME")
+        table.add_column("DEVICE TIME", no_wrap=True)
         most_s = max((job["run_s"] for job in jobs), default=0.0) or 1.0
         targets = {training.name: training for training in TRAININGS}
         for job in jobs:
@@ -62,7 +62,8 @@ class Screen:
                 _number(progress.get("loss")),
                 _number(metric),
                 f"{'≥' if training.higher_is_better else '≤'} {training.target:g}",
-                Text("█" * round(20 * job["run_s"] / most_s), "cyan") + f" {job['run_s']:.1f} s",
+                Text(f"{job['run_s']:5.1f} s ")
+                + Text("█" * round(9 * job["run_s"] / most_s), "cyan"),
             )
         title = Text(f"{self._policy}: {len(jobs)} jobs on {self._slots} slots", "bold")
         return Group(title, table)

@@ -65,14 +65,18 @@ class Record:
         return sum(self.state.has_processes(row) for row in range(len(self.state.spec)))
 
     def row(self, job_id: str) -> int:
-        """The row of a job by id, by ``@last``, or by a name that only one job has."""
+        """The row of a job by id, by ``@last``, or by a name.
+
+        Of the jobs with a name it is the only one, or the only one that has not ended.
+        """
         if job_id == "@last" and self.state.spec:
             return len(self.state.spec) - 1
         if job_id in self._rows:
             return self._rows[job_id]
         named = [row for row, spec in enumerate(self.state.spec) if spec.name == job_id]
-        if len(named) == 1:
-            return named[0]
+        active = [row for row in named if self.state.finish_s[row] < 0]
+        if len(named) == 1 or len(active) == 1:
+            return (active or named)[0]
         if named:
             ids = ", ".join(self.state.spec[row].job_id for row in named[-5:])
             raise NotFoundError(f"{len(named)} jobs are named {job_id!r}; use an id: {ids}")

@@ -6,7 +6,7 @@ import os
 import socket
 import sys
 
-from rota.folder import Folder, hold_lock
+from rota.folder import Folder, is_locked
 
 WATCH_EVERY_S = 0.5
 END_TIMEOUT_S = 60.0  # for all jobs to be asked, killed, and gone
@@ -67,11 +67,7 @@ class LocalProvider:
         path = self._folder.node(self.node) / "agent.lock"
         if not path.exists():
             return False
-        lock = hold_lock(path)
-        if lock is None:
-            return True
-        lock.close()
-        return False
+        return is_locked(path)
 
     async def _spawn(self) -> None:
         folder = self._folder.node(self.node)
