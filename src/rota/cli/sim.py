@@ -207,8 +207,14 @@ def require_writable(path: Path) -> None:
     folder = path.parent
     if not folder.is_dir():
         raise InputError(f"--per-job {path}: there is no folder {folder}; make it first")
+    try:
+        special = path.exists() and not path.is_file()
+    except OSError as error:
+        raise InputError(f"--per-job {path}: {error.strerror}") from None
     if path.is_dir():
         raise InputError(f"--per-job {path}: it is a folder; name a file")
+    if special or path.is_symlink():
+        raise InputError(f"--per-job {path}: it is no plain file, and would be replaced; name one")
     if not os.access(folder, os.W_OK):
         raise InputError(f"--per-job {path}: the folder {folder} can't be written to")
 

@@ -7,6 +7,7 @@ from typing import Any
 from rota.errors import NotFoundError
 from rota.folder import Folder
 from rota.live.clock import Clock
+from rota.live.recovery import NEVER_STARTED
 from rota.live.wire import Message
 from rota.model.events import AttemptLost, DecisionTaken, Event, JobSubmitted, SuspendRequested
 from rota.model.reason import Reason
@@ -14,6 +15,7 @@ from rota.model.state import ClusterState
 from rota.store.events import EventStore
 
 SHUT_DOWN = "the cluster was shut down"
+UNCOUNTED = (SHUT_DOWN, NEVER_STARTED)  # losses that say nothing about the job
 
 
 class Record:
@@ -51,7 +53,7 @@ class Record:
             for row, allocation in event.allocations.items():
                 if allocation is not None and row not in event.reasons:
                     self._history.setdefault(row, []).append((event.at_s, Reason.NONE))
-        elif isinstance(event, AttemptLost) and event.error != SHUT_DOWN:
+        elif isinstance(event, AttemptLost) and event.error not in UNCOUNTED:
             self._losses[event.row] = self._losses.get(event.row, 0) + 1
         elif isinstance(event, SuspendRequested):
             self._history.setdefault(event.row, []).append((event.at_s, Reason.HELD_BY_USER))

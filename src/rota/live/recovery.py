@@ -8,6 +8,7 @@ from rota.model.job import JobState, Suspension
 from rota.model.state import ClusterState
 
 MAX_LOST_ATTEMPTS = 3
+NEVER_STARTED = "it never started"
 
 
 class Findings(NamedTuple):
@@ -61,6 +62,8 @@ def ended(
 ) -> Event:
     """The event for an attempt that an agent reports as ended or lost."""
     if message["type"] == "lost":
+        if not message["started"]:  # that took nothing from the job, and does not count
+            return AttemptLost(now_s, row, state.attempt[row], NEVER_STARTED)
         return lost(state, row, now_s, message["error"], losses)
     code: int = message["exit_code"]
     outcome = state.stop_outcome.get(row)

@@ -19,7 +19,7 @@ socket; between the controller and an agent they are text frames of a WebSocket.
 | | registered | job_id, attempt, suspension, movable |
 | | progress | job_id, attempt, progress |
 | | ended | job_id, attempt, at_s, exit_code, message, stop_asked |
-| | lost | job_id, attempt, error |
+| | lost | job_id, attempt, error, started |
 | controller, agent | welcome | epoch |
 | | command | kind, command_id, epoch, job_id, attempt; gpus; for a launch program, name, at_s |
 | | kill | job_id, attempt: no job should have it |
@@ -35,6 +35,7 @@ from rota.errors import AgentError
 Message = dict[str, Any]
 
 MAX_LINE_BYTES = 1 << 20
+MAX_METRICS, MAX_NAME, MAX_NUMBER = 1000, 200, 1e300
 
 
 def encode(message: Message) -> bytes:
@@ -46,7 +47,7 @@ def decode(line: bytes | str) -> Message:
     """One line or frame as a message. Raises AgentError."""
     try:
         message = json.loads(line)
-    except ValueError:
+    except (ValueError, RecursionError):
         raise AgentError(f"not a message: {line[:80]!r}") from None
     if not isinstance(message, dict) or not isinstance(message.get("type"), str):
         raise AgentError(f"a message without a type: {line[:80]!r}")
@@ -63,3 +64,33 @@ def split(buffer: bytearray) -> list[Message]:
     lines = bytes(buffer[:end]).split(b"\n")
     del buffer[: end + 1]
     return [decode(line) for line in lines]
+
+
+def is_progress(message: Message) -> bool:
+    """Whether a report is well-formed: finite numbers, and a flat mapping of names to numbers."""
+    whole = all(
+        message.get(key) is None or _is_number(message[key], int)
+        for key in ("step", "total", "samples")
+    )
+    numbers = all(
+        message.get(key) is None or _is_number(message[key], int | float)
+        for key in ("loss", "step_time_s", "first_100_s")
+    )
+    metrics = message.get("metrics")
+    return (
+        whole
+        and numbers
+        and message.get("step") is not None
+        and _is_number(message.get("at_s"), int | float)
+        and isinstance(metrics, dict)
+        and len(metrics) <= MAX_METRICS
+        and all(
+            len(name) <= MAX_NAME and name.isprintable() and (value is None or _is_number(value))
+            for name, value in metrics.items()
+        )
+    )
+
+
+def _is_number(value: Any, kind: Any = int | float) -> bool:
+    """A number that fits a float exactly or closely; surrogates and giants have no place here."""
+    return isinstance(value, kind) and not isinstance(value, bool) and abs(value) < MAX_NUMBER

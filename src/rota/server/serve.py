@@ -54,6 +54,7 @@ async def serve(
         url = _url(sock)
         app = create_app(controller, folder)
         server = _Server(_config(app), controller, folder, url, on_listen)
+        watch = asyncio.create_task(server.end_with(controller))
         try:
             await controller.start()
             await server.serve(sockets=[sock])
@@ -61,6 +62,7 @@ async def serve(
             await server.shutdown([sock])
             raise
         finally:
+            watch.cancel()
             server.withdraw()
             await server.stop_controller()
 
@@ -100,6 +102,11 @@ class _Server(uvicorn.Server):
             listener.close()
         await self.stop_controller()
         await super().shutdown(sockets)
+
+    async def end_with(self, controller: Any) -> None:
+        """Serve no longer once the controller can't go on."""
+        await controller.stopped.wait()
+        self.should_exit = True
 
     async def stop_controller(self) -> None:
         """Stop it, once."""

@@ -40,6 +40,7 @@ class StandInController:
 
     def __init__(self, folder: Folder, num_gpus: int = 2, policy: str = "fifo") -> None:
         self.state = ClusterState()
+        self.stopped = asyncio.Event()
         self.state.epoch = 1
         self.policy_name = policy
         self.policy_settings: dict[str, Any] = {}

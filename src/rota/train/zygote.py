@@ -96,7 +96,7 @@ def watch(worker: int, report: Path) -> NoReturn:
     """Wait for the worker, kill what it left behind, write down how it ended, and exit."""
     _, status = os.waitpid(worker, 0)
     ended = {"code": os.waitstatus_to_exitcode(status), "at_s": time.time()}
-    with contextlib.suppress(ProcessLookupError):
+    with contextlib.suppress(ProcessLookupError, PermissionError):
         os.killpg(worker, signal.SIGKILL)
     while True:  # orphans of the worker were handed to this process, whatever group they are in
         tasks = Path(f"/proc/self/task/{os.getpid()}/children").read_text().split()
@@ -106,7 +106,12 @@ def watch(worker: int, report: Path) -> NoReturn:
             os.waitpid(-1, 0)
         except ChildProcessError:
             break
-    write_json(report, ended)
+    while report.parent.exists():
+        try:
+            write_json(report, ended)
+            break
+        except OSError:  # a full disk: the job must not run again because of that
+            time.sleep(1)
     os._exit(0)
 
 

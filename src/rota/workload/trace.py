@@ -19,6 +19,7 @@ COLUMNS = {
 }
 REQUIRED = ("job_id", "submit_s", "duration_s", "num_gpus")
 MAX_GPUS = 1_000_000
+MAX_ID = 200
 
 
 class Trace:
@@ -54,8 +55,8 @@ class RowChecker:
 
         Raises TraceError.
         """
-        if not job_id:
-            self.fail(line, "job_id", job_id, "give every job an id")
+        if not 0 < len(job_id) <= MAX_ID:
+            self.fail(line, "job_id", job_id, f"give every job an id of 1 to {MAX_ID} characters")
         first = self._seen.setdefault(job_id, line)
         if first != line:
             self.fail(line, "job_id", job_id, f"line {first} has the same id; ids must be unique")

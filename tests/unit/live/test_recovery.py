@@ -8,7 +8,7 @@ from rota.testing.driven import cluster_with_a_job_that_is
 ALIVE = {"type": "alive", "state": "running", "suspension": "boundary", "movable": True}
 DONE = {"type": "ended", "at_s": 11.0, "exit_code": 0, "message": ""}
 FAILED = DONE | {"exit_code": 3}
-LOST = {"type": "lost", "error": "gone"}
+LOST = {"type": "lost", "error": "gone", "started": True}
 S = JobState
 
 

@@ -90,7 +90,7 @@ class Agent:
             try:
                 attempt = Attempt(json.loads(file.read_text()), file.parent, self._notify)
                 attempt.adopt()
-            except (OSError, ValueError, KeyError, TypeError):
+            except (OSError, ValueError, KeyError, TypeError, RecursionError):
                 # Damaged, by a full disk perhaps: the controller will hear that it is lost.
                 log.exception("%s can't be read and is put aside", file)
                 file.rename(file.with_name("damaged.json"))
@@ -229,7 +229,8 @@ class Agent:
             attempt = self.attempts.get((message["job_id"], message["attempt"]))
             if attempt is None:
                 key = {"job_id": message["job_id"], "attempt": message["attempt"]}
-                self._notify({"type": "lost", **key, "error": "the node has no trace of it"})
+                error = "the node has no trace of it"
+                self._notify({"type": "lost", **key, "error": error, "started": True})
             elif attempt.ended is not None:
                 self._notify(attempt.ended)
             elif message["kind"] == "suspend":

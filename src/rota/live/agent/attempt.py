@@ -5,6 +5,7 @@ anything is started), ``rankN.pid`` and ``rankN.exit`` (written by the shim of e
 """
 
 import asyncio
+import contextlib
 import json
 import os
 import signal
@@ -17,7 +18,7 @@ from rota.errors import AgentError
 from rota.live.agent.launching import checkpoints
 from rota.live.agent.processes import bind, kill_remains
 from rota.live.agent.rank import Rank
-from rota.live.wire import Message
+from rota.live.wire import Message, is_progress
 
 GRACE_S = 5.0  # from SIGTERM to SIGKILL
 BOUNDARY_TIMEOUT_S = 10.0  # a job that reaches no boundary for so long, or for so many of
@@ -135,7 +136,9 @@ class Attempt:
             if self._kill_remains():  # killed is not yet gone: look until none is there
                 self._after(LOOK_AGAIN_S, self._check_end)
                 return
-            self._end("lost", error="its processes vanished without a word (shim killed, reboot)")
+            started = any(rank.shim for rank in self.ranks)
+            error = "its processes vanished without a word (shim killed, reboot)"
+            self._end("lost", error=error if started else "it never started", started=started)
             return
         exits = [rank.exit for rank in self.ranks if rank.exit is not None]
         first = min((e for e in exits if e["code"] != 0), key=lambda e: e["at_s"], default=exits[0])
@@ -355,8 +358,10 @@ class Attempt:
             self._check_resumed()
 
     def _note_progress(self, message: Message) -> None:
+        if not is_progress(message):
+            return  # a program may say what it likes; nobody else has to read it
         self.progress = {key: value for key, value in message.items() if key != "type"}
-        with open(self._metrics, "a") as file:
+        with contextlib.suppress(OSError), open(self._metrics, "a") as file:
             file.write(json.dumps(self.progress) + "\n")
 
     # -- shared --------------------------------------------------------------------------------

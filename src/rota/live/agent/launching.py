@@ -4,12 +4,14 @@ import os
 import shlex
 import shutil
 import socket
+import stat
 import sys
 from pathlib import Path
 from typing import Any
 
 from rota.live.agent.devices import Devices
 
+MAX_SCRIPT_BYTES = 1 << 20
 READ_AT_START = ("PYTHON", "LD_", "MALLOC_", "MKL_", "KMP_", "TORCH_")  # by a fresh interpreter
 SHELL_SYNTAX = set("|&;<>()$`\\*?[]~!{}#\n")
 
@@ -100,12 +102,21 @@ def uses_library(program: dict[str, Any]) -> bool:
     """Whether the job's script imports ``rota.train``, judged by its text."""
     for word in program["run"].split():
         if word.endswith(".py"):
-            try:
-                text = Path(program["workdir"], word).read_text(errors="replace")
-            except OSError:
-                return False
+            text = _text(Path(program["workdir"], word))
             return "rota.train" in text or "from rota import train" in text
     return False
+
+
+def _text(script: Path) -> str:
+    """The beginning of a script; nothing of what is no plain file, and might never end."""
+    try:
+        descriptor = os.open(script, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+        with open(descriptor, "rb") as file:
+            if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+                return ""
+            return file.read(MAX_SCRIPT_BYTES).decode(errors="replace")
+    except (OSError, ValueError):
+        return ""
 
 
 def own_python(run: str, environment: dict[str, str], workdir: str) -> list[str] | None:

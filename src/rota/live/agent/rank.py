@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from rota.errors import AgentError
-from rota.live.agent.processes import descendants, signal_below, started_at
+from rota.live.agent.processes import signal_below, started_at
 from rota.live.wire import Message, encode
 
 
@@ -44,10 +44,9 @@ class Rank:
         """Send a signal to the worker and to everything that came of it."""
         if self.alive:
             signal_below(self.shim, number)
-
-    def processes(self) -> list[int]:
-        """The worker and everything that came of it."""
-        return descendants(self.shim)[1:] if self.alive else []
+            if number != signal.SIGSTOP:  # should the job have stopped its own shim
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(self.shim, signal.SIGCONT)
 
     async def start(self, fork: Callable[[dict[str, Any]], Any], request: Any) -> None:
         """Have the rank forked; returns when its worker is known. Raises AgentError."""
