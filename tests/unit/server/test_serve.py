@@ -100,3 +100,10 @@ def test_a_signal_ends_it_in_good_order(folder, number):
             process.kill()
     assert (process.returncode, out.strip()) == (0, "start stop")
     assert not folder.server.exists()
+
+
+def test_it_ends_when_the_controller_can_not_go_on(folder):
+    controller = StandInController(folder)
+    run(controller, folder, on_listen=lambda url: controller.stopped.set())
+    assert controller.life == ["start", "stop"]
+    assert not folder.server.exists()
