@@ -7,34 +7,75 @@ from rota.model.allocation import Allocation
 
 
 class Node(NamedTuple):
-    """A machine with GPUs, or with device slots that stand for them."""
+    """A machine with GPUs, or with device slots that stand for them.
+
+    GPUs of one ``island`` (so many neighbouring indices; 0: all of the node) are joined by the
+    fastest links. An empty ``gpu_type`` or ``rack`` is one that nobody named.
+    """
 
     name: str
     num_gpus: int
     kind: str = "gpu"  # "gpu": simulated; "cuda": real ones; "cpu": one slot per core
     alive: bool = True
+    gpu_type: str = ""
+    rack: str = ""
+    island: int = 0
 
 
 def parse_cluster(text: str) -> list[Node]:
-    """The nodes that ``text`` describes: ``15x4`` is 15 nodes of 4 GPUs, ``2x4,1x8`` adds up.
+    """The nodes that ``text`` describes.
 
-    Raises ClusterSpecError.
+    ``15x4`` is 15 nodes of 4 GPUs; ``16x4:t4,4x8:a100`` adds two kinds up and names their GPU
+    types; ``:rack=4`` puts every 4 nodes of a kind into a rack, ``:island=2`` joins every 2 GPUs of
+    a node by fast links. Raises ClusterSpecError.
     """
     nodes: list[Node] = []
+    racks = 0
     for part in text.split(","):
-        count, x, size = part.strip().partition("x")
-        if not (x and count.isascii() and count.isdigit() and size.isascii() and size.isdigit()):
-            raise ClusterSpecError(
-                f"cluster: {text!r} is not of the form NODESxGPUS; "
-                "write for example 15x4 (15 nodes of 4 GPUs) or 2x4,1x8"
-            )
-        if len(count) > 7 or len(size) > 4 or not 1 <= int(count) <= 1_000_000:
-            raise ClusterSpecError(f"cluster: {part!r} has too many or no nodes; 1 to 1000000 work")
-        if not 1 <= int(size) <= 1024:
-            raise ClusterSpecError(f"cluster: {part!r} has too many or no GPUs; 1 to 1024 work")
-        start = len(nodes)
-        nodes += [Node(f"node{start + i}", int(size)) for i in range(int(count))]
+        shape, *traits = part.strip().split(":")
+        count, size = _shape(shape, text)
+        gpu_type, rack_size, island = _traits(part, traits, size)
+        for i in range(count):
+            rack = f"rack{racks + i // rack_size}" if rack_size else ""
+            name = f"node{len(nodes)}"
+            nodes.append(Node(name, size, gpu_type=gpu_type, rack=rack, island=island))
+        racks += -(-count // rack_size) if rack_size else 0
     return nodes
+
+
+def _shape(shape: str, text: str) -> tuple[int, int]:
+    count, x, size = shape.partition("x")
+    if not (x and count.isascii() and count.isdigit() and size.isascii() and size.isdigit()):
+        raise ClusterSpecError(
+            f"cluster: {text!r} is not of the form NODESxGPUS; "
+            "write for example 15x4 (15 nodes of 4 GPUs), 2x4,1x8 or 16x4:t4,4x8:a100"
+        )
+    if len(count) > 7 or not 1 <= int(count) <= 1_000_000:
+        raise ClusterSpecError(f"cluster: {shape!r} has too many or no nodes; 1 to 1000000 work")
+    if len(size) > 4 or not 1 <= int(size) <= 1024:
+        raise ClusterSpecError(f"cluster: {shape!r} has too many or no GPUs; 1 to 1024 work")
+    return int(count), int(size)
+
+
+def _traits(part: str, traits: list[str], num_gpus: int) -> tuple[str, int, int]:
+    gpu_type, numbers = "", {"rack": 0, "island": 0}
+    for trait in traits:
+        key, equals, value = trait.partition("=")
+        if not equals and not gpu_type and trait.replace("-", "").replace("_", "").isalnum():
+            gpu_type = trait
+        elif key in numbers and value.isascii() and value.isdigit() and 0 < int(value) <= 1_000_000:
+            numbers[key] = int(value)
+        else:
+            raise ClusterSpecError(
+                f"cluster: {trait!r} in {part.strip()!r} can't be read; after NODESxGPUS come the "
+                "GPU type, rack=NODES and island=GPUS, for example 16x8:a100:rack=4:island=4"
+            )
+    island = numbers["island"]
+    if island and num_gpus % island:
+        raise ClusterSpecError(
+            f"cluster: island={island} in {part.strip()!r} does not divide {num_gpus} GPUs"
+        )
+    return gpu_type, numbers["rack"], island
 
 
 class FreeGpus:

@@ -11,7 +11,7 @@ from rota.model.job import JobSpec, JobState
 from rota.model.reason import Reason
 
 _FLOATS: tuple[str, ...] = ("submit_s", "service_s", "since_s", "changed_s", "overhead_s")
-_FLOATS += ("first_start_s", "finish_s", "duration_s")
+_FLOATS += ("first_start_s", "finish_s", "duration_s", "speed", "lag_s", "lost_s", "skew")
 _INTS: tuple[str, ...] = ("num_gpus", "priority", "state", "reason", "attempt", "preemptions")
 _INTS += ("migrations", "suspension", "movable")
 
@@ -22,6 +22,9 @@ class Columns:
     Numeric columns are ``array.array`` ("d" for seconds, "q" for the rest); a time that has not
     come is -1. ``target`` is where the last plan wants a job (assumed), ``held`` what it holds
     (confirmed, or promised to a command on its way), ``home`` where a suspended job's state lies.
+    ``speed`` is that of a running job relative to what its duration is for, ``lag_s`` by how much
+    its work lags behind its service, ``lost_s`` the work that it lost and had to do again.
+    ``skew`` is the share of the largest tensor in its model, -1 if nobody told.
     """
 
     submit_s: array[float]
@@ -32,6 +35,10 @@ class Columns:
     first_start_s: array[float]
     finish_s: array[float]
     duration_s: array[float]
+    speed: array[float]
+    lag_s: array[float]
+    lost_s: array[float]
+    skew: array[float]
     num_gpus: array[int]
     priority: array[int]
     state: array[int]
@@ -84,6 +91,10 @@ class Columns:
         self.first_start_s.append(-1.0)
         self.finish_s.append(-1.0)
         self.duration_s.append(duration)
+        self.speed.append(1.0)
+        self.lag_s.append(0.0)
+        self.lost_s.append(0.0)
+        self.skew.append(-1.0 if spec.skew is None else spec.skew)
         self.num_gpus.append(spec.num_gpus)
         self.priority.append(spec.priority)
         self.state.append(JobState.PENDING)
@@ -98,3 +109,12 @@ class Columns:
         """Seconds for which the job has held all its GPUs and worked, up to ``now_s``."""
         since = self.since_s[row]
         return self.service_s[row] + (now_s - since if since >= 0 else 0.0)
+
+    def work(self, row: int, now_s: float) -> float:
+        """Seconds of its duration that the job has done: service at its speeds, less what it lost.
+
+        Equal to :meth:`service` for a job that always ran at speed 1 and lost nothing.
+        """
+        since = self.since_s[row]
+        done_s = self.service_s[row] - self.lag_s[row]
+        return done_s + ((now_s - since) * self.speed[row] if since >= 0 else 0.0)

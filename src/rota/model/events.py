@@ -17,6 +17,9 @@ class NodeJoined(NamedTuple):
     name: str
     num_gpus: int
     kind: str = "gpu"
+    gpu_type: str = ""
+    rack: str = ""
+    island: int = 0
 
 
 class NodeLost(NamedTuple):
@@ -93,11 +96,12 @@ class CommandFailed(NamedTuple):
 
 
 class JobLaunched(NamedTuple):
-    """All processes of the job's attempt run."""
+    """All processes of the job's attempt run, at ``speed`` times the speed its duration is for."""
 
     at_s: float
     row: int
     attempt: int
+    speed: float = 1.0
 
 
 class JobSuspended(NamedTuple):
@@ -109,10 +113,19 @@ class JobSuspended(NamedTuple):
 
 
 class JobResumed(NamedTuple):
-    """The job runs again."""
+    """The job runs again, at ``speed`` times the speed that its duration is for."""
 
     at_s: float
     row: int
+    speed: float = 1.0
+
+
+class SpeedChanged(NamedTuple):
+    """A running job goes on faster or slower than before."""
+
+    at_s: float
+    row: int
+    speed: float
 
 
 class WorkerRegistered(NamedTuple):
@@ -124,6 +137,15 @@ class WorkerRegistered(NamedTuple):
     movable: bool
 
 
+class ModelReported(NamedTuple):
+    """The job's script told the size of its model and of the largest tensor in it."""
+
+    at_s: float
+    row: int
+    model_bytes: int
+    largest_tensor_bytes: int
+
+
 class WorkerReported(NamedTuple):
     """How far the job has come: step, samples, loss, time per mini-batch and its own metrics."""
 
@@ -133,12 +155,16 @@ class WorkerReported(NamedTuple):
 
 
 class AttemptLost(NamedTuple):
-    """The job's processes are gone and nobody knows how they ended; it may start anew."""
+    """The job's processes are gone and nobody knows how they ended; it may start anew.
+
+    ``lost_s`` is the work done since the last checkpoint, in seconds at speed 1.
+    """
 
     at_s: float
     row: int
     attempt: int
     error: str
+    lost_s: float = 0.0
 
 
 class JobFinished(NamedTuple):
@@ -165,7 +191,9 @@ Event = (
     | JobLaunched
     | JobSuspended
     | JobResumed
+    | SpeedChanged
     | WorkerRegistered
+    | ModelReported
     | WorkerReported
     | AttemptLost
     | JobFinished

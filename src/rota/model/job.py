@@ -62,6 +62,8 @@ class JobSpec(NamedTuple):
     model: str = ""
     time_limit_s: float | None = None
     program: Program | None = None
+    skew: float | None = None  # largest tensor over model size
+    speeds: tuple[tuple[str, float], ...] = ()  # GPU type -> speed there; duration_s is for 1
 
 
 class Job(NamedTuple):

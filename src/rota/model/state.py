@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from array import array
 from typing import Any, NoReturn
 
 from rota.errors import PlanError, TransitionError
@@ -19,10 +20,12 @@ from rota.model.events import (
     JobResumed,
     JobSubmitted,
     JobSuspended,
+    ModelReported,
     NodeJoined,
     NodeLost,
     ResumeRequested,
     RetryDue,
+    SpeedChanged,
     StopRequested,
     SuspendRequested,
     WorkerRegistered,
@@ -51,6 +54,8 @@ class ClusterState(Columns):
         self.assumed = FreeGpus()  # free when the last plan has been carried out
         self.idle = FreeGpus()  # free right now
         self.total_gpus = 0
+        self.priorities: set[int] = set()  # those that any job has had
+        self.completed_gpu_s: array[float] = array("d")  # of jobs that ended by themselves
 
         self.active: dict[int, None] = {}  # rows that the policy decides on
         self.unsettled: dict[int, None] = {}  # rows whose target is not what they hold
@@ -81,7 +86,9 @@ class ClusterState(Columns):
             JobLaunched: self._job_launched,
             JobSuspended: self._job_suspended,
             JobResumed: self._job_resumed,
+            SpeedChanged: self._speed_changed,
             WorkerRegistered: self._worker_registered,
+            ModelReported: self._model_reported,
             WorkerReported: self._worker_reported,
             AttemptLost: self._attempt_lost,
             JobFinished: self._job_finished,
@@ -163,14 +170,15 @@ class ClusterState(Columns):
     def _node_joined(self, e: NodeJoined) -> None:
         full = (1 << e.num_gpus) - 1
         index = self.node_index.get(e.name)
+        node = Node(e.name, e.num_gpus, e.kind, True, e.gpu_type, e.rack, e.island)
         if index is None:
             index = len(self.nodes)
             self.node_index[e.name] = index
-            self.nodes.append(Node(e.name, e.num_gpus, e.kind))
+            self.nodes.append(node)
         elif self.nodes[index].alive:
             raise TransitionError(f"node {e.name} joined twice without being lost in between")
         else:
-            self.nodes[index] = Node(e.name, e.num_gpus, e.kind)
+            self.nodes[index] = node
         self.total_gpus += e.num_gpus
         self.assumed.set_mask(index, full)
         self.idle.set_mask(index, full)
@@ -201,6 +209,7 @@ class ClusterState(Columns):
         row = self.append(e.spec)
         self._stories.append([(e.at_s, "submitted")])
         self.active[row] = None
+        self.priorities.add(e.spec.priority)
         self._changed(row)
 
     def _suspend_requested(self, e: SuspendRequested) -> None:
@@ -345,14 +354,14 @@ class ClusterState(Columns):
     # -- what drivers confirm ------------------------------------------------------------------
 
     def _job_launched(self, e: JobLaunched) -> None:
-        self._confirm_start(e.row, e.at_s, Launch, "started")
+        self._confirm_start(e.row, e.at_s, e.speed, Launch, "started")
         if self.first_start_s[e.row] < 0:
             self.first_start_s[e.row] = e.at_s
 
     def _job_resumed(self, e: JobResumed) -> None:
-        self._confirm_start(e.row, e.at_s, Resume | Migrate, "resumed")
+        self._confirm_start(e.row, e.at_s, e.speed, Resume | Migrate, "resumed")
 
-    def _confirm_start(self, row: int, at_s: float, kind: Any, verb: str) -> None:
+    def _confirm_start(self, row: int, at_s: float, speed: float, kind: Any, verb: str) -> None:
         command = self.outstanding[row]
         if not isinstance(command, kind):
             self._refuse(row, verb)
@@ -365,8 +374,17 @@ class ClusterState(Columns):
         if self.state[row] == STOPPING:
             return
         self.since_s[row] = at_s
+        self.speed[row] = speed
         self._enter(row, RUNNING, at_s)
         self._tell(row, at_s, verb)
+
+    def _speed_changed(self, e: SpeedChanged) -> None:
+        if self.state[e.row] != RUNNING:
+            self._refuse(e.row, f"told to run at speed {e.speed}")
+        self._pause_clock(e.row, e.at_s)
+        self.since_s[e.row] = e.at_s
+        self.speed[e.row] = e.speed
+        self._changed(e.row)
 
     def _job_suspended(self, e: JobSuspended) -> None:
         row = e.row
@@ -374,7 +392,7 @@ class ClusterState(Columns):
             self._refuse(row, "suspended")
         self.outstanding[row] = None
         stopped = max(e.stopped_s, self.changed_s[row])
-        self.service_s[row] += stopped - self.changed_s[row]
+        self._ran(row, stopped - self.changed_s[row])
         self.overhead_s[row] += e.at_s - stopped
         self.home[row] = self.held[row]
         self._release(row)
@@ -387,17 +405,25 @@ class ClusterState(Columns):
         self.suspension[e.row] = e.suspension
         self.movable[e.row] = e.movable
 
+    def _model_reported(self, e: ModelReported) -> None:
+        if not 0 < e.largest_tensor_bytes <= e.model_bytes:
+            self._refuse(e.row, f"told to have {e.largest_tensor_bytes} of {e.model_bytes} bytes")
+        self.skew[e.row] = e.largest_tensor_bytes / e.model_bytes
+        self._changed(e.row)
+
     def _worker_reported(self, e: WorkerReported) -> None:
         self.progress[e.row] = e.progress
 
     def _attempt_lost(self, e: AttemptLost) -> None:
         if e.attempt != self.attempt[e.row] or not self.has_processes(e.row):
             self._refuse(e.row, f"lost attempt {e.attempt}")
-        self._lose_attempt(e.at_s, e.row, e.error)
+        self._lose_attempt(e.at_s, e.row, e.error, e.lost_s)
 
-    def _lose_attempt(self, at_s: float, row: int, error: str) -> None:
+    def _lose_attempt(self, at_s: float, row: int, error: str, lost_s: float = 0.0) -> None:
         self._tell(row, at_s, f"attempt {self.attempt[row]} lost: {error}")
         self._pause_clock(row, at_s)
+        self.lag_s[row] += lost_s
+        self.lost_s[row] += lost_s
         self._release(row)
         self.outstanding[row] = None
         self.home[row] = None
@@ -418,6 +444,8 @@ class ClusterState(Columns):
         if JobState(self.state[row]).is_final or not e.outcome.is_final:
             self._refuse(row, f"finished ({e.outcome.name})")
         self._pause_clock(row, e.at_s)
+        if e.outcome in (JobState.SUCCEEDED, JobState.FAILED):
+            self.completed_gpu_s.append(self.service_s[row] * self.num_gpus[row])
         self._end(row, e.at_s, e.outcome, e.exit_code, e.message)
 
     # -- shared steps --------------------------------------------------------------------------
@@ -452,10 +480,15 @@ class ClusterState(Columns):
     def _pause_clock(self, row: int, at_s: float) -> None:
         since = self.since_s[row]
         if since >= 0:
-            self.service_s[row] += max(0.0, at_s - since)
+            self._ran(row, max(0.0, at_s - since))
             self.since_s[row] = -1.0
         elif self.state[row] == SUSPENDING:  # it went on until it reached its boundary, or ended
-            self.service_s[row] += max(0.0, at_s - self.changed_s[row])
+            self._ran(row, max(0.0, at_s - self.changed_s[row]))
+
+    def _ran(self, row: int, seconds: float) -> None:
+        self.service_s[row] += seconds
+        if self.speed[row] != 1.0:
+            self.lag_s[row] += seconds * (1.0 - self.speed[row])
 
     def _release(self, row: int) -> None:
         held = self.held[row]

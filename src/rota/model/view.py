@@ -26,7 +26,8 @@ class View:
 
     Columns (``view.num_gpus[row]``) are the state's own arrays. ``active`` holds the rows that
     the policy decides on; ``changed`` those that changed since the last decision (with repeats);
-    ``plan`` the plan that the last decision applied, if it was made in this process.
+    ``plan`` the plan that the last decision applied, if it was made in this process;
+    ``priorities`` every priority that a job has had so far.
     """
 
     __slots__ = (
@@ -39,6 +40,7 @@ class View:
         "num_gpus",
         "plan",
         "policy_mark",
+        "priorities",
         "priority",
         "reason",
         "service_s",
@@ -61,6 +63,7 @@ class View:
         self.policy_mark: Any = state.policy_mark if same_policy else None
         self.num_gpus: array[int] = state.num_gpus
         self.plan = state.plan
+        self.priorities = state.priorities
         self.priority: array[int] = state.priority
         self.reason: array[int] = state.reason
         self.service_s: array[float] = state.service_s
@@ -78,13 +81,13 @@ class View:
         return self.attained_s(row) * self.num_gpus[row]
 
     def remaining_s(self, row: int) -> float:
-        """Seconds that the job still has to run. Only for policies that declare needs_duration."""
+        """Seconds that the job still has to run at speed 1. Only if needs_duration is declared."""
         if not self._needs_duration:
             raise PlanError(
                 "the policy reads durations, which a live scheduler does not know; "
                 "set needs_duration = True in its class to make it an oracle"
             )
-        return self.state.duration_s[row] - self.attained_s(row)
+        return self.state.duration_s[row] - self.state.work(row, self.now_s)
 
     def numpy(self, column: str) -> np.ndarray[Any, Any]:
         """A numeric column as a zero-copy, read-only numpy array of shape (rows,)."""

@@ -123,9 +123,14 @@ class Tiresias:
             entering.append((queue, row))
         for queue, row in entering:
             queues[queue].append(row)
+        queues = [self.arrange(view, marks, i, rows) for i, rows in enumerate(queues)]
         if self.within == "first-start":
             return sorted(marks, key=self._key(marks))
         return [row for queue_rows in queues for row in queue_rows]
+
+    def arrange(self, view: View, marks: dict[int, Mark], queue: int, rows: list[int]) -> list[int]:
+        """The rows of one queue in walk order, given in order of entry."""
+        return rows
 
     def _key(self, marks: dict[int, Mark]) -> Callable[[int], tuple[float, ...]]:
         if self.within == "first-start":

@@ -4,7 +4,7 @@ from heapq import heappop, heappush
 from typing import Any
 
 # Order of what is due at one instant.
-FINISH, CONFIRM, ARRIVE = 0, 1, 2
+FINISH, CONFIRM, FAULT, ARRIVE = 0, 1, 2, 3
 
 
 class Engine:

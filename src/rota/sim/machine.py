@@ -1,10 +1,12 @@
 """The simulated world: carries out commands in virtual time, with the delays that they cost."""
 
-from typing import NamedTuple
+from typing import NamedTuple, Protocol
 
+from rota.model.allocation import Allocation
+from rota.model.cluster import Node
 from rota.model.commands import Command, Launch, Migrate, Resume, Suspend
 from rota.model.events import Event, JobFinished, JobLaunched, JobResumed, JobSuspended
-from rota.model.job import JobState
+from rota.model.job import JobSpec, JobState
 from rota.model.state import ClusterState
 from rota.sim.engine import CONFIRM, FINISH, Engine
 
@@ -25,6 +27,14 @@ class Costs(NamedTuple):
 FREE = Costs(0.0, 0.0, 0.0, 0.0)
 
 
+class SpeedModel(Protocol):
+    """How fast jobs truly run, by where they are placed."""
+
+    def speed(self, spec: JobSpec, allocation: Allocation, nodes: list[Node]) -> float:
+        """The job's speed on these GPUs, relative to the one that its duration is for."""
+        ...
+
+
 class Finish(NamedTuple):
     """A job is done if it still runs since ``since_s`` when this comes up."""
 
@@ -42,10 +52,13 @@ class Confirmation(NamedTuple):
 class Machine:
     """Knows the true durations; answers commands with events, at once or on the engine's heap."""
 
-    def __init__(self, engine: Engine, state: ClusterState, costs: Costs) -> None:
+    def __init__(
+        self, engine: Engine, state: ClusterState, costs: Costs, speeds: SpeedModel | None = None
+    ) -> None:
         self._engine = engine
         self._state = state
         self._costs = costs
+        self._speeds = speeds
 
     def execute(self, command: Command) -> Event | None:
         """Carry out a command: the confirmation if it takes no time, else None for the moment."""
@@ -56,11 +69,13 @@ class Machine:
             event = JobSuspended(now_s + delay_s, row, now_s)
         elif isinstance(command, Launch):
             delay_s = costs.cold_start_s
-            event = JobLaunched(now_s + delay_s, row, command.attempt)
+            event = JobLaunched(
+                now_s + delay_s, row, command.attempt, self._speed(row, command.allocation)
+            )
         elif isinstance(command, Resume | Migrate):
             moves = isinstance(command, Migrate)
             delay_s = costs.resume_s + (costs.migrate_s if moves else 0.0)
-            event = JobResumed(now_s + delay_s, row)
+            event = JobResumed(now_s + delay_s, row, self._speed(row, command.allocation))
         else:
             delay_s = 0.0
             event = JobFinished(now_s, row, self._state.stop_outcome[row])
@@ -73,8 +88,15 @@ class Machine:
         """Note that a job has begun to run: it will finish when its service is complete."""
         state = self._state
         since_s = state.since_s[row]
-        left_s = max(0.0, state.duration_s[row] - state.service_s[row])
+        left_s = max(0.0, state.duration_s[row] - state.service_s[row] + state.lag_s[row])
+        if state.speed[row] != 1.0:
+            left_s /= state.speed[row]
         self._engine.at(since_s + left_s, FINISH, Finish(row, since_s))
+
+    def _speed(self, row: int, allocation: Allocation) -> float:
+        if self._speeds is None:
+            return 1.0
+        return self._speeds.speed(self._state.spec[row], allocation, self._state.nodes)
 
     def is_awaited(self, confirmation: Confirmation) -> bool:
         """Whether the command is still on its way: its processes were not lost with a node."""

@@ -1,7 +1,7 @@
 """Run a trace under a policy on a simulated cluster."""
 
 from collections.abc import Iterable
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol
 
 from rota.errors import NeverFitsError, SimulationError
 from rota.model.cluster import Node
@@ -19,8 +19,8 @@ from rota.model.job import JobState
 from rota.model.plan import diff
 from rota.model.reason import SENTENCES, Reason
 from rota.model.state import ClusterState
-from rota.sim.engine import ARRIVE, CONFIRM, FINISH, Engine
-from rota.sim.machine import Costs, Machine
+from rota.sim.engine import ARRIVE, CONFIRM, FAULT, FINISH, Engine
+from rota.sim.machine import Costs, Machine, SpeedModel
 from rota.workload.trace import Trace
 
 
@@ -31,6 +31,14 @@ class Result(NamedTuple):
     decisions: int
 
 
+class Faults(Protocol):
+    """What goes wrong during a simulation."""
+
+    def attach(self, simulation: "Simulation") -> None:
+        """Put the first faults on the engine: entries of kind FAULT, called with the simulation."""
+        ...
+
+
 class Simulation:
     """The driver of the simulated world: jumps from event to event, and asks the policy.
 
@@ -39,15 +47,27 @@ class Simulation:
     """
 
     def __init__(
-        self, trace: Trace, nodes: Iterable[Node], policy: Any, costs: Costs | None = None
+        self,
+        trace: Trace,
+        nodes: Iterable[Node],
+        policy: Any,
+        costs: Costs | None = None,
+        *,
+        speeds: SpeedModel | None = None,
+        faults: Faults | None = None,
     ) -> None:
         self.policy = policy
         self.engine = Engine()
         self.state = ClusterState(keep_stories=False)
-        self.machine = Machine(self.engine, self.state, Costs() if costs is None else costs)
+        costs = Costs() if costs is None else costs
+        self.machine = Machine(self.engine, self.state, costs, speeds)
         self.decisions = 0
         for node in nodes:
-            self.state.apply(NodeJoined(0.0, node.name, node.num_gpus))
+            self.state.apply(
+                NodeJoined(
+                    0.0, node.name, node.num_gpus, "gpu", node.gpu_type, node.rack, node.island
+                )
+            )
         for spec in trace:
             if spec.num_gpus > self.state.total_gpus:
                 raise NeverFitsError(
@@ -56,6 +76,8 @@ class Simulation:
                 )
         self._arrivals = iter(trace.jobs)
         self._schedule_arrival()
+        if faults is not None:
+            faults.attach(self)
 
     def run(self) -> Result:
         """Simulate until every job has ended. Raises SimulationError if one never does."""
@@ -99,6 +121,8 @@ class Simulation:
         elif kind == CONFIRM:
             if self.machine.is_awaited(what):
                 self._confirm(what.event)
+        elif kind == FAULT:
+            what(self)
         elif kind == ARRIVE:
             self.state.apply(what)
             self._schedule_arrival()
@@ -123,7 +147,13 @@ class Simulation:
 
 
 def simulate(
-    trace: Trace, nodes: Iterable[Node], policy: Any, costs: Costs | None = None
+    trace: Trace,
+    nodes: Iterable[Node],
+    policy: Any,
+    costs: Costs | None = None,
+    *,
+    speeds: SpeedModel | None = None,
+    faults: Faults | None = None,
 ) -> Result:
     """Run ``trace`` on ``nodes`` under ``policy``; see :class:`Simulation`."""
-    return Simulation(trace, nodes, policy, costs).run()
+    return Simulation(trace, nodes, policy, costs, speeds=speeds, faults=faults).run()

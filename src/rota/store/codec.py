@@ -148,7 +148,13 @@ _JSON = _Codec(_json, lambda value: value)
 _INT = _Codec(int, lambda value: value)
 _ALLOCATION = _Codec(_encode_allocation, _decode_allocation)
 _STATE = _by_name(JobState)
-_SPEC_FIELDS = {"program": _Codec(_encode_program, _decode_program)}
+_SPEC_FIELDS = {
+    "program": _Codec(_encode_program, _decode_program),
+    "speeds": _Codec(
+        lambda pairs: [list(pair) for pair in pairs],
+        lambda pairs: tuple((gpu_type, speed) for gpu_type, speed in pairs),
+    ),
+}
 _EVENTS: dict[str, Any] = {kind.__name__: kind for kind in get_args(Event)}
 _COMMANDS: dict[str, Any] = {kind.__name__: kind for kind in get_args(Command)}
 

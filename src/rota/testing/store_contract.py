@@ -20,10 +20,12 @@ from rota.model.events import (
     JobResumed,
     JobSubmitted,
     JobSuspended,
+    ModelReported,
     NodeJoined,
     NodeLost,
     ResumeRequested,
     RetryDue,
+    SpeedChanged,
     StopRequested,
     SuspendRequested,
     WorkerRegistered,
@@ -38,12 +40,15 @@ TWO_NODES = Allocation(((0, 0b11), (3, 1 << 200)))
 def every_event() -> list[Event]:
     """At least one of each kind, with values that a careless store would lose."""
     program = Program("python 'a b.py'\n", "/tmp/ä", (("A", ""), ("B", "x=y")), "node")  # noqa: S108
-    spec = JobSpec("1", 2, 0.1, priority=7, name="\u202ename", time_limit_s=60.0, program=program)
+    spec = JobSpec(
+        "1", 2, 0.1, priority=7, name="\u202ename", time_limit_s=60.0, program=program, skew=0.7
+    )
     log: list[Event] = [
         NodeJoined(0.1, "here", 4, "cpu"),
         NodeLost(0.2, "here"),
+        NodeJoined(0.25, "there", 8, "gpu", "a100", "rack1", 4),
         JobSubmitted(0.30000000000000004, spec),
-        JobSubmitted(0.3, JobSpec("2", 1, 0.3, duration_s=5)),
+        JobSubmitted(0.3, JobSpec("2", 1, 0.3, duration_s=5, speeds=(("a100", 1.0), ("t4", 0.3)))),
         SuspendRequested(1.0, 0),
         ResumeRequested(2.0, 0),
         StopRequested(3.0, 0, JobState.TIMEOUT),
@@ -59,12 +64,14 @@ def every_event() -> list[Event]:
             None,
         ),
         CommandFailed(6.0, 0, 1, "no such file", 7.5),
-        JobLaunched(7.0, 0, 1),
+        JobLaunched(7.0, 0, 1, 0.25),
+        SpeedChanged(7.5, 0, 0.1),
         JobSuspended(8.0, 0, 7.9),
         JobResumed(9.0, 0),
         WorkerRegistered(10.0, 0, Suspension.BOUNDARY, True),
+        ModelReported(10.5, 0, 4 << 40, 1 << 30),
         WorkerReported(11.0, 0, {"step": 3, "loss": float("inf"), "metrics": {"acc": 0.5}}),
-        AttemptLost(12.0, 0, 1, ""),
+        AttemptLost(12.0, 0, 1, "", 3.5),
         JobFinished(13.0, 0, JobState.FAILED, -9, "killed"),
         JobFinished(14.0, 1, JobState.SUCCEEDED),
     ]
