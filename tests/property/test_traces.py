@@ -11,8 +11,9 @@ from hypothesis import strategies as st
 
 from rota.errors import TraceError
 from rota.testing.strategies import traces
-from rota.workload.readers.csv import read_trace
-from rota.workload.trace import COLUMNS, Trace
+from rota.workload.readers import read_trace
+from rota.workload.trace import Trace
+from rota.workload.writer import write_trace
 
 OURS = "job_id,submit_s,duration_s,num_gpus"
 FIELD = st.one_of(
@@ -33,20 +34,37 @@ def written(data):
         return read_trace(path)
 
 
-def as_csv(trace):
-    text = io.StringIO()
-    writer = csv.writer(text)
-    writer.writerow(COLUMNS)
-    for spec in trace:
-        writer.writerow([getattr(spec, column) for column in COLUMNS])
-    return text.getvalue().encode()
+def as_csv(trace, to="csv"):
+    data = io.BytesIO()
+    write_trace(trace, data, to)
+    return data.getvalue()
 
 
-@given(trace=traces().filter(len), pack=st.booleans())
-@settings(max_examples=60, deadline=None)
-def test_a_trace_written_and_read_is_the_same(trace, pack):
-    data = as_csv(trace)
-    assert list(written(gzip.compress(data) if pack else data)) == list(trace)
+TEXT = st.text(st.characters(codec="utf-8", exclude_characters="\n\r\0"), max_size=8).map(str.strip)
+EXTRAS = st.fixed_dictionaries(
+    {
+        "vc": TEXT,
+        "user": TEXT,
+        "model": TEXT,
+        "skew": st.none() | st.floats(0, 1),
+        "speeds": st.sampled_from([(), (("v100", 1.0), ("k80", 0.3))]),
+    }
+)
+
+
+@given(
+    trace=traces().filter(len),
+    pack=st.booleans(),
+    to=st.sampled_from(["csv", "parquet"]),
+    extra=st.data(),
+)
+@settings(max_examples=100, deadline=None)
+def test_a_trace_written_and_read_is_the_same(trace, pack, to, extra):
+    trace = Trace([spec._replace(**extra.draw(EXTRAS)) for spec in trace])
+    data = as_csv(trace, to)
+    back = written(gzip.compress(data) if pack else data)
+    assert list(back) == list(trace)
+    assert (back.num_rejected, back.notes) == (0, [])
 
 
 @given(data=st.binary(max_size=200))

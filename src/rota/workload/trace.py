@@ -1,9 +1,11 @@
 """The one job table: what every trace becomes, whatever it was read from."""
 
-from collections.abc import Iterable, Iterator
-from math import inf
+import gc
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from operator import eq, le
+from typing import Any
 
-from rota.errors import TraceError
 from rota.model.job import JobSpec
 
 # Column -> (unit, meaning). The first four every trace has; the others may be absent.
@@ -16,6 +18,8 @@ COLUMNS = {
     "user": ("", "who submitted it"),
     "priority": ("1..100", "larger is sooner; the weight of weighted policies"),
     "model": ("", "what it trains"),
+    "skew": ("0..1", "its largest tensor over its model's size"),
+    "speeds": ("", "speed by GPU type as TYPE=SPEED;TYPE=SPEED, where duration_s is for 1"),
 }
 REQUIRED = ("job_id", "submit_s", "duration_s", "num_gpus")
 MAX_GPUS = 1_000_000
@@ -23,18 +27,28 @@ MAX_ID = 200
 
 
 class Trace:
-    """Jobs in order of (submit_s, id). Ids that are all whole numbers are ordered as numbers."""
+    """Jobs in order of (submit_s, id). Ids that are all whole numbers are ordered as numbers.
 
-    __slots__ = ("jobs", "name")
+    ``num_rejected`` rows of the file could not be read; ``rejected`` says of the first of them
+    why, as (line, reason). ``notes`` are sentences on what else differs from the file.
+    """
 
-    def __init__(self, jobs: Iterable[JobSpec], name: str = "trace") -> None:
-        rows = list(jobs)
-        if all(spec.job_id.isascii() and spec.job_id.isdigit() for spec in rows):
-            rows.sort(key=lambda spec: (spec.submit_s, int(spec.job_id)))
-        else:
-            rows.sort(key=lambda spec: (spec.submit_s, spec.job_id))
-        self.jobs = rows
+    __slots__ = ("jobs", "name", "notes", "num_rejected", "rejected")
+
+    def __init__(
+        self,
+        jobs: Iterable[JobSpec],
+        name: str = "trace",
+        *,
+        num_rejected: int = 0,
+        rejected: Iterable[tuple[int, str]] = (),
+        notes: Iterable[str] = (),
+    ) -> None:
+        self.jobs = _ordered(list(jobs))
         self.name = name
+        self.num_rejected = num_rejected
+        self.rejected = list(rejected)
+        self.notes = list(notes)
 
     def __len__(self) -> int:
         return len(self.jobs)
@@ -43,53 +57,31 @@ class Trace:
         return iter(self.jobs)
 
 
-class RowChecker:
-    """Turns the fields of one row into a JobSpec, and says which line and column is wrong."""
+@contextmanager
+def collection_paused() -> Iterator[None]:
+    """Hold Python's cyclic collector off while a trace is made.
 
-    def __init__(self, name: str) -> None:
-        self._name = name
-        self._seen: dict[str, int] = {}
+    Jobs form no cycles, and looking for some among a million takes as long as making them.
+    """
+    was_on = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if was_on:
+            gc.enable()
 
-    def spec(self, line: int, job_id: str, numbers: tuple[str, str, str], **rest: str) -> JobSpec:
-        """The job of one line; ``numbers`` are submit_s, duration_s, num_gpus as text.
 
-        Raises TraceError.
-        """
-        if not 0 < len(job_id) <= MAX_ID:
-            self.fail(line, "job_id", job_id, f"give every job an id of 1 to {MAX_ID} characters")
-        first = self._seen.setdefault(job_id, line)
-        if first != line:
-            self.fail(line, "job_id", job_id, f"line {first} has the same id; ids must be unique")
-        submit_s = self.number(line, "submit_s", numbers[0], 0.0, "zero or more seconds")
-        duration_s = self.number(line, "duration_s", numbers[1], 0.0, "zero or more seconds")
-        num_gpus = self.whole(line, "num_gpus", numbers[2], MAX_GPUS)
-        priority = rest.pop("priority", "")
-        return JobSpec(
-            job_id=job_id,
-            num_gpus=num_gpus,
-            submit_s=submit_s,
-            duration_s=duration_s,
-            priority=self.whole(line, "priority", priority, 100) if priority else 50,
-            **rest,  # type: ignore[arg-type]
-        )
-
-    def number(self, line: int, column: str, text: str, low: float, want: str) -> float:
-        """``text`` as a finite number of at least ``low``. Raises TraceError."""
-        try:
-            value = float(text)
-        except ValueError:
-            value = inf
-        if not low <= value < inf:
-            self.fail(line, column, text, f"it must be {want}")
-        return value
-
-    def whole(self, line: int, column: str, text: str, high: int) -> int:
-        """``text`` as a whole number from 1 to ``high``. Raises TraceError."""
-        value = self.number(line, column, text, 1.0, f"a whole number from 1 to {high}")
-        if value != int(value) or value > high:
-            self.fail(line, column, text, f"it must be a whole number from 1 to {high}")
-        return int(value)
-
-    def fail(self, line: int, column: str, text: str, fix: str) -> None:
-        """Raise the TraceError for one field."""
-        raise TraceError(f"{self._name}, line {line}: {column} is {text[:80]!r}; {fix}")
+def _ordered(jobs: list[JobSpec]) -> list[JobSpec]:
+    ids = [spec.job_id for spec in jobs]
+    submit_s = [spec.submit_s for spec in jobs]
+    joined = "".join(ids)
+    numbered = joined.isascii() and joined.isdigit() and all(ids)
+    # Most files are in order already, and telling so is cheaper than sorting.
+    if all(map(le, submit_s, submit_s[1:])):
+        ties = [row for row, tie in enumerate(map(eq, submit_s, submit_s[1:])) if tie]
+        key: Callable[[str], Any] = int if numbered else str
+        if all(key(ids[row]) <= key(ids[row + 1]) for row in ties):
+            return jobs
+    keys = list(zip(submit_s, map(int, ids) if numbered else ids, strict=True))
+    return [jobs[row] for row in sorted(range(len(jobs)), key=keys.__getitem__)]

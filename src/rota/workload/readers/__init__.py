@@ -1,0 +1,144 @@
+"""Readers of job traces: other people's formats, told by their header, and our own.
+
+>>> trace = read_trace("jobs.csv")    # doctest: +SKIP
+"""
+
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+
+from rota.errors import TraceError
+from rota.workload.readers.base import Report, Source, check_header
+from rota.workload.trace import Trace, collection_paused
+
+# Format -> the columns that tell it, all of which its header has. () where a file has no header.
+FORMATS: dict[str, tuple[str, ...]] = {
+    "rota": ("job_id", "submit_s", "duration_s", "num_gpus"),
+    "tiresias": ("job_id", "num_gpu", "submit_time", "duration"),
+    "philly": ("timestamp", "duration", "num_gpus"),
+    "helios": ("job_id", "gpu_num", "submit_time", "duration"),
+    "alibaba-2020": ("job_name", "inst_num", "start_time", "end_time", "plan_gpu"),
+    "alibaba-2023": ("name", "num_gpu", "creation_time", "deletion_time", "scheduled_time"),
+    "pollux": ("name", "time", "application", "num_replicas", "batch_size"),
+    "slurm": ("JobID", "Submit", "Elapsed"),
+    "gavel": (),
+}
+GAVEL_FIELDS = 10  # of every line, tabs between them
+MAX_BYTES = 4 << 30
+MAX_RATIO = 500  # how far a gzip file of more than PLAIN_BYTES may expand
+PLAIN_BYTES = 64 << 20
+CHUNK = 1 << 24
+
+
+def read_trace(path: str | Path, format: str = "auto", strict: bool = False) -> Trace:
+    """The jobs of a trace file, plain or gzipped, in one of ``FORMATS``; ``auto`` tells which.
+
+    Rows that can't be read are counted in the trace's ``num_rejected``; with ``strict`` the first
+    is a TraceError. Raises TraceError for a file that can't be read at all, naming the fix.
+    """
+    path = Path(path)
+    source = Source(path.name, _unpacked(path, _content(path)))
+    report = Report(path.name, strict)
+    reader = _reader(_recognise(source) if format == "auto" else format)
+    with collection_paused():
+        found = list(reader.read(source, report))
+        if not found:
+            raise TraceError(_nothing(source, report))
+        return Trace(
+            found,
+            name=path.name,
+            num_rejected=report.num_rejected,
+            rejected=report.rejected,
+            notes=report.notes,
+        )
+
+
+def describe_rejected(trace: Trace, shown: int = 5) -> str:
+    """What could not be read, in a few lines for a terminal; "" if all could."""
+    if not trace.num_rejected:
+        return ""
+    rows = "row" if trace.num_rejected == 1 else "rows"
+    lines = [f"{trace.name}: {trace.num_rejected:,} {rows} could not be read and are left out"]
+    lines += [f"  line {line}: {reason}" for line, reason in trace.rejected[:shown]]
+    left = trace.num_rejected - min(shown, len(trace.rejected))
+    return "\n".join([*lines, f"  and {left:,} more"] if left else lines)
+
+
+def _nothing(source: Source, report: Report) -> str:
+    if report.num_rejected:
+        line, reason = report.rejected[0]
+        return (
+            f"{source.name}: none of its {report.num_rejected:,} rows could be read; "
+            f"the first, line {line}: {reason}"
+        )
+    left_out = f"; {'; '.join(report.notes)}" if report.notes else ""
+    return f"{source.name} has a header but no job{left_out}"
+
+
+def _reader(format: str) -> Any:
+    if format not in FORMATS:
+        raise TraceError(f"format is {format!r}; there are {', '.join(FORMATS)}")
+    return import_module(f"rota.workload.readers.{format.replace('-', '_')}")
+
+
+def _recognise(source: Source) -> str:
+    """The format of a file. TraceError if it is none."""
+    header = set(source.header)
+    for format, needed in FORMATS.items():
+        if needed and header.issuperset(needed):
+            return format
+    if not source.is_parquet:
+        if source.lines[0].count("\t") == GAVEL_FIELDS - 1:
+            return "gavel"
+        for format in ("philly", "alibaba-2020"):
+            if _reader(format).matches(source):
+                return format
+    # The likelier format is the one of which more columns are there.
+    likely = max(FORMATS, key=lambda format: len(set(FORMATS[format]) & header))
+    check_header(source.name, source.header, FORMATS[likely])
+    raise AssertionError(f"{source.name} has all columns of {likely}")
+
+
+def _content(path: Path) -> bytes:
+    chunks, size = [], 0
+    try:
+        with path.open("rb") as file:
+            while chunk := file.read(CHUNK):
+                chunks.append(chunk)
+                size += len(chunk)
+                if size > MAX_BYTES:
+                    raise TraceError(f"trace {path}: more than {MAX_BYTES >> 30} GiB; cut it up")
+    except OSError as error:
+        raise TraceError(f"trace {path}: {error.strerror or error}; check the path") from None
+    except ValueError as error:
+        raise TraceError(f"trace {str(path)!r}: {error}; check the path") from None
+    return b"".join(chunks)
+
+
+def _unpacked(path: Path, data: bytes) -> bytes:
+    """The bytes, out of their gzip members if they are in any."""
+    if data[:2] != b"\x1f\x8b":
+        return data
+    import zlib
+
+    most = min(MAX_BYTES, max(PLAIN_BYTES, MAX_RATIO * len(data)))
+    chunks, size, packed = [], 0, data
+    try:
+        while packed.strip(b"\0"):  # some writers pad with zeros
+            member = zlib.decompressobj(wbits=31)
+            while not member.eof:
+                chunk = member.decompress(packed, CHUNK)
+                packed = member.unconsumed_tail
+                if not chunk and not packed and not member.eof:
+                    raise EOFError
+                chunks.append(chunk)
+                size += len(chunk)
+                if size > most:
+                    raise TraceError(
+                        f"trace {path}: {len(data):,} bytes of gzip hold more than {most:,}; "
+                        "that is no trace; unpack it first if it is one"
+                    )
+            packed = member.unused_data
+    except (EOFError, zlib.error):
+        raise TraceError(f"trace {path}: the gzip data is cut off or damaged") from None
+    return b"".join(chunks)

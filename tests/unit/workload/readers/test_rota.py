@@ -3,19 +3,9 @@ import gzip
 import pytest
 
 from rota.errors import TraceError
-from rota.workload.readers.csv import read_trace
+from rota.workload.readers import MAX_BYTES, describe_rejected, read_trace
 
 OURS = "job_id,submit_s,duration_s,num_gpus"
-
-
-@pytest.fixture
-def write(tmp_path):
-    def write(text, name="jobs.csv"):
-        path = tmp_path / name
-        path.write_bytes(text if isinstance(text, bytes) else text.encode())
-        return path
-
-    return write
 
 
 def test_our_columns_may_stand_in_any_order_with_others_between(write):
@@ -95,11 +85,6 @@ def test_harmless_differences_are_read_over(write, text):
         pytest.param(f"{OURS}\na,0,60,1.5\n", "line 2: num_gpus is '1.5'", id="half a GPU more"),
         pytest.param(f"{OURS}\na,0,60,9999999\n", "line 2: num_gpus", id="too many GPUs"),
         pytest.param(f"{OURS}\n,0,60,1\n", "line 2: job_id is ''", id="no id"),
-        pytest.param(
-            f"{OURS}\na,0,60,1\nb,0,60,1\na,9,60,1\n",
-            "line 4: job_id is 'a'; line 2",
-            id="id twice",
-        ),
         pytest.param(f"{OURS}\na,0,60\n", "line 2: 3 fields", id="too few fields"),
         pytest.param(f"{OURS}\na,0,60,1,1\n", "line 2: 5 fields", id="too many fields"),
         pytest.param(f"{OURS},priority\na,0,60,1,0\n", "line 2: priority", id="priority of 0"),
@@ -116,6 +101,97 @@ def test_a_malformed_trace_is_refused_with_line_and_column(write, text, says):
         read_trace(write(text))
     assert "\n" not in str(refusal.value)
     assert "jobs.csv" in str(refusal.value)
+
+
+def test_a_row_that_cannot_be_read_is_counted_with_its_line_and_reason_and_the_rest_is_read(write):
+    trace = read_trace(write(f"{OURS}\na,0,60,1\nb,0,x,1\n\na,9,60,1\nc,1,2\nd,1,2,4\n"))
+    assert [spec.job_id for spec in trace] == ["a", "d"]
+    assert trace.num_rejected == 3
+    assert trace.rejected == [
+        (3, "duration_s is 'x'; it must be zero or more seconds"),
+        (5, "job_id is 'a'; line 2 has the same; ids must be unique"),
+        (6, "3 fields where the header names 4"),
+    ]
+    assert describe_rejected(trace, shown=1).splitlines() == [
+        "jobs.csv: 3 rows could not be read and are left out",
+        "  line 3: duration_s is 'x'; it must be zero or more seconds",
+        "  and 2 more",
+    ]
+
+
+def test_strict_reading_fails_at_the_first_row_that_cannot_be_read(write):
+    path = write(f"{OURS}\na,0,60,1\nb,0,x,1\nc,0,60,0\n")
+    with pytest.raises(TraceError, match="line 3: duration_s is 'x'"):
+        read_trace(path, strict=True)
+
+
+def test_only_the_first_thousand_reasons_are_kept_and_all_rows_are_counted(write):
+    trace = read_trace(write(f"{OURS}\na,0,60,1\n" + "b,0,60,0\n" * 1500))
+    assert (len(trace), trace.num_rejected, len(trace.rejected)) == (1, 1500, 1000)
+
+
+def test_a_stray_quotation_mark_spoils_its_own_row_alone(write):
+    trace = read_trace(write(f'{OURS}\na,0,60,1\n"b,0,60,1\nc,0,60,1\n'))
+    assert [spec.job_id for spec in trace] == ["a", "c"]
+    assert trace.rejected[0][0] == 3
+
+
+def test_a_row_with_a_nul_is_rejected(write):
+    trace = read_trace(write(f"{OURS}\na\0,0,60,1\nb,0,60,1\n"))
+    assert [spec.job_id for spec in trace] == ["b"]
+    assert "NUL" in trace.rejected[0][1]
+
+
+@pytest.mark.parametrize("text", ["1_0", "٣", "0x10", "1e400", "-0.1", "nan"])
+def test_what_python_alone_takes_for_a_number_is_none(write, text):
+    trace = read_trace(write(f"{OURS}\na,0,{text},1\nb,0,60,1\n"))
+    assert [line for line, _ in trace.rejected] == [2]
+
+
+def test_all_columns_are_read(write):
+    head = f"{OURS},vc,user,priority,model,skew,speeds"
+    (spec,) = read_trace(write(f"{head}\na,1,60,2,v,ann,75,bert,0.25,v100=1;k80=0.5\n"))
+    assert (spec.vc, spec.user, spec.priority, spec.model) == ("v", "ann", 75, "bert")
+    assert (spec.skew, spec.speeds) == (0.25, (("v100", 1.0), ("k80", 0.5)))
+
+
+@pytest.mark.parametrize("wrong", ["0,,", ",2,", ",nan,", ",,v100", ",,v100=0", ",,=1", ",,a=b"])
+def test_a_wrong_priority_skew_or_speed_rejects_the_row(write, wrong):
+    text = f"{OURS},priority,skew,speeds\na,0,60,1,{wrong}\nb,0,60,1,,,\n"
+    trace = read_trace(write(text))
+    assert [spec.job_id for spec in trace] == ["b"]
+    assert trace.num_rejected == 1
+
+
+def test_the_quick_way_and_the_careful_way_read_the_same(write):
+    rows = "".join(f"{i},{i * 7 % 50}.5, {i}e1 ,{i % 4 + 1},v{i % 3}\n" for i in range(200))
+    quick = read_trace(write(f"{OURS},vc\n{rows}"))
+    careful = read_trace(write(f"{OURS},vc\n{rows}\nx,0,60,0,\n"))
+    assert (quick.num_rejected, careful.num_rejected) == (0, 1)
+    assert list(quick) == list(careful)
+    assert [spec.submit_s for spec in quick] == sorted(spec.submit_s for spec in quick)
+
+
+def test_a_gzip_file_of_several_members_is_read_to_its_end(write):
+    parts = [f"{OURS}\na,0,60,1\n", "b,5,60,2\n"]
+    trace = read_trace(write(b"".join(gzip.compress(part.encode()) for part in parts)))
+    assert [spec.job_id for spec in trace] == ["a", "b"]
+
+
+def test_a_gzip_bomb_is_refused_before_it_is_unpacked(write):
+    with pytest.raises(TraceError, match="unpack it first"):
+        read_trace(write(gzip.compress(bytes(80 << 20), 9)))
+    assert MAX_BYTES == 4 << 30
+
+
+def test_an_unknown_format_is_refused_with_the_known_ones(write):
+    with pytest.raises(TraceError, match="'csv'; there are rota, tiresias"):
+        read_trace(write(f"{OURS}\na,0,60,1\n"), "csv")
+
+
+def test_an_empty_field_of_a_path_is_refused_as_well(tmp_path):
+    with pytest.raises(TraceError, match="check the path"):
+        read_trace("a\0b")
 
 
 @pytest.mark.parametrize("name", ["nothing.csv", "."], ids=["absent", "a folder"])

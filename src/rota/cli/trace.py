@@ -1,0 +1,270 @@
+"""``rota trace``: look at job traces, convert them, cut windows out of them, generate them."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, BinaryIO
+
+import click
+
+from rota.errors import InputError, TraceError
+from rota.workload.profiles import PROFILES
+from rota.workload.readers import FORMATS, describe_rejected, read_trace
+from rota.workload.writer import WRITTEN, write_trace
+
+if TYPE_CHECKING:
+    from rota.workload.trace import Trace
+
+UNITS = {"": 1.0, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86_400.0, "w": 604_800.0}
+
+
+class Span(click.ParamType):
+    """A number of seconds, or of minutes, hours, days or weeks: 600, 90m, 12h, 14d, 2w."""
+
+    name = "span"
+
+    def convert(self, value: Any, param: Any, ctx: Any) -> float:
+        """The seconds. Raises click.BadParameter."""
+        match = re.fullmatch(r"(\d+(?:\.\d+)?)\s*([smhdw]?)", str(value), re.ASCII)
+        if match is None:
+            self.fail(f"{value!r} is no span such as 600, 90m, 12h, 14d or 2w", param, ctx)
+        return float(match[1]) * UNITS[match[2]]
+
+
+@click.group()
+def trace() -> None:
+    """Look at job traces, convert them, cut windows out of them, generate them."""
+
+
+FORMAT = click.option(
+    "--format",
+    "format_",
+    type=click.Choice(["auto", *FORMATS]),
+    default="auto",
+    show_default=True,
+    help="Whose format FILE has; auto tells by its content.",
+)
+STRICT = click.option("--strict", is_flag=True, help="Fail at the first row that can't be read.")
+TO = click.option(
+    "--to",
+    type=click.Choice(WRITTEN),
+    help="Write CSV or Parquet.  [default: by OUT's name, else csv]",
+)
+
+
+def reads(command: Callable[..., None]) -> Callable[..., None]:
+    """The options that the commands share which read a trace."""
+    return FORMAT(STRICT(command))
+
+
+@trace.command()
+@click.argument("file", metavar="FILE")
+@click.option("--cluster", metavar="NODESxGPUS", help="Tell the load on such a cluster.")
+@click.option("--json", "as_json", is_flag=True, help="Print JSON and nothing else.")
+@reads
+def show(file: str, cluster: str | None, as_json: bool, format_: str, strict: bool) -> None:
+    """Tell the shape of a trace: jobs, sizes, durations, arrivals, load."""
+    from rota.model.cluster import parse_cluster
+    from rota.report.shape import shape_of
+
+    num_gpus = sum(node.num_gpus for node in parse_cluster(cluster)) if cluster else None
+    jobs = _read(file, format_, strict, quiet=as_json)
+    shape = shape_of(jobs, num_gpus)
+    if as_json:
+        rejected = [{"line": line, "reason": reason} for line, reason in jobs.rejected]
+        click.echo(json.dumps(shape | {"rejected_rows": rejected}, indent=2))
+    else:
+        click.echo(describe(shape))
+
+
+@trace.command()
+@click.argument("file", metavar="FILE")
+@click.argument("out", metavar="OUT")
+@reads
+@TO
+def convert(file: str, out: str, format_: str, strict: bool, to: str | None) -> None:
+    """Write a trace with our own columns. OUT - is standard output."""
+    write(_read(file, format_, strict), out, to)
+
+
+@trace.command()
+@click.argument("out", metavar="OUT")
+@click.option(
+    "--profile",
+    type=click.Choice(list(PROFILES)),
+    default="philly",
+    show_default=True,
+    help="Whose load it looks like.",
+)
+@click.option("--num-jobs", type=int, metavar="N", help="This many jobs.")
+@click.option("--span", type=Span(), metavar="SPAN", help="The jobs of so long: 12h, 14d.")
+@click.option("--gpus", type=int, required=True, metavar="N", help="The GPUs that --load is of.")
+@click.option(
+    "--load",
+    type=float,
+    default=1.0,
+    show_default=True,
+    help="GPU-time that is asked for over GPU-time that there is, while jobs arrive.",
+)
+@click.option("--seed", type=int, default=0, show_default=True, help="Which of many such traces.")
+@TO
+def generate(
+    out: str,
+    profile: str,
+    num_jobs: int | None,
+    span: float | None,
+    gpus: int,
+    load: float,
+    seed: int,
+    to: str | None,
+) -> None:
+    """Write a synthetic trace with the bursts, sizes and durations of real load.
+
+    Give either --num-jobs or --span. OUT - is standard output.
+    """
+    from rota.workload.synthetic import generate as synthesise
+
+    if (num_jobs is None) == (span is None):
+        raise InputError("give either --num-jobs or --span: with --load, one sets the other")
+    jobs = synthesise(profile, num_jobs=num_jobs, span_s=span, num_gpus=gpus, load=load, seed=seed)
+    _tell(jobs)
+    write(jobs, out, to)
+
+
+@trace.command()
+@click.argument("file", metavar="FILE")
+@click.argument("out", metavar="OUT")
+@click.option("--start", type=Span(), metavar="SPAN", help="Leave out what arrives before.")
+@click.option("--end", type=Span(), metavar="SPAN", help="Leave out what arrives then or later.")
+@click.option("--first", type=click.IntRange(1), metavar="N", help="Keep the first N of the rest.")
+@click.option("--rebase", is_flag=True, help="Count submission from the first job that is kept.")
+@reads
+@TO
+def window(
+    file: str,
+    out: str,
+    start: float | None,
+    end: float | None,
+    first: int | None,
+    rebase: bool,
+    format_: str,
+    strict: bool,
+    to: str | None,
+) -> None:
+    """Write the part of a trace that arrives in a window. OUT - is standard output."""
+    from rota.workload.trace import Trace
+
+    if start is None and end is None and first is None:
+        raise InputError("give --start, --end or --first: the window would be the whole trace")
+    whole = _read(file, format_, strict)
+    low_s, high_s = start or 0.0, float("inf") if end is None else end
+    kept = [spec for spec in whole if low_s <= spec.submit_s < high_s][:first]
+    if not kept:
+        raise TraceError(
+            f"{whole.name}: no job arrives in the window; the trace goes from "
+            f"{whole.jobs[0].submit_s:,.0f} to {whole.jobs[-1].submit_s:,.0f} s"
+        )
+    if rebase:
+        zero_s = kept[0].submit_s
+        kept = [spec._replace(submit_s=spec.submit_s - zero_s) for spec in kept]
+    write(Trace(kept, whole.name), out, to)
+
+
+def _read(file: str, format_: str, strict: bool, quiet: bool = False) -> Trace:
+    jobs = read_trace(file, format_, strict)
+    if not quiet:
+        _tell(jobs)
+    return jobs
+
+
+def _tell(jobs: Trace) -> None:
+    """Say on stderr what could not be read, and what differs from the file."""
+    for text in (describe_rejected(jobs), *jobs.notes):
+        if text:
+            click.echo(text, err=True)
+
+
+def write(jobs: Trace, out: str, to: str | None) -> None:
+    """Write the trace, to standard output for ``-``: the whole file or nothing. InputError."""
+    if to is None:
+        to = "parquet" if out.endswith((".parquet", ".pq")) else "csv"
+    if out == "-":
+        if to == "parquet" and sys.stdout.isatty():
+            raise InputError("Parquet is not for a terminal; name a file, or give --to csv")
+        write_trace(jobs, sys.stdout.buffer, to)
+        sys.stdout.buffer.flush()
+        return
+    path = Path(out)
+    part = path.with_name(f".{path.name}.{os.getpid()}.part") if path.name else path
+    try:
+        if not path.name or path.is_dir():
+            raise InputError(f"OUT {out}: it is a folder; name a file")
+        if path.is_symlink() or (path.exists() and not path.is_file()):
+            raise InputError(f"OUT {out}: it is no plain file, and would be replaced; name one")
+        with part.open("xb") as file:
+            try:
+                _fill(file, jobs, to, packed=to == "csv" and path.suffix == ".gz")
+                part.replace(path)
+            finally:
+                part.unlink(missing_ok=True)
+    except OSError as error:
+        raise InputError(f"OUT {out}: {error.strerror or error}; check the path") from None
+
+
+def _fill(file: BinaryIO, jobs: Trace, to: str, packed: bool) -> None:
+    if not packed:
+        write_trace(jobs, file, to)
+        file.flush()
+        return
+    import gzip
+
+    # Without a name and a time in it, the same jobs are the same bytes.
+    with gzip.GzipFile("", "wb", fileobj=file, mtime=0) as zipped:
+        write_trace(jobs, zipped, to)  # type: ignore[arg-type]
+    file.flush()
+
+
+def describe(shape: dict[str, Any]) -> str:
+    """The figures of `rota.report.shape` for people."""
+    from rota.cli.table import render
+
+    load, bursts = shape["load"], shape["dispersion"]
+    durations = "  ".join(f"{name} {_number(value)}" for name, value in shape["duration_s"].items())
+    facts = [
+        ("jobs", f"{shape['jobs']:,}"),
+        ("rejected rows", f"{shape['rejected']:,}"),
+        ("span", f"{_number(shape['span_s'])} s ({shape['span_s'] / 86_400:.2f} days)"),
+        ("GPU-hours", _number(shape["gpu_hours"])),
+        ("GPUs per job", f"mean {shape['mean_gpus']:.2f}  max {shape['max_gpus']:,}"),
+        ("duration s", f"mean {_number(shape['mean_duration_s'])}  {durations}"),
+        *([] if load is None else [("load", f"{load:.2f}")]),
+        *([] if bursts is None else [("dispersion", f"{bursts:.1f} (1 if Poisson)")]),
+    ]
+    lines = [shape["trace"], *(f"  {name.ljust(14)}{text}" for name, text in facts)]
+    sizes = [
+        (
+            f"{row['num_gpus']:,}",
+            f"{row['jobs']:,}",
+            f"{row['job_share']:.2%}",
+            f"{row['gpu_time_share']:.2%}",
+        )
+        for row in shape["sizes"]
+    ]
+    lines += ["", render(("GPUs", "jobs", "of jobs", "of GPU-time"), sizes, text_columns=0)]
+    for title, key in (("vc", "vcs"), ("user", "users"), ("model", "models")):
+        if shape[key]:
+            rows = [
+                (row["name"] or "-", f"{row['jobs']:,}", f"{row['gpu_time_share']:.2%}")
+                for row in shape[key]
+            ]
+            lines += ["", render((title, "jobs", "of GPU-time"), rows)]
+    return "\n".join(lines)
+
+
+def _number(value: float) -> str:
+    return f"{value:,.0f}" if value >= 100 else f"{value:,.3g}"

@@ -1,0 +1,318 @@
+"""What all readers share: the file, the report of what could not be read, tables, fields.
+
+A reader is a module of this package with one function:
+
+    def read(source: Source, report: Report) -> Iterable[JobSpec]
+
+It yields the jobs of the file. A row that it can't read goes to ``report.reject(line, reason)``, a
+row that is no job of ours (a CPU job, a job step) to ``report.count(what)``, and anything else
+that the reader of a result should know to ``report.note(sentence)``. A file that is not of the
+format at all is a TraceError. `jobs` does the first for a whole file: it calls a function that
+makes the job of one row, and takes its TraceErrors and duplicate ids for rejected rows.
+
+A format that is told by the columns of its header names them in `rota.workload.readers.FORMATS`,
+and `rota.workload.readers` tells those without a header by their first line.
+"""
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from difflib import get_close_matches
+from functools import cached_property
+from math import inf
+from typing import Any, NamedTuple, NoReturn, TypeVar
+
+from rota.errors import TraceError
+from rota.model.job import JobSpec
+from rota.workload.trace import MAX_GPUS, MAX_ID
+
+KEPT = 1000  # rejected rows whose reasons are kept
+LAST_MOMENT_S = 32_503_680_000.0
+SHOWN = 80  # characters of a wrong value that a message shows
+Row = TypeVar("Row")
+
+
+class Source:
+    """A trace file: its name and, once unpacked, its bytes."""
+
+    def __init__(self, name: str, data: bytes) -> None:
+        self.name = name
+        self.data = data
+
+    @property
+    def is_parquet(self) -> bool:
+        """Whether it is a Parquet file."""
+        return self.data[:4] == b"PAR1"
+
+    @cached_property
+    def text(self) -> str:
+        """The bytes as text. Raises TraceError if they are not UTF-8."""
+        try:
+            return self.data.decode("utf-8-sig")
+        except UnicodeDecodeError as error:
+            raise TraceError(f"trace {self.name}: not UTF-8 text at byte {error.start}") from None
+
+    @cached_property
+    def lines(self) -> list[str]:
+        """The text by lines, without their ends (LF, CR LF, or CR alone)."""
+        text = self.text
+        if "\r" in text:
+            text = text.replace("\r\n", "\n").replace("\r", "\n")
+        return text.split("\n")
+
+    @cached_property
+    def header(self) -> list[str]:
+        """The fields of the first line (for Parquet, of the schema), without blanks around them."""
+        if self.is_parquet:
+            from rota.workload.readers import parquet
+
+            return parquet.header(self)
+        first = self.lines[0]
+        mark = max(("|", "\t", ","), key=first.count)
+        try:
+            return [field.strip() for field in split(first, mark)]
+        except TraceError:
+            return [first]
+
+
+class Report:
+    """What reading a file left out, and why.
+
+    ``num_rejected`` is exact; ``rejected`` keeps (line, reason) of the first thousand. With
+    ``strict`` the first rejected row is a TraceError.
+    """
+
+    def __init__(self, name: str, strict: bool = False) -> None:
+        self.name = name
+        self.strict = strict
+        self.num_rejected = 0
+        self.rejected: list[tuple[int, str]] = []
+        self._counts: dict[str, int] = {}
+        self._notes: list[str] = []
+
+    def reject(self, line: int, reason: str) -> None:
+        """Count a row that can't be read. Raises TraceError if reading is strict."""
+        if self.strict:
+            raise TraceError(f"{self.name}, line {line}: {reason}")
+        self.num_rejected += 1
+        if len(self.rejected) < KEPT:
+            self.rejected.append((line, reason))
+
+    def count(self, what: str) -> None:
+        """Count one more of what the notes then give the number of: "CPU jobs left out"."""
+        self._counts[what] = self._counts.get(what, 0) + 1
+
+    def note(self, sentence: str) -> None:
+        """Add a sentence to the notes, once."""
+        if sentence not in self._notes:
+            self._notes.append(sentence)
+
+    @property
+    def notes(self) -> list[str]:
+        """The sentences, and what was counted, as in "CPU jobs left out: 12"."""
+        return [*self._notes, *(f"{what}: {number:,}" for what, number in self._counts.items())]
+
+
+def jobs(
+    rows: Iterable[tuple[int, Row]], make: Callable[[Row], JobSpec | None], report: Report
+) -> Iterator[JobSpec]:
+    """The jobs that ``make`` makes of the rows; None for a row that is no job of ours.
+
+    A TraceError of ``make`` and an id that was there before reject the row.
+    """
+    first_line: dict[str, int] = {}
+    for line, row in rows:
+        try:
+            spec = make(row)
+        except TraceError as error:
+            report.reject(line, str(error))
+            continue
+        if spec is None:
+            continue
+        first = first_line.setdefault(spec.job_id, line)
+        if first == line:
+            yield spec
+        else:
+            shown = repr(spec.job_id[:SHOWN])
+            report.reject(line, f"job_id is {shown}; line {first} has the same; ids must be unique")
+
+
+def from_first(specs: Iterable[JobSpec], report: Report, calendar: bool = True) -> list[JobSpec]:
+    """The jobs with their submission counted from the first job's.
+
+    With ``calendar`` it is in seconds since 1970 before, and a note keeps the date.
+    """
+    listed = list(specs)
+    zero_s = min((spec.submit_s for spec in listed), default=0.0)
+    if calendar and listed:
+        from datetime import UTC, datetime
+
+        first = datetime.fromtimestamp(zero_s, UTC)
+        report.note(f"submission is counted from {first:%Y-%m-%d %H:%M:%S}")
+    return [spec._replace(submit_s=spec.submit_s - zero_s) for spec in listed]
+
+
+# -- tables ----------------------------------------------------------------------------------------
+
+
+class Table(NamedTuple):
+    """A file with a header: where each column stands, and the rows with their lines."""
+
+    at: dict[str, int]
+    rows: Iterator[tuple[int, Sequence[str]]]
+
+    def getter(self, column: str) -> Callable[[Sequence[str]], str]:
+        """A function that takes a row to its field of that column; "" where there is none."""
+        index = self.at.get(column)
+        if index is None:
+            return lambda row: ""
+        return lambda row: row[index].strip()
+
+
+def table(
+    source: Source,
+    report: Report,
+    needed: Sequence[str],
+    delimiter: str = ",",
+    quoted: bool = True,
+) -> Table:
+    """The file as a table that has the ``needed`` columns, in any order, among any others.
+
+    Every line is a row of its own: no field holds a line end, so that a stray quotation mark
+    spoils one row alone. Rows of another length than the header are rejected. Without ``quoted``,
+    quotation marks are characters like any other. Raises TraceError.
+    """
+    if source.is_parquet:
+        from rota.workload.readers import parquet
+
+        check_header(source.name, source.header, needed)
+        return Table(_places(source.header), parquet.rows(source))
+    header = header_of(source, delimiter, quoted)
+    check_header(source.name, header, needed)
+    return Table(_places(header), _rows(source, report, delimiter, quoted, len(header)))
+
+
+def header_of(source: Source, delimiter: str = ",", quoted: bool = True) -> list[str]:
+    """The names of the columns. Raises TraceError."""
+    try:
+        return [field.strip() for field in split(source.lines[0], delimiter, quoted)]
+    except TraceError as error:
+        raise TraceError(f"{source.name}, line 1: {error}") from None
+
+
+def _places(header: list[str]) -> dict[str, int]:
+    return {column: index for index, column in enumerate(header)}
+
+
+def _rows(
+    source: Source, report: Report, delimiter: str, quoted: bool, width: int
+) -> Iterator[tuple[int, list[str]]]:
+    lines = iter(enumerate(source.lines, start=1))
+    next(lines)
+    for line, text in lines:
+        if not text.strip():
+            continue
+        try:
+            row = split(text, delimiter, quoted)
+        except TraceError as error:
+            report.reject(line, str(error))
+            continue
+        if len(row) != width:
+            report.reject(line, f"{len(row)} fields where the header names {width}")
+            continue
+        yield line, row
+
+
+def split(text: str, delimiter: str, quoted: bool = True) -> list[str]:
+    """The fields of one line. Raises TraceError for a misplaced quotation mark, or a NUL."""
+    if "\0" in text:
+        raise TraceError("it holds a NUL character; is the file whole?")
+    if not quoted or '"' not in text:
+        return text.split(delimiter)
+    import csv
+
+    try:
+        return next(csv.reader([text], delimiter=delimiter, strict=True))
+    except csv.Error as error:
+        raise TraceError(f"not CSV: {error}") from None
+
+
+def check_header(name: str, header: Sequence[str], needed: Sequence[str]) -> None:
+    """Raise TraceError if the header lacks a needed column, or has one twice."""
+    if not any(header):
+        raise TraceError(f"{name} is empty; its first line must name the columns")
+    missing = [column for column in needed if column not in header]
+    if missing:
+        close = get_close_matches(missing[0], header, n=1)
+        hint = f" (is it the one called {close[0][:SHOWN]!r}?)" if close else ""
+        raise TraceError(
+            f"{name}, line 1: column {missing[0]!r} is missing{hint}; "
+            f"this format has {','.join(needed)}"
+        )
+    if len(set(header)) != len(header):
+        twice = next(column for column in header if header.count(column) > 1)
+        raise TraceError(f"{name}, line 1: column {twice[:SHOWN]!r} stands there twice")
+
+
+# -- fields ----------------------------------------------------------------------------------------
+
+
+def job_id(text: str) -> str:
+    """``text`` if it may name a job. Raises TraceError."""
+    if not 0 < len(text) <= MAX_ID:
+        wrong("job_id", text, f"give every job an id of 1 to {MAX_ID} characters")
+    return text
+
+
+def number(column: str, text: str, want: str = "zero or more seconds", low: float = 0.0) -> float:
+    """``text`` as a finite number of at least ``low``. Raises TraceError."""
+    try:
+        value = float(text) if "_" not in text and text.isascii() else inf
+    except ValueError:
+        value = inf
+    if not low <= value < inf:
+        wrong(column, text, f"it must be {want}")
+    return value
+
+
+def whole(column: str, text: str, high: int = MAX_GPUS) -> int:
+    """``text`` as a whole number from 1 to ``high``. Raises TraceError."""
+    want = f"a whole number from 1 to {high}"
+    value = number(column, text, want, 1.0)
+    if value != int(value) or value > high:
+        wrong(column, text, f"it must be {want}")
+    return int(value)
+
+
+def moment(column: str, text: str) -> float:
+    """A date and time, such as 2020-04-01 00:04:03, as seconds since 1970. Raises TraceError.
+
+    A time without a zone is taken for UTC; a number is seconds since 1970 already.
+    """
+    from datetime import UTC, datetime
+
+    if text.isascii() and text.isdigit():
+        value = number(column, text, "seconds since 1970")
+        if value > LAST_MOMENT_S:
+            wrong(column, text, "it must be seconds since 1970, before the year 3000")
+        return value
+    try:
+        if len(text) < 19 or text[4] != "-" or text[10] not in " T":
+            raise ValueError
+        when = datetime.fromisoformat(text)
+        value = (when if when.tzinfo else when.replace(tzinfo=UTC)).timestamp()
+        if not 0 <= value <= LAST_MOMENT_S:
+            raise ValueError
+        return value
+    except (ValueError, OverflowError):
+        wrong(column, text, "it must be a date and time such as 2020-04-01 00:04:03")
+
+
+def elapsed(column: str, start_s: float, end_s: float) -> float:
+    """The seconds from start to end. Raises TraceError if the end comes first."""
+    if end_s < start_s:
+        wrong(column, f"{end_s - start_s:g} s after the start", "a job can't end before it starts")
+    return end_s - start_s
+
+
+def wrong(column: str, value: Any, fix: str) -> NoReturn:
+    """Raise the TraceError for one field."""
+    raise TraceError(f"{column} is {str(value)[:SHOWN]!r}; {fix}")

@@ -1,0 +1,196 @@
+"""Traces of Gavel (Narayanan et al., OSDI 2020): steps to run, not seconds.
+
+A row has ten fields between tabs: job type, command, working directory, name of the command's steps
+argument, whether it needs a data folder, steps, GPUs, weight, deadline, arrival. How many steps a
+GPU type runs per second comes from Gavel's own table of measured rates if one is given
+(:func:`read_gavel`), else from the model catalogue. Durations are for the GPU type ``REFERENCE``.
+"""
+
+import json
+import re
+from collections.abc import Callable, Iterable
+from functools import lru_cache
+from math import inf
+from pathlib import Path
+
+from rota.errors import TraceError
+from rota.model.job import JobSpec
+from rota.workload.catalog import look_up
+from rota.workload.readers.base import Report, Source, jobs, number, whole, wrong
+from rota.workload.trace import MAX_GPUS, Trace
+
+FIELDS = (
+    *("job_type", "command", "working_directory", "num_steps_arg", "needs_data_dir"),
+    *("total_steps", "scale_factor", "priority_weight", "SLO", "arrival_time"),
+)
+REFERENCE = "v100"
+PRIORITY = 50  # of a job of weight 1, unless a larger weight would then be above MAX_PRIORITY
+MAX_PRIORITY = 100
+MAX_STEPS = 10**15
+
+# Steps per second of a job type on so many GPUs, all workers together, by GPU type; 0: can't run.
+Rates = Callable[[str, int], dict[str, float]]
+
+
+def matches(source: Source) -> bool:
+    """Whether the first line is a row of this format."""
+    fields = source.lines[0].split("\t")
+    if len(fields) != len(FIELDS):
+        return False
+    try:
+        return min(float(fields[i]) for i in (5, 6, 7, 9)) >= 0
+    except ValueError:
+        return False
+
+
+def read(source: Source, report: Report) -> Iterable[JobSpec]:
+    """The jobs, at the catalogue's rates. Ids count rows from 0."""
+    return _read(source, report, catalog_rates)
+
+
+def read_gavel(
+    path: str | Path, throughputs: str | Path | None = None, *, strict: bool = False
+) -> Trace:
+    """The jobs of a Gavel trace at the rates of a table of its; the catalogue's without one.
+
+    Both files may be gzipped. Rows that can't be read are counted in the trace; with ``strict`` the
+    first is a TraceError. Raises TraceError for a file that is not of its format.
+    """
+    rates = catalog_rates if throughputs is None else read_rates(throughputs)
+    path = Path(path)
+    report = Report(path.name, strict)
+    found = list(_read(Source(path.name, _bytes(path)), report, rates))
+    return Trace(
+        found,
+        name=path.name,
+        num_rejected=report.num_rejected,
+        rejected=report.rejected,
+        notes=report.notes,
+    )
+
+
+def read_rates(path: str | Path) -> Rates:
+    """Gavel's table of measured rates: jobs alone on a GPU type, on as few nodes as can be.
+
+    The file maps GPU types to ``('JOB TYPE', GPUS)`` to ``null`` to steps per second. Raises
+    TraceError.
+    """
+    path = Path(path)
+    try:
+        table = json.loads(Source(path.name, _bytes(path)).text)
+    except (ValueError, RecursionError) as error:
+        raise TraceError(f"throughputs {path}: not JSON: {error}") from None
+    rates: dict[tuple[str, int], dict[str, float]] = {}
+    for kind, of_kind in _mapping(path, "the file", table).items():
+        if kind.endswith("_unconsolidated"):
+            continue
+        for key, beside in _mapping(path, kind, of_kind).items():
+            job = re.fullmatch(r"\('(.*)', (\d{1,7})\)", key)
+            rate = _rate(_mapping(path, f"{kind}, {key}", beside).get("null"))
+            if job is None or not 0 <= rate < inf:
+                raise TraceError(
+                    f"throughputs {path}: {kind[:80]}, {key[:80]} can't be read; it must be "
+                    "('JOB TYPE', GPUS) with steps per second, zero or more, as null"
+                )
+            rates.setdefault((job[1], int(job[2])), {})[kind] = rate
+    return lambda job_type, gpus: rates.get((job_type, gpus), {})
+
+
+@lru_cache(maxsize=4096)
+def catalog_rates(job_type: str, gpus: int) -> dict[str, float]:
+    """Steps per second by the catalogue's step times, a gang being on one node."""
+    profile = look_up(job_type)
+    if profile is None or profile.batch is None:
+        return {}
+    batch = profile.batch
+    steps = profile.step_times.items()
+    return {kind: gpus / model.step_s(gpus, 1, batch) for kind, model in steps}
+
+
+def _read(source: Source, report: Report, rates: Rates) -> list[JobSpec]:
+    weights: dict[str, float] = {}
+
+    def make(row: tuple[int, list[str]]) -> JobSpec:
+        spec, weight = _job(*row, rates, report)
+        weights[spec.job_id] = weight
+        return spec
+
+    lines = ((line, text) for line, text in enumerate(source.lines, start=1) if text.strip())
+    rows = ((line, (i, text.split("\t"))) for i, (line, text) in enumerate(lines))
+    found = list(jobs(rows, make, report))
+    if found and max(weights.values()) == min(weights.values()) == 1:
+        return found
+    return _with_priorities(found, weights, report)
+
+
+def _job(index: int, fields: list[str], rates: Rates, report: Report) -> tuple[JobSpec, float]:
+    """The job of one row, and its weight. Raises TraceError."""
+    if len(fields) != len(FIELDS):
+        raise TraceError(
+            f"{len(fields)} fields between tabs where a row of this format has {len(FIELDS)}"
+        )
+    row = dict(zip(FIELDS, map(str.strip, fields), strict=True))
+    steps = whole("total_steps", row["total_steps"], MAX_STEPS)
+    gpus = whole("scale_factor", row["scale_factor"], MAX_GPUS)
+    weight = number("priority_weight", row["priority_weight"], "a number above zero")
+    if not weight:
+        wrong("priority_weight", row["priority_weight"], "it must be a number above zero")
+    arrival_s = number("arrival_time", row["arrival_time"])
+    by_type = rates(row["job_type"], gpus)
+    rate = by_type.get(REFERENCE, 0.0)
+    duration_s = steps / rate if rate > 0 else inf
+    if duration_s == inf or max(by_type.values()) / rate == inf:
+        wrong("job_type", row["job_type"], f"no rate is known for it on {gpus} {REFERENCE} GPUs")
+    if number("SLO", row["SLO"], "a number", -inf) > 0:
+        report.count("jobs with a deadline, which is not used")
+    speeds = tuple((kind, each / rate) for kind, each in by_type.items())
+    spec = JobSpec(str(index), gpus, arrival_s, duration_s, model=row["job_type"], speeds=speeds)
+    return spec, weight
+
+
+def _with_priorities(
+    found: list[JobSpec], weights: dict[str, float], report: Report
+) -> list[JobSpec]:
+    """The jobs with priorities in the proportions of their weights, as far as whole numbers go."""
+    if not found:
+        return found
+    unit = min(PRIORITY, MAX_PRIORITY / max(weights.values()))
+    exact = True
+    listed = []
+    for spec in found:
+        wanted = weights[spec.job_id] * unit
+        priority = min(MAX_PRIORITY, max(1, round(wanted)))
+        exact = exact and abs(priority - wanted) <= 1e-9 * MAX_PRIORITY
+        listed.append(spec._replace(priority=priority))
+    if not exact:
+        report.note(f"weights are rounded to priorities from 1 to {MAX_PRIORITY}")
+    return listed
+
+
+def _rate(value: object) -> float:
+    """A JSON number; infinity for anything else."""
+    if not isinstance(value, int | float) or isinstance(value, bool):
+        return inf
+    try:
+        return float(value)
+    except OverflowError:
+        return inf
+
+
+def _mapping(path: Path, where: str, value: object) -> dict[str, object]:
+    if not isinstance(value, dict):
+        raise TraceError(f"throughputs {path}: {where[:80]} must be a JSON object")
+    return value
+
+
+def _bytes(path: Path) -> bytes:
+    import gzip
+    import zlib
+
+    try:
+        data = path.read_bytes()
+        return gzip.decompress(data) if data[:2] == b"\x1f\x8b" else data
+    except (EOFError, gzip.BadGzipFile, zlib.error):
+        raise TraceError(f"{path}: the gzip data is cut off or damaged") from None
+    except OSError as error:
+        raise TraceError(f"{path}: {error.strerror or error}; check the path") from None

@@ -1,0 +1,59 @@
+"""Parquet files as tables of text, so that every reader of a table reads them too."""
+
+from collections.abc import Iterator
+from typing import Any
+
+from rota.errors import TraceError
+from rota.workload.readers.base import Source
+
+MOST_ROWS = 50_000_000
+
+
+def header(source: Source) -> list[str]:
+    """The names of the columns. Raises TraceError."""
+    return [name.strip() for name in _open(source).schema_arrow.names]
+
+
+def rows(source: Source) -> Iterator[tuple[int, list[str]]]:
+    """The rows as text, from line 2 as if the names of the columns were line 1. TraceError."""
+    file = _open(source)
+    line = 1
+    try:
+        for batch in file.iter_batches(batch_size=65_536):
+            columns = [map(_text, column.to_pylist()) for column in batch.columns]
+            for row in zip(*columns, strict=True):
+                line += 1
+                yield line, list(row)
+    except TraceError:
+        raise
+    except Exception as error:
+        raise _damaged(source, error) from None
+
+
+def _text(value: Any) -> str:
+    return "" if value is None else str(value)
+
+
+def _open(source: Source) -> Any:
+    try:
+        from pyarrow import BufferReader
+        from pyarrow.parquet import ParquetFile
+    except ImportError:
+        raise TraceError(
+            f"trace {source.name} is Parquet, and pyarrow is not installed; "
+            "run: pip install 'rota[parquet]'"
+        ) from None
+    try:
+        file = ParquetFile(BufferReader(source.data))
+        num_rows = file.metadata.num_rows
+    except Exception as error:
+        raise _damaged(source, error) from None
+    if num_rows > MOST_ROWS:
+        raise TraceError(f"trace {source.name}: {num_rows:,} rows are more than {MOST_ROWS:,}")
+    return file
+
+
+def _damaged(source: Source, error: Exception) -> TraceError:
+    # Arrow raises errors of many kinds, some with the file's bytes in their text.
+    said = " ".join(str(error).split())[:120]
+    return TraceError(f"trace {source.name}: the Parquet data is cut off or damaged: {said}")

@@ -1,0 +1,126 @@
+"""Rota's own traces: CSV or Parquet with the columns of `rota.workload.trace.COLUMNS`."""
+
+from collections.abc import Iterable, Sequence
+from itertools import repeat
+from math import inf
+from sys import intern
+from typing import Any
+
+from rota.model.job import JobSpec
+from rota.workload.readers.base import (
+    Report,
+    Source,
+    Table,
+    job_id,
+    jobs,
+    number,
+    table,
+    whole,
+    wrong,
+)
+from rota.workload.trace import COLUMNS, MAX_GPUS, MAX_ID, REQUIRED
+
+TEXTS = ("vc", "user", "model")
+_DEFAULTS = JobSpec("", 1, 0.0)._asdict()
+
+
+def read(source: Source, report: Report) -> Iterable[JobSpec]:
+    """The jobs of the file. Raises TraceError."""
+    if not source.is_parquet and (quick := _quick(source)) is not None:
+        return quick
+    return rows_to_jobs(table(source, report, REQUIRED), report)
+
+
+def rows_to_jobs(rows: Table, report: Report) -> Iterable[JobSpec]:
+    """The jobs of a table with our columns."""
+    get_id, get_submit, get_duration, get_gpus = map(rows.getter, REQUIRED)
+    extras = [(c, rows.getter(c)) for c in COLUMNS if c in rows.at and c not in REQUIRED]
+
+    def make(row: Sequence[str]) -> JobSpec:
+        spec = JobSpec(
+            job_id=job_id(get_id(row)),
+            num_gpus=whole("num_gpus", get_gpus(row)),
+            submit_s=number("submit_s", get_submit(row)),
+            duration_s=number("duration_s", get_duration(row)),
+        )
+        given = {column: _value(column, get(row)) for column, get in extras if get(row)}
+        return spec._replace(**given) if given else spec
+
+    return jobs(rows.rows, make, report)
+
+
+def _value(column: str, text: str) -> Any:
+    if column == "priority":
+        return whole("priority", text, 100)
+    if column == "skew":
+        value = number("skew", text, "from 0 to 1")
+        return value if value <= 1 else wrong("skew", text, "it must be from 0 to 1")
+    return parse_speeds(text) if column == "speeds" else intern(text)
+
+
+def parse_speeds(text: str) -> tuple[tuple[str, float], ...]:
+    """``v100=1;k80=0.3`` as (GPU type, speed) pairs; 0 where it can't run. Raises TraceError."""
+    pairs = []
+    for part in text.split(";"):
+        name, equals, value = part.partition("=")
+        if not equals or not name.strip():
+            wrong("speeds", text, "it must be TYPE=SPEED;TYPE=SPEED")
+        pairs.append((name.strip(), number("speeds", value, "TYPE=SPEED with 0 or more")))
+    if not any(speed for _, speed in pairs):
+        wrong("speeds", text, "it must have a speed above 0")
+    return tuple(pairs)
+
+
+def _quick(source: Source) -> list[JobSpec] | None:
+    """The jobs column by column, if nothing in the file is out of the ordinary; else None.
+
+    Twice as fast as row by row. Whatever looks odd, errors included, is left to the slow way.
+    """
+    text = source.text
+    if '"' in text or "\0" in text:
+        return None
+    header = [field.strip() for field in source.lines[0].split(",")]
+    plain = set(REQUIRED).issubset(header) and len(set(header)) == len(header)
+    if not plain or {"priority", "skew", "speeds"} & set(header):
+        return None
+    lines = source.lines[1:]
+    while lines and not lines[-1]:
+        lines.pop()
+    width = len(header)
+    if not lines or set(map(str.count, lines, repeat(","))) != {width - 1}:
+        return None
+    fields = ",".join(lines).split(",")
+    columns = {column: fields[place::width] for place, column in enumerate(header)}
+    ids = list(map(str.strip, columns["job_id"]))
+    numbers = [_numbers(columns[column]) for column in REQUIRED[1:]]
+    if len(set(ids)) != len(ids) or not all(ids) or len(max(ids, key=len)) > MAX_ID:
+        return None
+    submit_s, duration_s, gpus = numbers
+    if submit_s is None or duration_s is None or gpus is None:
+        return None
+    if min(gpus) < 1 or max(gpus) > MAX_GPUS or not all(map(float.is_integer, gpus)):
+        return None
+    texts = {
+        column: map(intern, map(str.strip, columns[column]))
+        for column in TEXTS
+        if column in columns
+    }
+    in_order = (ids, map(int, gpus), submit_s, duration_s)
+    given = dict(zip(JobSpec._fields, in_order, strict=False)) | texts
+    # By the fields of JobSpec, what no column gives being its default.
+    values = (given.get(field, repeat(default)) for field, default in _DEFAULTS.items())
+    # The tuple's own constructor: half the time of JobSpec's.
+    return list(map(tuple.__new__, repeat(JobSpec), zip(*values, strict=False)))
+
+
+def _numbers(texts: Sequence[str]) -> list[float] | None:
+    """The texts as finite numbers of zero or more; None if one is not."""
+    joined = "".join(texts)
+    if "_" in joined or not joined.isascii():
+        return None
+    try:
+        values = list(map(float, texts))
+    except ValueError:
+        return None
+    # A NaN hides from min and max, not from their sum.
+    return values if min(values) >= 0 and max(values) < inf and sum(values) < inf else None

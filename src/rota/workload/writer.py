@@ -1,0 +1,106 @@
+"""Traces as files: CSV or Parquet with our own columns, which `read_trace` reads back the same."""
+
+from collections.abc import Callable, Iterator
+from typing import Any, BinaryIO
+
+from rota.errors import TraceError
+from rota.model.job import JobSpec
+from rota.workload.trace import COLUMNS, REQUIRED, Trace
+
+WRITTEN = ("csv", "parquet")
+NUMBERS = ("submit_s", "duration_s", "num_gpus", "priority", "skew")
+DEFAULTS = {"priority": 50, "skew": None, "speeds": ()}
+BATCH = 50_000  # jobs that are text at once
+
+
+def write_trace(trace: Trace, file: BinaryIO, to: str = "csv") -> None:
+    """Write the jobs as ``csv`` or ``parquet``. Raises TraceError for a job that can't be written.
+
+    Columns in which no job has anything of its own are left out.
+    """
+    if to == "parquet":
+        _write_parquet(trace, file)
+        return
+    for text in _csv(trace):
+        file.write(text.encode())
+
+
+def columns_of(trace: Trace) -> list[str]:
+    """The columns that the jobs need: the required ones, and those that say something."""
+    return [
+        column
+        for column in COLUMNS
+        if column in REQUIRED
+        or any(getattr(spec, column) != DEFAULTS.get(column, "") for spec in trace)
+    ]
+
+
+def _csv(trace: Trace) -> Iterator[str]:
+    columns = columns_of(trace)
+    yield ",".join(columns) + "\n"
+    for start in range(0, len(trace), BATCH):
+        rows = zip(*(_texts(trace, column, start) for column in columns), strict=True)
+        yield "".join([",".join(row) + "\n" for row in rows])
+
+
+def _texts(trace: Trace, column: str, start: int) -> Iterator[str]:
+    as_text: Callable[[Any], str] = _number if column in NUMBERS else _field
+    if column == "speeds":
+        as_text = speeds_text
+    values = (getattr(spec, column) for spec in trace.jobs[start : start + BATCH])
+    return map(as_text, values)
+
+
+def _number(value: float | None) -> str:
+    """The shortest text that reads back as the same number; "" for None."""
+    if value is None:
+        return ""
+    return str(int(value)) if value == int(value) and abs(value) < 1e15 else repr(value)
+
+
+def _field(text: str) -> str:
+    """``text`` as a CSV field. Raises TraceError if no field can hold it."""
+    if "\n" in text or "\r" in text or "\0" in text:
+        raise TraceError(f"{text[:80]!r} holds a line end or NUL, which no field may; rename it")
+    if text != text.strip():
+        raise TraceError(f"{text[:80]!r} begins or ends with a blank, which is not kept; rename it")
+    if "," in text or '"' in text:
+        return '"' + text.replace('"', '""') + '"'
+    return text
+
+
+def speeds_text(speeds: tuple[tuple[str, float], ...]) -> str:
+    """(GPU type, speed) pairs as ``v100=1;k80=0.3``."""
+    return _field(";".join(f"{gpu_type}={_number(speed)}" for gpu_type, speed in speeds))
+
+
+def _write_parquet(trace: Trace, file: BinaryIO) -> None:
+    try:
+        import pyarrow
+        from pyarrow import parquet
+    except ImportError:
+        raise TraceError(
+            "writing Parquet needs pyarrow, which is absent; run: pip install 'rota[parquet]'"
+        ) from None
+    kinds = {
+        "num_gpus": pyarrow.int64(),
+        "priority": pyarrow.int64(),
+        "submit_s": pyarrow.float64(),
+        "duration_s": pyarrow.float64(),
+        "skew": pyarrow.float64(),
+    }
+    columns = {
+        column: pyarrow.array(_values(trace.jobs, column), kinds.get(column, pyarrow.string()))
+        for column in columns_of(trace)
+    }
+    parquet.write_table(pyarrow.table(columns), file)
+
+
+def _values(jobs: list[JobSpec], column: str) -> list[Any]:
+    values = [getattr(spec, column) for spec in jobs]
+    if column == "speeds":
+        return list(map(speeds_text, values))
+    if column not in NUMBERS:
+        for text in values:
+            _field(text)
+    return values

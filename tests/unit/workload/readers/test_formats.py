@@ -1,0 +1,283 @@
+"""Other people's formats: what is read from each, and what is left out and said to be."""
+
+import importlib.util
+from pathlib import Path
+
+import pytest
+
+from rota.errors import TraceError
+from rota.workload.readers import FORMATS, read_trace
+from rota.workload.readers.pollux import TRAININGS
+from rota.workload.readers.slurm import elapsed_s, gpus_of
+
+_spec = importlib.util.spec_from_file_location("samples", Path(__file__).parent / "samples.py")
+_samples = importlib.util.module_from_spec(_spec)
+_spec.loader.exec_module(_samples)
+SAMPLES = _samples.SAMPLES
+
+
+def table(trace):
+    return [(s.job_id, s.submit_s, s.duration_s, s.num_gpus, s.vc) for s in trace]
+
+
+@pytest.mark.parametrize("name", SAMPLES)
+def test_every_format_is_recognised_and_may_be_named(write, name):
+    path = write(SAMPLES[name])
+    trace = read_trace(path)
+    assert (len(trace), trace.num_rejected) == (3, 0)
+    assert list(read_trace(path, name.removesuffix("-json"))) == list(trace)
+
+
+@pytest.mark.parametrize("name", [name for name in SAMPLES if not name.endswith("json")])
+def test_dos_line_ends_byte_order_mark_and_blank_lines_change_nothing(write, name):
+    dressed = "\ufeff" + SAMPLES[name].replace("\n", "\r\n") + "\r\n"
+    assert list(read_trace(write(dressed))) == list(read_trace(write(SAMPLES[name])))
+
+
+@pytest.mark.parametrize("name", [n for n in SAMPLES if n not in ("philly-json", "alibaba-2020")])
+def test_columns_may_stand_in_any_order(write, name):
+    mark = "|" if name == "slurm" else ","
+    rows = [line.split(mark) for line in SAMPLES[name].splitlines()]
+    turned = "\n".join(mark.join(reversed(row)) for row in rows)
+    assert list(read_trace(write(turned))) == list(read_trace(write(SAMPLES[name])))
+
+
+@pytest.mark.parametrize("name", [n for n in SAMPLES if FORMATS.get(n)])
+def test_a_missing_column_is_named_with_the_one_that_looks_like_it(write, name):
+    head, _, rest = SAMPLES[name].partition("\n")
+    if name == "alibaba-2020":
+        head, rest = ",".join(FORMATS[name]), "job1,1,0,5,100\n"
+    column = FORMATS[name][-1]
+    renamed = head.replace(column, column + "x")
+    with pytest.raises(TraceError, match=f"'{column}' is missing .*'{column}x'"):
+        read_trace(write(f"{renamed}\n{rest}"), name)
+
+
+def test_a_philly_table_has_its_rows_numbers_for_names_and_counts_from_the_first(write):
+    trace = read_trace(write(SAMPLES["philly"]))
+    assert table(trace) == [
+        ("0", 0.0, 600.0, 1, "red"),
+        ("1", 55.0, 3600.0, 8, "blue"),
+        ("2", 115.0, 70.0, 2, "red"),
+    ]
+    assert trace.notes == ["submission is counted from 2017-10-03 00:00:05"]
+
+
+def test_attempts_of_a_philly_job_are_added_up_and_its_gpus_counted_over_hosts(write):
+    trace = read_trace(write(SAMPLES["philly-json"]))
+    assert table(trace) == [
+        ("application_1_1", 0.0, 600.0, 2, "red"),
+        ("application_1_2", 1800.0, 60.0, 4, "blue"),
+        ("application_1_3", 2400.0, 70.0, 1, "red"),
+    ]
+    assert [spec.user for spec in trace] == ["ann", "bob", "ann"]
+    assert "jobs that were tried more than once, their attempts added up: 1" in trace.notes
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "note"),
+    [
+        ('"end_time": "2017-10-03 00:11:00"', '"end_time": null', "no start or no end"),
+        ('["gpu0", "gpu1"]', "[]", "CPU jobs"),
+    ],
+)
+def test_philly_jobs_that_are_none_of_ours_are_counted(write, old, new, note):
+    trace = read_trace(write(SAMPLES["philly-json"].replace(old, new)))
+    assert len(trace) == 2
+    assert any(note in text for text in trace.notes)
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "line", "reason"),
+    [
+        ('"application_1_1"', "7", 2, "jobid is '7'; it must be text"),
+        ("00:11:00", "00:00:00", 2, "end_time is '-60 s after the start'"),
+        ("2017-10-03 00:11:00", "yesterday", 2, "end_time is 'yesterday'; it must be a date"),
+        ('"vc": "red",\n        "jobid": "application_1_1"', '"vc": ,"jobid": "a"', 2, "not JSON"),
+        ('[{"ip": "m1", "gpus": ["gpu0", "gpu1"]}]', "4", 2, "detail is '4'; it must be a list"),
+        ('"application_1_3"', '"application_1_2"', 38, "line 16 has the same"),
+    ],
+)
+def test_a_philly_record_that_cannot_be_read_is_rejected_alone(write, old, new, line, reason):
+    trace = read_trace(write(SAMPLES["philly-json"].replace(old, new)))
+    assert len(trace) == 2
+    assert trace.rejected[0][0] == line
+    assert reason in trace.rejected[0][1]
+
+
+def test_a_philly_log_that_breaks_off_gives_what_was_whole(write):
+    text = SAMPLES["philly-json"]
+    trace = read_trace(write(text[: text.index("application_1_3")]))
+    assert (len(trace), trace.num_rejected) == (2, 1)
+    assert "the rest of the file is not read" in trace.rejected[0][1]
+
+
+def test_a_log_of_a_thousand_damaged_records_is_not_read_on(write):
+    text = SAMPLES["philly-json"].rstrip("]\n") + ",\n    {" * 3000
+    trace = read_trace(write(text))
+    assert (len(trace), trace.num_rejected) == (3, 1000)
+    assert "the rest of the file is not read" in trace.rejected[-1][1]
+
+
+def test_a_helios_job_without_a_duration_lasts_from_its_start_to_its_end(write):
+    trace = read_trace(write(SAMPLES["helios"]))
+    assert table(trace) == [
+        ("j1", 0.0, 60.0, 1, "vcA"),
+        ("j2", 60.0, 7.0, 16, "vcB"),
+        ("j3", 86400.0, 86400.0, 8, "vcA"),
+    ]
+    assert [spec.user for spec in trace] == ["u1", "u2", "u1"]
+
+
+def test_acme_logs_are_helios_logs_with_zones_and_types(write):
+    text = (
+        "job_id,user,node_num,gpu_num,cpu_num,type,state,submit_time,duration\n"
+        "x,u,1.0,8.0,32,Other,COMPLETED,2023-03-01 00:00:00+08:00,30\n"
+        "y,u,1.0,0.0,32,Other,COMPLETED,2023-03-01 00:00:00+08:00,30\n"
+    )
+    trace = read_trace(write(text))
+    assert table(trace) == [("x", 0.0, 30.0, 8, "Other")]
+    assert trace.notes[0] == "submission is counted from 2023-02-28 16:00:00"
+    assert trace.notes[1] == "CPU jobs left out: 1"
+
+
+def test_tasks_of_one_pai_job_are_one_gang_and_fractions_are_rounded_up(write):
+    trace = read_trace(write(SAMPLES["alibaba-2020"]))
+    assert table(trace) == [
+        ("job1", 0.0, 600.0, 2, ""),
+        ("job2", 200.0, 60.0, 1, ""),
+        ("job3", 300.0, 100.0, 5, ""),
+    ]
+    assert "jobs that ask for fractions of GPUs, rounded up to whole GPUs: 1" in trace.notes
+
+
+def test_a_pai_task_that_cannot_be_read_takes_its_job_with_it(write):
+    text = SAMPLES["alibaba-2020"].replace("job1,ps,1", "job1,ps,x")
+    trace = read_trace(write(text))
+    assert [spec.job_id for spec in trace] == ["job2", "job3"]
+    assert trace.rejected == [(2, "inst_num is 'x'; it must be a number of instances")]
+    assert "jobs left out of which a row could not be read: 1" in trace.notes
+
+
+def test_pai_jobs_without_gpus_or_without_an_end_are_counted(write):
+    text = (
+        SAMPLES["alibaba-2020"] + "job4,w,1,Terminated,5,6,1,1,0,\njob5,w,1,Running,5,,1,1,100,T4\n"
+    )
+    notes = read_trace(write(text)).notes
+    assert "CPU jobs left out: 1" in notes
+    assert "jobs left out that had not ended: 1" in notes
+
+
+def test_a_pod_lasts_from_its_scheduling_to_its_deletion(write):
+    trace = read_trace(write(SAMPLES["alibaba-2023"]))
+    assert table(trace) == [
+        ("pod-1", 0.0, 590.0, 1, "LS"),
+        ("pod-2", 100.0, 60.0, 8, "BE"),
+        ("pod-3", 200.0, 3000.0, 1, "LS"),
+    ]
+    assert trace.notes == ["jobs that ask for a fraction of a GPU, each counted as 1 GPU: 1"]
+
+
+def test_pods_that_never_ran_or_have_no_gpu_are_counted(write):
+    text = SAMPLES["alibaba-2023"] + (
+        "p4,1,1,0,0,,LS,Running,1,2,1\np5,1,1,1,1000,,LS,Pending,1,2,\n"
+        "p6,1,1,1,1000,,LS,Running,1,,1\n"
+    )
+    trace = read_trace(write(text))
+    assert len(trace) == 3
+    assert sum("left out" in note for note in trace.notes) == 3
+
+
+def test_a_pollux_job_trains_for_its_measured_steps(write):
+    trace = read_trace(write(SAMPLES["pollux"]))
+    assert [spec.model for spec in trace] == ["cifar10", "bert", "ncf"]
+    assert [spec.num_gpus for spec in trace] == [6, 8, 1]
+    # Hand-made: 1548 steps of 32,768 samples on one T4 take about half a minute.
+    assert 25 < trace.jobs[2].duration_s < 60
+    # 384 samples on 8 GPUs are 4 rounds of 12: three without exchanging gradients.
+    assert trace.jobs[1].duration_s > 480 * 4 * 0.8
+    assert set(TRAININGS) == {"bert", "cifar10", "deepspeech2", "imagenet", "ncf", "yolov3"}
+
+
+@pytest.mark.parametrize(
+    ("row", "reason"),
+    [("x,1,gpt9,1,8", "application is 'gpt9'"), ("x,1,bert,1,13", "bert was measured at 12, 24")],
+)
+def test_a_pollux_job_that_nobody_measured_is_rejected(write, row, reason):
+    trace = read_trace(write(SAMPLES["pollux"] + row + "\n"))
+    assert len(trace) == 3
+    assert reason in trace.rejected[0][1]
+
+
+def test_slurm_jobs_take_their_gpus_from_what_was_allocated_or_else_asked_for(write):
+    trace = read_trace(write(SAMPLES["slurm"]))
+    assert table(trace) == [
+        ("101", 0.0, 600.0, 2, "gpu"),
+        ("102_7", 20.0, 93784.0, 16, "long"),
+        ("103", 3600.0, 7200.0, 1, "gpu"),
+    ]
+
+
+def test_slurm_rows_that_are_no_finished_gpu_job_are_counted(write):
+    rows = [
+        "101.batch||||2024-01-05T10:00:00|2024-01-05T10:00:05|00:10:00|gres/gpu=2|",
+        "104|a|gpu|PENDING|2024-01-05T10:00:00|Unknown|00:00:00||gres/gpu=2",
+        "105|a|gpu|RUNNING|2024-01-05T10:00:00|2024-01-05T10:00:00|00:00:09|gres/gpu=2|",
+        "106|a|cpu|COMPLETED|2024-01-05T10:00:00|2024-01-05T10:00:00|00:00:09|cpu=2|cpu=2",
+        "107|a|gpu|CANCELLED by 5|2024-01-05T10:00:00|None|00:00:00||gres/gpu=2",
+    ]
+    trace = read_trace(write(SAMPLES["slurm"] + "\n".join(rows) + "\n"))
+    assert (len(trace), trace.num_rejected) == (3, 0)
+    assert trace.notes[1:] == [
+        "job steps left out: 1",
+        "jobs left out that never started: 2",
+        "jobs left out that had not ended: 1",
+        "CPU jobs left out: 1",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("text", "seconds"),
+    [
+        ("00:00:01", 1),
+        ("1-00:00:00", 86400),
+        ("01:02", 62),
+        ("00:00:01.500", 1.5),
+        ("100:00:00", 360000),
+    ],
+)
+def test_elapsed_times_of_slurm(text, seconds):
+    assert elapsed_s(text) == seconds
+
+
+@pytest.mark.parametrize("text", ["", "5", "INVALID", "1-", "-00:01:00", "1:2:3:4", "a:b", "0:99"])
+def test_what_is_no_elapsed_time_is_refused(text):
+    with pytest.raises(TraceError, match="Elapsed is"):
+        elapsed_s(text)
+
+
+@pytest.mark.parametrize(
+    ("tres", "gpus"),
+    [
+        ("", 0),
+        ("cpu=8,mem=4G", 0),
+        ("gres/gpu=0", 0),
+        ("gres/gpu=4,gres/gpu:a100=4", 4),
+        ("gres/gpu:a100=1,gres/gpu:v100=2", 3),
+        ("gres/gpumem=10G,gres/gpu=2,gres/gpuutil=5", 2),
+    ],
+)
+def test_gpus_in_a_list_of_trackable_resources(tres, gpus):
+    assert gpus_of(tres) == gpus
+
+
+def test_slurm_output_without_gpus_says_which_column_to_add(write):
+    text = "JobID|Submit|Elapsed\n1|2024-01-05T10:00:00|00:00:01\n"
+    with pytest.raises(TraceError, match=r"AllocTRES nor ReqTRES .* --format"):
+        read_trace(write(text))
+
+
+def test_a_log_of_cpu_jobs_alone_is_refused_with_what_was_left_out(write):
+    text = SAMPLES["slurm"].replace("gres/gpu", "gres/fpga")
+    with pytest.raises(TraceError, match=r"no job; .*CPU jobs left out: 3"):
+        read_trace(write(text))
