@@ -1,0 +1,300 @@
+"""What goes wrong during a simulation: nodes fail, workers crash, nodes slow down for a while.
+
+When something fails depends on the seed, the cluster and the clock alone, never on what a policy
+decides: every node has random streams of its own, so that two policies meet the same faults.
+
+A job that loses its attempt falls back to its last checkpoint. Checkpoints are taken, at no cost,
+whenever the job's work (``ClusterState.work``) reaches a multiple of ``checkpoint_s``, and outlive
+the node; without ``checkpoint_s`` the job has none and starts from nothing. What is lost is told
+by ``AttemptLost``, and counted in the column ``lost_s``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from enum import StrEnum
+from heapq import heappop, heappush
+from math import floor, inf
+from random import Random
+from typing import NamedTuple
+
+from rota.errors import InputError, SimulationError
+from rota.model.allocation import Allocation
+from rota.model.cluster import Node
+from rota.model.commands import Suspend
+from rota.model.events import AttemptLost, JobSuspended, NodeJoined, NodeLost
+from rota.model.job import JobSpec, JobState
+from rota.sim.engine import FAULT
+from rota.sim.machine import SpeedModel
+from rota.sim.simulation import Simulation
+
+ROUNDING = 1e-9  # of a checkpoint interval: work so close to its end has reached it
+MOST_IN_VAIN = 1000  # attempts of a job that may be lost one after another without a checkpoint
+BEGINS, ENDS = 1, 0  # at one instant, what ends comes first
+
+
+class What(StrEnum):
+    """Kinds of faults."""
+
+    FAIL = "fail"  # the node is gone for a while, with all that ran or was suspended there
+    CRASH = "crash"  # the processes on one GPU die, and with them the attempts they belong to
+    SLOW = "slow"  # for a while the node runs at ``speed`` times its own
+
+
+class Fault(NamedTuple):
+    """Something that happens to a node at a time, whatever runs there.
+
+    ``for_s`` is how long a node is down or slow, ``gpu`` which worker crashes.
+    """
+
+    at_s: float
+    what: What
+    node: str
+    for_s: float = inf
+    gpu: int = 0
+    speed: float = 1.0
+
+
+class Faults(NamedTuple):
+    """Faults drawn at random, or written down in ``script``, or both; see docs/faults.md.
+
+    Times to failure, repair, crash and slow spell are exponential with the given means: of a node
+    (``mtbf_s``, ``mttr_s``), of a GPU (``worker_mtbf_s``), of a node's time between slow spells and
+    of their length (``straggler_every_s``, ``straggler_for_s``). None is never. A node is down
+    until all its outages are over, and as slow as the slowest of its spells.
+    """
+
+    seed: int = 0
+    mtbf_s: float | None = None
+    mttr_s: float = 3600.0
+    worker_mtbf_s: float | None = None
+    straggler_every_s: float | None = None
+    straggler_for_s: float = 600.0
+    straggler_speed: float = 0.5
+    checkpoint_s: float | None = None
+    script: tuple[Fault, ...] = ()
+
+    def attach(self, simulation: Simulation) -> None:
+        """Put the first fault on the simulation's engine; one object serves many simulations.
+
+        Raises InputError if a number is out of range, or if the script names a node or a GPU that
+        the cluster does not have.
+        """
+        _check_numbers(self)
+        _Course(self, simulation)
+
+    def streams(self, nodes: list[Node]) -> list[Iterator[Fault]]:
+        """The faults of these nodes in streams, each in order of time; random ones are endless."""
+        streams: list[Iterator[Fault]] = [iter(sorted(self.script, key=lambda fault: fault.at_s))]
+        for node in nodes:
+            if self.mtbf_s is not None:
+                streams.append(self._outages(node.name, self.mtbf_s))
+            if self.worker_mtbf_s is not None:
+                streams.append(self._crashes(node, self.worker_mtbf_s))
+            if self.straggler_every_s is not None:
+                streams.append(self._slow_spells(node.name, self.straggler_every_s))
+        return streams
+
+    def _outages(self, node: str, mtbf_s: float) -> Iterator[Fault]:
+        chance, at_s = self._chance("outages", node), 0.0
+        while True:
+            at_s += chance.expovariate(1 / mtbf_s)
+            for_s = chance.expovariate(1 / self.mttr_s)
+            yield Fault(at_s, What.FAIL, node, for_s)
+            at_s += for_s
+
+    def _crashes(self, node: Node, mtbf_s: float) -> Iterator[Fault]:
+        chance, at_s = self._chance("crashes", node.name), 0.0
+        while True:
+            at_s += chance.expovariate(node.num_gpus / mtbf_s)
+            yield Fault(at_s, What.CRASH, node.name, gpu=chance.randrange(node.num_gpus))
+
+    def _slow_spells(self, node: str, every_s: float) -> Iterator[Fault]:
+        chance, at_s = self._chance("slow spells", node), 0.0
+        while True:
+            at_s += chance.expovariate(1 / every_s)
+            for_s = chance.expovariate(1 / self.straggler_for_s)
+            yield Fault(at_s, What.SLOW, node, for_s, speed=self.straggler_speed)
+            at_s += for_s
+
+    def _chance(self, kind: str, node: str) -> Random:
+        return Random(f"{self.seed} {kind} {node}")
+
+
+class _Slowed:
+    """A speed model under which a job is as slow as the slowest node that it is on."""
+
+    def __init__(self, base: SpeedModel | None) -> None:
+        self._base = base
+        self.spells: dict[int, list[float]] = {}  # node index -> the speeds of its slow spells
+
+    def speed(self, spec: JobSpec, allocation: Allocation, nodes: list[Node]) -> float:
+        speed = 1.0 if self._base is None else self._base.speed(spec, allocation, nodes)
+        spells = self.spells
+        if spells:
+            speed *= min(min(spells.get(node, (1.0,))) for node in allocation.nodes())
+        return speed
+
+
+class _Course:
+    """The faults of one simulation: the next one is on the engine until all jobs have ended."""
+
+    def __init__(self, faults: Faults, simulation: Simulation) -> None:
+        state = simulation.state
+        _check_script(faults.script, {node.name: node.num_gpus for node in state.nodes})
+        self._checkpoint_s = faults.checkpoint_s
+        self._outages = [0] * len(state.nodes)
+        self._in_vain: dict[int, tuple[float, int]] = {}  # row -> (work kept, attempts lost at it)
+        self._slowed = _Slowed(simulation.machine.speeds)
+        if faults.straggler_every_s is not None or any(f.what == What.SLOW for f in faults.script):
+            simulation.machine.speeds = self._slowed
+            simulation.machine.unsteady = True
+        self._streams = faults.streams(state.nodes)
+        self._due: list[tuple[float, int, int, Fault]] = []  # BEGINS with the number of its stream
+        self._ends = 0
+        for number in range(len(self._streams)):
+            self._draw(number)
+        self._schedule(simulation)
+
+    def _draw(self, number: int) -> None:
+        fault = next(self._streams[number], None)
+        if fault is not None:
+            heappush(self._due, (fault.at_s, BEGINS, number, fault))
+
+    def _schedule(self, simulation: Simulation) -> None:
+        if self._due:
+            simulation.engine.at(self._due[0][0], FAULT, self._happen)
+
+    def _happen(self, simulation: Simulation) -> None:
+        state = simulation.state
+        if simulation.all_arrived and not state.active and not state.unsettled:
+            return
+        at_s, begins, number, fault = heappop(self._due)
+        index = state.node_index[fault.node]
+        if begins:
+            self._draw(number)
+            if fault.what != What.CRASH and at_s + fault.for_s < inf:
+                self._ends += 1
+                heappush(self._due, (at_s + fault.for_s, ENDS, self._ends, fault))
+        if fault.what == What.CRASH:
+            self._crash(simulation, index, fault.gpu)
+        elif fault.what == What.SLOW:
+            self._change_speed(simulation, index, fault.speed, begins=bool(begins))
+        elif begins:
+            self._fail(simulation, index)
+        else:
+            self._repair(simulation, index)
+        self._schedule(simulation)
+
+    def _fail(self, simulation: Simulation, index: int) -> None:
+        state = simulation.state
+        self._outages[index] += 1
+        if self._outages[index] > 1:
+            return
+        name = state.nodes[index].name
+        for row in _rows(simulation):
+            places = (state.held[row], state.home[row])
+            if any(place is not None and index in place.nodes() for place in places):
+                self._lose_attempt(simulation, row, f"node {name} failed")
+        state.apply(NodeLost(simulation.engine.now_s, name))
+
+    def _repair(self, simulation: Simulation, index: int) -> None:
+        self._outages[index] -= 1
+        if self._outages[index]:
+            return
+        node = simulation.state.nodes[index]
+        simulation.state.apply(
+            NodeJoined(
+                simulation.engine.now_s,
+                node.name,
+                node.num_gpus,
+                node.kind,
+                node.gpu_type,
+                node.rack,
+                node.island,
+            )
+        )
+
+    def _crash(self, simulation: Simulation, index: int, gpu: int) -> None:
+        name = simulation.state.nodes[index].name
+        for row in _rows(simulation):
+            held = simulation.state.held[row]
+            if held is not None and any(n == index and mask >> gpu & 1 for n, mask in held.parts):
+                self._lose_attempt(simulation, row, f"a worker crashed on GPU {gpu} of {name}")
+
+    def _change_speed(
+        self, simulation: Simulation, index: int, speed: float, *, begins: bool
+    ) -> None:
+        spells = self._slowed.spells.setdefault(index, [])
+        if begins:
+            spells.append(speed)
+        else:
+            spells.remove(speed)
+            if not spells:
+                del self._slowed.spells[index]
+        state = simulation.state
+        for row in _rows(simulation):
+            held = state.held[row]
+            if held is not None and state.state[row] == JobState.RUNNING and index in held.nodes():
+                simulation.machine.adapt_speed(row)
+
+    def _lose_attempt(self, simulation: Simulation, row: int, error: str) -> None:
+        state, now_s = simulation.state, simulation.engine.now_s
+        if isinstance(state.outstanding[row], Suspend):
+            # It makes no progress since the command left: it is lost as a suspended job is.
+            state.apply(JobSuspended(now_s, row, state.changed_s[row]))
+        work_s = state.work(row, now_s)
+        kept_s = checkpointed_s(work_s, self._checkpoint_s)
+        lost_s = max(0.0, work_s - kept_s)
+        state.apply(AttemptLost(now_s, row, state.attempt[row], error, lost_s))
+        kept_before_s, losses = self._in_vain.get(row, (kept_s, 0))
+        losses = losses + 1 if kept_before_s == kept_s else 1
+        self._in_vain[row] = (kept_s, losses)
+        if losses > MOST_IN_VAIN:
+            raise SimulationError(
+                f"job {state.spec[row].job_id} has lost {losses} attempts since its last "
+                f"checkpoint, at {kept_s:g} of its {state.duration_s[row]:g} s of work; make "
+                "faults rarer, or checkpoints more frequent"
+            )
+
+
+def checkpointed_s(work_s: float, checkpoint_s: float | None) -> float:
+    """How much of ``work_s`` seconds of work the last checkpoint holds, taken every so many."""
+    if checkpoint_s is None:
+        return 0.0
+    return floor(work_s / checkpoint_s + ROUNDING) * checkpoint_s
+
+
+def _rows(simulation: Simulation) -> list[int]:
+    """The rows that may have processes, or state on a node."""
+    state = simulation.state
+    return sorted({*state.active, *state.unsettled, *state.user_suspended})
+
+
+def _check_numbers(faults: Faults) -> None:
+    """Raise InputError for a time that is not above zero, or a speed that is not from 0 to 1."""
+    for field, value in faults._asdict().items():
+        if field.endswith("_s") and value is not None and not 0 < value < inf:
+            raise InputError(f"faults: {field} is {value:g}; give a number of seconds above zero")
+    for speed in (faults.straggler_speed, *(fault.speed for fault in faults.script)):
+        if not 0 < speed <= 1:
+            raise InputError(f"faults: speed is {speed:g}; give a number above 0 and at most 1")
+    if not all(0 <= fault.at_s < inf and fault.for_s > 0 for fault in faults.script):
+        raise InputError("faults: at_s must be zero or more seconds, and for_s above zero")
+
+
+def _check_script(script: tuple[Fault, ...], gpus: dict[str, int]) -> None:
+    """Raise InputError if a fault names a node or a GPU that the cluster does not have."""
+    names = list(gpus)
+    there = f"has the nodes {names[0]} to {names[-1]}" if names else "has no nodes"
+    for fault in script:
+        place = f"faults: at {fault.at_s:g} s, {fault.what}"
+        if fault.node not in gpus:
+            raise InputError(
+                f"{place}: node is {fault.node!r}; the cluster {there}; name one of them"
+            )
+        if fault.what == What.CRASH and not 0 <= fault.gpu < gpus[fault.node]:
+            raise InputError(
+                f"{place}: gpu is {fault.gpu}; {fault.node} has the GPUs "
+                f"0 to {gpus[fault.node] - 1}; name one of them"
+            )
