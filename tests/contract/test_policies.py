@@ -39,3 +39,158 @@ class TestTiresiasByFirstStart(PolicyContract):
 class TestGandiva(PolicyContract):
     def policy(self) -> Any:
         return create("gandiva", {"quantum_s": "20"})
+
+
+class TestTiresiasGittinsLearned(PolicyContract):
+    def policy(self) -> Any:
+        settings = {"thresholds": "100,400", "promote_knob": "2", "min_samples": "3"}
+        return create("tiresias-gittins", settings)
+
+
+class TestTiresiasGittinsGiven(PolicyContract):
+    def policy(self) -> Any:
+        settings = {"thresholds": "100,400", "distribution": "30,90,90,200,400,1600,6000"}
+        return create("tiresias-gittins", settings)
+
+
+# With equal priorities, or none that count, the ranked policies keep an index.
+
+
+class TestSmallestFirst(PolicyContract):
+    def policy(self) -> Any:
+        return create("smallest-first", {"priority": "ignore"})
+
+
+class TestShortestRemainingWithoutPriorities(PolicyContract):
+    def policy(self) -> Any:
+        return create("srtf", {"priority": "ignore"})
+
+
+class TestShortestRemainingService(PolicyContract):
+    def policy(self) -> Any:
+        return create("srsf", {"priority": "ignore"})
+
+
+class TestLeastAttainedService(PolicyContract):
+    def policy(self) -> Any:
+        return create("las", {"quantum_s": "20", "priority": "ignore"})
+
+
+class TestLeastAttainedServiceByPriority(PolicyContract):
+    def policy(self) -> Any:
+        return create("las", {"quantum_s": "20"})
+
+
+class TestRoundRobin(PolicyContract):
+    def policy(self) -> Any:
+        return create("round-robin", {"quantum_s": "20", "priority": "ignore"})
+
+
+class TestRoundRobinByPriority(PolicyContract):
+    def policy(self) -> Any:
+        return create("round-robin", {"quantum_s": "20"})
+
+
+class TestYarnCapacity(PolicyContract):
+    work_conserving = False
+    preemptive = False
+
+    def policy(self) -> Any:
+        return create("yarn-cs", {"priority": "ignore"})
+
+
+class TestYarnCapacityWithBackfill(PolicyContract):
+    work_conserving = False
+    preemptive = False
+
+    def policy(self) -> Any:
+        return create("yarn-cs", {"backfill": "yes"})
+
+
+# Orderings under the settings that are common to all of them.
+
+
+class TestFifoWithQuotas(PolicyContract):
+    work_conserving = False
+    preemptive = False
+
+    def policy(self) -> Any:
+        return create("fifo", {"quotas": "equal"})
+
+
+class TestFifoBackfillWithFairShare(PolicyContract):
+    preemptive = False
+
+    def policy(self) -> Any:
+        return create("fifo-backfill", {"fair_share": "user", "half_life_s": "300"})
+
+
+class TestYarnCapacityWithQuotas(PolicyContract):
+    work_conserving = False
+    preemptive = False
+
+    def policy(self) -> Any:
+        return create("yarn-cs", {"quotas": "x=4;*=2"})
+
+
+class TestShortestRemainingOnSpreadNodes(PolicyContract):
+    def policy(self) -> Any:
+        return create("srtf", {"placement": "spread"})
+
+
+class TestSmallestFirstConsolidatedStrictly(PolicyContract):
+    work_conserving = False
+
+    def policy(self) -> Any:
+        return create("smallest-first", {"placement": "consolidate-strict"})
+
+
+class TestTiresiasWithFairShareAndMinimumRunTime(PolicyContract):
+    def policy(self) -> Any:
+        shares = {"fair_share": "user", "shares": "a=2", "half_life_s": "300"}
+        times = {"fair_period_s": "60", "min_run_time_s": "25"}
+        return create("tiresias", {"thresholds": "100,400"} | shares | times)
+
+
+class TestTiresiasWithQuotasThatAreNotLent(PolicyContract):
+    work_conserving = False
+
+    def policy(self) -> Any:
+        return create("tiresias", {"thresholds": "100", "quotas": "*=8", "borrow": "no"})
+
+
+class TestGandivaWithQuotasAndMinimumRunTime(PolicyContract):
+    def policy(self) -> Any:
+        return create("gandiva", {"quantum_s": "20", "quotas": "equal", "min_run_time_s": "30"})
+
+
+class TestRoundRobinWithFairShareOfQueues(PolicyContract):
+    def policy(self) -> Any:
+        return create("round-robin", {"quantum_s": "20", "fair_share": "vc", "half_life_s": "200"})
+
+
+class TestLeastAttainedServiceWithEverything(PolicyContract):
+    work_conserving = False
+
+    def policy(self) -> Any:
+        quotas = {"quotas": "x=2;y=4;*=2", "placement": "skew-strict", "pack_limit": "0.5"}
+        share = {"fair_share": "user", "half_life_s": "300", "min_run_time_s": "15"}
+        return create("las", {"quantum_s": "20"} | quotas | share)
+
+
+class TestMaxMinFairness(PolicyContract):
+    def policy(self) -> Any:
+        return create("max-min-fairness", {"round_s": "60", "solve_every_s": "150"})
+
+
+class TestMaxMinFairnessAgnosticInWholeRounds(PolicyContract):
+    work_conserving = False
+
+    def policy(self) -> Any:
+        settings = {"heterogeneity": "agnostic", "round_s": "40", "fill": "no"}
+        return create("max-min-fairness", settings)
+
+
+class TestFinishTimeFairness(PolicyContract):
+    def policy(self) -> Any:
+        return create("finish-time-fairness", {"round_s": "60", "solve_every_s": "150"})

@@ -85,45 +85,91 @@ class FreeGpus:
     nodes. ``count`` is the number of free GPUs of the whole cluster.
     """
 
-    __slots__ = ("by_count", "count", "masks")
+    __slots__ = ("_by_count", "_counted", "count", "masks")
 
     def __init__(self) -> None:
         self.masks: list[int] = []
-        self.by_count: list[int] = [0]
         self.count = 0
+        self._by_count: list[int] = [0]
+        self._counted = 0  # nodes in _by_count; those after them have just joined
+
+    @property
+    def by_count(self) -> list[int]:
+        """For each number of GPUs, the set of nodes that have so many free, as a bit set."""
+        if self._counted < len(self.masks):
+            self._count_new_nodes()
+        return self._by_count
 
     def copy(self) -> "FreeGpus":
         """An independent copy."""
         twin = FreeGpus.__new__(FreeGpus)
         twin.masks = self.masks.copy()
-        twin.by_count = self.by_count.copy()
         twin.count = self.count
+        twin._by_count = self.by_count.copy()
+        twin._counted = self._counted
         return twin
 
     def set_mask(self, node: int, mask: int) -> None:
         """Say that exactly the GPUs in ``mask`` are free on ``node``; new nodes come in order."""
-        if node == len(self.masks):
-            self.masks.append(0)
-            self.by_count[0] |= 1 << node
-        old, new = self.masks[node].bit_count(), mask.bit_count()
-        while new >= len(self.by_count):
-            self.by_count.append(0)
-        self.masks[node] = mask
-        self.by_count[old] &= ~(1 << node)
-        self.by_count[new] |= 1 << node
+        masks = self.masks
+        if node == len(masks):
+            masks.append(mask)
+            self.count += mask.bit_count()
+            return
+        by_count = self.by_count
+        old, new = masks[node].bit_count(), mask.bit_count()
+        while new >= len(by_count):
+            by_count.append(0)
+        masks[node] = mask
+        bit = 1 << node
+        by_count[old] ^= bit
+        by_count[new] ^= bit
         self.count += new - old
 
     def fits(self, allocation: Allocation) -> bool:
         """Whether every GPU of ``allocation`` is free."""
         masks = self.masks
+        if len(allocation.parts) == 1:
+            node, mask = allocation.parts[0]
+            return masks[node] & mask == mask
         return all(masks[node] & mask == mask for node, mask in allocation.parts)
 
     def take(self, allocation: Allocation) -> None:
         """Mark the GPUs of ``allocation``, all of them free, as taken."""
+        masks, by_count = self.masks, self._by_count
+        if self._counted < len(masks):
+            self._count_new_nodes()
         for node, mask in allocation.parts:
-            self.set_mask(node, self.masks[node] & ~mask)
+            old, bit = masks[node], 1 << node
+            masks[node] = new = old & ~mask
+            by_count[old.bit_count()] ^= bit
+            by_count[new.bit_count()] ^= bit
+        self.count -= allocation.num_gpus
 
     def give(self, allocation: Allocation) -> None:
         """Mark the GPUs of ``allocation``, all of them taken, as free."""
+        masks, by_count = self.masks, self._by_count
+        if self._counted < len(masks):
+            self._count_new_nodes()
         for node, mask in allocation.parts:
-            self.set_mask(node, self.masks[node] | mask)
+            old, bit = masks[node], 1 << node
+            masks[node] = new = old | mask
+            by_count[old.bit_count()] ^= bit
+            by_count[new.bit_count()] ^= bit
+        self.count += allocation.num_gpus
+
+    def _count_new_nodes(self) -> None:
+        """Enter the nodes that joined since the last look, many at once: a cluster joins whole."""
+        first, masks, by_count = self._counted, self.masks, self._by_count
+        sets: dict[int, bytearray] = {}
+        for node in range(first, len(masks)):
+            count = masks[node].bit_count()
+            bits = sets.get(count)
+            if bits is None:
+                bits = sets[count] = bytearray((len(masks) - first + 7) // 8)
+            bits[node - first >> 3] |= 1 << (node - first & 7)
+        for count, bits in sets.items():
+            while count >= len(by_count):
+                by_count.append(0)
+            by_count[count] |= int.from_bytes(bits, "little") << first
+        self._counted = len(masks)

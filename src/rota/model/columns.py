@@ -15,6 +15,9 @@ _FLOATS += ("first_start_s", "finish_s", "duration_s", "speed", "lag_s", "lost_s
 _INTS: tuple[str, ...] = ("num_gpus", "priority", "state", "reason", "attempt", "preemptions")
 _INTS += ("migrations", "suspension", "movable")
 
+# What a job that has just arrived is in.
+PENDING, WAIT_PRIORITY = int(JobState.PENDING), int(Reason.WAIT_PRIORITY)
+
 
 class Columns:
     """What is known of every job, by row.
@@ -54,6 +57,7 @@ class Columns:
             setattr(self, name, array("d"))
         for name in _INTS:
             setattr(self, name, array("q"))
+        self.times_replaced = 0  # how often the numeric columns have become other arrays
         self.spec: list[JobSpec] = []
         self.target: list[Allocation | None] = []
         self.held: list[Allocation | None] = []
@@ -71,6 +75,7 @@ class Columns:
             for name in _FLOATS + _INTS:
                 column = getattr(self, name)
                 setattr(self, name, array(column.typecode, column[:row]))
+            self.times_replaced += 1
             self._append_numbers(spec)
         self.spec.append(spec)
         self.target.append(None)
@@ -97,8 +102,8 @@ class Columns:
         self.skew.append(-1.0 if spec.skew is None else spec.skew)
         self.num_gpus.append(spec.num_gpus)
         self.priority.append(spec.priority)
-        self.state.append(JobState.PENDING)
-        self.reason.append(Reason.WAIT_PRIORITY)
+        self.state.append(PENDING)
+        self.reason.append(WAIT_PRIORITY)
         self.attempt.append(0)
         self.preemptions.append(0)
         self.migrations.append(0)

@@ -9,6 +9,10 @@ from rota.model.allocation import Allocation
 from rota.model.commands import Command
 from rota.model.job import JobSpec, JobState, Suspension
 
+# new(JobFinished, (at_s, row, ...)) makes an event, or another named tuple, of all its fields in a
+# third of the time that the class takes: for where millions are made.
+new = tuple.__new__
+
 
 class NodeJoined(NamedTuple):
     """A node offers its GPUs; also after it was lost."""

@@ -16,6 +16,7 @@ PROCESSES = ("gpu", "node")
 FIELDS = (
     "version",
     "name",
+    "queue",
     "priority",
     "workdir",
     "env",
@@ -34,6 +35,7 @@ MAX_GPUS = 1_000_000
 MAX_TIME_LIMIT_S = 3650 * 86400.0
 
 _NAME = re.compile(r"(?=.*[^0-9])[A-Za-z0-9][A-Za-z0-9._-]{0,63}\Z")
+_QUEUE = re.compile(r"[A-Za-z0-9][A-Za-z0-9._/-]{0,63}\Z")
 _ENV_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,254}\Z")
 _DURATION = re.compile(r"([0-9]{1,10}(?:\.[0-9]{1,9})?)([smhd]?)\Z")
 _SHORT = reprlib.Repr()
@@ -57,6 +59,7 @@ class JobRequest(NamedTuple):
     num_gpus: int = 1
     processes: str = "gpu"
     time_limit_s: float | None = None
+    queue: str = ""
 
     def to_fields(self) -> dict[str, Any]:
         """The JSON-able fields from which :func:`parse_job` makes this very request."""
@@ -70,6 +73,8 @@ class JobRequest(NamedTuple):
             "resources": {"gpus": self.num_gpus},
             "processes": self.processes,
         }
+        if self.queue:
+            fields["queue"] = self.queue
         if self.time_limit_s is not None:
             fields["time_limit"] = self.time_limit_s
         return fields
@@ -97,6 +102,7 @@ def parse_job(fields: Mapping[str, Any], *, workdir: str) -> JobRequest:
         num_gpus=_num_gpus(fields.get("resources")),
         processes=_processes(fields.get("processes")),
         time_limit_s=_time_limit_s(fields.get("time_limit")),
+        queue=_queue(fields.get("queue")),
     )
 
 
@@ -134,6 +140,14 @@ def _name(value: Any) -> str:
         "use 1 to 64 of A-Z a-z 0-9 . _ - that begin with a letter or digit "
         "and are not a number alone",
     )
+
+
+def _queue(value: Any) -> str:
+    if value is None:
+        return ""
+    if isinstance(value, str) and _QUEUE.match(value):
+        return value
+    _refuse("queue", value, "use 1 to 64 of A-Z a-z 0-9 . _ / - that begin with a letter or digit")
 
 
 def _workdir(value: Any, base: str) -> str:

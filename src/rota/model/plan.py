@@ -4,10 +4,13 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from rota.model.allocation import Allocation
 from rota.model.commands import Command, Launch, Migrate, Resume, Stop, Suspend, may_follow
+from rota.model.events import new
 from rota.model.job import JobState
 
 if TYPE_CHECKING:
     from rota.model.state import ClusterState
+
+STOPPING = int(JobState.STOPPING)
 
 
 class Plan(NamedTuple):
@@ -32,28 +35,31 @@ def diff(state: "ClusterState") -> list[Command]:
     promised to a job when no other holds them any more: commands that have to wait for a release
     come out of a later call. Suspensions and stops come first, each group in row order.
     """
+    if not state.unsettled:
+        return []
     commands: list[Command] = []
     starting: list[tuple[int, Allocation]] = []
-    first_id, epoch = state.next_command_id, state.epoch
+    first_id, epoch, backoff = state.next_command_id, state.epoch, state.backoff
     for row in sorted(state.unsettled):
-        outstanding, attempt = state.outstanding[row], state.attempt[row]
-        target, held = state.target[row], state.held[row]
-        if row in state.backoff:
-            continue
-        if state.state[row] == JobState.STOPPING:
-            stop = Stop(first_id + len(commands), row, attempt, epoch)
-            if may_follow(outstanding, stop):
+        outstanding = state.outstanding[row]
+        if state.state[row] == STOPPING:
+            stop = Stop(first_id + len(commands), row, state.attempt[row], epoch)
+            if may_follow(outstanding, stop) and row not in backoff:
                 commands.append(stop)
-        elif outstanding is not None:
-            continue
-        elif held is not None and held != target:
-            commands.append(Suspend(first_id + len(commands), row, attempt, epoch))
-        elif held is None and target is not None:
-            starting.append((row, target))
+        elif outstanding is None and row not in backoff:
+            target, held = state.target[row], state.held[row]
+            if held is None:
+                if target is not None:
+                    starting.append((row, target))
+            elif held is not target and held != target:
+                fields = (first_id + len(commands), row, state.attempt[row], epoch)
+                commands.append(new(Suspend, fields))
     promised: dict[int, int] = {}
+    idle = state.idle
     for row, target in starting:
-        idle = state.idle.masks
-        if any(mask & ~idle[n] or mask & promised.get(n, 0) for n, mask in target.parts):
+        if not idle.fits(target) or (
+            promised and any(mask & promised.get(n, 0) for n, mask in target.parts)
+        ):
             continue
         for n, mask in target.parts:
             promised[n] = promised.get(n, 0) | mask
@@ -64,6 +70,8 @@ def diff(state: "ClusterState") -> list[Command]:
 def _start(state: "ClusterState", row: int, target: Allocation, command_id: int) -> Command:
     home = state.home[row]
     if home is None:
-        return Launch(command_id, row, state.attempt[row] + 1, state.epoch, target)
-    kind = Resume if home.nodes() == target.nodes() else Migrate
-    return kind(command_id, row, state.attempt[row], state.epoch, target)
+        return new(Launch, (command_id, row, state.attempt[row] + 1, state.epoch, target))
+    fields = (command_id, row, state.attempt[row], state.epoch, target)
+    if home is target or home.nodes() == target.nodes():
+        return new(Resume, fields)
+    return new(Migrate, fields)

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-from array import array
-from typing import Any, NoReturn
+from typing import Any
 
 from rota.errors import PlanError, TransitionError
 from rota.model.cluster import FreeGpus, Node
-from rota.model.columns import Columns
 from rota.model.commands import Launch, Migrate, Resume, Stop, Suspend, may_follow
 from rota.model.events import (
     AttemptLost,
@@ -33,45 +31,30 @@ from rota.model.events import (
 )
 from rota.model.job import Job, JobState, Suspension
 from rota.model.reason import Reason
+from rota.model.transitions import FIRST_FINAL, NO_REASON, STOPPING, SUSPENDING, Transitions
 
-PENDING, STARTING, RUNNING = JobState.PENDING, JobState.STARTING, JobState.RUNNING
-SUSPENDING, SUSPENDED, MIGRATING = JobState.SUSPENDING, JobState.SUSPENDED, JobState.MIGRATING
-STOPPING, HELD = JobState.STOPPING, JobState.HELD
+# As plain integers: columns are compared with them at every event.
+PENDING, STARTING, RUNNING = int(JobState.PENDING), int(JobState.STARTING), int(JobState.RUNNING)
+SUSPENDED, MIGRATING = int(JobState.SUSPENDED), int(JobState.MIGRATING)
+HELD = int(JobState.HELD)
+LAUNCHES, RESUMES, STARTS = (Launch,), (Resume, Migrate), (Launch, Resume, Migrate)
+SUCCEEDED, FAILED = int(JobState.SUCCEEDED), int(JobState.FAILED)
 
 
-class ClusterState(Columns):
+class ClusterState(Transitions):
     """What exists and what has happened, changed by :meth:`apply` alone."""
 
     def __init__(self, *, keep_stories: bool = True) -> None:
-        super().__init__()
-        self.ending: dict[int, tuple[int | None, str]] = {}  # exit code and message of ended jobs
-        self.stop_outcome: dict[int, JobState] = {}
-        self.user_suspended: set[int] = set()
-        self.backoff: dict[int, float] = {}
-
-        self.nodes: list[Node] = []
-        self.node_index: dict[str, int] = {}
-        self.assumed = FreeGpus()  # free when the last plan has been carried out
-        self.idle = FreeGpus()  # free right now
-        self.total_gpus = 0
-        self.priorities: set[int] = set()  # those that any job has had
-        self.completed_gpu_s: array[float] = array("d")  # of jobs that ended by themselves
-
-        self.active: dict[int, None] = {}  # rows that the policy decides on
-        self.unsettled: dict[int, None] = {}  # rows whose target is not what they hold
-        self.changed: list[int] = []  # rows that changed since the last decision
+        super().__init__(keep_stories=keep_stories)
         self.plan: object = None  # the plan that the last decision applied, if made in this process
         self.policy = ""
         self.policy_mark: Any = None
         self.wake_at_s: float | None = None
         self.decision_seq = 0
-        self.decision_needed = False
         self.next_command_id = 1
         self.epoch = 0
         self.events = 0
         self.log: list[Event] | None = None  # set it to a list to keep every event applied
-        self._keep_stories = keep_stories
-        self._stories: list[list[tuple[float, str]] | None] = []
         self._handlers = {
             NodeJoined: self._node_joined,
             NodeLost: self._node_lost,
@@ -129,20 +112,7 @@ class ClusterState(Columns):
     def has_processes(self, row: int) -> bool:
         """Whether the job's attempt may have living processes."""
         started = self.attempt[row] > 0 and self.state[row] not in (PENDING, HELD)
-        return started and not JobState(self.state[row]).is_final
-
-    def require_open(self, row: int, verb: str) -> None:
-        """Raise TransitionError, with the job's story, if the job has ended or is about to."""
-        if JobState(self.state[row]).is_final or self.state[row] == STOPPING:
-            self._refuse(row, verb)
-
-    def story(self, row: int) -> list[tuple[float, str]]:
-        """What has happened to a job, as (seconds, sentence); short for jobs long gone."""
-        lines = self._stories[row]
-        if lines is not None:
-            return list(lines)
-        name = JobState(self.state[row]).name.lower()
-        return [(self.submit_s[row], "submitted"), (self.finish_s[row], name)]
+        return started and self.state[row] < FIRST_FINAL
 
     def validate(self) -> None:
         """Check every invariant that the columns must keep. Raises PlanError naming the breach."""
@@ -207,7 +177,8 @@ class ClusterState(Columns):
 
     def _job_submitted(self, e: JobSubmitted) -> None:
         row = self.append(e.spec)
-        self._stories.append([(e.at_s, "submitted")])
+        if self._stories is not None:
+            self._stories.append([(e.at_s, "submitted")])
         self.active[row] = None
         self.priorities.add(e.spec.priority)
         self._changed(row)
@@ -240,7 +211,7 @@ class ClusterState(Columns):
 
     def _stop_requested(self, e: StopRequested) -> None:
         row = e.row
-        if JobState(self.state[row]).is_final:
+        if self.state[row] >= FIRST_FINAL:
             self._refuse(row, "asked to stop")
         if self.state[row] == STOPPING:
             return
@@ -269,19 +240,22 @@ class ClusterState(Columns):
     # -- decisions and commands ----------------------------------------------------------------
 
     def _decision_taken(self, e: DecisionTaken) -> None:
-        target, assumed, allocations = self.target, self.assumed, e.allocations
-        for row, allocation in allocations.items():
-            old = target[row]
-            if old is not None:
-                assumed.give(old)
-                if allocation is None and self.held[row] is not None:
-                    self.preemptions[row] += 1
-            target[row] = allocation
-            self._settle(row)
-        for row, allocation in allocations.items():
-            if allocation is not None:
-                assumed.take(allocation)
-                self.reason[row] = Reason.NONE
+        allocations = e.allocations
+        if allocations:
+            target, assumed = self.target, self.assumed
+            for row, allocation in allocations.items():
+                old = target[row]
+                if old is not None:
+                    assumed.give(old)
+                    if allocation is None and self.held[row] is not None:
+                        self.preemptions[row] += 1
+                target[row] = allocation
+                if self.held[row] is not allocation or row in self.unsettled:
+                    self._settle(row)
+            for row, allocation in allocations.items():
+                if allocation is not None:
+                    assumed.take(allocation)
+                    self.reason[row] = NO_REASON
         for row, code in e.reasons.items():
             self.reason[row] = code
         if e.policy != self.policy:
@@ -299,28 +273,28 @@ class ClusterState(Columns):
         self.changed.clear()
 
     def _command_sent(self, e: CommandSent) -> None:
-        command = e.command
-        row = command.row
-        if not may_follow(self.outstanding[row], command):
-            self._refuse(row, f"sent {type(command).__name__}")
-        kind = type(command)
-        if isinstance(command, Suspend):
-            self._pause_clock(row, e.at_s)
-            self._enter(row, SUSPENDING, e.at_s)
-        elif isinstance(command, Launch | Resume | Migrate):
-            if self.held[row] is not None or not self.idle.fits(command.allocation):
+        command, at_s = e.command, e.at_s
+        row, kind = command.row, type(command)
+        if self.outstanding[row] is not None and not may_follow(self.outstanding[row], command):
+            self._refuse(row, f"sent {kind.__name__}")
+        if isinstance(command, STARTS):
+            allocation = command.allocation
+            if self.held[row] is not None or not self.idle.fits(allocation):
                 self._refuse(row, f"sent {kind.__name__}")
-            self.idle.take(command.allocation)
-            self.held[row] = command.allocation
-            if isinstance(command, Launch):
+            self.idle.take(allocation)
+            self.held[row] = allocation
+            if kind is Launch:
                 self.attempt[row] = command.attempt
-                self._enter(row, STARTING, e.at_s)
-            elif isinstance(command, Migrate):
-                self._enter(row, MIGRATING, e.at_s)
+                self.state[row] = STARTING
+            elif kind is Migrate:
+                self.state[row] = MIGRATING
+        elif kind is Suspend:
+            self._pause_clock(row, at_s)
+            self.state[row] = SUSPENDING
+        self.changed_s[row] = at_s
         self.outstanding[row] = command
-        self.next_command_id = max(self.next_command_id, command.command_id + 1)
-        if kind is not Launch and kind is not Suspend:
-            self.changed_s[row] = e.at_s
+        if command.command_id >= self.next_command_id:
+            self.next_command_id = command.command_id + 1
 
     def _command_failed(self, e: CommandFailed) -> None:
         row = e.row
@@ -335,7 +309,7 @@ class ClusterState(Columns):
             if self.state[row] != STOPPING:
                 self.since_s[row] = self.changed_s[row]
                 self._enter(row, RUNNING, e.at_s)
-        elif isinstance(command, Launch | Resume | Migrate):
+        elif isinstance(command, STARTS):
             self._release(row)
             self._leave_active(row)
             waits = PENDING if isinstance(command, Launch) else SUSPENDED
@@ -354,18 +328,18 @@ class ClusterState(Columns):
     # -- what drivers confirm ------------------------------------------------------------------
 
     def _job_launched(self, e: JobLaunched) -> None:
-        self._confirm_start(e.row, e.at_s, e.speed, Launch, "started")
+        self._confirm_start(e.row, e.at_s, e.speed, LAUNCHES, "started")
         if self.first_start_s[e.row] < 0:
             self.first_start_s[e.row] = e.at_s
 
     def _job_resumed(self, e: JobResumed) -> None:
-        self._confirm_start(e.row, e.at_s, e.speed, Resume | Migrate, "resumed")
+        self._confirm_start(e.row, e.at_s, e.speed, RESUMES, "resumed")
 
     def _confirm_start(self, row: int, at_s: float, speed: float, kind: Any, verb: str) -> None:
         command = self.outstanding[row]
         if not isinstance(command, kind):
             self._refuse(row, verb)
-        if isinstance(command, Migrate):
+        if type(command) is Migrate:
             self.migrations[row] += 1
         self.outstanding[row] = None
         self.home[row] = None
@@ -375,8 +349,11 @@ class ClusterState(Columns):
             return
         self.since_s[row] = at_s
         self.speed[row] = speed
-        self._enter(row, RUNNING, at_s)
-        self._tell(row, at_s, verb)
+        self.changed.append(row)
+        self.state[row] = RUNNING
+        self.changed_s[row] = at_s
+        if self._stories is not None:
+            self._tell(row, at_s, verb)
 
     def _speed_changed(self, e: SpeedChanged) -> None:
         if self.state[e.row] != RUNNING:
@@ -441,100 +418,9 @@ class ClusterState(Columns):
 
     def _job_finished(self, e: JobFinished) -> None:
         row = e.row
-        if JobState(self.state[row]).is_final or not e.outcome.is_final:
+        if self.state[row] >= FIRST_FINAL or e.outcome < FIRST_FINAL:
             self._refuse(row, f"finished ({e.outcome.name})")
         self._pause_clock(row, e.at_s)
-        if e.outcome in (JobState.SUCCEEDED, JobState.FAILED):
+        if e.outcome in (SUCCEEDED, FAILED):
             self.completed_gpu_s.append(self.service_s[row] * self.num_gpus[row])
         self._end(row, e.at_s, e.outcome, e.exit_code, e.message)
-
-    # -- shared steps --------------------------------------------------------------------------
-
-    def _end(
-        self, row: int, at_s: float, outcome: JobState, exit_code: int | None, message: str
-    ) -> None:
-        self._release(row)
-        self._leave_active(row)
-        self.outstanding[row] = None
-        self.home[row] = None
-        self.marks[row] = None
-        self.reason[row] = Reason.NONE
-        self.finish_s[row] = at_s
-        self.unsettled.pop(row, None)
-        self.stop_outcome.pop(row, None)
-        self.user_suspended.discard(row)
-        self.backoff.pop(row, None)
-        if exit_code is not None or message:
-            self.ending[row] = (exit_code, message)
-        self._enter(row, outcome, at_s)
-        if self._keep_stories:
-            self._tell(row, at_s, outcome.name.lower() + (f": {message}" if message else ""))
-        else:
-            self._stories[row] = None
-        self._changed(row)
-
-    def _enter(self, row: int, state: JobState, at_s: float) -> None:
-        self.state[row] = state
-        self.changed_s[row] = at_s
-
-    def _pause_clock(self, row: int, at_s: float) -> None:
-        since = self.since_s[row]
-        if since >= 0:
-            self._ran(row, max(0.0, at_s - since))
-            self.since_s[row] = -1.0
-        elif self.state[row] == SUSPENDING:  # it went on until it reached its boundary, or ended
-            self._ran(row, max(0.0, at_s - self.changed_s[row]))
-
-    def _ran(self, row: int, seconds: float) -> None:
-        self.service_s[row] += seconds
-        if self.speed[row] != 1.0:
-            self.lag_s[row] += seconds * (1.0 - self.speed[row])
-
-    def _release(self, row: int) -> None:
-        held = self.held[row]
-        if held is not None:
-            self.idle.give(held)
-            self.held[row] = None
-
-    def _untarget(self, row: int) -> None:
-        old = self.target[row]
-        if old is not None:
-            self.assumed.give(old)
-            self.target[row] = None
-        self._settle(row)
-
-    def _settle(self, row: int) -> None:
-        """Keep ``unsettled`` to the rows for which a command is needed or on its way."""
-        if (
-            self.outstanding[row] is None
-            and self.held[row] == self.target[row]
-            and self.state[row] != STOPPING
-        ):
-            self.unsettled.pop(row, None)
-        else:
-            self.unsettled[row] = None
-
-    def _leave_active(self, row: int) -> None:
-        self._untarget(row)
-        self.active.pop(row, None)
-        self._changed(row)
-
-    def _changed(self, row: int) -> None:
-        self.changed.append(row)
-        self.decision_needed = True
-
-    def _tell(self, row: int, at_s: float, line: str) -> None:
-        lines = self._stories[row]
-        if lines is not None:
-            lines.append((at_s, line))
-
-    def _name(self, row: int) -> str:
-        return self.spec[row].job_id if 0 <= row < len(self.spec) else f"of row {row}"
-
-    def _refuse(self, row: int, verb: str) -> NoReturn:
-        story = "; ".join(f"{at_s:.3f} s {line}" for at_s, line in self.story(row))
-        command = type(self.outstanding[row]).__name__ if self.outstanding[row] else "none"
-        raise TransitionError(
-            f"job {self._name(row)} can't be {verb} while it is "
-            f"{JobState(self.state[row]).name} (command on its way: {command}). Its story: {story}"
-        )

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 from rota.errors import PlanError
 from rota.model.allocation import Allocation
 from rota.model.cluster import FreeGpus
+from rota.model.events import new
 from rota.model.plan import Plan
 from rota.model.reason import Reason
 from rota.model.state import ClusterState
@@ -27,13 +28,17 @@ class View:
     Columns (``view.num_gpus[row]``) are the state's own arrays. ``active`` holds the rows that
     the policy decides on; ``changed`` those that changed since the last decision (with repeats);
     ``plan`` the plan that the last decision applied, if it was made in this process;
-    ``priorities`` every priority that a job has had so far.
+    ``priorities`` every priority that a job has had so far; ``completed_gpu_s`` the GPU-seconds of
+    each job that ended by itself, in order of their ends, only ever appended to.
     """
 
     __slots__ = (
         "_needs_duration",
+        "_policy",
+        "_times_replaced",
         "active",
         "changed",
+        "completed_gpu_s",
         "home",
         "marks",
         "now_s",
@@ -53,16 +58,14 @@ class View:
 
     def __init__(self, state: ClusterState, now_s: float, policy: Any) -> None:
         self.state = state
-        self.now_s = now_s
+        self._policy = identity(policy)
         self._needs_duration = getattr(policy, "needs_duration", False)
-        same_policy = state.policy == identity(policy)
+        self._times_replaced = state.times_replaced
         self.active = state.active
         self.changed = state.changed
+        self.completed_gpu_s: array[float] = state.completed_gpu_s
         self.home = state.home
-        self.marks: Any = state.marks if same_policy else _NoMarks()
-        self.policy_mark: Any = state.policy_mark if same_policy else None
         self.num_gpus: array[int] = state.num_gpus
-        self.plan = state.plan
         self.priorities = state.priorities
         self.priority: array[int] = state.priority
         self.reason: array[int] = state.reason
@@ -70,7 +73,25 @@ class View:
         self.since_s: array[float] = state.since_s
         self.submit_s: array[float] = state.submit_s
         self.target = state.target
+        self.now_s = now_s
+        self.marks: Any = None
+        self.renew(now_s)
+
+    def renew(self, now_s: float) -> bool:
+        """Show the state as it is now. False if only a new view can: columns were replaced."""
+        state = self.state
+        self.now_s = now_s
+        self.plan = state.plan
         self.total_gpus = state.total_gpus
+        same_policy = state.policy == self._policy
+        self.marks = state.marks if same_policy else _NoMarks()
+        self.policy_mark: Any = state.policy_mark if same_policy else None
+        return self._times_replaced == state.times_replaced
+
+    @property
+    def free_gpus(self) -> int:
+        """How many GPUs the plan so far gives to nobody."""
+        return self.state.assumed.count
 
     def attained_s(self, row: int) -> float:
         """Seconds for which the job has run so far."""
@@ -126,7 +147,7 @@ class Trial:
 
     def __init__(self, view: View) -> None:
         self.view = view
-        self._free: FreeGpus = view.state.assumed.copy()
+        self._free: FreeGpus | None = None
         self._allocations: dict[int, Allocation | None] = {}
         self._reasons: dict[int, int] = {}
         self._marks: dict[int, Any] = {}
@@ -134,29 +155,36 @@ class Trial:
     @property
     def free(self) -> FreeGpus:
         """The GPUs that no job has in this trial."""
+        if self._free is None:
+            self._free = self.view.state.assumed.copy()
         return self._free
 
     def target(self, row: int) -> Allocation | None:
         """What the job has in this trial."""
-        if row in self._allocations:
-            return self._allocations[row]
-        return self.view.target[row]
+        return self._allocations.get(row, self.view.target[row])
+
+    @property
+    def free_gpus(self) -> int:
+        """How many GPUs no job has in this trial."""
+        return self.view.state.assumed.count if self._free is None else self._free.count
 
     def release(self, row: int, reason: Reason) -> None:
         """Take the job's GPUs away, because of ``reason``."""
         allocation = self.target(row)
         if allocation is None:
             raise PlanError(f"the policy releases row {row}, which has no GPUs")
-        self._free.give(allocation)
+        self.free.give(allocation)
         self._allocations[row] = None
         self._reasons[row] = reason
 
     def give(self, row: int, allocation: Allocation) -> None:
         """Give the job, which has none, these free GPUs."""
-        if self.target(row) is not None or not self._free.fits(allocation):
+        free, before = self._free or self.free, self.view.target[row]
+        has_gpus = self._allocations.get(row, before) is not None
+        if has_gpus or not free.fits(allocation):
             raise PlanError(f"the policy gives row {row} GPUs that are taken, or a second time")
-        self._free.take(allocation)
-        if allocation == self.view.target[row]:
+        free.take(allocation)
+        if before is not None and allocation == before:
             del self._allocations[row]
             self._reasons.pop(row, None)
         else:
@@ -174,4 +202,5 @@ class Trial:
 
     def plan(self, *, wake_at_s: float | None = None, policy_mark: Any = None) -> Plan:
         """The changes made on this trial. ``policy_mark`` None keeps the policy's own mark."""
-        return Plan(self._allocations, self._reasons, self._marks, policy_mark, wake_at_s)
+        changes = (self._allocations, self._reasons, self._marks, policy_mark, wake_at_s)
+        return new(Plan, changes)

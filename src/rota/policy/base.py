@@ -11,7 +11,10 @@ class Policy(Protocol):
     """Decides who holds which GPUs. A function of the view alone: no clock, no I/O, no chance.
 
     A class may also set ``name``, ``needs_duration`` (True makes it an oracle that reads the
-    durations a trace knows) and ``SETTINGS`` (name -> Setting).
+    durations a trace knows), ``SETTINGS`` (name -> Setting) and ``preemptive`` (False: a job that
+    has GPUs keeps them). ``composes`` True says that it honours its attribute ``stages``, which
+    the settings common to all orderings become; ``weighs_priority`` that it uses priorities
+    itself, so that they are none of these.
     """
 
     def decide(self, view: View) -> Plan:
@@ -33,6 +36,17 @@ def positive(text: str) -> float:
     if not 0 < value < float("inf"):
         raise ValueError("it must be a number above zero")
     return value
+
+
+def one_of(*words: str) -> Callable[[str], str]:
+    """A reader of one of these words, which raises ValueError for any other."""
+
+    def read(text: str) -> str:
+        if text not in words:
+            raise ValueError(f"it must be one of {', '.join(words)}")
+        return text
+
+    return read
 
 
 def not_negative(text: str) -> float:

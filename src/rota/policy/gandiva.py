@@ -1,10 +1,12 @@
 """Gandiva's time-slicing: weighted round robin over gangs (OSDI 2018, section 3.1)."""
 
+from math import inf
+
 from rota.model.plan import Plan
 from rota.model.reason import Reason
-from rota.model.view import View
+from rota.model.view import Trial, View
 from rota.policy.base import Setting, positive
-from rota.policy.stages import place, run_first_that_fit
+from rota.policy.stages import Stages, finish, has_a_say, own_mark, place, walk
 
 
 class Gandiva:
@@ -21,6 +23,9 @@ class Gandiva:
     """
 
     name = "gandiva"
+    composes = True
+    weighs_priority = True
+    stages: Stages | None = Stages(priority=False)
     SETTINGS = {"quantum_s": Setting(positive, 60.0, "Seconds that a job's turn lasts.")}
 
     def __init__(self, quantum_s: float = 60.0) -> None:
@@ -29,30 +34,57 @@ class Gandiva:
     def decide(self, view: View) -> Plan:
         """Rotate when the round is over, else fill what is free."""
         trial, total = view.trial(), view.total_gpus
-        credit = {row: view.marks[row] for row in view.active if view.marks[row] is not None}
-        returning = {row for row in credit if view.reason[row] == Reason.WAIT_PRIORITY}
-        ran = {row: view.attained_s(row) / view.priority[row] for row in view.active}
-        served = {row: credit[row] + ran[row] for row in credit}
-        level = min(
-            (served[row] for row in credit.keys() - returning if view.num_gpus[row] <= total),
-            default=0.0,
-        )
-        for row in (view.active.keys() - credit.keys()) | returning:
-            served[row] = max(level, served.get(row, level))
-            trial.mark(row, served[row] - ran[row])
-        order = sorted(served, key=lambda row: (served[row], row))
-
-        round_s = view.policy_mark
-        if round_s is None or view.now_s >= round_s + self.quantum_s:
+        order = self._order(view, trial)
+        round_s = own_mark(self.stages, view)
+        turn = Reason.SLICE_WAITING_TURN
+        rotate = round_s is None or view.now_s >= round_s + self.quantum_s
+        if rotate:
             round_s = view.now_s
-            turn = Reason.SLICE_WAITING_TURN
-            run_first_that_fit(trial, order, preempted=turn, waits=turn)
+        if rotate or has_a_say(self.stages, view):
+            keep = () if rotate else order
+            walk(self.stages, trial, order, keep=keep, preempted=turn, waits=turn)
         else:
-            for row in order:
-                if trial.target(row) is None and not place(trial, row):
-                    never = view.num_gpus[row] > total
-                    trial.wait(row, Reason.NEVER_FITS if never else Reason.SLICE_WAITING_TURN)
+            _fill(trial, [row for row in order if view.target[row] is None])
         waits = any(trial.target(row) is None and view.num_gpus[row] <= total for row in order)
-        return trial.plan(
-            wake_at_s=round_s + self.quantum_s if waits else None, policy_mark=round_s
-        )
+        wake_at_s = round_s + self.quantum_s if waits else None
+        return finish(self.stages, trial, wake_at_s=wake_at_s, policy_mark=round_s)
+
+    def _order(self, view: View, trial: Trial) -> list[int]:
+        """Active rows, the least served per priority first; newcomers start level with them."""
+        now_s, total, marks, num_gpus = view.now_s, view.total_gpus, view.marks, view.num_gpus
+        service_s, since_s, priority = view.service_s, view.since_s, view.priority
+        level, coming = inf, list[tuple[int, float, float | None]]()
+        served: list[tuple[float, int]] = []
+        for row in view.active:
+            since = since_s[row]
+            ran = (service_s[row] + (now_s - since if since >= 0 else 0.0)) / priority[row]
+            credit = marks[row]
+            if credit is None or view.reason[row] == Reason.WAIT_PRIORITY:
+                coming.append((row, ran, credit))
+                continue
+            had = credit + ran
+            served.append((had, row))
+            if had < level and num_gpus[row] <= total:
+                level = had
+        if level == inf:
+            level = 0.0
+        for row, ran, credit in coming:
+            had = level if credit is None else max(level, credit + ran)
+            trial.mark(row, had - ran)
+            served.append((had, row))
+        served.sort()
+        return [row for _, row in served]
+
+
+def _fill(trial: Trial, waiting: list[int]) -> None:
+    """Give what is free to those that wait, in order; nobody is preempted."""
+    view = trial.view
+    num_gpus, reason, turn = view.num_gpus, view.reason, Reason.SLICE_WAITING_TURN
+    free = trial.free_gpus
+    for row in waiting:
+        if num_gpus[row] <= free and place(trial, row):
+            free -= num_gpus[row]
+        elif num_gpus[row] > view.total_gpus:
+            trial.wait(row, Reason.NEVER_FITS)
+        elif reason[row] != turn and num_gpus[row] > free:
+            trial.wait(row, turn)

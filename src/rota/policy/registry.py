@@ -6,13 +6,22 @@ from typing import Any
 
 from rota.errors import PolicySettingError
 from rota.policy.base import Policy, Setting
+from rota.policy.composition import common_settings, stages_for
 
 BUILT_IN = {
     "fifo": "rota.policy.fifo:Fifo",
     "fifo-backfill": "rota.policy.fifo:FifoBackfill",
+    "finish-time-fairness": "rota.policy.fairness:FinishTimeFairness",
     "gandiva": "rota.policy.gandiva:Gandiva",
+    "las": "rota.policy.las:LeastAttainedService",
+    "max-min-fairness": "rota.policy.fairness:MaxMinFairness",
+    "round-robin": "rota.policy.round_robin:RoundRobin",
+    "smallest-first": "rota.policy.shortest:SmallestFirst",
+    "srsf": "rota.policy.shortest:ShortestRemainingService",
     "srtf": "rota.policy.shortest:ShortestRemaining",
     "tiresias": "rota.policy.tiresias:Tiresias",
+    "tiresias-gittins": "rota.policy.gittins:TiresiasGittins",
+    "yarn-cs": "rota.policy.yarn:YarnCapacity",
 }
 ENTRY_POINT_GROUP = "rota.policies"
 
@@ -40,17 +49,21 @@ def policy_class(name: str) -> Any:
 
 
 def settings(name: str) -> dict[str, Setting]:
-    """The settings that a policy takes, by name."""
-    return dict(getattr(policy_class(name), "SETTINGS", {}))
+    """The settings that a policy takes, by name: its own, then those common to all orderings."""
+    kind = policy_class(name)
+    return dict(getattr(kind, "SETTINGS", {})) | common_settings(kind)
 
 
 def create(name: str, given: dict[str, str] | None = None) -> Policy:
     """A policy with its settings read from text. Raises PolicySettingError.
 
-    ``create("tiresias", {"thresholds": "600,1800"})``; what is not given has its default.
+    ``create("tiresias", {"thresholds": "600,1800"})``; what is not given has its default. The
+    policy's ``settings`` are all its own and the common ones that differ from their default; its
+    ``identity`` names them.
     """
-    known = settings(name)
-    values = {key: setting.default for key, setting in known.items()}
+    known, kind = settings(name), policy_class(name)
+    own = getattr(kind, "SETTINGS", {})
+    values = {key: setting.default for key, setting in own.items()}
     for key, text in (given or {}).items():
         if key not in known:
             takes = ", ".join(known) or "none"
@@ -64,7 +77,16 @@ def create(name: str, given: dict[str, str] | None = None) -> Policy:
             raise PolicySettingError(
                 f"policy {name}: {key}={text!r} can't be used: {error}. {known[key].help}"
             ) from None
-    policy = policy_class(name)(**values)
+    common = {
+        key: value
+        for key, value in values.items()
+        if key not in own and value != known[key].default
+    }
+    values = {key: value for key, value in values.items() if key in own}
+    policy = kind(**values)
+    if stages := stages_for(kind, common):
+        policy.stages = stages
+    values |= common
     policy.identity = name + "".join(f" {key}={values[key]}" for key in sorted(values))
     policy.settings = values
     return policy  # type: ignore[no-any-return]

@@ -1,18 +1,39 @@
-"""Shortest remaining time first. An oracle: it reads durations that only a trace knows."""
+"""Smallest and shortest first: orders by what a job asks for, or by what it has left to do.
 
-from rota.model.plan import Plan
+The baselines of Tiresias' section 3.1 (NSDI 2019). All are preemptive and skip what does not fit.
+"""
+
 from rota.model.view import View
-from rota.policy.stages import run_first_that_fit
+from rota.policy.ranked import Ranked
 
 
-class ShortestRemaining:
-    """SRTF: least remaining run time first, preemptive; ties by arrival, then id."""
+class SmallestFirst(Ranked):
+    """SF: the job that asks for fewest GPUs first. Needs no durations."""
+
+    name = "smallest-first"
+
+    def key(self, view: View, row: int) -> float:
+        """The size of the gang."""
+        return view.num_gpus[row]
+
+
+class ShortestRemaining(Ranked):
+    """SRTF: least remaining run time first. An oracle: it reads what only a trace knows."""
 
     name = "srtf"
     needs_duration = True
 
-    def decide(self, view: View) -> Plan:
-        """Run the jobs with the least left to do; skip what does not fit."""
-        trial = view.trial()
-        run_first_that_fit(trial, sorted(view.active, key=lambda row: (view.remaining_s(row), row)))
-        return trial.plan()
+    def key(self, view: View, row: int) -> float:
+        """Seconds that the job has left to run."""
+        return view.remaining_s(row)
+
+
+class ShortestRemainingService(Ranked):
+    """SRSF: least remaining run time times GPUs first. An oracle as well."""
+
+    name = "srsf"
+    needs_duration = True
+
+    def key(self, view: View, row: int) -> float:
+        """GPU-seconds that the job has left to run."""
+        return view.remaining_s(row) * view.num_gpus[row]

@@ -2,31 +2,14 @@
 
 from collections.abc import Callable
 from itertools import pairwise
-from typing import NamedTuple
+from math import inf
 
 from rota.model.plan import Plan
 from rota.model.view import View
 from rota.policy.base import Setting, not_negative
-from rota.policy.stages import run_first_that_fit
-
-RAN, PREEMPTED, ENTERED = 0, 1, 2
-ROUNDING_S = 1e-6  # a job that stopped so close to its threshold has reached it
-
-
-class Mark(NamedTuple):
-    """What is remembered of a job: its place in its queue, and where its last promotion was.
-
-    ``place`` says how ``when_s`` and ``position`` order it: jobs that RAN in the queue stand first,
-    in the order in which they began to; then PREEMPTED ones, the latest decision first; then those
-    that only ENTERED it. ``base_s`` is the run time at the last promotion, ``from_s`` its time.
-    """
-
-    queue: int
-    place: int
-    when_s: float
-    position: int
-    base_s: float
-    from_s: float
+from rota.policy.feedback import FeedbackQueues
+from rota.policy.queues import ENTERED, PREEMPTED, RAN, Mark, Rules
+from rota.policy.stages import Stages, finish, has_a_say, walk
 
 
 def parse_thresholds(text: str) -> tuple[float, ...]:
@@ -54,6 +37,8 @@ class Tiresias:
     """
 
     name = "tiresias"
+    composes = True
+    stages: Stages | None = None
     SETTINGS = {
         "thresholds": Setting(
             parse_thresholds, (3600.0,), "Attained GPU-seconds at which jobs sink, comma-separated."
@@ -77,19 +62,29 @@ class Tiresias:
         self.thresholds = thresholds
         self.promote_knob = promote_knob
         self.within = within
+        self._rules = Rules(thresholds, promote_knob)
+        self._queues = FeedbackQueues(self._rules)
+        # Queues are kept from decision to decision as long as each is in order of entry.
+        self._keeps_queues = within == "entry" and type(self).arrange is Tiresias.arrange
 
     def decide(self, view: View) -> Plan:
         """Move jobs between queues, then walk the queues: each gang that still fits runs."""
+        plan = None
+        if self._keeps_queues and not has_a_say(self.stages, view):
+            plan = self._queues.decide(view)
+        return self._look_at_all(view) if plan is None else plan
+
+    def _look_at_all(self, view: View) -> Plan:
         marks = self._marks(view)
         before = dict(marks)
         order = self._order(view, marks)
         trial = view.trial()
-        runs = run_first_that_fit(trial, order)
+        runs = walk(self.stages, trial, order)
         self._take_places(view, marks, order, set(runs))
         for row, mark in marks.items():
             if before.get(row) != mark:
                 trial.mark(row, list(mark))
-        return trial.plan(wake_at_s=self._wake_at_s(view, marks, set(runs)))
+        return finish(self.stages, trial, wake_at_s=self._wake_at_s(view, marks, set(runs)))
 
     def _marks(self, view: View) -> dict[int, Mark]:
         stored = view.marks
@@ -97,7 +92,7 @@ class Tiresias:
 
     def _order(self, view: View, marks: dict[int, Mark]) -> list[int]:
         """Every active row in walk order; ``marks`` gets each one's queue and entry into it."""
-        now_s, last = view.now_s, len(self.thresholds)
+        now_s, last, rules = view.now_s, len(self.thresholds), self._rules
         queues: list[list[int]] = [[] for _ in range(last + 1)]
         entering: list[tuple[int, int]] = []
         for row in sorted(view.active.keys() - marks.keys()):
@@ -106,11 +101,14 @@ class Tiresias:
         for row in sorted(marks.keys() - {row for _, row in entering}, key=self._key(marks)):
             mark = marks[row]
             queue = mark.queue
-            while queue < last and self._demote_at_s(view, row, mark, queue) <= now_s:
+            while rules.demote_at_s(view, row, mark.base_s, queue) <= now_s:
                 queue += 1
+            ran_s = view.service_s[row] - mark.base_s
             if queue != mark.queue:
                 marks[row] = mark._replace(queue=queue)
-            elif view.target[row] is None and self._promote_at_s(view, row, mark) <= now_s:
+            elif (
+                view.target[row] is None and rules.promote_at_s(queue, ran_s, mark.from_s) <= now_s
+            ):
                 queue = 0
                 marks[row] = mark._replace(queue=0, base_s=view.service_s[row], from_s=now_s)
             else:
@@ -141,46 +139,35 @@ class Tiresias:
 
             return by_first_start
 
-        def by_entry(row: int) -> tuple[float, ...]:
-            queue, place, when_s, position, _, _ = marks[row]
-            return (queue, place, -when_s if place == PREEMPTED else when_s, position)
-
-        return by_entry
+        return lambda row: (*marks[row].order(), row)
 
     def _take_places(
         self, view: View, marks: dict[int, Mark], order: list[int], runs: set[int]
     ) -> None:
-        for position, row in enumerate(order):
+        """Remember who began to run, and who was preempted, each in walk order."""
+        now_s, taken = view.now_s, [0, 0, 0]
+        for mark in marks.values():  # by an earlier decision at this instant
+            if mark.when_s == now_s:
+                taken[mark.place] = max(taken[mark.place], mark.position + 1)
+        for row in order:
             mark = marks[row]
             if row in runs:
                 if mark.place != RAN:
-                    marks[row] = mark._replace(place=RAN, when_s=view.now_s, position=position)
+                    marks[row] = mark._replace(place=RAN, when_s=now_s, position=taken[RAN])
+                    taken[RAN] += 1
             elif mark.place == RAN and self.within == "entry" and view.target[row] is not None:
-                marks[row] = mark._replace(place=PREEMPTED, when_s=view.now_s, position=position)
-
-    def _demote_at_s(self, view: View, row: int, mark: Mark, queue: int) -> float:
-        """When the job reaches its queue's threshold, or -inf if it has."""
-        left_s = self.thresholds[queue] / view.num_gpus[row] + mark.base_s - view.service_s[row]
-        if view.since_s[row] >= 0:
-            return view.since_s[row] + left_s
-        return view.now_s + left_s if left_s > ROUNDING_S else float("-inf")
-
-    def _promote_at_s(self, view: View, row: int, mark: Mark) -> float:
-        ran_s = view.service_s[row] - mark.base_s
-        if not self.promote_knob or not mark.queue or ran_s <= 0:
-            return float("inf")
-        return mark.from_s + ran_s * (1 + self.promote_knob)
+                marks[row] = mark._replace(place=PREEMPTED, when_s=now_s, position=taken[PREEMPTED])
+                taken[PREEMPTED] += 1
 
     def _wake_at_s(self, view: View, marks: dict[int, Mark], runs: set[int]) -> float | None:
-        times = [
-            self._demote_at_s(view, row, marks[row], marks[row].queue)
-            for row in runs
-            if marks[row].queue < len(self.thresholds)
-        ]
-        for row in marks.keys() - runs:
-            # A job that this plan preempts has run until now, whatever its column says.
-            ran_s = view.attained_s(row) - marks[row].base_s
-            if self.promote_knob and marks[row].queue and ran_s > 0:
-                times.append(marks[row].from_s + ran_s * (1 + self.promote_knob))
-        later = [time for time in times if time > view.now_s]
-        return min(later, default=None)
+        times = []
+        for row, mark in marks.items():
+            if row in runs:
+                at_s = self._rules.demote_at_s(view, row, mark.base_s, mark.queue)
+            else:
+                # A job that this plan preempts has run until now, whatever its column says.
+                ran_s = view.attained_s(row) - mark.base_s
+                at_s = self._rules.promote_at_s(mark.queue, ran_s, mark.from_s)
+            if view.now_s < at_s < inf:
+                times.append(at_s)
+        return min(times, default=None)

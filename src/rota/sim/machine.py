@@ -5,10 +5,20 @@ from typing import NamedTuple, Protocol
 from rota.model.allocation import Allocation
 from rota.model.cluster import Node
 from rota.model.commands import Command, Launch, Migrate, Resume, Suspend
-from rota.model.events import Event, JobFinished, JobLaunched, JobResumed, JobSuspended
+from rota.model.events import (
+    Event,
+    JobFinished,
+    JobLaunched,
+    JobResumed,
+    JobSuspended,
+    SpeedChanged,
+    new,
+)
 from rota.model.job import JobSpec, JobState
 from rota.model.state import ClusterState
 from rota.sim.engine import CONFIRM, FINISH, Engine
+
+RUNNING = int(JobState.RUNNING)
 
 
 class Costs(NamedTuple):
@@ -35,13 +45,6 @@ class SpeedModel(Protocol):
         ...
 
 
-class Finish(NamedTuple):
-    """A job is done if it still runs since ``since_s`` when this comes up."""
-
-    row: int
-    since_s: float
-
-
 class Confirmation(NamedTuple):
     """What confirms ``command``; void if the job lost its attempt in the meantime."""
 
@@ -58,24 +61,25 @@ class Machine:
         self._engine = engine
         self._state = state
         self._costs = costs
-        self._speeds = speeds
+        self.speeds = speeds
+        self.unsteady = False  # whether a job's speed may change while it starts
 
     def execute(self, command: Command) -> Event | None:
         """Carry out a command: the confirmation if it takes no time, else None for the moment."""
         now_s, row, costs = self._engine.now_s, command.row, self._costs
         event: Event
-        if isinstance(command, Suspend):
+        if type(command) is Suspend:
             delay_s = costs.suspend_s
-            event = JobSuspended(now_s + delay_s, row, now_s)
-        elif isinstance(command, Launch):
+            event = new(JobSuspended, (now_s + delay_s, row, now_s))
+        elif type(command) is Launch:
             delay_s = costs.cold_start_s
-            event = JobLaunched(
-                now_s + delay_s, row, command.attempt, self._speed(row, command.allocation)
-            )
-        elif isinstance(command, Resume | Migrate):
-            moves = isinstance(command, Migrate)
+            speed = 1.0 if self.speeds is None else self._speed(row, command.allocation)
+            event = new(JobLaunched, (now_s + delay_s, row, command.attempt, speed))
+        elif type(command) is Resume or type(command) is Migrate:
+            moves = type(command) is Migrate
             delay_s = costs.resume_s + (costs.migrate_s if moves else 0.0)
-            event = JobResumed(now_s + delay_s, row, self._speed(row, command.allocation))
+            speed = 1.0 if self.speeds is None else self._speed(row, command.allocation)
+            event = new(JobResumed, (now_s + delay_s, row, speed))
         else:
             delay_s = 0.0
             event = JobFinished(now_s, row, self._state.stop_outcome[row])
@@ -85,28 +89,41 @@ class Machine:
         return event
 
     def job_runs(self, row: int) -> None:
-        """Note that a job has begun to run: it will finish when its service is complete."""
+        """Note that a job has begun to run: it will finish when its work is complete."""
+        if not (self.unsteady and self.adapt_speed(row)):
+            self._engine.at(self._finish_s(row), FINISH, row)
+
+    def adapt_speed(self, row: int) -> bool:
+        """Let a running job go on at the speed of its GPUs; whether it was another one."""
         state = self._state
-        since_s = state.since_s[row]
-        left_s = max(0.0, state.duration_s[row] - state.service_s[row] + state.lag_s[row])
+        held = state.held[row]
+        assert held is not None
+        speed = self._speed(row, held)
+        if speed == state.speed[row]:
+            return False
+        state.apply(SpeedChanged(self._engine.now_s, row, speed))
+        self.job_runs(row)
+        return True
+
+    def _finish_s(self, row: int) -> float:
+        state = self._state
+        left_s = state.duration_s[row] - state.service_s[row] + state.lag_s[row]
+        if left_s < 0.0:
+            left_s = 0.0
         if state.speed[row] != 1.0:
             left_s /= state.speed[row]
-        self._engine.at(since_s + left_s, FINISH, Finish(row, since_s))
+        return state.since_s[row] + left_s
 
     def _speed(self, row: int, allocation: Allocation) -> float:
-        if self._speeds is None:
+        if self.speeds is None:
             return 1.0
-        return self._speeds.speed(self._state.spec[row], allocation, self._state.nodes)
+        return self.speeds.speed(self._state.spec[row], allocation, self._state.nodes)
 
     def is_awaited(self, confirmation: Confirmation) -> bool:
         """Whether the command is still on its way: its processes were not lost with a node."""
         command = confirmation.command
         return self._state.outstanding[command.row] is command
 
-    def is_due(self, finish: Finish) -> bool:
-        """Whether the job has run without a break since the finish was foreseen."""
-        state = self._state
-        return (
-            state.state[finish.row] == JobState.RUNNING
-            and state.since_s[finish.row] == finish.since_s
-        )
+    def is_due(self, row: int) -> bool:
+        """Whether the job runs, and its work is complete now: nothing has moved its end."""
+        return self._state.state[row] == RUNNING and self._finish_s(row) == self._engine.now_s

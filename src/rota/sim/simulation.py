@@ -5,8 +5,7 @@ from typing import Any, NamedTuple, Protocol
 
 from rota.errors import NeverFitsError, SimulationError
 from rota.model.cluster import Node
-from rota.model.commands import Command
-from rota.model.decision import take_decision
+from rota.model.decision import Decider
 from rota.model.events import (
     CommandSent,
     JobFinished,
@@ -14,6 +13,7 @@ from rota.model.events import (
     JobResumed,
     JobSubmitted,
     NodeJoined,
+    new,
 )
 from rota.model.job import JobState
 from rota.model.plan import diff
@@ -22,6 +22,8 @@ from rota.model.state import ClusterState
 from rota.sim.engine import ARRIVE, CONFIRM, FAULT, FINISH, Engine
 from rota.sim.machine import Costs, Machine, SpeedModel
 from rota.workload.trace import Trace
+
+SUCCEEDED = JobState.SUCCEEDED
 
 
 class Result(NamedTuple):
@@ -62,6 +64,7 @@ class Simulation:
         costs = Costs() if costs is None else costs
         self.machine = Machine(self.engine, self.state, costs, speeds)
         self.decisions = 0
+        self._decider = Decider(self.state, policy)
         for node in nodes:
             self.state.apply(
                 NodeJoined(
@@ -74,6 +77,7 @@ class Simulation:
                     f"job {spec.job_id} of {trace.name} asks for {spec.num_gpus} GPUs and the "
                     f"cluster has {self.state.total_gpus}; give a larger --cluster or drop the job"
                 )
+        self.all_arrived = False
         self._arrivals = iter(trace.jobs)
         self._schedule_arrival()
         if faults is not None:
@@ -95,55 +99,55 @@ class Simulation:
     def step(self) -> bool:
         """Go to the next instant at which something happens. False if there is none."""
         engine, state = self.engine, self.state
-        due_s, wake_at_s = engine.next_time_s(), state.wake_at_s
+        heap, wake_at_s = engine.heap, state.wake_at_s
         if state.decision_needed and (state.active or state.unsettled):
             now_s = engine.now_s  # a fault or a request came from outside since the last step
-        elif due_s is None and wake_at_s is None:
-            return False
-        elif due_s is None or (wake_at_s is not None and wake_at_s < due_s):
-            assert wake_at_s is not None
+        elif heap and (wake_at_s is None or heap[0][0] <= wake_at_s):
+            now_s = heap[0][0]
+            while heap and heap[0][0] == now_s:
+                self._deliver(*engine.pop())
+        elif wake_at_s is not None:
             engine.now_s = now_s = wake_at_s
         else:
-            now_s = due_s
-            while engine.next_time_s() == now_s:
-                self._deliver(*engine.pop())
+            return False
         if state.decision_needed or (wake_at_s is not None and wake_at_s <= now_s):
-            take_decision(state, self.policy, now_s)
+            if self._decider.policy is not self.policy:
+                self._decider = Decider(state, self.policy)
+            self._decider.decide(now_s)
             self.decisions += 1
-        while commands := diff(state):
-            self._send(commands)
+        while state.unsettled and (commands := diff(state)):
+            for command in commands:
+                state.apply(new(CommandSent, (now_s, command)))
+                event = self.machine.execute(command)
+                if event is not None:
+                    self._confirm(event)
         return True
 
     def _deliver(self, kind: int, what: Any) -> None:
-        if kind == FINISH:
+        if kind == ARRIVE:
+            self.state.apply(what)
+            self._schedule_arrival()
+        elif kind == FINISH:
             if self.machine.is_due(what):
-                self.state.apply(JobFinished(self.engine.now_s, what.row, JobState.SUCCEEDED))
+                now_s = self.engine.now_s
+                self.state.apply(new(JobFinished, (now_s, what, SUCCEEDED, None, "")))
         elif kind == CONFIRM:
             if self.machine.is_awaited(what):
                 self._confirm(what.event)
         elif kind == FAULT:
             what(self)
-        elif kind == ARRIVE:
-            self.state.apply(what)
-            self._schedule_arrival()
-
-    def _send(self, commands: list[Command]) -> None:
-        now_s = self.engine.now_s
-        for command in commands:
-            self.state.apply(CommandSent(now_s, command))
-            event = self.machine.execute(command)
-            if event is not None:
-                self._confirm(event)
 
     def _confirm(self, event: Any) -> None:
         self.state.apply(event)
-        if isinstance(event, JobLaunched | JobResumed):
+        if type(event) is JobLaunched or type(event) is JobResumed:
             self.machine.job_runs(event.row)
 
     def _schedule_arrival(self) -> None:
         spec = next(self._arrivals, None)
-        if spec is not None:
-            self.engine.at(spec.submit_s, ARRIVE, JobSubmitted(spec.submit_s, spec))
+        if spec is None:
+            self.all_arrived = True
+        else:
+            self.engine.at(spec.submit_s, ARRIVE, new(JobSubmitted, (spec.submit_s, spec)))
 
 
 def simulate(

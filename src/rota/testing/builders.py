@@ -46,7 +46,9 @@ def random_trace(seed: int, *, num_jobs: int = 25, max_gpus: int = 8) -> Trace:
         at += chance.choice([0.0, 0.0, 5.0, 20.0, 60.0])
         gpus = min(chance.choice(gangs), max_gpus)
         lasts = chance.choice([1.0, 30.0, 60.0, 90.0, 200.0, 777.5])
-        jobs.append(job(i, gpus, at=at, lasts=lasts, priority=chance.choice([25, 50, 50, 100])))
+        who = {"user": "ab"[i % 2], "vc": "xyz"[i % 3]}
+        priority = chance.choice([25, 50, 50, 100])
+        jobs.append(job(i, gpus, at=at, lasts=lasts, priority=priority, **who))
     return trace(*jobs)
 
 

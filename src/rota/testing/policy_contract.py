@@ -92,6 +92,16 @@ class PolicyContract:
         jobs = random_trace(seed)
         assert self.events(jobs, rebuild=random.Random(seed)) == self.events(jobs)
 
+    @pytest.mark.parametrize("costs", [FREE, SLOW], ids=["free", "slow"])
+    @pytest.mark.parametrize("seed", SEEDS)
+    def test_indexes_thrown_away_at_any_decision_change_no_event(
+        self, seed: int, costs: Costs
+    ) -> None:
+        jobs = random_trace(seed)
+        kept = self.events(jobs, costs=costs)
+        assert self.events(jobs, forget=random.Random(seed), costs=costs) == kept
+        assert self.events(jobs, forget=_Always(), costs=costs) == kept
+
     @pytest.mark.parametrize("seed", SEEDS)
     def test_deciding_changes_nothing_that_the_view_shows(self, seed: int) -> None:
         sim = simulation(random_trace(seed), _Watched(self.policy()))
@@ -158,13 +168,21 @@ class PolicyContract:
                 f"{state.spec[row].job_id} waits: nobody knows why"
             )
 
-    def events(self, jobs: Trace, *, rebuild: random.Random | None = None) -> list[Any]:
+    def events(
+        self,
+        jobs: Trace,
+        *,
+        rebuild: random.Random | None = None,
+        forget: random.Random | None = None,
+        costs: Costs = SLOW,
+    ) -> list[Any]:
         """Every event of a run, decisions in JSON's terms.
 
         With ``rebuild``, the policy is thrown away at random points, as a controller's restart
-        does it, and what it remembered goes through JSON.
+        does it, and what it remembered goes through JSON. With ``forget`` the policy stays, but the
+        view shows at random points that the last plan was not its own: indexes are void.
         """
-        sim = simulation(jobs, self.policy(), costs=SLOW)
+        sim = simulation(jobs, self.policy(), costs=costs)
         events: list[Any] = []
         apply = sim.state.apply
 
@@ -179,6 +197,8 @@ class PolicyContract:
 
         sim.state.apply = record  # type: ignore[method-assign]
         for _ in steps(sim):
+            if forget is not None and forget.random() < 0.3:
+                sim.state.plan = None
             if rebuild is not None and rebuild.random() < 0.3:
                 sim.policy = self.policy()
                 sim.state.plan = None
@@ -207,6 +227,13 @@ def _nodes_in_use(state: ClusterState) -> set[str]:
 
 def _through_json(value: Any) -> Any:
     return json.loads(json.dumps(value, allow_nan=False))
+
+
+class _Always(random.Random):
+    """A chance that always comes."""
+
+    def random(self) -> float:
+        return 0.0
 
 
 class _Watched:

@@ -45,6 +45,7 @@ class StandInController:
         self.policy_name = policy
         self.policy_settings: dict[str, Any] = {}
         self.reports: dict[int, dict[str, Any]] = {}
+        self.models: dict[int, tuple[int, int]] = {}
         self.life: list[str] = []
         self.agents_said: list[str] = []
         self._keys: dict[tuple[str, str], tuple[str, int]] = {}
@@ -125,6 +126,9 @@ class StandInController:
 
     def progress(self, row: int) -> dict[str, Any]:
         return self.reports.get(row, {})
+
+    def model(self, row: int) -> tuple[int, int] | None:
+        return self.models.get(row)
 
     def device_share(self, row: int) -> float:
         return 0.5

@@ -74,6 +74,9 @@ def test_a_job_without_a_name_gets_its_scripts(run, name):
     [
         ({"prioriti": 3}, ["prioriti", "did you mean priority?"]),
         ({"resources": {"gpu": 3}}, ["resources", "'gpu'", "did you mean resources.gpus?"]),
+        ({"queue": "-x"}, ["queue", "'-x'", "letter or digit"]),
+        ({"queue": ""}, ["queue", "''"]),
+        ({"queue": 7}, ["queue", "7"]),
         ({"priority": 101}, ["priority", "101", "1 to 100"]),
         ({"priority": True}, ["priority", "True"]),
         ({"resources": {"gpus": 0}}, ["resources.gpus", "0", "1 or more"]),
@@ -193,6 +196,7 @@ names = st.from_regex(r"[A-Za-z][A-Za-z0-9._-]{0,63}", fullmatch=True)
         num_gpus=st.integers(1, 1_000_000),
         processes=st.sampled_from(["gpu", "node"]),
         time_limit_s=st.none() | st.floats(0.001, 1e8),
+        queue=st.just("") | names,
     )
 )
 def test_a_request_comes_back_from_its_fields(request):

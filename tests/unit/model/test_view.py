@@ -108,8 +108,11 @@ def test_a_suspended_job_goes_elsewhere_only_if_it_can_move(movable):
 def test_changed_rows_are_those_since_the_last_decision():
     cluster = DrivenCluster(job(0), job(1))
     assert set(view_of(cluster).changed) == {0, 1}
-    cluster.settle()
+    cluster.decide()
     assert set(view_of(cluster).changed) == set()
+    cluster.settle()
+    assert set(view_of(cluster).changed) == {0, 1}, "they began to run"
+    cluster.decide()
     cluster.happens(JobFinished, 1, JobState.SUCCEEDED)
     assert set(view_of(cluster).changed) == {1}
 

@@ -23,11 +23,21 @@ def figures(name, settings, costs=FREE):
     [
         ("fifo", {}, (2082.0, 2055, 3630, 4350, 1668.0, 0)),
         ("fifo-backfill", {}, (1074.0, 660, 2850, 3660, 660.0, 0)),
+        ("smallest-first", {}, (1150.5, 660, 3030, 3840, 736.5, 2)),
         ("srtf", {}, (1033.5, 690, 2670, 3900, 619.5, 13)),
+        ("srsf", {}, (985.5, 630, 2370, 3630, 571.5, 5)),
         ("tiresias", LAS | {"thresholds": "600"}, (1254.0, 1080, 2925, 3660, 840.0, 13)),
         ("tiresias", LAS | {"thresholds": "600,1800"}, (1302.0, 1080, 3120, 3660, 888.0, 18)),
     ],
-    ids=["fifo", "fifo with backfill", "srtf", "2d-las at 600", "2d-las at 600 and 1800"],
+    ids=[
+        "fifo",
+        "fifo with backfill",
+        "sf",
+        "srtf",
+        "srsf",
+        "2d-las at 600",
+        "2d-las at 600 and 1800",
+    ],
 )
 def test_twenty_jobs_on_eight_gpus(name, settings, expected):
     assert figures(name, settings) == pytest.approx(expected, abs=1e-6)
@@ -42,9 +52,22 @@ def test_twenty_jobs_with_a_minute_charged_at_each_resume(within):
     assert figures("tiresias", settings, FREE._replace(resume_s=60.0)) == pytest.approx(expected)
 
 
-def test_the_toy_trio_under_shortest_remaining_time():
-    state, _ = run(toy_trio(), create("srtf"), "1x2")
-    assert list(state.finish_s) == [2.0, 16.0, 8.0]
+@pytest.mark.parametrize(
+    ("name", "settings", "completions"),
+    [
+        ("srsf", {}, [2.0, 10.0, 16.0]),
+        ("las", {"quantum_s": "1"}, [5.0, 14.0, 16.0]),
+        ("srtf", {}, [2.0, 16.0, 8.0]),
+        ("smallest-first", {}, [10.0, 8.0, 16.0]),
+        ("tiresias", LAS | {"thresholds": "4"}, [2.0, 12.0, 16.0]),
+        ("tiresias", LAS | {"thresholds": "8"}, [2.0, 10.0, 16.0]),
+        ("tiresias", LAS | {"thresholds": ""}, [2.0, 10.0, 16.0]),
+    ],
+    ids=["srsf", "las", "srtf", "sf", "2d-las at 4", "2d-las at 8", "2d-las with one queue"],
+)
+def test_the_toy_trio_completes_as_worked_out_by_hand(name, settings, completions):
+    state, _ = run(toy_trio(), create(name, settings), "1x2")
+    assert list(state.finish_s) == completions
 
 
 def test_thresholds_that_no_job_reaches_make_tiresias_fifo_with_backfill():

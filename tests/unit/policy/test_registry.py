@@ -4,7 +4,8 @@ import pytest
 
 from rota.errors import PolicySettingError
 from rota.policy import registry
-from rota.policy.registry import BUILT_IN, create, names, settings
+from rota.policy.registry import BUILT_IN, create, names
+from rota.policy.tiresias import Tiresias
 
 
 def test_every_built_in_policy_can_be_made_by_name_and_knows_it():
@@ -13,9 +14,9 @@ def test_every_built_in_policy_can_be_made_by_name_and_knows_it():
         assert name in names()
 
 
-def test_only_shortest_remaining_is_an_oracle():
+def test_only_those_that_look_at_what_is_left_are_oracles():
     oracles = {name for name in BUILT_IN if getattr(create(name), "needs_duration", False)}
-    assert oracles == {"srtf"}
+    assert oracles == {"finish-time-fairness", "srtf", "srsf"}
 
 
 def test_the_identity_names_all_settings_so_that_memory_is_not_mixed_up():
@@ -25,7 +26,7 @@ def test_the_identity_names_all_settings_so_that_memory_is_not_mixed_up():
 
 
 def test_tiresias_has_the_published_defaults():
-    defaults = {key: setting.default for key, setting in settings("tiresias").items()}
+    defaults = {key: setting.default for key, setting in Tiresias.SETTINGS.items()}
     assert defaults == {"thresholds": (3600.0,), "promote_knob": 8.0, "within": "entry"}
 
 
@@ -34,7 +35,7 @@ def test_tiresias_has_the_published_defaults():
     [
         ("tiresia", {}, "did you mean 'tiresias'"),
         ("", {}, "known: fifo"),
-        ("fifo", {"quantum_s": "1"}, "takes: none"),
+        ("fifo", {"quantum_s": "1"}, "takes: priority, quotas"),
         ("gandiva", {"quantum": "1"}, "did you mean 'quantum_s'"),
         ("gandiva", {"quantum_s": "0"}, "quantum_s='0'"),
         ("gandiva", {"quantum_s": "nan"}, "above zero"),

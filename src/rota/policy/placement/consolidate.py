@@ -13,9 +13,16 @@ def consolidate(free: FreeGpus, num_gpus: int) -> Allocation | None:
     """
     if num_gpus > free.count:
         return None
-    node = _tightest(free.by_count, num_gpus)
-    if node is not None:
-        return on_node(node, _lowest_bits(free.masks[node], num_gpus))
+    for nodes in free.by_count[num_gpus:]:
+        if nodes:
+            node = (nodes & -nodes).bit_length() - 1
+            mask = free.masks[node]
+            return on_node(node, mask & -mask if num_gpus == 1 else _lowest_bits(mask, num_gpus))
+    return _over_nodes(free, num_gpus)
+
+
+def _over_nodes(free: FreeGpus, num_gpus: int) -> Allocation:
+    """The emptiest nodes whole, and the rest on the tightest one."""
     parts: list[tuple[int, int]] = []
     nodes_left = free.by_count.copy()
     missing = num_gpus

@@ -1,0 +1,155 @@
+"""The steps that events are made of: how a job's columns move together, and who must be told."""
+
+from __future__ import annotations
+
+from array import array
+from typing import NoReturn
+
+from rota.errors import TransitionError
+from rota.model.cluster import FreeGpus, Node
+from rota.model.columns import Columns
+from rota.model.job import JobState
+from rota.model.reason import Reason
+
+# As plain integers: columns are compared with them at every event.
+SUSPENDING, STOPPING = int(JobState.SUSPENDING), int(JobState.STOPPING)
+FIRST_FINAL = int(JobState.SUCCEEDED)
+NO_REASON = int(Reason.NONE)
+
+
+class Transitions(Columns):
+    """The columns of all jobs, the nodes and the free GPUs, and the steps that keep them in line.
+
+    ``changed`` lists rows of which something that a view shows has changed since the last
+    decision, with repeats, whether or not it calls for a decision; ``decision_needed`` says that.
+    """
+
+    def __init__(self, *, keep_stories: bool = True) -> None:
+        super().__init__()
+        self.ending: dict[int, tuple[int | None, str]] = {}  # exit code and message of ended jobs
+        self.stop_outcome: dict[int, JobState] = {}
+        self.user_suspended: set[int] = set()
+        self.backoff: dict[int, float] = {}
+
+        self.nodes: list[Node] = []
+        self.node_index: dict[str, int] = {}
+        self.assumed = FreeGpus()  # free when the last plan has been carried out
+        self.idle = FreeGpus()  # free right now
+        self.total_gpus = 0
+        self.priorities: set[int] = set()  # those that any job has had
+        self.completed_gpu_s: array[float] = array("d")  # of jobs that ended by themselves
+
+        self.active: dict[int, None] = {}  # rows that the policy decides on
+        self.unsettled: dict[int, None] = {}  # rows whose target is not what they hold
+        self.changed: list[int] = []
+        self.decision_needed = False
+        self._stories: list[list[tuple[float, str]]] | None = [] if keep_stories else None
+
+    def require_open(self, row: int, verb: str) -> None:
+        """Raise TransitionError, with the job's story, if the job has ended or is about to."""
+        if self.state[row] >= FIRST_FINAL or self.state[row] == STOPPING:
+            self._refuse(row, verb)
+
+    def story(self, row: int) -> list[tuple[float, str]]:
+        """What has happened to a job, as (seconds, sentence); short if stories are not kept."""
+        if self._stories is not None:
+            return list(self._stories[row])
+        lines = [(self.submit_s[row], "submitted")]
+        if self.first_start_s[row] >= 0:
+            lines.append((self.first_start_s[row], "started"))
+        if self.finish_s[row] >= 0:
+            lines.append((self.finish_s[row], JobState(self.state[row]).name.lower()))
+        return lines
+
+    def _enter(self, row: int, state: int, at_s: float) -> None:
+        self.state[row] = state
+        self.changed_s[row] = at_s
+
+    def _end(
+        self, row: int, at_s: float, outcome: JobState, exit_code: int | None, message: str
+    ) -> None:
+        self._release(row)
+        old = self.target[row]
+        if old is not None:
+            self.assumed.give(old)
+            self.target[row] = None
+        self.active.pop(row, None)
+        self.changed.append(row)
+        self.decision_needed = True
+        self.outstanding[row] = None
+        self.home[row] = None
+        self.marks[row] = None
+        self.reason[row] = NO_REASON
+        self.finish_s[row] = at_s
+        self.unsettled.pop(row, None)
+        if self.stop_outcome:
+            self.stop_outcome.pop(row, None)
+        if self.user_suspended:
+            self.user_suspended.discard(row)
+        if self.backoff:
+            self.backoff.pop(row, None)
+        if exit_code is not None or message:
+            self.ending[row] = (exit_code, message)
+        self._enter(row, outcome, at_s)
+        if self._stories is not None:
+            self._tell(row, at_s, outcome.name.lower() + (f": {message}" if message else ""))
+
+    def _pause_clock(self, row: int, at_s: float) -> None:
+        since = self.since_s[row]
+        if since >= 0:
+            self._ran(row, max(0.0, at_s - since))
+            self.since_s[row] = -1.0
+        elif self.state[row] == SUSPENDING:  # it went on until it reached its boundary, or ended
+            self._ran(row, max(0.0, at_s - self.changed_s[row]))
+
+    def _ran(self, row: int, seconds: float) -> None:
+        self.changed.append(row)
+        self.service_s[row] += seconds
+        if self.speed[row] != 1.0:
+            self.lag_s[row] += seconds * (1.0 - self.speed[row])
+
+    def _release(self, row: int) -> None:
+        held = self.held[row]
+        if held is not None:
+            self.idle.give(held)
+            self.held[row] = None
+
+    def _untarget(self, row: int) -> None:
+        old = self.target[row]
+        if old is not None:
+            self.assumed.give(old)
+            self.target[row] = None
+        self._settle(row)
+
+    def _settle(self, row: int) -> None:
+        """Keep ``unsettled`` to the rows for which a command is needed or on its way."""
+        held, target = self.held[row], self.target[row]
+        settled = held is target or (held is not None and held == target)
+        if settled and self.outstanding[row] is None and self.state[row] != STOPPING:
+            self.unsettled.pop(row, None)
+        else:
+            self.unsettled[row] = None
+
+    def _leave_active(self, row: int) -> None:
+        self._untarget(row)
+        self.active.pop(row, None)
+        self._changed(row)
+
+    def _changed(self, row: int) -> None:
+        self.changed.append(row)
+        self.decision_needed = True
+
+    def _tell(self, row: int, at_s: float, line: str) -> None:
+        if self._stories is not None:
+            self._stories[row].append((at_s, line))
+
+    def _name(self, row: int) -> str:
+        return self.spec[row].job_id if 0 <= row < len(self.spec) else f"of row {row}"
+
+    def _refuse(self, row: int, verb: str) -> NoReturn:
+        story = "; ".join(f"{at_s:.3f} s {line}" for at_s, line in self.story(row))
+        command = type(self.outstanding[row]).__name__ if self.outstanding[row] else "none"
+        raise TransitionError(
+            f"job {self._name(row)} can't be {verb} while it is "
+            f"{JobState(self.state[row]).name} (command on its way: {command}). Its story: {story}"
+        )

@@ -1,0 +1,117 @@
+"""The settings that every ordering takes beside its own, and the stages that they make."""
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from rota.errors import PolicySettingError
+from rota.policy.base import Setting, not_negative, one_of, positive
+from rota.policy.fair_share import FairShare, parse_shares
+from rota.policy.quotas import parse_quotas
+from rota.policy.stages import Placement, Stages
+
+
+def _spelled(read: Callable[[str], Any]) -> Callable[[str], str]:
+    """A reader that checks by ``read`` and gives the text back, as the user spelled it."""
+
+    def check(text: str) -> str:
+        read(text)
+        return text
+
+    return check
+
+
+def _known_placement(text: str) -> str:
+    # Imported when somebody asks: the default placement needs none of these modules.
+    from rota.policy.placement.choose import NAMES
+
+    return one_of(*NAMES)(text)
+
+
+COMMON = {
+    "priority": Setting(
+        one_of("classes", "ignore"),
+        "classes",
+        "classes: jobs of a higher priority come first; ignore: priorities have no effect.",
+    ),
+    "quotas": Setting(
+        _spelled(parse_quotas),
+        "no",
+        "GPUs that queues may count on: no, equal, or QUEUE=GPUS;QUEUE=GPUS (*: any other).",
+    ),
+    "borrow": Setting(
+        one_of("yes", "no"), "yes", "Whether jobs beyond their queue's quota use what is left."
+    ),
+    "fair_share": Setting(
+        one_of("no", "user", "vc"), "no", "Whose use counts: those who used less come first."
+    ),
+    "shares": Setting(
+        _spelled(parse_shares), "equal", "Shares by owner: equal, or OWNER=SHARE;OWNER=SHARE."
+    ),
+    "half_life_s": Setting(positive, 604800.0, "Seconds after which use counts half."),
+    "fair_period_s": Setting(positive, 300.0, "Seconds after which owners are ranked anew."),
+    "min_run_time_s": Setting(
+        not_negative, 0.0, "Seconds for which a job that starts or resumes keeps its GPUs."
+    ),
+    "placement": Setting(_known_placement, "consolidate", "Which of the free GPUs a job gets."),
+    "pack_limit": Setting(
+        not_negative, 0.3, "Largest tensor over model size above which skew consolidates a job."
+    ),
+}
+# What says nothing unless another setting is given too.
+NEEDS = {
+    "borrow": "quotas",
+    "shares": "fair_share",
+    "half_life_s": "fair_share",
+    "fair_period_s": "fair_share",
+    "pack_limit": "placement",
+}
+
+
+def common_settings(policy_class: Any) -> dict[str, Setting]:
+    """The common settings that a policy takes, by name: none unless it says that it composes."""
+    if not getattr(policy_class, "composes", False):
+        return {}
+    weighs = getattr(policy_class, "weighs_priority", False)
+    return {key: setting for key, setting in COMMON.items() if not (weighs and key == "priority")}
+
+
+def stages_for(policy_class: Any, given: Mapping[str, Any]) -> Stages | None:
+    """The stages that ``given`` values, those that are not the default, make; None of nothing.
+
+    Raises PolicySettingError for a setting that has no effect without another.
+    """
+    if not given:
+        return None
+    for key, other in NEEDS.items():
+        if key in given and other not in given:
+            raise PolicySettingError(
+                f"policy {policy_class.name}: {key}={given[key]} has no effect without {other}; "
+                f"give {other} too, or drop {key}"
+            )
+    values = {key: setting.default for key, setting in COMMON.items()} | dict(given)
+    quotas = parse_quotas(values["quotas"])
+    fair_share = None
+    if values["fair_share"] != "no":
+        fair_share = FairShare(
+            values["fair_share"],
+            values["half_life_s"],
+            values["fair_period_s"],
+            parse_shares(values["shares"]),
+        )
+    return Stages(
+        priority=values["priority"] == "classes"
+        and not getattr(policy_class, "weighs_priority", False),
+        quotas=quotas and quotas._replace(borrow=values["borrow"] == "yes"),
+        fair_share=fair_share,
+        min_run_time_s=values["min_run_time_s"],
+        placement=_placement(values),
+        preemptive=getattr(policy_class, "preemptive", True),
+    )
+
+
+def _placement(values: Mapping[str, Any]) -> Placement | None:
+    if values["placement"] == COMMON["placement"].default:
+        return None  # where the policy puts jobs by itself
+    from rota.policy.placement.choose import placement
+
+    return placement(values["placement"], values["pack_limit"])

@@ -1,0 +1,93 @@
+"""What a feedback queue is: its rules, who stands in it, and what is remembered of a job."""
+
+from collections import deque
+from math import inf
+from typing import NamedTuple
+
+from rota.model.view import View
+
+RAN, PREEMPTED, ENTERED = 0, 1, 2
+ROUNDING_S = 1e-6  # a job that stopped so close to its threshold has reached it
+
+
+class Mark(NamedTuple):
+    """What is remembered of a job: its place in its queue, and where its last promotion was.
+
+    ``place`` says how ``when_s`` and ``position`` order it: jobs that RAN in the queue stand first,
+    in the order in which they began to; then PREEMPTED ones, the latest decision first; then those
+    that only ENTERED it. ``base_s`` is the run time at the last promotion, ``from_s`` its time.
+    """
+
+    queue: int
+    place: int
+    when_s: float
+    position: int
+    base_s: float
+    from_s: float
+
+    def order(self) -> tuple[float, ...]:
+        """Its place among all jobs, as a key to sort by."""
+        when_s = -self.when_s if self.place == PREEMPTED else self.when_s
+        return (self.queue, self.place, when_s, self.position)
+
+
+class Rules(NamedTuple):
+    """When a job changes its queue."""
+
+    thresholds: tuple[float, ...]
+    promote_knob: float
+
+    def demote_at_s(self, view: View, row: int, base_s: float, queue: int) -> float:
+        """When the job reaches its queue's threshold, or -inf if it has; inf in the last queue."""
+        if queue >= len(self.thresholds):
+            return inf
+        left_s = self.thresholds[queue] / view.num_gpus[row] + base_s - view.service_s[row]
+        since_s = view.since_s[row]
+        if since_s >= 0:
+            return since_s + left_s
+        return view.now_s + left_s if left_s > ROUNDING_S else -inf
+
+    def promote_at_s(self, queue: int, ran_s: float, from_s: float) -> float:
+        """When a waiting job that has run so long since its last promotion is promoted."""
+        if not self.promote_knob or not queue or ran_s <= 0:
+            return inf
+        return from_s + ran_s * (1 + self.promote_knob)
+
+
+class Standing:
+    """Where an active job stands: ``serial`` orders those that run, and those that wait."""
+
+    __slots__ = ("base_s", "from_s", "moves_at_s", "queue", "runs", "serial")
+
+    def __init__(self, queue: int, base_s: float, from_s: float) -> None:
+        self.queue = queue
+        self.base_s = base_s
+        self.from_s = from_s
+        self.runs = False
+        self.serial = 0
+        self.moves_at_s = inf
+
+
+class Queue:
+    """One queue: those that run in it, in order, and those that wait, in order by gang size.
+
+    Both hold serial numbers; those that nobody has any more are skipped, and dropped in time.
+    """
+
+    __slots__ = ("least_gpus", "num_running", "running", "used_gpus", "waiting")
+
+    def __init__(self) -> None:
+        self.running: list[int] = []
+        self.num_running = 0
+        self.used_gpus = 0
+        self.waiting: dict[int, deque[int]] = {}
+        self.least_gpus: float = inf  # nobody waits for fewer
+
+    def line(self, num_gpus: int) -> deque[int]:
+        """Those that wait for so many GPUs, to be added to."""
+        if num_gpus < self.least_gpus:
+            self.least_gpus = num_gpus
+        line = self.waiting.get(num_gpus)
+        if line is None:
+            line = self.waiting[num_gpus] = deque()
+        return line

@@ -1,0 +1,52 @@
+"""Equal turns: each job the same run time, gangs whole or not at all."""
+
+from rota.model.reason import Reason
+from rota.model.view import Trial, View
+from rota.policy.ranked import Ranking
+from rota.policy.rounds import Rounds
+
+
+class RoundRobin(Rounds):
+    """Jobs take turns of a quantum; those that have run least come first.
+
+    Turns are balanced by the run time that was measured, not by counting them: who lost time to a
+    slow start has it back in a later round. A job that arrives, or comes back from its owner,
+    starts level with the least served: its mark is the run time that it is credited with.
+    """
+
+    name = "round-robin"
+    preempted = Reason.SLICE_WAITING_TURN
+    waits = Reason.SLICE_WAITING_TURN
+
+    def __init__(self, quantum_s: float = 60.0) -> None:
+        super().__init__(quantum_s)
+        self._credit_s: dict[int, float] = {}  # given in this decision
+
+    def key(self, view: View, row: int) -> float:
+        """Seconds that the job has run or is credited with."""
+        credit_s = self._credit_s.get(row)
+        if credit_s is None:
+            credit_s = view.marks[row] or 0.0
+        return view.attained_s(row) + credit_s
+
+    def admit(self, view: View, index: Ranking) -> None:
+        """Credit newcomers with what the least served of the others has run."""
+        self._credit_s = {}
+        new = [
+            row
+            for row in index.touched
+            if view.marks[row] is None or view.reason[row] == Reason.WAIT_PRIORITY
+        ]
+        if not new:
+            return
+        level_s = index.least(view, index.touched.keys() - set(new))
+        for row in new:
+            served_s = max(self.key(view, row), level_s)
+            self._credit_s[row] = served_s - view.attained_s(row)
+
+    def run(self, view: View, *, preempt: bool) -> tuple[Trial, bool]:
+        """Let jobs run in order, and note the credits."""
+        trial, someone_waits = super().run(view, preempt=preempt)
+        for row, credit_s in self._credit_s.items():
+            trial.mark(row, credit_s)
+        return trial, someone_waits

@@ -1,0 +1,87 @@
+"""YARN's capacity scheduler with consolidation blocks, the baseline of Tiresias (NSDI 2019)."""
+
+from rota.model.allocation import Allocation
+from rota.model.cluster import FreeGpus
+from rota.model.plan import Plan
+from rota.model.reason import Reason
+from rota.model.view import Trial, View
+from rota.policy.base import Setting, one_of
+from rota.policy.stages import Stages, finish, has_a_say, place, walk
+from rota.policy.waiting import Waiting
+
+
+class YarnCapacity:
+    """First in, first out, without preemption, on as few nodes as a gang can do with.
+
+    A gang no larger than a node waits for room on one; a larger one waits for nodes that are
+    wholly idle and, for the rest, for one node with room. The head of the line blocks it; with
+    quotas each queue is a line of its own. With ``backfill`` those that can be placed pass.
+    """
+
+    name = "yarn-cs"
+    composes = True
+    preemptive = False
+    stages: Stages | None = None
+    SETTINGS = {
+        "backfill": Setting(
+            one_of("yes", "no"), "no", "Whether jobs that can be placed pass the head of the line."
+        )
+    }
+
+    def __init__(self, backfill: str = "no") -> None:
+        self.backfill = backfill
+        self._waiting = Waiting(by_size=False)
+
+    def decide(self, view: View) -> Plan:
+        """Start waiting jobs in order of arrival until one can't be placed."""
+        trial, strict = view.trial(), self.backfill == "no"
+        if strict and not has_a_say(self.stages, view):
+            return self._go_down_the_line(trial)
+        rows = sorted(view.active)
+        walk(self.stages, trial, rows, keep=rows, strict=strict, placement=block)
+        return finish(self.stages, trial)
+
+    def _go_down_the_line(self, trial: Trial) -> Plan:
+        view, waiting = trial.view, self._waiting
+        waiting.update(view)
+        while (row := waiting.first(view)) is not None:
+            if view.num_gpus[row] > view.total_gpus:
+                trial.wait(row, Reason.NEVER_FITS)
+            elif not place(trial, row, block):
+                break
+            waiting.take(view, row)
+        return waiting.sign(trial.plan())
+
+
+def block(view: View, free: FreeGpus, row: int) -> Allocation | None:
+    """GPUs for the gang of ``row`` on one node, or on whole idle nodes and one for the rest.
+
+    Nodes are taken by number; of several sizes the larger idle ones first. None if there is no
+    such block.
+    """
+    missing = view.num_gpus[row]
+    sizes = [node.num_gpus if node.alive else 0 for node in view.state.nodes]
+    parts: list[tuple[int, int]] = []
+    if missing > max(sizes):
+        for node in sorted(range(len(sizes)), key=lambda node: -sizes[node]):
+            if 0 < sizes[node] <= missing and free.masks[node].bit_count() == sizes[node]:
+                parts.append((node, free.masks[node]))
+                missing -= sizes[node]
+    if missing:
+        taken = {node for node, _ in parts}
+        for node, mask in enumerate(free.masks):
+            if node not in taken and mask.bit_count() >= missing:
+                parts.append((node, _lowest(mask, missing)))
+                break
+        else:
+            return None
+    return Allocation(tuple(sorted(parts)))
+
+
+def _lowest(mask: int, count: int) -> int:
+    """The ``count`` lowest bits that are set in ``mask``."""
+    taken = 0
+    for _ in range(count):
+        taken |= mask & -mask
+        mask &= mask - 1
+    return taken

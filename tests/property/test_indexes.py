@@ -1,0 +1,126 @@
+"""Indexes that policies keep between decisions change speed only."""
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from rota.model.events import AttemptLost, NodeJoined, NodeLost, ResumeRequested, SuspendRequested
+from rota.model.job import JobState
+from rota.model.reason import Reason
+from rota.policy.fifo import Fifo, FifoBackfill
+from rota.policy.stages import place
+from rota.policy.tiresias import Tiresias
+from rota.sim.machine import FREE, Costs
+from rota.testing.builders import simulation
+from rota.testing.strategies import traces
+
+SLOW = Costs(suspend_s=0.5, resume_s=2.0, migrate_s=4.0, cold_start_s=8.0)
+
+
+class PlainFifo:
+    """FIFO as one would write it, looking at every job at every decision."""
+
+    identity = "plain"
+    strict = True
+
+    def decide(self, view):
+        trial = view.trial()
+        for row in sorted(row for row in view.active if view.target[row] is None):
+            if view.num_gpus[row] > view.total_gpus:
+                trial.wait(row, Reason.NEVER_FITS)
+            elif not place(trial, row) and self.strict:
+                break
+        return trial.plan()
+
+
+class PlainBackfill(PlainFifo):
+    strict = False
+
+
+class PlainTiresias(Tiresias):
+    """Tiresias that arranges its queues itself, so that it looks at all jobs every time."""
+
+    identity = "plain"
+
+    def arrange(self, view, marks, queue, rows):
+        return list(rows)
+
+
+def tiresias(kind, thresholds, promote_knob):
+    policy = kind(thresholds, promote_knob)
+    policy.identity = "plain"
+    return policy
+
+
+def named(policy):
+    policy.identity = "plain"
+    return policy
+
+
+PAIRS = {
+    "fifo": lambda: (named(Fifo()), PlainFifo()),
+    "fifo-backfill": lambda: (named(FifoBackfill()), PlainBackfill()),
+    "tiresias": lambda: tuple(tiresias(k, (50.0, 400.0), 4.0) for k in (Tiresias, PlainTiresias)),
+    "tiresias without promotion": lambda: tuple(
+        tiresias(k, (20.0, 90.0, 300.0), 0.0) for k in (Tiresias, PlainTiresias)
+    ),
+    "tiresias promoting early": lambda: tuple(
+        tiresias(k, (30.0,), 0.5) for k in (Tiresias, PlainTiresias)
+    ),
+}
+# What an owner or a fault does to whatever job or node: (number of the step, what, which).
+MEDDLING = st.lists(
+    st.tuples(
+        st.integers(0, 60),
+        st.sampled_from(["suspend", "resume", "lose", "fail", "repair"]),
+        st.integers(0, 9),
+    ),
+    max_size=8,
+)
+
+
+def events(policy, jobs, costs, meddling=()):
+    """Every event of a simulation in which somebody meddles."""
+    alike = [spec._replace(priority=50) for spec in jobs]  # else all jobs are walked anyway
+    sim = simulation(alike, policy, "1x4,2x2", costs)
+    state = sim.state
+    state.log = []
+    step = 0
+    while sim.step() and step < 5000:
+        for _, what, which in [each for each in meddling if each[0] == step]:
+            meddle(sim, what, which)
+        step += 1
+    return state.log
+
+
+def meddle(sim, what, which):
+    state, now_s = sim.state, sim.engine.now_s
+    row, node = which % max(1, len(state.spec)), state.nodes[which % len(state.nodes)]
+    if what == "fail" and node.alive:
+        state.apply(NodeLost(now_s, node.name))
+    elif what == "repair" and not node.alive:
+        state.apply(NodeJoined(now_s, node.name, node.num_gpus))
+    if row >= len(state.spec) or state.state[row] >= JobState.SUCCEEDED:
+        return
+    if what == "suspend":
+        state.apply(SuspendRequested(now_s, row))
+    elif what == "resume":
+        state.apply(ResumeRequested(now_s, row))
+    elif what == "lose" and state.has_processes(row):
+        state.apply(AttemptLost(now_s, row, state.attempt[row], "it crashed"))
+
+
+@pytest.mark.parametrize("name", PAIRS)
+@given(jobs=traces(), costs=st.sampled_from([FREE, SLOW]))
+@settings(max_examples=60, deadline=None)
+def test_a_policy_with_indexes_gives_the_events_of_one_that_looks_at_every_job(name, jobs, costs):
+    indexed, plain = PAIRS[name]()
+    assert events(indexed, jobs, costs) == events(plain, jobs, costs)
+
+
+@pytest.mark.parametrize("name", PAIRS)
+@given(jobs=traces(), costs=st.sampled_from([FREE, SLOW]), meddling=MEDDLING)
+@settings(max_examples=60, deadline=None)
+def test_so_it_is_when_owners_suspend_jobs_and_nodes_fail(name, jobs, costs, meddling):
+    indexed, plain = PAIRS[name]()
+    assert events(indexed, jobs, costs, meddling) == events(plain, jobs, costs, meddling)
