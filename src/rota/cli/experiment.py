@@ -41,25 +41,32 @@ def run(ctx: click.Context, name: str, data: Path | None, live: bool, as_json: b
 
 def describe(outcome: Outcome) -> str:
     """The figures as a table, under the settings that they were measured with."""
-    header = ("figure", "unit", "published", "baseline", "ours", "bounds", "ok")
+    header = ["figure", "unit", "published", "baseline", "ours", "over seeds", "bounds", "ok"]
     rows = [
-        (
+        [
             figure.name,
             figure.unit,
             _number(figure.published),
             _number(figure.baseline),
             _number(figure.ours),
-            f"{_number(figure.low)} .. {_number(figure.high)}",
-            "yes" if figure.ok else "NO",
-        )
+            _range(figure.least, figure.most),
+            _range(figure.low, figure.high),
+            ("yes" if figure.ok else "NO") if figure.judged else "-",
+        ]
         for figure in outcome.figures
     ]
+    if all(figure.least is None for figure in outcome.figures):
+        header, *rows = ([*row[:5], *row[6:]] for row in (header, *rows))
     settings = [f"  {key}: {json.dumps(value)}" for key, value in outcome.settings.items()]
     seeds = ", ".join(map(str, outcome.seeds)) or "none, nothing is drawn by chance"
     verdict = "holds" if outcome.holds else "does not hold"
     table = render(header, rows, text_columns=2)
     head = [outcome.experiment, *settings, f"  seeds: {seeds}"]
     return "\n".join([*head, "", table, "", f"{outcome.experiment} {verdict}"])
+
+
+def _range(low: float | None, high: float | None) -> str:
+    return "-" if low is None or high is None else f"{_number(low)} .. {_number(high)}"
 
 
 def _number(value: float | None) -> str:

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 JOB_HELP = "JOB is an id, a name that only one job has, or @last for the newest."
 JOB_FAILED, NEVER_PLACED, INTERRUPTED = 4, 3, 130
 WATCH_S = 1.0
-FILTERS = ("id", "name", "state", "reason", "user", "priority", "gpus", "node", "attempt")
+FILTERS = ("id", "name", "state", "reason", "user", "queue", "priority", "gpus", "node", "attempt")
 
 
 @contextmanager
@@ -70,6 +70,7 @@ def _handing_in(command: Callable[..., Any]) -> Callable[..., Any]:
     show_default=True,
     help="gpu: a process per GPU, a rank each; node: one that sees all GPUs.",
 )
+@click.option("--queue", metavar="QUEUE", help="The queue whose quota it counts against.")
 @click.option("--time-limit", metavar="T", help="For example 30s, 10m, 2h, 1d.")
 @click.option(
     "--env", "env", multiple=True, metavar="K=V", help="Set a variable; K alone passes yours on."
@@ -81,6 +82,7 @@ def run(
     name: str | None,
     priority: str | None,
     processes: str,
+    queue: str | None,
     time_limit: str | None,
     env: tuple[str, ...],
     wait: bool,
@@ -98,6 +100,7 @@ def run(
         # One argument is a shell line, as with ssh; several are a command and its arguments.
         "run": command[0] if len(command) == 1 else shlex.join(command),
         "name": name,
+        "queue": queue,
         "priority": priority,
         "processes": processes,
         "time_limit": time_limit,

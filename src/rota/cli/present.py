@@ -25,7 +25,7 @@ COLUMNS = (
     "PROGRESS",
     "ETA",
 )
-WIDE = (*COLUMNS, "USER", "ATTEMPT", "EXIT", "MESSAGE")
+WIDE = (*COLUMNS, "QUEUE", "USER", "ATTEMPT", "EXIT", "MESSAGE")
 SUSPENSIONS = {
     "BOUNDARY": "at a step boundary (rota.train)",
     "PROCESS": "its processes are stopped and continued",
@@ -123,6 +123,7 @@ def _cells(job: Mapping[str, Any]) -> list[str]:
         duration(job["run_s"]),
         progress_text(job["progress"]),
         f"{duration(eta_s[0])}-{duration(eta_s[1])}" if eta_s else "-",
+        job["queue"] or "-",
         job["user"] or "-",
         job["attempt"],
         "-" if job["exit_code"] is None else job["exit_code"],
@@ -137,6 +138,7 @@ def job_text(job: Mapping[str, Any], sentence: str) -> str:
     facts = [
         ("state", f"{job['state']}: {sentence}"),
         ("suspension", SUSPENSIONS.get(job["suspension"], job["suspension"])),
+        ("queue", job["queue"] or None),
         ("priority", job["priority"]),
         ("GPUs", f"{job['num_gpus']}, now {places(job)}"),
         ("attempts", job["attempt"]),
@@ -150,6 +152,8 @@ def job_text(job: Mapping[str, Any], sentence: str) -> str:
     ]
     facts += [(name, value) for name, value in (progress.get("metrics") or {}).items()]
     facts += [
+        ("model", _model_text(job)),
+        ("lost", f"{duration(job['lost_s'])} of work" if job["lost_s"] else None),
         ("preempted", f"{job['preemptions']} times, moved {job['migrations']} times"),
         ("processes", job["processes"]),
         ("time limit", None if job["time_limit_s"] is None else duration(job["time_limit_s"])),
@@ -165,6 +169,17 @@ def job_text(job: Mapping[str, Any], sentence: str) -> str:
     lines.append("  story")
     lines += [f"    {clock(e['at_s'])}  {printable(e['line'])}" for e in job["story"]]
     return "\n".join(lines)
+
+
+def _model_text(job: Mapping[str, Any]) -> str | None:
+    """``98.4 MiB, the largest tensor 12 % of it``, as far as the job's script told."""
+    if job["model_bytes"] is None:
+        return None
+    unit, size = "B", float(job["model_bytes"])
+    for larger in ("KiB", "MiB", "GiB", "TiB"):
+        if size >= 1024:
+            unit, size = larger, size / 1024
+    return f"{size:.4g} {unit}, the largest tensor {job['skew']:.0%} of it"
 
 
 def why_text(verdict: Mapping[str, Any]) -> str:

@@ -6,7 +6,8 @@ from typing import TYPE_CHECKING
 
 import click
 
-from rota.errors import PolicySettingError, UnreachableError
+from rota.cli.keyvalue import parse_pairs
+from rota.errors import UnreachableError
 from rota.folder import Folder, is_locked
 
 if TYPE_CHECKING:
@@ -65,7 +66,7 @@ def up(
     from rota.server.up import run_cluster
 
     folder = Folder(home)
-    policy = create(policy_name, parse_settings(settings))
+    policy = create(policy_name, parse_pairs(settings, f"policy {policy_name}"))
     controller = run_cluster(
         folder,
         policy=policy,
@@ -120,16 +121,3 @@ def down(home: str | None) -> None:
     click.echo(
         "the cluster has ended; unfinished jobs start anew with the next `rota up`", err=True
     )
-
-
-def parse_settings(pairs: tuple[str, ...]) -> dict[str, str]:
-    """``key=value`` texts as a mapping. Raises PolicySettingError."""
-    settings = {}
-    for pair in pairs:
-        key, equals, value = pair.partition("=")
-        if not key or not equals:
-            raise PolicySettingError(f"--set: {pair!r} is not of the form KEY=VALUE")
-        if key in settings:
-            raise PolicySettingError(f"--set: {key} is given twice; keep one")
-        settings[key] = value
-    return settings

@@ -1,11 +1,23 @@
 """What a run came to: one summary for the simulator, the live cluster and what-if runs."""
 
 from collections.abc import Sequence
-from math import ceil, fsum
+from operator import mul
 from typing import Any
 
 from rota.model.job import JobState
 from rota.model.state import ClusterState
+from rota.report.fairness import (
+    UNFAIR,
+    Jobs,
+    by_bin,
+    columns_of,
+    finish_time_fairness,
+    jain_index,
+    mean_active,
+    progress_rates,
+    slowdowns,
+)
+from rota.report.statistic import mean, median, percentile
 
 PER_JOB_COLUMNS = (
     "job_id",
@@ -16,6 +28,7 @@ PER_JOB_COLUMNS = (
     "jct_s",
     "service_s",
     "overhead_s",
+    "lost_s",
     "queue_s",
     "preemptions",
     "migrations",
@@ -26,20 +39,20 @@ PER_JOB_COLUMNS = (
 def summarise(
     state: ClusterState, *, decisions: int, policy: str, needs_duration: bool = False
 ) -> dict[str, Any]:
-    """The figures of a run, by name.
+    """The figures of a run that follow from where every job stands at its end, by name.
 
     ``jobs`` counts all jobs and ``finished`` those that succeeded; times are averaged over the
     finished ones alone and are None where there is none. JCT is finish - submit; the median is
     the mean of the two middle values, other percentiles go by nearest rank; the makespan is last
     finish - first submit of the finished jobs; a job's queue time is JCT - service - overheads
-    charged to it. ``gpu_utilisation`` is the finished jobs' GPU-seconds of service over the GPUs
-    that the cluster has now times the makespan. ``needs_duration`` marks an oracle.
+    charged to it. ``needs_duration`` marks an oracle. The figures of fairness are those of
+    :mod:`rota.report.fairness`; what needs the course of the run is in :mod:`rota.report.history`.
     """
-    rows = _finished(state)
-    jct = sorted(state.finish_s[row] - state.submit_s[row] for row in rows)
+    succeeded = int(JobState.SUCCEEDED)
+    rows = [row for row, code in enumerate(state.state) if code == succeeded]
+    jobs = columns_of(state, rows)
+    jct, queue = sorted(jobs.jct_s), sorted(jobs.queue_s)
     makespan_s = _makespan_s(state, rows)
-    gpu_s = fsum(state.service_s[row] * state.num_gpus[row] for row in rows)
-    capacity_gpu_s = state.total_gpus * (makespan_s or 0.0)
     return {
         "policy": policy,
         "needs_duration": needs_duration,
@@ -47,13 +60,17 @@ def summarise(
         "finished": len(rows),
         "avg_jct_s": mean(jct),
         "median_jct_s": median(jct),
+        "p90_jct_s": percentile(jct, 90),
         "p95_jct_s": percentile(jct, 95),
         "p99_jct_s": percentile(jct, 99),
         "makespan_s": makespan_s,
-        "avg_queue_s": mean([_queue_s(state, row) for row in rows]),
+        "avg_queue_s": mean(queue),
+        "median_queue_s": median(queue),
+        "p95_queue_s": percentile(queue, 95),
         "preemptions": sum(state.preemptions),
         "migrations": sum(state.migrations),
-        "gpu_utilisation": gpu_s / capacity_gpu_s if capacity_gpu_s else None,
+        **_gpu_time(state, rows, makespan_s),
+        **_fairness(state, rows, jobs),
         "events": state.events,
         "decisions": decisions,
     }
@@ -79,6 +96,7 @@ def per_job(state: ClusterState) -> list[tuple[Any, ...]]:
                 finish_s - spec.submit_s if ended else None,
                 state.service_s[row],
                 state.overhead_s[row],
+                state.lost_s[row],
                 _queue_s(state, row) if ended else None,
                 state.preemptions[row],
                 state.migrations[row],
@@ -88,37 +106,48 @@ def per_job(state: ClusterState) -> list[tuple[Any, ...]]:
     return table
 
 
-def mean(values: Sequence[float]) -> float | None:
-    """The arithmetic mean, or None of nothing."""
-    return fsum(values) / len(values) if values else None
+def _gpu_time(
+    state: ClusterState, rows: Sequence[int], makespan_s: float | None
+) -> dict[str, float | None]:
+    """GPU-seconds charged and lost by all jobs; and what the finished ones had of the cluster's.
 
-
-def median(rising: Sequence[float]) -> float | None:
-    """The middle value, or the mean of the two middle ones; None of nothing."""
-    if not rising:
-        return None
-    middle = len(rising) // 2
-    return rising[middle] if len(rising) % 2 else (rising[middle - 1] + rising[middle]) / 2
-
-
-def percentile(rising: Sequence[float], percent: int) -> float | None:
-    """The smallest value that at least ``percent`` % of the values do not exceed; None of nothing.
-
-    This is the nearest rank, ``ceil(percent / 100 * n)``, counted from 1.
+    The cluster's are those of every node that ever joined, lost ones included, over the makespan.
     """
-    if not rising:
-        return None
-    return rising[max(1, ceil(percent * len(rising) / 100)) - 1]
+    gangs, service, overhead = state.num_gpus, state.service_s, state.overhead_s
+    served = sum([service[row] * gangs[row] for row in rows])
+    held = served + sum([overhead[row] * gangs[row] for row in rows])
+    capacity = _num_gpus(state) * (makespan_s or 0.0)
+    return {
+        "overhead_gpu_s": sum(map(mul, overhead, gangs)),
+        "lost_gpu_s": sum(map(mul, state.lost_s, gangs)),
+        "gpu_allocation": held / capacity if capacity else None,
+        "gpu_utilisation": served / capacity if capacity else None,
+    }
 
 
-def _finished(state: ClusterState) -> list[int]:
-    return [row for row, code in enumerate(state.state) if code == JobState.SUCCEEDED]
+def _fairness(state: ClusterState, rows: Sequence[int], jobs: Jobs) -> dict[str, Any]:
+    slowdown = slowdowns(jobs)
+    active = mean_active(state.submit_s, state.finish_s)
+    rho = finish_time_fairness(jobs, [active[row] for row in rows], _num_gpus(state))
+    return {
+        "avg_slowdown": mean(slowdown),
+        "p99_slowdown": percentile(sorted(slowdown), 99),
+        "avg_rho": mean(rho),
+        "worst_rho": max(rho, default=None),
+        "unfair_jobs": len([1 for value in rho if value > UNFAIR]) / len(rho) if rho else None,
+        "jain_index": jain_index(progress_rates(jobs)),
+        "bins": by_bin(jobs, slowdown),
+    }
 
 
-def _makespan_s(state: ClusterState, rows: list[int]) -> float | None:
+def _num_gpus(state: ClusterState) -> int:
+    return sum(node.num_gpus for node in state.nodes)
+
+
+def _makespan_s(state: ClusterState, rows: Sequence[int]) -> float | None:
     if not rows:
         return None
-    return max(state.finish_s[row] for row in rows) - min(state.submit_s[row] for row in rows)
+    return max([state.finish_s[row] for row in rows]) - min([state.submit_s[row] for row in rows])
 
 
 def _queue_s(state: ClusterState, row: int) -> float:

@@ -24,22 +24,31 @@ COLOURS = (
     "#F0E442",
 )
 
+DASHES = ("solid", "dash", "dot", "dashdot")
+
 STYLE = """
 body { font: 16px/1.5 system-ui, sans-serif; color: #222; max-width: 72rem; margin: 2rem auto;
        padding: 0 1rem }
 h1 { font-size: 1.6rem } h2 { font-size: 1.2rem; margin-top: 2.5rem }
 table { border-collapse: collapse; font-variant-numeric: tabular-nums; font-size: .9rem }
-th, td { padding: .3rem .8rem; border-bottom: 1px solid #ddd; text-align: right }
-th:first-child, td:first-child { text-align: left }
+th, td { padding: .3rem .8rem; border-bottom: 1px solid #ddd; text-align: right;
+         white-space: nowrap }
+th:first-child, td:first-child { text-align: left; position: sticky; left: 0; background: #fff }
+.prose td { text-align: left; vertical-align: top; white-space: normal }
 .scroll { overflow-x: auto }
 """
+CONFIG = {"displaylogo": False, "responsive": True}
 
 
 class Table(NamedTuple):
-    """A table of text cells; the first column is the name of the row."""
+    """A table of text cells; the first column is the name of the row, the others are numbers.
+
+    In a table of ``prose`` they are sentences.
+    """
 
     header: Sequence[str]
     rows: Sequence[Sequence[str]]
+    prose: bool = False
 
 
 class Section(NamedTuple):
@@ -71,12 +80,12 @@ def slots_figure(timeline: Timeline, names: Sequence[str], zero_s: float, title:
                     x=lengths,
                     y=slots,
                     orientation="h",
-                    marker={"color": _colour(row), "line": {"width": 0}},
+                    marker={"color": colour_of(row), "line": {"width": 0}},
                     hovertemplate=name + ": from %{base:.2f} s for %{x:.2f} s<extra></extra>",
                 )
             )
     figure.update_layout(barmode="overlay", bargap=0.25, height=150 + 45 * timeline.num_gpus)
-    return _labelled(figure, title, "seconds since submission", "")
+    return labelled(figure, title, "seconds since submission", "")
 
 
 def curves_figure(
@@ -93,11 +102,11 @@ def curves_figure(
                 x=[x for x, _ in points],
                 y=[y for _, y in points],
                 mode="lines",
-                line={"color": _colour(row), "width": 2},
+                line={"color": colour_of(row), "width": 2},
             )
         )
     figure.update_layout(height=380)
-    return _labelled(figure, title, "seconds since submission", y_title)
+    return labelled(figure, title, "seconds since submission", y_title)
 
 
 def bars_figure(
@@ -108,12 +117,12 @@ def bars_figure(
 
     figure = Figure(
         [
-            Bar(name=group, x=list(names), y=list(values), marker={"color": _colour(index)})
+            Bar(name=group, x=list(names), y=list(values), marker={"color": colour_of(index)})
             for index, (group, values) in enumerate(groups.items())
         ]
     )
     figure.update_layout(barmode="group", height=380)
-    return _labelled(figure, title, "", y_title)
+    return labelled(figure, title, "", y_title)
 
 
 def write_page(path: Path, title: str, sections: Sequence[Section]) -> None:
@@ -140,23 +149,31 @@ def _section(section: Section) -> str:
             "<tr>" + "".join(f"<td>{html.escape(cell)}</td>" for cell in row) + "</tr>"
             for row in content.rows
         )
-        inner = f"<div class='scroll'><table><tr>{head}</tr>{rows}</table></div>"
+        kind = " class='prose'" if content.prose else ""
+        inner = f"<div class='scroll'><table{kind}><tr>{head}</tr>{rows}</table></div>"
     else:
-        inner = content.to_html(full_html=False, include_plotlyjs=False)
+        inner = content.to_html(full_html=False, include_plotlyjs=False, config=CONFIG)
     return f"<h2>{html.escape(section.title)}</h2><p>{html.escape(section.text)}</p>{inner}"
 
 
-def _colour(index: int) -> str:
+def colour_of(index: int) -> str:
+    """The colour of the line, bar or job with this index; colours repeat."""
     return COLOURS[index % len(COLOURS)]
 
 
-def _labelled(figure: Figure, title: str, x_title: str, y_title: str) -> Figure:
+def dash_of(index: int) -> str:
+    """The dash of the line with this index, which changes when the colours begin again."""
+    return DASHES[index // len(COLOURS) % len(DASHES)]
+
+
+def labelled(figure: Figure, title: str, x_title: str, y_title: str) -> Figure:
+    """The figure, with its titles and the look that all figures share."""
     figure.update_layout(
         title={"text": title, "font": {"size": 15}, "yref": "container", "y": 0.97},
         xaxis_title=x_title,
         yaxis_title=y_title,
         template="plotly_white",
-        margin={"l": 60, "r": 20, "t": 90, "b": 50},
+        margin={"l": 60, "r": 20, "t": 90 if title else 50, "b": 50},
         legend={"orientation": "h", "yanchor": "bottom", "y": 1.0, "x": 0.0},
     )
     return figure

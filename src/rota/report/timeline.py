@@ -4,6 +4,7 @@ from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
 from rota.model.allocation import Allocation
+from rota.model.cluster import Node
 from rota.model.events import (
     AttemptLost,
     CommandSent,
@@ -39,25 +40,28 @@ class Switches(NamedTuple):
 
 
 class Timeline:
-    """Segments and switches of every job, in order of time."""
+    """Segments and switches of every job, in order of time.
 
-    def __init__(self, events: Iterable[Event]) -> None:
+    ``nodes`` are those that were there before the first event.
+    """
+
+    def __init__(self, events: Iterable[Event], nodes: Iterable[Node] = ()) -> None:
         self.segments: list[Segment] = []
         self.switches: dict[int, Switches] = {}
         self.submit_s: list[float] = []
         self.finish_s: dict[int, float] = {}
-        self.num_gpus = 0
         since: dict[int, float] = {}
         sent_s: dict[int, float] = {}
         holds: dict[int, Allocation] = {}
-        nodes: dict[str, int] = {}  # GPUs by name, in order of their index
+        sizes = {node.name: node.num_gpus for node in nodes}  # in order of their index
+        self.num_gpus = sum(sizes.values())
         for event in events:
             match event:
                 case NodeJoined():
-                    nodes[event.name] = event.num_gpus
-                    self.num_gpus = sum(nodes.values())
+                    sizes[event.name] = event.num_gpus
+                    self.num_gpus = sum(sizes.values())
                 case NodeLost():
-                    index = list(nodes).index(event.name)
+                    index = list(sizes).index(event.name)
                     for row in [row for row in since if index in holds[row].nodes()]:
                         self._close(row, since, holds, event.at_s)
                 case JobSubmitted():

@@ -30,7 +30,9 @@ def outcome(ours):
 def test_list_names_each_experiment_with_a_sentence(rota):
     code, out, _ = rota("experiment", "list")
     assert code == 0
-    assert out.startswith("gandiva-timeslice  Time-slicing")
+    listed = dict(line.split(maxsplit=1) for line in out.splitlines())
+    assert listed["gandiva-timeslice"].startswith("Time-slicing")
+    assert listed["tiresias-example"].startswith("The worked example of Tiresias")
 
 
 def test_the_json_has_the_published_shape(rota):
@@ -40,7 +42,7 @@ def test_the_json_has_the_published_shape(rota):
     assert list(result) == ["experiment", "seeds", "settings", "figures", "holds"]
     assert result["experiment"] == "gandiva-timeslice"
     assert result["holds"] is True
-    keys = ["name", "unit", "published", "baseline", "ours", "low", "high", "ok"]
+    keys = ["name", "unit", "published", "baseline", "ours", "low", "high", "least", "most", "ok"]
     assert all(list(figure) == keys for figure in result["figures"])
 
 
@@ -50,6 +52,19 @@ def test_the_text_shows_bounds_settings_and_verdict(rota):
     assert '"resume_s": 0.125' in out
     assert "0.66 .. 0.6733" in out
     assert out.endswith("gandiva-timeslice holds\n")
+
+
+def test_what_is_not_judged_has_no_bounds_and_seeds_show_their_spread(rota, monkeypatch):
+    figures = [
+        Figure("share", "x", 1.0, None, 1.0, 0.9, 1.1),
+        Figure("queue", "s", None, None, 50.0, least=40.0, most=70.0),
+    ]
+    experiment_that(monkeypatch, lambda data, live: Outcome("demo", [1], {}, figures))
+    code, out, _ = rota("experiment", "run", "demo")
+    assert code == 0
+    assert "over seeds" in out
+    assert "40 .. 70" in out
+    assert out.splitlines()[-3].split()[-2:] == ["-", "-"]
 
 
 @pytest.mark.parametrize("flag", [[], ["--json"]], ids=["text", "json"])

@@ -12,7 +12,7 @@ import yaml
 
 from rota.cli.main import main
 from rota.folder import Folder
-from rota.model.events import AttemptLost, JobFinished, WorkerRegistered
+from rota.model.events import AttemptLost, JobFinished, ModelReported, WorkerRegistered
 from rota.model.job import JobState, Suspension
 from rota.testing.served import served
 
@@ -219,6 +219,31 @@ class TestLooking:
         assert "python train.py" in first
         assert "submitted" in first
         assert json.loads(rota("show", "@last", "--json")[1])["id"] == "3"
+
+    @pytest.mark.parametrize(
+        ("model_bytes", "largest", "text"),
+        [
+            (644, 512, "644 B, the largest tensor 80% of it"),
+            (1024, 1024, "1 KiB, the largest tensor 100% of it"),
+            (552_000_000, 411_000_000, "526.4 MiB, the largest tensor 74% of it"),
+            (1 << 60, 1, "1.049e+06 TiB, the largest tensor 0% of it"),
+        ],
+    )
+    def test_show_tells_the_size_of_the_model(self, rota, cluster, model_bytes, largest, text):
+        self.three_jobs(rota, cluster)
+        cluster.apply(ModelReported(cluster.controller.now_s(), 0, model_bytes, largest))
+        cluster.controller.models[0] = (model_bytes, largest)
+        assert text in rota("show", "1")[1]
+        shown = json.loads(rota("show", "1", "--json")[1])
+        assert (shown["model_bytes"], shown["skew"]) == (model_bytes, largest / model_bytes)
+        assert "largest tensor" not in rota("show", "2")[1]
+        assert json.loads(rota("show", "2", "--json")[1])["skew"] is None
+
+    def test_show_tells_what_work_was_lost(self, rota, cluster):
+        self.three_jobs(rota, cluster)
+        assert "of work" not in rota("show", "1")[1]
+        cluster.apply(AttemptLost(cluster.controller.now_s(), 0, 1, "gone", 90.0))
+        assert "1m30s of work" in rota("show", "1")[1]
 
     def test_why_names_blockers_and_what_would_help(self, rota, cluster):
         self.three_jobs(rota, cluster)

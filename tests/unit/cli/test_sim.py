@@ -1,14 +1,14 @@
 import csv
 import json
 import stat
+import subprocess
+import sys
 
 import pytest
 
 from rota.cli.main import main
-from rota.cli.sim import parse_costs, parse_policy
-from rota.errors import InputError
 from rota.report.metrics import PER_JOB_COLUMNS
-from rota.sim.machine import FREE, Costs
+from rota.sim.machine import FREE
 from rota.testing.builders import twenty_jobs
 
 KEYS = ("policy", "needs_duration", "jobs", "finished", "avg_jct_s", "median_jct_s", "p95_jct_s")
@@ -132,9 +132,17 @@ def test_a_run_that_fails_leaves_the_old_per_job_table(rota, trace, tmp_path):
         (["--policy", "fifo", "--cluster", "8"], "15x4"),
         (["--policy", "fifo", "--trace", "nothing.csv"], "nothing.csv"),
         (["--policy", "fifo", "--format", "tiresias"], "'num_gpu' is missing"),
-        (["--policy", "fifo", "--format", "philly"], "--format"),
+        (["--policy", "fifo", "--format", "nobody"], "--format"),
         (["--policy", "fifo", "--per-job", "no/such/folder/out.csv"], "no folder"),
         (["--policy", "fifo", "--per-job", "."], "it is a folder"),
+        (["--policy", "fifo", "--html", "no/such/folder/out.html"], "--html"),
+        (["--policy", "fifo", "--html", "."], "it is a folder"),
+        (["--policy", "fifo", "--load", "0"], "--load: 0.0"),
+        (["--policy", "fifo", "--load", "nan"], "--load: nan"),
+        (["--policy", "fifo", "--num-jobs", "5"], "--num-jobs has no effect"),
+        (["--policy", "fifo", "--span-s", "5"], "--span-s has no effect"),
+        (["--policy", "fifo", "--generate", "philly"], "give the jobs by --trace"),
+        (["--policy", "fifo", "--mttr-s", "5"], "--mttr-s"),
     ],
     ids=lambda value: " ".join(value) if isinstance(value, list) else None,
 )
@@ -167,22 +175,22 @@ def test_a_folder_that_cannot_be_written_is_told_before_the_run(rota, trace, tmp
     closed.mkdir()
     closed.chmod(stat.S_IRUSR | stat.S_IXUSR)
     # root may write everywhere, so that the answer of the system is given here.
-    monkeypatch.setattr("rota.cli.sim.os.access", lambda path, mode: path != closed)
+    monkeypatch.setattr("rota.cli.simoptions.os.access", lambda path, mode: path != closed)
     args = ("sim", "run", "--trace", trace, "--cluster", "1x8", "--policy", "fifo")
     code, _, err = rota(*args, "--per-job", closed / "out.csv")
     assert code == 2
     assert "can't be written" in err
 
 
-def test_a_policy_text_carries_its_settings():
-    assert parse_policy("tiresias:thresholds=600,1800:within=entry") == (
-        "tiresias",
-        {"thresholds": "600,1800", "within": "entry"},
+@pytest.mark.process
+def test_a_run_loads_no_library_that_it_does_not_use(trace):
+    heavy = ["numpy", "scipy", "rich", "plotly", "matplotlib", "multiprocessing", "sqlalchemy"]
+    code = (
+        "import sys\n"
+        "from rota.cli.main import cli\n"
+        "cli.main(sys.argv[1:], standalone_mode=False)\n"
+        f"print(*(name for name in {heavy} if name in sys.modules), end='', file=sys.stderr)\n"
     )
-    with pytest.raises(InputError, match="given twice"):
-        parse_policy("tiresias:within=entry", ("within=entry",))
-
-
-def test_costs_not_given_keep_their_defaults():
-    assert parse_costs(False, resume_s=60.0, suspend_s=None) == Costs()._replace(resume_s=60.0)
-    assert parse_costs(True, resume_s=None) == FREE
+    args = ("sim", "run", "--trace", str(trace), "--cluster", "1x8", "--policy", "tiresias")
+    done = subprocess.run([sys.executable, "-c", code, *args], capture_output=True, text=True)
+    assert (done.returncode, done.stderr) == (0, "")

@@ -5,11 +5,13 @@ from itertools import pairwise
 import pytest
 
 from rota.model.cluster import parse_cluster
+from rota.model.events import JobSubmitted, NodeLost
 from rota.model.job import JobSpec
 from rota.policy.registry import create
 from rota.report.timeline import Segment, Timeline, shares
 from rota.sim.machine import Costs
 from rota.sim.simulation import Simulation
+from rota.testing.driven import DrivenCluster
 from rota.workload.trace import Trace
 
 
@@ -78,3 +80,16 @@ def test_a_part_of_a_timeline_has_new_rows_and_nothing_of_the_others():
     assert part.segments == [Segment(0, ((0, 1),), 20.0, 30.0)]
     assert part.finish_s == {0: 30.0}
     assert part.submit_s == [0.0]
+
+
+def test_a_node_that_is_lost_ends_what_ran_there():
+    cluster = DrivenCluster(cluster="2x1")
+    cluster.state.log = []
+    cluster.happens(JobSubmitted, JobSpec("0", 1, 0.0, 100.0))
+    cluster.settle()
+    cluster.passes(10.0)
+    cluster.happens(NodeLost, "node0")
+    cluster.passes(10.0)
+    timeline = Timeline(cluster.state.log, parse_cluster("2x1"))
+    assert timeline.num_gpus == 2
+    assert timeline.segments == [Segment(0, ((0, 0),), 0.0, 10.0)]

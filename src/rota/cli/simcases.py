@@ -1,0 +1,200 @@
+"""One simulation, described by values that can be sent to another process, and its run."""
+
+from __future__ import annotations
+
+import time
+from functools import lru_cache
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from rota.model.cluster import Node, parse_cluster
+from rota.model.job import JobSpec
+from rota.model.state import ClusterState
+from rota.policy.registry import create
+from rota.report.metrics import summarise
+from rota.sim.machine import Costs, SpeedModel
+from rota.sim.simulation import Simulation
+from rota.workload.trace import Trace
+
+if TYPE_CHECKING:
+    from rota.report.history import History
+    from rota.report.sketch import Sketch
+
+
+class Workload(NamedTuple):
+    """Where the jobs come from: a file, or a generator's profile with a number or span."""
+
+    file: str | None
+    format: str = "auto"
+    strict: bool = False
+    profile: str | None = None
+    num_jobs: int | None = None
+    span_s: float | None = None
+
+
+class Case(NamedTuple):
+    """One run: which policy, on which jobs and cluster, and what is wanted of it.
+
+    ``given`` are the policy's settings as text, ``faults`` the options of faults by name.
+    ``history`` asks for the figures that need the run's course, ``drawn`` for a sketch of it,
+    ``with_gpus`` for who held which GPU in the sketch.
+    """
+
+    policy: str
+    given: dict[str, str]
+    workload: Workload
+    cluster: str
+    costs: Costs
+    speeds: str = "auto"
+    faults: dict[str, Any] = {}
+    seed: int = 0
+    load: float = 1.0
+    history: bool = False
+    drawn: bool = False
+    with_gpus: bool = False
+
+
+class Outcome(NamedTuple):
+    """What a case came to. ``cpu_s`` in the summary is that of reading the jobs and of the run."""
+
+    summary: dict[str, Any]
+    sketch: Sketch | None
+
+
+def run_case(case: Case) -> Outcome:
+    """Run a case in this process. Raises RotaError."""
+    summary, _, drawn = run_to_end(case)
+    return Outcome(summary, drawn)
+
+
+def run_to_end(case: Case) -> tuple[dict[str, Any], ClusterState, Sketch | None]:
+    """The summary of a case, its final state, and its sketch if one was asked for."""
+    nodes = parse_cluster(case.cluster)
+    trace, load_cpu_s = load(case.workload, case.seed, case.load, sum(n.num_gpus for n in nodes))
+    began_s = time.process_time()
+    num_rejected = trace.num_rejected
+    speeds: SpeedModel | None = None
+    if uses_catalog(case, trace, nodes):
+        trace, speeds = _with_speeds(trace, nodes)
+    policy: Any = create(case.policy, case.given)
+    simulation = Simulation(
+        trace, nodes, policy, case.costs, speeds=speeds, faults=_faults(case.seed, case.faults)
+    )
+    if case.history or case.drawn:
+        simulation.state.log = []
+    state, decisions = simulation.run()
+    summary = summarise(
+        state,
+        decisions=decisions,
+        policy=case.policy,
+        needs_duration=getattr(policy, "needs_duration", False),
+    )
+    cpu_s = load_cpu_s + time.process_time() - began_s
+    summary["settings"] = dict(policy.settings)
+    summary |= {"trace": trace.name, "cluster": case.cluster, "seed": case.seed, "load": case.load}
+    summary |= {"overheads": case.costs._asdict(), "faults": case.faults}
+    summary["speeds"] = "none" if speeds is None else "catalog"
+    summary["rejected"] = num_rejected
+    drawn = None
+    if case.history or case.drawn:
+        history = _history(state, nodes, with_steps=speeds is not None)
+        summary |= history.figures()
+        if case.drawn:
+            from rota.report.sketch import sketch
+
+            drawn = sketch(state, history, nodes, with_gpus=case.with_gpus)
+    summary["cpu_s"] = cpu_s
+    return summary, state, drawn
+
+
+def _history(state: ClusterState, nodes: list[Node], *, with_steps: bool) -> History:
+    from rota.report.history import History
+
+    if not with_steps:
+        return History(state.log or (), nodes)
+    from rota.sim.speeds import catalog_speeds
+    from rota.workload.catalog import look_up
+
+    reference = catalog_speeds(nodes).reference
+    largest = max(node.num_gpus for node in nodes)
+
+    def step_s(spec: JobSpec) -> float | None:
+        """Seconds for a mini-batch on GPUs of the type and as few nodes as the duration is for."""
+        profile = look_up(spec.model) if spec.model else None
+        if profile is None or profile.batch is None or reference not in profile.step_times:
+            return None
+        num_nodes = -(-spec.num_gpus // largest)
+        return profile.step_times[reference].step_s(spec.num_gpus, num_nodes, profile.batch)
+
+    return History(state.log or (), nodes, step_s)
+
+
+def load(workload: Workload, seed: int, load: float, num_gpus: int) -> tuple[Trace, float]:
+    """The jobs, and the CPU seconds that it took to read or draw them. Raises TraceError.
+
+    A file's jobs have a seed of their own and a load of 1: dividing the arrival times by ``load``
+    makes others of it. Durations stay. The latest workload is kept.
+    """
+    if workload.file is None:
+        return _drawn(workload, seed, load, num_gpus)
+    trace, cpu_s = _read(workload)
+    return (trace if load == 1 else _faster(trace, load)), cpu_s
+
+
+@lru_cache(maxsize=1)
+def _read(workload: Workload) -> tuple[Trace, float]:
+    from rota.workload.readers import read_trace
+
+    assert workload.file is not None
+    began_s = time.process_time()
+    trace = read_trace(workload.file, workload.format, workload.strict)
+    return trace, time.process_time() - began_s
+
+
+@lru_cache(maxsize=1)
+def _drawn(workload: Workload, seed: int, load: float, num_gpus: int) -> tuple[Trace, float]:
+    from rota.workload.synthetic import generate
+
+    assert workload.profile is not None
+    began_s = time.process_time()
+    trace = generate(
+        workload.profile,
+        num_jobs=workload.num_jobs,
+        span_s=workload.span_s,
+        num_gpus=num_gpus,
+        load=load,
+        seed=seed,
+    )
+    return trace, time.process_time() - began_s
+
+
+def _faster(trace: Trace, load: float) -> Trace:
+    jobs = [spec._replace(submit_s=spec.submit_s / load) for spec in trace.jobs]
+    return Trace(
+        jobs,
+        trace.name,
+        num_rejected=trace.num_rejected,
+        rejected=trace.rejected,
+        notes=trace.notes,
+    )
+
+
+def uses_catalog(case: Case, trace: Trace, nodes: list[Node]) -> bool:
+    """Whether the catalog of models, or the trace by GPU type, says how fast the jobs run."""
+    if case.speeds == "auto":
+        typed = any(node.gpu_type for node in nodes)
+        return typed and any(spec.model or spec.speeds for spec in trace.jobs)
+    return case.speeds == "catalog"
+
+
+def _with_speeds(trace: Trace, nodes: list[Node]) -> tuple[Trace, SpeedModel]:
+    from rota.sim.speeds import catalog_speeds, with_profiles
+
+    return with_profiles(trace, nodes), catalog_speeds(nodes)
+
+
+def _faults(seed: int, given: dict[str, Any]) -> Any:
+    if not given:
+        return None
+    from rota.cli.faultoptions import parse_faults
+
+    return parse_faults(seed, **given)

@@ -1,0 +1,332 @@
+"""The course of a run, from its events: who waited, which GPUs were held, used and stranded."""
+
+from __future__ import annotations
+
+from array import array
+from collections import Counter
+from collections.abc import Callable, Iterable
+from itertools import pairwise
+from math import fsum
+from typing import Any, NamedTuple
+
+from rota.model.allocation import Allocation
+from rota.model.cluster import Node
+from rota.model.commands import Launch, Migrate, Resume, Suspend
+from rota.model.events import (
+    AttemptLost,
+    CommandFailed,
+    CommandSent,
+    Event,
+    JobFinished,
+    JobLaunched,
+    JobResumed,
+    JobSubmitted,
+    JobSuspended,
+    NodeJoined,
+    NodeLost,
+    ResumeRequested,
+    SpeedChanged,
+    StopRequested,
+    SuspendRequested,
+)
+from rota.model.job import JobSpec, JobState
+from rota.report.statistic import mean, median
+
+MINI_BATCHES = 100
+# Gandiva (OSDI 2018), section 4.1: a minute's quantum is about 100 mini-batches.
+FIRST_MINI_BATCHES_S = 60.0
+
+
+class Moment(NamedTuple):
+    """How the cluster stood from ``at_s`` until the next moment."""
+
+    at_s: float
+    waiting_jobs: int
+    waiting_gpus: int  # what they ask for together
+    held_gpus: int
+    running_gpus: int  # held by jobs that advance
+    all_gpus: int
+    stranded_gpus: int  # free, of use to no waiting job where they are
+
+
+class _Going(NamedTuple):
+    """A job that runs."""
+
+    since_s: float
+    speed: float
+
+
+class History:
+    """Moments in order of time, and when each job was through its first mini-batches.
+
+    ``nodes`` are those that were there before the first event (``Simulation`` has its nodes join
+    before anybody can ask for its log); those that join later come from the events.
+    ``step_s`` gives the time of one mini-batch of a job in seconds, or None if it is not known;
+    then the first 100 count as done after a minute of work, or with the job if that is shorter.
+    """
+
+    def __init__(
+        self,
+        events: Iterable[Event],
+        nodes: Iterable[Node] = (),
+        step_s: Callable[[JobSpec], float | None] | None = None,
+    ) -> None:
+        self.moments: list[Moment] = []
+        self.first_batches_s: dict[int, float] = {}  # row -> seconds since its submission
+        self._step_s = step_s
+        self._specs: list[JobSpec] = []
+        self._gone: set[int] = set()
+        self._kept_back: set[int] = set()  # by their owners
+        self._waiting: set[int] = set()
+        self._demands: Counter[int] = Counter()  # GPUs -> jobs that wait for so many
+        self._waiting_gpus = 0
+        self._held: dict[int, Allocation] = {}
+        self._held_gpus = 0
+        self._sent: dict[int, Any] = {}
+        self._going: dict[int, _Going] = {}
+        self._done_s = array("d")  # work before the current turn, by row
+        self._advancing: set[int] = set()
+        self._running_gpus = 0
+        self._free = _FreeByNode()
+        for node in nodes:
+            self._free.join(node.name, node.num_gpus)
+        now_s: float | None = None
+        handlers = self._handlers()
+        for event in events:
+            handle = handlers.get(type(event))
+            if handle is None:
+                continue
+            if now_s is not None and event.at_s > now_s:
+                self._note(now_s)
+            now_s = event.at_s if now_s is None else max(now_s, event.at_s)
+            handle(event)
+        if now_s is not None:
+            self._note(now_s)
+
+    def _handlers(self) -> dict[type, Callable[[Any], None]]:
+        return {
+            NodeJoined: self._node_joined,
+            NodeLost: self._node_lost,
+            JobSubmitted: self._job_submitted,
+            SuspendRequested: lambda e: self._keep_back(e.row, True),
+            ResumeRequested: lambda e: self._keep_back(e.row, False),
+            StopRequested: self._stop_requested,
+            CommandSent: self._command_sent,
+            CommandFailed: self._command_failed,
+            JobLaunched: self._started,
+            JobResumed: self._started,
+            SpeedChanged: self._speed_changed,
+            JobSuspended: self._suspended,
+            AttemptLost: lambda e: self._lost(e.row, e.at_s),
+            JobFinished: self._finished,
+        }
+
+    # -- figures -------------------------------------------------------------------------------
+
+    def figures(self) -> dict[str, float | None]:
+        """What the course of the run came to, by name; None where there was nothing to measure.
+
+        ``fragmentation`` is the share of free GPUs that were stranded, averaged over the GPU time
+        in which some were free while a job waited. A free GPU is stranded while waiting jobs would
+        fit by number, but none of them on its node: a job needs all its GPUs on one node, and one
+        larger than a node needs whole nodes (after the fragmentation measure of Weng and others,
+        USENIX ATC 2023, with the waiting jobs as the workload).
+        """
+        stranded, free, waiting, span = [], [], [], 0.0
+        for moment, later in pairwise(self.moments):
+            length = later.at_s - moment.at_s
+            waiting.append(moment.waiting_jobs * length)
+            span += length
+            if moment.waiting_jobs:
+                free.append((moment.all_gpus - moment.held_gpus) * length)
+                stranded.append(moment.stranded_gpus * length)
+        free_s = fsum(free)
+        first = sorted(self.first_batches_s.values())
+        return {
+            "avg_first_100_s": mean(first),
+            "median_first_100_s": median(first),
+            "avg_waiting_jobs": fsum(waiting) / span if span else None,
+            "max_waiting_jobs": max((moment.waiting_jobs for moment in self.moments), default=None),
+            "fragmentation": fsum(stranded) / free_s if free_s else None,
+        }
+
+    # -- nodes ---------------------------------------------------------------------------------
+
+    def _node_joined(self, e: NodeJoined) -> None:
+        self._free.join(e.name, e.num_gpus)
+
+    def _node_lost(self, e: NodeLost) -> None:
+        index = self._free.index[e.name]
+        for row in [row for row, held in self._held.items() if index in held.nodes()]:
+            self._lost(row, e.at_s)
+        self._free.lose(index)
+
+    # -- jobs ----------------------------------------------------------------------------------
+
+    def _job_submitted(self, e: JobSubmitted) -> None:
+        self._specs.append(e.spec)
+        self._done_s.append(0.0)
+        self._review(len(self._specs) - 1)
+
+    def _keep_back(self, row: int, keep: bool) -> None:
+        (self._kept_back.add if keep else self._kept_back.discard)(row)
+        self._review(row)
+
+    def _stop_requested(self, e: StopRequested) -> None:
+        self._pause(e.row, e.at_s)
+        self._gone.add(e.row)
+        self._review(e.row)
+
+    def _command_sent(self, e: CommandSent) -> None:
+        command = e.command
+        row = command.row
+        self._sent[row] = command
+        if isinstance(command, Launch | Resume | Migrate):
+            self._held[row] = command.allocation
+            self._held_gpus += command.allocation.num_gpus
+            self._free.take(command.allocation)
+            self._review(row)
+        elif isinstance(command, Suspend):
+            self._stand_still(row)
+
+    def _command_failed(self, e: CommandFailed) -> None:
+        command = self._sent.pop(e.row, None)
+        if isinstance(command, Launch | Resume | Migrate):
+            self._release(e.row)
+        elif e.row in self._going:
+            self._advance(e.row)
+
+    def _started(self, e: JobLaunched | JobResumed) -> None:
+        if e.row not in self._gone:
+            self._going[e.row] = _Going(e.at_s, e.speed)
+            self._advance(e.row)
+
+    def _speed_changed(self, e: SpeedChanged) -> None:
+        self._pause(e.row, e.at_s)
+        self._going[e.row] = _Going(e.at_s, e.speed)
+        self._advance(e.row)
+
+    def _suspended(self, e: JobSuspended) -> None:
+        self._pause(e.row, e.stopped_s)
+        self._release(e.row)
+
+    def _lost(self, row: int, at_s: float) -> None:
+        self._pause(row, at_s)
+        self._release(row)
+
+    def _finished(self, e: JobFinished) -> None:
+        self._pause(e.row, e.at_s)
+        self._gone.add(e.row)
+        self._release(e.row)
+        if e.outcome == JobState.SUCCEEDED:
+            self.first_batches_s.setdefault(e.row, e.at_s - self._specs[e.row].submit_s)
+
+    # -- shared steps --------------------------------------------------------------------------
+
+    def _advance(self, row: int) -> None:
+        if row not in self._advancing:
+            self._advancing.add(row)
+            self._running_gpus += self._specs[row].num_gpus
+
+    def _stand_still(self, row: int) -> None:
+        if row in self._advancing:
+            self._advancing.discard(row)
+            self._running_gpus -= self._specs[row].num_gpus
+
+    def _pause(self, row: int, at_s: float) -> None:
+        """The job's turn ends: count its work, and see whether its first mini-batches are done."""
+        self._stand_still(row)
+        going = self._going.pop(row, None)
+        if going is None:
+            return
+        work_s = max(0.0, at_s - going.since_s) * going.speed
+        if row not in self.first_batches_s:
+            left_s = self._first_s(row) - self._done_s[row]
+            if work_s >= left_s:
+                reached_s = going.since_s + left_s / going.speed
+                self.first_batches_s[row] = reached_s - self._specs[row].submit_s
+        self._done_s[row] += work_s
+
+    def _first_s(self, row: int) -> float:
+        step_s = self._step_s(self._specs[row]) if self._step_s else None
+        return FIRST_MINI_BATCHES_S if step_s is None else MINI_BATCHES * step_s
+
+    def _release(self, row: int) -> None:
+        held = self._held.pop(row, None)
+        if held is not None:
+            self._held_gpus -= held.num_gpus
+            self._free.give(held)
+        self._review(row)
+
+    def _review(self, row: int) -> None:
+        """Keep track of who waits: whoever holds nothing, and is neither gone nor kept back."""
+        waits = not (row in self._held or row in self._gone or row in self._kept_back)
+        if waits != (row in self._waiting):
+            (self._waiting.add if waits else self._waiting.discard)(row)
+            gpus, change = self._specs[row].num_gpus, 1 if waits else -1
+            self._demands[gpus] += change
+            self._waiting_gpus += change * gpus
+            if not self._demands[gpus]:
+                del self._demands[gpus]
+
+    def _note(self, at_s: float) -> None:
+        free = self._free
+        least = min(self._demands, default=0)
+        self.moments.append(
+            Moment(
+                at_s,
+                len(self._waiting),
+                self._waiting_gpus,
+                self._held_gpus,
+                self._running_gpus,
+                free.all_gpus,
+                free.stranded(least) if 1 < least <= free.count else 0,
+            )
+        )
+
+
+class _FreeByNode:
+    """How many GPUs are free on each node, and how many nodes there are of each such kind."""
+
+    def __init__(self) -> None:
+        self.index: dict[str, int] = {}
+        self.all_gpus = 0
+        self.count = 0
+        self._size: list[int] = []
+        self._free: list[int] = []
+        self._kinds: Counter[tuple[int, int]] = Counter()  # (GPUs, free GPUs) -> nodes
+
+    def join(self, name: str, num_gpus: int) -> None:
+        node = self.index.setdefault(name, len(self._size))
+        if node == len(self._size):
+            self._size.append(num_gpus)
+            self._free.append(0)
+        self._size[node] = num_gpus
+        self.all_gpus += num_gpus
+        self._set(node, num_gpus)
+
+    def lose(self, node: int) -> None:
+        self.all_gpus -= self._size[node]
+        self._set(node, 0)
+
+    def take(self, allocation: Allocation) -> None:
+        for node, mask in allocation.parts:
+            self._set(node, self._free[node] - mask.bit_count())
+
+    def give(self, allocation: Allocation) -> None:
+        for node, mask in allocation.parts:
+            self._set(node, self._free[node] + mask.bit_count())
+
+    def _set(self, node: int, free: int) -> None:
+        size, old = self._size[node], self._free[node]
+        self._free[node] = free
+        self.count += free - old
+        if old:
+            self._kinds[size, old] -= 1
+        if free:
+            self._kinds[size, free] += 1
+
+    def stranded(self, least: int) -> int:
+        """Free GPUs on nodes with too few of them for a job of ``least`` GPUs."""
+        kinds = self._kinds.items()
+        return sum(free * nodes for (size, free), nodes in kinds if free < min(least, size))

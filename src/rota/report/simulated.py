@@ -1,0 +1,103 @@
+"""The page about simulated runs: a table of all figures, and pictures that can be zoomed."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from rota.report.charts import (
+    bins_chart,
+    completion_chart,
+    course_chart,
+    gpus_chart,
+    sweep_chart,
+)
+from rota.report.comparison import BY_KEY, ORACLE_NOTE, Entry, spread_table
+from rota.report.curves import BIN_TEXT
+from rota.report.fairness import UNFAIR
+from rota.report.page import Section, Table, write_page
+
+OVER_AXIS = ("avg_jct_s", "median_jct_s", "avg_queue_s", "gpu_utilisation")
+MEANINGS = (
+    ("JCT", "job completion time: from submission to the end"),
+    ("queue", "what is left of the JCT without the time of service and of charged overheads"),
+    ("first 100", "time from submission to the end of a job's first 100 mini-batches"),
+    ("slowdown", "JCT over run time without any wait, or over 10 s where that is longer"),
+    ("rho", "JCT over the JCT on an equal share of the cluster; above 1, sharing was unfair"),
+    ("unfair jobs", f"jobs with a rho above {UNFAIR:g}"),
+    ("Jain index", "how equal the jobs' rates of progress (run time over JCT) are; 1: all equal"),
+    ("fragmentation", "free GPUs that no waiting job could use because they lie apart"),
+    ("lost GPU s", "work that faults destroyed, in GPU-seconds"),
+)
+
+
+def write_report(
+    path: Path, title: str, facts: str, entries: Sequence[Entry], axes: Sequence[str] = ()
+) -> None:
+    """Write the page about ``entries``: self-contained, one HTML file.
+
+    ``facts`` says in a sentence what was run; ``axes`` are the points to draw figures over. What
+    the entries' sketches don't have is not drawn.
+    """
+    write_page(path, title, _sections(facts, entries, axes))
+
+
+def _sections(facts: str, entries: Sequence[Entry], axes: Sequence[str]) -> list[Section]:
+    many = any(len(entry.summaries) > 1 for entry in entries)
+    notes = [facts]
+    if many:
+        notes.append("Means over the seeds, ± half the width of the 95 % confidence interval.")
+    if any(entry.is_oracle for entry in entries):
+        notes.append(f"{ORACLE_NOTE}.")
+    sections = [Section("Figures", " ".join(notes), Table(*spread_table(entries)))]
+    for axis in axes:
+        sections += [
+            Section(f"{BY_KEY[key].heading} over {axis}", "", sweep_chart(entries, axis, key))
+            for key in OVER_AXIS
+        ]
+    if any(entry.sketches for entry in entries):
+        sections += _pictures(entries, many)
+    sections.append(Section("What the words mean", "", Table(["", ""], MEANINGS, prose=True)))
+    return sections
+
+
+def _pictures(entries: Sequence[Entry], many: bool) -> list[Section]:
+    seed = " Of the first seed." if many else ""
+    bars = "Click a name to hide it, twice to see it alone."
+    sections = [
+        Section(
+            "Job completion times",
+            f"How many of the jobs had completed within a time of their submission. {bars}",
+            completion_chart(entries),
+        ),
+        Section(
+            "Waiting jobs",
+            f"Jobs that hold no GPU, averaged over short spans.{seed}",
+            course_chart(entries, "waiting_jobs", "waiting jobs", False),
+        ),
+        Section(
+            "GPUs in use",
+            f"The share of all GPUs on which jobs advance, averaged over short spans.{seed}",
+            course_chart(entries, "used", "GPUs in use", True),
+        ),
+        Section(
+            "Slowdown by job size",
+            f"{BIN_TEXT}. Averages of each bin.",
+            bins_chart(entries, "avg_slowdown", "average slowdown"),
+        ),
+        Section(
+            "Completion time by job size",
+            f"{BIN_TEXT}. Averages of each bin.",
+            bins_chart(entries, "avg_jct_s", "average JCT in seconds"),
+        ),
+    ]
+    if any(sketch.pieces for entry in entries for sketch in entry.sketches):
+        sections.append(
+            Section(
+                "Who held which GPU",
+                "Drag to zoom, double-click to see everything again. Colours repeat; grey are "
+                f"several short turns in a row.{seed}",
+                gpus_chart(entries),
+            )
+        )
+    return sections

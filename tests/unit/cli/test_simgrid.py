@@ -1,0 +1,258 @@
+"""``rota sim compare`` and ``sweep``: what is run, what is printed, what is refused."""
+
+import csv
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+from itertools import groupby
+
+import psutil
+import pytest
+
+from rota.cli.main import main
+from rota.cli.simgrid import parse_axes
+from rota.errors import InputError
+from rota.testing.builders import twenty_jobs
+
+DRAWN = ("--generate", "philly", "--num-jobs", "40", "--cluster", "2x8")
+
+
+@pytest.fixture
+def rota(capsys):
+    def rota(*args):
+        with pytest.raises(SystemExit) as end:
+            main([str(arg) for arg in args])
+        out, err = capsys.readouterr()
+        return end.value.code, out, err
+
+    return rota
+
+
+@pytest.fixture
+def trace(tmp_path):
+    path = tmp_path / "twenty.csv"
+    lines = ["job_id,submit_s,duration_s,num_gpus"]
+    lines += [f"{j.job_id},{j.submit_s},{j.duration_s},{j.num_gpus}" for j in twenty_jobs()]
+    path.write_text("\n".join(lines) + "\n")
+    return path
+
+
+def summaries(out):
+    return [{k: v for k, v in run.items() if k != "cpu_s"} for run in json.loads(out)]
+
+
+def test_every_policy_runs_with_every_load_and_seed(rota):
+    args = ("sim", "compare", *DRAWN, "--policy", "fifo", "--policy", "srtf", "--json")
+    code, out, _ = rota(*args, "--seeds", "3,0-1", "--loads", "0.5,1")
+    assert code == 0
+    runs = [(run["policy"], run["load"], run["seed"]) for run in json.loads(out)]
+    assert runs == [(p, x, s) for p in ("fifo", "srtf") for x in (0.5, 1.0) for s in (3, 0, 1)]
+
+
+def test_a_table_of_seeds_has_means_and_intervals(rota):
+    args = ("sim", "compare", *DRAWN, "--policy", "fifo", "--seeds", "0-4")
+    _, out, _ = rota(*args, "--json")
+    jct = [run["avg_jct_s"] for run in json.loads(out)]
+    mean = sum(jct) / 5
+    deviation = (sum((value - mean) ** 2 for value in jct) / 4) ** 0.5
+    half = 2.7764 * deviation / 5**0.5
+    _, table, _ = rota(*args)
+    header, line, *notes = table.splitlines()
+    assert header.split()[:3] == ["policy", "seeds", "avg"]
+    assert f"{mean:,.0f} ±{half:,.0f}" in line
+    assert "95 % confidence" in notes[0]
+    assert len(header) <= 110
+
+
+def test_the_csv_has_means_and_the_ends_of_the_intervals(rota, tmp_path):
+    table = tmp_path / "table.csv"
+    args = ("sim", "compare", *DRAWN, "--policy", "fifo", "--policy", "srtf", "--seeds", "0-2")
+    code, _, _ = rota(*args, "--loads", "0.5,1", "--csv", table)
+    assert code == 0
+    with table.open(newline="") as file:
+        rows = list(csv.DictReader(file))
+    assert [(row["policy"], row["load"], row["seeds"]) for row in rows] == [
+        ("fifo", "0.5", "3"),
+        ("fifo", "1", "3"),
+        ("srtf*", "0.5", "3"),
+        ("srtf*", "1", "3"),
+    ]
+    low, mean, high = (float(rows[0][f"avg_jct_s{end}"]) for end in ("_low", "", "_high"))
+    assert low < mean < high
+    assert rows[0]["bins_SS_avg_slowdown"]
+
+
+def test_all_figures_are_in_the_wide_table(rota, trace):
+    args = ("sim", "compare", "--trace", trace, "--cluster", "1x8", "--policy", "fifo", "--wide")
+    _, table, _ = rota(*args)
+    for heading in ("p99 s", "worst rho", "Jain index", "slowdown SS", "fragmentation"):
+        assert re.search(rf"^{heading}  +\S", table, re.MULTILINE)
+    _, table, _ = rota(*args, "--no-history")
+    assert "fragmentation" not in table
+
+
+def test_a_load_makes_the_jobs_of_a_file_arrive_faster(rota, trace):
+    args = ("sim", "compare", "--trace", trace, "--cluster", "9x8", "--policy", "fifo", "--json")
+    _, out, _ = rota(*args, "--loads", "1,2", "--no-overheads")
+    first, second = json.loads(out)
+    # There is room for all: who arrives last (at 570 s) or runs longest ends last.
+    assert first["avg_jct_s"] == second["avg_jct_s"]
+    assert first["makespan_s"] > second["makespan_s"]
+
+
+def test_a_sweep_runs_every_combination(rota, trace):
+    args = ("sim", "sweep", "--trace", trace, "--cluster", "1x8", "--policy", "tiresias")
+    code, out, _ = rota(
+        *(*args, "--set", "promote_knob=0", "--no-overheads", "--json"),
+        *("--over", "thresholds=600|600,1800", "--over", "resume_s=0,60"),
+    )
+    assert code == 0
+    runs = json.loads(out)
+    points = [(run["settings"]["thresholds"], run["overheads"]["resume_s"]) for run in runs]
+    assert points == [([600], 0), ([600], 60), ([600, 1800], 0), ([600, 1800], 60)]
+    assert [run["avg_jct_s"] for run in runs][:3] == [1254.0, 1408.5, 1302.0]
+
+
+def test_a_sweep_of_cluster_sizes_has_a_column_for_them(rota, trace):
+    args = ("sim", "sweep", "--trace", trace, "--cluster", "1x8", "--policy", "fifo-backfill")
+    code, table, _ = rota(*args, "--over", "cluster=1x8|2x8|1x8,1x16")
+    assert code == 0
+    header, *lines = table.splitlines()
+    assert header.split()[:2] == ["policy", "cluster"]
+    assert [line.split()[1] for line in lines] == ["1x8", "2x8", "1x8,1x16"]
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("promote_knob=1,2", ("promote_knob", ["1", "2"])),
+        ("thresholds=600|600,1800", ("thresholds", ["600", "600,1800"])),
+        ("thresholds=600,1800|", None),
+        ("thresholds=", None),
+        ("=1,2", None),
+        ("thresholds", None),
+        ("load=1,,2", None),
+        ("load=1,1", None),
+    ],
+)
+def test_what_changes_is_a_key_and_its_values(text, expected):
+    if expected is not None:
+        assert parse_axes([text]) == [expected]
+    else:
+        with pytest.raises(InputError, match="--over"):
+            parse_axes([text])
+
+
+@pytest.mark.parametrize(
+    ("more", "says"),
+    [
+        (["--over", "promote_nob=1,2"], "did you mean 'promote_knob'"),
+        (["--over", "promote_knob=1,x"], "promote_knob='x'"),
+        (["--over", "load=0,1"], "--over load=0"),
+        (["--over", "load=1,2", "--loads", "3"], "say the same"),
+        (["--over", "cluster=8"], "15x4"),
+        (["--over", "resume_s=-1"], "--over resume_s=-1"),
+        (["--over", "load=1", "--over", "load=2"], "given twice"),
+        (["--over", "within=entry", "--set", "within=entry"], "is swept over"),
+        (["--over", "load=1,2", "--seeds", "0-1"], "nothing here is drawn by chance"),
+        (["--over", "load=1,2", "--csv", "no/such/folder/t.csv"], "no folder"),
+        (["--over", "load=1,2", "--workers", "0"], "--workers"),
+    ],
+    ids=lambda value: " ".join(value) if isinstance(value, list) else None,
+)
+def test_wrong_sweeps_are_one_clear_line(rota, trace, more, says):
+    args = ("sim", "sweep", "--trace", trace, "--cluster", "1x8", "--policy", "tiresias", *more)
+    code, out, err = rota(*args)
+    assert (code, out) == (2, "")
+    assert err.startswith("error: ")
+    assert says in err
+    assert err.count("\n") == 1
+
+
+def test_the_run_that_fails_is_named(rota, trace):
+    args = ("sim", "compare", "--trace", trace, "--cluster", "1x4", "--policy", "fifo")
+    code, _, err = rota(*args, "--policy", "srtf")
+    assert code == 2
+    assert err.startswith("error: fifo, seed 0: job ")
+
+
+@pytest.mark.process
+def test_several_processes_give_what_one_gives(rota):
+    args = ("sim", "compare", *DRAWN, "--policy", "gandiva", "--policy", "srtf", "--seeds", "0-2")
+    args += ("--json",)
+    _, one, _ = rota(*args, "--workers", "1")
+    _, two, _ = rota(*args, "--workers", "2")
+    assert summaries(one) == summaries(two)
+    left = [" ".join(child.cmdline()) for child in psutil.Process().children(recursive=True)]
+    # Python keeps one process of its own, which cleans up after others.
+    assert all("resource_tracker" in command for command in left)
+
+
+@pytest.mark.process
+def test_an_error_in_another_process_is_one_clear_line(rota):
+    args = ("sim", "compare", "--generate", "nobody", "--num-jobs", "40", "--cluster", "2x3")
+    code, out, err = rota(*args, "--policy", "fifo", "--policy", "srtf", "--workers", "2")
+    assert (code, out) == (2, "")
+    assert err.startswith("error: ")
+    assert "'nobody'" in err
+    assert err.count("\n") == 1
+
+
+@pytest.mark.process
+def test_ctrl_c_leaves_no_process():
+    command = [sys.executable, "-m", "rota.cli.main", "sim", "compare", "--workers", "2"]
+    command += ["--generate", "philly", "--num-jobs", "200000", "--cluster", "64x8"]
+    command += ["--policy", "fifo", "--policy", "srtf", "--policy", "tiresias"]
+    process = subprocess.Popen(
+        command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, start_new_session=True
+    )
+    group = os.getpgid(process.pid)
+    while len(workers := working(process.pid)) < 2:
+        assert process.poll() is None
+        time.sleep(0.05)
+    os.killpg(group, signal.SIGINT)
+    out, err = process.communicate(timeout=60)
+    assert process.returncode == 130
+    assert (out, err.strip()) == (b"", b"")
+    _, alive = psutil.wait_procs(workers, timeout=30)
+    assert not alive
+
+
+@pytest.mark.process
+def test_a_program_that_is_killed_takes_its_processes_with_it():
+    command = [sys.executable, "-m", "rota.cli.main", "sim", "compare", "--workers", "2"]
+    command += ["--generate", "philly", "--num-jobs", "200000", "--cluster", "64x8"]
+    command += ["--policy", "fifo", "--policy", "srtf"]
+    process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    while len(workers := working(process.pid)) < 2:
+        assert process.poll() is None
+        time.sleep(0.05)
+    process.kill()
+    process.wait()
+    _, alive = psutil.wait_procs(workers, timeout=30)
+    assert not alive
+
+
+def working(pid):
+    """The children that simulate and have begun to."""
+    children = psutil.Process(pid).children()
+    found = [c for c in children if "spawn_main" in " ".join(c.cmdline())]
+    return [child for child in found if child.cpu_times().user > 0.3]
+
+
+@pytest.mark.process
+def test_the_same_inputs_give_the_same_bits_whatever_the_hash_seed():
+    command = [sys.executable, "-m", "rota.cli.main", "sim", "compare", *DRAWN, "--json"]
+    policies = ["fifo", "tiresias:thresholds=600", "gandiva", "srtf", "las", "yarn-cs"]
+    command += [arg for policy in policies for arg in ("--policy", policy)]
+    command += ["--mtbf-s", "90000", "--seeds", "5"]
+    printed = [
+        summaries(subprocess.check_output(command, env=os.environ | {"PYTHONHASHSEED": seed}))
+        for seed in ("0", "1")
+    ]
+    assert printed[0] == printed[1]
+    assert len(list(groupby(printed[0], key=lambda run: run["policy"]))) == len(policies)

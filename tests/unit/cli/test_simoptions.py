@@ -1,0 +1,66 @@
+import pytest
+
+from rota.cli.simcases import Workload
+from rota.cli.simoptions import (
+    check_workload,
+    parse_costs,
+    parse_loads,
+    parse_seeds,
+    require_drawing,
+)
+from rota.errors import InputError
+from rota.sim.machine import FREE, Costs
+
+
+def test_costs_not_given_keep_their_defaults():
+    assert parse_costs(False, resume_s=60.0, suspend_s=None) == Costs()._replace(resume_s=60.0)
+    assert parse_costs(True, resume_s=None) == FREE
+
+
+def test_seeds_are_numbers_and_ranges():
+    assert parse_seeds("0") == [0]
+    assert parse_seeds("7, 0-2,5") == [7, 0, 1, 2, 5]
+
+
+@pytest.mark.parametrize(
+    "text", ["", "a", "-1", "1-", "3-1", "1,1", "0-3,2", "0-999999999", "1.5", "0x1", "9" * 30, "²"]
+)
+def test_what_are_no_seeds_is_refused(text):
+    with pytest.raises(InputError, match="--seeds"):
+        parse_seeds(text)
+
+
+def test_loads_are_numbers_above_zero():
+    assert parse_loads("0.5,1, 1.5") == [0.5, 1.0, 1.5]
+
+
+@pytest.mark.parametrize("text", ["", "0", "-1", "x", "1,,2", "nan", "inf", "1,1.0"])
+def test_what_are_no_loads_is_refused(text):
+    with pytest.raises(InputError, match="--loads"):
+        parse_loads(text)
+
+
+@pytest.mark.parametrize(
+    ("workload", "says"),
+    [
+        (Workload(None), "--trace FILE"),
+        (Workload("a.csv", profile="philly"), "--trace FILE"),
+        (Workload(None, profile="philly"), "either --num-jobs or --span-s"),
+        (Workload(None, profile="philly", num_jobs=5, span_s=5.0), "either --num-jobs or"),
+        (Workload(None, profile="philly", num_jobs=5, strict=True), "--strict"),
+        (Workload(None, format="philly", profile="philly", num_jobs=5), "--format"),
+        (Workload("a.csv", num_jobs=5), "--num-jobs has no effect"),
+    ],
+)
+def test_options_that_do_not_go_together_are_refused(workload, says):
+    with pytest.raises(InputError, match=says):
+        check_workload(workload)
+
+
+@pytest.mark.parametrize(("option", "library"), [("--html", "plotly"), ("--png", "matplotlib")])
+def test_a_library_that_is_missing_is_named_with_what_installs_it(option, library, monkeypatch):
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
+    asked = {"html": "a.html" if option == "--html" else None, "png": None}
+    asked["png"] = "dir" if option == "--png" else None
+    with pytest.raises(InputError, match=rf"{option} needs {library}.*rota\[report\]"):
+        require_drawing(**asked)
