@@ -54,19 +54,27 @@ def replay(events: list, policy, *, keep_indexes: bool) -> tuple[int, int]:
     return decisions, commands
 
 
+QUEUES = {"thresholds": "1", "promote_knob": "2"}
+
+
 @pytest.mark.parametrize(
     ("policy", "settings"),
-    [("gandiva", {"quantum_s": "0.3"}), ("tiresias", {"thresholds": "1", "promote_knob": "2"})],
+    [
+        ("gandiva", {"quantum_s": "0.3"}),
+        ("tiresias", QUEUES),
+        ("tiresias-gittins", QUEUES | {"min_samples": "1"}),
+    ],
 )
 def test_a_live_run_with_restarts_replays_to_the_same_plans_and_commands(
     tmp_path, policy, settings
 ):
     cluster = Cluster(tmp_path, policy, 2, **settings)
     scripts_gpus = (1, 2, 1, 1)
+    weighs = 10 if policy == "gandiva" else 0  # classes of priority would let the last go first
     try:
         cluster.up()
         jobs = [
-            cluster.train(f"job{i}", "--steps", 250, gpus=gpus, priority=50 + 10 * i)
+            cluster.train(f"job{i}", "--steps", 250, gpus=gpus, priority=50 + weighs * i)
             for i, gpus in enumerate(scripts_gpus)
         ]
         cluster.until_step_advances("job0")

@@ -14,12 +14,11 @@ from rota.errors import AgentError, JobFileError, NeverFitsError
 from rota.folder import Folder
 from rota.live.provider.local import LocalProvider
 from rota.live.record import SHUT_DOWN, Record
-from rota.live.recovery import ended, reconcile
-from rota.live.wire import Message, decode
+from rota.live.recovery import attempt_lost, ended, node_changed, reconcile
+from rota.live.wire import Message, decode, is_model
 from rota.model.commands import Command, Launch, Migrate, Resume, Suspend
 from rota.model.decision import take_decision
 from rota.model.events import (
-    AttemptLost,
     CommandFailed,
     CommandSent,
     Event,
@@ -27,8 +26,8 @@ from rota.model.events import (
     JobResumed,
     JobSubmitted,
     JobSuspended,
+    ModelReported,
     NodeJoined,
-    NodeLost,
     ResumeRequested,
     RetryDue,
     StopRequested,
@@ -238,6 +237,7 @@ class Controller(Record):
             priority=request.priority,
             name=request.name,
             user=user,
+            vc=request.queue,
             time_limit_s=request.time_limit_s,
             program=Program(request.run, request.workdir, request.env, request.processes),
         )
@@ -304,7 +304,8 @@ class Controller(Record):
         if known is not None and state.nodes[known].alive:
             same = (state.nodes[known].num_gpus, state.nodes[known].kind)
             if same != (hello["num_gpus"], hello["kind"]):
-                self._note(NodeLost(now_s, node))  # it came back with other devices
+                for event in node_changed(state, node, now_s):
+                    self._note(event)
         if known is None or not state.nodes[known].alive:
             self._note(NodeJoined(now_s, node, hello["num_gpus"], hello["kind"]))
         findings = reconcile(state, node, hello["attempts"], now_s, self._losses)
@@ -345,17 +346,25 @@ class Controller(Record):
             kinds = Suspension[message["suspension"].upper()]
             if (kinds, message["movable"]) != (self.state.suspension[row], self.state.movable[row]):
                 self._note(WorkerRegistered(now_s, row, kinds, message["movable"]))
+        elif kind == "model":
+            self._note_model(row, message, now_s)
         elif kind in ("ended", "lost"):
             outbox = self._outbox_of(row)
             self._write_progress(row, now_s)
             stopped = self.ends_jobs and (kind == "lost" or message["stop_asked"])
             if stopped and row not in self.state.stop_outcome:
-                self._note(AttemptLost(now_s, row, message["attempt"], SHUT_DOWN))
+                self._note(attempt_lost(self.state, row, now_s, SHUT_DOWN))
             else:
                 self._note(ended(self.state, row, message, now_s, self._losses))
             self.turn()
             if outbox is not None:
                 outbox.put_nowait({**message, "type": "forget"})
+
+    def _note_model(self, row: int, message: Message, now_s: float) -> None:
+        if is_model(message):
+            sizes = (message["model_bytes"], message["largest_tensor_bytes"])
+            if sizes != self.model(row):
+                self._note(ModelReported(now_s, row, *sizes))
 
     def _command_answered(self, message: Message, now_s: float) -> None:
         command_id = message["command_id"]

@@ -7,15 +7,22 @@ from typing import Any
 from rota.errors import NotFoundError
 from rota.folder import Folder
 from rota.live.clock import Clock
-from rota.live.recovery import NEVER_STARTED
+from rota.live.recovery import NEVER_STARTED, NODE_CHANGED
 from rota.live.wire import Message
-from rota.model.events import AttemptLost, DecisionTaken, Event, JobSubmitted, SuspendRequested
+from rota.model.events import (
+    AttemptLost,
+    DecisionTaken,
+    Event,
+    JobSubmitted,
+    ModelReported,
+    SuspendRequested,
+)
 from rota.model.reason import Reason
 from rota.model.state import ClusterState
 from rota.store.events import EventStore
 
 SHUT_DOWN = "the cluster was shut down"
-UNCOUNTED = (SHUT_DOWN, NEVER_STARTED)  # losses that say nothing about the job
+UNCOUNTED = (SHUT_DOWN, NEVER_STARTED, NODE_CHANGED)  # losses that say nothing about the job
 
 
 class Record:
@@ -32,6 +39,7 @@ class Record:
         self._history: dict[int, list[tuple[float, int]]] = {}
         self._rows: dict[str, int] = {}
         self._losses: dict[int, int] = {}
+        self._models: dict[int, tuple[int, int]] = {}
         self._outboxes: dict[str, asyncio.Queue[Message]] = {}
         last_s = 0.0
         for event in store.load():
@@ -55,6 +63,8 @@ class Record:
                     self._history.setdefault(row, []).append((event.at_s, Reason.NONE))
         elif isinstance(event, AttemptLost) and event.error not in UNCOUNTED:
             self._losses[event.row] = self._losses.get(event.row, 0) + 1
+        elif isinstance(event, ModelReported):
+            self._models[event.row] = (event.model_bytes, event.largest_tensor_bytes)
         elif isinstance(event, SuspendRequested):
             self._history.setdefault(event.row, []).append((event.at_s, Reason.HELD_BY_USER))
 
@@ -87,6 +97,10 @@ class Record:
     def progress(self, row: int) -> dict[str, Any]:
         """The latest that the job reported of itself."""
         return self._latest.get(row) or self.state.progress[row] or {}
+
+    def model(self, row: int) -> tuple[int, int] | None:
+        """Bytes in the job's model and in its largest tensor, if its script told."""
+        return self._models.get(row)
 
     def device_share(self, row: int) -> float:
         """The part of its life that the job has held its devices and worked."""

@@ -3,12 +3,13 @@
 from typing import Any, NamedTuple
 
 from rota.live.wire import Message
-from rota.model.events import AttemptLost, Event, JobFinished, WorkerRegistered
+from rota.model.events import AttemptLost, Event, JobFinished, NodeLost, WorkerRegistered
 from rota.model.job import JobState, Suspension
 from rota.model.state import ClusterState
 
 MAX_LOST_ATTEMPTS = 3
 NEVER_STARTED = "it never started"
+NODE_CHANGED = "its node came back with other devices"
 
 
 class Findings(NamedTuple):
@@ -63,7 +64,7 @@ def ended(
     """The event for an attempt that an agent reports as ended or lost."""
     if message["type"] == "lost":
         if not message["started"]:  # that took nothing from the job, and does not count
-            return AttemptLost(now_s, row, state.attempt[row], NEVER_STARTED)
+            return attempt_lost(state, row, now_s, NEVER_STARTED)
         return lost(state, row, now_s, message["error"], losses)
     code: int = message["exit_code"]
     outcome = state.stop_outcome.get(row)
@@ -74,12 +75,35 @@ def ended(
     return JobFinished(at_s, row, outcome, code, message["message"])
 
 
+def node_changed(state: ClusterState, node: str, now_s: float) -> list[Event]:
+    """The events for a node that offers other devices than before: all that ran there is lost."""
+    index = state.node_index[node]
+    events: list[Event] = []
+    for row in range(len(state.spec)):
+        places = (state.held[row], state.home[row])
+        there = any(place is not None and index in place.nodes() for place in places)
+        if there and state.has_processes(row):
+            events.append(attempt_lost(state, row, now_s, NODE_CHANGED))
+    return [*events, NodeLost(now_s, node)]
+
+
 def lost(state: ClusterState, row: int, now_s: float, error: str, losses: dict[int, int]) -> Event:
     """The event for an attempt that vanished: it starts anew, but not for ever."""
     count = losses.get(row, 0) + 1
     if count >= MAX_LOST_ATTEMPTS and row not in state.stop_outcome:
         return JobFinished(now_s, row, JobState.LOST, None, f"{error}; {count} attempts were lost")
-    return AttemptLost(now_s, row, state.attempt[row], error)
+    return attempt_lost(state, row, now_s, error)
+
+
+def attempt_lost(state: ClusterState, row: int, now_s: float, error: str) -> AttemptLost:
+    """The event for an attempt that is gone, with all that it did: the job starts anew.
+
+    What its script saved of that by itself, nobody but the script knows.
+    """
+    done_s = state.work(row, now_s)
+    if state.state[row] == JobState.SUSPENDING:  # it went on until it reached its boundary
+        done_s += max(0.0, now_s - state.changed_s[row]) * state.speed[row]
+    return AttemptLost(now_s, row, state.attempt[row], error, max(0.0, done_s))
 
 
 def _name(kind: str, message: dict[str, Any]) -> Message:

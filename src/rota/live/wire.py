@@ -5,8 +5,9 @@ socket; between the controller and an agent they are text frames of a WebSocket.
 
 | from, to | type | fields |
 | --- | --- | --- |
-| worker, agent | hello | job_id, attempt, rank, suspended (then stopped_s), step, total |
+| worker, agent | hello | job_id, attempt, rank, suspended (then stopped_s), step, total, model |
 | | report | step, total, samples, loss, step_time_s, metrics, at_s, first_100_s |
+| | model | model_bytes, largest_tensor_bytes: of all models so far; null in a hello without |
 | | at | step: it holds at the boundary after this many steps |
 | | suspended | step, stopped_s, at_s |
 | | resumed | at_s |
@@ -17,6 +18,7 @@ socket; between the controller and an agent they are text frames of a WebSocket.
 | agent, controller | hello | node, num_gpus, kind, attempts |
 | | done, failed | command_id; at_s, stopped_s; error |
 | | registered | job_id, attempt, suspension, movable |
+| | model | job_id, attempt, model_bytes, largest_tensor_bytes |
 | | progress | job_id, attempt, progress |
 | | ended | job_id, attempt, at_s, exit_code, message, stop_asked |
 | | lost | job_id, attempt, error, started |
@@ -36,6 +38,7 @@ Message = dict[str, Any]
 
 MAX_LINE_BYTES = 1 << 20
 MAX_METRICS, MAX_NAME, MAX_NUMBER = 1000, 200, 1e300
+MAX_MODEL_BYTES = 1 << 60
 
 
 def encode(message: Message) -> bytes:
@@ -89,6 +92,15 @@ def is_progress(message: Message) -> bool:
             for name, value in metrics.items()
         )
     )
+
+
+def is_model(message: Any) -> bool:
+    """Whether this tells the size of a model in bytes, and of the largest tensor in it."""
+    if not isinstance(message, dict):
+        return False
+    model, largest = message.get("model_bytes"), message.get("largest_tensor_bytes")
+    whole = type(model) is int and type(largest) is int  # True and False are none
+    return whole and 0 < largest <= model <= MAX_MODEL_BYTES  # type: ignore[operator]
 
 
 def _is_number(value: Any, kind: Any = int | float) -> bool:

@@ -57,6 +57,7 @@ def summary(controller: Any, row: int) -> dict[str, Any]:
         "user": job.spec.user,
         "state": job.state.name,
         "reason": Reason(job.reason).name,
+        "queue": job.spec.vc,
         "priority": job.spec.priority,
         "num_gpus": job.spec.num_gpus,
         "gpus": [{"node": node, "gpus": list(gpus)} for node, gpus in job.gpus],
@@ -78,11 +79,17 @@ def detail(controller: Any, row: int) -> dict[str, Any]:
     """Everything about one job. Of its environment only the names: values may be secrets."""
     job = controller.state.job(row, controller.now_s())
     program = job.spec.program
+    model_bytes, largest_tensor_bytes = controller.model(row) or (None, None)
+    skew = controller.state.skew[row]
     return summary(controller, row) | {
         "suspension": job.suspension.name,
         "preemptions": job.preemptions,
         "migrations": job.migrations,
         "overhead_s": job.overhead_s,
+        "lost_s": controller.state.lost_s[row],
+        "model_bytes": model_bytes,
+        "largest_tensor_bytes": largest_tensor_bytes,
+        "skew": skew if skew >= 0 else None,
         "time_limit_s": job.spec.time_limit_s,
         "run": program.run if program else None,
         "workdir": program.workdir if program else None,

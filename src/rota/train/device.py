@@ -31,6 +31,17 @@ class DeviceState:
         self._models.append(model)
         self._optimizers.append(optimizer)
 
+    def model_sizes(self) -> tuple[int, int]:
+        """Bytes in all parameters of the models, each counted once, and in the largest of them.
+
+        Parameters of lazy modules, whose shapes are not known yet, are left out.
+        """
+        from torch.nn.parameter import is_lazy
+
+        parameters = {id(p): p for model in self._models for p in model.parameters()}
+        sizes = [p.numel() * p.element_size() for p in parameters.values() if not is_lazy(p)]
+        return sum(sizes), max(sizes, default=0)
+
     def offload(self) -> None:
         """Copy everything to host memory and free the device."""
         if self.device.type != "cuda":

@@ -35,6 +35,7 @@ class Session:
         self._link = Link(path) if path else None
         self._state: DeviceState | None = None
         self._prepared = self._counting = False
+        self._model: Message | None = None  # its size, and that of its largest tensor
         self._step = 0
         self._total: int | None = None
         self._samples = 0
@@ -73,11 +74,14 @@ class Session:
         """Put the model on the device, and wrap it for data parallelism if there are more ranks.
 
         Returns the model to call and the optimiser. Call it before the first step, once for each
-        model that is trained.
+        model that is trained. The scheduler is told the size of the model and of its largest
+        tensor, for placement.
         """
         state = self._device_state()
         model = model.to(state.device)
         state.add(model, optimizer)
+        if self._link is not None:
+            self._tell_model(self._link, *state.model_sizes())
         if self.world_size > 1:
             from rota.train.device import data_parallel
 
@@ -194,6 +198,14 @@ class Session:
 
     # -- reports -------------------------------------------------------------------------------
 
+    def _tell_model(self, link: Link, model_bytes: int, largest_tensor_bytes: int) -> None:
+        """Report all models so far as one; an agent that is away learns it by the next hello."""
+        if not model_bytes:
+            return
+        self._model = {"model_bytes": model_bytes, "largest_tensor_bytes": largest_tensor_bytes}
+        link.introduce(self._hello(suspended=False))
+        link.send({"type": "model", **self._model})
+
     def _report_now(self, *, must_arrive: bool = False) -> None:
         assert self._link is not None
         message: Message = {"type": "report", "at_s": time.time(), **self._progress()}
@@ -224,6 +236,7 @@ class Session:
             "suspended": suspended,
             "step": self._step,
             "total": self._total,
+            "model": self._model,
         }
 
     def _device_state(self) -> DeviceState:

@@ -9,6 +9,7 @@ from rota.errors import JobFileError, NeverFitsError
 from rota.folder import Folder
 from rota.live import controller as controller_module
 from rota.live.controller import Controller
+from rota.model.events import ModelReported
 from rota.model.job import JobState
 from rota.model.jobfile import parse_job
 from rota.policy.fifo import FifoBackfill
@@ -287,5 +288,65 @@ def test_jobs_of_a_cluster_that_is_shut_down_start_anew_with_the_next_controller
             agent.hello()
             assert (await agent.hears("launch"))["attempt"] == 2
             await agent.leave()
+
+    asyncio.run(scenario())
+
+
+def test_the_size_of_a_model_is_written_down_once_and_known_after_a_restart(tmp_path):
+    model = {"type": "model", "job_id": "1", "attempt": 1}
+    sizes = {"model_bytes": 400, "largest_tensor_bytes": 100}
+    hostile = [(0, 0), (10, 11), (True, True), ("4", "1"), (10**400, 1), (4.0, 1.0), (None, None)]
+
+    async def scenario():
+        async with controlled(tmp_path) as controller:
+            agent = Agent(controller)
+            agent.hello()
+            row = await submit(controller)
+            agent.says(**done(await agent.hears("launch")))
+            await until_state(controller, row, JobState.RUNNING)
+            assert (controller.model(row), controller.state.skew[row]) == (None, -1.0)
+            for model_bytes, largest in hostile:
+                agent.says(**model, model_bytes=model_bytes, largest_tensor_bytes=largest)
+            agent.says(**{**model, **sizes, "attempt": 7})
+            agent.says(**{**model, **sizes, "job_id": "77"})
+            agent.says(**model, **sizes)
+            agent.says(**model, **sizes)
+            await agent.quiet()
+            assert (controller.model(row), controller.state.skew[row]) == ((400, 100), 0.25)
+            agent.says(**model, model_bytes=800, largest_tensor_bytes=400)
+            await agent.quiet()
+            assert controller.model(row) == (800, 400)
+            await agent.leave()
+        async with controlled(tmp_path) as controller:
+            assert (controller.model(row), controller.state.skew[row]) == ((800, 400), 0.5)
+            reports = [e for e in controller.store.load() if isinstance(e, ModelReported)]
+            assert [e.model_bytes for e in reports] == [400, 800]
+
+    asyncio.run(scenario())
+
+
+def test_sizes_of_ended_jobs_are_the_same_after_a_restart(tmp_path):
+    async def scenario():
+        async with controlled(tmp_path) as controller:
+            agent = Agent(controller)
+            agent.hello()
+            for code in (0, 3, None):
+                row = await submit(controller)
+                launch = await agent.hears("launch")
+                agent.says(**done(launch))
+                await until_state(controller, row, JobState.RUNNING)
+                if code is None:
+                    await controller.cancel(row)
+                    await agent.hears("stop")
+                ended = {"type": "ended", "job_id": launch["job_id"], "attempt": 1, "message": ""}
+                at_s = controller.now_s()
+                agent.says(**ended, at_s=at_s, exit_code=code or 0, stop_asked=code is None)
+                await agent.hears("forget")
+            sizes = list(controller.state.completed_gpu_s)
+            assert len(sizes) == 2, "a cancelled job says nothing of how long it would have run"
+            assert sizes == list(controller.state.service_s[:2])
+            await agent.leave()
+        async with controlled(tmp_path) as controller:
+            assert list(controller.state.completed_gpu_s) == sizes
 
     asyncio.run(scenario())

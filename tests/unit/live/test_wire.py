@@ -1,7 +1,7 @@
 import pytest
 
 from rota.errors import AgentError
-from rota.live.wire import MAX_LINE_BYTES, decode, encode, is_progress, split
+from rota.live.wire import MAX_LINE_BYTES, decode, encode, is_model, is_progress, split
 
 
 def test_messages_come_back_whole_however_the_stream_is_cut():
@@ -53,3 +53,35 @@ def test_a_report_as_the_library_makes_it_is_well_formed():
 )
 def test_a_report_that_would_hurt_its_readers_is_not(bad):
     assert not is_progress(GOOD | bad)
+
+
+@pytest.mark.parametrize(("model", "largest"), [(1, 1), (10, 3), (1 << 60, 1 << 59)])
+def test_a_model_has_a_size_and_a_largest_tensor(model, largest):
+    assert is_model({"model_bytes": model, "largest_tensor_bytes": largest})
+
+
+@pytest.mark.parametrize(
+    ("model", "largest"),
+    [
+        (0, 0),
+        (10, 0),
+        (10, 11),
+        (-3, -5),
+        (True, True),
+        (10, True),
+        (10.0, 3.0),
+        ("10", "3"),
+        (10, None),
+        ([10], [3]),
+        (1 << 61, 3),
+        (10**400, 10**399),
+        (float("nan"), 1),
+    ],
+)
+def test_sizes_that_no_model_has_are_not(model, largest):
+    assert not is_model({"model_bytes": model, "largest_tensor_bytes": largest})
+
+
+@pytest.mark.parametrize("message", [None, 3, "model", [], {}, {"model_bytes": 3}])
+def test_what_tells_no_sizes_is_no_model(message):
+    assert not is_model(message)

@@ -5,6 +5,8 @@ import socket
 import threading
 
 import pytest
+import torch
+from torch import nn
 
 from rota.errors import InputError
 from rota.live.wire import encode, split
@@ -225,3 +227,82 @@ def test_counting_steps_twice_is_refused_with_what_to_do():
         list(s.steps(2))
         with pytest.raises(InputError, match="in one loop"):
             list(s.steps(2))
+
+
+def sgd(model):
+    return torch.optim.SGD(model.parameters(), lr=0.1) if list(model.parameters()) else None
+
+
+class Preparing:
+    """A session in a thread that prepares models when the test says so."""
+
+    def __init__(self, *models):
+        self.models, self.may_prepare = models, threading.Semaphore(0)
+        self.prepared = threading.Semaphore(0)
+        self._thread = threading.Thread(target=self._run, daemon=True)
+        self._thread.start()
+
+    def _run(self):
+        with Session() as s:
+            for model in self.models:
+                assert self.may_prepare.acquire(timeout=30)
+                s.prepare(model, sgd(model))
+                self.prepared.release()
+            for _ in s.steps(3):
+                assert self.may_prepare.acquire(timeout=30)
+
+    def prepares(self):
+        self.may_prepare.release()
+        assert self.prepared.acquire(timeout=30)
+
+    def ends(self):
+        self.may_prepare.release(3)
+        self._thread.join(30)
+        assert not self._thread.is_alive()
+
+
+def test_the_size_of_the_model_and_its_largest_tensor_are_told_at_once(agent):
+    worker = Preparing(nn.Sequential(nn.Linear(10, 4), nn.Linear(4, 2).half()))
+    assert agent.accept()["model"] is None
+    worker.prepares()
+    told = agent.hears("model")
+    assert told["largest_tensor_bytes"] == 4 * 10 * 4
+    assert told["model_bytes"] == 4 * (10 * 4 + 4) + 2 * (4 * 2 + 2)
+    worker.ends()
+
+
+def test_several_models_are_told_as_one_and_shared_parameters_once(agent):
+    first, second = nn.Linear(10, 4), nn.Linear(20, 4, bias=False)
+    tied = nn.Linear(10, 4)
+    tied.weight = first.weight
+    worker = Preparing(first, second, tied)
+    agent.accept()
+    told = []
+    for _ in range(3):
+        worker.prepares()
+        message = agent.hears("model")
+        told.append((message["model_bytes"], message["largest_tensor_bytes"]))
+    assert told == [(176, 160), (496, 320), (512, 320)]
+    worker.ends()
+
+
+def test_a_model_without_parameters_and_one_of_unknown_shape_tell_no_size(agent):
+    worker = Preparing(nn.Dropout(), nn.LazyLinear(3), nn.Linear(1, 1))
+    agent.accept()
+    for _ in range(3):
+        worker.prepares()
+    assert agent.hears("model")["model_bytes"] == 8, "the first that is told is the third's"
+    worker.ends()
+
+
+def test_an_agent_that_comes_later_learns_the_sizes_by_the_hello(agent, monkeypatch):
+    monkeypatch.setattr(link_module, "RECONNECT_EVERY_S", 0.0)
+    worker = Preparing(nn.Linear(10, 4))
+    agent.accept()
+    agent.dies()
+    worker.prepares()
+    agent.listen()
+    worker.may_prepare.release()
+    hello = agent.accept()
+    assert hello["model"] == {"model_bytes": 176, "largest_tensor_bytes": 160}
+    worker.ends()

@@ -175,6 +175,9 @@ class Agent:
             "attempts": [attempt.observed() for attempt in self.attempts.values()],
         }
         await connection.send(json.dumps(hello))
+        for attempt in self.attempts.values():
+            if attempt.ended is None and (model := attempt.model_report()):
+                self._outbox.put_nowait(model)
         sender = asyncio.create_task(self._send_outbox(connection))
         try:
             async for frame in connection:

@@ -16,14 +16,15 @@ from typing import Any
 
 from rota.errors import AgentError
 from rota.live.agent.launching import checkpoints
-from rota.live.agent.processes import bind, kill_remains
+from rota.live.agent.processes import bind, kill_remains, signal_name
 from rota.live.agent.rank import Rank
-from rota.live.wire import Message, is_progress
+from rota.live.wire import Message, is_model, is_progress
 
 GRACE_S = 5.0  # from SIGTERM to SIGKILL
 BOUNDARY_TIMEOUT_S = 10.0  # a job that reaches no boundary for so long, or for so many of
 BOUNDARY_TIMEOUT_STEPS = 5  # its steps if that is more, is stopped where it is
 LOOK_AGAIN_S = 0.02
+MAX_MODEL_REPORTS = 100  # of one attempt; each is written down
 COUPLED_STEP_S = 0.05  # ranks that do not answer for so long may be waiting for one that holds
 
 
@@ -44,6 +45,7 @@ class Attempt:
         self._notify = notify
         self._command_id: int | None = None
         self._stop_asked = False
+        self._model_reports = 0
         self._timers: list[asyncio.TimerHandle] = []
         self._metrics = folder / "metrics.jsonl"
 
@@ -150,7 +152,7 @@ class Attempt:
 
     def _end(self, kind: str, **fields: Any) -> None:
         self.state = kind
-        self.ended = {"type": kind, "job_id": self.job_id, "attempt": self.number, **fields}
+        self.ended = self._about(kind) | fields
         self._notify(self.ended)
 
     def _kill_remains(self) -> int:
@@ -303,6 +305,8 @@ class Attempt:
         if rank.suspended is not None and self.state in ("running", "resuming"):
             self._continue(rank)  # it missed that it may
         self._check_resumed()
+        if index == 0:
+            self._note_model(hello.get("model"))
         if not self.cooperates:
             return
         if self.record["suspension"] != "boundary":
@@ -313,15 +317,16 @@ class Attempt:
 
     def report(self) -> Message:
         """The latest progress, for the controller."""
-        key = {"job_id": self.job_id, "attempt": self.number}
-        return {"type": "progress", **key, "progress": self.progress}
+        return self._about("progress") | {"progress": self.progress}
+
+    def model_report(self) -> Message | None:
+        """The sizes of the job's model, for the controller; None if they are not known."""
+        model = self.record.get("model")
+        return self._about("model") | model if model else None
 
     def registration(self) -> Message:
         """How this attempt can be suspended, for the controller."""
-        return {
-            "type": "registered",
-            "job_id": self.job_id,
-            "attempt": self.number,
+        return self._about("registered") | {
             "suspension": self.record["suspension"],
             "movable": self.record["movable"] and not self.record.get("stays", False),
         }
@@ -342,6 +347,9 @@ class Attempt:
         if kind == "report":
             if index == 0:
                 self._note_progress(message)
+        elif kind == "model":
+            if index == 0:
+                self._note_model(message)
         elif kind == "at" and self.state == "suspending":
             rank.held_at = message["step"]
             self._check_held()
@@ -364,20 +372,32 @@ class Attempt:
         with contextlib.suppress(OSError), open(self._metrics, "a") as file:
             file.write(json.dumps(self.progress) + "\n")
 
+    def _note_model(self, message: Any) -> None:
+        """Keep the sizes that rank 0 tells of its model, and pass them on if they are new."""
+        if not is_model(message) or self._model_reports >= MAX_MODEL_REPORTS:
+            return
+        model = {key: message[key] for key in ("model_bytes", "largest_tensor_bytes")}
+        if model != self.record.get("model"):
+            self._model_reports += 1
+            self.record["model"] = model
+            with contextlib.suppress(OSError):  # the worker tells it again to the next agent
+                self.save(durable=False)
+            self._notify(self._about("model") | model)
+
     # -- shared --------------------------------------------------------------------------------
 
     def observed(self) -> Message:
         """What the controller should know of this attempt after a gap."""
         if self.ended is not None:
             return self.ended
-        return {
-            "type": "alive",
-            "job_id": self.job_id,
-            "attempt": self.number,
+        return self._about("alive") | {
             "state": self.state,
             "suspension": self.record["suspension"],
             "movable": self.record["movable"] and not self.record.get("stays", False),
         }
+
+    def _about(self, kind: str) -> Message:
+        return {"type": kind, "job_id": self.job_id, "attempt": self.number}
 
     def _after(self, seconds: float, call: Callable[[], None]) -> None:
         self._timers.append(asyncio.get_running_loop().call_later(seconds, call))
@@ -386,11 +406,3 @@ class Attempt:
         for timer in self._timers:
             timer.cancel()
         self._timers.clear()
-
-
-def signal_name(number: int) -> str:
-    """What a signal is called; real-time signals have numbers only."""
-    try:
-        return signal.Signals(number).name
-    except ValueError:
-        return f"signal {number}"

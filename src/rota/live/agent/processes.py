@@ -73,3 +73,11 @@ def kill_remains(shims: Iterable[int], marks: dict[str, str]) -> int:
                 process.kill()
                 killed += 1
     return killed
+
+
+def signal_name(number: int) -> str:
+    """What a signal is called; real-time signals have numbers only."""
+    try:
+        return signal.Signals(number).name
+    except ValueError:
+        return f"signal {number}"

@@ -1,0 +1,76 @@
+"""What an agent takes from a worker's account of its model, and keeps."""
+
+import json
+
+import pytest
+
+from rota.live.agent import attempt as attempt_module
+from rota.live.agent.attempt import Attempt
+
+SIZES = {"model_bytes": 400, "largest_tensor_bytes": 100}
+
+
+class Kept:
+    """An attempt of two ranks in a folder, and what its controller heard."""
+
+    def __init__(self, folder):
+        self.folder, self.heard = folder, []
+        record = {"job_id": "5", "attempt": 2, "world": 2, "suspension": "process"}
+        record |= {"movable": True, "visible": None, "gpus": [0, 1]}
+        self.attempt = Attempt(record, folder, self.heard.append)
+        self.attempt.save()
+
+    def written(self):
+        return json.loads((self.folder / "attempt.json").read_text()).get("model")
+
+
+@pytest.fixture
+def kept(tmp_path):
+    return Kept(tmp_path)
+
+
+def test_the_sizes_that_rank_0_tells_are_passed_on_and_kept_for_the_next_agent(kept):
+    kept.attempt.heard(0, {"type": "model", **SIZES})
+    assert kept.heard == [{"type": "model", "job_id": "5", "attempt": 2, **SIZES}]
+    assert kept.attempt.model_report() == kept.heard[0]
+    assert kept.written() == SIZES
+
+
+def test_sizes_come_by_the_hello_too_and_are_passed_on_once(kept):
+    hello = {"suspended": False, "model": SIZES}
+    kept.attempt.joined(0, None, hello)
+    kept.attempt.joined(0, None, hello)
+    kept.attempt.heard(0, {"type": "model", **SIZES})
+    assert [message["type"] for message in kept.heard] == ["model"]
+
+
+def test_other_ranks_and_workers_without_sizes_tell_nothing(kept):
+    kept.attempt.heard(1, {"type": "model", **SIZES})
+    kept.attempt.joined(0, None, {"suspended": False})
+    kept.attempt.joined(0, None, {"suspended": False, "model": None})
+    assert (kept.heard, kept.attempt.model_report(), kept.written()) == ([], None, None)
+
+
+@pytest.mark.parametrize(
+    "sizes", [{}, {"model_bytes": 4}, {"model_bytes": 4, "largest_tensor_bytes": 5}]
+)
+def test_sizes_that_no_model_has_are_passed_over(kept, sizes):
+    kept.attempt.heard(0, {"type": "model", **sizes})
+    kept.attempt.joined(0, None, {"suspended": False, "model": sizes})
+    assert kept.heard == []
+
+
+def test_a_program_that_never_stops_telling_is_not_heard_for_ever(kept, monkeypatch):
+    monkeypatch.setattr(attempt_module, "MAX_MODEL_REPORTS", 5)
+    for size in range(1, 100):
+        kept.attempt.heard(0, {"type": "model", "model_bytes": size, "largest_tensor_bytes": 1})
+    assert len(kept.heard) == 5
+
+
+def test_a_full_disk_does_not_keep_sizes_from_the_controller(kept, monkeypatch):
+    def full(**_):
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(kept.attempt, "save", full)
+    kept.attempt.heard(0, {"type": "model", **SIZES})
+    assert len(kept.heard) == 1
