@@ -14,18 +14,20 @@ import pytest
 import rota
 import rota.errors
 from rota.cli.main import _code, cli
-from rota.cli.sim import run_one
+from rota.cli.simcases import Case, Workload, run_case
 from rota.client.client import Client
 from rota.experiment.base import Figure, names
 from rota.folder import Folder
-from rota.model.cluster import parse_cluster
 from rota.model.commands import Command
 from rota.model.events import Event
 from rota.model.job import JobState, Suspension
 from rota.model.jobfile import FIELDS, PRIORITIES, PROCESSES, RESOURCES
 from rota.model.reason import Reason
-from rota.policy.registry import BUILT_IN, policy_class, settings
+from rota.policy.base import Setting
+from rota.policy.composition import COMMON
+from rota.policy.registry import BUILT_IN, policy_class
 from rota.report.metrics import PER_JOB_COLUMNS
+from rota.report.shape import shape_of
 from rota.server import jobs
 from rota.server.app import create_app
 from rota.server.problems import STATUS
@@ -34,7 +36,8 @@ from rota.testing.builders import twenty_jobs
 from rota.testing.policy_contract import PolicyContract
 from rota.testing.served import StandInController
 from rota.train import Session
-from rota.workload.readers.csv import FORMATS
+from rota.workload.profiles import PROFILES
+from rota.workload.readers import FORMATS
 from rota.workload.trace import COLUMNS
 
 ROOT = Path(__file__).parents[2]
@@ -88,13 +91,22 @@ def test_every_policy_and_setting_is_explained_with_its_default(name: str) -> No
     assert re.search(rf"^## {name}$", text, re.MULTILINE)
     section = re.search(rf"^## {name}\n(.*?)(?=^## )", text, re.MULTILINE | re.DOTALL)
     assert section
-    for key, setting in settings(name).items():
-        default = setting.default
-        shown = ",".join(f"{v:g}" for v in default) if isinstance(default, tuple) else default
-        shown = f"{shown:g}" if isinstance(shown, float) else shown
-        assert f"| `{key}` | `{shown}` |" in section[1]
+    for key, setting in getattr(policy_class(name), "SETTINGS", {}).items():
+        assert row_of(key, setting) in section[1]
     if getattr(policy_class(name), "needs_duration", False):
         assert "oracle" in section[1]
+
+
+def test_every_common_setting_is_explained_with_its_default() -> None:
+    _, _, text = page("policies").partition("## Settings that every ordering takes")
+    assert not [key for key, setting in COMMON.items() if row_of(key, setting) not in text]
+
+
+def row_of(key: str, setting: Setting) -> str:
+    default = setting.default
+    shown = ",".join(f"{v:g}" for v in default) if isinstance(default, tuple) else default
+    shown = f"{shown:g}" if isinstance(shown, float) else shown
+    return f"| `{key}` | `{shown}` |"
 
 
 def test_every_flag_of_the_policy_contract_is_explained() -> None:
@@ -107,15 +119,25 @@ def test_every_flag_of_the_policy_contract_is_explained() -> None:
     assert not missing(flags, page("policies"))
 
 
-def test_every_figure_of_a_simulation_is_defined() -> None:
-    summary, _ = run_one(twenty_jobs(), parse_cluster("1x8"), "fifo", {}, Costs())
-    keys = [*summary, "cpu_s", "trace", "cluster", "overheads", *PER_JOB_COLUMNS]
+def test_every_figure_of_a_simulation_is_defined(tmp_path: Path) -> None:
+    trace = tmp_path / "twenty.csv"
+    lines = [f"{j.job_id},{j.submit_s},{j.duration_s},{j.num_gpus}" for j in twenty_jobs()]
+    trace.write_text("\n".join(["job_id,submit_s,duration_s,num_gpus", *lines]))
+    case = Case("fifo", {}, Workload(str(trace)), "1x8", Costs(), history=True)
+    summary = run_case(case).summary
+    keys = [*summary, *summary["bins"], *summary["bins"]["SS"], *PER_JOB_COLUMNS]
     assert not missing(keys, page("simulator"))
 
 
 def test_every_trace_column_and_format_is_explained() -> None:
     columns = [*COLUMNS, *FORMATS, *(column for needed in FORMATS.values() for column in needed)]
-    assert not missing(columns, page("simulator"))
+    assert not missing(columns, page("traces"))
+
+
+def test_every_profile_and_every_figure_of_a_trace_is_explained() -> None:
+    shape = shape_of(twenty_jobs(), 8)
+    keys = [*PROFILES, *shape, "rejected_rows", *shape["duration_s"], *shape["sizes"][0]]
+    assert not missing(keys, page("traces"))
 
 
 def test_every_overhead_has_its_default_in_the_table() -> None:

@@ -5,10 +5,12 @@ Each published result has one module in this package, named as the experiment wi
 constants at its top, fixed before it is run; its ``run`` returns an :class:`Outcome`.
 """
 
+from collections.abc import Sequence
 from difflib import get_close_matches
 from importlib import import_module
 from pathlib import Path
 from pkgutil import iter_modules
+from statistics import median
 from typing import Any, NamedTuple, Protocol, cast
 
 import rota.experiment
@@ -19,7 +21,9 @@ class Figure(NamedTuple):
     """One figure: what was published, what the baseline gives here, and what Rota gives.
 
     ``published`` is None where the source has no such figure for this set-up; ``baseline`` where
-    there is nothing to compare with.
+    there is nothing to compare with. ``low`` and ``high`` are None for a figure that is reported
+    and not judged. A figure of several seeds is their median; ``least`` and ``most`` are the
+    extremes among them.
     """
 
     name: str
@@ -27,13 +31,38 @@ class Figure(NamedTuple):
     published: float | None
     baseline: float | None
     ours: float
-    low: float
-    high: float
+    low: float | None = None
+    high: float | None = None
+    least: float | None = None
+    most: float | None = None
+
+    @property
+    def judged(self) -> bool:
+        """Whether the figure has bounds."""
+        return self.low is not None and self.high is not None
 
     @property
     def ok(self) -> bool:
-        """Whether ours lies within the bounds."""
+        """Whether ours lies within the bounds; true of a figure that has none."""
+        if self.low is None or self.high is None:
+            return True
         return self.low <= self.ours <= self.high
+
+
+def over_seeds(
+    name: str,
+    unit: str,
+    values: Sequence[float],
+    *,
+    published: float | None = None,
+    baseline: Sequence[float] | None = None,
+    bounds: tuple[float, float] | None = None,
+) -> Figure:
+    """The figure of what each seed gave: the median, with the extremes; the baseline's likewise."""
+    beside = None if baseline is None else median(baseline)
+    low, high = bounds or (None, None)
+    ours, least, most = median(values), min(values), max(values)
+    return Figure(name, unit, published, beside, ours, low, high, least, most)
 
 
 class Outcome(NamedTuple):
@@ -46,8 +75,9 @@ class Outcome(NamedTuple):
 
     @property
     def holds(self) -> bool:
-        """Whether every figure is within its bounds; never true of no figures."""
-        return bool(self.figures) and all(figure.ok for figure in self.figures)
+        """Whether every figure is within its bounds; never true if none has any."""
+        judged = any(figure.judged for figure in self.figures)
+        return judged and all(figure.ok for figure in self.figures)
 
     def as_dict(self) -> dict[str, Any]:
         """The outcome as JSON-able values."""

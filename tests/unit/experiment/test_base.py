@@ -1,6 +1,6 @@
 import pytest
 
-from rota.experiment.base import Figure, Outcome, load, names, summary
+from rota.experiment.base import Figure, Outcome, load, names, over_seeds, summary
 
 
 def figure(ours):
@@ -14,13 +14,32 @@ def test_a_figure_is_ok_within_its_bounds_and_on_them(ours, ok):
     assert figure(ours).ok is ok
 
 
+def reported():
+    return Figure("queue", "s", None, None, 1e9)
+
+
 @pytest.mark.parametrize(
     ("figures", "holds"),
-    [([figure(1.0)], True), ([figure(1.0), figure(2.0)], False), ([], False)],
-    ids=["all within", "one out", "none at all"],
+    [
+        ([figure(1.0)], True),
+        ([figure(1.0), figure(2.0)], False),
+        ([figure(1.0), reported()], True),
+        ([reported()], False),
+        ([], False),
+    ],
+    ids=["all within", "one out", "one not judged", "none judged", "none at all"],
 )
 def test_an_experiment_holds_if_all_figures_do(figures, holds):
     assert Outcome("x", [], {}, figures).holds is holds
+
+
+def test_a_figure_of_many_seeds_is_their_median_with_the_extremes():
+    made = over_seeds("share", "GPUs", [3.0, 1.0, 2.0, 8.0], baseline=[4.0, 6.0], bounds=(2.0, 3.0))
+    assert (made.ours, made.least, made.most) == (2.5, 1.0, 8.0)
+    assert made.baseline == 5.0
+    assert made.ok
+    assert made.judged
+    assert not over_seeds("share", "GPUs", [1.0]).judged
 
 
 @pytest.mark.parametrize("name", names())
