@@ -1,10 +1,9 @@
 """Policies by name: the built-in ones without any look-up, others by entry point."""
 
-from difflib import get_close_matches
 from importlib import import_module
 from typing import Any
 
-from rota.errors import PolicySettingError
+from rota.errors import PolicySettingError, did_you_mean
 from rota.policy.base import Policy, Setting
 from rota.policy.composition import common_settings, stages_for
 
@@ -44,7 +43,7 @@ def policy_class(name: str) -> Any:
         if point.name == name:
             return point.load()
     raise PolicySettingError(
-        f"policy: there is no {name!r}{_hint(name, names())}; known: {', '.join(names())}"
+        f"policy: there is no {name!r}{did_you_mean(name, names())}; known: {', '.join(names())}"
     )
 
 
@@ -68,7 +67,7 @@ def create(name: str, given: dict[str, str] | None = None) -> Policy:
         if key not in known:
             takes = ", ".join(known) or "none"
             raise PolicySettingError(
-                f"policy {name}: there is no setting {key!r}{_hint(key, list(known))}; "
+                f"policy {name}: there is no setting {key!r}{did_you_mean(key, known)}; "
                 f"it takes: {takes}"
             )
         try:
@@ -90,8 +89,3 @@ def create(name: str, given: dict[str, str] | None = None) -> Policy:
     policy.identity = name + "".join(f" {key}={values[key]}" for key in sorted(values))
     policy.settings = values
     return policy  # type: ignore[no-any-return]
-
-
-def _hint(word: str, known: list[str]) -> str:
-    close = get_close_matches(word, known, n=1)
-    return f" (did you mean {close[0]!r}?)" if close else ""

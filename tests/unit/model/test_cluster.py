@@ -52,6 +52,19 @@ def test_taking_and_giving_back_gpus_leaves_all_of_them_free():
     assert (free.masks, free.by_count, free.count) == before
 
 
+def test_nodes_that_join_later_are_counted_among_those_that_are_there():
+    free = FreeGpus()
+    for node in range(70):
+        free.set_mask(node, 0b11)
+    free.take(on_node(3, 0b01))
+    free.set_mask(70, 0b1111)
+    free.set_mask(3, 0)
+    assert free.by_count[2] == (1 << 70) - 1 - (1 << 3)
+    assert free.by_count[4] == 1 << 70
+    assert free.by_count[0] == 1 << 3
+    assert free.count == 2 * 69 + 4
+
+
 def test_a_copy_of_the_free_gpus_changes_on_its_own():
     free = FreeGpus()
     free.set_mask(0, 0b11)

@@ -39,11 +39,18 @@ class GivesNoReason(FifoBackfill):
 
 class CountsItsDecisions(FifoBackfill):
     def __init__(self):
+        super().__init__()
         self.count = 0
 
     def decide(self, view):
         self.count += 1
         return super().decide(view)._replace(policy_mark=self.count)
+
+
+class DecidesByItsIndex(FifoBackfill):
+    def decide(self, view):
+        indexed = view.plan is not None and bool(view.active)
+        return super().decide(view)._replace(wake_at_s=view.now_s + 50.0 if indexed else None)
 
 
 class RemembersWhatJsonForgets(FifoBackfill):
@@ -76,6 +83,7 @@ def test_a_good_policy_passes_what_the_bad_ones_fail():
         (WritesIntoTheView, "deciding_changes_nothing"),
         (GivesNoReason, "has_a_reason"),
         (CountsItsDecisions, "rebuilt_policy"),
+        (DecidesByItsIndex, "indexes_thrown_away"),
         (RemembersWhatJsonForgets, "rebuilt_policy"),
         (Preempts, "keeps_its_gpus"),
     ],
