@@ -35,7 +35,7 @@ from rota.policy.fairness_shares import Gang, Shares
 from rota.policy.registry import create
 from rota.sim.machine import FREE
 from rota.sim.simulation import simulate
-from rota.sim.speeds import catalog_speeds
+from rota.sim.speeds import CatalogSpeeds
 from rota.workload.readers.gavel import read_gavel
 from rota.workload.trace import Trace
 
@@ -162,7 +162,7 @@ def show(
     """Simulate, print a line, and say whether it is within bounds of what is published."""
     began_s = process_time()
     nodes = parse_cluster(CLUSTER)
-    state = simulate(trace, nodes, policy, FREE, speeds=catalog_speeds(nodes, "v100")).state
+    state = simulate(trace, nodes, policy, FREE, speeds=CatalogSpeeds(nodes, "v100")).state
     cpu_s = process_time() - began_s
     times = [end - submit for end, submit in zip(state.finish_s, state.submit_s, strict=True)]
     ours = sum(times) / len(times)

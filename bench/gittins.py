@@ -14,8 +14,9 @@ import sys
 from pathlib import Path
 
 from rota.model.cluster import parse_cluster
+from rota.policy.distribution import read_sizes
 from rota.policy.registry import create
-from rota.predict.gittins import Gittins, read_sizes
+from rota.predict.gittins import Gittins
 from rota.sim.machine import FREE
 from rota.sim.simulation import simulate
 from rota.workload.readers import read_trace

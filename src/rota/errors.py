@@ -19,6 +19,8 @@ RotaError
     └── NotFoundError       no such job
 """
 
+from collections.abc import Iterable
+
 
 class RotaError(Exception):
     """Base of every error that Rota raises on purpose."""
@@ -86,3 +88,11 @@ class AuthError(ServerError):
 
 class NotFoundError(ServerError):
     """There is no such job."""
+
+
+def did_you_mean(word: str, known: Iterable[str]) -> str:
+    """Part of a message: `` (did you mean 'x'?)`` if a known word is close to this one, else ""."""
+    from difflib import get_close_matches
+
+    close = get_close_matches(word, list(known), n=1)
+    return f" (did you mean {close[0]!r}?)" if close else ""

@@ -3,7 +3,7 @@
 import importlib.util
 from pathlib import Path
 
-from rota.policy.placement.choose import NAMES
+from rota.policy.placement.registry import PLACEMENTS
 from rota.workload.catalog import load
 
 DOCS = Path(__file__).parents[2] / "docs"
@@ -19,4 +19,4 @@ def test_the_tables_are_those_of_the_package() -> None:
 
 def test_every_model_and_placement_is_there() -> None:
     text = (DOCS / "catalog.md").read_text()
-    assert not [name for name in (*load(), *NAMES) if f"| `{name}` |" not in text]
+    assert not [name for name in (*load(), *PLACEMENTS) if f"| `{name}` |" not in text]

@@ -20,7 +20,7 @@ from rota.policy.fairness_shares import (
 )
 from rota.sim.machine import FREE
 from rota.sim.simulation import Simulation
-from rota.sim.speeds import catalog_speeds
+from rota.sim.speeds import CatalogSpeeds
 from rota.testing.builders import job, trace
 from rota.testing.policy_contract import steps
 
@@ -149,7 +149,7 @@ def finish_times(seed, which, rebuild=None):
         return kind(heterogeneity, round_s=25.0, solve_every_s=40.0, fill=fill)
 
     nodes = parse_cluster("1x3:v100,2x2:k80")
-    sim = Simulation(mixed_load(seed), nodes, make(), FREE, speeds=catalog_speeds(nodes, "v100"))
+    sim = Simulation(mixed_load(seed), nodes, make(), FREE, speeds=CatalogSpeeds(nodes, "v100"))
     state = sim.state
     for _ in steps(sim):
         state.validate()

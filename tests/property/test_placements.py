@@ -11,11 +11,11 @@ from rota.model.events import JobSubmitted, NodeJoined
 from rota.model.job import JobSpec
 from rota.model.state import ClusterState
 from rota.model.view import View
-from rota.policy.placement.choose import NAMES, placement
 from rota.policy.placement.ilp import lowest_peak
+from rota.policy.placement.registry import PLACEMENTS, placement
 from rota.policy.registry import create
 from rota.sim.simulation import simulate
-from rota.sim.speeds import catalog_speeds, with_profiles
+from rota.sim.speeds import CatalogSpeeds, with_profiles
 from rota.testing.strategies import traces
 from rota.workload.trace import Trace
 
@@ -42,7 +42,7 @@ def situations(draw: st.DrawFn) -> tuple[View, FreeGpus]:
     return view_of(cluster, draw(st.integers(1, 20)), skew), free
 
 
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("name", PLACEMENTS)
 @settings(max_examples=60, deadline=None)
 @given(situation=situations())
 def test_a_gang_is_whole_and_on_free_gpus_or_absent(name, situation):
@@ -66,7 +66,7 @@ def test_a_gang_is_whole_and_on_free_gpus_or_absent(name, situation):
     assert placement(name)(view, free, 0) == found, "the same each time"
 
 
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("name", PLACEMENTS)
 @settings(max_examples=10, deadline=None)
 @given(jobs=traces(max_jobs=8, gangs=(1, 2, 3, 5, 8)))
 def test_every_job_ends_under_every_placement(name, jobs):
@@ -74,7 +74,7 @@ def test_every_job_ends_under_every_placement(name, jobs):
     nodes = parse_cluster("2x4:p100:rack=1:island=2")
     specs = [job._replace(model=("vgg16", "resnet50")[i % 2]) for i, job in enumerate(jobs)]
     filled = with_profiles(Trace(specs), nodes)
-    state = simulate(filled, nodes, policy, speeds=catalog_speeds(nodes)).state
+    state = simulate(filled, nodes, policy, speeds=CatalogSpeeds(nodes)).state
     assert all(finish_s >= 0 for finish_s in state.finish_s)
 
 

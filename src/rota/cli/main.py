@@ -12,14 +12,13 @@ A verb may add its own codes and says so in its help.
 
 import os
 import sys
-from difflib import get_close_matches
 from importlib import import_module
 from typing import Any, NamedTuple, NoReturn
 
 import click
 
 from rota import __version__
-from rota.errors import AuthError, DataMissingError, InputError, RotaError
+from rota.errors import AuthError, DataMissingError, InputError, RotaError, did_you_mean
 
 
 class Entry(NamedTuple):
@@ -80,8 +79,7 @@ class LazyGroup(click.Group):
             and not args[0].startswith("-")
             and args[0] not in (names := self.list_commands(ctx))
         ):
-            close = get_close_matches(args[0], names, n=1)
-            hint = f" (did you mean {close[0]!r}?)" if close else ""
+            hint = did_you_mean(args[0], names)
             raise click.UsageError(f"there is no command {args[0]!r}{hint}", ctx)
         return super().resolve_command(ctx, args)
 

@@ -11,6 +11,9 @@ from typing import Any
 from rota.cli.simcases import Case, Outcome, run_case
 from rota.errors import RotaError, SimulationError
 
+# Jobs to simulate: starting a process costs about as much as simulating a few thousand.
+WORTH_A_PROCESS = 10_000
+
 
 def run_cases(
     cases: Sequence[Case], names: Sequence[str], *, workers: int | None, num_jobs: int
@@ -31,10 +34,6 @@ def run_cases(
         if workers <= 1:
             return _one_by_one(cases, names, order, advance)
         return _side_by_side(cases, names, order, workers, advance)
-
-
-# Starting a process costs about as much as simulating a few thousand jobs.
-WORTH_A_PROCESS = 10_000
 
 
 def _one_by_one(

@@ -9,6 +9,7 @@ from typing import Any
 import click
 
 from rota.cli.keyvalue import parse_policy
+from rota.cli.outfile import require_writable
 from rota.cli.simoptions import (
     JSON_OPTION,
     MANY_OPTIONS,
@@ -18,7 +19,6 @@ from rota.cli.simoptions import (
     options,
     parse_case,
     parse_load,
-    require_writable,
     world_options,
 )
 from rota.errors import InputError

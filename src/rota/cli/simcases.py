@@ -7,17 +7,16 @@ from functools import lru_cache
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from rota.model.cluster import Node, parse_cluster
-from rota.model.job import JobSpec
 from rota.model.state import ClusterState
 from rota.policy.registry import create
 from rota.report.metrics import summarise
-from rota.sim.machine import Costs, SpeedModel
+from rota.sim.machine import Costs
 from rota.sim.simulation import Simulation
 from rota.workload.trace import Trace
 
 if TYPE_CHECKING:
-    from rota.report.history import History
     from rota.report.sketch import Sketch
+    from rota.sim.speeds import CatalogSpeeds
 
 
 class Workload(NamedTuple):
@@ -71,8 +70,7 @@ def run_to_end(case: Case) -> tuple[dict[str, Any], ClusterState, Sketch | None]
     nodes = parse_cluster(case.cluster)
     trace, load_cpu_s = load(case.workload, case.seed, case.load, sum(n.num_gpus for n in nodes))
     began_s = time.process_time()
-    num_rejected = trace.num_rejected
-    speeds: SpeedModel | None = None
+    speeds: CatalogSpeeds | None = None
     if uses_catalog(case, trace, nodes):
         trace, speeds = _with_speeds(trace, nodes)
     policy: Any = create(case.policy, case.given)
@@ -93,10 +91,12 @@ def run_to_end(case: Case) -> tuple[dict[str, Any], ClusterState, Sketch | None]
     summary |= {"trace": trace.name, "cluster": case.cluster, "seed": case.seed, "load": case.load}
     summary |= {"overheads": case.costs._asdict(), "faults": case.faults}
     summary["speeds"] = "none" if speeds is None else "catalog"
-    summary["rejected"] = num_rejected
+    summary["rejected"] = trace.num_rejected
     drawn = None
     if case.history or case.drawn:
-        history = _history(state, nodes, with_steps=speeds is not None)
+        from rota.report.history import History
+
+        history = History(state.log or (), nodes, speeds.step_s if speeds is not None else None)
         summary |= history.figures()
         if case.drawn:
             from rota.report.sketch import sketch
@@ -104,28 +104,6 @@ def run_to_end(case: Case) -> tuple[dict[str, Any], ClusterState, Sketch | None]
             drawn = sketch(state, history, nodes, with_gpus=case.with_gpus)
     summary["cpu_s"] = cpu_s
     return summary, state, drawn
-
-
-def _history(state: ClusterState, nodes: list[Node], *, with_steps: bool) -> History:
-    from rota.report.history import History
-
-    if not with_steps:
-        return History(state.log or (), nodes)
-    from rota.sim.speeds import catalog_speeds
-    from rota.workload.catalog import look_up
-
-    reference = catalog_speeds(nodes).reference
-    largest = max(node.num_gpus for node in nodes)
-
-    def step_s(spec: JobSpec) -> float | None:
-        """Seconds for a mini-batch on GPUs of the type and as few nodes as the duration is for."""
-        profile = look_up(spec.model) if spec.model else None
-        if profile is None or profile.batch is None or reference not in profile.step_times:
-            return None
-        num_nodes = -(-spec.num_gpus // largest)
-        return profile.step_times[reference].step_s(spec.num_gpus, num_nodes, profile.batch)
-
-    return History(state.log or (), nodes, step_s)
 
 
 def load(workload: Workload, seed: int, load: float, num_gpus: int) -> tuple[Trace, float]:
@@ -168,14 +146,7 @@ def _drawn(workload: Workload, seed: int, load: float, num_gpus: int) -> tuple[T
 
 
 def _faster(trace: Trace, load: float) -> Trace:
-    jobs = [spec._replace(submit_s=spec.submit_s / load) for spec in trace.jobs]
-    return Trace(
-        jobs,
-        trace.name,
-        num_rejected=trace.num_rejected,
-        rejected=trace.rejected,
-        notes=trace.notes,
-    )
+    return trace.with_jobs(spec._replace(submit_s=spec.submit_s / load) for spec in trace)
 
 
 def uses_catalog(case: Case, trace: Trace, nodes: list[Node]) -> bool:
@@ -186,10 +157,10 @@ def uses_catalog(case: Case, trace: Trace, nodes: list[Node]) -> bool:
     return case.speeds == "catalog"
 
 
-def _with_speeds(trace: Trace, nodes: list[Node]) -> tuple[Trace, SpeedModel]:
-    from rota.sim.speeds import catalog_speeds, with_profiles
+def _with_speeds(trace: Trace, nodes: list[Node]) -> tuple[Trace, CatalogSpeeds]:
+    from rota.sim.speeds import CatalogSpeeds, with_profiles
 
-    return with_profiles(trace, nodes), catalog_speeds(nodes)
+    return with_profiles(trace, nodes), CatalogSpeeds(nodes)
 
 
 def _faults(seed: int, given: dict[str, Any]) -> Any:

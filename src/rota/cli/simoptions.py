@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -10,6 +9,7 @@ from typing import Any
 import click
 
 from rota.cli.faultoptions import fault_options, parse_faults
+from rota.cli.outfile import require_folder, require_writable
 from rota.cli.simcases import Case, Workload
 from rota.errors import InputError
 from rota.model.cluster import parse_cluster
@@ -256,33 +256,6 @@ def _distinct(values: list[Any], option: str) -> list[Any]:
         if value in values[:index]:
             raise InputError(f"{option}: {value:g} stands there twice; drop one")
     return values
-
-
-def require_writable(path: Path, option: str) -> None:
-    """Raise InputError if a file at ``path`` can't be written, before a long run is wasted."""
-    folder = path.parent
-    if not folder.is_dir():
-        raise InputError(f"{option} {path}: there is no folder {folder}; make it first")
-    try:
-        special = path.exists() and not path.is_file()
-    except OSError as error:
-        raise InputError(f"{option} {path}: {error.strerror}") from None
-    if path.is_dir():
-        raise InputError(f"{option} {path}: it is a folder; name a file")
-    if special or path.is_symlink():
-        raise InputError(f"{option} {path}: it is no plain file, and would be replaced; name one")
-    if not os.access(folder, os.W_OK):
-        raise InputError(f"{option} {path}: the folder {folder} can't be written to")
-
-
-def require_folder(path: Path, option: str) -> None:
-    """Make the folder ``path`` if it is not there. Raises InputError."""
-    try:
-        path.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise InputError(f"{option} {path}: {error.strerror}") from None
-    if not os.access(path, os.W_OK):
-        raise InputError(f"{option} {path}: it can't be written to")
 
 
 def require_drawing(html: str | None, png: str | None) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import resource
 from collections.abc import Iterable, Sequence
 from pathlib import Path
@@ -11,11 +10,12 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from rota.cli.outfile import whole_file
 from rota.cli.simcases import Case, load, uses_catalog
 from rota.errors import InputError
 from rota.model.cluster import parse_cluster
 from rota.model.state import ClusterState
-from rota.workload.readers import describe_rejected
+from rota.workload.readers import remarks
 
 if TYPE_CHECKING:
     from rota.report.comparison import Entry
@@ -30,22 +30,21 @@ def print_json(value: Any) -> None:
 def tell_jobs(case: Case) -> int:
     """The number of jobs of a case, having said on stderr what is to be known of them.
 
-    That is which rows of the trace could not be read, what else differs from the file, and how many
-    jobs have a speed in the catalog if that is used. Raises TraceError.
+    That is which rows of the trace could not be read, what else differs from the file, and of how
+    many jobs nobody knows the speeds where placement changes them. Raises TraceError.
     """
     nodes = parse_cluster(case.cluster)
     trace, _ = load(case.workload, case.seed, case.load, sum(node.num_gpus for node in nodes))
-    for text in (describe_rejected(trace), *trace.notes):
-        if text:
-            click.echo(text, err=True)
+    for text in remarks(trace):
+        click.echo(text, err=True)
     if uses_catalog(case, trace, nodes):
         from rota.sim.speeds import coverage
 
         known, unknown, unnamed = coverage(trace)
         if unknown or unnamed:
             click.echo(
-                f"{trace.name}: the catalog has the step time of {known} jobs' models; "
-                f"{unknown + unnamed} jobs run at one speed wherever they are placed",
+                f"{trace.name}: how fast {known} jobs run hangs on where they are placed; of "
+                f"{unknown + unnamed} neither the catalog nor the trace has speeds: they run at 1",
                 err=True,
             )
     return len(trace)
@@ -113,17 +112,10 @@ def write_csv(
     """Write a CSV file: the whole of it or nothing. Raises InputError."""
     import csv
 
-    part = path.with_name(f".{path.name}.{os.getpid()}.part")
-    try:
-        with part.open("x", encoding="utf-8", newline="") as file:
-            writer = csv.writer(file, lineterminator="\n")
-            writer.writerow(header)
-            writer.writerows(rows)
-        part.replace(path)
-    except OSError as error:
-        raise InputError(f"{option} {path}: {error.strerror or error}") from None
-    finally:
-        part.unlink(missing_ok=True)
+    with whole_file(path, option, text=True) as file:
+        writer = csv.writer(file, lineterminator="\n")
+        writer.writerow(header)
+        writer.writerows(rows)
 
 
 def write_pictures(
@@ -144,7 +136,7 @@ def write_pictures(
             write_report(Path(html_file), title, facts(entries), entries, axes)
             click.echo(f"wrote {html_file}", err=True)
         if png_folder is not None:
-            from rota.report.plots import write_images
+            from rota.report.images import write_images
 
             files = write_images(Path(png_folder), entries, axes)
             click.echo(f"wrote {', '.join(str(file) for file in files)}", err=True)

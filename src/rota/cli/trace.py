@@ -3,18 +3,18 @@
 from __future__ import annotations
 
 import json
-import os
 import re
 import sys
 from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, BinaryIO
+from typing import TYPE_CHECKING, Any
 
 import click
 
+from rota.cli.outfile import require_writable, whole_file
 from rota.errors import InputError, TraceError
 from rota.workload.profiles import PROFILES
-from rota.workload.readers import FORMATS, describe_rejected, read_trace
+from rota.workload.readers import FORMATS, read_trace, remarks
 from rota.workload.writer import WRITTEN, write_trace
 
 if TYPE_CHECKING:
@@ -184,9 +184,8 @@ def _read(file: str, format_: str, strict: bool, quiet: bool = False) -> Trace:
 
 def _tell(jobs: Trace) -> None:
     """Say on stderr what could not be read, and what differs from the file."""
-    for text in (describe_rejected(jobs), *jobs.notes):
-        if text:
-            click.echo(text, err=True)
+    for text in remarks(jobs):
+        click.echo(text, err=True)
 
 
 def write(jobs: Trace, out: str, to: str | None) -> None:
@@ -200,33 +199,16 @@ def write(jobs: Trace, out: str, to: str | None) -> None:
         sys.stdout.buffer.flush()
         return
     path = Path(out)
-    part = path.with_name(f".{path.name}.{os.getpid()}.part") if path.name else path
-    try:
-        if not path.name or path.is_dir():
-            raise InputError(f"OUT {out}: it is a folder; name a file")
-        if path.is_symlink() or (path.exists() and not path.is_file()):
-            raise InputError(f"OUT {out}: it is no plain file, and would be replaced; name one")
-        with part.open("xb") as file:
-            try:
-                _fill(file, jobs, to, packed=to == "csv" and path.suffix == ".gz")
-                part.replace(path)
-            finally:
-                part.unlink(missing_ok=True)
-    except OSError as error:
-        raise InputError(f"OUT {out}: {error.strerror or error}; check the path") from None
+    require_writable(path, "OUT")
+    with whole_file(path, "OUT") as file:
+        if to == "csv" and path.suffix == ".gz":
+            import gzip
 
-
-def _fill(file: BinaryIO, jobs: Trace, to: str, packed: bool) -> None:
-    if not packed:
-        write_trace(jobs, file, to)
-        file.flush()
-        return
-    import gzip
-
-    # Without a name and a time in it, the same jobs are the same bytes.
-    with gzip.GzipFile("", "wb", fileobj=file, mtime=0) as zipped:
-        write_trace(jobs, zipped, to)  # type: ignore[arg-type]
-    file.flush()
+            # Without a name and a time in it, the same jobs are the same bytes.
+            with gzip.GzipFile("", "wb", fileobj=file, mtime=0) as zipped:
+                write_trace(jobs, zipped, to)  # type: ignore[arg-type]
+        else:
+            write_trace(jobs, file, to)
 
 
 def describe(shape: dict[str, Any]) -> str:

@@ -6,7 +6,6 @@ constants at its top, fixed before it is run; its ``run`` returns an :class:`Out
 """
 
 from collections.abc import Sequence
-from difflib import get_close_matches
 from importlib import import_module
 from pathlib import Path
 from pkgutil import iter_modules
@@ -14,7 +13,7 @@ from statistics import median
 from typing import Any, NamedTuple, Protocol, cast
 
 import rota.experiment
-from rota.errors import InputError
+from rota.errors import InputError, did_you_mean
 
 
 class Figure(NamedTuple):
@@ -90,6 +89,12 @@ class Outcome(NamedTuple):
         }
 
 
+def refuse_live(name: str, live: bool) -> None:
+    """Raise InputError if the live part of an experiment that has none is asked for."""
+    if live:
+        raise InputError(f"experiment {name} runs in the simulator only; leave out --live")
+
+
 class Experiment(Protocol):
     """A module of this package."""
 
@@ -111,8 +116,7 @@ def names() -> list[str]:
 def load(name: str) -> Experiment:
     """The experiment called ``name``. Raises InputError naming the close ones."""
     if name not in names():
-        close = get_close_matches(name, names(), n=1)
-        hint = f" (did you mean {close[0]!r}?)" if close else ""
+        hint = did_you_mean(name, names())
         raise InputError(
             f"there is no experiment {name!r}{hint}; `rota experiment list` lists them"
         )

@@ -10,8 +10,7 @@ from pathlib import Path
 from statistics import fmean
 from typing import Any
 
-from rota.errors import InputError
-from rota.experiment.base import Figure, Outcome
+from rota.experiment.base import Figure, Outcome, refuse_live
 from rota.model.cluster import parse_cluster
 from rota.model.job import JobSpec
 from rota.policy.registry import create
@@ -49,8 +48,7 @@ PUBLISHED_SPEED_UP = 4.5  # on the paper's cluster of 180 GPUs, under a mixed lo
 
 def run(data: Path | None = None, *, live: bool = False) -> Outcome:
     """Run both parts in the simulator; needs no data. Raises InputError if asked to run live."""
-    if live:
-        raise InputError(f"experiment {NAME} runs in the simulator only; leave out --live")
+    refuse_live(NAME, live)
     return Outcome(NAME, SEEDS, _settings(), [*_share_figures(), *_first_figures()])
 
 

@@ -11,8 +11,7 @@ so on every instance shows the paper's trio of jobs, where SRTF beats SRSF.
 from pathlib import Path
 from typing import Any
 
-from rota.errors import InputError
-from rota.experiment.base import Figure, Outcome, over_seeds
+from rota.experiment.base import Figure, Outcome, over_seeds, refuse_live
 from rota.experiment.tiresias_example import CLUSTER as EXAMPLE_CLUSTER
 from rota.experiment.tiresias_example import JOBS as EXAMPLE_JOBS
 from rota.experiment.tiresias_example import completions
@@ -40,8 +39,7 @@ TOLERANCE = 1e-9
 
 def run(data: Path | None = None, *, live: bool = False) -> Outcome:
     """Simulate all orders on all seeds, and on the trio. InputError if asked to run live."""
-    if live:
-        raise InputError(f"experiment {NAME} runs in the simulator only; leave out --live")
+    refuse_live(NAME, live)
     return Outcome(NAME, SEEDS, _settings(), [*_workload_figures(), *_trio_figures()])
 
 

@@ -10,8 +10,7 @@ from math import fsum
 from pathlib import Path
 from typing import Any
 
-from rota.errors import InputError
-from rota.experiment.base import Figure, Outcome
+from rota.experiment.base import Figure, Outcome, refuse_live
 from rota.model.cluster import parse_cluster
 from rota.model.job import JobSpec
 from rota.policy.registry import create
@@ -40,8 +39,7 @@ TOLERANCE = 1e-9
 
 def run(data: Path | None = None, *, live: bool = False) -> Outcome:
     """Run the example; needs no data. Raises InputError if asked to run live."""
-    if live:
-        raise InputError(f"experiment {NAME} runs in the simulator only; leave out --live")
+    refuse_live(NAME, live)
     fifo = completions("fifo", {})
     figures = []
     for label, (policy, settings, published, expected) in POLICIES.items():

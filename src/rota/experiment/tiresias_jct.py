@@ -17,8 +17,7 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from rota.errors import InputError
-from rota.experiment.base import Figure, Outcome, over_seeds
+from rota.experiment.base import Figure, Outcome, over_seeds, refuse_live
 from rota.model.cluster import parse_cluster
 from rota.policy.registry import create
 from rota.report.metrics import summarise
@@ -106,8 +105,7 @@ Runs = dict[str, list[dict[str, Any]]]
 
 def run(data: Path | None = None, *, live: bool = False) -> Outcome:
     """Simulate every variant on every seed. Raises InputError if asked to run live."""
-    if live:
-        raise InputError(f"experiment {NAME} runs in the simulator only; leave out --live")
+    refuse_live(NAME, live)
     runs = {
         label: [measure(variant, seed) for seed in SEEDS] for label, variant in VARIANTS.items()
     }

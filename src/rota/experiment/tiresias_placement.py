@@ -13,14 +13,13 @@ from random import Random
 from statistics import fmean, median
 from typing import Any, NamedTuple
 
-from rota.errors import InputError
-from rota.experiment.base import Figure, Outcome
+from rota.experiment.base import Figure, Outcome, refuse_live
 from rota.model.cluster import parse_cluster
 from rota.model.job import JobSpec
 from rota.policy.registry import create
 from rota.sim.machine import Costs
 from rota.sim.simulation import simulate
-from rota.sim.speeds import catalog_speeds, with_profiles
+from rota.sim.speeds import CatalogSpeeds, with_profiles
 from rota.workload.catalog import find
 from rota.workload.trace import Trace
 
@@ -64,8 +63,7 @@ class Result(NamedTuple):
 
 def run(data: Path | None = None, *, live: bool = False) -> Outcome:
     """Run every placement on every workload, without data. Raises InputError if to run live."""
-    if live:
-        raise InputError(f"experiment {NAME} runs in the simulator only; leave out --live")
+    refuse_live(NAME, live)
     figures = []
     details = {}
     for load in LOADS:
@@ -122,7 +120,7 @@ def simulated(placement: str, load: str, seed: int) -> Result:
     if placement.startswith("skew"):
         settings["pack_limit"] = str(PACK_LIMIT)
     policy = create("tiresias", settings)
-    state = simulate(jobs, nodes, policy, COSTS, speeds=catalog_speeds(nodes)).state
+    state = simulate(jobs, nodes, policy, COSTS, speeds=CatalogSpeeds(nodes)).state
     rows = range(len(jobs))
     jct_s = [state.finish_s[row] - state.submit_s[row] for row in rows]
     ran_s = [state.service_s[row] for row in rows]

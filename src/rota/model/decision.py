@@ -12,6 +12,7 @@ from rota.model.state import ClusterState
 from rota.model.view import View, identity
 
 CODES = frozenset(map(int, Reason))
+NOTHING = Plan({}, {}, {})
 
 
 class Decider:
@@ -34,7 +35,8 @@ class Decider:
         if not self._view.renew(now_s):
             self._view = View(state, now_s, self.policy)
         plan: Plan = self.policy.decide(self._view)
-        check(state, plan, now_s)
+        if plan != NOTHING:
+            check(state, plan, now_s)
         event = new(DecisionTaken, (now_s, state.decision_seq + 1, self._identity, *plan))
         state.apply(event)
         state.plan = plan

@@ -328,9 +328,10 @@ class ClusterState(Transitions):
     # -- what drivers confirm ------------------------------------------------------------------
 
     def _job_launched(self, e: JobLaunched) -> None:
-        self._confirm_start(e.row, e.at_s, e.speed, LAUNCHES, "started")
-        if self.first_start_s[e.row] < 0:
-            self.first_start_s[e.row] = e.at_s
+        at_s, row, _, speed = e
+        self._confirm_start(row, at_s, speed, LAUNCHES, "started")
+        if self.first_start_s[row] < 0:
+            self.first_start_s[row] = at_s
 
     def _job_resumed(self, e: JobResumed) -> None:
         self._confirm_start(e.row, e.at_s, e.speed, RESUMES, "resumed")
@@ -343,15 +344,20 @@ class ClusterState(Transitions):
             self.migrations[row] += 1
         self.outstanding[row] = None
         self.home[row] = None
-        self.overhead_s[row] += at_s - self.changed_s[row]
-        self._settle(row)
-        if self.state[row] == STOPPING:
-            return
+        if at_s != self.changed_s[row]:
+            self.overhead_s[row] += at_s - self.changed_s[row]
+            self.changed_s[row] = at_s
+        if self.held[row] is self.target[row] and self.state[row] != STOPPING:
+            self.unsettled.pop(row, None)
+        else:
+            self._settle(row)
+            if self.state[row] == STOPPING:
+                return
         self.since_s[row] = at_s
-        self.speed[row] = speed
+        if speed != 1.0 or self.speed[row] != 1.0:
+            self.speed[row] = speed
         self.changed.append(row)
         self.state[row] = RUNNING
-        self.changed_s[row] = at_s
         if self._stories is not None:
             self._tell(row, at_s, verb)
 
@@ -421,6 +427,7 @@ class ClusterState(Transitions):
         if self.state[row] >= FIRST_FINAL or e.outcome < FIRST_FINAL:
             self._refuse(row, f"finished ({e.outcome.name})")
         self._pause_clock(row, e.at_s)
-        if e.outcome in (SUCCEEDED, FAILED):
+        outcome = e.outcome
+        if outcome in (SUCCEEDED, FAILED):
             self.completed_gpu_s.append(self.service_s[row] * self.num_gpus[row])
-        self._end(row, e.at_s, e.outcome, e.exit_code, e.message)
+        self._end(row, e.at_s, outcome, e.exit_code, e.message)

@@ -68,10 +68,12 @@ class Transitions(Columns):
     def _end(
         self, row: int, at_s: float, outcome: JobState, exit_code: int | None, message: str
     ) -> None:
-        self._release(row)
-        old = self.target[row]
-        if old is not None:
-            self.assumed.give(old)
+        held, target = self.held[row], self.target[row]
+        if held is not None:
+            self.idle.give(held)
+            self.held[row] = None
+        if target is not None:
+            self.assumed.give(target)
             self.target[row] = None
         self.active.pop(row, None)
         self.changed.append(row)
@@ -90,14 +92,15 @@ class Transitions(Columns):
             self.backoff.pop(row, None)
         if exit_code is not None or message:
             self.ending[row] = (exit_code, message)
-        self._enter(row, outcome, at_s)
+        self.state[row] = outcome
+        self.changed_s[row] = at_s
         if self._stories is not None:
             self._tell(row, at_s, outcome.name.lower() + (f": {message}" if message else ""))
 
     def _pause_clock(self, row: int, at_s: float) -> None:
         since = self.since_s[row]
         if since >= 0:
-            self._ran(row, max(0.0, at_s - since))
+            self._ran(row, at_s - since if at_s > since else 0.0)
             self.since_s[row] = -1.0
         elif self.state[row] == SUSPENDING:  # it went on until it reached its boundary, or ended
             self._ran(row, max(0.0, at_s - self.changed_s[row]))

@@ -38,6 +38,14 @@ def positive(text: str) -> float:
     return value
 
 
+def not_negative(text: str) -> float:
+    """Zero or a number above it. Raises ValueError."""
+    value = float(text)
+    if not 0 <= value < float("inf"):
+        raise ValueError("it must be zero or a number above it")
+    return value
+
+
 def one_of(*words: str) -> Callable[[str], str]:
     """A reader of one of these words, which raises ValueError for any other."""
 
@@ -47,11 +55,3 @@ def one_of(*words: str) -> Callable[[str], str]:
         return text
 
     return read
-
-
-def not_negative(text: str) -> float:
-    """Zero or a number above it. Raises ValueError."""
-    value = float(text)
-    if not 0 <= value < float("inf"):
-        raise ValueError("it must be zero or a number above it")
-    return value

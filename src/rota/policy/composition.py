@@ -6,8 +6,9 @@ from typing import Any
 from rota.errors import PolicySettingError
 from rota.policy.base import Setting, not_negative, one_of, positive
 from rota.policy.fair_share import FairShare, parse_shares
+from rota.policy.placement import Placement
 from rota.policy.quotas import parse_quotas
-from rota.policy.stages import Placement, Stages
+from rota.policy.stages import Stages
 
 
 def _spelled(read: Callable[[str], Any]) -> Callable[[str], str]:
@@ -22,9 +23,9 @@ def _spelled(read: Callable[[str], Any]) -> Callable[[str], str]:
 
 def _known_placement(text: str) -> str:
     # Imported when somebody asks: the default placement needs none of these modules.
-    from rota.policy.placement.choose import NAMES
+    from rota.policy.placement.registry import PLACEMENTS
 
-    return one_of(*NAMES)(text)
+    return one_of(*PLACEMENTS)(text)
 
 
 COMMON = {
@@ -112,6 +113,6 @@ def stages_for(policy_class: Any, given: Mapping[str, Any]) -> Stages | None:
 def _placement(values: Mapping[str, Any]) -> Placement | None:
     if values["placement"] == COMMON["placement"].default:
         return None  # where the policy puts jobs by itself
-    from rota.policy.placement.choose import placement
+    from rota.policy.placement.registry import placement
 
     return placement(values["placement"], values["pack_limit"])

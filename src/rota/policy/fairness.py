@@ -18,6 +18,7 @@ from rota.policy.fairness_shares import (
     timely_shares,
 )
 
+SHORTEST_S = 1e-3  # a job that is about to end has at least so much left, to divide by
 SETTINGS = {
     "heterogeneity": Setting(
         one_of("aware", "agnostic"),
@@ -250,6 +251,3 @@ class FinishTimeFairness(FairRounds):
             records[row].more = {"alone_s": alone_s, "left_s": left_s, "speed": speed}
             clocks.append(Clock(view.now_s - view.submit_s[row], left_s, alone_s + left_s / speed))
         return timely_shares(list(gangs.values()), clocks, gpus)
-
-
-SHORTEST_S = 1e-3  # a job that is about to end has at least so much left, to divide by

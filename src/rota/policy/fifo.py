@@ -6,6 +6,8 @@ from rota.model.view import Trial, View
 from rota.policy.stages import Stages, finish, has_a_say, place, walk
 from rota.policy.waiting import Waiting
 
+WAIT_RESOURCES = int(Reason.WAIT_RESOURCES)  # reasons are compared at every decision
+
 
 class Fifo:
     """Strict head of line: a job starts when every job that came before it has started."""
@@ -27,9 +29,12 @@ class Fifo:
             return finish(self.stages, trial)
         waiting.update(view)
         while (row := waiting.first(view)) is not None:
-            if view.num_gpus[row] > view.total_gpus:
+            num_gpus = view.num_gpus[row]
+            if num_gpus > view.total_gpus:
                 trial.wait(row, Reason.NEVER_FITS)
-            elif not place(trial, row):
+            elif (num_gpus > trial.free_gpus and view.reason[row] == WAIT_RESOURCES) or not place(
+                trial, row
+            ):
                 break
             waiting.take(view, row)
         return waiting.sign(trial.plan())

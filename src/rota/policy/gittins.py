@@ -2,37 +2,14 @@
 
 from collections.abc import Iterable
 
-from rota.errors import InputError
 from rota.model.view import View
 from rota.policy.base import Setting
+from rota.policy.distribution import LEARNED, Distribution, parse_distribution
 from rota.policy.queues import RAN, Mark
 from rota.policy.tiresias import Tiresias
-from rota.predict.gittins import Gittins, is_number, parse_sizes, read_sizes
+from rota.predict.gittins import Gittins
 
-LEARNED = "learned"
 THRESHOLDS = (3250.0, 7200.0)  # of the public Tiresias simulator; with one, little is left to rank
-
-
-class Distribution(str):
-    """Where the sizes of jobs come from: the text that the user gave, and the sizes in it.
-
-    ``learned`` has none: they are those of the jobs that have ended so far.
-    """
-
-    sizes: tuple[float, ...] = ()
-
-
-def parse_distribution(text: str) -> Distribution:
-    """``learned``, GPU-seconds such as ``4,8,12``, or a file of them. ValueError."""
-    distribution = Distribution(text)
-    if text == LEARNED:
-        return distribution
-    try:
-        read = parse_sizes if is_number(text.partition(",")[0]) else read_sizes
-        distribution.sizes = tuple(read(text))
-    except InputError as error:
-        raise ValueError(str(error)) from None
-    return distribution
 
 
 def at_least_one(text: str) -> int:

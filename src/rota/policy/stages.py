@@ -5,20 +5,16 @@ settings that hold for every policy alike (:class:`Stages`): priorities, quotas,
 minimum run time, placement.
 """
 
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Collection, Sequence
 from typing import Any
 
-from rota.model.allocation import Allocation
-from rota.model.cluster import FreeGpus
 from rota.model.plan import Plan
 from rota.model.reason import Reason
 from rota.model.view import Trial, View
 from rota.policy.fair_share import FairShare
+from rota.policy.placement import Placement
 from rota.policy.placement.consolidate import consolidate
 from rota.policy.quotas import Quotas
-
-# GPUs among the free ones for the gang of a row, or None if it can't be placed there.
-Placement = Callable[[View, FreeGpus, int], Allocation | None]
 
 
 def run_first_that_fit(
@@ -209,7 +205,9 @@ DEFAULT = Stages()
 
 def has_a_say(stages: Stages | None, view: View) -> bool:
     """Whether a policy must :func:`walk`: else its own order, with our placement, is the plan."""
-    return (stages or DEFAULT).have_a_say(view)
+    if stages is None:
+        return len(view.priorities) > 1
+    return stages.have_a_say(view)
 
 
 def walk(stages: Stages | None, trial: Trial, order: Sequence[int], **how: Any) -> list[int]:

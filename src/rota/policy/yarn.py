@@ -6,6 +6,7 @@ from rota.model.plan import Plan
 from rota.model.reason import Reason
 from rota.model.view import Trial, View
 from rota.policy.base import Setting, one_of
+from rota.policy.placement.nodesets import lowest_gpus
 from rota.policy.stages import Stages, finish, has_a_say, place, walk
 from rota.policy.waiting import Waiting
 
@@ -71,17 +72,8 @@ def block(view: View, free: FreeGpus, row: int) -> Allocation | None:
         taken = {node for node, _ in parts}
         for node, mask in enumerate(free.masks):
             if node not in taken and mask.bit_count() >= missing:
-                parts.append((node, _lowest(mask, missing)))
+                parts.append((node, lowest_gpus(mask, missing)))
                 break
         else:
             return None
     return Allocation(tuple(sorted(parts)))
-
-
-def _lowest(mask: int, count: int) -> int:
-    """The ``count`` lowest bits that are set in ``mask``."""
-    taken = 0
-    for _ in range(count):
-        taken |= mask & -mask
-        mask &= mask - 1
-    return taken

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from rota.report.comparison import BY_KEY, Entry, Figure
 from rota.report.fairness import BINS, SHORT_S, SMALL_GPUS
 from rota.report.page import COLOURS
-from rota.report.sketch import POINTS, SEVERAL, Course, Piece
+from rota.report.sketch import SEVERAL, Course, Piece, ranks
 
 BIN_NAMES = {
     "SS": "small, short",
@@ -23,11 +23,8 @@ BIN_TEXT = f"Small: up to {SMALL_GPUS} GPUs; short: less than {SHORT_S:g} s"
 def completion(entry: Entry) -> tuple[list[float], list[float]]:
     """(job completion times, share of jobs that needed no more), over all seeds together."""
     rising = sorted(jct_s for sketch in entry.sketches for jct_s in sketch.jct_s)
-    if not rising:
-        return [], []
-    count = len(rising)
-    ranks = sorted({round(i * (count - 1) / (POINTS - 1)) for i in range(POINTS)})
-    return [rising[rank] for rank in ranks], [(rank + 1) / count for rank in ranks]
+    chosen = ranks(len(rising))
+    return [rising[rank] for rank in chosen], [(rank + 1) / len(rising) for rank in chosen]
 
 
 def stairs(course: Course, column: str) -> tuple[list[float], list[float]]:

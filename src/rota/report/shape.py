@@ -1,6 +1,6 @@
 """What a trace looks like: sizes, durations, arrivals, who asks for how much."""
 
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable
 from math import ceil, fsum
 from typing import Any
@@ -63,10 +63,10 @@ def dispersion(jobs: Iterable[JobSpec], span_s: float) -> float | None:
 
 def _sizes(jobs: Iterable[JobSpec], gpu_s: float) -> list[dict[str, Any]]:
     counts: Counter[int] = Counter()
-    times: Counter[int] = Counter()
+    times: dict[int, float] = defaultdict(float)
     for spec in jobs:
         counts[spec.num_gpus] += 1
-        times[spec.num_gpus] += _gpu_s(spec)  # type: ignore[assignment]
+        times[spec.num_gpus] += _gpu_s(spec)
     total = counts.total()
     return [
         {
@@ -84,11 +84,11 @@ def _top(
 ) -> list[dict[str, Any]]:
     """Who has the most jobs: the first ten by number, with their share of the GPU-time."""
     counts: Counter[str] = Counter()
-    times: Counter[str] = Counter()
+    times: dict[str, float] = defaultdict(float)
     for spec in jobs:
         name = key(spec)
         counts[name] += 1
-        times[name] += _gpu_s(spec)  # type: ignore[assignment]
+        times[name] += _gpu_s(spec)
     if list(counts) == [""]:
         return []
     ranked = sorted(counts, key=lambda name: (-counts[name], name))[:TOP]

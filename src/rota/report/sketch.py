@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from itertools import pairwise
 from typing import Any, NamedTuple
 
@@ -54,16 +54,10 @@ def sketch(
     pieces: list[Piece] = []
     if with_gpus:
         pieces = _thinned(_pieces(Timeline(state.log or (), nodes), nodes))
+    times = zip(state.finish_s, state.submit_s, state.state, strict=True)
+    rising = sorted(end - submit for end, submit, code in times if code == JobState.SUCCEEDED)
     return Sketch(
-        jct_s=_ranks(
-            [
-                finish - submit
-                for finish, submit, code in zip(
-                    state.finish_s, state.submit_s, state.state, strict=True
-                )
-                if code == JobState.SUCCEEDED
-            ]
-        ),
+        jct_s=[rising[rank] for rank in ranks(len(rising))],
         course=course(history.moments),
         pieces=pieces,
         gpu_names=[f"{node.name}:{gpu}" for node in nodes for gpu in range(node.num_gpus)],
@@ -100,11 +94,11 @@ def course(moments: Sequence[Moment], points: int = POINTS) -> Course:
     )
 
 
-def _ranks(values: Iterable[float]) -> list[float]:
-    rising = sorted(values)
-    if len(rising) <= POINTS:
-        return rising
-    return [rising[round(i * (len(rising) - 1) / (POINTS - 1))] for i in range(POINTS)]
+def ranks(count: int) -> list[int]:
+    """At most ``POINTS`` of the ranks below ``count``, equally far apart, the ends among them."""
+    if count <= POINTS:
+        return list(range(count))
+    return [round(i * (count - 1) / (POINTS - 1)) for i in range(POINTS)]
 
 
 def _pieces(timeline: Timeline, nodes: Sequence[Node]) -> list[Piece]:

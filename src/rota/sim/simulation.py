@@ -1,6 +1,7 @@
 """Run a trace under a policy on a simulated cluster."""
 
 from collections.abc import Iterable
+from heapq import heappop
 from typing import Any, NamedTuple, Protocol
 
 from rota.errors import NeverFitsError, SimulationError
@@ -103,9 +104,10 @@ class Simulation:
         if state.decision_needed and (state.active or state.unsettled):
             now_s = engine.now_s  # a fault or a request came from outside since the last step
         elif heap and (wake_at_s is None or heap[0][0] <= wake_at_s):
-            now_s = heap[0][0]
+            engine.now_s = now_s = heap[0][0]
             while heap and heap[0][0] == now_s:
-                self._deliver(*engine.pop())
+                _, kind, _, what = heappop(heap)
+                self._deliver(kind, what)
         elif wake_at_s is not None:
             engine.now_s = now_s = wake_at_s
         else:
@@ -115,10 +117,11 @@ class Simulation:
                 self._decider = Decider(state, self.policy)
             self._decider.decide(now_s)
             self.decisions += 1
+        execute = self.machine.execute
         while state.unsettled and (commands := diff(state)):
             for command in commands:
                 state.apply(new(CommandSent, (now_s, command)))
-                event = self.machine.execute(command)
+                event = execute(command)
                 if event is not None:
                     self._confirm(event)
         return True

@@ -15,10 +15,13 @@ from rota.workload.trace import Trace
 
 
 class Coverage(NamedTuple):
-    """Of how many jobs of a trace the catalogue has a step time, and of how many it has not."""
+    """Of how many jobs of a trace the speed hangs on where they are, and of how many it does not.
+
+    It does where the catalogue has a step time of the job's model, or the trace tells its speeds.
+    """
 
     known: int
-    unknown: int  # they name a model of which the catalogue has none
+    unknown: int  # they name a model of which the catalogue has no step time
     unnamed: int  # they name no model
 
 
@@ -29,6 +32,9 @@ class CatalogSpeeds:
     many nodes as it got. Jobs whose model the catalogue has no step time of run at 1.0 wherever
     they are, unless their trace tells their speed by GPU type. Where a model was not measured on a
     type, the typical ratio of the two types over all models stands in.
+
+    ``reference`` is the GPU type that durations are for, by default the first that a node names;
+    ``oversubscription`` by how much links between racks are slower than those of nodes.
     """
 
     def __init__(
@@ -78,6 +84,14 @@ class CatalogSpeeds:
             speeds.append((kind, self._speed(spec, Shape(kind, spec.num_gpus, nodes))))
         return tuple(speeds)
 
+    def step_s(self, spec: JobSpec) -> float | None:
+        """Seconds for one step where the job's duration is for; None if the catalogue has none."""
+        profile = _timed(spec)
+        if profile is None or profile.batch is None or self.reference not in profile.step_times:
+            return None
+        nodes = self._fewest_nodes(self.reference, spec.num_gpus)
+        return profile.step_times[self.reference].step_s(spec.num_gpus, nodes, profile.batch)
+
     def _type(self, name: str) -> str:
         """The catalogue's name of a GPU type; one that nobody named is the reference."""
         return gpu_type(name) if name else self.reference
@@ -91,9 +105,9 @@ class CatalogSpeeds:
         return speed
 
     def _compute(self, spec: JobSpec, at: Shape) -> float:
-        profile = look_up(spec.model) if spec.model else None
+        profile = _timed(spec)
         told = {self._type(kind): speed for kind, speed in spec.speeds}
-        if profile is None or not profile.step_times or profile.batch is None:
+        if profile is None or profile.batch is None:
             return told.get(at.gpu_type, 1.0)
         types = profile.step_times
         consolidated = at._replace(nodes=self._fewest_nodes(at.gpu_type, at.gpus), racks=1)
@@ -133,17 +147,6 @@ class CatalogSpeeds:
         return self._fewest[key]
 
 
-def catalog_speeds(
-    nodes: Iterable[Node], reference: str | None = None, oversubscription: float = 1.0
-) -> CatalogSpeeds:
-    """The speeds that the catalogue gives on these nodes.
-
-    ``reference`` is the GPU type that durations are for, by default the first that a node names;
-    ``oversubscription`` by how much links between racks are slower than those of nodes.
-    """
-    return CatalogSpeeds(nodes, reference, oversubscription)
-
-
 def with_profiles(trace: Trace, nodes: Iterable[Node], reference: str | None = None) -> Trace:
     """The trace with what the catalogue knows of its models: skew, and speeds by GPU type.
 
@@ -160,21 +163,28 @@ def with_profiles(trace: Trace, nodes: Iterable[Node], reference: str | None = N
             if several and not spec.speeds and profile.step_times:
                 spec = spec._replace(speeds=speeds.by_type(spec))
         jobs.append(spec)
-    return Trace(jobs, name=trace.name)
+    return trace.with_jobs(jobs)
 
 
 def coverage(trace: Iterable[JobSpec]) -> Coverage:
-    """How many jobs of a trace have a model whose step time the catalogue has."""
+    """How many jobs of a trace run faster or slower by where they are placed."""
     known = unknown = unnamed = 0
     for spec in trace:
-        profile = look_up(spec.model) if spec.model else None
-        if not spec.model:
-            unnamed += 1
-        elif profile is None or not profile.step_times:
+        if spec.speeds or _timed(spec) is not None:
+            known += 1
+        elif spec.model:
             unknown += 1
         else:
-            known += 1
+            unnamed += 1
     return Coverage(known, unknown, unnamed)
+
+
+def _timed(spec: JobSpec) -> ModelProfile | None:
+    """The profile of the job's model if the catalogue can tell its step time."""
+    profile = look_up(spec.model) if spec.model else None
+    if profile is None or not profile.step_times or profile.batch is None:
+        return None
+    return profile
 
 
 @lru_cache(maxsize=1024)

@@ -7,12 +7,11 @@ runs grow with the gang. `rota.workload.profiles` holds the tables.
 
 from bisect import bisect
 from collections.abc import Iterable, Iterator, Sequence
-from difflib import get_close_matches
 from itertools import accumulate
 from math import ceil, erf, exp, inf, log, sqrt
 from random import Random
 
-from rota.errors import TraceError
+from rota.errors import TraceError, did_you_mean
 from rota.model.job import JobSpec
 from rota.workload.profiles import HOURS, LONGEST_S, MODELS, PROFILES, Hump, Profile
 from rota.workload.trace import MAX_GPUS, Trace, collection_paused
@@ -77,9 +76,8 @@ def generate(
 def _profile(name: str, num_gpus: int) -> Profile:
     shape = PROFILES.get(name)
     if shape is None:
-        close = get_close_matches(name, PROFILES, n=1)
-        hint = f"did you mean {close[0]!r}? " if close else ""
-        raise TraceError(f"profile is {name!r}; {hint}There are {', '.join(PROFILES)}")
+        hint = did_you_mean(name, PROFILES)
+        raise TraceError(f"profile: there is no {name!r}{hint}; known: {', '.join(PROFILES)}")
     if not 1 <= num_gpus <= MAX_GPUS:
         raise TraceError(f"num_gpus is {num_gpus}; it must be from 1 to {MAX_GPUS}")
     fitting = [(size, weight) for size, weight in shape.gpus if size <= num_gpus]

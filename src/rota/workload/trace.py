@@ -50,6 +50,16 @@ class Trace:
         self.rejected = list(rejected)
         self.notes = list(notes)
 
+    def with_jobs(self, jobs: Iterable[JobSpec]) -> "Trace":
+        """A trace of these jobs under the same name, with the same rejected rows and notes."""
+        return Trace(
+            jobs,
+            self.name,
+            num_rejected=self.num_rejected,
+            rejected=self.rejected,
+            notes=self.notes,
+        )
+
     def __len__(self) -> int:
         return len(self.jobs)
 

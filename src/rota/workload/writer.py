@@ -1,7 +1,7 @@
 """Traces as files: CSV or Parquet with our own columns, which `read_trace` reads back the same."""
 
 from collections.abc import Callable, Iterator
-from typing import Any, BinaryIO
+from typing import IO, Any
 
 from rota.errors import TraceError
 from rota.model.job import JobSpec
@@ -13,7 +13,7 @@ DEFAULTS = {"priority": 50, "skew": None, "speeds": ()}
 BATCH = 50_000  # jobs that are text at once
 
 
-def write_trace(trace: Trace, file: BinaryIO, to: str = "csv") -> None:
+def write_trace(trace: Trace, file: IO[bytes], to: str = "csv") -> None:
     """Write the jobs as ``csv`` or ``parquet``. Raises TraceError for a job that can't be written.
 
     Columns in which no job has anything of its own are left out.
@@ -74,7 +74,7 @@ def speeds_text(speeds: tuple[tuple[str, float], ...]) -> str:
     return _field(";".join(f"{gpu_type}={_number(speed)}" for gpu_type, speed in speeds))
 
 
-def _write_parquet(trace: Trace, file: BinaryIO) -> None:
+def _write_parquet(trace: Trace, file: IO[bytes]) -> None:
     try:
         import pyarrow
         from pyarrow import parquet

@@ -175,7 +175,7 @@ def test_a_folder_that_cannot_be_written_is_told_before_the_run(rota, trace, tmp
     closed.mkdir()
     closed.chmod(stat.S_IRUSR | stat.S_IXUSR)
     # root may write everywhere, so that the answer of the system is given here.
-    monkeypatch.setattr("rota.cli.simoptions.os.access", lambda path, mode: path != closed)
+    monkeypatch.setattr("rota.cli.outfile.os.access", lambda path, mode: path != closed)
     args = ("sim", "run", "--trace", trace, "--cluster", "1x8", "--policy", "fifo")
     code, _, err = rota(*args, "--per-job", closed / "out.csv")
     assert code == 2

@@ -1,5 +1,6 @@
 import pytest
 
+from rota.errors import InputError
 from rota.experiment.base import Figure, Outcome, load, names, over_seeds, summary
 
 
@@ -46,3 +47,9 @@ def test_a_figure_of_many_seeds_is_their_median_with_the_extremes():
 def test_every_experiment_says_what_it_reproduces_and_can_be_run(name):
     assert summary(name)
     assert callable(load(name).run)
+
+
+@pytest.mark.parametrize("name", names())
+def test_an_experiment_without_a_live_part_says_so(name):
+    with pytest.raises(InputError, match=f"{name} runs in the simulator only"):
+        load(name).run(None, live=True)

@@ -1,6 +1,5 @@
 import pytest
 
-from rota.errors import InputError
 from rota.experiment import gandiva_timeslice
 from rota.experiment.gandiva_timeslice import (
     COSTS,
@@ -45,8 +44,3 @@ def test_first_mini_batches_come_when_that_much_service_is_attained():
     start_s = COSTS.cold_start_s
     assert fifo[:4] == pytest.approx([start_s + FIRST_S] * 4)
     assert fifo[4:] == pytest.approx([28800.0 + 2 * start_s + FIRST_S] * 4)
-
-
-def test_there_is_no_live_part_yet():
-    with pytest.raises(InputError, match="simulator only"):
-        run(live=True)

@@ -1,6 +1,5 @@
 import pytest
 
-from rota.errors import InputError
 from rota.experiment import tiresias_dimensions
 from rota.experiment.tiresias_dimensions import run
 
@@ -29,8 +28,3 @@ def test_the_bounds_would_catch_an_order_that_ignores_both(monkeypatch):
     monkeypatch.setattr(tiresias_dimensions, "POLICIES", tiresias_dimensions.POLICIES | orders)
     monkeypatch.setattr(tiresias_dimensions, "HIGH", 3.0)
     assert not run().holds
-
-
-def test_there_is_no_live_part():
-    with pytest.raises(InputError, match="simulator only"):
-        run(live=True)

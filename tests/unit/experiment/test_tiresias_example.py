@@ -1,6 +1,5 @@
 import pytest
 
-from rota.errors import InputError
 from rota.experiment import tiresias_example
 from rota.experiment.tiresias_example import POLICIES, completions, run
 
@@ -30,8 +29,3 @@ def test_a_wrong_policy_is_caught(monkeypatch):
     wrong = {"2D-LAS": ("srtf", {}, *POLICIES["2D-LAS"][2:])}
     monkeypatch.setattr(tiresias_example, "POLICIES", POLICIES | wrong)
     assert not run().holds
-
-
-def test_there_is_no_live_part():
-    with pytest.raises(InputError, match="simulator only"):
-        run(live=True)

@@ -1,6 +1,5 @@
 import pytest
 
-from rota.errors import InputError
 from rota.experiment import tiresias_jct
 from rota.experiment.tiresias_jct import (
     BOUNDS,
@@ -56,8 +55,3 @@ def test_tiresias_is_ahead_of_first_in_first_out_on_the_whole_workload():
     assert speed_ups(runs, "FIFO", "2D-LAS", "average")[0] > 1.3
     assert speed_ups(runs, "FIFO", "2D-LAS", "median")[0] > 8
     assert speed_ups(runs, "YARN-CS", "FIFO", "average")[0] > 1
-
-
-def test_there_is_no_live_part():
-    with pytest.raises(InputError, match="simulator only"):
-        run(live=True)

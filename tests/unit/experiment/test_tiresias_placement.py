@@ -1,6 +1,5 @@
 import pytest
 
-from rota.errors import InputError
 from rota.experiment import tiresias_placement
 from rota.experiment.tiresias_placement import GPUS, LOADS, OTHERS, SKEW, run, simulated, workload
 
@@ -48,8 +47,3 @@ def test_loads_differ_in_arrivals_only():
         job._replace(submit_s=0.0) for job in heavy
     ]
     assert moderate[-1].submit_s > heavy[-1].submit_s
-
-
-def test_there_is_no_live_part():
-    with pytest.raises(InputError, match="simulator only"):
-        run(live=True)

@@ -13,7 +13,7 @@ from rota.policy.fifo import FifoBackfill
 from rota.policy.registry import create
 from rota.sim.machine import FREE
 from rota.sim.simulation import Simulation
-from rota.sim.speeds import catalog_speeds
+from rota.sim.speeds import CatalogSpeeds
 from rota.testing.builders import job, trace
 from rota.testing.driven import DrivenCluster
 from rota.testing.policy_contract import steps
@@ -26,7 +26,7 @@ ONLY_V100 = (("v100", 1.0), ("k80", 0.0))
 
 def simulation(policy, *jobs, cluster="1x1"):
     nodes = parse_cluster(cluster)
-    speeds = catalog_speeds(nodes, "v100")
+    speeds = CatalogSpeeds(nodes, "v100")
     return Simulation(trace(*jobs), nodes, policy, FREE, speeds=speeds)
 
 

@@ -5,7 +5,7 @@ import re
 import pytest
 
 from rota.report.charts import MANY_PIECES, gpus_chart
-from rota.report.plots import write_images
+from rota.report.images import write_images
 from rota.report.simulated import write_report
 from rota.report.sketch import Piece
 

@@ -4,9 +4,10 @@ from rota.model.allocation import Allocation
 from rota.model.cluster import parse_cluster
 from rota.sim.machine import FREE
 from rota.sim.simulation import simulate
-from rota.sim.speeds import catalog_speeds, coverage, typical_speed, with_profiles
+from rota.sim.speeds import CatalogSpeeds, coverage, typical_speed, with_profiles
 from rota.testing.builders import job, trace
 from rota.workload.catalog import find
+from rota.workload.trace import Trace
 
 TOGETHER = Allocation(((0, 0b11),))
 APART = Allocation(((0, 0b1), (1, 0b1)))
@@ -29,7 +30,7 @@ class Place:
 def jct_s(model, allocation, cluster="2x4:p100"):
     nodes = parse_cluster(cluster)
     jobs = trace(job("a", 2, lasts=100, model=model))
-    result = simulate(jobs, nodes, Place(allocation), FREE, speeds=catalog_speeds(nodes))
+    result = simulate(jobs, nodes, Place(allocation), FREE, speeds=CatalogSpeeds(nodes))
     return result.state.finish_s[0]
 
 
@@ -50,7 +51,7 @@ def test_a_model_that_the_catalogue_does_not_have_runs_at_speed_one():
 
 def test_a_faster_gpu_type_shortens_a_job():
     nodes = parse_cluster("1x4:k80,1x4:p100")
-    speeds = catalog_speeds(nodes)
+    speeds = CatalogSpeeds(nodes)
     spec = job("a", 2, model="vgg16")
     assert speeds.speed(spec, TOGETHER, nodes) == 1.0
     on_p100 = speeds.speed(spec, Allocation(((1, 0b11),)), nodes)
@@ -59,7 +60,7 @@ def test_a_faster_gpu_type_shortens_a_job():
 
 def test_a_gang_on_two_types_runs_at_the_slower_one():
     nodes = parse_cluster("1x4:p100,1x4:k80")
-    speeds = catalog_speeds(nodes)
+    speeds = CatalogSpeeds(nodes)
     spec = job("a", 2, model="vgg16")
     k80 = speeds.speed(spec, Allocation(((1, 0b11),)), nodes)
     assert speeds.speed(spec, APART, nodes) == pytest.approx(k80, rel=0.01)
@@ -67,7 +68,7 @@ def test_a_gang_on_two_types_runs_at_the_slower_one():
 
 def test_the_reference_type_can_be_named():
     nodes = parse_cluster("1x4:k80,1x4:p100")
-    speeds = catalog_speeds(nodes, reference="P100")
+    speeds = CatalogSpeeds(nodes, reference="P100")
     spec = job("a", 2, model="vgg16")
     assert speeds.speed(spec, Allocation(((1, 0b11),)), nodes) == 1.0
     assert speeds.speed(spec, TOGETHER, nodes) < 0.25
@@ -75,7 +76,7 @@ def test_the_reference_type_can_be_named():
 
 def test_without_types_only_the_placement_counts():
     nodes = parse_cluster("2x4")
-    speeds = catalog_speeds(nodes)
+    speeds = CatalogSpeeds(nodes)
     spec = job("a", 2, model="vgg16")
     assert speeds.speed(spec, TOGETHER, nodes) == 1.0
     assert 0.5 < speeds.speed(spec, APART, nodes) < 1.0
@@ -83,14 +84,14 @@ def test_without_types_only_the_placement_counts():
 
 def test_a_gang_larger_than_a_node_is_measured_against_the_fewest_nodes():
     nodes = parse_cluster("4x4:p100")
-    speeds = catalog_speeds(nodes)
+    speeds = CatalogSpeeds(nodes)
     spec = job("a", 8, model="vgg16")
     assert speeds.speed(spec, Allocation(((0, 0b1111), (1, 0b1111))), nodes) == 1.0
 
 
 def test_what_the_trace_tells_of_a_type_counts_and_the_catalogue_of_the_placement():
     nodes = parse_cluster("2x4:p100")
-    speeds = catalog_speeds(nodes)
+    speeds = CatalogSpeeds(nodes)
     spec = job("a", 2, model="vgg16", speeds=(("p100", 3.0),))
     assert speeds.speed(spec, TOGETHER, nodes) == 3.0
     apart = speeds.speed(job("a", 2, model="vgg16"), APART, nodes)
@@ -100,7 +101,7 @@ def test_what_the_trace_tells_of_a_type_counts_and_the_catalogue_of_the_placemen
 
 def test_a_type_that_a_model_was_not_measured_on_has_the_typical_ratio():
     nodes = parse_cluster("1x4:p100,1x4:a100")
-    speeds = catalog_speeds(nodes)
+    speeds = CatalogSpeeds(nodes)
     spec = job("a", 2, model="cyclegan")
     on_a100 = speeds.speed(spec, Allocation(((1, 0b11),)), nodes)
     assert on_a100 == pytest.approx(typical_speed("a100", "p100"))
@@ -111,8 +112,8 @@ def test_a_type_that_nobody_measured_is_taken_as_the_reference():
     assert typical_speed("h100", "p100") == 1.0
     nodes = parse_cluster("2x4:h100")
     spec = job("a", 2, model="vgg16")
-    assert catalog_speeds(nodes).speed(spec, TOGETHER, nodes) == 1.0
-    assert catalog_speeds(nodes).speed(spec, APART, nodes) < 1.0
+    assert CatalogSpeeds(nodes).speed(spec, TOGETHER, nodes) == 1.0
+    assert CatalogSpeeds(nodes).speed(spec, APART, nodes) < 1.0
 
 
 def test_typical_ratios_agree_both_ways():
@@ -123,8 +124,8 @@ def test_typical_ratios_agree_both_ways():
 def test_slow_links_between_racks_slow_what_crosses_them():
     nodes = parse_cluster("2x4:p100:rack=1")
     spec = job("a", 2, model="vgg16")
-    level = catalog_speeds(nodes).speed(spec, APART, nodes)
-    slow = catalog_speeds(nodes, oversubscription=4.0).speed(spec, APART, nodes)
+    level = CatalogSpeeds(nodes).speed(spec, APART, nodes)
+    slow = CatalogSpeeds(nodes, oversubscription=4.0).speed(spec, APART, nodes)
     assert slow < level
 
 
@@ -148,13 +149,31 @@ def test_speeds_that_were_filled_in_change_nothing():
     nodes = parse_cluster("2x4:k80,2x4:p100")
     bare = trace(job(0, 2, model="vgg16"))
     filled = with_profiles(bare, nodes)
-    speeds = catalog_speeds(nodes)
+    speeds = CatalogSpeeds(nodes)
     for parts in (((0, 3),), ((2, 3),), ((2, 1), (3, 1)), ((0, 1), (2, 1))):
         allocation = Allocation(parts)
         plain = speeds.speed(bare.jobs[0], allocation, nodes)
         assert speeds.speed(filled.jobs[0], allocation, nodes) == pytest.approx(plain)
 
 
-def test_coverage_counts_what_the_catalogue_does_not_know():
+def test_coverage_counts_what_neither_the_catalogue_nor_the_trace_knows():
     jobs = [job(0, model="vgg16"), job(1, model="mystery"), job(2), job(3, model="gpt2")]
+    told = {"speeds": (("k80", 0.5),)}
     assert coverage(jobs) == (1, 2, 1)
+    assert coverage([*jobs, job(4, **told), job(5, model="mystery", **told)]) == (3, 2, 1)
+
+
+def test_a_step_is_timed_where_the_duration_is_for():
+    speeds = CatalogSpeeds(parse_cluster("2x2:p100,1x8:k80"))
+    vgg = find("vgg16")
+    timed = vgg.step_times["p100"].step_s(4, 2, vgg.batch)
+    assert speeds.step_s(job(0, 4, model="vgg16")) == timed
+    assert speeds.step_s(job(0, 4, model="mystery")) is None
+    assert speeds.step_s(job(0, 4)) is None
+
+
+def test_profiles_keep_what_was_said_of_the_trace():
+    read = Trace([job(0)], "x", num_rejected=1, rejected=[(3, "why")], notes=["what"])
+    filled = with_profiles(read, parse_cluster("1x4:k80"))
+    assert (filled.name, filled.num_rejected) == ("x", 1)
+    assert (filled.rejected, filled.notes) == ([(3, "why")], ["what"])

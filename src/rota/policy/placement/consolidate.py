@@ -2,6 +2,8 @@
 
 from rota.model.allocation import Allocation, on_node
 from rota.model.cluster import FreeGpus
+from rota.model.view import View
+from rota.policy.placement.nodesets import fewest, lowest_gpus
 
 
 def consolidate(free: FreeGpus, num_gpus: int) -> Allocation | None:
@@ -17,46 +19,11 @@ def consolidate(free: FreeGpus, num_gpus: int) -> Allocation | None:
         if nodes:
             node = (nodes & -nodes).bit_length() - 1
             mask = free.masks[node]
-            return on_node(node, mask & -mask if num_gpus == 1 else _lowest_bits(mask, num_gpus))
-    return _over_nodes(free, num_gpus)
+            return on_node(node, mask & -mask if num_gpus == 1 else lowest_gpus(mask, num_gpus))
+    parts = fewest(free.by_count, num_gpus) or ()
+    return Allocation(tuple(sorted((n, lowest_gpus(free.masks[n], gpus)) for n, gpus in parts)))
 
 
-def _over_nodes(free: FreeGpus, num_gpus: int) -> Allocation:
-    """The emptiest nodes whole, and the rest on the tightest one."""
-    parts: list[tuple[int, int]] = []
-    nodes_left = free.by_count.copy()
-    missing = num_gpus
-    while missing:
-        node = _tightest(nodes_left, missing)
-        if node is None:
-            node = _emptiest(nodes_left)
-        mask = free.masks[node]
-        nodes_left[mask.bit_count()] &= ~(1 << node)
-        mask = _lowest_bits(mask, min(missing, mask.bit_count()))
-        parts.append((node, mask))
-        missing -= mask.bit_count()
-    return Allocation(tuple(sorted(parts)))
-
-
-def _tightest(by_count: list[int], num_gpus: int) -> int | None:
-    for count in range(num_gpus, len(by_count)):
-        nodes = by_count[count]
-        if nodes:
-            return (nodes & -nodes).bit_length() - 1
-    return None
-
-
-def _emptiest(by_count: list[int]) -> int:
-    for nodes in reversed(by_count):
-        if nodes:
-            return (nodes & -nodes).bit_length() - 1
-    raise AssertionError("the count of free GPUs disagrees with the nodes")
-
-
-def _lowest_bits(mask: int, count: int) -> int:
-    taken = 0
-    for _ in range(count):
-        bit = mask & -mask
-        taken |= bit
-        mask ^= bit
-    return taken
+def consolidate_row(view: View, free: FreeGpus, row: int) -> Allocation | None:
+    """:func:`consolidate` for the gang of ``row``."""
+    return consolidate(free, view.num_gpus[row])

@@ -4,22 +4,15 @@ Gu et al., *Tiresias*, NSDI 2019, section 3.3: a model whose largest tensor is a
 loads the network unevenly, and suffers when its gang is scattered; the others hardly notice.
 """
 
-from typing import Protocol
-
 from rota.model.allocation import Allocation
 from rota.model.cluster import FreeGpus
 from rota.model.view import View
-from rota.policy.placement.consolidate import consolidate
+from rota.policy.placement import Placement
+from rota.policy.placement.consolidate import consolidate_row
 from rota.policy.placement.spread import spread
 from rota.policy.placement.strict import consolidate_strictly
 
 PACK_LIMIT = 0.3  # anything from 0.14 to 0.61 parts the models of the paper alike
-
-
-class Gather(Protocol):
-    """How the gangs of skewed models are consolidated."""
-
-    def __call__(self, view: View, free: FreeGpus, row: int) -> Allocation | None: ...
 
 
 class Skew:
@@ -32,7 +25,7 @@ class Skew:
 
     def __init__(self, pack_limit: float = PACK_LIMIT, *, strict: bool = False) -> None:
         self.pack_limit = pack_limit
-        self._gather: Gather = consolidate_strictly if strict else _consolidate
+        self._gather: Placement = consolidate_strictly if strict else consolidate_row
 
     def __call__(self, view: View, free: FreeGpus, row: int) -> Allocation | None:
         """GPUs for the job of ``row``."""
@@ -44,7 +37,3 @@ class Skew:
 def is_skewed(skew: float, pack_limit: float = PACK_LIMIT) -> bool:
     """Whether a model of this skew (-1: unknown) is to be consolidated."""
     return skew < 0 or skew > pack_limit
-
-
-def _consolidate(view: View, free: FreeGpus, row: int) -> Allocation | None:
-    return consolidate(free, view.num_gpus[row])

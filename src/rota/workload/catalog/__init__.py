@@ -4,12 +4,11 @@ The figures stand in TOML files beside this module; docs/catalog.md shows them a
 """
 
 import re
-from difflib import get_close_matches
 from functools import lru_cache
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from rota.errors import InputError
+from rota.errors import InputError, did_you_mean
 from rota.predict.step_time import StepTime
 
 FOLDER = Path(__file__).parent
@@ -108,8 +107,7 @@ def find(name: str) -> ModelProfile:
     """As :func:`look_up`. Raises InputError naming the close ones if there is no such model."""
     profile = look_up(name)
     if profile is None:
-        close = get_close_matches(name.lower(), load(), n=1)
-        hint = f" (did you mean {close[0]!r}?)" if close else ""
+        hint = did_you_mean(name.lower(), load())
         raise InputError(
             f"model: {name!r} is not in the catalogue{hint}; it has {', '.join(load())}"
         )

@@ -9,6 +9,7 @@ from typing import Any
 
 from rota.errors import TraceError
 from rota.workload.readers.base import Report, Source, check_header
+from rota.workload.readers.files import read_bytes
 from rota.workload.trace import Trace, collection_paused
 
 # Format -> the columns that tell it, all of which its header has. () where a file has no header.
@@ -23,11 +24,6 @@ FORMATS: dict[str, tuple[str, ...]] = {
     "slurm": ("JobID", "Submit", "Elapsed"),
     "gavel": (),
 }
-GAVEL_FIELDS = 10  # of every line, tabs between them
-MAX_BYTES = 4 << 30
-MAX_RATIO = 500  # how far a gzip file of more than PLAIN_BYTES may expand
-PLAIN_BYTES = 64 << 20
-CHUNK = 1 << 24
 
 
 def read_trace(path: str | Path, format: str = "auto", strict: bool = False) -> Trace:
@@ -37,20 +33,19 @@ def read_trace(path: str | Path, format: str = "auto", strict: bool = False) -> 
     is a TraceError. Raises TraceError for a file that can't be read at all, naming the fix.
     """
     path = Path(path)
-    source = Source(path.name, _unpacked(path, _content(path)))
+    source = Source(path.name, read_bytes(path))
     report = Report(path.name, strict)
     reader = _reader(_recognise(source) if format == "auto" else format)
     with collection_paused():
         found = list(reader.read(source, report))
         if not found:
             raise TraceError(_nothing(source, report))
-        return Trace(
-            found,
-            name=path.name,
-            num_rejected=report.num_rejected,
-            rejected=report.rejected,
-            notes=report.notes,
-        )
+        return report.trace(found)
+
+
+def remarks(trace: Trace) -> list[str]:
+    """What a reader of the trace's figures should know: what could not be read, and the notes."""
+    return [*([describe_rejected(trace)] if trace.num_rejected else []), *trace.notes]
 
 
 def describe_rejected(trace: Trace, shown: int = 5) -> str:
@@ -88,57 +83,10 @@ def _recognise(source: Source) -> str:
         if needed and header.issuperset(needed):
             return format
     if not source.is_parquet:
-        if source.lines[0].count("\t") == GAVEL_FIELDS - 1:
-            return "gavel"
-        for format in ("philly", "alibaba-2020"):
+        for format in ("gavel", "philly", "alibaba-2020"):
             if _reader(format).matches(source):
                 return format
     # The likelier format is the one of which more columns are there.
     likely = max(FORMATS, key=lambda format: len(set(FORMATS[format]) & header))
     check_header(source.name, source.header, FORMATS[likely])
     raise AssertionError(f"{source.name} has all columns of {likely}")
-
-
-def _content(path: Path) -> bytes:
-    chunks, size = [], 0
-    try:
-        with path.open("rb") as file:
-            while chunk := file.read(CHUNK):
-                chunks.append(chunk)
-                size += len(chunk)
-                if size > MAX_BYTES:
-                    raise TraceError(f"trace {path}: more than {MAX_BYTES >> 30} GiB; cut it up")
-    except OSError as error:
-        raise TraceError(f"trace {path}: {error.strerror or error}; check the path") from None
-    except ValueError as error:
-        raise TraceError(f"trace {str(path)!r}: {error}; check the path") from None
-    return b"".join(chunks)
-
-
-def _unpacked(path: Path, data: bytes) -> bytes:
-    """The bytes, out of their gzip members if they are in any."""
-    if data[:2] != b"\x1f\x8b":
-        return data
-    import zlib
-
-    most = min(MAX_BYTES, max(PLAIN_BYTES, MAX_RATIO * len(data)))
-    chunks, size, packed = [], 0, data
-    try:
-        while packed.strip(b"\0"):  # some writers pad with zeros
-            member = zlib.decompressobj(wbits=31)
-            while not member.eof:
-                chunk = member.decompress(packed, CHUNK)
-                packed = member.unconsumed_tail
-                if not chunk and not packed and not member.eof:
-                    raise EOFError
-                chunks.append(chunk)
-                size += len(chunk)
-                if size > most:
-                    raise TraceError(
-                        f"trace {path}: {len(data):,} bytes of gzip hold more than {most:,}; "
-                        "that is no trace; unpack it first if it is one"
-                    )
-            packed = member.unused_data
-    except (EOFError, zlib.error):
-        raise TraceError(f"trace {path}: the gzip data is cut off or damaged") from None
-    return b"".join(chunks)

@@ -15,14 +15,13 @@ and `rota.workload.readers` tells those without a header by their first line.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from difflib import get_close_matches
 from functools import cached_property
 from math import inf
 from typing import Any, NamedTuple, NoReturn, TypeVar
 
 from rota.errors import TraceError
 from rota.model.job import JobSpec
-from rota.workload.trace import MAX_GPUS, MAX_ID
+from rota.workload.trace import MAX_GPUS, MAX_ID, Trace
 
 KEPT = 1000  # rejected rows whose reasons are kept
 LAST_MOMENT_S = 32_503_680_000.0
@@ -109,6 +108,16 @@ class Report:
     def notes(self) -> list[str]:
         """The sentences, and what was counted, as in "CPU jobs left out: 12"."""
         return [*self._notes, *(f"{what}: {number:,}" for what, number in self._counts.items())]
+
+    def trace(self, jobs: Iterable[JobSpec]) -> Trace:
+        """The trace of the jobs that were read, with what is said here of the others."""
+        return Trace(
+            jobs,
+            self.name,
+            num_rejected=self.num_rejected,
+            rejected=self.rejected,
+            notes=self.notes,
+        )
 
 
 def jobs(
@@ -241,6 +250,8 @@ def check_header(name: str, header: Sequence[str], needed: Sequence[str]) -> Non
         raise TraceError(f"{name} is empty; its first line must name the columns")
     missing = [column for column in needed if column not in header]
     if missing:
+        from difflib import get_close_matches
+
         close = get_close_matches(missing[0], header, n=1)
         hint = f" (is it the one called {close[0][:SHOWN]!r}?)" if close else ""
         raise TraceError(

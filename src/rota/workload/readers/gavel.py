@@ -17,6 +17,7 @@ from rota.errors import TraceError
 from rota.model.job import JobSpec
 from rota.workload.catalog import look_up
 from rota.workload.readers.base import Report, Source, jobs, number, whole, wrong
+from rota.workload.readers.files import read_bytes
 from rota.workload.trace import MAX_GPUS, Trace
 
 FIELDS = (
@@ -33,14 +34,8 @@ Rates = Callable[[str, int], dict[str, float]]
 
 
 def matches(source: Source) -> bool:
-    """Whether the first line is a row of this format."""
-    fields = source.lines[0].split("\t")
-    if len(fields) != len(FIELDS):
-        return False
-    try:
-        return min(float(fields[i]) for i in (5, 6, 7, 9)) >= 0
-    except ValueError:
-        return False
+    """Whether the first line has as many fields as a row of this format."""
+    return source.lines[0].count("\t") == len(FIELDS) - 1
 
 
 def read(source: Source, report: Report) -> Iterable[JobSpec]:
@@ -59,14 +54,7 @@ def read_gavel(
     rates = catalog_rates if throughputs is None else read_rates(throughputs)
     path = Path(path)
     report = Report(path.name, strict)
-    found = list(_read(Source(path.name, _bytes(path)), report, rates))
-    return Trace(
-        found,
-        name=path.name,
-        num_rejected=report.num_rejected,
-        rejected=report.rejected,
-        notes=report.notes,
-    )
+    return report.trace(_read(Source(path.name, read_bytes(path)), report, rates))
 
 
 def read_rates(path: str | Path) -> Rates:
@@ -77,7 +65,7 @@ def read_rates(path: str | Path) -> Rates:
     """
     path = Path(path)
     try:
-        table = json.loads(Source(path.name, _bytes(path)).text)
+        table = json.loads(Source(path.name, read_bytes(path, "throughputs")).text)
     except (ValueError, RecursionError) as error:
         raise TraceError(f"throughputs {path}: not JSON: {error}") from None
     rates: dict[tuple[str, int], dict[str, float]] = {}
@@ -181,16 +169,3 @@ def _mapping(path: Path, where: str, value: object) -> dict[str, object]:
     if not isinstance(value, dict):
         raise TraceError(f"throughputs {path}: {where[:80]} must be a JSON object")
     return value
-
-
-def _bytes(path: Path) -> bytes:
-    import gzip
-    import zlib
-
-    try:
-        data = path.read_bytes()
-        return gzip.decompress(data) if data[:2] == b"\x1f\x8b" else data
-    except (EOFError, gzip.BadGzipFile, zlib.error):
-        raise TraceError(f"{path}: the gzip data is cut off or damaged") from None
-    except OSError as error:
-        raise TraceError(f"{path}: {error.strerror or error}; check the path") from None

@@ -3,7 +3,8 @@ import gzip
 import pytest
 
 from rota.errors import TraceError
-from rota.workload.readers import MAX_BYTES, describe_rejected, read_trace
+from rota.workload.readers import describe_rejected, read_trace
+from rota.workload.readers.files import MAX_BYTES
 
 OURS = "job_id,submit_s,duration_s,num_gpus"
 

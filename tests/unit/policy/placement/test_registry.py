@@ -1,10 +1,10 @@
 import pytest
 
 from rota.errors import PolicySettingError
-from rota.policy.placement.choose import NAMES, placement
+from rota.policy.placement.registry import PLACEMENTS, placement
 
 
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("name", PLACEMENTS)
 def test_every_name_is_a_placement(make_view, free_of, name):
     view = make_view("2x4", [3])
     assert placement(name)(view, free_of(4, 4), 0).num_gpus == 3
