@@ -74,6 +74,10 @@ class AgentError(RotaError):
     """A node agent can't do what it was asked."""
 
 
+class GangError(RotaError):
+    """The ranks of a job can't go on together."""
+
+
 class ServerError(RotaError):
     """The controller refused a call, or failed at it."""
 

@@ -4,9 +4,10 @@ from itertools import takewhile
 from math import floor, inf
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
+from rota.errors import InputError, SimulationError
 from rota.model.cluster import parse_cluster
 from rota.policy.registry import BUILT_IN, create
 from rota.sim.faults import Faults, What
@@ -77,6 +78,35 @@ def test_the_same_faults_give_the_same_events_twice(name, jobs, faults):
         return repr(sim.state.log)
 
     assert log() == log()
+
+
+TENS = st.floats(-1, 4).map(lambda power: 10**power)
+NUMBERS = st.one_of(TENS, st.floats(), st.sampled_from([0.0, 5e-324, 1e-320, 1e308, 1e-9]))
+
+
+@given(
+    mtbf_s=NUMBERS,
+    mttr_s=NUMBERS,
+    worker_mtbf_s=st.none() | TENS,
+    checkpoint_s=st.none() | NUMBERS,
+    gang=st.integers(1, 6),
+)
+@example(0.1, 1e4, None, None, 6)
+@example(1000.0, 1.0, None, 1e-320, 1)
+@settings(max_examples=60, deadline=None)
+def test_a_run_ends_or_says_why_not_whatever_the_numbers_are(
+    mtbf_s, mttr_s, worker_mtbf_s, checkpoint_s, gang
+):
+    faults = Faults(
+        mtbf_s=mtbf_s, mttr_s=mttr_s, worker_mtbf_s=worker_mtbf_s, checkpoint_s=checkpoint_s
+    )
+    jobs = Trace([job(0, gang, lasts=5), job(1, 1, at=3, lasts=2)])
+    try:
+        state = Simulation(jobs, parse_cluster("6x1"), create("fifo"), FREE, faults=faults).run()
+    except (InputError, SimulationError) as error:
+        assert len(str(error)) < 300
+    else:
+        assert all(finish_s >= 5 for finish_s in state.state.finish_s)
 
 
 @given(faults=FAULTS, lasts=st.integers(1, 4000))

@@ -1,6 +1,5 @@
 """The Gittins index, whatever the sample, against the definition evaluated size by size."""
 
-from itertools import pairwise
 from math import inf
 
 from hypothesis import given
@@ -32,29 +31,6 @@ def by_definition(sizes, attained, grant):
 def test_the_index_is_that_of_the_definition(sizes, attained, grant):
     ours = Gittins(sizes).index(attained, grant)
     assert ours == approx(by_definition(sizes, attained, grant), rel=1e-12)
-
-
-@given(SIZES, ATTAINED)
-def test_the_best_grant_is_the_best_of_all_that_end_at_a_size(sizes, attained):
-    index, grant = Gittins(sizes).best(attained)
-    grants = [size - attained for size in sizes if size > attained]
-    best = max((by_definition(sizes, attained, each) for each in grants), default=0.0)
-    assert index == approx(best, rel=1e-12)
-    assert by_definition(sizes, attained, grant) == approx(index, rel=1e-12)
-
-
-@given(SIZES, ATTAINED, EXACT)
-def test_no_grant_beats_the_best_one(sizes, attained, grant):
-    gittins = Gittins(sizes)
-    assert gittins.index(attained, grant) <= gittins.best(attained)[0] * (1 + 1e-12)
-
-
-@given(SIZES)
-def test_between_sizes_the_index_of_the_best_grant_rises(sizes):
-    gittins = Gittins(sizes)
-    for low, high in pairwise(sorted({0, *sizes})):
-        halfway = (low + high) / 2
-        assert gittins.best(low)[0] <= gittins.best(halfway)[0] * (1 + 1e-12)
 
 
 @given(traces())

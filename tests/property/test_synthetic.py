@@ -1,6 +1,6 @@
 """Whatever is asked of the generator, what comes is what was asked for, or an error."""
 
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from rota.errors import TraceError
@@ -12,7 +12,7 @@ from rota.workload.synthetic import generate
     profile=st.sampled_from(list(PROFILES)),
     num_jobs=st.integers(1, 400),
     num_gpus=st.integers(1, 5000),
-    load=st.floats(0.01, 100),
+    load=st.floats(0.01, 100) | st.floats(1e-6, 1e6),
     seed=st.integers(-5, 1 << 40),
 )
 @settings(max_examples=60, deadline=None)
@@ -36,11 +36,25 @@ def test_so_many_jobs_come_that_fit_in_order_and_at_the_load(
     assert list(generate(profile, **arguments)) == list(trace)
 
 
+@given(number=st.floats(), asked=st.sampled_from([{"num_jobs": 9}, {"span_s": 600.0}]))
+@example(1e308, {"num_jobs": 9})
+@example(5e-324, {"num_jobs": 9})
+@settings(max_examples=60, deadline=None)
+def test_no_number_is_too_odd_for_an_answer(number, asked):
+    for given_ in ({**asked, "load": number}, {"span_s": number, "load": 1e-4}):
+        try:
+            trace = generate(num_gpus=4, **given_)
+        except TraceError as error:
+            assert f"{number}"[:3] in str(error) or "years" in str(error)
+        else:
+            assert all(0 <= spec.submit_s <= 10 * 365 * 86400 for spec in trace)
+
+
 @given(
     profile=st.sampled_from(list(PROFILES)),
     span_s=st.floats(1, 86400.0),
     num_gpus=st.integers(1, 300),
-    load=st.floats(0.1, 3),
+    load=st.floats(0.1, 3) | st.floats(1e-6, 3),
 )
 @settings(max_examples=40, deadline=None)
 def test_a_span_is_never_asked_for_more_than_the_load_but_for_one_job(

@@ -2,18 +2,26 @@
 
 Each published result has one module in this package, named as the experiment with ``_`` for
 ``-``. Its docstring's first line says what it reproduces; its bounds, seeds and job mix are
-constants at its top, fixed before it is run; its ``run`` returns an :class:`Outcome`.
+constants at its top, fixed before it is run; its ``run`` returns an :class:`Outcome`. Simulations
+for several seeds go over the cores (:func:`for_each_seed`), in processes that import the caller's
+main module: a script calls them under ``if __name__ == "__main__"``.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from importlib import import_module
+from inspect import signature
 from pathlib import Path
 from pkgutil import iter_modules
 from statistics import median
-from typing import Any, NamedTuple, Protocol, cast
+from typing import Any, NamedTuple, Protocol, TypeVar, cast
 
 import rota.experiment
 from rota.errors import InputError, did_you_mean
+from rota.experiment.runs.pool import over_cores
+
+Key = TypeVar("Key")
+Subject = TypeVar("Subject")
+Found = TypeVar("Found")
 
 
 class Figure(NamedTuple):
@@ -89,28 +97,37 @@ class Outcome(NamedTuple):
         }
 
 
-def refuse_live(name: str, live: bool) -> None:
-    """Raise InputError if the live part of an experiment that has none is asked for."""
-    if live:
-        raise InputError(f"experiment {name} runs in the simulator only; leave out --live")
+def for_each_seed(
+    measure: Callable[[Subject, int], Found],
+    subjects: Mapping[Key, Subject],
+    seeds: Sequence[int],
+    *,
+    num_jobs: int,
+) -> dict[Key, list[Found]]:
+    """``measure(subject, seed)`` by subject, each a list in the order of the ``seeds``.
+
+    ``num_jobs`` is about how many jobs one measurement simulates; ``measure`` is as for
+    :func:`~rota.experiment.runs.pool.over_cores`.
+    """
+    calls = [(subject, seed) for subject in subjects.values() for seed in seeds]
+    found = iter(over_cores(measure, calls, num_jobs=num_jobs))
+    return {key: [next(found) for _ in seeds] for key in subjects}
 
 
 class Experiment(Protocol):
-    """A module of this package."""
+    """A module of this package.
 
-    def run(self, data: Path | None, *, live: bool) -> Outcome:
-        """Run it. ``data`` is a folder of public data; ``live`` asks for a real cluster.
+    One that needs public data takes ``data``, the folder that has it, and raises DataMissingError
+    if it has not; one with a live part takes ``live``, which asks for a real cluster.
+    """
 
-        Raises DataMissingError if data that it needs is not in ``data``, and InputError if it has
-        no live part.
-        """
-        ...
+    run: Callable[..., Outcome]
 
 
 def names() -> list[str]:
     """Every experiment, sorted."""
-    modules = (module.name for module in iter_modules(rota.experiment.__path__))
-    return sorted(name.replace("_", "-") for name in modules if name != "base")
+    modules = [module for module in iter_modules(rota.experiment.__path__) if not module.ispkg]
+    return sorted(module.name.replace("_", "-") for module in modules if module.name != "base")
 
 
 def load(name: str) -> Experiment:
@@ -121,6 +138,18 @@ def load(name: str) -> Experiment:
             f"there is no experiment {name!r}{hint}; `rota experiment list` lists them"
         )
     return cast(Experiment, import_module(f"rota.experiment.{name.replace('-', '_')}"))
+
+
+def run(name: str, data: Path | None = None, *, live: bool = False) -> Outcome:
+    """Run an experiment. Raises InputError for what it has no use for."""
+    experiment = load(name)
+    takes = signature(experiment.run).parameters
+    if data is not None and "data" not in takes:
+        raise InputError(f"experiment {name} needs no data; leave out --data")
+    if live and "live" not in takes:
+        raise InputError(f"experiment {name} runs in the simulator only; leave out --live")
+    given = {"data": data, "live": live}
+    return experiment.run(**{key: value for key, value in given.items() if key in takes})
 
 
 def summary(name: str) -> str:

@@ -7,10 +7,9 @@ when each job completes, worked out by hand from the paper's rules.
 """
 
 from math import fsum
-from pathlib import Path
 from typing import Any
 
-from rota.experiment.base import Figure, Outcome, refuse_live
+from rota.experiment.base import Figure, Outcome
 from rota.model.cluster import parse_cluster
 from rota.model.job import JobSpec
 from rota.policy.registry import create
@@ -37,9 +36,8 @@ PUBLISHED_ROUNDING = 0.05  # published to one decimal
 TOLERANCE = 1e-9
 
 
-def run(data: Path | None = None, *, live: bool = False) -> Outcome:
-    """Run the example; needs no data. Raises InputError if asked to run live."""
-    refuse_live(NAME, live)
+def run() -> Outcome:
+    """Run the example in the simulator."""
     fifo = completions("fifo", {})
     figures = []
     for label, (policy, settings, published, expected) in POLICIES.items():

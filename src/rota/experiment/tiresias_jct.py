@@ -13,11 +13,10 @@ slower than FIFO, since it waits for whole machines: the upper bounds are the pu
 the same margin. Everything else is reported, not judged.
 """
 
-from functools import lru_cache
-from pathlib import Path
+from functools import lru_cache, partial
 from typing import Any, NamedTuple
 
-from rota.experiment.base import Figure, Outcome, over_seeds, refuse_live
+from rota.experiment.base import Figure, Outcome, for_each_seed, over_seeds
 from rota.model.cluster import parse_cluster
 from rota.policy.registry import create
 from rota.report.metrics import summarise
@@ -46,14 +45,18 @@ BOUNDS = {
 
 
 class Variant(NamedTuple):
-    """A policy with its settings, and what a preemption costs it."""
+    """A policy with its settings, and what a preemption costs it.
+
+    With ``knows_sizes`` its distribution is the GPU-times of the jobs that HISTORY_SEED draws.
+    """
 
     policy: str
     settings: dict[str, str]
     costs: Costs = CHARGED
+    knows_sizes: bool = False
 
 
-LAS, GITTINS = {"thresholds": "3600", "promote_knob": "8"}, {"distribution": "history"}
+LAS = {"thresholds": "3600", "promote_knob": "8"}
 # With two queues, all who wait in the first have run as much as each other, and the last is first
 # in, first out: there the Gittins index decides nothing. It takes a queue in between.
 THREE = {"thresholds": "3250,7200"}
@@ -65,9 +68,9 @@ VARIANTS = {
     "2D-LAS": Variant("tiresias", LAS),
     "2D-LAS free of cost": Variant("tiresias", LAS, FREE),
     "2D-LAS without promotion": Variant("tiresias", LAS | {"promote_knob": "0"}),
-    "2D-Gittins": Variant("tiresias-gittins", LAS | GITTINS),
+    "2D-Gittins": Variant("tiresias-gittins", LAS, knows_sizes=True),
     "2D-LAS, three queues": Variant("tiresias", LAS | THREE),
-    "2D-Gittins, three queues": Variant("tiresias-gittins", LAS | THREE | GITTINS),
+    "2D-Gittins, three queues": Variant("tiresias-gittins", LAS | THREE, knows_sizes=True),
     "2D-Gittins, three queues, learned": Variant("tiresias-gittins", LAS | THREE),
     "continuous 2D-LAS": Variant("las", {"quantum_s": "60"}),
     "continuous 2D-LAS free of cost": Variant("las", {"quantum_s": "60"}, FREE),
@@ -103,20 +106,17 @@ QUEUES = ("YARN-CS", "FIFO", "2D-LAS", "2D-Gittins", "SRTF")
 Runs = dict[str, list[dict[str, Any]]]
 
 
-def run(data: Path | None = None, *, live: bool = False) -> Outcome:
-    """Simulate every variant on every seed. Raises InputError if asked to run live."""
-    refuse_live(NAME, live)
-    runs = {
-        label: [measure(variant, seed) for seed in SEEDS] for label, variant in VARIANTS.items()
-    }
-    figures = [*_judged(runs), *_queues(runs), *_ingredients(runs), *_preemptions(runs)]
+def run() -> Outcome:
+    """Simulate every variant on every seed."""
+    runs = for_each_seed(measure, VARIANTS, SEEDS, num_jobs=NUM_JOBS)
+    figures = [*judged(runs), *_queues(runs), *_ingredients(runs), *_preemptions(runs)]
     return Outcome(NAME, SEEDS, _settings(), [*figures, *_other_loads()])
 
 
 def measure(variant: Variant, seed: int, mean_gap_s: float = MEAN_GAP_S) -> dict[str, Any]:
     """The summary of one simulation."""
     settings = dict(variant.settings)
-    if settings.get("distribution") == "history":
+    if variant.knows_sizes:
         settings["distribution"] = _history()
     state, decisions = simulate(
         tiresias_480(seed, NUM_JOBS, mean_gap_s),
@@ -139,7 +139,8 @@ def speed_ups(runs: Runs, slow: str, fast: str, statistic: str) -> list[float]:
     return [one[key] / other[key] for one, other in zip(runs[slow], runs[fast], strict=True)]
 
 
-def _judged(runs: Runs) -> list[Figure]:
+def judged(runs: Runs) -> list[Figure]:
+    """The figures that have bounds."""
     published = {"average": PUBLISHED_AVERAGE, "median": PUBLISHED_MEDIAN}
     return [
         over_seeds(
@@ -190,10 +191,12 @@ def _preemptions(runs: Runs) -> list[Figure]:
 def _other_loads() -> list[Figure]:
     figures = []
     for gap_s in OTHER_GAPS_S:
-        runs = {
-            label: [measure(VARIANTS[label], seed, gap_s) for seed in SEEDS]
-            for label in ("YARN-CS", "2D-LAS")
-        }
+        runs = for_each_seed(
+            partial(measure, mean_gap_s=gap_s),
+            {label: VARIANTS[label] for label in ("YARN-CS", "2D-LAS")},
+            SEEDS,
+            num_jobs=NUM_JOBS,
+        )
         figures += [
             over_seeds(
                 f"arrivals every {gap_s:g} s: {statistic} JCT, YARN-CS over 2D-LAS",
@@ -212,7 +215,10 @@ def _settings() -> dict[str, Any]:
         "mean_gap_s": MEAN_GAP_S,
         "cluster": CLUSTER,
         "costs": CHARGED._asdict(),
-        "history_seed": HISTORY_SEED,
+        "history": {
+            "seed": HISTORY_SEED,
+            "known_to": [label for label, each in VARIANTS.items() if each.knows_sizes],
+        },
         "variants": {
             label: [each.policy, each.settings, "free" if each.costs == FREE else "charged"]
             for label, each in VARIANTS.items()

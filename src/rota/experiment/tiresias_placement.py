@@ -7,13 +7,13 @@ Blox (EuroSys 2024) found on V100 GPUs with 10 Gbit/s that always consolidating 
 more than 4 jobs an hour: hence two loads, and both ways of consolidating, waiting for it or not.
 """
 
+from functools import partial
 from math import exp, log
-from pathlib import Path
 from random import Random
 from statistics import fmean, median
 from typing import Any, NamedTuple
 
-from rota.experiment.base import Figure, Outcome, refuse_live
+from rota.experiment.base import Figure, Outcome, for_each_seed
 from rota.model.cluster import parse_cluster
 from rota.model.job import JobSpec
 from rota.policy.registry import create
@@ -26,7 +26,7 @@ from rota.workload.trace import Trace
 NAME = "tiresias-placement"
 SEEDS = list(range(10))
 CLUSTER = "15x4:p100"
-GPUS = 60
+GPUS = sum(node.num_gpus for node in parse_cluster(CLUSTER))
 MODELS = ["vgg11", "vgg16", "vgg19", "alexnet", "inception3", "inception4"]
 MODELS += ["resnet50", "resnet101", "resnet152"]
 PACK_LIMIT = 0.3
@@ -61,16 +61,14 @@ class Result(NamedTuple):
     slowdown: float  # run time over the duration at speed 1, both summed over jobs
 
 
-def run(data: Path | None = None, *, live: bool = False) -> Outcome:
-    """Run every placement on every workload, without data. Raises InputError if to run live."""
-    refuse_live(NAME, live)
+def run() -> Outcome:
+    """Run every placement on every workload."""
+    placements = {placement: placement for placement in (SKEW, *OTHERS)}
     figures = []
     details = {}
     for load in LOADS:
-        results = {
-            placement: [simulated(placement, load, seed) for seed in SEEDS]
-            for placement in (SKEW, *OTHERS)
-        }
+        under = partial(simulated, load=load)
+        results = for_each_seed(under, placements, SEEDS, num_jobs=NUM_JOBS)
         figures += _figures(load, results)
         details[load] = {
             placement: {
@@ -112,7 +110,7 @@ def _figures(load: str, results: dict[str, list[Result]]) -> list[Figure]:
     return figures
 
 
-def simulated(placement: str, load: str, seed: int) -> Result:
+def simulated(placement: str, seed: int, load: str) -> Result:
     """One workload under one placement."""
     nodes = parse_cluster(CLUSTER)
     jobs = with_profiles(workload(load, seed), nodes)

@@ -14,15 +14,17 @@ from rota.errors import AgentError, JobFileError, NeverFitsError
 from rota.folder import Folder
 from rota.live.provider.local import LocalProvider
 from rota.live.record import SHUT_DOWN, Record
-from rota.live.recovery import attempt_lost, ended, node_changed, reconcile
+from rota.live.recovery import attempt_lost, ended, node_changed, reconcile, registered
 from rota.live.wire import Message, decode, is_model
-from rota.model.commands import Command, Launch, Migrate, Resume, Suspend
+from rota.model.allocation import on_node
+from rota.model.commands import Command, Launch, Migrate, Resize, Resume, Suspend
 from rota.model.decision import take_decision
 from rota.model.events import (
     CommandFailed,
     CommandSent,
     Event,
     JobLaunched,
+    JobResized,
     JobResumed,
     JobSubmitted,
     JobSuspended,
@@ -32,10 +34,9 @@ from rota.model.events import (
     RetryDue,
     StopRequested,
     SuspendRequested,
-    WorkerRegistered,
     WorkerReported,
 )
-from rota.model.job import JobSpec, JobState, Program, Suspension
+from rota.model.job import JobSpec, JobState, Program
 from rota.model.jobfile import JobRequest
 from rota.model.plan import diff
 from rota.model.view import identity
@@ -157,6 +158,9 @@ class Controller(Record):
                 self._note(StopRequested(now_s, row, JobState.TIMEOUT))
         retry_at_s = self._policy_retry_at_s
         woken = state.wake_at_s is not None and state.wake_at_s <= now_s
+        if woken:
+            for row in [row for row in state.active if len(state.sizes(row)) > 1]:
+                self._write_progress(row, now_s)
         if state.decision_needed or woken or (retry_at_s is not None and retry_at_s <= now_s):
             self._decide(now_s)
         self._to_send = diff(state)
@@ -239,6 +243,7 @@ class Controller(Record):
             user=user,
             vc=request.queue,
             time_limit_s=request.time_limit_s,
+            elastic=request.elastic,
             program=Program(request.run, request.workdir, request.env, request.processes),
         )
         event = JobSubmitted(spec.submit_s, spec)
@@ -343,9 +348,13 @@ class Controller(Record):
             if kind in ("ended", "lost"):
                 self._tell_agents({**message, "type": "forget"})
         elif kind == "registered":
-            kinds = Suspension[message["suspension"].upper()]
-            if (kinds, message["movable"]) != (self.state.suspension[row], self.state.movable[row]):
-                self._note(WorkerRegistered(now_s, row, kinds, message["movable"]))
+            event = registered(message, row, now_s)
+            state = self.state
+            known = (state.suspension[row], state.movable[row], state.resizable[row])
+            if event[2:] != known:
+                self._note(event)
+        elif kind == "resized":
+            self._note_size(row, message, now_s)
         elif kind == "model":
             self._note_model(row, message, now_s)
         elif kind in ("ended", "lost"):
@@ -365,6 +374,17 @@ class Controller(Record):
             sizes = (message["model_bytes"], message["largest_tensor_bytes"])
             if sizes != self.model(row):
                 self._note(ModelReported(now_s, row, *sizes))
+
+    def _note_size(self, row: int, message: Message, now_s: float) -> None:
+        """A job has changed its size by itself: it goes on without a rank that it has lost."""
+        state = self.state
+        held = state.resizing.get(row) or state.held[row]
+        if state.since_s[row] < 0 or held is None or state.outstanding[row] is not None:
+            return
+        allocation = on_node(held.parts[0][0], sum(1 << gpu for gpu in message["gpus"]))
+        if allocation != held and allocation.without(held) is None:
+            self._write_progress(row, now_s)
+            self._note(JobResized(now_s, row, allocation))
 
     def _command_answered(self, message: Message, now_s: float) -> None:
         command_id = message["command_id"]
@@ -388,6 +408,10 @@ class Controller(Record):
         elif isinstance(command, Resume | Migrate):
             self._failures.pop(row, None)
             self._note(JobResumed(at_s, row))
+        elif isinstance(command, Resize):
+            self._failures.pop(row, None)
+            self._write_progress(row, now_s)
+            self._note(JobResized(now_s, row, command.allocation))
 
     def _outstanding_id(self, row: int) -> int | None:
         command = self.state.outstanding[row]
@@ -412,11 +436,13 @@ class Controller(Record):
             "job_id": spec.job_id,
             "attempt": command.attempt,
         }
-        if isinstance(command, Launch | Resume | Migrate):
+        if isinstance(command, Launch | Resume | Migrate | Resize):
             message["gpus"] = [gpu for _, gpus in command.allocation.gpus() for gpu in gpus]
         if isinstance(command, Launch) and spec.program is not None:
             program = spec.program._asdict() | {"env": dict(spec.program.env)}
             message |= {"program": program, "name": spec.name, "at_s": state.changed_s[row]}
+            if spec.elastic is not None:
+                message["max_gpus"] = spec.elastic.sizes[-1]
         outbox = self._outboxes.get(self._node_of(command) or "")
         if outbox is not None:
             outbox.put_nowait(message)

@@ -48,14 +48,19 @@ def reconcile(
         elif message["type"] != "alive":
             events.append(ended(state, row, message, now_s, losses))
         else:
-            kind = Suspension[message["suspension"].upper()]
-            events.append(WorkerRegistered(now_s, row, kind, message["movable"]))
+            events.append(registered(message, row, now_s))
     over = [found[key] for key in found.keys() - expected]
     return Findings(
         events,
         [_name("forget", message) for message in attempts if message["type"] != "alive"],
         [_name("kill", message) for message in over if message["type"] == "alive"],
     )
+
+
+def registered(message: Message, row: int, now_s: float) -> WorkerRegistered:
+    """The event for what an agent says of how an attempt can be suspended and resized."""
+    kind = Suspension[message["suspension"].upper()]
+    return WorkerRegistered(now_s, row, kind, message["movable"], message.get("resizable", False))
 
 
 def ended(

@@ -16,6 +16,8 @@ class Allocation:
     num_gpus: int
 
     def __init__(self, parts: tuple[tuple[int, int], ...]) -> None:
+        if any(node < 0 for node, _ in parts):
+            raise ValueError(f"nodes are numbered from 0: {parts}")
         self.parts = parts
         self.num_gpus = sum(mask.bit_count() for _, mask in parts)
 
@@ -32,6 +34,21 @@ class Allocation:
         """``(node index, GPU indices in rising order)`` for each node."""
         return [(node, indices(mask)) for node, mask in self.parts]
 
+    def without(self, other: "Allocation") -> "Allocation | None":
+        """These GPUs less those of ``other``; None if nothing is left."""
+        theirs = dict(other.parts)
+        parts = [(node, mask & ~theirs.get(node, 0)) for node, mask in self.parts]
+        return of_parts([part for part in parts if part[1]])
+
+    def joined(self, other: "Allocation") -> "Allocation":
+        """These GPUs and those of ``other``."""
+        masks = dict(self.parts)
+        for node, mask in other.parts:
+            masks[node] = masks.get(node, 0) | mask
+        both = of_parts(sorted(masks.items()))
+        assert both is not None
+        return both
+
     def nodes(self) -> tuple[int, ...]:
         """The node indices, in rising order."""
         return tuple(node for node, _ in self.parts)
@@ -40,6 +57,13 @@ class Allocation:
 def indices(mask: int) -> tuple[int, ...]:
     """The positions of the bits that are set in ``mask``, rising."""
     return tuple(i for i in range(mask.bit_length()) if mask >> i & 1)
+
+
+def of_parts(parts: list[tuple[int, int]]) -> Allocation | None:
+    """The allocation of these parts, by rising node; None if there are none."""
+    if not parts:
+        return None
+    return on_node(*parts[0]) if len(parts) == 1 else Allocation(tuple(parts))
 
 
 @lru_cache(maxsize=65536)

@@ -82,94 +82,99 @@ class FreeGpus:
     """Which GPUs are free: a bit mask per node, and for each free count a bit set of nodes.
 
     Finding the tightest node costs one look per possible free count, whatever the number of
-    nodes. ``count`` is the number of free GPUs of the whole cluster.
+    nodes. ``count`` is the number of free GPUs of the whole cluster, ``steps`` how often GPUs have
+    been taken or given back since this object was made.
     """
 
-    __slots__ = ("_by_count", "_counted", "count", "masks")
+    __slots__ = ("_by_count", "_largest", "count", "masks", "steps")
 
     def __init__(self) -> None:
         self.masks: list[int] = []
         self.count = 0
-        self._by_count: list[int] = [0]
-        self._counted = 0  # nodes in _by_count; those after them have just joined
+        self.steps = 0
+        self._by_count: list[int] | None = None  # until somebody asks: some only need the masks
+        self._largest = 0  # most GPUs that a node has had free
 
     @property
     def by_count(self) -> list[int]:
         """For each number of GPUs, the set of nodes that have so many free, as a bit set."""
-        if self._counted < len(self.masks):
-            self._count_new_nodes()
+        if self._by_count is None:
+            self._by_count = _nodes_by_count(self.masks, self._largest)
         return self._by_count
 
     def copy(self) -> "FreeGpus":
         """An independent copy."""
-        twin = FreeGpus.__new__(FreeGpus)
+        twin = _blank(FreeGpus)
         twin.masks = self.masks.copy()
         twin.count = self.count
-        twin._by_count = self.by_count.copy()
-        twin._counted = self._counted
+        twin.steps = 0
+        twin._by_count = (self._by_count or self.by_count).copy()
+        twin._largest = self._largest
         return twin
 
     def set_mask(self, node: int, mask: int) -> None:
         """Say that exactly the GPUs in ``mask`` are free on ``node``; new nodes come in order."""
         masks = self.masks
         if node == len(masks):
-            masks.append(mask)
-            self.count += mask.bit_count()
-            return
-        by_count = self.by_count
-        old, new = masks[node].bit_count(), mask.bit_count()
-        while new >= len(by_count):
-            by_count.append(0)
+            masks.append(0)
+        count = mask.bit_count()
+        self.count += count - masks[node].bit_count()
+        self._largest = max(self._largest, count)
         masks[node] = mask
-        bit = 1 << node
-        by_count[old] ^= bit
-        by_count[new] ^= bit
-        self.count += new - old
+        self._by_count = None
 
     def fits(self, allocation: Allocation) -> bool:
-        """Whether every GPU of ``allocation`` is free."""
-        masks = self.masks
-        if len(allocation.parts) == 1:
-            node, mask = allocation.parts[0]
-            return masks[node] & mask == mask
-        return all(masks[node] & mask == mask for node, mask in allocation.parts)
+        """Whether every GPU of ``allocation`` is free, and none of its nodes is named twice."""
+        masks, parts = self.masks, allocation.parts
+        for node, mask in parts:
+            if masks[node] & mask != mask:
+                return False
+        return len(parts) == 1 or len({node for node, _ in parts}) == len(parts)
 
-    def take(self, allocation: Allocation) -> None:
-        """Mark the GPUs of ``allocation``, all of them free, as taken."""
-        masks, by_count = self.masks, self._by_count
-        if self._counted < len(masks):
-            self._count_new_nodes()
-        for node, mask in allocation.parts:
-            old, bit = masks[node], 1 << node
-            masks[node] = new = old & ~mask
-            by_count[old.bit_count()] ^= bit
-            by_count[new.bit_count()] ^= bit
+    def take(self, allocation: Allocation) -> bool:
+        """Mark the GPUs of ``allocation`` as taken; False, and none is, unless it :meth:`fits`."""
+        masks, by_count, parts = self.masks, self._by_count, allocation.parts
+        if len(parts) > 1 and not self.fits(allocation):
+            return False
+        for node, mask in parts:
+            old = masks[node]
+            if old & mask != mask:
+                return False
+            masks[node] = new = old ^ mask
+            if by_count is not None:
+                bit = 1 << node
+                by_count[old.bit_count()] ^= bit
+                by_count[new.bit_count()] ^= bit
         self.count -= allocation.num_gpus
+        self.steps += 1
+        return True
 
     def give(self, allocation: Allocation) -> None:
         """Mark the GPUs of ``allocation``, all of them taken, as free."""
         masks, by_count = self.masks, self._by_count
-        if self._counted < len(masks):
-            self._count_new_nodes()
         for node, mask in allocation.parts:
-            old, bit = masks[node], 1 << node
+            old = masks[node]
             masks[node] = new = old | mask
-            by_count[old.bit_count()] ^= bit
-            by_count[new.bit_count()] ^= bit
+            if by_count is not None:
+                bit = 1 << node
+                by_count[old.bit_count()] ^= bit
+                by_count[new.bit_count()] ^= bit
         self.count += allocation.num_gpus
+        self.steps += 1
 
-    def _count_new_nodes(self) -> None:
-        """Enter the nodes that joined since the last look, many at once: a cluster joins whole."""
-        first, masks, by_count = self._counted, self.masks, self._by_count
-        sets: dict[int, bytearray] = {}
-        for node in range(first, len(masks)):
-            count = masks[node].bit_count()
-            bits = sets.get(count)
-            if bits is None:
-                bits = sets[count] = bytearray((len(masks) - first + 7) // 8)
-            bits[node - first >> 3] |= 1 << (node - first & 7)
-        for count, bits in sets.items():
-            while count >= len(by_count):
-                by_count.append(0)
-            by_count[count] |= int.from_bytes(bits, "little") << first
-        self._counted = len(masks)
+
+_blank = FreeGpus.__new__
+
+
+def _nodes_by_count(masks: list[int], largest: int) -> list[int]:
+    sets: dict[int, bytearray] = {}
+    for node, mask in enumerate(masks):
+        count = mask.bit_count()
+        bits = sets.get(count)
+        if bits is None:
+            bits = sets[count] = bytearray((len(masks) + 7) // 8)
+        bits[node >> 3] |= 1 << (node & 7)
+    by_count = [0] * (largest + 1)
+    for count, bits in sets.items():
+        by_count[count] = int.from_bytes(bits, "little")
+    return by_count

@@ -11,9 +11,18 @@ from rota.model.job import JobSpec, JobState
 from rota.model.reason import Reason
 
 _FLOATS: tuple[str, ...] = ("submit_s", "service_s", "since_s", "changed_s", "overhead_s")
-_FLOATS += ("first_start_s", "finish_s", "duration_s", "speed", "lag_s", "lost_s", "skew")
+_FLOATS += (
+    "first_start_s",
+    "finish_s",
+    "duration_s",
+    "speed",
+    "lag_s",
+    "lost_s",
+    "skew",
+    "extra_gpu_s",
+)
 _INTS: tuple[str, ...] = ("num_gpus", "priority", "state", "reason", "attempt", "preemptions")
-_INTS += ("migrations", "suspension", "movable")
+_INTS += ("migrations", "suspension", "movable", "resizable")
 
 # What a job that has just arrived is in.
 PENDING, WAIT_PRIORITY = int(JobState.PENDING), int(Reason.WAIT_PRIORITY)
@@ -27,7 +36,8 @@ class Columns:
     (confirmed, or promised to a command on its way), ``home`` where a suspended job's state lies.
     ``speed`` is that of a running job relative to what its duration is for, ``lag_s`` by how much
     its work lags behind its service, ``lost_s`` the work that it lost and had to do again.
-    ``skew`` is the share of the largest tensor in its model, -1 if nobody told.
+    ``skew`` is the share of the largest tensor in its model, -1 if nobody told. ``num_gpus`` is
+    the size that a job has, or had last; ``extra_gpu_s`` its GPU-seconds beyond service times that.
     """
 
     submit_s: array[float]
@@ -42,6 +52,7 @@ class Columns:
     lag_s: array[float]
     lost_s: array[float]
     skew: array[float]
+    extra_gpu_s: array[float]
     num_gpus: array[int]
     priority: array[int]
     state: array[int]
@@ -51,6 +62,7 @@ class Columns:
     migrations: array[int]
     suspension: array[int]
     movable: array[int]
+    resizable: array[int]
 
     def __init__(self) -> None:
         for name in _FLOATS:
@@ -100,6 +112,7 @@ class Columns:
         self.lag_s.append(0.0)
         self.lost_s.append(0.0)
         self.skew.append(-1.0 if spec.skew is None else spec.skew)
+        self.extra_gpu_s.append(0.0)
         self.num_gpus.append(spec.num_gpus)
         self.priority.append(spec.priority)
         self.state.append(PENDING)
@@ -109,6 +122,8 @@ class Columns:
         self.migrations.append(0)
         self.suspension.append(0)
         self.movable.append(1)
+        # A live job is resizable once its program says so, a simulated one from the start.
+        self.resizable.append(1 if spec.elastic is not None and spec.program is None else 0)
 
     def service(self, row: int, now_s: float) -> float:
         """Seconds for which the job has held all its GPUs and worked, up to ``now_s``."""

@@ -48,6 +48,16 @@ class Migrate(NamedTuple):
     allocation: Allocation
 
 
+class Resize(NamedTuple):
+    """Let a running job go on, on these GPUs, of which it has some already, with a rank on each."""
+
+    command_id: int
+    row: int
+    attempt: int
+    epoch: int
+    allocation: Allocation
+
+
 class Stop(NamedTuple):
     """End the job's processes: ask, wait a moment, then kill."""
 
@@ -57,10 +67,10 @@ class Stop(NamedTuple):
     epoch: int
 
 
-Command = Launch | Suspend | Resume | Migrate | Stop
+Command = Launch | Suspend | Resume | Migrate | Resize | Stop
 
 
 def may_follow(outstanding: Command | None, command: Command) -> bool:
-    """Whether a command can be sent while another is on its way: only a stop overtakes a pause."""
-    overtaken = isinstance(outstanding, Suspend | Resume | Migrate)
+    """Whether a command can be sent while another is on its way: only a stop overtakes others."""
+    overtaken = isinstance(outstanding, Suspend | Resume | Migrate | Resize)
     return outstanding is None or (overtaken and isinstance(command, Stop))

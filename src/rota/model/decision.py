@@ -1,7 +1,7 @@
 """One turn of the wheel: ask the policy, check what it says, write it down as an event."""
 
 from math import isfinite
-from typing import Any
+from typing import Any, NoReturn
 
 from rota.errors import PlanError
 from rota.model.allocation import Allocation
@@ -12,7 +12,7 @@ from rota.model.state import ClusterState
 from rota.model.view import View, identity
 
 CODES = frozenset(map(int, Reason))
-NOTHING = Plan({}, {}, {})
+NUMBERS = frozenset((int, float))
 
 
 class Decider:
@@ -31,12 +31,14 @@ class Decider:
 
         Raises PlanError, before anything has changed, if the plan breaks the contract.
         """
-        state = self._state
-        if not self._view.renew(now_s):
-            self._view = View(state, now_s, self.policy)
-        plan: Plan = self.policy.decide(self._view)
-        if plan != NOTHING:
-            check(state, plan, now_s)
+        state, view = self._state, self._view
+        if not view.renew(now_s):
+            view = self._view = View(state, now_s, self.policy)
+        plan: Plan = self.policy.decide(view)
+        allocations, reasons, marks, policy_mark, wake_at_s = plan
+        state.foreseen = free = view.free_after(plan) if allocations else None
+        if allocations or reasons or marks or policy_mark is not None or wake_at_s is not None:
+            check(state, plan, now_s, free is not None)
         event = new(DecisionTaken, (now_s, state.decision_seq + 1, self._identity, *plan))
         state.apply(event)
         state.plan = plan
@@ -48,38 +50,47 @@ def take_decision(state: ClusterState, policy: Any, now_s: float) -> DecisionTak
     return Decider(state, policy).decide(now_s)
 
 
-def check(state: ClusterState, plan: Plan, now_s: float) -> None:
-    """Hold a plan against the contract. Raises PlanError saying what it breaks."""
+def check(state: ClusterState, plan: Plan, now_s: float, tried: bool = False) -> None:
+    """Hold a plan against the contract. Raises PlanError saying what it breaks.
+
+    ``tried``: a trial at this instant has done so with the allocations.
+    """
     allocations, reasons, marks, policy_mark, wake_at_s = plan
     if wake_at_s is not None and not wake_at_s > now_s:
         raise PlanError(
             f"the plan wants to be woken at {wake_at_s} s, which is not after now ({now_s} s)"
         )
-    if not (allocations or reasons or marks or policy_mark is not None):
-        return
     active = state.active
-    for rows in (allocations, reasons, marks):
-        for row in rows:
-            if row not in active:
-                raise PlanError(f"the plan speaks of row {row}, which is not an active job")
+    for row in allocations:
+        if row not in active:
+            _refuse_row(row)
     for row, code in reasons.items():
+        if row not in active:
+            _refuse_row(row)
         if code not in CODES:
             raise PlanError(f"the plan gives job {state.spec[row].job_id} the reason {code!r}")
-    if policy_mark is not None:
-        _check_mark(policy_mark)
-    for mark in marks.values():
-        _check_mark(mark)
-    if allocations:
+    for row, mark in marks.items():
+        if row not in active:
+            _refuse_row(row)
+        if not is_plain(mark):
+            _refuse_mark(mark)
+    if policy_mark is not None and not is_plain(policy_mark):
+        _refuse_mark(policy_mark)
+    if allocations and not tried:
         _check_allocations(state, allocations)
 
 
-def _check_mark(mark: Any) -> None:
-    if not is_plain(mark):
-        raise PlanError(f"the plan wants to remember {mark!r}, which JSON can't carry exactly")
+def _refuse_row(row: int) -> NoReturn:
+    raise PlanError(f"the plan speaks of row {row}, which is not an active job")
+
+
+def _refuse_mark(mark: Any) -> NoReturn:
+    raise PlanError(f"the plan wants to remember {mark!r}, which JSON can't carry exactly")
 
 
 def _check_allocations(state: ClusterState, allocations: dict[int, Allocation | None]) -> None:
-    masks, free = state.assumed.masks, dict[int, int]()
+    masks = state.assumed.masks
+    free: dict[int, int] = {}
     target, home, num_gpus = state.target, state.home, state.num_gpus
     for row in allocations:
         old = target[row]
@@ -89,7 +100,7 @@ def _check_allocations(state: ClusterState, allocations: dict[int, Allocation | 
     for row, allocation in allocations.items():
         if allocation is None:
             continue
-        if allocation.num_gpus != num_gpus[row]:
+        if allocation.num_gpus != num_gpus[row] and allocation.num_gpus not in state.sizes(row):
             raise PlanError(
                 f"the plan gives job {state.spec[row].job_id} {allocation.num_gpus} GPUs; "
                 f"it is a gang of {state.num_gpus[row]}"
@@ -116,13 +127,12 @@ def _check_allocations(state: ClusterState, allocations: dict[int, Allocation | 
 def is_plain(value: Any) -> bool:
     """Whether JSON gives the value back as it is: numbers, text, lists and mappings from text."""
     if isinstance(value, list):
-        for each in value:  # marks are lists of numbers: look at these without a call for each
-            if type(each) is float:
-                if not isfinite(each):
-                    return False
-            elif type(each) is not int and not is_plain(each):
-                return False
-        return True
+        try:  # marks are lists of numbers: see to these without a call for each
+            if NUMBERS.issuperset(map(type, value)) and isfinite(sum(value)):
+                return True
+        except OverflowError:  # an integer that no float can hold
+            pass
+        return all(is_plain(each) for each in value)
     if isinstance(value, float):
         return isfinite(value)
     if isinstance(value, dict):

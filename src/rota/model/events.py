@@ -124,6 +124,20 @@ class JobResumed(NamedTuple):
     speed: float = 1.0
 
 
+class JobResized(NamedTuple):
+    """The job has a rank on each of these GPUs, and on no other.
+
+    ``paused_s`` is the time that its ranks could not work for that. It may come without a command:
+    the job has gone on without ranks that it has lost.
+    """
+
+    at_s: float
+    row: int
+    allocation: Allocation
+    speed: float = 1.0
+    paused_s: float = 0.0
+
+
 class SpeedChanged(NamedTuple):
     """A running job goes on faster or slower than before."""
 
@@ -139,6 +153,7 @@ class WorkerRegistered(NamedTuple):
     row: int
     suspension: Suspension
     movable: bool
+    resizable: bool = False
 
 
 class ModelReported(NamedTuple):
@@ -195,6 +210,7 @@ Event = (
     | JobLaunched
     | JobSuspended
     | JobResumed
+    | JobResized
     | SpeedChanged
     | WorkerRegistered
     | ModelReported

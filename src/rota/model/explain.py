@@ -61,16 +61,36 @@ def _blockers(state: ClusterState, row: int, now_s: float) -> list[dict[str, Any
         found.append(
             _blocker(Reason.WAIT_PRIORITY, "its turn in the policy's order", have, earlier)
         )
-    if reason != Reason.NONE and reason.name not in {blocker["rule"] for blocker in found}:
-        holders = _holders(state, row) if reason == Reason.PREEMPTED_BY else []
-        if reason != Reason.WAIT_PRIORITY or not found:
-            found.append(_blocker(reason, "the policy's consent", SENTENCES[reason], holders))
+    told = {Reason.NONE.name, *(blocker["rule"] for blocker in found)}
+    if reason.name not in told and (reason != Reason.WAIT_PRIORITY or not found):
+        found.append(_by_policy(state, row, reason))
     found.sort(key=lambda blocker: blocker["rule"] != reason.name)
     return found
 
 
 def _blocker(rule: Reason, need: str, have: str, held_by: Iterable[str] = ()) -> dict[str, Any]:
     return {"rule": rule.name, "need": need, "have": have, "held_by": list(held_by)}
+
+
+def _by_policy(state: ClusterState, row: int, reason: Reason) -> dict[str, Any]:
+    """What the policy said, with who is in the way by its rules."""
+    spec = state.spec[row]
+    if reason == Reason.WAIT_QUOTA:
+        need = f"room for {_gpus(spec.num_gpus)} in the quota of {_queue(spec.vc)}"
+        return _blocker(reason, need, "it is used up", _holders_of_queue(state, row))
+    if reason == Reason.WAIT_FAIRSHARE:
+        owner = (spec.user, spec.vc)
+        specs = (state.spec[r] for r in _holding(state, row))
+        others = [other.job_id for other in specs if (other.user, other.vc) != owner]
+        need, have = "a smaller use than that of owners whose jobs run", "its owner has used more"
+        return _blocker(reason, need, have, others)
+    if reason == Reason.WAIT_GANG_FRAGMENTED:
+        nodes = sum(mask != 0 for mask in state.idle.masks)
+        have = f"{state.idle.count} free, on {nodes} {'node' if nodes == 1 else 'nodes'}"
+        need = f"{_gpus(spec.num_gpus)} on few enough nodes"
+        return _blocker(reason, need, have, _holders(state, row))
+    holders = _holders(state, row) if reason == Reason.PREEMPTED_BY else []
+    return _blocker(reason, "the policy's consent", SENTENCES[reason], holders)
 
 
 def _cluster_too_small(state: ClusterState, row: int) -> list[dict[str, Any]]:
@@ -134,15 +154,42 @@ def _would_start_if(
         if state.wake_at_s is None:
             return "its turn came"
         return f"its turn came, in {max(0.0, state.wake_at_s - now_s):.0f} s at the earliest"
-    missing = state.num_gpus[row] - state.idle.count
-    if missing > 0:
-        ending = _smallest_release(state, row, missing)
-        names = ", ".join(ending)
-        word, verb = ("job", "ends") if len(ending) == 1 else ("jobs", "end")
-        hint = f", as when {word} {names} {verb}" if ending else ""
+    more = _more_gpus(state, row)
+    if Reason.WAIT_QUOTA.name in rules:
+        return _room_in_quota(state, row, more)
+    if Reason.WAIT_FAIRSHARE.name in rules:
+        less = "its owner's use fell below that of owners whose jobs run"
+        return f"{less}, or {more}" if more else less
+    if Reason.WAIT_GANG_FRAGMENTED.name in rules:
+        return f"{_gpus(state.num_gpus[row])} were free on few enough nodes"
+    if more:
         order = " and the policy put it first" if Reason.WAIT_PRIORITY.name in rules else ""
-        return f"{_gpus(missing)} more were free{hint}{order}"
+        return more + order
     return "the policy put it first"
+
+
+def _more_gpus(state: ClusterState, row: int) -> str:
+    """How many GPUs are missing, and who could give them back; empty if enough are free."""
+    missing = state.num_gpus[row] - state.idle.count
+    if missing <= 0:
+        return ""
+    ending = _smallest_release(state, row, missing)
+    names = ", ".join(ending)
+    word, verb = ("job", "ends") if len(ending) == 1 else ("jobs", "end")
+    hint = f", as when {word} {names} {verb}" if ending else ""
+    return f"{_gpus(missing)} more were free{hint}"
+
+
+def _room_in_quota(state: ClusterState, row: int, more: str) -> str:
+    queue, holders = _queue(state.spec[row].vc), _holders_of_queue(state, row)
+    larger = f"the quota of {queue} were larger"
+    if holders:
+        larger = f"jobs of {queue} ended ({', '.join(holders)}), or {larger}"
+    return f"{larger}; where queues may borrow, also if {more}" if more else larger
+
+
+def _queue(name: str) -> str:
+    return f"queue {name!r}" if name else "the nameless queue"
 
 
 def _smallest_release(state: ClusterState, row: int, missing: int) -> list[str]:
@@ -198,15 +245,26 @@ def _has_nothing(state: ClusterState, row: int) -> bool:
 
 def _holders(state: ClusterState, row: int, of: Allocation | None = None) -> list[str]:
     """The ids of the other jobs that hold GPUs; only those among ``of`` if it is given."""
+    return [state.spec[r].job_id for r in _holding(state, row, of)]
+
+
+def _holders_of_queue(state: ClusterState, row: int) -> list[str]:
+    """The ids of the other jobs of its queue that hold GPUs."""
+    specs = (state.spec[r] for r in _holding(state, row))
+    return [spec.job_id for spec in specs if spec.vc == state.spec[row].vc]
+
+
+def _holding(state: ClusterState, row: int, of: Allocation | None = None) -> list[int]:
+    """The rows of the other jobs that hold GPUs; only those among ``of`` if it is given."""
     wanted = None if of is None else dict(of.parts)
-    ids = []
+    rows = []
     for r in _working(state):
         held = state.held[r]
         if held is None or r == row:
             continue
         if wanted is None or any(mask & wanted.get(node, 0) for node, mask in held.parts):
-            ids.append(state.spec[r].job_id)
-    return ids
+            rows.append(r)
+    return rows
 
 
 def _working(state: ClusterState) -> list[int]:

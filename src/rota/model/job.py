@@ -44,6 +44,20 @@ class Program(NamedTuple):
     processes: str = "gpu"  # "gpu": one process per GPU (a rank each); "node": one per node
 
 
+class Elastic(NamedTuple):
+    """How many GPUs a job may have, and what it is worth to its user by when it is complete.
+
+    ``sizes`` rise; the first is what the job needs at least. A ``value`` is that of completion
+    within ``deadline_s`` of submission; it falls from there on. Without one, more GPUs are taken
+    for as long as they raise the throughput enough.
+    """
+
+    sizes: tuple[int, ...]
+    deadline_s: float | None = None
+    value: float | None = None
+    price_per_gpu_hour: float = 0.0
+
+
 class JobSpec(NamedTuple):
     """What the user asked for.
 
@@ -64,6 +78,7 @@ class JobSpec(NamedTuple):
     program: Program | None = None
     skew: float | None = None  # largest tensor over model size
     speeds: tuple[tuple[str, float], ...] = ()  # GPU type -> speed there; duration_s is for 1
+    elastic: Elastic | None = None  # if it may have more than num_gpus
 
 
 class Job(NamedTuple):

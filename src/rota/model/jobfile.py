@@ -10,6 +10,7 @@ from difflib import get_close_matches
 from typing import Any, NamedTuple, NoReturn
 
 from rota.errors import JobFileError
+from rota.model.job import Elastic
 
 PRIORITIES = {"low": 10, "normal": 50, "high": 90}
 PROCESSES = ("gpu", "node")
@@ -22,10 +23,14 @@ FIELDS = (
     "env",
     "run",
     "resources",
+    "elastic",
     "processes",
     "time_limit",
 )
 RESOURCES = ("gpus",)
+ELASTIC = ("sizes", "utility", "price_per_gpu_hour")
+UTILITY = ("deadline", "value")
+SIZES = ("any", "pow2")
 
 # bash gets `run` as one argument, and Linux takes no argument and no variable of 128 KiB.
 MAX_TEXT_BYTES = 100_000
@@ -33,6 +38,8 @@ MAX_ENV_BYTES = 500_000
 MAX_PATH_BYTES = 4095
 MAX_GPUS = 1_000_000
 MAX_TIME_LIMIT_S = 3650 * 86400.0
+MAX_PRICE = 1e12
+MAX_SIZES = 1024
 
 _NAME = re.compile(r"(?=.*[^0-9])[A-Za-z0-9][A-Za-z0-9._-]{0,63}\Z")
 _QUEUE = re.compile(r"[A-Za-z0-9][A-Za-z0-9._/-]{0,63}\Z")
@@ -41,6 +48,7 @@ _DURATION = re.compile(r"([0-9]{1,10}(?:\.[0-9]{1,9})?)([smhd]?)\Z")
 _SHORT = reprlib.Repr()
 _SHORT.maxlevel = 2  # references in YAML can make a small file nest without end
 _SECONDS = {"": 1, "s": 1, "m": 60, "h": 3600, "d": 86400}
+_RANGE = re.compile(r"([0-9]{1,7})\.\.([0-9]{1,7})\Z")
 _CONTROL = re.compile(r"[\x00-\x1f\x7f]")
 
 
@@ -48,7 +56,8 @@ class JobRequest(NamedTuple):
     """A job that is well-formed; whether it fits the cluster is the controller's to say.
 
     ``workdir`` is absolute. ``processes`` is "gpu" for one process per GPU, a rank each, or "node"
-    for a single process that sees all GPUs of its node.
+    for a single process that sees all GPUs of its node. ``num_gpus`` is the least number of an
+    ``elastic`` job.
     """
 
     name: str
@@ -60,6 +69,7 @@ class JobRequest(NamedTuple):
     processes: str = "gpu"
     time_limit_s: float | None = None
     queue: str = ""
+    elastic: Elastic | None = None
 
     def to_fields(self) -> dict[str, Any]:
         """The JSON-able fields from which :func:`parse_job` makes this very request."""
@@ -73,6 +83,16 @@ class JobRequest(NamedTuple):
             "resources": {"gpus": self.num_gpus},
             "processes": self.processes,
         }
+        if self.elastic is not None:
+            sizes = list(self.elastic.sizes)
+            fields["resources"] = {"gpus": f"{sizes[0]}..{sizes[-1]}"}
+            fields["elastic"] = {
+                "sizes": sizes,
+                "price_per_gpu_hour": self.elastic.price_per_gpu_hour,
+            }
+            if self.elastic.deadline_s is not None:
+                utility = {"deadline": self.elastic.deadline_s, "value": self.elastic.value}
+                fields["elastic"]["utility"] = utility
         if self.queue:
             fields["queue"] = self.queue
         if self.time_limit_s is not None:
@@ -93,16 +113,19 @@ def parse_job(fields: Mapping[str, Any], *, workdir: str) -> JobRequest:
         _refuse("version", version, "this version of Rota reads version: 1")
     run = _run(fields)
     name = fields.get("name")
+    least, most = _gpus(fields.get("resources"))
+    processes = _processes(fields.get("processes"))
     return JobRequest(
         name=name_of(run) if name is None else _name(name),
         run=run,
         workdir=_workdir(fields.get("workdir"), workdir),
         env=_env(fields.get("env")),
         priority=_priority(fields.get("priority")),
-        num_gpus=_num_gpus(fields.get("resources")),
-        processes=_processes(fields.get("processes")),
+        num_gpus=least,
+        processes=processes,
         time_limit_s=_time_limit_s(fields.get("time_limit")),
         queue=_queue(fields.get("queue")),
+        elastic=_elastic(fields.get("elastic"), least, most, processes),
     )
 
 
@@ -203,17 +226,77 @@ def _priority(value: Any) -> int:
     return number
 
 
-def _num_gpus(resources: Any) -> int:
+def _gpus(resources: Any) -> tuple[int, int]:
+    """The least and the greatest number of GPUs."""
     if resources is None:
-        return 1
+        return 1, 1
     if not isinstance(resources, Mapping):
         _refuse("resources", resources, "write a mapping, for example: {gpus: 2}")
     _check_keys(resources, RESOURCES, "resources.")
     value = resources.get("gpus", 1)
+    if isinstance(value, str) and (match := _RANGE.match(value.strip())):
+        least, most = int(match[1]), int(match[2])
+        if not 1 <= least <= most <= MAX_GPUS:
+            _refuse("resources.gpus", value, "write the smaller number first, for example 1..8")
+        return least, most
     number = _whole(value)
     if number is None or not 1 <= number <= MAX_GPUS:
-        _refuse("resources.gpus", value, "write a whole number, 1 or more")
-    return number
+        _refuse("resources.gpus", value, "write a whole number, 1 or more, or a range such as 1..8")
+    return number, number
+
+
+def _elastic(value: Any, least: int, most: int, processes: str) -> Elastic | None:
+    if least == most:
+        if value is not None:
+            _refuse(
+                "elastic", value, "it needs a range of GPUs, for example resources: {gpus: 1..8}"
+            )
+        return None
+    if processes != "gpu":
+        _refuse("processes", processes, "a job with a range of GPUs has one process per GPU")
+    fields = {} if value is None else value
+    if not isinstance(fields, Mapping):
+        _refuse("elastic", value, "write a mapping, for example: {sizes: pow2}")
+    _check_keys(fields, ELASTIC, "elastic.")
+    deadline_s, worth = _utility(fields.get("utility"))
+    price = fields.get("price_per_gpu_hour", 0.0)
+    if not _is_number(price) or not 0 <= price < MAX_PRICE:
+        _refuse("elastic.price_per_gpu_hour", price, "write a number from 0, in the value's unit")
+    sizes = _sizes(fields.get("sizes", "any"), least, most)
+    return Elastic(sizes, deadline_s, worth, float(price))
+
+
+def _utility(value: Any) -> tuple[float | None, float | None]:
+    if value is None:
+        return None, None
+    if not isinstance(value, Mapping):
+        _refuse("elastic.utility", value, "write for example: {deadline: 2h, value: 100}")
+    _check_keys(value, UTILITY, "elastic.utility.")
+    for key in UTILITY:
+        if key not in value:
+            _refuse(
+                "elastic.utility", dict(value), f"{key} is missing: {{deadline: 2h, value: 100}}"
+            )
+    worth = value["value"]
+    if not _is_number(worth) or not 0 < worth < MAX_PRICE:
+        _refuse("elastic.utility.value", worth, "write a number above 0")
+    return _seconds("elastic.utility.deadline", value["deadline"]), float(worth)
+
+
+def _sizes(value: Any, least: int, most: int) -> tuple[int, ...]:
+    if value == "any":
+        if most - least >= MAX_SIZES:
+            _refuse("elastic.sizes", value, f"that is over {MAX_SIZES} sizes; write pow2 or a list")
+        return tuple(range(least, most + 1))
+    if value == "pow2":
+        powers = {1 << n for n in range(most.bit_length()) if least < 1 << n <= most}
+        return tuple(sorted(powers | {least}))
+    if isinstance(value, list) and 0 < len(value) <= MAX_SIZES:
+        numbers = [_whole(each) for each in value]
+        sizes = sorted({number for number in numbers if number is not None})
+        if None not in numbers and sizes[0] == least and sizes[-1] == most:
+            return tuple(sizes)
+    _refuse("elastic.sizes", value, f"write any, pow2, or a list such as [{least}, {most}]")
 
 
 def _processes(value: Any) -> str:
@@ -225,16 +308,22 @@ def _processes(value: Any) -> str:
 
 
 def _time_limit_s(value: Any) -> float | None:
-    if value is None:
-        return None
+    return None if value is None else _seconds("time_limit", value)
+
+
+def _seconds(field: str, value: Any) -> float:
     seconds = -1.0
     if isinstance(value, str) and (match := _DURATION.match(value.strip())):
         seconds = float(match[1]) * _SECONDS[match[2]]
-    elif isinstance(value, int | float) and not isinstance(value, bool):
+    elif _is_number(value):
         seconds = float(value) if -1 <= value <= MAX_TIME_LIMIT_S else -1.0
     if not 0 < seconds <= MAX_TIME_LIMIT_S:
-        _refuse("time_limit", value, "write for example 30s, 10m, 2h, 1d or seconds, up to 3650d")
+        _refuse(field, value, "write for example 30s, 10m, 2h, 1d or seconds, up to 3650d")
     return seconds
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool)
 
 
 def _whole(value: Any) -> int | None:

@@ -3,7 +3,7 @@
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from rota.model.allocation import Allocation
-from rota.model.commands import Command, Launch, Migrate, Resume, Stop, Suspend, may_follow
+from rota.model.commands import Command, Launch, Migrate, Resize, Resume, Stop, Suspend, may_follow
 from rota.model.events import new
 from rota.model.job import JobState
 
@@ -35,43 +35,69 @@ def diff(state: "ClusterState") -> list[Command]:
     promised to a job when no other holds them any more: commands that have to wait for a release
     come out of a later call. Suspensions and stops come first, each group in row order.
     """
-    if not state.unsettled:
+    unsettled = state.unsettled
+    if not unsettled:
         return []
     commands: list[Command] = []
     starting: list[tuple[int, Allocation]] = []
-    first_id, epoch, backoff = state.next_command_id, state.epoch, state.backoff
-    for row in sorted(state.unsettled):
-        outstanding = state.outstanding[row]
+    next_id, epoch = state.next_command_id, state.epoch
+    for row in unsettled if len(unsettled) == 1 else sorted(unsettled):
+        if row in state.backoff:
+            continue
         if state.state[row] == STOPPING:
-            stop = Stop(first_id + len(commands), row, state.attempt[row], epoch)
-            if may_follow(outstanding, stop) and row not in backoff:
+            stop = Stop(next_id + len(commands), row, state.attempt[row], epoch)
+            if may_follow(state.outstanding[row], stop):
                 commands.append(stop)
-        elif outstanding is None and row not in backoff:
+        elif state.outstanding[row] is None:
             target, held = state.target[row], state.held[row]
             if held is None:
                 if target is not None:
                     starting.append((row, target))
-            elif held is not target and held != target:
-                fields = (first_id + len(commands), row, state.attempt[row], epoch)
-                commands.append(new(Suspend, fields))
+            elif target is None or (held is not target and held != target):
+                if target is None or not _can_resize(state, row, held, target):
+                    fields = (next_id + len(commands), row, state.attempt[row], epoch)
+                    commands.append(new(Suspend, fields))
+                elif (more := target.without(held)) is not None:
+                    starting.append((row, more))
+                else:  # it only gives GPUs up
+                    commands.append(_start(state, row, target, next_id + len(commands)))
     promised: dict[int, int] = {}
-    idle = state.idle
-    for row, target in starting:
-        if not idle.fits(target) or (
-            promised and any(mask & promised.get(n, 0) for n, mask in target.parts)
-        ):
-            continue
-        for n, mask in target.parts:
-            promised[n] = promised.get(n, 0) | mask
-        commands.append(_start(state, row, target, first_id + len(commands)))
+    for row, needed in starting:
+        if state.idle.fits(needed) and (len(starting) == 1 or _promise(promised, needed)):
+            target = state.target[row]
+            assert target is not None
+            commands.append(_start(state, row, target, next_id + len(commands)))
     return commands
+
+
+def _can_resize(state: "ClusterState", row: int, held: Allocation, target: Allocation) -> bool:
+    """Whether a running job can get from ``held`` to ``target`` without a suspension.
+
+    It takes an elastic job, whose ranks are on one node and keep at least one of their GPUs.
+    """
+    if not state.resizable[row] or state.since_s[row] < 0:
+        return False
+    left = held.without(target)
+    return held.nodes() == target.nodes() and len(held.parts) == 1 and left != held
+
+
+def _promise(promised: dict[int, int], target: Allocation) -> bool:
+    """Add GPUs to those promised, by node; False if some of them are among these already."""
+    if promised and any(mask & promised.get(n, 0) for n, mask in target.parts):
+        return False
+    for n, mask in target.parts:
+        promised[n] = promised.get(n, 0) | mask
+    return True
 
 
 def _start(state: "ClusterState", row: int, target: Allocation, command_id: int) -> Command:
     home = state.home[row]
-    if home is None:
+    if home is None and state.held[row] is None:
         return new(Launch, (command_id, row, state.attempt[row] + 1, state.epoch, target))
     fields = (command_id, row, state.attempt[row], state.epoch, target)
+    if state.held[row] is not None:
+        return new(Resize, fields)
+    assert home is not None
     if home is target or home.nodes() == target.nodes():
         return new(Resume, fields)
     return new(Migrate, fields)

@@ -6,7 +6,7 @@ from typing import Any
 
 from rota.errors import PlanError, TransitionError
 from rota.model.cluster import FreeGpus, Node
-from rota.model.commands import Launch, Migrate, Resume, Stop, Suspend, may_follow
+from rota.model.commands import Launch, Migrate, Resize, Resume, Stop, Suspend, may_follow
 from rota.model.events import (
     AttemptLost,
     CommandFailed,
@@ -15,6 +15,7 @@ from rota.model.events import (
     Event,
     JobFinished,
     JobLaunched,
+    JobResized,
     JobResumed,
     JobSubmitted,
     JobSuspended,
@@ -31,14 +32,14 @@ from rota.model.events import (
 )
 from rota.model.job import Job, JobState, Suspension
 from rota.model.reason import Reason
-from rota.model.transitions import FIRST_FINAL, NO_REASON, STOPPING, SUSPENDING, Transitions
+from rota.model.transitions import FIRST_FINAL, STOPPING, SUSPENDING, Transitions
 
 # As plain integers: columns are compared with them at every event.
 PENDING, STARTING, RUNNING = int(JobState.PENDING), int(JobState.STARTING), int(JobState.RUNNING)
 SUSPENDED, MIGRATING = int(JobState.SUSPENDED), int(JobState.MIGRATING)
 HELD = int(JobState.HELD)
 LAUNCHES, RESUMES, STARTS = (Launch,), (Resume, Migrate), (Launch, Resume, Migrate)
-SUCCEEDED, FAILED = int(JobState.SUCCEEDED), int(JobState.FAILED)
+ENDED_BY_ITSELF = (JobState.SUCCEEDED, JobState.FAILED)
 
 
 class ClusterState(Transitions):
@@ -69,6 +70,7 @@ class ClusterState(Transitions):
             JobLaunched: self._job_launched,
             JobSuspended: self._job_suspended,
             JobResumed: self._job_resumed,
+            JobResized: self._job_resized,
             SpeedChanged: self._speed_changed,
             WorkerRegistered: self._worker_registered,
             ModelReported: self._model_reported,
@@ -127,7 +129,7 @@ class ClusterState(Transitions):
             ):
                 if allocation is None:
                     continue
-                if allocation.num_gpus != self.num_gpus[row]:
+                if what == "target" and allocation.num_gpus not in self.sizes(row):
                     raise PlanError(f"{what} of job {self._name(row)} is not its whole gang")
                 if not free.fits(allocation):
                     raise PlanError(f"{what} of job {self._name(row)} overlaps another's GPUs")
@@ -176,12 +178,14 @@ class ClusterState(Transitions):
     # -- what users ask ------------------------------------------------------------------------
 
     def _job_submitted(self, e: JobSubmitted) -> None:
-        row = self.append(e.spec)
+        at_s, spec = e
+        row = self.append(spec)
         if self._stories is not None:
-            self._stories.append([(e.at_s, "submitted")])
+            self._stories.append([(at_s, "submitted")])
         self.active[row] = None
-        self.priorities.add(e.spec.priority)
-        self._changed(row)
+        self.priorities.add(spec.priority)
+        self.changed.append(row)
+        self.decision_needed = True
 
     def _suspend_requested(self, e: SuspendRequested) -> None:
         row = e.row
@@ -240,59 +244,53 @@ class ClusterState(Transitions):
     # -- decisions and commands ----------------------------------------------------------------
 
     def _decision_taken(self, e: DecisionTaken) -> None:
-        allocations = e.allocations
+        _, seq, policy, allocations, reasons, marks, policy_mark, wake_at_s = e
         if allocations:
-            target, assumed = self.target, self.assumed
-            for row, allocation in allocations.items():
-                old = target[row]
-                if old is not None:
-                    assumed.give(old)
-                    if allocation is None and self.held[row] is not None:
-                        self.preemptions[row] += 1
-                target[row] = allocation
-                if self.held[row] is not allocation or row in self.unsettled:
-                    self._settle(row)
-            for row, allocation in allocations.items():
-                if allocation is not None:
-                    assumed.take(allocation)
-                    self.reason[row] = NO_REASON
-        for row, code in e.reasons.items():
-            self.reason[row] = code
-        if e.policy != self.policy:
-            self.policy = e.policy
-            self.policy_mark = None
+            self._assume(allocations)
+        if reasons:
+            for row, code in reasons.items():
+                self.reason[row] = code
+        if policy != self.policy:
+            self.policy, self.policy_mark = policy, None
             self.marks = [None] * len(self.marks)
-        for row, mark in e.marks.items():
-            self.marks[row] = mark
-        if e.policy_mark is not None:
-            self.policy_mark = e.policy_mark
-        self.wake_at_s = e.wake_at_s
-        self.decision_seq = e.seq
+        if marks:
+            for row, mark in marks.items():
+                self.marks[row] = mark
+        if policy_mark is not None:
+            self.policy_mark = policy_mark
+        self.wake_at_s = wake_at_s
+        self.decision_seq = seq
         self.decision_needed = False
         self.plan = None
         self.changed.clear()
 
     def _command_sent(self, e: CommandSent) -> None:
-        command, at_s = e.command, e.at_s
-        row, kind = command.row, type(command)
-        if self.outstanding[row] is not None and not may_follow(self.outstanding[row], command):
+        at_s, command = e
+        row, kind, outstanding = command.row, type(command), self.outstanding
+        if outstanding[row] is not None and not may_follow(outstanding[row], command):
             self._refuse(row, f"sent {kind.__name__}")
         if isinstance(command, STARTS):
             allocation = command.allocation
-            if self.held[row] is not None or not self.idle.fits(allocation):
+            if self.held[row] is not None or not self.idle.take(allocation):
                 self._refuse(row, f"sent {kind.__name__}")
-            self.idle.take(allocation)
             self.held[row] = allocation
             if kind is Launch:
+                self._size(row, allocation.num_gpus)
                 self.attempt[row] = command.attempt
                 self.state[row] = STARTING
             elif kind is Migrate:
                 self.state[row] = MIGRATING
+        elif isinstance(command, Resize):
+            self._send_resize(row, command)
+            outstanding[row] = command
+            self.next_command_id = max(self.next_command_id, command.command_id + 1)
+            return  # the job goes on meanwhile
         elif kind is Suspend:
             self._pause_clock(row, at_s)
+            self.changed.append(row)
             self.state[row] = SUSPENDING
         self.changed_s[row] = at_s
-        self.outstanding[row] = command
+        outstanding[row] = command
         if command.command_id >= self.next_command_id:
             self.next_command_id = command.command_id + 1
 
@@ -303,7 +301,10 @@ class ClusterState(Transitions):
             self._refuse(row, f"failed command {e.command_id}")
         self.outstanding[row] = None
         self._tell(row, e.at_s, f"{type(command).__name__.lower()} failed: {e.error}")
-        if isinstance(command, Suspend | Stop):
+        if isinstance(command, Resize):
+            self._fail_resize(row)
+            self.backoff[row] = e.retry_at_s
+        elif isinstance(command, Suspend | Stop):
             if isinstance(command, Stop) or self.state[row] != STOPPING:
                 self.backoff[row] = e.retry_at_s  # not again at once
             if self.state[row] != STOPPING:
@@ -376,6 +377,7 @@ class ClusterState(Transitions):
         self.outstanding[row] = None
         stopped = max(e.stopped_s, self.changed_s[row])
         self._ran(row, stopped - self.changed_s[row])
+        self.changed.append(row)
         self.overhead_s[row] += e.at_s - stopped
         self.home[row] = self.held[row]
         self._release(row)
@@ -387,6 +389,9 @@ class ClusterState(Transitions):
     def _worker_registered(self, e: WorkerRegistered) -> None:
         self.suspension[e.row] = e.suspension
         self.movable[e.row] = e.movable
+        if self.resizable[e.row] != e.resizable:
+            self.resizable[e.row] = e.resizable
+            self._changed(e.row)
 
     def _model_reported(self, e: ModelReported) -> None:
         if not 0 < e.largest_tensor_bytes <= e.model_bytes:
@@ -407,8 +412,11 @@ class ClusterState(Transitions):
         self._pause_clock(row, at_s)
         self.lag_s[row] += lost_s
         self.lost_s[row] += lost_s
+        if isinstance(self.outstanding[row], STARTS):
+            self.overhead_s[row] += max(0.0, at_s - self.changed_s[row])  # a start cut off
         self._release(row)
         self.outstanding[row] = None
+        self.resizing.pop(row, None)
         self.home[row] = None
         self.suspension[row] = Suspension.UNKNOWN
         self.movable[row] = True
@@ -423,11 +431,12 @@ class ClusterState(Transitions):
         self._changed(row)
 
     def _job_finished(self, e: JobFinished) -> None:
-        row = e.row
-        if self.state[row] >= FIRST_FINAL or e.outcome < FIRST_FINAL:
-            self._refuse(row, f"finished ({e.outcome.name})")
-        self._pause_clock(row, e.at_s)
-        outcome = e.outcome
-        if outcome in (SUCCEEDED, FAILED):
-            self.completed_gpu_s.append(self.service_s[row] * self.num_gpus[row])
-        self._end(row, e.at_s, outcome, e.exit_code, e.message)
+        at_s, row, outcome, exit_code, message = e
+        if self.state[row] >= FIRST_FINAL or outcome < FIRST_FINAL:
+            self._refuse(row, f"finished ({outcome.name})")
+        self._pause_clock(row, at_s)
+        if outcome in ENDED_BY_ITSELF:
+            self.completed_gpu_s.append(
+                self.service_s[row] * self.num_gpus[row] + self.extra_gpu_s[row]
+            )
+        self._end(row, at_s, outcome, exit_code, message)

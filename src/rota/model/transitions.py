@@ -6,8 +6,11 @@ from array import array
 from typing import NoReturn
 
 from rota.errors import TransitionError
+from rota.model.allocation import Allocation
 from rota.model.cluster import FreeGpus, Node
 from rota.model.columns import Columns
+from rota.model.commands import Resize
+from rota.model.events import JobResized
 from rota.model.job import JobState
 from rota.model.reason import Reason
 
@@ -35,11 +38,14 @@ class Transitions(Columns):
         self.node_index: dict[str, int] = {}
         self.assumed = FreeGpus()  # free when the last plan has been carried out
         self.idle = FreeGpus()  # free right now
+        # Free after the decision that is about to be applied, if its maker knows; ours to keep.
+        self.foreseen: FreeGpus | None = None
         self.total_gpus = 0
         self.priorities: set[int] = set()  # those that any job has had
         self.completed_gpu_s: array[float] = array("d")  # of jobs that ended by themselves
 
         self.active: dict[int, None] = {}  # rows that the policy decides on
+        self.resizing: dict[int, Allocation] = {}  # row -> what it had when its resize was sent
         self.unsettled: dict[int, None] = {}  # rows whose target is not what they hold
         self.changed: list[int] = []
         self.decision_needed = False
@@ -61,6 +67,104 @@ class Transitions(Columns):
             lines.append((self.finish_s[row], JobState(self.state[row]).name.lower()))
         return lines
 
+    def _assume(self, allocations: dict[int, Allocation | None]) -> None:
+        """Make these the targets of their jobs."""
+        target, held = self.target, self.held
+        if self.foreseen is None:
+            for row in allocations:
+                old = target[row]
+                if old is not None:
+                    self.assumed.give(old)
+            for allocation in allocations.values():
+                if allocation is not None:
+                    self.assumed.take(allocation)
+        else:
+            self.assumed, self.foreseen = self.foreseen, None
+        for row, allocation in allocations.items():
+            if allocation is not None:
+                self.reason[row] = NO_REASON
+            elif target[row] is not None and held[row] is not None:
+                self.preemptions[row] += 1
+            target[row] = allocation
+            if (held[row] is None) != (allocation is None):
+                self.unsettled[row] = None
+            else:
+                self._settle(row)
+
+    # -- sizes ---------------------------------------------------------------------------------
+
+    def sizes(self, row: int) -> tuple[int, ...]:
+        """How many GPUs the job can be given now, rising: one number for a gang of fixed size.
+
+        A suspended job goes on with as many as it had. A running one can become larger or smaller
+        if its program can, and no command is on its way to it.
+        """
+        elastic = self.spec[row].elastic
+        if elastic is None:
+            return (self.num_gpus[row],)
+        held, home = self.held[row], self.home[row]
+        if home is not None:
+            return (home.num_gpus,)
+        if held is None:
+            return elastic.sizes
+        target = self.target[row]
+        if target is not None and (row in self.unsettled or row in self.backoff):
+            return (target.num_gpus,)  # on its way there
+        if not self.resizable[row] or self.since_s[row] < 0:
+            return (held.num_gpus,)
+        return elastic.sizes
+
+    def _size(self, row: int, num_gpus: int) -> None:
+        """Count the job's GPUs anew, and its GPU-seconds so far as they were."""
+        before = self.num_gpus[row]
+        if num_gpus != before:
+            self.extra_gpu_s[row] += self.service_s[row] * (before - num_gpus)
+            self.num_gpus[row] = num_gpus
+
+    def _send_resize(self, row: int, command: Resize) -> None:
+        held = self.held[row]
+        if held is None or self.since_s[row] < 0:
+            self._refuse(row, "resized")
+        more = command.allocation.without(held)
+        if more is not None and not self.idle.take(more):
+            self._refuse(row, "resized")
+        self.resizing[row] = held
+        self.held[row] = held.joined(command.allocation)
+
+    def _job_resized(self, e: JobResized) -> None:
+        row, held = e.row, self.held[e.row]
+        if held is None or self.since_s[row] < 0:
+            self._refuse(row, "resized")
+        if isinstance(self.outstanding[row], Resize):
+            self.outstanding[row] = None
+        self.resizing.pop(row, None)
+        left = held.without(e.allocation)
+        if left is not None:
+            self.idle.give(left)
+        self.held[row] = held if left is None else e.allocation
+        self._pause_clock(row, e.at_s)
+        self.since_s[row] = e.at_s
+        self.lag_s[row] += e.paused_s
+        self._size(row, e.allocation.num_gpus)
+        self.speed[row] = e.speed
+        self._settle(row)
+        self._tell(row, e.at_s, f"resized to {e.allocation.num_gpus} GPUs")
+        self._changed(row)
+
+    def _fail_resize(self, row: int) -> None:
+        """What was taken for the resize is given back; a larger target is given up."""
+        before, held, target = self.resizing.pop(row), self.held[row], self.target[row]
+        assert held is not None
+        more = held.without(before)
+        if more is not None:
+            self.idle.give(more)
+        self.held[row] = before
+        if target is not None and before.without(target) is None:
+            more = target.without(before)
+            if more is not None:
+                self.assumed.give(more)
+            self.target[row] = before
+
     def _enter(self, row: int, state: int, at_s: float) -> None:
         self.state[row] = state
         self.changed_s[row] = at_s
@@ -71,21 +175,22 @@ class Transitions(Columns):
         held, target = self.held[row], self.target[row]
         if held is not None:
             self.idle.give(held)
-            self.held[row] = None
         if target is not None:
             self.assumed.give(target)
-            self.target[row] = None
+        self.held[row] = self.target[row] = self.home[row] = None
+        self.outstanding[row] = self.marks[row] = None
         self.active.pop(row, None)
         self.changed.append(row)
         self.decision_needed = True
-        self.outstanding[row] = None
-        self.home[row] = None
-        self.marks[row] = None
-        self.reason[row] = NO_REASON
+        if self.reason[row] != NO_REASON:
+            self.reason[row] = NO_REASON
         self.finish_s[row] = at_s
-        self.unsettled.pop(row, None)
+        if self.unsettled:
+            self.unsettled.pop(row, None)
         if self.stop_outcome:
             self.stop_outcome.pop(row, None)
+        if self.resizing:
+            self.resizing.pop(row, None)
         if self.user_suspended:
             self.user_suspended.discard(row)
         if self.backoff:
@@ -106,7 +211,6 @@ class Transitions(Columns):
             self._ran(row, max(0.0, at_s - self.changed_s[row]))
 
     def _ran(self, row: int, seconds: float) -> None:
-        self.changed.append(row)
         self.service_s[row] += seconds
         if self.speed[row] != 1.0:
             self.lag_s[row] += seconds * (1.0 - self.speed[row])

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from array import array
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from rota.errors import PlanError
 from rota.model.allocation import Allocation
@@ -22,6 +22,16 @@ def identity(policy: Any) -> str:
     return getattr(policy, "identity", None) or type(policy).__qualname__
 
 
+class Pace(NamedTuple):
+    """``steps`` that a job has done at ``at_s``, of ``total`` if it tells; at this size, without a
+    pause, since ``since_s``."""
+
+    since_s: float
+    at_s: float
+    steps: float
+    total: float | None
+
+
 class View:
     """The cluster at ``now_s``, not to be changed: one row per job, in (arrival, id) order.
 
@@ -29,16 +39,19 @@ class View:
     the policy decides on; ``changed`` those that changed since the last decision (with repeats);
     ``plan`` the plan that the last decision applied, if it was made in this process;
     ``priorities`` every priority that a job has had so far; ``completed_gpu_s`` the GPU-seconds of
-    each job that ended by itself, in order of their ends, only ever appended to.
+    each job that ended by itself, in order of their ends, only ever appended to; ``free_gpus`` how
+    many GPUs the plan so far gives to nobody.
     """
 
     __slots__ = (
+        "_last_trial",
         "_needs_duration",
         "_policy",
         "_times_replaced",
         "active",
         "changed",
         "completed_gpu_s",
+        "free_gpus",
         "home",
         "marks",
         "now_s",
@@ -83,15 +96,15 @@ class View:
         self.now_s = now_s
         self.plan = state.plan
         self.total_gpus = state.total_gpus
-        same_policy = state.policy == self._policy
-        self.marks = state.marks if same_policy else _NoMarks()
-        self.policy_mark: Any = state.policy_mark if same_policy else None
+        self.free_gpus = state.assumed.count
+        self._last_trial: Trial | None = None
+        if state.policy == self._policy:
+            self.marks = state.marks
+            self.policy_mark: Any = state.policy_mark
+        else:
+            self.marks = _NoMarks()
+            self.policy_mark = None
         return self._times_replaced == state.times_replaced
-
-    @property
-    def free_gpus(self) -> int:
-        """How many GPUs the plan so far gives to nobody."""
-        return self.state.assumed.count
 
     def attained_s(self, row: int) -> float:
         """Seconds for which the job has run so far."""
@@ -99,7 +112,23 @@ class View:
 
     def attained_gpu_s(self, row: int) -> float:
         """Attained service: GPUs times seconds run so far (Tiresias, section 3.2)."""
-        return self.attained_s(row) * self.num_gpus[row]
+        return self.attained_s(row) * self.num_gpus[row] + self.state.extra_gpu_s[row]
+
+    def sizes(self, row: int) -> tuple[int, ...]:
+        """How many GPUs the job can be given now, rising; see :meth:`ClusterState.sizes`."""
+        return self.state.sizes(row)
+
+    def pace(self, row: int) -> Pace | None:
+        """How far an elastic job has come at its present size; None if it does not tell."""
+        state, since_s = self.state, self.since_s[row]
+        if since_s < 0:
+            return None
+        if state.spec[row].program is None:  # a simulated one: a second of its work is a step
+            return Pace(since_s, self.now_s, state.work(row, self.now_s), None)
+        told = state.progress[row] or {}
+        if told.get("at_s", 0.0) < since_s or told.get("step") is None:
+            return None
+        return Pace(since_s, told["at_s"], told["step"], told.get("total"))
 
     def remaining_s(self, row: int) -> float:
         """Seconds that the job still has to run at speed 1. Only if needs_duration is declared."""
@@ -130,7 +159,23 @@ class View:
 
     def trial(self) -> Trial:
         """A what-if copy: release and place jobs on it, then ask for the plan."""
-        return Trial(self)
+        self._last_trial = trial = Trial(self)
+        return trial
+
+    def unchanged(self, *, wake_at_s: float | None = None) -> Plan:
+        """The plan to leave everything as it is."""
+        return new(Plan, ({}, {}, {}, None, wake_at_s))
+
+    def free_after(self, plan: Plan) -> FreeGpus | None:
+        """The GPUs that ``plan`` leaves free, if all its allocations were tried at this instant.
+
+        Otherwise None: somebody else wrote them, or changed them after the trial.
+        """
+        trial = self._last_trial
+        return None if trial is None else trial.free_after(plan)
+
+
+NO_REASON = Reason.NONE  # looked up once: members of an enumeration are slow to get
 
 
 class _NoMarks:
@@ -141,16 +186,33 @@ class _NoMarks:
 
 
 class Trial:
-    """A copy of the view's target that can be changed; :meth:`plan` gives the changes."""
+    """A copy of the view's target that can be changed; :meth:`plan` gives the changes.
 
-    __slots__ = ("_allocations", "_free", "_marks", "_reasons", "view")
+    Allocations are held against the contract here, one by one, and what they leave free is known
+    here: a plan that came from here unchanged needs neither a second time. ``free_gpus`` is how
+    many GPUs no job has in this trial.
+    """
+
+    __slots__ = (
+        "_allocations",
+        "_free",
+        "_marks",
+        "_plan",
+        "_reasons",
+        "_steps",
+        "free_gpus",
+        "view",
+    )
 
     def __init__(self, view: View) -> None:
         self.view = view
+        self.free_gpus = view.free_gpus
         self._free: FreeGpus | None = None
         self._allocations: dict[int, Allocation | None] = {}
         self._reasons: dict[int, int] = {}
         self._marks: dict[int, Any] = {}
+        self._steps = 0  # how often GPUs have been given or released
+        self._plan: Plan | None = None  # the last one made
 
     @property
     def free(self) -> FreeGpus:
@@ -163,33 +225,39 @@ class Trial:
         """What the job has in this trial."""
         return self._allocations.get(row, self.view.target[row])
 
-    @property
-    def free_gpus(self) -> int:
-        """How many GPUs no job has in this trial."""
-        return self.view.state.assumed.count if self._free is None else self._free.count
-
     def release(self, row: int, reason: Reason) -> None:
         """Take the job's GPUs away, because of ``reason``."""
         allocation = self.target(row)
         if allocation is None:
             raise PlanError(f"the policy releases row {row}, which has no GPUs")
         self.free.give(allocation)
+        self.free_gpus += allocation.num_gpus
+        self._steps += 1
         self._allocations[row] = None
         self._reasons[row] = reason
 
     def give(self, row: int, allocation: Allocation) -> None:
         """Give the job, which has none, these free GPUs."""
-        free, before = self._free or self.free, self.view.target[row]
-        has_gpus = self._allocations.get(row, before) is not None
-        if has_gpus or not free.fits(allocation):
+        view, free = self.view, self._free or self.free
+        before, num_gpus = view.target[row], allocation.num_gpus
+        if num_gpus != view.num_gpus[row] and num_gpus not in view.sizes(row):
+            raise PlanError(
+                f"the policy gives row {row} {num_gpus} GPUs; it is a gang of {view.num_gpus[row]}"
+            )
+        home = view.home[row]
+        moves = home is not None and allocation is not home and allocation != home
+        if moves and view.must_stay(row):
+            raise PlanError(f"the policy moves row {row}, which can go on only on {home}")
+        if self._allocations.get(row, before) is not None or not free.take(allocation):
             raise PlanError(f"the policy gives row {row} GPUs that are taken, or a second time")
-        free.take(allocation)
+        self.free_gpus -= num_gpus
+        self._steps += 1
         if before is not None and allocation == before:
             del self._allocations[row]
             self._reasons.pop(row, None)
         else:
             self._allocations[row] = allocation
-            self._reasons[row] = Reason.NONE
+            self._reasons[row] = NO_REASON
 
     def wait(self, row: int, reason: Reason) -> None:
         """Say why a job that has no GPUs gets none."""
@@ -202,5 +270,16 @@ class Trial:
 
     def plan(self, *, wake_at_s: float | None = None, policy_mark: Any = None) -> Plan:
         """The changes made on this trial. ``policy_mark`` None keeps the policy's own mark."""
-        changes = (self._allocations, self._reasons, self._marks, policy_mark, wake_at_s)
-        return new(Plan, changes)
+        # The plan's allocations are a copy, so that whether they are still ours can be told.
+        allocations = self._allocations.copy() if self._allocations else {}
+        changes = (allocations, self._reasons, self._marks, policy_mark, wake_at_s)
+        self._plan = plan = new(Plan, changes)
+        return plan
+
+    def free_after(self, plan: Plan) -> FreeGpus | None:
+        """The GPUs that ``plan`` leaves free; None unless it is this trial's, and unchanged."""
+        free = self._free
+        if free is None or plan is not self._plan or plan.allocations != self._allocations:
+            return None
+        # Somebody may have taken or given GPUs past us, say to see what would come of it.
+        return free if free.steps == self._steps else None

@@ -7,6 +7,11 @@ from rota.model.plan import Plan
 from rota.model.view import View
 
 
+PER_S = 1e6  # times, and amounts of service, are compared in whole microseconds
+LEAST_TURN_S = 1e-3
+FOR_EVER_S = 1e9  # beyond it a float no longer tells microseconds apart
+
+
 class Policy(Protocol):
     """Decides who holds which GPUs. A function of the view alone: no clock, no I/O, no chance.
 
@@ -36,6 +41,23 @@ def positive(text: str) -> float:
     if not 0 < value < float("inf"):
         raise ValueError("it must be a number above zero")
     return value
+
+
+def turn_s(text: str) -> float:
+    """Seconds between two decisions that time alone brings, a millisecond at least. ValueError."""
+    value = positive(text)
+    if value < LEAST_TURN_S:
+        raise ValueError(f"it must be {LEAST_TURN_S} s (a millisecond) or more")
+    return value
+
+
+def to_instant(at_s: float) -> float:
+    """The whole microsecond next to a time.
+
+    Sums of decimal fractions differ in their last bits, by the way that they were come by. Rounded
+    alike, times that are equal on paper are one instant.
+    """
+    return round(at_s * PER_S) / PER_S if at_s < FOR_EVER_S else at_s
 
 
 def not_negative(text: str) -> float:

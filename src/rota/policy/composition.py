@@ -6,7 +6,7 @@ from typing import Any
 from rota.errors import PolicySettingError
 from rota.policy.base import Setting, not_negative, one_of, positive
 from rota.policy.fair_share import FairShare, parse_shares
-from rota.policy.placement import Placement
+from rota.policy.placement import PACK_LIMIT, Placement
 from rota.policy.quotas import parse_quotas
 from rota.policy.stages import Stages
 
@@ -55,7 +55,9 @@ COMMON = {
     ),
     "placement": Setting(_known_placement, "consolidate", "Which of the free GPUs a job gets."),
     "pack_limit": Setting(
-        not_negative, 0.3, "Largest tensor over model size above which skew consolidates a job."
+        not_negative,
+        PACK_LIMIT,
+        "Largest tensor over model size above which skew and skew-strict consolidate a job.",
     ),
 }
 # What says nothing unless another setting is given too.
@@ -76,17 +78,18 @@ def common_settings(policy_class: Any) -> dict[str, Setting]:
     return {key: setting for key, setting in COMMON.items() if not (weighs and key == "priority")}
 
 
-def stages_for(policy_class: Any, given: Mapping[str, Any]) -> Stages | None:
+def stages_for(name: str, policy_class: Any, given: Mapping[str, Any]) -> Stages | None:
     """The stages that ``given`` values, those that are not the default, make; None of nothing.
 
-    Raises PolicySettingError for a setting that has no effect without another.
+    ``name`` is what messages call the policy. Raises PolicySettingError for a setting that has no
+    effect without another.
     """
     if not given:
         return None
     for key, other in NEEDS.items():
         if key in given and other not in given:
             raise PolicySettingError(
-                f"policy {policy_class.name}: {key}={given[key]} has no effect without {other}; "
+                f"policy {name}: {key}={given[key]} has no effect without {other}; "
                 f"give {other} too, or drop {key}"
             )
     values = {key: setting.default for key, setting in COMMON.items()} | dict(given)

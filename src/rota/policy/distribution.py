@@ -3,34 +3,37 @@
 Sizes are GPU-seconds: GPUs times run time.
 """
 
+from dataclasses import dataclass
 from math import inf, isfinite
 from pathlib import Path
 
 from rota.errors import InputError
 
-LEARNED = "learned"
 
+@dataclass(frozen=True)
+class Distribution:
+    """Where the sizes of jobs come from: the text that the user gave, and the sizes in it."""
 
-class Distribution(str):
-    """Where the sizes of jobs come from: the text that the user gave, and the sizes in it.
-
-    ``learned`` has none: they are those of the jobs that have ended so far.
-    """
-
+    text: str
     sizes: tuple[float, ...] = ()
+
+    def __str__(self) -> str:
+        return self.text
+
+
+# It has no sizes of its own: they are those of the jobs that have ended so far.
+LEARNED = Distribution("learned")
 
 
 def parse_distribution(text: str) -> Distribution:
     """``learned``, GPU-seconds such as ``4,8,12``, or a file of them. ValueError."""
-    distribution = Distribution(text)
-    if text == LEARNED:
-        return distribution
+    if text == LEARNED.text:
+        return LEARNED
     try:
         read = parse_sizes if _is_number(text.partition(",")[0]) else read_sizes
-        distribution.sizes = tuple(read(text))
+        return Distribution(text, tuple(read(text)))
     except InputError as error:
         raise ValueError(str(error)) from None
-    return distribution
 
 
 def parse_sizes(text: str) -> list[float]:

@@ -1,15 +1,16 @@
 """Feedback queues kept from decision to decision: work in proportion to what has changed."""
 
-from collections.abc import Sequence
 from heapq import heappop, heappush
 from math import inf
-from typing import Any
 
 from rota.model.plan import Plan
 from rota.model.reason import Reason
 from rota.model.view import Trial, View
 from rota.policy.queues import ENTERED, PREEMPTED, RAN, Mark, Queue, Rules, Standing
 from rota.policy.stages import place
+
+PREEMPTED_BY, NEVER_FITS = Reason.PREEMPTED_BY, Reason.NEVER_FITS
+WAIT_RESOURCES = Reason.WAIT_RESOURCES
 
 
 class FeedbackQueues:
@@ -44,31 +45,31 @@ class FeedbackQueues:
         lost its GPUs or came back, a job that can go on only where it was.
         """
         plan, self._plan = self._plan, None
-        instant, self._now_s = self._now_s, view.now_s
-        total_gpus, self._total_gpus = self._total_gpus, view.total_gpus
-        if plan is None or plan is not view.plan or total_gpus != view.total_gpus:
+        now_s, free = view.now_s, view.total_gpus
+        if plan is None or plan is not view.plan or free != self._total_gpus:
+            self._total_gpus = free
             look = self._build(view)
-        elif instant == view.now_s:
-            return None
+        elif now_s == self._now_s:
+            look = None
         else:
             look = {*view.changed, *self._unsteady}
+        self._now_s = now_s
         if look is None:
             return None
         turn = _Turn(view)
         if not self._look(turn, look):
             return None
         self._move(turn)
-        free = view.total_gpus
-        entering: dict[int, list[int]] = {}
         for row in turn.entering:
-            entering.setdefault(self._standing[row].queue, []).append(row)
-        for number, queue in enumerate(self._queues):
+            self._queues[self._standing[row].queue].entering.append(row)
+        for queue in self._queues:
             left = free - queue.used_gpus
-            if number in entering or left < 0 or left >= queue.least_gpus:
-                free = self._walk(turn, queue, entering.get(number, ()), free)
+            if left < 0 or left >= queue.least_gpus or queue.entering:
+                free = self._walk(turn, queue, free)
             else:  # all that run there go on, and nobody who waits there fits
                 free = left
-        return self._finish(turn)
+        self._plan = plan = self._write(turn)
+        return plan
 
     # -- what has happened since the last decision ----------------------------------------------
 
@@ -94,25 +95,30 @@ class FeedbackQueues:
 
     def _look(self, turn: "_Turn", rows: set[int]) -> bool:
         """Note what became of ``rows``; False if a place in the middle of a queue was taken."""
-        view, standings = turn.view, self._standing
-        active, target, marks, now_s = view.active, view.target, view.marks, view.now_s
+        view, standings, unsteady = turn.view, self._standing, self._unsteady
+        active, target, now_s = view.active, view.target, view.now_s
         for row in rows:
             standing = standings.get(row)
             if row not in active:
                 if standing is not None:
                     self._leave(view, row, standing)
                     del standings[row]
-                    self._unsteady.discard(row)
+                    unsteady.discard(row)
             elif standing is None:
-                if marks[row] is not None:
+                if view.marks[row] is not None:
                     return False
                 turn.new.append(row)
             elif standing.runs != (target[row] is not None):
                 return False
             else:
+                if standing.runs and view.since_s[row] == standing.starts_s:
+                    unsteady.discard(row)  # as foreseen when it got its GPUs
+                    at_s = self._moves_at(row, standing, standing.sinks_at_s)
+                else:
+                    at_s = self._set_clock(view, row, standing)
                 if not standing.runs:
                     turn.waits.append(row)
-                if self._set_clock(view, row, standing) <= now_s:
+                if at_s <= now_s:
                     turn.moving.append(row)
         if self._released:
             turn.waits.extend(row for row in self._released if row in standings)
@@ -125,9 +131,10 @@ class FeedbackQueues:
         Each entry is in order of (rows that are new, queue, place within it).
         """
         view, now_s, heap, standings = turn.view, turn.view.now_s, self._moves, self._standing
-        for row in sorted(turn.new):
-            standings[row] = Standing(0, 0.0, view.submit_s[row])
-            turn.entering.append(row)
+        if turn.new:
+            for row in sorted(turn.new):
+                standings[row] = Standing(0, 0.0, view.submit_s[row])
+                turn.entering.append(row)
         while heap and heap[0][0] <= now_s:
             moves_at_s, row = heappop(heap)
             standing = standings.get(row)
@@ -154,13 +161,14 @@ class FeedbackQueues:
 
     # -- the walk ------------------------------------------------------------------------------
 
-    def _walk(self, turn: "_Turn", queue: Queue, entering: Sequence[int], free: int) -> int:
+    def _walk(self, turn: "_Turn", queue: Queue, free: int) -> int:
         """Give out ``free`` GPUs in one queue; how many are left for those below it.
 
         First those that run in it, then those that wait, then those that enter it now.
         """
         view, standings = turn.view, self._standing
-        num_gpus, victims = view.num_gpus, list[int]()
+        num_gpus = view.num_gpus
+        victims: list[int] = []
         if queue.used_gpus <= free:
             free -= queue.used_gpus
         else:
@@ -181,6 +189,7 @@ class FeedbackQueues:
                 self._wait(view, row, standings[row], first=True)
             turn.preempted += victims
             turn.released += victims
+        entering, queue.entering = queue.entering, []
         for row in entering:
             standing = standings[row]
             had_gpus = view.target[row] is not None
@@ -273,25 +282,33 @@ class FeedbackQueues:
 
     def _set_clock(self, view: View, row: int, standing: Standing) -> float:
         """When the job changes its queue next; in the heap from now on, if that is fixed."""
-        moves_at_s = self._rules.demote_at_s(view, row, standing.base_s, standing.queue)
-        if not standing.runs and moves_at_s > view.now_s:
+        rules, runs = self._rules, standing.runs
+        at_s = rules.demote_at_s(view, row, standing.base_s, standing.queue)
+        if runs:
+            standing.sinks_at_s = at_s
+        elif at_s > view.now_s:
             ran_s = view.service_s[row] - standing.base_s
-            moves_at_s = self._rules.promote_at_s(standing.queue, ran_s, standing.from_s)
-        if standing.runs != (view.since_s[row] >= 0):
+            at_s = rules.promote_at_s(standing.queue, ran_s, standing.from_s)
+        if runs != (view.since_s[row] >= 0):
             self._unsteady.add(row)
-            standing.moves_at_s = inf
-        else:
-            self._unsteady.discard(row)
-            if moves_at_s != standing.moves_at_s:
-                standing.moves_at_s = moves_at_s
-                if moves_at_s < inf:
-                    heappush(self._moves, (moves_at_s, row))
-        return moves_at_s
+            standing.starts_s, standing.moves_at_s = view.now_s, inf
+            return at_s
+        self._unsteady.discard(row)
+        return self._moves_at(row, standing, at_s)
+
+    def _moves_at(self, row: int, standing: Standing, at_s: float) -> float:
+        """Note that the job changes its queue at ``at_s``, and at no other time."""
+        if at_s != standing.moves_at_s:
+            standing.moves_at_s = at_s
+            if at_s < inf:
+                heappush(self._moves, (at_s, row))
+        return at_s
 
     def _wake_at_s(self, view: View) -> float | None:
         """When the next job changes its queue, if all that starts now starts at once."""
-        rules, standings, heap, now_s = self._rules, self._standing, self._moves, view.now_s
-        first_s, passed = inf, list[tuple[float, int]]()
+        standings, heap, now_s = self._standing, self._moves, view.now_s
+        first_s = inf
+        passed: list[tuple[float, int]] = []
         while heap:
             moves_at_s, row = heap[0]
             standing = standings.get(row)
@@ -307,49 +324,53 @@ class FeedbackQueues:
         for row in self._unsteady:
             standing = standings[row]
             if standing.runs:
-                at_s = rules.demote_at_s(view, row, standing.base_s, standing.queue)
+                at_s = standing.sinks_at_s
             else:
                 # A job that this plan preempts has run until now, whatever its column says.
                 ran_s = view.attained_s(row) - standing.base_s
-                at_s = rules.promote_at_s(standing.queue, ran_s, standing.from_s)
+                at_s = self._rules.promote_at_s(standing.queue, ran_s, standing.from_s)
             if now_s < at_s < first_s:
                 first_s = at_s
         return first_s if first_s < inf else None
 
     # -- the plan ------------------------------------------------------------------------------
 
-    def _finish(self, turn: "_Turn") -> Plan | None:
+    def _write(self, turn: "_Turn") -> Plan | None:
         """Write the turn down as a plan."""
-        view, trial, standings, now_s = (
-            turn.view,
-            turn.view.trial(),
-            self._standing,
-            turn.view.now_s,
-        )
+        view, standings = turn.view, self._standing
+        self._released = turn.released
+        if not (turn.entering or turn.runs or turn.released or turn.waits):
+            return view.unchanged(wake_at_s=self._wake_at_s(view))
+        trial = view.trial()
         for row in turn.starts:
             if view.home[row] is not None and view.must_stay(row):
                 return None
         for row in turn.released:
-            trial.release(row, Reason.PREEMPTED_BY)
+            trial.release(row, PREEMPTED_BY)
         for row in turn.starts:
             place(trial, row)
         for row in turn.waits:
             if not standings[row].runs:
                 never = view.num_gpus[row] > view.total_gpus
-                trial.wait(row, Reason.NEVER_FITS if never else Reason.WAIT_RESOURCES)
-        for position, row in enumerate(turn.entering):
-            if not standings[row].runs:
-                _remember(trial, row, standings[row], ENTERED, now_s, position)
-        for position, row in enumerate(turn.preempted):
-            _remember(trial, row, standings[row], PREEMPTED, now_s, position)
-        for position, row in enumerate(turn.runs):
-            _remember(trial, row, standings[row], RAN, now_s, position)
+                trial.wait(row, NEVER_FITS if never else WAIT_RESOURCES)
+        self._remember(trial, ENTERED, turn.entering, False)
+        self._remember(trial, PREEMPTED, turn.preempted, False)
+        self._remember(trial, RAN, turn.runs, True)
         for rows in (turn.preempted, turn.entering, turn.picked):
             for row in rows:
                 self._set_clock(view, row, standings[row])
-        self._released = turn.released
-        self._plan = trial.plan(wake_at_s=self._wake_at_s(view))
-        return self._plan
+        return trial.plan(wake_at_s=self._wake_at_s(view))
+
+    def _remember(self, trial: Trial, place: int, rows: list[int], runs: bool) -> None:
+        """Mark those of ``rows`` that run, or that do not, with their places."""
+        if not rows:
+            return
+        now_s = trial.view.now_s
+        for position, row in enumerate(rows):
+            standing = self._standing[row]
+            if standing.runs == runs:
+                base_s, from_s = standing.base_s, standing.from_s
+                trial.mark(row, [standing.queue, place, now_s, position, base_s, from_s])
 
 
 class _Turn:
@@ -379,10 +400,3 @@ class _Turn:
         self.released: list[int] = []  # lose GPUs
         self.preempted: list[int] = []  # lose GPUs without having changed their queue
         self.waits: list[int] = []  # may have to be told why they wait
-
-
-def _remember(
-    trial: Trial, row: int, standing: Standing, place: int, now_s: float, position: int
-) -> None:
-    mark: list[Any] = [standing.queue, place, now_s, position, standing.base_s, standing.from_s]
-    trial.mark(row, mark)

@@ -22,21 +22,26 @@ class Fifo:
 
     def decide(self, view: View) -> Plan:
         """Start waiting jobs in order of arrival until one does not fit."""
-        trial, waiting = view.trial(), self._waiting
+        waiting = self._waiting
         if has_a_say(self.stages, view):
-            rows = sorted(view.active)
+            trial, rows = view.trial(), sorted(view.active)
             walk(self.stages, trial, rows, keep=rows, strict=True)
             return finish(self.stages, trial)
         waiting.update(view)
-        while (row := waiting.first(view)) is not None:
-            num_gpus = view.num_gpus[row]
-            if num_gpus > view.total_gpus:
+        row = waiting.first(view)
+        if row is None or (
+            view.free_gpus < view.num_gpus[row] <= view.total_gpus
+            and view.reason[row] == WAIT_RESOURCES
+        ):
+            return waiting.sign(view.unchanged())
+        trial = view.trial()
+        while row is not None:
+            if view.num_gpus[row] > view.total_gpus:
                 trial.wait(row, Reason.NEVER_FITS)
-            elif (num_gpus > trial.free_gpus and view.reason[row] == WAIT_RESOURCES) or not place(
-                trial, row
-            ):
+            elif not place(trial, row):
                 break
             waiting.take(view, row)
+            row = waiting.first(view)
         return waiting.sign(trial.plan())
 
 

@@ -1,7 +1,5 @@
 """Tiresias with the Gittins index inside its queues (NSDI 2019, section 3.2: 2D-Gittins)."""
 
-from collections.abc import Iterable
-
 from rota.model.view import View
 from rota.policy.base import Setting
 from rota.policy.distribution import LEARNED, Distribution, parse_distribution
@@ -39,7 +37,7 @@ class TiresiasGittins(Tiresias):
         "promote_knob": Tiresias.SETTINGS["promote_knob"],
         "distribution": Setting(
             parse_distribution,
-            Distribution(LEARNED),
+            LEARNED,
             "GPU-seconds of jobs: learned, a file with one a line, or numbers such as 4,8,12.",
         ),
         "min_samples": Setting(
@@ -51,14 +49,11 @@ class TiresiasGittins(Tiresias):
         self,
         thresholds: tuple[float, ...] = THRESHOLDS,
         promote_knob: float = 8.0,
-        distribution: str | Iterable[float] = LEARNED,
+        distribution: Distribution = LEARNED,
         min_samples: int = 10,
     ) -> None:
         super().__init__(thresholds, promote_knob)
-        if isinstance(distribution, str) and not isinstance(distribution, Distribution):
-            distribution = parse_distribution(distribution)
-        sizes = distribution.sizes if isinstance(distribution, Distribution) else distribution
-        self._given = Gittins(sizes)
+        self._given = Gittins(distribution.sizes)
         self.min_samples = min_samples
         self._learned = Gittins(())
         self._learned_from: object = None

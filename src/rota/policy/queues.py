@@ -5,6 +5,7 @@ from math import inf
 from typing import NamedTuple
 
 from rota.model.view import View
+from rota.policy.base import to_instant
 
 RAN, PREEMPTED, ENTERED = 0, 1, 2
 ROUNDING_S = 1e-6  # a job that stopped so close to its threshold has reached it
@@ -15,7 +16,9 @@ class Mark(NamedTuple):
 
     ``place`` says how ``when_s`` and ``position`` order it: jobs that RAN in the queue stand first,
     in the order in which they began to; then PREEMPTED ones, the latest decision first; then those
-    that only ENTERED it. ``base_s`` is the run time at the last promotion, ``from_s`` its time.
+    that only ENTERED it. A further decision at the same instant counts on from the positions that
+    are remembered: up, but for PREEMPTED jobs, which come before the earlier ones, down.
+    ``base_s`` is the run time at the last promotion, ``from_s`` its time.
     """
 
     queue: int
@@ -39,25 +42,41 @@ class Rules(NamedTuple):
 
     def demote_at_s(self, view: View, row: int, base_s: float, queue: int) -> float:
         """When the job reaches its queue's threshold, or -inf if it has; inf in the last queue."""
-        if queue >= len(self.thresholds):
+        thresholds = self.thresholds
+        if queue >= len(thresholds):
             return inf
-        left_s = self.thresholds[queue] / view.num_gpus[row] + base_s - view.service_s[row]
+        left_s = thresholds[queue] / view.num_gpus[row] + base_s - view.service_s[row]
         since_s = view.since_s[row]
-        if since_s >= 0:
-            return since_s + left_s
-        return view.now_s + left_s if left_s > ROUNDING_S else -inf
+        if since_s < 0:
+            if left_s <= ROUNDING_S:
+                return -inf
+            since_s = view.now_s
+        return to_instant(since_s + left_s)
 
     def promote_at_s(self, queue: int, ran_s: float, from_s: float) -> float:
         """When a waiting job that has run so long since its last promotion is promoted."""
         if not self.promote_knob or not queue or ran_s <= 0:
             return inf
-        return from_s + ran_s * (1 + self.promote_knob)
+        return to_instant(from_s + ran_s * (1 + self.promote_knob))
 
 
 class Standing:
-    """Where an active job stands: ``serial`` orders those that run, and those that wait."""
+    """Where an active job stands: ``serial`` orders those that run, and those that wait.
 
-    __slots__ = ("base_s", "from_s", "moves_at_s", "queue", "runs", "serial")
+    ``moves_at_s`` is when it changes its queue, if that is fixed. A job that got GPUs at
+    ``starts_s`` sinks at ``sinks_at_s`` if it has run since then.
+    """
+
+    __slots__ = (
+        "base_s",
+        "from_s",
+        "moves_at_s",
+        "queue",
+        "runs",
+        "serial",
+        "sinks_at_s",
+        "starts_s",
+    )
 
     def __init__(self, queue: int, base_s: float, from_s: float) -> None:
         self.queue = queue
@@ -65,18 +84,20 @@ class Standing:
         self.from_s = from_s
         self.runs = False
         self.serial = 0
-        self.moves_at_s = inf
+        self.moves_at_s = self.starts_s = self.sinks_at_s = inf
 
 
 class Queue:
     """One queue: those that run in it, in order, and those that wait, in order by gang size.
 
     Both hold serial numbers; those that nobody has any more are skipped, and dropped in time.
+    ``entering`` are the rows that come into it at this decision.
     """
 
-    __slots__ = ("least_gpus", "num_running", "running", "used_gpus", "waiting")
+    __slots__ = ("entering", "least_gpus", "num_running", "running", "used_gpus", "waiting")
 
     def __init__(self) -> None:
+        self.entering: list[int] = []
         self.running: list[int] = []
         self.num_running = 0
         self.used_gpus = 0

@@ -8,6 +8,7 @@ from rota.policy.base import Policy, Setting
 from rota.policy.composition import common_settings, stages_for
 
 BUILT_IN = {
+    "elastic": "rota.policy.elastic:Elastic",
     "fifo": "rota.policy.fifo:Fifo",
     "fifo-backfill": "rota.policy.fifo:FifoBackfill",
     "finish-time-fairness": "rota.policy.fairness:FinishTimeFairness",
@@ -83,7 +84,7 @@ def create(name: str, given: dict[str, str] | None = None) -> Policy:
     }
     values = {key: value for key, value in values.items() if key in own}
     policy = kind(**values)
-    if stages := stages_for(kind, common):
+    if stages := stages_for(name, kind, common):
         policy.stages = stages
     values |= common
     policy.identity = name + "".join(f" {key}={values[key]}" for key in sorted(values))

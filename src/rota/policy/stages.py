@@ -42,13 +42,14 @@ def place(trial: Trial, row: int, placement: Placement | None = None) -> bool:
     if view.num_gpus[row] > trial.free_gpus:
         trial.wait(row, Reason.WAIT_TOPOLOGY if view.must_stay(row) else Reason.WAIT_RESOURCES)
         return False
-    for known in (view.target[row], view.home[row]):
-        if known is not None and trial.free.fits(known):
-            trial.give(row, known)
-            return True
-    if view.must_stay(row):
-        trial.wait(row, Reason.WAIT_TOPOLOGY)
-        return False
+    if view.target[row] is not None or view.home[row] is not None:
+        for known in (view.target[row], view.home[row]):
+            if known is not None and trial.free.fits(known):
+                trial.give(row, known)
+                return True
+        if view.must_stay(row):
+            trial.wait(row, Reason.WAIT_TOPOLOGY)
+            return False
     if placement is None:
         allocation = consolidate(trial.free, view.num_gpus[row])
     else:

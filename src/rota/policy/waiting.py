@@ -60,25 +60,26 @@ class Waiting:
 
     def take(self, view: View, row: int) -> None:
         """Drop the row that came :meth:`first`: it has GPUs now, or is not to be looked at."""
-        heappop(self._lines[self._line(view, row)])
+        heappop(self._line(view, row))
         self._inside.discard(row)
 
     def _enter(self, view: View, rows: list[int]) -> None:
-        active, target, home, inside = view.active, view.target, view.home, self._inside
+        active, target = view.active, view.target
         self.new = new = []
         for row in rows:
             if row in active and target[row] is None:
                 new.append(row)
-                if home[row] is not None:
+                if view.home[row] is not None:
                     self.bound.add(row)
-                if row not in inside:
-                    inside.add(row)
-                    line = self._line(view, row)
-                    if line not in self._lines:
-                        self._lines[line] = []
-                    heappush(self._lines[line], row)
+                if row not in self._inside:
+                    self._inside.add(row)
+                    heappush(self._line(view, row), row)
             elif self.bound:
                 self.bound.discard(row)
 
-    def _line(self, view: View, row: int) -> int:
-        return view.num_gpus[row] if self._by_size else 0
+    def _line(self, view: View, row: int) -> list[int]:
+        size = view.num_gpus[row] if self._by_size else 0
+        line = self._lines.get(size)
+        if line is None:
+            line = self._lines[size] = []
+        return line

@@ -2,23 +2,26 @@
 
 from heapq import heappop, heappush
 from itertools import count
+from math import inf
 from typing import Any
 
 # Order of what is due at one instant.
-FINISH, CONFIRM, FAULT, ARRIVE = 0, 1, 2, 3
+FINISH, CONFIRM, FAULT = 0, 1, 2
 
 
 class Engine:
     """Timed entries, delivered by (time, kind, order of scheduling).
 
-    ``heap`` holds them as (time, kind, number, what), the next one first.
+    ``heap`` holds them as (time, kind, number, what), the next one first. Jobs arrive in order, and
+    so need no heap: ``arrival_s`` is when the next one does, after all else at that instant.
     """
 
-    __slots__ = ("_numbers", "heap", "now_s")
+    __slots__ = ("_numbers", "arrival_s", "heap", "now_s")
 
     def __init__(self) -> None:
         self.heap: list[tuple[float, int, int, Any]] = []
         self._numbers = count()
+        self.arrival_s = inf
         self.now_s = 0.0
 
     def at(self, time_s: float, kind: int, what: Any) -> None:
@@ -26,8 +29,10 @@ class Engine:
         heappush(self.heap, (time_s, kind, next(self._numbers), what))
 
     def next_time_s(self) -> float | None:
-        """When the next entry is due, or None."""
-        return self.heap[0][0] if self.heap else None
+        """When the next entry is due, or the next job arrives; None if neither is to come."""
+        due_s = self.heap[0][0] if self.heap else inf
+        due_s = min(due_s, self.arrival_s)
+        return None if due_s == inf else due_s
 
     def pop(self) -> tuple[int, Any]:
         """The next entry as (kind, what); the clock moves to its time."""

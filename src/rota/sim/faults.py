@@ -24,12 +24,16 @@ from rota.model.cluster import Node
 from rota.model.commands import Suspend
 from rota.model.events import AttemptLost, JobSuspended, NodeJoined, NodeLost
 from rota.model.job import JobSpec, JobState
+from rota.model.state import ClusterState
 from rota.sim.engine import FAULT
 from rota.sim.machine import SpeedModel
 from rota.sim.simulation import Simulation
+from rota.workload.trace import MAX_S, SPEEDS
 
 ROUNDING = 1e-9  # of a checkpoint interval: work so close to its end has reached it
 MOST_IN_VAIN = 1000  # attempts of a job that may be lost one after another without a checkpoint
+MOST_IDLE = 10_000  # faults that may come one after another while jobs wait and none runs
+LEAST_S = 0.001
 BEGINS, ENDS = 1, 0  # at one instant, what ends comes first
 
 
@@ -80,8 +84,32 @@ class Faults(NamedTuple):
         Raises InputError if a number is out of range, or if the script names a node or a GPU that
         the cluster does not have.
         """
-        _check_numbers(self)
+        self.check()
         _Course(self, simulation)
+
+    def check(self) -> None:
+        """Raise InputError for a time or a speed that is out of range."""
+        for field, value in self._asdict().items():
+            if field.endswith("_s") and value is not None and not LEAST_S <= value <= MAX_S:
+                raise InputError(
+                    f"faults: {field} is {value:g}; give from {LEAST_S} to {MAX_S:,.0f} seconds"
+                )
+        speeds = [("straggler_speed", self.straggler_speed)]
+        for field, speed in [*speeds, *(("speed", fault.speed) for fault in self.script)]:
+            if not SPEEDS[0] <= speed <= 1:
+                raise InputError(
+                    f"faults: {field} is {speed:g}; give a number from {SPEEDS[0]} to 1"
+                )
+        for fault in self.script:
+            if not 0 <= fault.at_s <= MAX_S:
+                raise InputError(
+                    f"faults: at_s is {fault.at_s:g}; give from 0 to {MAX_S:,.0f} seconds"
+                )
+            if not (LEAST_S <= fault.for_s <= MAX_S or fault.for_s == inf):
+                raise InputError(
+                    f"faults: for_s is {fault.for_s:g}; give from {LEAST_S} to {MAX_S:,.0f} "
+                    "seconds, or none for ever"
+                )
 
     def streams(self, nodes: list[Node]) -> list[Iterator[Fault]]:
         """The faults of these nodes in streams, each in order of time; random ones are endless."""
@@ -145,6 +173,7 @@ class _Course:
         self._checkpoint_s = faults.checkpoint_s
         self._outages = [0] * len(state.nodes)
         self._in_vain: dict[int, tuple[float, int]] = {}  # row -> (work kept, attempts lost at it)
+        self._idle = 0  # faults since a job last held GPUs, or none waited
         self._slowed = _Slowed(simulation.machine.speeds)
         if faults.straggler_every_s is not None or any(f.what == What.SLOW for f in faults.script):
             simulation.machine.speeds = self._slowed
@@ -172,6 +201,7 @@ class _Course:
         at_s, begins, number, fault = heappop(self._due)
         index = state.node_index[fault.node]
         if begins:
+            self._count_idle(state)
             self._draw(number)
             if fault.what != What.CRASH and at_s + fault.for_s < inf:
                 self._ends += 1
@@ -185,6 +215,20 @@ class _Course:
         else:
             self._repair(simulation, index)
         self._schedule(simulation)
+
+    def _count_idle(self, state: ClusterState) -> None:
+        """Raise SimulationError if faults keep all jobs from running, however long they go on."""
+        if not state.active or any(state.held[row] is not None for row in state.active):
+            self._idle = 0
+            return
+        self._idle += 1
+        if self._idle > MOST_IDLE:
+            spec = state.spec[min(state.active)]
+            raise SimulationError(
+                f"{MOST_IDLE:,} faults happened while jobs waited and none ran; the first of them "
+                f"is job {spec.job_id} ({spec.num_gpus} GPUs); make faults rarer, repairs faster, "
+                "or the cluster larger"
+            )
 
     def _fail(self, simulation: Simulation, index: int) -> None:
         state = simulation.state
@@ -269,18 +313,6 @@ def _rows(simulation: Simulation) -> list[int]:
     """The rows that may have processes, or state on a node."""
     state = simulation.state
     return sorted({*state.active, *state.unsettled, *state.user_suspended})
-
-
-def _check_numbers(faults: Faults) -> None:
-    """Raise InputError for a time that is not above zero, or a speed that is not from 0 to 1."""
-    for field, value in faults._asdict().items():
-        if field.endswith("_s") and value is not None and not 0 < value < inf:
-            raise InputError(f"faults: {field} is {value:g}; give a number of seconds above zero")
-    for speed in (faults.straggler_speed, *(fault.speed for fault in faults.script)):
-        if not 0 < speed <= 1:
-            raise InputError(f"faults: speed is {speed:g}; give a number above 0 and at most 1")
-    if not all(0 <= fault.at_s < inf and fault.for_s > 0 for fault in faults.script):
-        raise InputError("faults: at_s must be zero or more seconds, and for_s above zero")
 
 
 def _check_script(script: tuple[Fault, ...], gpus: dict[str, int]) -> None:

@@ -8,16 +8,20 @@ from pathlib import Path
 from typing import Any
 
 from rota.errors import InputError
-from rota.sim.faults import Fault, What
+from rota.sim.faults import LEAST_S, Fault, What
+from rota.workload.readers.base import as_number
+from rota.workload.readers.files import read_bytes
+from rota.workload.trace import MAX_GPUS, MAX_S, SPEEDS
 
 # Field -> what it must be. A field that a kind of fault does not use stays empty or out.
+MOST_BYTES = 64 << 20
 FIELDS = {
-    "at_s": "zero or more seconds",
+    "at_s": f"from 0 to {MAX_S:,.0f} seconds",
     "what": "fail, crash or slow",
     "node": "a node of the cluster, for example node0",
-    "for_s": "a number of seconds above zero, or empty for ever",
+    "for_s": f"from {LEAST_S} to {MAX_S:,.0f} seconds, or empty for ever",
     "gpu": "the index of a GPU of the node, from 0",
-    "speed": "a number above 0 and at most 1, of the node's own speed",
+    "speed": f"a number from {SPEEDS[0]} to 1, of the node's own speed",
 }
 REQUIRED = ("at_s", "what", "node")
 USED = {
@@ -35,9 +39,7 @@ def read_faults(path: str | Path) -> tuple[Fault, ...]:
     """
     path = Path(path)
     try:
-        text = path.read_bytes().decode("utf-8-sig")
-    except OSError as error:
-        raise InputError(f"faults {path}: {error.strerror or error}; check the path") from None
+        text = read_bytes(path, "faults", MOST_BYTES).decode("utf-8-sig")
     except UnicodeDecodeError as error:
         raise InputError(f"faults {path}: not UTF-8 text at byte {error.start}") from None
     read = _json_rows if path.suffix == ".json" else _csv_rows
@@ -101,28 +103,32 @@ def _fault(place: str, fields: dict[str, Any]) -> Fault:
             raise InputError(f"{place}: {field} is missing; give {FIELDS[field]}")
     if not isinstance(fields["node"], str):
         raise _bad(place, fields, "node")
-    gpu = _number(place, fields, "gpu", 0.0)
+    gpu = _number(place, fields, "gpu", 0.0, high=MAX_GPUS)
     if gpu != int(gpu):
         raise _bad(place, fields, "gpu")
-    for_s, speed = _number(place, fields, "for_s", inf), _number(place, fields, "speed", 1.0)
-    if for_s == 0:
-        raise _bad(place, fields, "for_s")
-    if not 0 < speed <= 1:
-        raise _bad(place, fields, "speed")
+    for_s = _number(place, fields, "for_s", inf, low=LEAST_S)
+    speed = _number(place, fields, "speed", 1.0, low=SPEEDS[0], high=1.0)
     at_s = _number(place, fields, "at_s", 0.0)
     return Fault(at_s, what, fields["node"], for_s, int(gpu), speed)
 
 
-def _number(place: str, fields: dict[str, Any], field: str, default: float) -> float:
-    """A finite number of at least zero, or the default if it is not there. Raises InputError."""
+def _number(
+    place: str,
+    fields: dict[str, Any],
+    field: str,
+    default: float,
+    low: float = 0.0,
+    high: float = MAX_S,
+) -> float:
+    """A number from low to high, or the default if it is not there. Raises InputError."""
     if field not in fields:
         return default
     value = fields[field]
     try:
-        number = -1.0 if isinstance(value, bool) else float(value)
+        number = as_number(value) if isinstance(value, str) else float(value)
     except (ValueError, TypeError, OverflowError):
-        number = -1.0
-    if not 0 <= number < inf:
+        raise _bad(place, fields, field) from None
+    if isinstance(value, bool) or not low <= number <= high:
         raise _bad(place, fields, field)
     return number
 

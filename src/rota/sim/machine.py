@@ -4,37 +4,40 @@ from typing import NamedTuple, Protocol
 
 from rota.model.allocation import Allocation
 from rota.model.cluster import Node
-from rota.model.commands import Command, Launch, Migrate, Resume, Suspend
+from rota.model.commands import Command, Launch, Migrate, Resize, Resume, Suspend
 from rota.model.events import (
+    CommandSent,
     Event,
     JobFinished,
     JobLaunched,
+    JobResized,
     JobResumed,
     JobSuspended,
     SpeedChanged,
     new,
 )
-from rota.model.job import JobSpec, JobState
+from rota.model.job import JobSpec
 from rota.model.state import ClusterState
 from rota.sim.engine import CONFIRM, FINISH, Engine
-
-RUNNING = int(JobState.RUNNING)
 
 
 class Costs(NamedTuple):
     """Seconds for which a command keeps the GPUs of a job busy without progress.
 
     The defaults are measured on a live one-node cluster (docs/simulator.md tells how); the time of
-    a migration between nodes is Gandiva's for a warmed destination (1-2 s, OSDI 2018).
+    a migration between nodes is Gandiva's for a warmed destination (1-2 s, OSDI 2018). A job goes
+    on while it is resized, but for the pause.
     """
 
     suspend_s: float = 0.0015
     resume_s: float = 0.007
     migrate_s: float = 1.5
     cold_start_s: float = 0.04
+    resize_s: float = 0.35
+    resize_pause_s: float = 0.08
 
 
-FREE = Costs(0.0, 0.0, 0.0, 0.0)
+FREE = Costs(0.0, 0.0, 0.0, 0.0, 0.0, 0.0)
 
 
 class SpeedModel(Protocol):
@@ -64,9 +67,10 @@ class Machine:
         self.speeds = speeds
         self.unsteady = False  # whether a job's speed may change while it starts
 
-    def execute(self, command: Command) -> Event | None:
-        """Carry out a command: the confirmation if it takes no time, else None for the moment."""
+    def execute(self, command: Command) -> None:
+        """Carry out a command; what takes no time is confirmed at once."""
         now_s, row, costs = self._engine.now_s, command.row, self._costs
+        self._state.apply(new(CommandSent, (now_s, command)))
         event: Event
         if type(command) is Suspend:
             delay_s = costs.suspend_s
@@ -80,18 +84,29 @@ class Machine:
             delay_s = costs.resume_s + (costs.migrate_s if moves else 0.0)
             speed = 1.0 if self.speeds is None else self._speed(row, command.allocation)
             event = new(JobResumed, (now_s + delay_s, row, speed))
+        elif type(command) is Resize:
+            delay_s = costs.resize_s
+            speed = self._speed(row, command.allocation)
+            pause_s = costs.resize_pause_s
+            event = JobResized(now_s + delay_s, row, command.allocation, speed, pause_s)
         else:
             delay_s = 0.0
             event = JobFinished(now_s, row, self._state.stop_outcome[row])
         if delay_s:
             self._engine.at(now_s + delay_s, CONFIRM, Confirmation(command, event))
-            return None
-        return event
+        else:
+            self.confirm(event)
+
+    def confirm(self, event: Event) -> None:
+        """Apply what a command has come to; a job that runs now will finish some time."""
+        self._state.apply(event)
+        if type(event) is JobLaunched or type(event) is JobResumed or type(event) is JobResized:
+            self.job_runs(event.row)
 
     def job_runs(self, row: int) -> None:
         """Note that a job has begun to run: it will finish when its work is complete."""
         if not (self.unsteady and self.adapt_speed(row)):
-            self._engine.at(self._finish_s(row), FINISH, row)
+            self._engine.at(self.finish_s(row), FINISH, row)
 
     def adapt_speed(self, row: int) -> bool:
         """Let a running job go on at the speed of its GPUs; whether it was another one."""
@@ -105,14 +120,14 @@ class Machine:
         self.job_runs(row)
         return True
 
-    def _finish_s(self, row: int) -> float:
+    def finish_s(self, row: int) -> float:
+        """When the work of a running job is complete, if nothing moves its end."""
         state = self._state
         left_s = state.duration_s[row] - state.service_s[row] + state.lag_s[row]
         if left_s < 0.0:
             left_s = 0.0
-        if state.speed[row] != 1.0:
-            left_s /= state.speed[row]
-        return state.since_s[row] + left_s
+        speed = state.speed[row]
+        return state.since_s[row] + (left_s if speed == 1.0 else left_s / speed)
 
     def _speed(self, row: int, allocation: Allocation) -> float:
         if self.speeds is None:
@@ -123,7 +138,3 @@ class Machine:
         """Whether the command is still on its way: its processes were not lost with a node."""
         command = confirmation.command
         return self._state.outstanding[command.row] is command
-
-    def is_due(self, row: int) -> bool:
-        """Whether the job runs, and its work is complete now: nothing has moved its end."""
-        return self._state.state[row] == RUNNING and self._finish_s(row) == self._engine.now_s

@@ -2,29 +2,22 @@
 
 from collections.abc import Iterable
 from heapq import heappop
+from math import inf
 from typing import Any, NamedTuple, Protocol
 
 from rota.errors import NeverFitsError, SimulationError
 from rota.model.cluster import Node
 from rota.model.decision import Decider
-from rota.model.events import (
-    CommandSent,
-    JobFinished,
-    JobLaunched,
-    JobResumed,
-    JobSubmitted,
-    NodeJoined,
-    new,
-)
-from rota.model.job import JobState
+from rota.model.events import JobFinished, JobSubmitted, NodeJoined, new
+from rota.model.job import JobSpec, JobState
 from rota.model.plan import diff
 from rota.model.reason import SENTENCES, Reason
 from rota.model.state import ClusterState
-from rota.sim.engine import ARRIVE, CONFIRM, FAULT, FINISH, Engine
+from rota.sim.engine import CONFIRM, FAULT, FINISH, Engine
 from rota.sim.machine import Costs, Machine, SpeedModel
 from rota.workload.trace import Trace
 
-SUCCEEDED = JobState.SUCCEEDED
+SUCCEEDED, RUNNING = JobState.SUCCEEDED, int(JobState.RUNNING)
 
 
 class Result(NamedTuple):
@@ -80,7 +73,8 @@ class Simulation:
                 )
         self.all_arrived = False
         self._arrivals = iter(trace.jobs)
-        self._schedule_arrival()
+        self._arriving: JobSpec | None = None
+        self._expect_next()
         if faults is not None:
             faults.attach(self)
 
@@ -103,54 +97,50 @@ class Simulation:
         heap, wake_at_s = engine.heap, state.wake_at_s
         if state.decision_needed and (state.active or state.unsettled):
             now_s = engine.now_s  # a fault or a request came from outside since the last step
-        elif heap and (wake_at_s is None or heap[0][0] <= wake_at_s):
-            engine.now_s = now_s = heap[0][0]
-            while heap and heap[0][0] == now_s:
-                _, kind, _, what = heappop(heap)
-                self._deliver(kind, what)
-        elif wake_at_s is not None:
-            engine.now_s = now_s = wake_at_s
         else:
-            return False
+            now_s = heap[0][0] if heap else inf
+            if engine.arrival_s < now_s:
+                now_s = engine.arrival_s
+            if wake_at_s is not None and wake_at_s < now_s:
+                engine.now_s = now_s = wake_at_s
+            elif now_s < inf:
+                engine.now_s = now_s
+                while heap and heap[0][0] == now_s:
+                    _, kind, _, what = heappop(heap)
+                    self._deliver(now_s, kind, what)
+                while engine.arrival_s == now_s:
+                    state.apply(new(JobSubmitted, (now_s, self._arriving)))
+                    self._expect_next()
+            else:
+                return False
         if state.decision_needed or (wake_at_s is not None and wake_at_s <= now_s):
             if self._decider.policy is not self.policy:
                 self._decider = Decider(state, self.policy)
             self._decider.decide(now_s)
             self.decisions += 1
-        execute = self.machine.execute
         while state.unsettled and (commands := diff(state)):
             for command in commands:
-                state.apply(new(CommandSent, (now_s, command)))
-                event = execute(command)
-                if event is not None:
-                    self._confirm(event)
+                self.machine.execute(command)
         return True
 
-    def _deliver(self, kind: int, what: Any) -> None:
-        if kind == ARRIVE:
-            self.state.apply(what)
-            self._schedule_arrival()
-        elif kind == FINISH:
-            if self.machine.is_due(what):
-                now_s = self.engine.now_s
+    def _deliver(self, now_s: float, kind: int, what: Any) -> None:
+        if kind == FINISH:
+            # Once more, for something may have moved the job's end since this was put on the heap.
+            if self.state.state[what] == RUNNING and self.machine.finish_s(what) == now_s:
                 self.state.apply(new(JobFinished, (now_s, what, SUCCEEDED, None, "")))
         elif kind == CONFIRM:
             if self.machine.is_awaited(what):
-                self._confirm(what.event)
+                self.machine.confirm(what.event)
         elif kind == FAULT:
             what(self)
 
-    def _confirm(self, event: Any) -> None:
-        self.state.apply(event)
-        if type(event) is JobLaunched or type(event) is JobResumed:
-            self.machine.job_runs(event.row)
-
-    def _schedule_arrival(self) -> None:
-        spec = next(self._arrivals, None)
+    def _expect_next(self) -> None:
+        self._arriving = spec = next(self._arrivals, None)
         if spec is None:
             self.all_arrived = True
+            self.engine.arrival_s = inf
         else:
-            self.engine.at(spec.submit_s, ARRIVE, new(JobSubmitted, (spec.submit_s, spec)))
+            self.engine.arrival_s = spec.submit_s
 
 
 def simulate(

@@ -1,16 +1,17 @@
 """How fast jobs run where they are placed, from the figures of the model catalogue."""
 
+from collections import Counter
 from collections.abc import Iterable
 from functools import lru_cache
 from math import exp, fsum, log
 from typing import NamedTuple
 
-from rota.errors import SimulationError
+from rota.errors import SimulationError, did_you_mean
 from rota.model.allocation import Allocation
 from rota.model.cluster import Node
 from rota.model.job import JobSpec
-from rota.predict.step_time import Shape, StepTime, relative_speed
-from rota.workload.catalog import ModelProfile, gpu_type, load, look_up
+from rota.predict.step_time import Shape, fewest_nodes, relative_speed
+from rota.workload.catalog import ModelProfile, gpu_type, gpu_types, load, look_up
 from rota.workload.trace import Trace
 
 
@@ -62,10 +63,10 @@ class CatalogSpeeds:
             return 1.0
         parts = allocation.parts
         on = [nodes[node] for node, _ in parts]
-        racks = len({node.rack for node in on})
+        links = self.oversubscription if len({node.rack for node in on}) > 1 else 1.0
         kinds = {node.gpu_type for node in on}
         speed, slowest = min(
-            (self._speed(spec, Shape(kind, allocation.num_gpus, len(parts), racks)), kind)
+            (self._speed(spec, Shape(kind, allocation.num_gpus, len(parts), links)), kind)
             for kind in kinds
         )
         if speed <= 0:
@@ -110,7 +111,7 @@ class CatalogSpeeds:
         if profile is None or profile.batch is None:
             return told.get(at.gpu_type, 1.0)
         types = profile.step_times
-        consolidated = at._replace(nodes=self._fewest_nodes(at.gpu_type, at.gpus), racks=1)
+        consolidated = Shape(at.gpu_type, at.gpus, self._fewest_nodes(at.gpu_type, at.gpus))
         if at.gpu_type in told:
             # The trace knows the type's speed; the catalogue what the placement does to it.
             kind = at.gpu_type if at.gpu_type in types else next(iter(types))
@@ -118,7 +119,7 @@ class CatalogSpeeds:
         if at.gpu_type in types and self.reference in types:
             nodes = self._fewest_nodes(self.reference, at.gpus)
             reference = Shape(self.reference, at.gpus, nodes)
-            return self._relative(types, profile.batch, at, reference)
+            return relative_speed(types, profile.batch, at, reference)
         kind = at.gpu_type if at.gpu_type in types else self.reference
         kind = kind if kind in types else next(iter(types))
         typical = typical_speed(at.gpu_type, self.reference)
@@ -128,22 +129,12 @@ class CatalogSpeeds:
         """What the placement alone does to the speed, by the model's step time on ``kind``."""
         assert profile.batch is not None
         at, than = at._replace(gpu_type=kind), than._replace(gpu_type=kind)
-        return self._relative(profile.step_times, profile.batch, at, than)
-
-    def _relative(self, types: dict[str, StepTime], batch: float, at: Shape, than: Shape) -> float:
-        over = self.oversubscription
-        return relative_speed(types, batch, at, than, oversubscription=over)
+        return relative_speed(profile.step_times, profile.batch, at, than)
 
     def _fewest_nodes(self, kind: str, gpus: int) -> int:
         key = (kind, gpus)
         if key not in self._fewest:
-            nodes, left = 0, gpus
-            for size in self._sizes.get(kind, ()):
-                if left <= 0:
-                    break
-                left -= size
-                nodes += 1
-            self._fewest[key] = max(nodes, 1)
+            self._fewest[key] = max(1, fewest_nodes(self._sizes.get(kind, ()), gpus))
         return self._fewest[key]
 
 
@@ -177,6 +168,41 @@ def coverage(trace: Iterable[JobSpec]) -> Coverage:
         else:
             unnamed += 1
     return Coverage(known, unknown, unnamed)
+
+
+def describe_unknown(trace: Trace, nodes: Iterable[Node]) -> list[str]:
+    """Sentences on the jobs of which nobody knows how fast they run, and on the GPU types.
+
+    A type is named if the catalogue does not have it, and jobs whose speeds on others are known run
+    there as fast as on the type that durations are for.
+    """
+    sentences = []
+    _, unknown, unnamed = coverage(trace)
+    if unknown or unnamed:
+        sentences.append(
+            f"{trace.name}: neither the catalog nor the trace has speeds for {unknown + unnamed:,} "
+            f"of {len(trace):,} jobs: they run at 1 wherever they are placed"
+        )
+    types = sorted({node.gpu_type for node in nodes if node.gpu_type})
+    jobs = Counter((spec.model, spec.speeds, _timed(spec) is not None) for spec in trace)
+    told = {gpu_type(kind) for _, speeds, _ in jobs for kind, _ in speeds}
+    for kind in types:
+        plain = gpu_type(kind)
+        if plain in gpu_types():
+            continue
+        lacking = sum(
+            number
+            for (_, speeds, timed), number in jobs.items()
+            if (plain not in map(gpu_type, dict(speeds)) if speeds else timed and len(types) > 1)
+        )
+        if lacking:
+            hint = did_you_mean(plain, [*gpu_types(), *sorted(told)])
+            sentences.append(
+                f"cluster: neither the catalog nor the trace tells how fast {lacking:,} of "
+                f"{len(trace):,} jobs run on GPU type {kind!r}{hint}: there they run as on the "
+                "type that durations are for"
+            )
+    return sentences
 
 
 def _timed(spec: JobSpec) -> ModelProfile | None:

@@ -15,12 +15,13 @@ from rota.model.events import (
     DecisionTaken,
     Event,
     JobFinished,
+    JobResized,
     JobSubmitted,
     StopRequested,
     WorkerRegistered,
     WorkerReported,
 )
-from rota.model.job import JobSpec, JobState, Program, Suspension
+from rota.model.job import Elastic, JobSpec, JobState, Program, Suspension
 
 
 class _Codec(NamedTuple):
@@ -125,6 +126,14 @@ def _decode_program(record: Any) -> Program | None:
     return Program(**(record | {"env": pairs}))
 
 
+def _encode_elastic(elastic: Elastic | None) -> Any:
+    return None if elastic is None else elastic._asdict() | {"sizes": list(elastic.sizes)}
+
+
+def _decode_elastic(record: Any) -> Elastic | None:
+    return None if record is None else Elastic(**(record | {"sizes": tuple(record["sizes"])}))
+
+
 def _encode_spec(spec: JobSpec) -> dict[str, Any]:
     return _encode_fields(spec, _SPEC_FIELDS)
 
@@ -154,6 +163,7 @@ _SPEC_FIELDS = {
         lambda pairs: [list(pair) for pair in pairs],
         lambda pairs: tuple((gpu_type, speed) for gpu_type, speed in pairs),
     ),
+    "elastic": _Codec(_encode_elastic, _decode_elastic),
 }
 _EVENTS: dict[str, Any] = {kind.__name__: kind for kind in get_args(Event)}
 _COMMANDS: dict[str, Any] = {kind.__name__: kind for kind in get_args(Command)}
@@ -162,6 +172,7 @@ _COMMANDS: dict[str, Any] = {kind.__name__: kind for kind in get_args(Command)}
 _FIELDS: dict[Any, dict[str, _Codec]] = {kind: {} for kind in _EVENTS.values()} | {
     JobSubmitted: {"spec": _Codec(_encode_spec, _decode_spec)},
     StopRequested: {"outcome": _STATE},
+    JobResized: {"allocation": _ALLOCATION},
     JobFinished: {"outcome": _STATE},
     WorkerRegistered: {"suspension": _by_name(Suspension)},
     WorkerReported: {"progress": _JSON},

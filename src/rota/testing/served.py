@@ -97,6 +97,7 @@ class StandInController:
             name=request.name,
             user=user,
             time_limit_s=request.time_limit_s,
+            elastic=request.elastic,
             program=program,
         )
         self.state.apply(JobSubmitted(spec.submit_s, spec))

@@ -8,7 +8,7 @@ import pytest
 
 from rota.errors import StoreError
 from rota.model.allocation import Allocation, on_node
-from rota.model.commands import Command, Launch, Migrate, Resume, Stop, Suspend
+from rota.model.commands import Command, Launch, Migrate, Resize, Resume, Stop, Suspend
 from rota.model.events import (
     AttemptLost,
     CommandFailed,
@@ -17,6 +17,7 @@ from rota.model.events import (
     Event,
     JobFinished,
     JobLaunched,
+    JobResized,
     JobResumed,
     JobSubmitted,
     JobSuspended,
@@ -31,7 +32,7 @@ from rota.model.events import (
     WorkerRegistered,
     WorkerReported,
 )
-from rota.model.job import JobSpec, JobState, Program, Suspension
+from rota.model.job import Elastic, JobSpec, JobState, Program, Suspension
 from rota.store.events import Submission
 
 TWO_NODES = Allocation(((0, 0b11), (3, 1 << 200)))
@@ -49,6 +50,7 @@ def every_event() -> list[Event]:
         NodeJoined(0.25, "there", 8, "gpu", "a100", "rack1", 4),
         JobSubmitted(0.30000000000000004, spec),
         JobSubmitted(0.3, JobSpec("2", 1, 0.3, duration_s=5, speeds=(("a100", 1.0), ("t4", 0.3)))),
+        JobSubmitted(0.4, JobSpec("3", 1, 0.4, elastic=Elastic((1, 2, 4), 7200.0, 100.0, 1.5))),
         SuspendRequested(1.0, 0),
         ResumeRequested(2.0, 0),
         StopRequested(3.0, 0, JobState.TIMEOUT),
@@ -68,7 +70,8 @@ def every_event() -> list[Event]:
         SpeedChanged(7.5, 0, 0.1),
         JobSuspended(8.0, 0, 7.9),
         JobResumed(9.0, 0),
-        WorkerRegistered(10.0, 0, Suspension.BOUNDARY, True),
+        JobResized(9.5, 0, on_node(2, 3), 1.75, 0.125),
+        WorkerRegistered(10.0, 0, Suspension.BOUNDARY, True, True),
         ModelReported(10.5, 0, 4 << 40, 1 << 30),
         WorkerReported(11.0, 0, {"step": 3, "loss": float("inf"), "metrics": {"acc": 0.5}}),
         AttemptLost(12.0, 0, 1, "", 3.5),
@@ -80,7 +83,8 @@ def every_event() -> list[Event]:
         Suspend(2, 0, 1, 1),
         Resume(3, 0, 1, 1, on_node(2, 1)),
         Migrate(4, 0, 1, 2, TWO_NODES),
-        Stop(5, 0, 1, 2),
+        Resize(5, 0, 1, 2, on_node(2, 3)),
+        Stop(6, 0, 1, 2),
     ]
     return log + [CommandSent(20.0, command) for command in commands]
 
@@ -91,7 +95,10 @@ class StoreContract:
     @pytest.fixture
     def open_store(self) -> Callable[[], Any]:
         """Open the store of this test, empty the first time. Subclasses provide it."""
-        raise NotImplementedError
+        raise NotImplementedError(
+            f"{type(self).__name__} needs a fixture open_store that returns a callable; it opens "
+            "the store under test"
+        )
 
     @pytest.fixture
     def store(self, open_store: Callable[[], Any]) -> Iterator[Any]:

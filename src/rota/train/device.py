@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import ctypes
-import os
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     import torch
@@ -100,28 +98,3 @@ def choose_device(index: int | None) -> torch.device:
     device = torch.device("cuda", index if index is not None else 0)
     torch.cuda.set_device(device)
     return device
-
-
-def data_parallel(model: torch.nn.Module, device: torch.device) -> torch.nn.Module:
-    """``model`` wrapped for data-parallel training over the ranks in the environment."""
-    import torch
-    import torch.distributed as dist
-
-    if not dist.is_initialized():
-        backend = "nccl" if device.type == "cuda" else "gloo"
-        dist.init_process_group(backend)
-    devices: Any = [device.index] if device.type == "cuda" else None
-    wrapped = torch.nn.parallel.DistributedDataParallel(model, device_ids=devices)
-    # The reducer is never freed: it would take gloo's process group with it, whose end, with the
-    # GIL held, joins a thread that may itself be waiting for the GIL (seen with torch 2.13).
-    ctypes.pythonapi.Py_IncRef(ctypes.py_object(wrapped.reducer))
-    return wrapped
-
-
-def leave_process_group() -> None:
-    """Close the process group if one is open."""
-    if int(os.environ.get("WORLD_SIZE", "1")) > 1:
-        import torch.distributed as dist
-
-        if dist.is_initialized():
-            dist.destroy_process_group()

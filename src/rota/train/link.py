@@ -24,6 +24,7 @@ class Link:
         self._inbox: list[Message] = []
         self._retry_at = 0.0
         self._hello: Message = {}
+        self.connections = 0  # how many there have been: an agent after another knows nothing
 
     @property
     def connected(self) -> bool:
@@ -50,6 +51,7 @@ class Link:
             link.close()
             return False
         self._socket = link
+        self.connections += 1
         self._buffer.clear()
         self._inbox.clear()
         return True

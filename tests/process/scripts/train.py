@@ -46,15 +46,15 @@ def main():
         await_resume = s._await_resume
 
         def watched(link):
-            write(s.rank, "suspended", step=s._step)
+            write(s.rank, "suspended", step=s._progress.step)
             device = await_resume(link)
-            write(s.rank, "resumed", step=s._step)
+            write(s.rank, "resumed", step=s._progress.step)
             return device
 
         s._await_resume = watched
         net = nn.Sequential(nn.Linear(8, 16), nn.Dropout(0.1), nn.Tanh(), nn.Linear(16, 1))
         optimizer = torch.optim.Adam(net.parameters(), lr=0.01)
-        model, optimizer = s.prepare(net, optimizer)
+        model, optimizer = s.prepare(net, optimizer, reduction="ddp")
         for step in s.steps(options.steps):
             with open(options.out / f"step{s.rank}", "ab") as file:
                 file.write(b".")

@@ -1,7 +1,19 @@
+from inspect import signature
+from pathlib import Path
+
 import pytest
 
 from rota.errors import InputError
-from rota.experiment.base import Figure, Outcome, load, names, over_seeds, summary
+from rota.experiment import base
+from rota.experiment.base import (
+    Figure,
+    Outcome,
+    for_each_seed,
+    load,
+    names,
+    over_seeds,
+    summary,
+)
 
 
 def figure(ours):
@@ -50,6 +62,37 @@ def test_every_experiment_says_what_it_reproduces_and_can_be_run(name):
 
 
 @pytest.mark.parametrize("name", names())
-def test_an_experiment_without_a_live_part_says_so(name):
-    with pytest.raises(InputError, match=f"{name} runs in the simulator only"):
-        load(name).run(None, live=True)
+def test_what_an_experiment_has_no_use_for_is_refused(name):
+    takes = signature(load(name).run).parameters
+    if "live" not in takes:
+        with pytest.raises(InputError, match=f"{name} runs in the simulator only"):
+            base.run(name, live=True)
+    if "data" not in takes:
+        with pytest.raises(InputError, match=f"{name} needs no data; leave out --data"):
+            base.run(name, Path("data"))
+
+
+def test_an_experiment_is_told_what_it_takes(monkeypatch):
+    class Live:
+        @staticmethod
+        def run(*, live):
+            return Outcome("x", [], {"live": live}, [])
+
+    monkeypatch.setattr(base, "load", lambda name: Live)
+    assert base.run("x", live=True).settings == {"live": True}
+    with pytest.raises(InputError, match="needs no data"):
+        base.run("x", Path("data"))
+
+
+def times(subject, seed):
+    return subject * seed
+
+
+@pytest.mark.parametrize(
+    "num_jobs",
+    [1, pytest.param(10_000, marks=pytest.mark.process)],
+    ids=["in one process", "in several"],
+)
+def test_every_subject_is_measured_with_every_seed(num_jobs):
+    found = for_each_seed(times, {"two": 2, "three": 3}, [5, 7], num_jobs=num_jobs)
+    assert found == {"two": [10, 14], "three": [15, 21]}

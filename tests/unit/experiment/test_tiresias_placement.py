@@ -23,13 +23,13 @@ def test_each_placement_is_compared_with_the_papers_rule_at_each_load():
 
 
 def test_consolidating_keeps_jobs_at_full_speed_and_spreading_does_not():
-    always, never = (simulated(name, "moderate", 0) for name in ("consolidate-strict", "spread"))
+    always, never = (simulated(name, 0, "moderate") for name in ("consolidate-strict", "spread"))
     assert always.slowdown == pytest.approx(1.0, abs=1e-9)
     assert never.slowdown > 1.02
 
 
 def test_the_rule_slows_jobs_less_than_never_consolidating():
-    rule, never = (simulated(name, "moderate", 0) for name in (SKEW, "spread"))
+    rule, never = (simulated(name, 0, "moderate") for name in (SKEW, "spread"))
     assert 1.0 < rule.slowdown < never.slowdown
 
 

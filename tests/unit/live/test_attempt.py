@@ -15,7 +15,8 @@ class Kept:
 
     def __init__(self, folder):
         self.folder, self.heard = folder, []
-        record = {"job_id": "5", "attempt": 2, "world": 2, "suspension": "process"}
+        record = {"job_id": "5", "attempt": 2, "suspension": "process"}
+        record |= {"slots": 2, "members": [0, 1], "generation": 0, "max_world": 1}
         record |= {"movable": True, "visible": None, "gpus": [0, 1]}
         self.attempt = Attempt(record, folder, self.heard.append)
         self.attempt.save()

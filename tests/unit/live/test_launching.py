@@ -76,14 +76,16 @@ def test_slots_are_bound_to_their_cores_one_rank_each(tmp_path):
         "attempt": 1,
         "program": {"run": "true", "workdir": "/", "env": {}, "processes": "gpu"},
         "gpus": [1, 2],
-        "world": 2,
+        "members": [0, 1],
+        "max_world": 1,
         "visible": None,
     }
     devices = Devices("cpu", 3, (4, 5, 6))
     (tmp_path / "7" / "1").mkdir(parents=True)
-    ranks = rank_requests(record, tmp_path / "7" / "1", devices, "/socket")
+    folder = tmp_path / "7" / "1"
+    ranks = rank_requests(record, folder, devices, "/socket", [0, 1], [1, 2])
     assert [rank["cpus"] for rank in ranks] == [[5], [6]]
-    one = rank_requests(record | {"world": 1}, tmp_path / "7" / "1", devices, "/socket")
+    one = rank_requests(record, folder, devices, "/socket", [0], [1, 2])
     assert [rank["cpus"] for rank in one] == [[5, 6]]
 
 

@@ -85,3 +85,17 @@ def test_an_allocation_knows_its_gpus_and_nodes():
     assert allocation.gpus() == [(1, (1, 3)), (4, (0,))]
     assert allocation.nodes() == (1, 4)
     assert indices(0) == ()
+
+
+def test_a_node_named_twice_does_not_fit():
+    free = FreeGpus()
+    free.set_mask(0, 0b11)
+    twice = Allocation(((0, 0b01), (0, 0b01)))
+    assert not free.fits(twice)
+    assert not free.take(twice)
+    assert (free.masks, free.count) == ([0b11], 2)
+
+
+def test_nodes_are_numbered_from_zero():
+    with pytest.raises(ValueError, match="from 0"):
+        Allocation(((-1, 0b1),))

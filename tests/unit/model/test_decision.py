@@ -6,11 +6,13 @@ import pytest
 
 from rota.errors import PlanError
 from rota.model.allocation import on_node
-from rota.model.decision import is_plain, take_decision
-from rota.model.events import ResumeRequested, WorkerRegistered
+from rota.model.decision import Decider, is_plain, take_decision
+from rota.model.events import JobSubmitted, ResumeRequested, WorkerRegistered
 from rota.model.job import JobState, Suspension
 from rota.model.plan import Plan
-from rota.testing.driven import cluster_with_a_job_that_is
+from rota.model.reason import Reason
+from rota.testing.builders import job
+from rota.testing.driven import DrivenCluster, cluster_with_a_job_that_is
 
 
 class Says:
@@ -57,11 +59,120 @@ def test_a_job_that_must_stay_is_not_moved():
     assert state.target[0] == home
 
 
-@pytest.mark.parametrize("value", [None, 1, 0.5, "x", [1, [2.0, None]], {"a": [1]}])
+@pytest.mark.parametrize(
+    "value", [None, 1, 0.5, "x", [1, [2.0, None]], {"a": [1]}, [1e308, 1e308], [10**400, 0.5]]
+)
 def test_plain_values_can_be_remembered(value):
     assert is_plain(value)
 
 
-@pytest.mark.parametrize("value", [(1,), {1: 2}, math.nan, {"a": (1,)}, object(), {1}])
+@pytest.mark.parametrize(
+    "value",
+    [(1,), {1: 2}, math.nan, {"a": (1,)}, object(), {1}, [1.0, math.inf], [math.inf, -math.inf]],
+)
 def test_values_that_json_changes_can_not(value):
     assert not is_plain(value)
+
+
+class Tries:
+    """A policy that makes a plan on a trial, and may lay hands on both."""
+
+    def __init__(self, meddle=None):
+        self.meddle = meddle
+        self.plan = None
+
+    def decide(self, view):
+        if self.plan is None:
+            trial = view.trial()
+            trial.give(1, on_node(1, 0b0011))
+            self.plan = trial.plan()
+            if self.meddle is not None:
+                self.meddle(trial, self.plan)
+        return self.plan
+
+
+def two_nodes():
+    """Job 0 runs on GPUs 0 and 1 of node 0; job 1 waits for two."""
+    cluster = DrivenCluster(job(0, 2), cluster="2x4")
+    cluster.settle()
+    cluster.happens(JobSubmitted, job(1, 2))
+    return cluster
+
+
+def swaps_a_node_for_another(trial, plan):
+    """As a policy may that asks what would come of it, and forgets to undo it."""
+    trial.free.take(on_node(0, 0b1100))
+    trial.free.give(on_node(1, 0b0011))
+
+
+@pytest.mark.parametrize(
+    "meddle",
+    [
+        None,
+        lambda trial, plan: plan.allocations.update({1: on_node(1, 0b1100)}),
+        lambda trial, plan: plan.allocations.clear(),
+        lambda trial, plan: trial.release(1, Reason.PREEMPTED_BY),
+        swaps_a_node_for_another,
+    ],
+    ids=["as it was tried", "other GPUs", "emptied", "trial goes on", "free GPUs changed by hand"],
+)
+def test_the_free_gpus_are_right_whatever_becomes_of_a_plan_after_its_trial(meddle):
+    cluster = two_nodes()
+    policy = Tries(meddle)
+    take_decision(cluster.state, policy, 1.0)
+    assert cluster.state.target[1] == policy.plan.allocations.get(1)
+    cluster.state.validate()
+
+
+@pytest.mark.parametrize(
+    ("allocation", "what"),
+    [
+        (on_node(0, 0b0110), "taken"),
+        (on_node(1, 0b0111), "gang of 2"),
+        (on_node(9, 0b11), "node 9"),
+    ],
+    ids=["GPUs of another", "too many", "no such node"],
+)
+def test_what_a_plan_is_changed_to_after_its_trial_is_held_against_the_contract(allocation, what):
+    cluster = two_nodes()
+    policy = Tries(lambda trial, plan: plan.allocations.update({1: allocation}))
+    with pytest.raises(PlanError, match=what):
+        take_decision(cluster.state, policy, 1.0)
+    assert cluster.state.target[1] is None
+    cluster.state.validate()
+
+
+def test_gpus_that_a_trial_takes_for_free_because_of_changes_by_hand_are_refused():
+    class Fools:
+        def decide(self, view):
+            trial = view.trial()
+            trial.free.give(on_node(0, 0b0011))
+            trial.give(1, on_node(0, 0b0011))
+            return trial.plan()
+
+    cluster = two_nodes()
+    with pytest.raises(PlanError, match="taken"):
+        take_decision(cluster.state, Fools(), 1.0)
+    cluster.state.validate()
+
+
+def test_a_plan_tried_at_an_earlier_decision_is_not_believed():
+    cluster = two_nodes()
+    policy = Tries()
+    decider = Decider(cluster.state, policy)
+    decider.decide(1.0)
+    cluster.happens(JobSubmitted, job(2, 4))
+    decider.decide(2.0)
+    cluster.state.validate()
+    policy.plan.allocations[2] = on_node(1, 0b1111)
+    with pytest.raises(PlanError, match="taken"):
+        decider.decide(3.0)
+
+
+def test_a_decision_read_from_a_log_comes_to_the_same_as_one_just_taken():
+    cluster, again = two_nodes(), two_nodes()
+    again.state.apply(take_decision(cluster.state, Tries(), 1.0))
+    for free in (lambda state: state.assumed, lambda state: state.idle):
+        assert free(cluster.state).masks == free(again.state).masks
+        assert free(cluster.state).by_count == free(again.state).by_count
+    assert cluster.state.target == again.state.target

@@ -27,6 +27,8 @@ from rota.model.plan import diff
 from rota.model.reason import Reason
 from rota.model.state import ClusterState
 from rota.policy.registry import create
+from rota.testing.builders import job
+from rota.testing.driven import DrivenCluster
 
 SCHEMA = [
     "job_id",
@@ -256,3 +258,77 @@ def test_history_is_told_by_name():
         {"at_s": 1.0, "reason": "WAIT_RESOURCES"},
         {"at_s": 2.5, "reason": "SLICE_WAITING_TURN"},
     ]
+
+
+def test_a_quota_that_is_used_up_names_the_jobs_of_the_queue():
+    nlp = {"vc": "nlp"}
+    jobs = (job(1, 2, **nlp), job(2, 1, vc="vision"), job(3, 1, **nlp))
+    policy = create("fifo-backfill", {"quotas": "nlp=2;vision=2", "borrow": "no"})
+    cluster = DrivenCluster(*jobs, policy=policy)
+    cluster.settle()
+    verdict = explain(cluster.state, 2, 1.0)
+    assert verdict["reason"] == "WAIT_QUOTA"
+    assert verdict["blockers"][0] == {
+        "rule": "WAIT_QUOTA",
+        "need": "room for 1 GPU in the quota of queue 'nlp'",
+        "have": "it is used up",
+        "held_by": ["1"],
+    }
+    larger = "the quota of queue 'nlp' were larger"
+    assert verdict["would_start_if"] == f"jobs of queue 'nlp' ended (1), or {larger}"
+
+
+def test_a_gang_larger_than_its_queues_quota_needs_a_larger_one():
+    policy = create("fifo-backfill", {"quotas": "nlp=1;vision=3", "borrow": "no"})
+    cluster = DrivenCluster(job(1, 2, vc="nlp"), policy=policy)
+    cluster.settle()
+    would = explain(cluster.state, 0, 1.0)["would_start_if"]
+    assert would == "the quota of queue 'nlp' were larger"
+
+
+def test_where_queues_may_borrow_free_gpus_would_do_as_well():
+    jobs = (job(1, 2, vc="nlp"), job(2, 2, vc="vision"), job(3, 1, vc="nlp"))
+    policy = create("fifo-backfill", {"quotas": "nlp=2;vision=2"})
+    cluster = DrivenCluster(*jobs, policy=policy)
+    cluster.settle()
+    would = explain(cluster.state, 2, 1.0)["would_start_if"]
+    assert would.endswith(
+        "; where queues may borrow, also if 1 GPU more were free, as when job 1 ends"
+    )
+
+
+def test_an_unfair_share_names_the_jobs_of_owners_who_used_less():
+    policy = create("srtf", {"fair_share": "user"})
+    cluster = DrivenCluster(job(1, 4, user="ann", lasts=1000), policy=policy)
+    cluster.settle()
+    cluster.passes(400.0)
+    cluster.happens(JobSubmitted, job(2, 4, user="bob", at=400, lasts=1000))
+    cluster.settle()
+    verdict = explain(cluster.state, 0, cluster.now_s)
+    assert verdict["reason"] == "WAIT_FAIRSHARE"
+    assert verdict["blockers"][0] == {
+        "rule": "WAIT_FAIRSHARE",
+        "need": "a smaller use than that of owners whose jobs run",
+        "have": "its owner has used more",
+        "held_by": ["2"],
+    }
+    less = "its owner's use fell below that of owners whose jobs run"
+    assert verdict["would_start_if"] == f"{less}, or 4 GPUs more were free, as when job 2 ends"
+
+
+def test_a_scattered_gang_needs_its_gpus_on_few_enough_nodes():
+    policy = create("fifo-backfill", {"placement": "consolidate-strict"})
+    cluster = DrivenCluster(*(job(i) for i in range(4)), cluster="2x2", policy=policy)
+    cluster.settle()
+    for row in (0, 3):
+        cluster.happens(JobFinished, row, JobState.SUCCEEDED)
+    cluster.happens(JobSubmitted, job(4, 2))
+    cluster.settle()
+    verdict = explain(cluster.state, 4, 1.0)
+    assert verdict["blockers"][0] == {
+        "rule": "WAIT_GANG_FRAGMENTED",
+        "need": "2 GPUs on few enough nodes",
+        "have": "2 free, on 2 nodes",
+        "held_by": ["1", "2"],
+    }
+    assert verdict["would_start_if"] == "2 GPUs were free on few enough nodes"

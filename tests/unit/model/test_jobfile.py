@@ -8,6 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rota.errors import JobFileError
+from rota.model.job import Elastic
 from rota.model.jobfile import FIELDS, JobRequest, name_of, parse_job
 
 
@@ -17,6 +18,9 @@ def parse(base="/base/dir", **fields):
 
 def test_only_run_is_needed():
     assert parse() == JobRequest("train", "python train.py", "/base/dir")
+
+
+RANGE = {"resources": {"gpus": "2..8"}}
 
 
 def test_every_field():
@@ -80,7 +84,33 @@ def test_a_job_without_a_name_gets_its_scripts(run, name):
         ({"priority": 101}, ["priority", "101", "1 to 100"]),
         ({"priority": True}, ["priority", "True"]),
         ({"resources": {"gpus": 0}}, ["resources.gpus", "0", "1 or more"]),
-        ({"resources": {"gpus": "2..8"}}, ["resources.gpus", "2..8"]),
+        ({"resources": {"gpus": "8..2"}}, ["resources.gpus", "8..2", "1..8"]),
+        ({"resources": {"gpus": "0..2"}}, ["resources.gpus", "0..2"]),
+        ({"elastic": {}}, ["elastic", "range of GPUs"]),
+        (RANGE | {"elastic": [1]}, ["elastic", "mapping"]),
+        (RANGE | {"elastic": {"size": "any"}}, ["elastic", "did you mean elastic.sizes?"]),
+        (RANGE | {"elastic": {"sizes": "odd"}}, ["elastic.sizes", "odd", "pow2"]),
+        (RANGE | {"elastic": {"sizes": [2, 4]}}, ["elastic.sizes", "[2, 8]"]),
+        (RANGE | {"elastic": {"sizes": [2, 8, True]}}, ["elastic.sizes", "True"]),
+        (RANGE | {"elastic": {"price_per_gpu_hour": -1}}, ["elastic.price_per_gpu_hour", "-1"]),
+        (
+            RANGE | {"elastic": {"utility": {"value": 3}}},
+            ["elastic.utility", "deadline is missing"],
+        ),
+        (
+            RANGE | {"elastic": {"utility": {"deadline": "soon", "value": 3}}},
+            ["elastic.utility.deadline", "soon", "2h"],
+        ),
+        (
+            RANGE | {"elastic": {"utility": {"deadline": "2h", "value": 0}}},
+            ["elastic.utility.value", "0"],
+        ),
+        (RANGE | {"processes": "node"}, ["processes", "node", "one process per GPU"]),
+        (
+            {"resources": {"gpus": "1..9999999"}},
+            ["resources.gpus", "1..9999999"],
+        ),
+        ({"resources": {"gpus": "1..5000"}}, ["elastic.sizes", "1024", "pow2"]),
         ({"resources": 2}, ["resources", "{gpus: 2}"]),
         ({"time_limit": "soon"}, ["time_limit", "soon", "10m"]),
         ({"time_limit": -1}, ["time_limit", "-1"]),
@@ -197,10 +227,41 @@ names = st.from_regex(r"[A-Za-z][A-Za-z0-9._-]{0,63}", fullmatch=True)
         processes=st.sampled_from(["gpu", "node"]),
         time_limit_s=st.none() | st.floats(0.001, 1e8),
         queue=st.just("") | names,
+        elastic=st.none(),
     )
 )
 def test_a_request_comes_back_from_its_fields(request):
     assert parse_job(json.loads(json.dumps(request.to_fields())), workdir="") == request
+
+
+@pytest.mark.parametrize(
+    ("fields", "elastic"),
+    [
+        ({}, Elastic((2, 3, 4, 5, 6, 7, 8))),
+        ({"elastic": None}, Elastic((2, 3, 4, 5, 6, 7, 8))),
+        ({"elastic": {"sizes": "pow2"}}, Elastic((2, 4, 8))),
+        ({"elastic": {"sizes": [8, 2, "4"]}}, Elastic((2, 4, 8))),
+        (
+            {
+                "elastic": {
+                    "sizes": [2, 8],
+                    "utility": {"deadline": "2h", "value": 100},
+                    "price_per_gpu_hour": 1.5,
+                }
+            },
+            Elastic((2, 8), 7200.0, 100.0, 1.5),
+        ),
+    ],
+)
+def test_a_range_of_gpus_makes_an_elastic_job(fields, elastic):
+    request = parse(**RANGE, **fields)
+    assert (request.num_gpus, request.elastic) == (2, elastic)
+    assert parse_job(json.loads(json.dumps(request.to_fields())), workdir="") == request
+
+
+def test_powers_of_two_begin_with_the_least_number():
+    request = parse(resources={"gpus": "3..12"}, elastic={"sizes": "pow2"})
+    assert request.elastic == Elastic((3, 4, 8))
 
 
 @given(st.text(st.characters(exclude_categories=[])))

@@ -74,7 +74,8 @@ def test_what_a_trial_takes_and_gives_back_is_no_change():
     [
         pytest.param(lambda trial: trial.release(1, Reason.PREEMPTED_BY), id="release nothing"),
         pytest.param(lambda trial: trial.give(0, on_node(0, 0b1100)), id="give a second time"),
-        pytest.param(lambda trial: trial.give(1, on_node(0, 0b0011)), id="give what is taken"),
+        pytest.param(lambda trial: trial.give(1, on_node(0, 0b1111)), id="give what is taken"),
+        pytest.param(lambda trial: trial.give(1, on_node(0, 0b1100)), id="give half a gang"),
     ],
 )
 def test_a_trial_refuses_what_no_plan_may_say(misuse):

@@ -37,13 +37,15 @@ def test_one_policys_stages_are_not_anothers():
 
 def test_a_third_partys_policy_takes_them_only_if_it_says_that_it_composes(monkeypatch):
     class Theirs:
-        name = "theirs"
+        pass
 
     monkeypatch.setattr("rota.policy.registry.policy_class", lambda name: Theirs)
     assert settings("theirs") == {}
     Theirs.composes = True
     assert set(settings("theirs")) == set(COMMON)
     assert create("theirs", {"quotas": "equal"}).stages.quotas.equal
+    with pytest.raises(PolicySettingError, match="policy theirs: borrow=no has no effect"):
+        create("theirs", {"borrow": "no"})
 
 
 @pytest.mark.parametrize(

@@ -170,4 +170,4 @@ def test_by_default_there_is_a_queue_between_the_first_and_the_last():
     policy = create("tiresias-gittins")
     assert isinstance(policy, Tiresias)
     assert (policy.thresholds, policy.promote_knob) == ((3250.0, 7200.0), 8.0)
-    assert policy.settings["distribution"] == "learned"
+    assert str(policy.settings["distribution"]) == "learned"

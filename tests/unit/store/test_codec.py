@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from rota.errors import StoreError
 from rota.model import commands, events
 from rota.model.allocation import Allocation
-from rota.model.job import JobSpec, JobState, Program, Suspension
+from rota.model.job import Elastic, JobSpec, JobState, Program, Suspension
 from rota.store.codec import decode, encode
 from rota.testing.store_contract import every_event
 
@@ -48,6 +48,14 @@ specs = st.builds(
     program=st.none() | programs,
     skew=st.none() | seconds,
     speeds=st.lists(st.tuples(words, seconds), max_size=3).map(tuple),
+    elastic=st.none()
+    | st.builds(
+        Elastic,
+        st.lists(rows, min_size=1, max_size=3).map(tuple),
+        st.none() | seconds,
+        st.none() | seconds,
+        seconds,
+    ),
 )
 STRATEGIES = {
     "at_s": seconds,
@@ -55,6 +63,7 @@ STRATEGIES = {
     "retry_at_s": seconds,
     "speed": seconds,
     "lost_s": seconds,
+    "paused_s": seconds,
     "gpu_type": words,
     "rack": words,
     "island": rows,
@@ -74,6 +83,7 @@ STRATEGIES = {
     "error": words,
     "message": words,
     "movable": st.booleans(),
+    "resizable": st.booleans(),
     "spec": specs,
     "outcome": st.sampled_from(JobState),
     "suspension": st.sampled_from(Suspension),

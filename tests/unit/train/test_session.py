@@ -173,7 +173,7 @@ def test_without_an_agent_the_loop_runs(monkeypatch):
     with Session() as s:
         for _ in s.steps(3):
             s.report(loss=float("nan"), samples=4, note=float("inf"))
-        assert s._step == 3
+        assert s._progress.step == 3
 
 
 def test_a_step_that_is_left_by_break_counts_as_done(agent):
@@ -306,3 +306,10 @@ def test_an_agent_that_comes_later_learns_the_sizes_by_the_hello(agent, monkeypa
     hello = agent.accept()
     assert hello["model"] == {"model_bytes": 176, "largest_tensor_bytes": 160}
     worker.ends()
+
+
+def test_a_loader_without_a_prepared_model_is_an_error_with_what_to_do():
+    with Session() as s, pytest.raises(InputError, match=r"call s\.prepare\(model, optimizer\)"):
+        loader = s.loader(list(range(4)), batch_size=2)
+        for _ in loader:
+            pass

@@ -10,6 +10,7 @@ import contextlib
 import json
 import logging
 import time
+from pathlib import Path
 from typing import Any
 
 import psutil
@@ -20,6 +21,7 @@ from rota.errors import AgentError
 from rota.folder import Folder
 from rota.live.agent.attempt import Attempt
 from rota.live.agent.devices import Devices
+from rota.live.agent.elastic import Elastic
 from rota.live.agent.launching import rank_requests, uses_library, visible_gpus
 from rota.live.agent.zygote_link import ZygoteLink
 from rota.live.wire import MAX_LINE_BYTES, Message, decode
@@ -88,7 +90,7 @@ class Agent:
     def _adopt_all(self) -> None:
         for file in sorted(self.folder.node(self.node).glob("jobs/*/*/attempt.json")):
             try:
-                attempt = Attempt(json.loads(file.read_text()), file.parent, self._notify)
+                attempt = self._attempt(json.loads(file.read_text()), file.parent)
                 attempt.adopt()
             except (OSError, ValueError, KeyError, TypeError, RecursionError):
                 # Damaged, by a full disk perhaps: the controller will hear that it is lost.
@@ -241,6 +243,10 @@ class Agent:
             elif message["kind"] in ("resume", "migrate"):
                 gpus = message["gpus"]
                 attempt.resume(command_id, gpus, self.devices.cores_of(gpus))
+            elif message["kind"] == "resize":
+                if attempt.elastic is None:
+                    raise AgentError(f"job {attempt.job_id} has a fixed number of GPUs")
+                attempt.elastic.resize(command_id, message["gpus"])
             elif message["kind"] == "stop":
                 attempt.stop()
         except Exception as error:  # whatever it is, the controller must hear of it
@@ -264,11 +270,12 @@ class Agent:
         failed = folder / "failed"
         if failed.exists():  # it was tried; the next try is an attempt of its own
             raise AgentError(failed.read_text())
-        attempt = Attempt(self._record(message), folder, self._notify)
+        attempt = self._attempt(self._record(message), folder)
         attempt.save()
         self.attempts[job_id, number] = attempt
         try:
-            requests = rank_requests(attempt.record, folder, self.devices, str(self._socket_path))
+            record = attempt.record
+            requests = self._requests(attempt, record["members"], record["gpus"])
             await attempt.launch(self._zygote.fork, requests)
         except (AgentError, OSError, ValueError) as error:
             del self.attempts[job_id, number]
@@ -280,16 +287,37 @@ class Agent:
         self._notify(attempt.registration())
         self._notify(attempt.ended or done | {"at_s": attempt.record["launched_s"]})
 
+    def _attempt(self, record: dict[str, Any], folder: Path) -> Attempt:
+        attempt = Attempt(record, folder, self._notify)
+        if record["max_world"] > 1:
+            attempt.elastic = Elastic(attempt, self._zygote.fork, self._newcomers)
+        return attempt
+
+    def _requests(
+        self, attempt: Attempt, slots: list[int], gpus: list[int], step: int | None = None
+    ) -> list[dict[str, Any]]:
+        where = (attempt.folder, self.devices, str(self._socket_path))
+        return rank_requests(attempt.record, *where, slots, gpus, step=step)
+
+    def _newcomers(
+        self, attempt: Attempt, slots: list[int], gpus: list[int]
+    ) -> list[dict[str, Any]]:
+        return self._requests(attempt, slots, gpus, step=attempt.progress.get("step", 0))
+
     def _record(self, message: Message) -> dict[str, Any]:
         program, gpus = message["program"], message["gpus"]
         cooperative = uses_library(program)
+        world = len(gpus) if program["processes"] == "gpu" else 1
         return {
             "job_id": message["job_id"],
             "attempt": message["attempt"],
             "name": message["name"],
             "program": program,
             "gpus": gpus,
-            "world": len(gpus) if program["processes"] == "gpu" else 1,
+            "slots": world,  # processes that there have been so far, and
+            "members": list(range(world)),  # those that train together, by rank
+            "generation": 0,
+            "max_world": message.get("max_gpus", 1) if program["processes"] == "gpu" else 1,
             "visible": visible_gpus(gpus, self.devices, everything=cooperative),
             "movable": self.devices.kind == "cpu" or cooperative,
             "suspension": "process",

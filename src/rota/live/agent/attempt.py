@@ -15,6 +15,8 @@ from pathlib import Path
 from typing import Any
 
 from rota.errors import AgentError
+from rota.live.agent.elastic import COUPLED_STEP_S, Elastic
+from rota.live.agent.gang import agree_on_step, let_go_on
 from rota.live.agent.launching import checkpoints
 from rota.live.agent.processes import bind, kill_remains, signal_name
 from rota.live.agent.rank import Rank
@@ -25,7 +27,6 @@ BOUNDARY_TIMEOUT_S = 10.0  # a job that reaches no boundary for so long, or for 
 BOUNDARY_TIMEOUT_STEPS = 5  # its steps if that is more, is stopped where it is
 LOOK_AGAIN_S = 0.02
 MAX_MODEL_REPORTS = 100  # of one attempt; each is written down
-COUPLED_STEP_S = 0.05  # ranks that do not answer for so long may be waiting for one that holds
 
 
 class Attempt:
@@ -38,13 +39,17 @@ class Attempt:
         self.folder = folder
         self.job_id: str = record["job_id"]
         self.number: int = record["attempt"]
-        self.ranks = [Rank(index, folder) for index in range(record["world"])]
+        self.ranks = [Rank(slot, folder) for slot in range(record["slots"])]
+        self.elastic: Elastic | None = None
+        self.shards: int | None = None  # of the program's batches: as many ranks can share them
+        self.tasks: set[asyncio.Task[Any]] = set()
         self.progress: dict[str, Any] = {}
         self.state = "starting"  # adopted, running, suspending, suspended, resuming, ended, lost
         self.ended: Message | None = None
         self._notify = notify
         self._command_id: int | None = None
-        self._stop_asked = False
+        self.stopping = False
+        self._steps: dict[int, int] = {}  # of the ranks that hold at a boundary
         self._model_reports = 0
         self._timers: list[asyncio.TimerHandle] = []
         self._metrics = folder / "metrics.jsonl"
@@ -74,10 +79,12 @@ class Attempt:
             raise AgentError(f"job {self.job_id} could not be started: {error}") from None
         self.state = "running"
         for rank in self.ranks:
-            self._watch(rank)
+            self.watch(rank)
+        if self.elastic is not None:
+            self.elastic.look()
 
     def _refuse_if_stopping(self) -> None:
-        if self._stop_asked:
+        if self.stopping:
             raise AgentError("it was told to end before it had started")
 
     def adopt(self) -> None:
@@ -89,14 +96,22 @@ class Attempt:
         for rank in self.ranks:
             rank.find()
             if rank.alive:
-                self._watch(rank)
+                self.watch(rank)
+        for rank in self.ranks:  # a resize that was cut short has left newcomers, or their ends
+            if rank.index not in self.record["members"]:
+                rank.survived = True
+                rank.signal(signal.SIGKILL)
+            elif not rank.alive and self.elastic is not None:
+                rank.survived = self.elastic.ended(rank)
         if "suspended_s" in self.record:
             self.state = "suspended"
         else:
             self.state = "adopted" if self.record["suspension"] == "boundary" else "running"
             for rank in self.ranks:
                 rank.signal(signal.SIGCONT)
-        if not all(rank.alive for rank in self.ranks):
+        if self.elastic is not None:
+            self.elastic.look()
+        if not all(rank.alive for rank in self.members):
             self._check_end()
 
     def settle(self) -> None:
@@ -107,7 +122,8 @@ class Attempt:
                 if rank.suspended is not None:
                     self._continue(rank)
 
-    def _watch(self, rank: Rank) -> None:
+    def watch(self, rank: Rank) -> None:
+        """Learn of the end of a rank that has been started."""
         loop = asyncio.get_running_loop()
         if rank.pidfd >= 0:
             loop.add_reader(rank.pidfd, self._shim_ended, rank)
@@ -122,11 +138,17 @@ class Attempt:
         rank.close()
         rank.gone = True
         rank.read_exit()
+        if self.elastic is not None and self.elastic.ended(rank):
+            rank.survived = True
         self._check_end()
 
     def _check_end(self) -> None:
         """Once a rank has failed the whole gang goes; once all are gone the attempt has ended."""
-        failed = [r for r in self.ranks if r.gone or (r.exit is not None and r.exit["code"] != 0)]
+        failed = [
+            r
+            for r in self.ranks
+            if not r.survived and (r.gone or (r.exit is not None and r.exit["code"] != 0))
+        ]
         if any(rank.alive for rank in self.ranks):
             if failed:
                 self.kill()
@@ -134,20 +156,21 @@ class Attempt:
                 self._check_held()
             return
         self._cancel_timers()
-        if any(rank.gone for rank in self.ranks):
+        last = [rank for rank in self.ranks if not rank.survived] or self.ranks
+        if any(rank.gone for rank in last):
             if self._kill_remains():  # killed is not yet gone: look until none is there
-                self._after(LOOK_AGAIN_S, self._check_end)
+                self.after(LOOK_AGAIN_S, self._check_end)
                 return
             started = any(rank.shim for rank in self.ranks)
             error = "its processes vanished without a word (shim killed, reboot)"
             self._end("lost", error=error if started else "it never started", started=started)
             return
-        exits = [rank.exit for rank in self.ranks if rank.exit is not None]
+        exits = [rank.exit for rank in last if rank.exit is not None]
         first = min((e for e in exits if e["code"] != 0), key=lambda e: e["at_s"], default=exits[0])
         code = first["code"]
         message = "" if code >= 0 else f"killed by {signal_name(-code)}"
         at_s = max(e["at_s"] for e in exits)
-        asked = self._stop_asked
+        asked = self.stopping
         self._end("ended", at_s=at_s, exit_code=code, message=message, stop_asked=asked)
 
     def _end(self, kind: str, **fields: Any) -> None:
@@ -166,9 +189,9 @@ class Attempt:
 
     def stop(self) -> None:
         """Ask every process to end, and kill what is left after the grace period."""
-        if self._stop_asked:
+        if self.stopping:
             return
-        self._stop_asked = True
+        self.stopping = True
         for rank in self.ranks:
             rank.signal(signal.SIGTERM)
             rank.signal(signal.SIGCONT)
@@ -182,9 +205,14 @@ class Attempt:
     # -- pausing -------------------------------------------------------------------------------
 
     @property
+    def members(self) -> list[Rank]:
+        """The ranks that train together, in order; newcomers are none yet."""
+        return [self.ranks[slot] for slot in self.record["members"]]
+
+    @property
     def cooperates(self) -> bool:
         """Whether every rank has a session, so that the job stops by itself at a boundary."""
-        return all(rank.writer is not None for rank in self.ranks)
+        return all(rank.writer is not None for rank in self.members)
 
     def suspend(self, command_id: int) -> None:
         """Pause the attempt; ``done`` follows when its devices are free."""
@@ -192,18 +220,23 @@ class Attempt:
         if self.state == "suspended":
             self._done(stopped_s=self.record["suspended_s"])
         elif self.state == "running":
+            if self.elastic is not None:
+                self.elastic.call_off("the job is to be suspended")
+                if self.elastic.gang.busy:
+                    raise AgentError(f"job {self.job_id} is being resized; ask again")
             self.state = "suspending"
             if not self.cooperates:
                 self._freeze()
                 return
-            gang = len(self.ranks) > 1
-            for rank in self.ranks:
-                rank.held_at = rank.suspended = None
+            gang = len(self.members) > 1
+            self._steps.clear()
+            for rank in self.members:
+                rank.suspended = None
                 rank.send({"type": "pause", "gang": gang})
             steps_s = BOUNDARY_TIMEOUT_STEPS * (self.progress.get("step_time_s") or 0.0)
-            self._after(max(BOUNDARY_TIMEOUT_S, steps_s), self._freeze)
+            self.after(max(BOUNDARY_TIMEOUT_S, steps_s), self._freeze)
             if gang:
-                self._after(COUPLED_STEP_S, self._advance_holders)
+                self.after(COUPLED_STEP_S, self._advance_holders)
         else:
             raise AgentError(f"job {self.job_id} is {self.state}, and can't be suspended now")
 
@@ -219,30 +252,20 @@ class Attempt:
 
     def _check_held(self) -> None:
         """Bring all ranks that still run to one boundary; then let them suspend."""
-        living = [rank for rank in self.ranks if rank.alive]
-        steps = [rank.held_at for rank in living if rank.held_at is not None]
-        if not steps:
-            return
-        goal = max(steps)
-        for rank in living:
-            if rank.held_at is not None and rank.held_at < goal:
-                rank.held_at = None
-                rank.send({"type": "run_to", "step": goal})
-        if all(rank.held_at == goal for rank in living):
-            for rank in living:
-                rank.send({"type": "offload"})
+        living = [rank.index for rank in self.members if rank.alive]
+        if agree_on_step(self._steps, living, self._send):
+            for slot in living:
+                self._send(slot, {"type": "offload"})
 
     def _advance_holders(self) -> None:
         """A rank that has not answered may be in a step that the holders must take part in."""
-        if self.state != "suspending" or all(rank.suspended for rank in self.ranks):
+        if self.state != "suspending" or all(rank.suspended for rank in self.members):
             return
-        holders = [rank for rank in self.ranks if rank.held_at is not None]
-        if holders and len(holders) < sum(rank.alive for rank in self.ranks):
-            for rank in holders:
-                assert rank.held_at is not None
-                rank.send({"type": "run_to", "step": rank.held_at + 1})
-                rank.held_at = None
-        self._after(COUPLED_STEP_S, self._advance_holders)
+        let_go_on(self._steps, [rank.index for rank in self.members if rank.alive], self._send)
+        self.after(COUPLED_STEP_S, self._advance_holders)
+
+    def _send(self, slot: int, message: Message) -> None:
+        self.ranks[slot].send(message)
 
     def _suspended(self, stopped_s: float, *, frozen: bool = False) -> None:
         self._cancel_timers()
@@ -265,9 +288,9 @@ class Attempt:
         self.record.pop("suspended_s", None)
         self.save(durable=False)
         self.state = "resuming"
-        for position, rank in enumerate(self.ranks):
+        for position, rank in enumerate(self.members):
             if cores and rank.alive:
-                per_rank = [cores[position]] if len(cores) == len(self.ranks) else cores
+                per_rank = [cores[position]] if len(cores) == len(self.members) else cores
                 bind(rank.worker, per_rank)
             rank.signal(signal.SIGCONT)
             if rank.suspended is not None:
@@ -276,7 +299,8 @@ class Attempt:
 
     def _continue(self, rank: Rank) -> None:
         """Let a rank that holds at a boundary go on where its device is now."""
-        device = self.device_index(rank.index) if self.record["movable"] else None
+        place = self.record["members"].index(rank.index)
+        device = self.device_index(place) if self.record["movable"] else None
         rank.send({"type": "resume", "device": device})
 
     def device_index(self, position: int) -> int:
@@ -287,9 +311,17 @@ class Attempt:
     def _check_resumed(self) -> None:
         if self.state == "resuming" and not any(rank.suspended for rank in self.ranks):
             self.state = "running"
-            for rank in self.ranks:
-                rank.held_at = None
             self._done()
+
+    def resized(self, command_id: int | None, error: str | None) -> None:
+        """A change of members has ended, well or with an error; without a command, by itself."""
+        if command_id is not None and error is None:
+            self._command_id = command_id
+            self._done(gpus=self.record["gpus"])
+            return
+        if command_id is not None:
+            self._notify({"type": "failed", "command_id": command_id, "error": error})
+        self._notify(self._about("resized") | {"gpus": self.record["gpus"], "at_s": time.time()})
 
     def _done(self, **fields: Any) -> None:
         message = {"type": "done", "command_id": self._command_id, "at_s": time.time()}
@@ -305,7 +337,9 @@ class Attempt:
         if rank.suspended is not None and self.state in ("running", "resuming"):
             self._continue(rank)  # it missed that it may
         self._check_resumed()
-        if index == 0:
+        if hello.get("shards") is not None:
+            self._note_shards(hello)
+        if index == self.record["members"][0]:
             self._note_model(hello.get("model"))
         if not self.cooperates:
             return
@@ -329,7 +363,13 @@ class Attempt:
         return self._about("registered") | {
             "suspension": self.record["suspension"],
             "movable": self.record["movable"] and not self.record.get("stays", False),
+            "resizable": self.resizable,
         }
+
+    @property
+    def resizable(self) -> bool:
+        """Whether the attempt can have more or fewer ranks: its job may, its program can."""
+        return self.elastic is not None and self.shards is not None
 
     def left(self, index: int, writer: asyncio.StreamWriter) -> None:
         """A rank's connection closed."""
@@ -344,26 +384,39 @@ class Attempt:
         """A message from a rank with a session."""
         rank = self.ranks[index]
         kind = message["type"]
+        first = index == self.record["members"][0]
         if kind == "report":
-            if index == 0:
+            if first:
                 self._note_progress(message)
         elif kind == "model":
-            if index == 0:
+            if first:
                 self._note_model(message)
+        elif kind == "elastic":
+            self._note_shards(message)
         elif kind == "at" and self.state == "suspending":
-            rank.held_at = message["step"]
+            self._steps[index] = message["step"]
             self._check_held()
-        elif kind == "at":
+        elif kind == "at" and not (self.elastic is not None and self.elastic.gang.busy):
             rank.send({"type": "resume", "device": None})
         elif kind == "suspended":
             rank.suspended = message
-            if self.state == "suspending" and all(r.suspended for r in self.ranks if r.alive):
-                self._suspended(max(r.suspended["stopped_s"] for r in self.ranks if r.suspended))
+            if self.state == "suspending" and all(r.suspended for r in self.members if r.alive):
+                self._suspended(max(r.suspended["stopped_s"] for r in self.members if r.suspended))
             elif self.state in ("running", "resuming"):
                 self._continue(rank)
         elif kind == "resumed":
             rank.suspended = None
             self._check_resumed()
+        elif self.elastic is not None:
+            self.elastic.heard(index, message)
+
+    def _note_shards(self, message: Message) -> None:
+        """Remember into how many parts the program cuts its batches."""
+        shards = message.get("shards")
+        if isinstance(shards, int) and not isinstance(shards, bool) and shards > 0:
+            new, self.shards = self.shards is None, shards
+            if new and self.elastic is not None:
+                self._notify(self.registration())
 
     def _note_progress(self, message: Message) -> None:
         if not is_progress(message):
@@ -394,13 +447,19 @@ class Attempt:
             "state": self.state,
             "suspension": self.record["suspension"],
             "movable": self.record["movable"] and not self.record.get("stays", False),
+            "resizable": self.resizable,
         }
 
     def _about(self, kind: str) -> Message:
         return {"type": kind, "job_id": self.job_id, "attempt": self.number}
 
-    def _after(self, seconds: float, call: Callable[[], None]) -> None:
-        self._timers.append(asyncio.get_running_loop().call_later(seconds, call))
+    def after(self, seconds: float, call: Callable[..., object], *arguments: Any) -> None:
+        """Call something later, unless the attempt has ended by then."""
+        self._timers = [timer for timer in self._timers if timer.when() > self._now()]
+        self._timers.append(asyncio.get_running_loop().call_later(seconds, call, *arguments))
+
+    def _now(self) -> float:
+        return asyncio.get_running_loop().time()
 
     def _cancel_timers(self) -> None:
         for timer in self._timers:

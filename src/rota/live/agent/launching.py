@@ -6,6 +6,7 @@ import shutil
 import socket
 import stat
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -17,27 +18,43 @@ SHELL_SYNTAX = set("|&;<>()$`\\*?[]~!{}#\n")
 
 
 def rank_requests(
-    record: dict[str, Any], folder: Path, devices: Devices, agent_socket: str
+    record: dict[str, Any],
+    folder: Path,
+    devices: Devices,
+    agent_socket: str,
+    slots: Sequence[int],
+    gpus: Sequence[int],
+    *,
+    step: int | None = None,
 ) -> list[dict[str, Any]]:
-    """What the zygote is asked for, one request per rank."""
-    program, gpus, world = record["program"], record["gpus"], record["world"]
+    """What the zygote is asked for, one request per slot; ``gpus`` are those of the slots.
+
+    ``step`` is given for newcomers to a gang that has come so far.
+    """
+    program = record["program"]
     shared = _environment(record, folder, devices, agent_socket)
-    cores = devices.cores_of(gpus)
+    before = 0 if step is None else len(record["members"])
+    shared["WORLD_SIZE"] = shared["LOCAL_WORLD_SIZE"] = str(before + len(slots))
+    if step is not None:
+        shared |= {"ROTA_NEWCOMER": "1", "ROTA_STEP": str(step)}
+    cores = devices.cores_of(list(gpus))
     requests = []
-    for rank in range(world):
-        environment = shared | {"RANK": str(rank), "LOCAL_RANK": str(rank)}
+    for position, slot in enumerate(slots):
+        rank = str(before + position)
+        environment = shared | {"RANK": rank, "LOCAL_RANK": rank, "ROTA_SLOT": str(slot)}
+        environment["ROTA_PULSE"] = str(folder / f"rank{slot}.pulse")
         if devices.kind == "cuda":
-            environment["ROTA_DEVICE"] = str(rank)
+            environment["ROTA_DEVICE"] = str(record["visible"].index(gpus[position]))
         requests.append(
             {
-                "rank": rank,
+                "rank": slot,
                 "folder": str(folder),
-                "log": str(folder / f"rank{rank}.log"),
+                "log": str(folder / f"rank{slot}.log"),
                 "env": environment,
                 "workdir": program["workdir"],
                 "run": program["run"],
                 "python": own_python(program["run"], environment, program["workdir"]),
-                "cpus": [cores[rank]] if cores and world == len(cores) else cores,
+                "cpus": [cores[position]] if cores and len(slots) == len(cores) else cores,
             }
         )
     return requests
@@ -46,7 +63,7 @@ def rank_requests(
 def _environment(
     record: dict[str, Any], folder: Path, devices: Devices, agent_socket: str
 ) -> dict[str, str]:
-    program, world = record["program"], record["world"]
+    program = record["program"]
     inherited = {key: value for key, value in os.environ.items() if not key.startswith("ROTA_")}
     port = str(free_port())
     checkpoint_folder = checkpoints(folder)
@@ -69,11 +86,11 @@ def _environment(
         "ROTA_MASTER_PORT": port,
         "ROTA_CHECKPOINT_DIR": str(checkpoint_folder),
         "ROTA_AGENT_SOCKET": agent_socket,
-        "WORLD_SIZE": str(world),
-        "LOCAL_WORLD_SIZE": str(world),
         "MASTER_ADDR": "127.0.0.1",
         "MASTER_PORT": port,
     }
+    if record["max_world"] > 1:
+        environment["ROTA_MAX_WORLD"] = str(record["max_world"])
     if record["visible"] is not None:
         ids = [devices.ids[index] for index in record["visible"]]
         environment["CUDA_VISIBLE_DEVICES"] = ",".join(ids)

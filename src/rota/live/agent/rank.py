@@ -25,7 +25,7 @@ class Rank:
         self.exit: dict[str, Any] | None = None
         self.gone = False
         self.writer: asyncio.StreamWriter | None = None
-        self.held_at: int | None = None
+        self.survived = False  # it has ended, and the others go on
         self.suspended: Message | None = None
         self._pids = folder / f"rank{index}.pid"
         self._exit = folder / f"rank{index}.exit"

@@ -6,11 +6,11 @@ from rota.errors import PolicySettingError, did_you_mean
 from rota.model.allocation import Allocation
 from rota.model.cluster import FreeGpus
 from rota.model.view import View
-from rota.policy.placement import Placement
+from rota.policy.placement import PACK_LIMIT, Placement
 from rota.policy.placement.best_fit import BestFit
 from rota.policy.placement.consolidate import consolidate_row
 from rota.policy.placement.ilp import balance_load
-from rota.policy.placement.skew import PACK_LIMIT, Skew
+from rota.policy.placement.skew import Skew
 from rota.policy.placement.spread import spread
 from rota.policy.placement.strict import consolidate_strictly
 from rota.policy.placement.topology import Topology

@@ -7,12 +7,10 @@ loads the network unevenly, and suffers when its gang is scattered; the others h
 from rota.model.allocation import Allocation
 from rota.model.cluster import FreeGpus
 from rota.model.view import View
-from rota.policy.placement import Placement
+from rota.policy.placement import PACK_LIMIT, Placement
 from rota.policy.placement.consolidate import consolidate_row
 from rota.policy.placement.spread import spread
 from rota.policy.placement.strict import consolidate_strictly
-
-PACK_LIMIT = 0.3  # anything from 0.14 to 0.61 parts the models of the paper alike
 
 
 class Skew:

@@ -4,6 +4,7 @@ from rota.model.allocation import Allocation
 from rota.model.cluster import FreeGpus
 from rota.model.view import View
 from rota.policy.placement.consolidate import consolidate
+from rota.predict.step_time import fewest_nodes
 
 
 def consolidate_strictly(view: View, free: FreeGpus, row: int) -> Allocation | None:
@@ -13,16 +14,7 @@ def consolidate_strictly(view: View, free: FreeGpus, row: int) -> Allocation | N
     """
     num_gpus = view.num_gpus[row]
     allocation = consolidate(free, num_gpus)
-    if allocation is None or len(allocation.parts) <= _fewest_nodes(view, num_gpus):
+    if allocation is None or len(allocation.parts) == 1:
         return allocation
-    return None
-
-
-def _fewest_nodes(view: View, num_gpus: int) -> int:
-    nodes = 0
-    for size in sorted((n.num_gpus for n in view.state.nodes if n.alive), reverse=True):
-        if num_gpus <= 0:
-            break
-        num_gpus -= size
-        nodes += 1
-    return nodes
+    sizes = sorted((node.num_gpus for node in view.state.nodes if node.alive), reverse=True)
+    return allocation if len(allocation.parts) <= fewest_nodes(sizes, num_gpus) else None

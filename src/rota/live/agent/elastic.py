@@ -1,0 +1,210 @@
+"""How an attempt becomes larger or smaller, and what it does when one of its ranks is lost."""
+
+import asyncio
+import signal
+import time
+from collections.abc import Callable, Iterable
+from typing import TYPE_CHECKING, Any
+
+from rota.errors import AgentError
+from rota.live.agent.gang import Gang
+from rota.live.agent.pulses import Pulses
+from rota.live.agent.rank import Rank
+from rota.live.wire import Message
+
+if TYPE_CHECKING:
+    from rota.live.agent.attempt import Attempt
+
+WARM_UP_TIMEOUT_S = 120.0  # a newcomer that needs longer is given up
+LOOK_EVERY_S = 0.25  # at the pulses of the ranks
+COUPLED_STEP_S = 0.05  # ranks that do not answer for so long may be waiting for one that holds
+
+# Fork a slot: (attempt, slots, their GPUs) -> requests to the zygote.
+Requests = Callable[["Attempt", list[int], list[int]], list[dict[str, Any]]]
+
+
+class Elastic:
+    """The changing members of an attempt whose job may have more or fewer GPUs."""
+
+    def __init__(
+        self, attempt: "Attempt", fork: Callable[[dict[str, Any]], Any], requests: Requests
+    ) -> None:
+        self._attempt = attempt
+        self._fork = fork
+        self._requests = requests
+        record = attempt.record
+        self.gang = Gang(
+            record["members"], self._send, self._settled, self._dismiss, record["generation"]
+        )
+        self._gpu_of = dict(zip(record["members"], record["gpus"], strict=False))
+        self._command_id: int | None = None
+        self._replaced: set[int] = set()  # stragglers that somebody else is taking over from
+        self.lost: set[int] = set()  # slots that were killed, and that the others survived
+        self.dismissed: set[int] = set()
+        self._pulses = Pulses(attempt.folder)
+        self._num_resizes = 0
+
+    # -- commands ------------------------------------------------------------------------------
+
+    def resize(self, command_id: int | None, gpus: list[int]) -> None:
+        """Have one rank on each of ``gpus``; ``done`` follows. Raises AgentError."""
+        attempt, gang = self._attempt, self.gang
+        if attempt.state != "running" or gang.busy:
+            raise AgentError(f"job {attempt.job_id} is {self._doing()}, and can't be resized now")
+        self._check(gpus)
+        keep = [slot for slot in gang.members if self._gpu_of[slot] in gpus]
+        kept = {self._gpu_of[slot] for slot in keep}
+        new_gpus = [gpu for gpu in gpus if gpu not in kept]
+        if not keep:
+            raise AgentError("a resize keeps at least one of the GPUs: the others get its state")
+        leavers = [slot for slot in gang.members if slot not in keep]
+        self._command_id = command_id
+        if not new_gpus and not leavers:
+            self._settled(None)
+            return
+        self._start(new_gpus, leavers)
+
+    def replace(self, slot: int) -> None:
+        """Let a newcomer on the same GPU take over from a rank that lags behind."""
+        self._command_id = None
+        self._replaced.add(slot)
+        self._start([self._gpu_of[slot]], [slot])
+
+    def call_off(self, error: str) -> None:
+        """Give up a resize that can still be given up."""
+        self.gang.call_off(error)
+
+    def _check(self, gpus: list[int]) -> None:
+        most, shards = self._attempt.record["max_world"], self._attempt.shards
+        if shards is None:
+            raise AgentError(
+                "the job's program has no s.loader(...), so that its batches can't be shared out "
+                "anew among more or fewer ranks"
+            )
+        if not 1 <= len(gpus) <= min(most, shards) or len(set(gpus)) != len(gpus):
+            raise AgentError(
+                f"{len(gpus)} GPUs are not a size for this job: it takes 1 to {min(most, shards)} "
+                f"(at most {most} GPUs, {shards} virtual shards)"
+            )
+
+    def _doing(self) -> str:
+        return "being resized" if self.gang.busy else self._attempt.state
+
+    def _start(self, gpus: list[int], leavers: list[int]) -> None:
+        attempt = self._attempt
+        first = len(attempt.ranks)
+        slots = list(range(first, first + len(gpus)))
+        for slot, gpu in zip(slots, gpus, strict=True):
+            attempt.ranks.append(Rank(slot, attempt.folder))
+            self._gpu_of[slot] = gpu
+        attempt.record["slots"] = len(attempt.ranks)
+        attempt.save(durable=False)
+        self._num_resizes += 1
+        self.gang.resize(slots, leavers)
+        if slots:
+            self._later(WARM_UP_TIMEOUT_S, self._give_up, self._num_resizes)
+            task = asyncio.get_running_loop().create_task(self._launch(slots, gpus))
+            attempt.tasks.add(task)
+            task.add_done_callback(attempt.tasks.discard)
+
+    async def _launch(self, slots: list[int], gpus: list[int]) -> None:
+        attempt = self._attempt
+        try:
+            requests = self._requests(attempt, slots, gpus)
+            for slot, request in zip(slots, requests, strict=True):
+                await attempt.ranks[slot].start(self._fork, request)
+        except (AgentError, OSError, ValueError) as error:
+            for slot in slots:
+                await attempt.ranks[slot].abandon()
+            self.dismissed.update(slots)
+            self.gang.call_off(f"a newcomer could not be started: {error}")
+            return
+        for slot in slots:
+            attempt.watch(attempt.ranks[slot])
+        if self.dismissed.intersection(slots):  # called off while they were being started
+            self._dismiss(slots)
+
+    def _give_up(self, number: int) -> None:
+        if self._num_resizes == number:
+            self.gang.call_off(f"the newcomers were not warm within {WARM_UP_TIMEOUT_S:.0f} s")
+
+    # -- what the ranks do ---------------------------------------------------------------------
+
+    def heard(self, slot: int, message: Message) -> None:
+        """A message of a rank about its gang."""
+        gang, kind = self.gang, message["type"]
+        if kind == "ready":
+            gang.ready(slot)
+        elif kind == "at":
+            gang.holds(slot, int(message["step"]), message.get("round"))
+            self._later(COUPLED_STEP_S, gang.advance_holders)
+        elif kind == "voted":
+            gang.voted(slot)
+        elif kind == "stayed":
+            gang.stayed(slot, int(message["generation"]))
+        elif kind == "hosting":
+            gang.hosting(slot, int(message["generation"]), int(message["port"]))
+        elif kind == "formed":
+            gang.formed(slot, int(message["generation"]))
+        elif kind == "broken":
+            gang.broken(slot, str(message["error"]))
+
+    def ended(self, rank: Rank) -> bool:
+        """A process is gone; whether the attempt goes on without it."""
+        slot, gang = rank.index, self.gang
+        expected = slot in self.dismissed or slot not in gang.members
+        gang.ended(slot)
+        if expected:
+            self.dismissed.add(slot)
+            return True
+        code = rank.exit["code"] if rank.exit is not None else -int(signal.SIGKILL)
+        if code < 0 and gang.has_state and not self._attempt.stopping:
+            self.lost.add(slot)
+            return True
+        return False
+
+    def look(self) -> None:
+        """Feel the pulses: kill a rank that hangs, replace one that lags behind."""
+        attempt, gang = self._attempt, self.gang
+        if attempt.state == "running":
+            step_s = attempt.progress.get("step_time_s") or 0.0
+            now_s = time.monotonic()
+            hung, straggler = self._pulses.look(gang.members, now_s, step_s, gang.awaited)
+            if hung is not None:
+                attempt.ranks[hung].signal(signal.SIGKILL)
+            elif straggler is not None and not gang.busy and straggler not in self._replaced:
+                self.replace(straggler)
+        else:
+            self._pulses.forget()
+        if attempt.ended is None:
+            self._later(LOOK_EVERY_S, self.look)
+
+    def _send(self, slot: int, message: Message) -> None:
+        self._attempt.ranks[slot].send(message)
+
+    def _dismiss(self, slots: Iterable[int]) -> None:
+        for slot in slots:
+            self.dismissed.add(slot)
+            rank = self._attempt.ranks[slot]
+            rank.send({"type": "leave"})
+            self._later(1.0, rank.signal, signal.SIGKILL)
+
+    def _settled(self, error: str | None) -> None:
+        """A change has ended: write the members down, and tell the controller."""
+        attempt, gang = self._attempt, self.gang
+        attempt.record["members"] = list(gang.members)
+        attempt.record["generation"] = gang.generation
+        attempt.record["gpus"] = [self._gpu_of[slot] for slot in gang.members]
+        attempt.save(durable=False)
+        command_id, self._command_id = self._command_id, None
+        self._pulses.forget()
+        attempt.resized(command_id, error)
+
+    def _later(self, seconds: float, call: Callable[..., object], *arguments: Any) -> None:
+        """Call something later, whether the job is suspended meanwhile or not."""
+
+        def fire() -> None:
+            if self._attempt.ended is None:
+                call(*arguments)
+
+        asyncio.get_running_loop().call_later(seconds, fire)

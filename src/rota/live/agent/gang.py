@@ -1,0 +1,316 @@
+"""Who trains together: how the ranks of one attempt hold at a step, and become more or fewer.
+
+No sockets and no clock in here: messages from the ranks come in, messages to them go out by
+``send``. A *slot* is one process for as long as it lives; its *rank* is its place among the members
+of the present generation.
+
+A resize: newcomers warm up on their own (``warming``) while the members train; then all members
+hold at one step (``holding``), vote, are told their places, and meet in a new process group
+(``forming``), where the newcomers get the state. Up to the second vote a failure calls it off.
+After it, as after the loss of a member, every living member says that its group is broken, and
+those that have the state meet again (``broken``, ``forming``). Who is to go stands by with the
+state until the others have met, in case that all of them are lost.
+"""
+
+from collections.abc import Callable, Iterable
+from typing import NamedTuple
+
+from rota.live.wire import Message
+
+SETTLED, WARMING, HOLDING, VOTING, PLACING, FORMING, BROKEN = (
+    "settled",
+    "warming",
+    "holding",
+    "voting",
+    "placing",
+    "forming",
+    "broken",
+)
+
+
+class Resize(NamedTuple):
+    """A change of members that has been asked for: who comes, and who goes."""
+
+    newcomers: tuple[int, ...]
+    leavers: tuple[int, ...]
+
+
+class Gang:
+    """The members of one attempt. ``send`` tells a slot something; ``settled`` is called with the
+    error, or None, when a change has ended; ``dismiss`` with the slots that are not needed any
+    more."""
+
+    def __init__(
+        self,
+        members: Iterable[int],
+        send: Callable[[int, Message], None],
+        settled: Callable[[str | None], None],
+        dismiss: Callable[[Iterable[int]], None],
+        generation: int = 0,
+    ) -> None:
+        self.members = list(members)  # in order of their ranks
+        self.generation = generation
+        self.phase = SETTLED
+        self.steps: dict[int, int] = {}  # of those that hold at a boundary
+        self._send = send
+        self._settled = settled
+        self._dismiss = dismiss
+        self._resize: Resize | None = None
+        self._ready: set[int] = set()  # newcomers that have warmed up
+        self._round = 0  # of holding: an answer to a pause that was called off must not count
+        self._votes: set[int] = set()
+        self._places: list[int] = []  # the members to be, in order of their ranks
+        self._senders: set[int] = set()  # those of them that have the state
+        self._formed: set[int] = set()
+        self._broken: set[int] = set()
+        self._parted: list[int] = []  # members of before that are to go, and still have the state
+        self._standing_by: set[int] = set()  # those of them that have said so
+        self._before: list[int] = []  # the members when places were given out
+        self._error = ""
+
+    # -- asked for from above ------------------------------------------------------------------
+
+    @property
+    def busy(self) -> bool:
+        """Whether a change is under way."""
+        return self.phase != SETTLED
+
+    @property
+    def has_state(self) -> bool:
+        """Whether a living process has the state of training."""
+        return bool(self.members or self._formed or self._parted)
+
+    @property
+    def awaited(self) -> list[int]:
+        """Members that have to answer before anything goes on, while all others wait for them."""
+        if self.phase == PLACING:
+            return self._places[:1]
+        if self.phase == BROKEN:
+            slots = self.members or self._parted
+            return [s for s in slots if s not in self._broken and s not in self._standing_by]
+        return []
+
+    def resize(self, newcomers: Iterable[int], leavers: Iterable[int]) -> None:
+        """Begin a change of members; the newcomers have just been started."""
+        self._resize = Resize(tuple(newcomers), tuple(leavers))
+        self._ready.clear()
+        self.phase = WARMING
+        self._check_ready()
+
+    def call_off(self, error: str) -> None:
+        """End a resize that has not come to its second vote; later it runs its course."""
+        if self.phase not in (WARMING, HOLDING, VOTING):
+            return
+        for slot in self.members:
+            self._send(slot, {"type": "resume", "device": None})
+        self._end_resize(error)
+
+    # -- what the ranks say --------------------------------------------------------------------
+
+    def ready(self, slot: int) -> None:
+        """A newcomer has warmed up, or a member that is to go stands by."""
+        if slot in self._parted:
+            self._standing_by.add(slot)
+            self._check_broken()
+        elif slot in self.members and self.phase == SETTLED:
+            # It left its group by order of an agent that did not live to write that down.
+            self.members.remove(slot)
+            self._dismiss([slot])
+            self._settled(None)
+        else:
+            self._ready.add(slot)
+            self._check_ready()
+
+    def holds(self, slot: int, step: int, round_: int | None) -> None:
+        """A member holds at a boundary, as it was asked to in this round or an earlier one."""
+        if self.phase != HOLDING:
+            self._send(slot, {"type": "resume", "device": None})
+            return
+        if round_ != self._round:
+            return  # it has been told to go on meanwhile, and to hold once more
+        self.steps[slot] = step
+        if agree_on_step(self.steps, self.members, self._send):
+            self.phase = VOTING
+            self._votes.clear()
+            for member in self.members:
+                self._send(member, {"type": "vote"})
+
+    def advance_holders(self) -> None:
+        """A member that does not answer may be in a step that those who hold must take part in."""
+        if self.phase == HOLDING:
+            let_go_on(self.steps, self.members, self._send)
+
+    def voted(self, slot: int) -> None:
+        """A member has seen that all others hold at the same step."""
+        if self.phase != VOTING or slot not in self.members:
+            return
+        self._votes.add(slot)
+        if self._votes >= set(self.members):
+            assert self._resize is not None
+            stay = [slot for slot in self.members if slot not in self._resize.leavers]
+            self._place(stay + list(self._resize.newcomers), senders=stay)
+
+    def hosting(self, slot: int, generation: int, port: int) -> None:
+        """The first of the new members has opened a meeting place."""
+        if self.phase != PLACING or generation != self.generation or slot != self._places[0]:
+            return
+        self.phase = FORMING
+        senders = [rank for rank, slot in enumerate(self._places) if slot in self._senders]
+        place = {"type": "form", "generation": generation, "world": len(self._places)}
+        place |= {"host": "127.0.0.1", "port": port, "senders": senders}
+        for rank, slot in enumerate(self._places):
+            self._send(slot, place | {"rank": rank})
+        for slot in self.members:
+            if slot not in self._places:
+                self._parted.append(slot)
+                self._send(slot, {"type": "standby", "generation": generation})
+        self.members = [slot for slot in self.members if slot in self._places]
+
+    def stayed(self, slot: int, generation: int) -> None:
+        """The second vote has failed for all: nobody has left the group of before."""
+        if self.phase != FORMING or generation != self.generation or self._resize is None:
+            return
+        self.members, self._parted = self._before, []
+        self._standing_by.clear()
+        self._end_resize("the ranks could not agree on the change")
+
+    def formed(self, slot: int, generation: int) -> None:
+        """A member has met the others, and has the state."""
+        if self.phase != FORMING or generation != self.generation or slot not in self._places:
+            return
+        self._formed.add(slot)
+        if self._formed >= set(self._places):
+            self.members = list(self._places)
+            self._end_resize(self._error or None)
+
+    def broken(self, slot: int, error: str) -> None:
+        """A member's group does not work any more, or did not come about."""
+        if slot in self._parted:
+            self._standing_by.add(slot)
+            self._check_broken()
+            return
+        if slot not in self.members and slot not in self._formed:
+            return  # a newcomer without the state: it waits, and is dismissed when all is settled
+        if self.phase in (HOLDING, VOTING, WARMING):
+            self.call_off(error)
+        elif self.phase == FORMING:
+            self._give_up()
+        elif self.phase == PLACING and self._resize is None:
+            self._place(self._places, self._senders)  # it may not have heard what it was told
+            return
+        elif self.phase == PLACING:
+            self._abandon_placing(error)
+        self.phase = BROKEN
+        self._broken.add(slot)
+        self._error = self._error or error
+        self._check_broken()
+
+    def ended(self, slot: int) -> None:
+        """A process is gone, for whatever reason."""
+        resize, was_member = self._resize, slot in self.members
+        placed = slot in self._places and self.phase in (PLACING, FORMING)
+        for group in (self.members, self._places, self._parted, self._before):
+            if slot in group:
+                group.remove(slot)
+        for known in (self._ready, self._broken, self._formed, self._senders, self._standing_by):
+            known.discard(slot)
+        self.steps.pop(slot, None)
+        if self.phase in (WARMING, HOLDING, VOTING):
+            if was_member:
+                self.call_off("a member ended")
+            elif resize is not None and slot in resize.newcomers:
+                self.call_off("a newcomer ended before it could join")
+        elif placed and self.phase == FORMING:
+            self._give_up()
+        elif placed and resize is not None:
+            self._abandon_placing("a rank ended before the others could meet it")
+        elif placed and self._places:
+            self._place(self._places, senders=self._places)
+        if self.phase in (PLACING, FORMING) and not self.members and not self._formed:
+            self.phase = BROKEN  # there is nobody left to say so
+            self._error = self._error or "a rank ended before it had handed over the state"
+        self._check_broken()
+
+    # -- inside --------------------------------------------------------------------------------
+
+    def _check_ready(self) -> None:
+        if self.phase != WARMING or self._resize is None:
+            return
+        if self._ready >= set(self._resize.newcomers):
+            self.phase = HOLDING
+            self.steps.clear()
+            self._round += 1
+            for slot in self.members:
+                self._send(slot, {"type": "pause", "gang": True, "round": self._round})
+
+    def _check_broken(self) -> None:
+        """Once everybody who is left has said so, those that have the state meet again."""
+        if self.phase != BROKEN or any(slot not in self._broken for slot in self.members):
+            return
+        have_state = self.members + sorted(self._broken - set(self.members))
+        if not have_state and not self._formed and self._standing_by >= set(self._parted):
+            have_state, self._parted = self._parted, []
+            self._standing_by.clear()
+        if not have_state:
+            return
+        self.members = list(have_state)
+        if self._resize is not None:  # it ends here, with those that have the state by now
+            self._dismiss(s for s in self._resize.newcomers if s not in have_state)
+            self._resize = None
+        self._place(have_state, senders=have_state)
+
+    def _abandon_placing(self, error: str) -> None:
+        """Nobody has been told a place yet: all of them can go on."""
+        self.phase = VOTING
+        self.call_off(error)
+
+    def _give_up(self) -> None:
+        """Those that may be waiting for somebody at the meeting place need not wait."""
+        for slot in self._places:
+            self._send(slot, {"type": "give_up", "generation": self.generation})
+
+    def _place(self, places: Iterable[int], senders: Iterable[int]) -> None:
+        self.generation += 1
+        self.phase = PLACING
+        self._places, self._senders = list(places), set(senders)
+        self._before = list(self.members)
+        self._formed.clear()
+        self._broken.clear()
+        self._send(self._places[0], {"type": "host", "generation": self.generation})
+
+    def _end_resize(self, error: str | None) -> None:
+        newcomers = self._resize.newcomers if self._resize is not None else ()
+        gone, self._parted = self._parted, []
+        self._standing_by.clear()
+        self._resize, self._error = None, ""
+        self._places = []
+        self._formed.clear()
+        self.phase = SETTLED
+        self._dismiss([*gone, *(slot for slot in newcomers if slot not in self.members)])
+        self._settled(error)
+
+
+def agree_on_step(
+    steps: dict[int, int], slots: Iterable[int], send: Callable[[int, Message], None]
+) -> bool:
+    """Bring all ``slots`` to one boundary, the latest that any holds at; whether they all do."""
+    slots = list(slots)
+    if not steps:
+        return False
+    goal = max(steps.values())
+    for slot in slots:
+        if slot in steps and steps[slot] < goal:
+            del steps[slot]
+            send(slot, {"type": "run_to", "step": goal})
+    return all(steps.get(slot) == goal for slot in slots)
+
+
+def let_go_on(
+    steps: dict[int, int], slots: Iterable[int], send: Callable[[int, Message], None]
+) -> None:
+    """Let those that hold take one step more, if others do not answer."""
+    slots = list(slots)
+    if steps and len(steps) < len(slots):
+        for slot, step in list(steps.items()):
+            send(slot, {"type": "run_to", "step": step + 1})
+        steps.clear()

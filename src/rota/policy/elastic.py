@@ -1,0 +1,239 @@
+"""Elastic jobs: every job its least, and what is left to those who make most of it.
+
+The size that is best for one job is its scaler's to say (:mod:`rota.policy.scaling`). Where that
+adds up to more GPUs than there are, they go where one more raises relative throughput most.
+"""
+
+from math import inf
+from typing import Any, NamedTuple
+
+from rota.model.allocation import Allocation, on_node
+from rota.model.plan import Plan
+from rota.model.reason import Reason
+from rota.model.view import Trial, View
+from rota.policy.base import Setting, one_of, positive
+from rota.policy.placement.consolidate import consolidate
+from rota.policy.placement.nodesets import lowest_gpus
+from rota.policy.scaling import (
+    Claim,
+    DeadlineUtility,
+    FitScaler,
+    Observations,
+    Observed,
+    ProbeScaler,
+    Scaler,
+    Throughput,
+    ThroughputScaling,
+    UtilityOverCost,
+    allot,
+    claim,
+    fit_curve,
+)
+from rota.policy.stages import Stages
+
+UNTRIED = 0.9  # a job that has run at one size only is taken to scale as size ** 0.9
+CALM = 10  # looks are so much rarer when all scalers are content
+
+
+class Watched(NamedTuple):
+    """A running elastic job: its sizes, what it has measured, and what its scaler wants."""
+
+    sizes: tuple[int, ...]
+    observations: Observations
+    wish: int
+    calm: bool
+
+    def claim(self) -> Claim:
+        """What it makes of GPUs, up to the size it wants."""
+        sizes = [size for size in self.sizes if size <= self.wish]
+        if len(self.observations.sizes) > 1:
+            return claim(sizes, fit_curve(self.observations).rate)
+        return claim(sizes, lambda size: float(size**UNTRIED))
+
+
+class Elastic:
+    """Jobs start in order of arrival where they fit, and grow and shrink while they run.
+
+    A job with a range of GPUs starts with its least. GPUs that nobody waits for go to jobs whose
+    scalers want them, by marginal gain in relative throughput; they come back when a job that has
+    arrived needs them. Nobody is suspended. A job's memory is what it has measured.
+    """
+
+    name = "elastic"
+    composes = False
+    preemptive = False
+    stages: Stages | None = None
+    SETTINGS = {
+        "scaler": Setting(
+            one_of("fit", "probe"), "fit", "who chooses a job's size: fit, or the published probe"
+        ),
+        "threshold": Setting(
+            positive, 0.1, "least gain of throughput per GPU, relative to that of those before it"
+        ),
+        "look_s": Setting(positive, 5.0, "seconds between two looks at a job's throughput"),
+    }
+
+    def __init__(self, scaler: str = "fit", threshold: float = 0.1, look_s: float = 5.0) -> None:
+        self.scaler = scaler
+        self.threshold = threshold
+        self.look_s = look_s
+
+    def decide(self, view: View) -> Plan:
+        """Start who fits, and let the others have what is left."""
+        trial = view.trial()
+        rows = sorted(view.active)
+        running = [row for row in rows if view.target[row] is not None]
+        watched = {
+            row: self._watch(view, trial, row) for row in running if self._is_elastic(view, row)
+        }
+        starting = self._starting(view, trial, rows, running, watched)
+        sizes = self._sizes(view, running, starting, watched)
+        for row, size in sizes.items():
+            target = view.target[row]
+            if target is not None and size < target.num_gpus:
+                self._resize(trial, row, _part(target, size))
+        for row in starting:
+            self._start(trial, row)
+        for row, size in sizes.items():
+            target = view.target[row]
+            if target is not None and size > target.num_gpus:
+                self._grow(view, trial, row, target, size)
+        return trial.plan(wake_at_s=self._wake_at_s(view, running + starting, watched))
+
+    # -- one job -------------------------------------------------------------------------------
+
+    def _is_elastic(self, view: View, row: int) -> bool:
+        return len(view.sizes(row)) > 1
+
+    def _watch(self, view: View, trial: Trial, row: int) -> Watched:
+        """Look at the job's throughput, and ask its scaler."""
+        mark: dict[str, Any] = view.marks[row] or {"scaler": {}, "looked": None}
+        observations = Observations.from_dict(mark["seen"]) if "seen" in mark else Observations()
+        target = view.target[row]
+        assert target is not None
+        size, sizes = target.num_gpus, view.sizes(row)
+        pace = view.pace(row)
+        looked = None
+        if pace is not None:
+            looked = [pace.since_s, pace.at_s, pace.steps]
+            before = mark["looked"]
+            if before is not None and before[0] == pace.since_s and pace.at_s > before[1]:
+                rate = (pace.steps - before[2]) / (pace.at_s - before[1])
+                if rate > 0:
+                    observations.add(size, Throughput(1, rate, 0.0))
+        left = inf if pace is None or pace.total is None else max(0.0, pace.total - pace.steps)
+        wish, memory = size, mark["scaler"]
+        if observations.workers == size and observations.steps:
+            job = Observed(observations, view.now_s - view.submit_s[row], left)
+            choice = self._scaler(view, row, sizes, left).choose(job, memory)
+            wish, memory = choice.size, choice.memory
+        seen = {
+            "seen": observations.as_dict(),
+            "scaler": memory,
+            "looked": looked or mark["looked"],
+        }
+        if seen != mark:
+            trial.mark(row, seen)
+        return Watched(sizes, observations, max(wish, sizes[0]), "settled" in memory)
+
+    def _scaler(self, view: View, row: int, sizes: tuple[int, ...], left: float) -> Scaler:
+        wanted = view.state.spec[row].elastic
+        condition: Any = ThroughputScaling(self.threshold)
+        if wanted is not None and wanted.deadline_s is not None and left < inf:
+            utility = DeadlineUtility(wanted.deadline_s, wanted.value or 0.0)
+            condition = UtilityOverCost(utility, wanted.price_per_gpu_hour)
+        if self.scaler == "probe":
+            return ProbeScaler(sizes, condition)
+        return FitScaler(sizes, condition, min_steps=3, most_steps=20)
+
+    # -- all of them ---------------------------------------------------------------------------
+
+    def _starting(
+        self,
+        view: View,
+        trial: Trial,
+        rows: list[int],
+        running: list[int],
+        watched: dict[int, Watched],
+    ) -> list[int]:
+        """Those who can start, by count, if every elastic job goes down to its least."""
+        free = view.total_gpus
+        for row in running:
+            target = view.target[row]
+            assert target is not None
+            free -= watched[row].sizes[0] if row in watched else target.num_gpus
+        starting = []
+        for row in rows:
+            if view.target[row] is not None:
+                continue
+            least = view.sizes(row)[0]
+            if least > view.total_gpus:
+                trial.wait(row, Reason.NEVER_FITS)
+            elif least > free:
+                trial.wait(row, Reason.WAIT_RESOURCES)
+            else:
+                free -= least
+                starting.append(row)
+        return starting
+
+    def _sizes(
+        self, view: View, running: list[int], starting: list[int], watched: dict[int, Watched]
+    ) -> dict[int, int]:
+        """The size of each elastic job that runs."""
+        fixed = sum(
+            allocation.num_gpus
+            for row in running
+            if row not in watched and (allocation := view.target[row]) is not None
+        )
+        fixed += sum(view.sizes(row)[0] for row in starting)
+        given = allot(view.total_gpus - fixed, [each.claim() for each in watched.values()])
+        return dict(zip(watched, given, strict=True))
+
+    def _start(self, trial: Trial, row: int) -> None:
+        least = trial.view.sizes(row)[0]
+        home = trial.view.home[row]
+        if home is not None and trial.free.fits(home):
+            trial.give(row, home)
+            return
+        if trial.view.must_stay(row):
+            trial.wait(row, Reason.WAIT_TOPOLOGY)
+            return
+        if least > trial.free.count:
+            trial.wait(row, Reason.WAIT_RESOURCES)
+            return
+        allocation = consolidate(trial.free, least)
+        assert allocation is not None, "enough GPUs are free"
+        if len(allocation.parts) > 1 and trial.view.state.spec[row].elastic is not None:
+            trial.wait(row, Reason.WAIT_GANG_FRAGMENTED)  # its ranks stay on one node
+            return
+        trial.give(row, allocation)
+
+    def _grow(self, view: View, trial: Trial, row: int, target: Allocation, size: int) -> None:
+        """More GPUs of the node that it is on, as many as its size and the free ones allow."""
+        if len(target.parts) > 1:
+            return
+        node, mask = target.parts[0]
+        free = trial.free.masks[node]
+        most = target.num_gpus + free.bit_count()
+        fitting = [each for each in view.sizes(row) if target.num_gpus < each <= min(size, most)]
+        if fitting:
+            more = lowest_gpus(free, fitting[-1] - target.num_gpus)
+            self._resize(trial, row, on_node(node, mask | more))
+
+    def _resize(self, trial: Trial, row: int, allocation: Allocation) -> None:
+        trial.release(row, Reason.NONE)
+        trial.give(row, allocation)
+
+    def _wake_at_s(self, view: View, rows: list[int], watched: dict[int, Watched]) -> float | None:
+        """The next look: soon while a scaler is searching, or a job has just got another size."""
+        elastic = [row for row in rows if view.state.spec[row].elastic is not None]
+        if not elastic:
+            return None
+        calm = all(row in watched and watched[row].calm for row in elastic)
+        return view.now_s + self.look_s * (CALM if calm else 1)
+
+
+def _part(allocation: Allocation, size: int) -> Allocation:
+    """The first GPUs of an allocation: those of its first ranks, which have the job's state."""
+    node, mask = allocation.parts[0]
+    return on_node(node, lowest_gpus(mask, size))

@@ -1,0 +1,54 @@
+"""How many workers one elastic training job should have, from what it measured of itself.
+
+A job runs at some sizes and reports its throughput at each (:class:`Observations`). A *condition*
+says when more workers are worth it, a *scaler* which size to try or keep next, as a
+:class:`Choice`; what it must remember goes with the choice as JSON-able marks. Across jobs,
+:func:`allot` hands out GPUs by marginal gain. Source of conditions and search: Or et al.,
+*Resource Elasticity in Distributed Deep Learning*, MLSys 2020.
+"""
+
+from rota.policy.scaling.allotment import Claim, allot, claim, marginal_gain
+from rota.policy.scaling.condition import (
+    Outlook,
+    ThroughputScaling,
+    UtilityOverCost,
+    condition_of,
+)
+from rota.policy.scaling.curve import ScalingCurve, fit_curve
+from rota.policy.scaling.fitted import FitScaler
+from rota.policy.scaling.observations import Observations, Throughput
+from rota.policy.scaling.probe import ProbeScaler
+from rota.policy.scaling.replay import Replay, Resizing, replay
+from rota.policy.scaling.scaler import Choice, Observed, Scaler, due
+from rota.policy.scaling.sizes import allowed_sizes, sizes_every
+from rota.policy.scaling.utility import DeadlineUtility, LinearUtility, StepUtility, utility_of
+
+__all__ = [
+    "Choice",
+    "Claim",
+    "DeadlineUtility",
+    "FitScaler",
+    "LinearUtility",
+    "Observations",
+    "Observed",
+    "Outlook",
+    "ProbeScaler",
+    "Replay",
+    "Resizing",
+    "Scaler",
+    "ScalingCurve",
+    "StepUtility",
+    "Throughput",
+    "ThroughputScaling",
+    "UtilityOverCost",
+    "allot",
+    "allowed_sizes",
+    "claim",
+    "condition_of",
+    "due",
+    "fit_curve",
+    "marginal_gain",
+    "replay",
+    "sizes_every",
+    "utility_of",
+]

@@ -1,0 +1,72 @@
+"""What a per-job scaler is asked, and what it answers."""
+
+from collections.abc import Mapping
+from math import inf
+from typing import Any, NamedTuple, Protocol
+
+from rota.errors import InputError
+from rota.policy.scaling.condition import Outlook
+from rota.policy.scaling.observations import Observations
+
+Memory = Mapping[str, Any]
+
+
+class Observed(NamedTuple):
+    """A job as a scaler sees it: what it measured, the seconds since its start, and the samples
+    it still has to train on (infinite if nobody knows).
+    """
+
+    observations: Observations
+    elapsed_s: float = 0.0
+    remaining_samples: float = inf
+
+    @property
+    def workers(self) -> int:
+        """How many there are now."""
+        return self.observations.workers
+
+
+class Choice(NamedTuple):
+    """How many workers a job should have; what to remember, JSON-able; and why, in a phrase."""
+
+    size: int
+    memory: dict[str, Any]
+    why: str
+
+
+class Scaler(Protocol):
+    """Chooses how many workers one job should have, from its own measurements alone.
+
+    It is asked when the job runs at the size it was given, not while a resize is under way.
+    """
+
+    def choose(self, job: Observed, memory: Memory | None = None) -> Choice:
+        """The size to go to, or the present one to stay. ``memory`` is the last choice's."""
+        ...
+
+
+def begin(job: Observed, marks: dict[str, Any]) -> Outlook:
+    """How far the job is, for a condition; ``marks`` keep when it would complete at its first size.
+
+    A step must have been counted at the present size.
+    """
+    if job.remaining_samples < inf and "initial_jct_s" not in marks:
+        rate = job.observations[job.workers].mean
+        marks["initial_jct_s"] = job.elapsed_s + job.remaining_samples / rate
+    return Outlook(job.elapsed_s, job.remaining_samples, marks.get("initial_jct_s", inf))
+
+
+def due(steps: int, before: int, *, every: int = 10, at_least: int | None = None) -> bool:
+    """Whether to ask now: a multiple of ``every`` steps since the last restart has been passed.
+
+    ``before`` is the number of steps at the last look, so that a job which reports several steps
+    at once is not missed. No earlier than ``at_least`` (``every``) steps after a restart.
+    """
+    return steps >= (at_least or every) and steps // every > before // every
+
+
+def checked_sizes(sizes: tuple[int, ...]) -> tuple[int, ...]:
+    """The sizes, ascending. Raises InputError if there is none, or one is below 1."""
+    if not sizes or min(sizes) < 1:
+        raise InputError(f"sizes: {list(sizes)} must be whole numbers above zero, at least one")
+    return tuple(sorted(set(sizes)))

@@ -1,0 +1,133 @@
+"""A real node agent without a controller: what it is told and what it answers, for tests."""
+
+import asyncio
+import os
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from rota.folder import Folder
+from rota.live.agent.agent import Agent
+from rota.live.agent.attempt import Attempt
+from rota.live.agent.devices import Devices
+from rota.live.wire import Message
+
+
+class LoneAgent:
+    """An agent in a thread of its own: ``with LoneAgent(folder) as agent``.
+
+    Commands go straight to it; what it would tell a controller is kept in ``said``.
+    """
+
+    def __init__(self, folder: Path, num_gpus: int = 4) -> None:
+        os.makedirs(Folder(folder).node("node0"), exist_ok=True)
+        cores = sorted(os.sched_getaffinity(0))
+        devices = Devices("cpu", num_gpus, tuple(cores[i % len(cores)] for i in range(num_gpus)))
+        self.said: list[Message] = []
+        self._loop = asyncio.new_event_loop()
+        self._agent = Agent(Folder(folder), "node0", devices, os.getpid())
+        self._agent._notify = self.said.append  # type: ignore[method-assign]
+        self._thread = threading.Thread(target=self._run, daemon=True)
+        self._command_id = 0
+
+    def __enter__(self) -> "LoneAgent":
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        def end() -> None:
+            for attempt in self._agent.attempts.values():
+                attempt.kill()
+            self._agent._spawn(self._agent._shut_down())
+
+        if self._thread.is_alive():
+            self._loop.call_soon_threadsafe(end)
+            self._thread.join(30)
+        self._loop.close()
+
+    def _run(self) -> None:
+        asyncio.set_event_loop(self._loop)
+        self._loop.run_until_complete(self._agent.run())
+
+    @property
+    def attempt(self) -> Attempt:
+        """The latest attempt."""
+        return list(self._agent.attempts.values())[-1]
+
+    def vanish(self) -> None:
+        """End as if killed: the jobs go on, and another agent on the same folder adopts them."""
+
+        def end() -> None:
+            for attempt in self._agent.attempts.values():
+                for rank in attempt.ranks:
+                    if rank.writer is not None:
+                        rank.writer.transport.abort()
+            self._agent._ending.set()
+
+        self._loop.call_soon_threadsafe(end)
+        self._thread.join(30)
+
+    def launch(
+        self,
+        run: str,
+        gpus: list[int],
+        max_gpus: int,
+        *,
+        env: dict[str, str] | None = None,
+        job_id: str | None = None,
+        attempt: int = 1,
+    ) -> Message:
+        """Start an attempt on these GPUs, of a job of its own unless one is named; the answer."""
+        number = len(self._agent.attempts) + 1
+        program = {"run": run, "workdir": os.getcwd(), "env": env or {}, "processes": "gpu"}
+        return self.command(
+            "launch",
+            job_id=job_id or str(number),
+            attempt=attempt,
+            name=f"job{number}",
+            program=program,
+            gpus=gpus,
+            max_gpus=max_gpus,
+            at_s=time.time(),
+        )
+
+    def command(self, kind: str, *, timeout_s: float = 60, **fields: Any) -> Message:
+        """Send a command about the latest attempt, and wait for its ``done`` or ``failed``."""
+        return self.answer(self.begin(kind, **fields), timeout_s)
+
+    def begin(self, kind: str, **fields: Any) -> int:
+        """Send a command about the latest attempt; the number to ask for its answer with."""
+        self._command_id += 1
+        message = {"type": "command", "kind": kind, "command_id": self._command_id, "epoch": 0}
+        if kind != "launch":
+            message |= {"job_id": self.attempt.job_id, "attempt": self.attempt.number}
+        self._loop.call_soon_threadsafe(self._agent._obey, message | fields)
+        return self._command_id
+
+    def answer(self, command_id: int, timeout_s: float = 60) -> Message:
+        """What the agent says to a command. Raises TimeoutError."""
+        return self.await_(lambda m: m.get("command_id") == command_id, timeout_s)
+
+    def await_(self, wanted: Callable[[Message], bool], timeout_s: float = 60) -> Message:
+        """The first thing said that is ``wanted``; waits for it. Raises TimeoutError."""
+        deadline = time.monotonic() + timeout_s
+        while time.monotonic() < deadline:
+            for message in list(self.said):
+                if wanted(message):
+                    return message
+            time.sleep(0.005)
+        raise TimeoutError(f"the agent did not say it within {timeout_s} s; it said {self.said}")
+
+    def await_step(self, step: int, timeout_s: float = 60) -> None:
+        """Wait until the job has reported this step. Raises TimeoutError."""
+        deadline = time.monotonic() + timeout_s
+        while self.attempt.progress.get("step", -1) < step:
+            if time.monotonic() > deadline or self.attempt.ended is not None:
+                raise TimeoutError(f"step {step} was not reached: {self.attempt.progress}")
+            time.sleep(0.005)
+
+    def log(self, slot: int) -> str:
+        """What one process has printed."""
+        return (self.attempt.folder / f"rank{slot}.log").read_text()

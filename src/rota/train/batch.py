@@ -1,0 +1,80 @@
+"""One batch of elastic training: the pieces of a rank, and the gradients of all of them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any
+
+from rota.errors import InputError
+from rota.train.loader import set_seeds
+from rota.train.pulse import COMPUTING, WAITING
+from rota.train.shards import Piece, seed_of
+
+if TYPE_CHECKING:
+    from rota.train.gradients import Gradients
+    from rota.train.loader import Loader
+    from rota.train.member import Member
+    from rota.train.pulse import Pulse
+
+
+class Batch:
+    """Iterate over it for this rank's pieces, and call ``backward`` on the loss of each.
+
+    When the loop ends, ``.grad`` holds the mean gradient of the whole batch, the same on all ranks.
+    If a rank is lost before that, the loop goes on with the pieces that have then fallen to this
+    rank, from the first one; nothing has been changed until then but gradients.
+    """
+
+    def __init__(self, loader: Loader, gradients: Gradients, member: Member, pulse: Pulse) -> None:
+        self._loader = loader
+        self._gradients = gradients
+        self._member = member
+        self._pulse = pulse
+        self.samples = len(loader.indices())
+        self.complete = False
+
+    def __iter__(self) -> Iterator[Any]:
+        if self.complete:
+            raise InputError("this batch has been worked through; take the next one")
+        loader, gradients = self._loader, self._gradients
+        while not self.complete:
+            pieces = self._pieces()
+            alone = len(pieces) == 1 and (self._member.rehearses or self._member.world.size == 1)
+            gradients.begin(sum(piece.weight for piece in pieces), alone=alone)
+            for number, piece in enumerate(pieces):
+                if number:
+                    gradients.next_shard()
+                yield loader.load(piece, ahead=not self._member.rehearses)
+                gradients.take(piece.shard, piece.weight)
+            self._pulse.enter(WAITING, sum(len(piece.samples) for piece in pieces))
+            self._reduce()
+            self._pulse.enter(COMPUTING)
+        set_seeds(seed_of(loader.seed, loader.position.batches, loader.shards))
+
+    def _pieces(self) -> list[Piece]:
+        """This rank's; a newcomer that rehearses works through a single one, for itself."""
+        if self._member.rehearses:
+            return [self._loader.pieces_of(0, world_size=1)[0]._replace(shard=0, weight=1.0)]
+        return self._loader.pieces_of(self._member.world.rank)
+
+    def _reduce(self) -> None:
+        """Add up over all ranks; or, if the group is broken, get into one that works."""
+        world, loader = self._member.world, self._loader
+        everybody = [[0]]
+        if not self._member.rehearses:
+            everybody = [
+                [piece.shard for piece in loader.pieces_of(rank) if piece.weight]
+                for rank in range(world.size)
+            ]
+        rank = 0 if self._member.rehearses else world.rank
+        failure = None
+        try:
+            self._gradients.reduce(everybody, rank, loader.position.batches)
+        except RuntimeError as error:
+            failure = str(error)
+        if failure is not None:
+            self._member.recover(failure)
+        # The others may have completed the batch before the group broke, and handed over its sum.
+        if self._gradients.reduced_batch == loader.position.batches:
+            self._gradients.give()
+            self.complete = True

@@ -1,0 +1,230 @@
+"""Adding up the gradients of virtual shards: in a fixed binary tree, or as torch's DDP does."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    import torch
+
+# A sum over the shards index * 2**level ... (index + 1) * 2**level - 1.
+Node = tuple[int, int]
+
+
+class ShardTree:
+    """Sums over virtual shards, in a fixed binary tree over their numbers.
+
+    Neighbouring sums are added as soon as both are there, and never otherwise: what is left are the
+    largest whole subtrees, at most two for each level. Floating-point sums depend on their order;
+    this order depends on the shards alone, not on who computed them.
+    """
+
+    def __init__(self) -> None:
+        self.sums: dict[Node, torch.Tensor] = {}
+
+    def add(self, node: Node, value: torch.Tensor) -> None:
+        """Take the sum of a subtree, which may be changed in place from now on."""
+        level, index = node
+        while (partner := self.sums.pop((level, index ^ 1), None)) is not None:
+            left, right = (partner, value) if index & 1 else (value, partner)
+            value = left.add_(right)
+            level, index = level + 1, index >> 1
+        self.sums[level, index] = value
+
+    def total(self, num_shards: int) -> torch.Tensor:
+        """The sum over all shards; those of which nothing came are left out."""
+        sums, level = self.sums, 0
+        while (1 << level) < num_shards or len(sums) > 1:
+            upper: dict[Node, torch.Tensor] = {}
+            for (height, index), value in sorted(sums.items()):
+                if height > level:
+                    upper[height, index] = value
+                    continue
+                parent = (level + 1, index >> 1)
+                upper[parent] = upper[parent].add_(value) if parent in upper else value
+            sums, level = upper, level + 1
+        self.sums = {}
+        (value,) = sums.values()
+        return value
+
+
+def nodes_of(shards: Sequence[int]) -> list[Node]:
+    """The largest whole subtrees over these shards, in order: what :class:`ShardTree` ends with."""
+    present = {(0, shard) for shard in shards}
+    level = 0
+    while any(height == level for height, _ in present):
+        for height, index in sorted(present):
+            if height == level and not index & 1 and (level, index + 1) in present:
+                present -= {(level, index), (level, index + 1)}
+                present.add((level + 1, index >> 1))
+        level += 1
+    return sorted(present, key=lambda node: node[1] << node[0])
+
+
+def reduce_tree(
+    tree: ShardTree, like: torch.Tensor, shards_of: Sequence[Sequence[int]], rank: int
+) -> torch.Tensor:
+    """The sum over the shards of all ranks, of the shape of ``like``; the same bits on every rank.
+
+    ``shards_of`` lists for each rank of the process group the shards that it has added to its
+    ``tree``. Every rank sums one part of the vector over all shards, and then sends it to all: as
+    many bytes as a ring reduction when each rank's shards are one subtree.
+    """
+    import torch.distributed as dist
+
+    world = len(shards_of)
+    num_shards = 1 + max(shard for shards in shards_of for shard in shards)
+    if world == 1:
+        return tree.total(num_shards)
+    nodes = [nodes_of(shards) for shards in shards_of]
+    part = -(-like.numel() // world)
+    outgoing = like.new_zeros(world, len(nodes[rank]), part)
+    for position, node in enumerate(nodes[rank]):
+        for receiver, piece in enumerate(tree.sums[node].split(part)):
+            outgoing[receiver, position, : piece.numel()] = piece
+    tree.sums = {}
+    incoming = like.new_empty(sum(map(len, nodes)) * part)
+    received = [len(each) * part for each in nodes]
+    sent = [len(nodes[rank]) * part] * world
+    dist.all_to_all_single(incoming, outgoing.flatten(), received, sent)
+    parts = ShardTree()
+    for node, value in zip((n for each in nodes for n in each), incoming.split(part), strict=True):
+        parts.add(node, value)
+    whole = like.new_empty(world * part)
+    dist.all_gather(list(whole.split(part)), parts.total(num_shards))
+    return whole[: like.numel()]
+
+
+class Gradients:
+    """The gradients of a batch: taken up shard by shard, added up over all ranks, given back.
+
+    Float buffers (running statistics of batch normalisation) are treated alike: every shard starts
+    from those of the batch before, and what comes out is their mean over the shards.
+    """
+
+    def __init__(self, parameters: Sequence[torch.Tensor], buffers: Sequence[torch.Tensor]) -> None:
+        self._parameters = list(parameters)
+        self._floats = [b for b in buffers if b.is_floating_point()]
+        self._counters = [b for b in buffers if not b.is_floating_point()]
+        self._trees: dict[torch.dtype, ShardTree] = {}
+        self._before: list[torch.Tensor] = []
+        self._alone = False  # whether one piece is the whole batch: its gradients stay in place
+        self._like: dict[torch.dtype, torch.Tensor] = {}
+        self.reduced: dict[torch.dtype, torch.Tensor] = {}  # of the last batch that was complete
+        self.reduced_batch = -1
+
+    def begin(self, weight: float, *, alone: bool) -> None:
+        """Start a batch, or start it once more: nothing has been taken up.
+
+        ``weight`` is the part of the batch's samples that this rank has; ``alone`` says that it has
+        all of them, in a single piece.
+        """
+        if not self._before:
+            self._before = [b.clone() for b in self._floats + self._counters]
+        self._trees = {}
+        self._alone = alone
+        self.next_shard()
+        for parameter in self._parameters:
+            parameter.grad = None
+
+    def take(self, shard: int, weight: float) -> None:
+        """Take up what backward passes of one shard have left; a weight of 0 takes nothing."""
+        if self._alone:
+            return
+        if weight:
+            for dtype, leaf in self._leaf(weight).items():
+                self._trees.setdefault(dtype, ShardTree()).add((0, shard), leaf)
+        for parameter in self._parameters:
+            parameter.grad = None
+
+    def next_shard(self) -> None:
+        """Let the next shard start from the buffers of the batch before."""
+        for buffer, before in zip(self._floats + self._counters, self._before, strict=True):
+            buffer.copy_(before)
+
+    def reduce(self, shards_of: Sequence[Sequence[int]], rank: int, batch: int) -> None:
+        """Add up over all ranks. Raises RuntimeError if the process group fails."""
+        if self._alone:
+            self.reduced, self.reduced_batch = {}, batch
+            return
+        self.reduced = {
+            dtype: reduce_tree(self._trees.get(dtype, ShardTree()), like, shards_of, rank)
+            for dtype, like in self._likes().items()
+        }
+        self.reduced_batch = batch
+
+    def settle(self, rank: int, size: int) -> None:
+        """After a loss: those that got the sum of the last batch give it to those that did not.
+
+        Ranks are never more than one batch apart: none can complete a batch without all others.
+        Raises RuntimeError if the process group fails.
+        """
+        import torch
+        import torch.distributed as dist
+
+        if size == 1:
+            return
+        likes = self._likes()
+        device = next(iter(likes.values())).device
+        batches = [torch.zeros(1, dtype=torch.int64, device=device) for _ in range(size)]
+        dist.all_gather(batches, torch.tensor([self.reduced_batch], device=device))
+        known = [int(batch.item()) for batch in batches]
+        newest = max(known)
+        if min(known) == newest:
+            return
+        for dtype, like in likes.items():
+            flat = self.reduced[dtype] if known[rank] == newest else torch.empty_like(like)
+            flat = flat.contiguous()
+            dist.broadcast(flat, known.index(newest))
+            self.reduced[dtype] = flat
+        self.reduced_batch = newest
+
+    def give(self) -> None:
+        """Put the sums where optimisers look for them, and into the buffers."""
+        self._before = []
+        for dtype, reduced in self.reduced.items():
+            parameters, floats = self._of(dtype)
+            flat = reduced.clone()  # programs clip gradients, and zero them, in place
+            sizes = [p.numel() for p in parameters] + [b.numel() for b in floats]
+            *values, used = flat.split([*sizes, len(parameters)])
+            flags = used.tolist()
+            for parameter, value, flag in zip(parameters, values, flags, strict=False):
+                parameter.grad = value.view_as(parameter) if flag else None
+            for buffer, value in zip(floats, values[len(parameters) :], strict=True):
+                buffer.copy_(value.view_as(buffer))
+
+    def _of(self, dtype: torch.dtype) -> tuple[list[torch.Tensor], list[torch.Tensor]]:
+        return (
+            [p for p in self._parameters if p.dtype == dtype],
+            [b for b in self._floats if b.dtype == dtype],
+        )
+
+    def _dtypes(self) -> list[torch.dtype]:
+        return list(dict.fromkeys(t.dtype for t in [*self._parameters, *self._floats]))
+
+    def _leaf(self, weight: float) -> dict[torch.dtype, torch.Tensor]:
+        """One vector for each type: gradients, buffers, and which parameters had a gradient."""
+        import torch
+
+        leaves = {}
+        for dtype in self._dtypes():
+            parameters, floats = self._of(dtype)
+            parts = [
+                torch.zeros_like(p).flatten() if p.grad is None else p.grad.reshape(-1)
+                for p in parameters
+            ]
+            used = [0.0 if p.grad is None else 1.0 for p in parameters]
+            flags = torch.tensor(used, dtype=dtype, device=(parameters or floats)[0].device)
+            leaf = torch.cat([*parts, *(b.reshape(-1) for b in floats), flags])
+            leaves[dtype] = leaf.mul_(weight)
+        return leaves
+
+    def _likes(self) -> dict[torch.dtype, torch.Tensor]:
+        """An empty vector of the right length for each type, in one order on all ranks."""
+        for dtype in self._dtypes():
+            if dtype not in self._like:
+                parameters, floats = self._of(dtype)
+                length = sum(t.numel() for t in parameters + floats) + len(parameters)
+                self._like[dtype] = (parameters or floats)[0].new_empty(0).new_empty(length)
+        return self._like

@@ -1,0 +1,243 @@
+"""The data loader of elastic training: every sample of an epoch once, whoever works on it."""
+
+from __future__ import annotations
+
+import random
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from typing import TYPE_CHECKING, Any
+
+from rota.errors import InputError
+from rota.train.shards import Piece, one_piece, pieces, seed_of, shards_of_rank
+
+if TYPE_CHECKING:
+    from rota.train.batch import Batch
+    from rota.train.world import World
+
+
+class Position:
+    """Where training is in the data: the epoch, the samples of it that are done, the batches."""
+
+    def __init__(self) -> None:
+        self.epoch = 0
+        self.samples = 0
+        self.batches = 0  # of all epochs
+
+
+class Loader:
+    """Batches of a dataset, of which each rank loads its own pieces. Made by ``Session.loader``.
+
+    ``batch_size`` is the global one. The samples of an epoch are put in an order that ``seed`` and
+    the number of the epoch give alone; a batch is the next ``batch_size`` of them, the last one
+    may be smaller (or is left out, with ``drop_last``). Random generators of Python, NumPy and
+    torch are set anew for every piece, so that augmentation and dropout are the same wherever the
+    piece is worked on.
+    """
+
+    def __init__(
+        self,
+        dataset: Any,
+        batch_size: int,
+        *,
+        shards: int,
+        shuffle: bool = True,
+        seed: int = 0,
+        drop_last: bool = False,
+        num_workers: int = 0,
+        collate_fn: Callable[[list[Any]], Any] | None = None,
+        world: World,
+        batches: Callable[[], Iterator[Batch]],
+    ) -> None:
+        _check(dataset, batch_size, shards, num_workers, drop_last)
+        self.dataset = dataset
+        self.batch_size = batch_size
+        self.shards = shards
+        self.seed = seed
+        self.position = Position()
+        self.whole = False  # whether a rank gets its samples in one piece, whatever its shards
+        self._shuffle = shuffle
+        self._drop_last = drop_last
+        self._num_workers = num_workers
+        self._collate_fn = collate_fn
+        self._world = world
+        self._batches = batches
+        self._order: tuple[int, Sequence[int]] = (-1, ())
+        self._stream: _Stream | None = None
+
+    def __iter__(self) -> Iterator[Batch]:
+        """The batches that are left of the present epoch, one optimiser step each."""
+        return self._batches()
+
+    def __len__(self) -> int:
+        """Batches in one epoch."""
+        whole, rest = divmod(len(self.dataset), self.batch_size)
+        return whole + (1 if rest and not self._drop_last else 0)
+
+    def indices(self) -> Sequence[int]:
+        """The samples of the batch at the position; empty at the end of the epoch."""
+        order, first = self._order_of(self.position.epoch), self.position.samples
+        batch = order[first : first + self.batch_size]
+        return batch if len(batch) == self.batch_size or not self._drop_last else ()
+
+    def pieces_of(self, rank: int, world_size: int | None = None) -> list[Piece]:
+        """The pieces of the batch at the position that one rank works through."""
+        shards = shards_of_rank(self.shards, world_size or self._world.size, rank)
+        cut = one_piece if self.whole else pieces
+        return cut(self.indices(), -(-self.batch_size // self.shards), shards)
+
+    def load(self, piece: Piece, *, ahead: bool = True) -> Any:
+        """The samples of a piece, collated; ``ahead``: by the workers, with those that follow."""
+        where = (self.position.epoch, self.position.batches, piece)
+        if self._num_workers and ahead:
+            if self._stream is None or not self._stream.leads_to(where, self._world):
+                self.close()
+                self._stream = _Stream(self, self._world, where)
+            loaded = self._stream.next()
+        else:
+            loaded = _load(self.dataset, self._collate, self._seed(piece), piece.samples)
+        set_seeds(self._seed(piece))
+        return loaded
+
+    def advance(self) -> None:
+        """Go on to the next batch."""
+        self.position.samples += len(self.indices())
+        self.position.batches += 1
+
+    def next_epoch(self, epoch: int) -> None:
+        """Go on to the beginning of an epoch."""
+        self.position.epoch, self.position.samples = epoch, 0
+
+    def close(self) -> None:
+        """End the worker processes."""
+        if self._stream is not None:
+            self._stream.close()
+            self._stream = None
+
+    def _collate(self, samples: list[Any]) -> Any:
+        if self._collate_fn is not None:
+            return self._collate_fn(samples)
+        from torch.utils.data import default_collate
+
+        return default_collate(samples)
+
+    def _seed(self, piece: Piece) -> int:
+        return seed_of(self.seed, self.position.batches, piece.shard)
+
+    def _order_of(self, epoch: int) -> Sequence[int]:
+        if self._order[0] != epoch:
+            import torch
+
+            size = len(self.dataset)
+            if self._shuffle:
+                generator = torch.Generator().manual_seed(seed_of(self.seed, epoch))
+                order = torch.randperm(size, generator=generator).tolist()
+            else:
+                order = range(size)
+            self._order = (epoch, order)
+        return self._order[1]
+
+    def ahead(self) -> Iterator[tuple[int, int, Piece]]:
+        """The pieces of this rank from the position to the end of the epoch, with their places."""
+        kept = self.position
+        look = self.position = Position()
+        look.epoch, look.samples, look.batches = kept.epoch, kept.samples, kept.batches
+        found = []
+        while len(self.indices()):
+            found += [(look.epoch, look.batches, p) for p in self.pieces_of(self._world.rank)]
+            self.advance()
+        self.position = kept
+        return iter(found)
+
+
+class _Stream:
+    """Worker processes that load the pieces of one rank ahead, for as long as its share holds."""
+
+    def __init__(self, loader: Loader, world: World, where: tuple[int, int, Piece]) -> None:
+        from torch.utils.data import DataLoader
+
+        self._generation = (world.generation, world.rank, world.size)
+        places = [place for place in loader.ahead() if place[:2] >= where[:2]]
+        while places and places[0] != where:
+            places.pop(0)
+        self._places = places
+        seeds = [seed_of(loader.seed, batches, piece.shard) for _, batches, piece in places]
+        tasks = [(seed, p.samples) for seed, (_, _, p) in zip(seeds, places, strict=True)]
+        self._loader = DataLoader(
+            _Pieces(loader.dataset, loader._collate, tasks),
+            batch_size=None,
+            num_workers=loader._num_workers,
+        )
+        self._iterator: Any = iter(self._loader)
+
+    def leads_to(self, where: tuple[int, int, Piece], world: World) -> bool:
+        """Whether the next piece that comes out is the one at ``where``."""
+        same = self._generation == (world.generation, world.rank, world.size)
+        return same and bool(self._places) and self._places[0] == where
+
+    def next(self) -> Any:
+        """The next piece, loaded."""
+        self._places.pop(0)
+        return next(self._iterator)
+
+    def close(self) -> None:
+        """End the worker processes."""
+        self._iterator = None
+
+
+class _Pieces:
+    """A dataset for torch's DataLoader whose items are whole pieces."""
+
+    def __init__(self, dataset: Any, collate: Callable[[list[Any]], Any], tasks: list[Any]) -> None:
+        self._dataset, self._collate, self._tasks = dataset, collate, tasks
+
+    def __len__(self) -> int:
+        return len(self._tasks)
+
+    def __getitem__(self, index: int) -> Any:
+        seed, samples = self._tasks[index]
+        return _load(self._dataset, self._collate, seed, samples)
+
+
+def _load(
+    dataset: Any, collate: Callable[[list[Any]], Any], seed: int, samples: Sequence[int]
+) -> Any:
+    set_seeds(seed)
+    if hasattr(dataset, "__getitems__"):
+        return collate(dataset.__getitems__(list(samples)))
+    return collate([dataset[index] for index in samples])
+
+
+def set_seeds(seed: int) -> None:
+    """Set the random generators of Python, torch and, if it is loaded, NumPy."""
+    import torch
+
+    random.seed(seed)
+    torch.manual_seed(seed)
+    numpy = sys.modules.get("numpy")
+    if numpy is not None:
+        numpy.random.seed(seed & 0xFFFFFFFF)
+
+
+def _check(dataset: Any, batch_size: int, shards: int, num_workers: int, drop_last: bool) -> None:
+    if not hasattr(dataset, "__getitem__") or not hasattr(dataset, "__len__"):
+        raise InputError(
+            f"s.loader: {type(dataset).__name__} has no length or can't be indexed; an elastic "
+            "loader needs a map-style dataset, because it must find any sample again"
+        )
+    for name, value in (("batch_size", batch_size), ("shards", shards)):
+        if isinstance(value, bool) or not isinstance(value, int) or value < 1:
+            raise InputError(f"s.loader: {name}={value!r} must be a whole number from 1")
+    if isinstance(num_workers, bool) or not isinstance(num_workers, int) or num_workers < 0:
+        raise InputError(f"s.loader: num_workers={num_workers!r} must be a whole number from 0")
+    if shards > batch_size:
+        raise InputError(
+            f"s.loader: a batch of {batch_size} samples can't be cut into {shards} shards; "
+            "use a larger batch_size, or fewer shards"
+        )
+    least = batch_size if drop_last else shards
+    if len(dataset) < least:
+        raise InputError(
+            f"s.loader: the dataset has {len(dataset)} samples, which is less than "
+            + ("one batch" if drop_last else "one for each shard")
+            + f" ({least}); use a smaller batch_size or fewer shards"
+        )

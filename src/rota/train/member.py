@@ -1,0 +1,232 @@
+"""This rank as a member of its gang: how it holds at a step, and how it gets into another world.
+
+The agent coordinates; the ranks decide. A change of members begins like a suspension: all ranks
+hold at one boundary. They vote in their process group, and vote once more when each has been told
+its new place: nobody leaves the old group unless all have seen that all have seen (Or et al.,
+*Resource Elasticity in Distributed Deep Learning*, MLSys 2020). What happens after that can fail
+without loss: the members of before have the state, and are told to meet again without the others.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable
+from typing import TYPE_CHECKING, NoReturn
+
+from rota.errors import GangError
+from rota.live.wire import Message
+from rota.train.link import Link
+from rota.train.world import World
+
+if TYPE_CHECKING:
+    import torch
+
+    from rota.train.replica import Replica
+
+PATIENCE_S = 60.0  # how long a rank without a group waits for an agent that can tell it another
+AGENT_GONE = "its agent is gone, and the gang can't meet again without one"
+
+
+class Member:
+    """One rank's side of the agreement. ``link`` is None for a program that runs without Rota."""
+
+    def __init__(self, world: World, link: Link | None) -> None:
+        self.world = world
+        self.link = link
+        self.replica: Replica | None = None
+        self.device: torch.device | None = None
+        self.settle: Callable[[], None] | None = None  # called among those that had the state
+        self.moved: Callable[[], object] | None = None  # called in a new world
+        self.rehearses = os.environ.get("ROTA_NEWCOMER") == "1"
+        self.patience_s = float(os.environ.get("ROTA_GROUP_TIMEOUT_S", PATIENCE_S))
+        self._gang = False
+        self._round: int | None = None  # which pause it is that this rank answers
+        self._hold_at: int | None = None  # the step to hold at, while one is asked for
+
+    # -- holding at a boundary -----------------------------------------------------------------
+
+    def obey(self, message: Message, step: int) -> None:
+        """Take note of where the agent wants this rank to hold, or that it need not after all."""
+        if message["type"] == "pause":
+            self._gang, self._hold_at = message["gang"], step
+            self._round = message.get("round")
+        elif message["type"] == "run_to" and self._hold_at is not None:
+            self._hold_at = max(self._hold_at, message["step"])
+        elif message["type"] == "resume":
+            self._hold_at = None
+
+    def must_hold(self, step: int) -> bool:
+        """Whether this boundary is one to hold at."""
+        return self._hold_at is not None and step >= self._hold_at
+
+    def agree(self, step: int) -> str | None:
+        """Hold here until all ranks do: ``offload`` or ``vote``, or None to go on for now.
+
+        The agent answers once every rank holds at the same step, or with ``run_to`` a step that
+        another rank has begun already. An agent that is lost meanwhile calls the whole thing off.
+        """
+        assert self.link is not None
+        if not self._gang:
+            self._hold_at = None
+            return "offload"
+        self.link.send({"type": "at", "step": step, "round": self._round})
+        while self.link.connected:
+            message = self.link.wait()
+            if message is None:
+                continue
+            if message["type"] in ("offload", "vote"):
+                self._hold_at = None
+                return str(message["type"])
+            self.obey(message, step)
+            if message["type"] == "pause":  # one was called off, and another has begun
+                self.link.send({"type": "at", "step": step, "round": self._round})
+            if self._hold_at is None or self._hold_at > step:
+                return None
+        self._hold_at = None
+        return None
+
+    # -- another world -------------------------------------------------------------------------
+
+    def change(self) -> None:
+        """Vote, and go where the agent says: into another world, into standby, or on as before."""
+        link, failure = self._agent(), None
+        try:
+            self.world.agree(True, at_once=True)
+            link.send({"type": "voted"})
+            place = self._await_vote()
+            agreed = self.world.agree(place is not None, at_once=True)
+        except RuntimeError as error:
+            failure = str(error)
+        if failure is not None:
+            self.recover(failure)
+        elif place is not None and agreed:
+            self._go(place)
+        elif place is not None:
+            link.send({"type": "stayed", "generation": place["generation"]})
+
+    def _await_vote(self) -> Message | None:
+        """The place that this rank is to vote for; None if it is called off, or the agent lost."""
+        link = self._agent()
+        while link.connected:
+            message = link.wait()
+            if message is None or self._hosts(message):
+                continue
+            if message["type"] == "resume":
+                return None
+            if message["type"] in ("form", "standby"):
+                return message
+        return None
+
+    def join(self) -> None:
+        """As a newcomer, wait until the others let this rank in, and take over their state."""
+        self.rehearses = False
+        self.world.leave()
+        self._await_place({"type": "ready"})
+
+    def recover(self, error: str) -> None:
+        """The group is broken: wait until the agent says who is left, and meet them.
+
+        Call it when the exception is gone: its frames keep the group open, from which the others
+        notice nothing then. Raises GangError if no agent is there to say who is left.
+        """
+        if self.link is None:
+            raise GangError(
+                f"rank {self.world.rank} of {self.world.size} lost its peers, and there is no "
+                f"agent to tell who is left: {error}"
+            )
+        self._meet_again(error)
+
+    def _meet_again(self, error: str) -> None:
+        """Leave the broken group, so that its others notice, and wait for a place in another."""
+        generation = self.world.generation
+        self.world.leave()
+        self._await_place({"type": "broken", "generation": generation, "error": error[:500]})
+
+    def _await_place(self, state: Message) -> None:
+        """Tell the agent, and any that comes after it, in what state this rank is; then obey."""
+        link = self._agent()
+        told, deadline = -1, time.monotonic() + self.patience_s
+        while True:
+            if link.connected and told != link.connections:
+                told = link.connections
+                link.send(state)
+            message = link.wait()
+            if link.connected:
+                deadline = time.monotonic() + self.patience_s
+            elif time.monotonic() > deadline:
+                raise GangError(AGENT_GONE)
+            if message is None or self._hosts(message):
+                continue
+            if message["type"] in ("form", "leave", "standby"):
+                self._go(message)
+                return
+            self.obey(message, 0)  # at the next boundary, whichever it is
+
+    def _hosts(self, message: Message) -> bool:
+        if message["type"] != "host":
+            return False
+        port = self.world.host()
+        self._agent().send({"type": "hosting", "port": port, "generation": message["generation"]})
+        return True
+
+    def _go(self, message: Message) -> None:
+        """Take the place that the agent has given."""
+        if message["type"] == "leave":
+            self._leave()
+        if message["type"] == "standby":
+            self.world.leave()
+            self._await_place({"type": "ready"})
+            return
+        assert self.device is not None
+        failure = None
+        try:
+            address = (message["host"], message["port"])
+            place = (message["generation"], message["rank"], message["world"])
+            self.world.form(*place, address, self.device, self._given_up)
+            self._exchange(message["senders"])
+            if self.moved is not None:
+                self.moved()
+            if self.settle is not None and len(message["senders"]) == self.world.size:
+                self.settle()
+            self.world.agree(True, at_once=False)
+        except RuntimeError as error:
+            failure = str(error)
+        if failure is not None:
+            self._meet_again(failure)
+            return
+        self._agent().send({"type": "formed", "generation": self.world.generation})
+
+    def _given_up(self) -> bool:
+        """Whether the agent has said that not all will come to the meeting place."""
+        for message in self._agent().poll():
+            if message["type"] == "leave":
+                self._leave()
+            if message["type"] == "give_up":
+                return True
+            self.obey(message, 0)
+        return False
+
+    def _exchange(self, senders: list[int]) -> None:
+        """Those that have the state hand it over to those that don't, each a part of it."""
+        receivers = [rank for rank in range(self.world.size) if rank not in senders]
+        if not receivers or self.replica is None:
+            return
+        if self.world.rank in senders:
+            self.replica.send(receivers, senders.index(self.world.rank), len(senders))
+        else:
+            self.replica.receive(senders)
+
+    def share_state(self) -> None:
+        """At the start: everybody takes over the state of rank 0. Raises RuntimeError."""
+        if self.world.size > 1:
+            self._exchange([0])
+
+    def _leave(self) -> NoReturn:
+        self.world.leave()
+        raise SystemExit(0)
+
+    def _agent(self) -> Link:
+        if self.link is None:
+            raise GangError(AGENT_GONE)
+        return self.link

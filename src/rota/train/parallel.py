@@ -1,0 +1,139 @@
+"""Data parallelism by torch's own DDP, for models whose batches the program cuts itself."""
+
+import ctypes
+from collections.abc import Sequence
+from inspect import signature
+from typing import TYPE_CHECKING, Any
+
+import torch
+import torch.distributed as dist
+from torch.nn.parallel import DistributedDataParallel
+
+if TYPE_CHECKING:
+    from rota.train.world import World
+
+
+class Replicated(torch.nn.Module):
+    """A model wrapped in ``DistributedDataParallel``, and wrapped anew in another world.
+
+    ``module`` is the model itself.
+    """
+
+    def __init__(self, module: torch.nn.Module, device: torch.device, world: "World") -> None:
+        super().__init__()
+        self.module = module
+        self._device = device
+        self._world = world
+        self._wrapped: list[DistributedDataParallel] = []  # in a list, to be no submodule
+        self._weighs = False
+        self.weight = 0.0  # this rank's part of the batch
+        self.failure: BaseException | None = None
+
+    def forward(self, *args: Any, **kwargs: Any) -> Any:
+        """As the model's."""
+        inner = self._wrapped[0] if self._wrapped else self.module
+        return inner(*args, **kwargs)
+
+    def wrap(self) -> None:
+        """Take part in the present world; a world of one needs nothing."""
+        self._wrapped.clear()
+        if self._world.size == 1:
+            return
+        devices = [self._device.index] if self._device.type == "cuda" else None
+        wrapped = DistributedDataParallel(self.module, device_ids=devices, **self._buffer_options())
+        if self._weighs:
+            wrapped.register_comm_hook(None, self._add_up)
+        # The reducer is never freed: it would take gloo's process group with it, whose end, with
+        # the GIL held, joins a thread that may itself be waiting for the GIL (seen in torch 2.13).
+        ctypes.pythonapi.Py_IncRef(ctypes.py_object(wrapped.reducer))
+        self._wrapped.append(wrapped)
+
+    def _buffer_options(self) -> dict[str, bool]:
+        """Without collectives in ``forward``, where a lost rank would be an error."""
+        if not self._weighs:
+            return {}
+        known = signature(DistributedDataParallel).parameters  # torch has renamed the argument
+        name = "forward_sync_buffers" if "forward_sync_buffers" in known else "broadcast_buffers"
+        return {name: False}
+
+    def weigh(self) -> None:
+        """From now on ranks have unequal parts of a batch, and a lost rank is no error."""
+        self._weighs = True
+        for wrapped in self._wrapped:
+            wrapped.register_comm_hook(None, self._add_up)
+
+    def _add_up(self, _: object, bucket: dist.GradBucket) -> torch.futures.Future[torch.Tensor]:
+        """The weighted sum over all ranks; a failure is remembered, not raised in ``backward``."""
+        buffer = bucket.buffer()
+        buffer.mul_(self.weight)
+        try:
+            work = dist.all_reduce(buffer, async_op=True)
+        except RuntimeError as error:
+            self.failure = error
+            done: torch.futures.Future[torch.Tensor] = torch.futures.Future()
+            done.set_result(buffer)
+            return done
+        return work.get_future().then(lambda future: self._outcome(future, buffer))
+
+    def _outcome(self, future: Any, buffer: torch.Tensor) -> torch.Tensor:
+        try:
+            future.wait()
+        except RuntimeError as error:
+            self.failure = error
+        return buffer
+
+
+class DdpGradients:
+    """The interface of ``Gradients`` for models that DDP reduces while ``backward`` runs."""
+
+    def __init__(self, models: Sequence[Replicated]) -> None:
+        self._models = models
+        for model in models:
+            model.weigh()
+        self._parameters = [p for model in models for p in model.parameters()]
+        self._kept: list[torch.Tensor | None] = []
+        self._handed_over = False
+        self.reduced_batch = -1
+
+    def begin(self, weight: float, *, alone: bool) -> None:
+        """Start a batch, of whose samples this rank has the part ``weight``."""
+        for model in self._models:
+            model.weight, model.failure = weight, None
+        for parameter in self._parameters:
+            parameter.grad = None
+
+    def next_shard(self) -> None:
+        """Nothing: a rank has one piece."""
+
+    def take(self, shard: int, weight: float) -> None:
+        """Nothing: the gradients are where they belong."""
+
+    def reduce(self, shards_of: Sequence[Sequence[int]], rank: int, batch: int) -> None:
+        """Find out whether the reduction went well. Raises RuntimeError if it did not."""
+        for model in self._models:
+            if model.failure is not None:
+                raise RuntimeError(str(model.failure))
+        if len(shards_of) > 1:
+            self._kept = [None if p.grad is None else p.grad.clone() for p in self._parameters]
+        self.reduced_batch, self._handed_over = batch, False
+
+    def settle(self, rank: int, size: int) -> None:
+        """After a loss: those that got the sum of the last batch give it to those that did not."""
+        if size == 1:
+            return
+        known: list[Any] = [None] * size
+        dist.all_gather_object(known, self.reduced_batch)
+        newest = max(known)
+        if min(known) == newest:
+            return
+        kept: list[Any] = [self._kept if rank == known.index(newest) else None]
+        dist.broadcast_object_list(kept, known.index(newest))
+        if self.reduced_batch < newest:
+            self._kept, self._handed_over, self.reduced_batch = kept[0], True, newest
+
+    def give(self) -> None:
+        """Put sums that were handed over where optimisers look for them."""
+        if self._handed_over:
+            for parameter, value in zip(self._parameters, self._kept, strict=True):
+                parameter.grad = value
+            self._handed_over = False

@@ -1,0 +1,75 @@
+"""What a rank tells of how training goes."""
+
+from __future__ import annotations
+
+import math
+import time
+
+from rota.live.wire import Message
+
+MILESTONE = 100  # time to the first 100 mini-batches is a figure of its own (Gandiva, OSDI 2018)
+FASTEST_REPORTS_S, SLOWEST_REPORTS_S = 0.1, 5.0
+
+
+class Progress:
+    """Steps, samples, loss and metrics so far, and the time that steps take."""
+
+    def __init__(self) -> None:
+        self.step = 0
+        self.total: int | None = None
+        self.samples = 0
+        self.first_100_s: float | None = None
+        self._loss: float | None = None
+        self._metrics: dict[str, float | None] = {}
+        self._busy_s = 0.0  # time in steps since the last report, without suspensions
+        self._timed_steps = 0
+        self._began = self._reported = self._opened = time.monotonic()
+
+    def note(self, loss: float | None, samples: int | None, metrics: dict[str, float]) -> None:
+        """Remember what the program reports."""
+        if loss is not None:
+            self._loss = _finite(loss)
+        if samples is not None:
+            self.samples += int(samples)
+        for name, value in metrics.items():
+            self._metrics[name] = _finite(value)
+
+    def begin_step(self) -> None:
+        """Start the clock of a step."""
+        self._began = time.monotonic()
+
+    def end_step(self) -> bool:
+        """Count a step; whether a report is due."""
+        now = time.monotonic()
+        self._busy_s += now - self._began
+        self._timed_steps += 1
+        self.step += 1
+        if self.step == MILESTONE:
+            self.first_100_s = time.time()
+        every_s = min(max((now - self._opened) / 100, FASTEST_REPORTS_S), SLOWEST_REPORTS_S)
+        return now - self._reported >= every_s or self.step == MILESTONE
+
+    def message(self) -> Message:
+        """The report."""
+        self._reported = time.monotonic()
+        return {
+            "type": "report",
+            "at_s": time.time(),
+            "step": self.step,
+            "total": self.total,
+            "samples": self.samples,
+            "loss": self._loss,
+            "step_time_s": self._busy_s / self._timed_steps if self._timed_steps else None,
+            "metrics": self._metrics,
+            "first_100_s": self.first_100_s,
+        }
+
+    def sent(self) -> None:
+        """Take the mean time per step anew from here on."""
+        self._busy_s, self._timed_steps = 0.0, 0
+
+
+def _finite(value: float) -> float | None:
+    """The number, or None for one that JSON can't carry (NaN, infinities)."""
+    number = float(value)
+    return number if math.isfinite(number) else None

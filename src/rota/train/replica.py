@@ -1,0 +1,245 @@
+"""What must be equal on all ranks, and how it reaches a rank that does not have it yet."""
+
+from __future__ import annotations
+
+import contextlib
+import copy
+import io
+import pickle
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import TYPE_CHECKING, Any, Protocol
+
+if TYPE_CHECKING:
+    import torch
+
+PACK_BYTES = 1 << 20  # smaller tensors travel together
+
+
+class Stateful(Protocol):
+    """What torch's optimisers, schedulers and scalers have in common."""
+
+    def state_dict(self) -> dict[str, Any]:
+        """The state."""
+        ...
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> Any:
+        """Take over a state."""
+        ...
+
+
+class Slot:
+    """Stands for a tensor in a skeleton: the position of the tensor in the list beside it."""
+
+    __slots__ = ("dtype", "index", "on_device", "shape")
+
+    def __init__(self, index: int, tensor: torch.Tensor) -> None:
+        self.index = index
+        self.on_device = tensor.is_cuda
+        self.shape = tuple(tensor.shape)
+        self.dtype = tensor.dtype
+
+
+class Replica:
+    """Models, optimisers, schedulers and whatever else makes up the state of training."""
+
+    def __init__(self, device: torch.device) -> None:
+        self.device = device
+        self.models: list[torch.nn.Module] = []
+        self.others: list[Stateful] = []  # optimisers, schedulers, scalers
+        self.plain: Callable[[], dict[str, Any]] = dict  # what the session keeps: see `load_plain`
+        self.load_plain: Callable[[dict[str, Any]], None] = lambda _: None
+
+    def add(self, *parts: Any) -> None:
+        """Include modules, and anything else that has a ``state_dict``; each once."""
+        import torch
+
+        for part in parts:
+            known = self.models if isinstance(part, torch.nn.Module) else self.others
+            if part is not None and not any(part is each for each in known):
+                known.append(part)
+
+    def state(self) -> dict[str, Any]:
+        """All of it. Tensors are the very ones in use."""
+        return {
+            "models": [dict(_tensors(model)) for model in self.models],
+            "others": [part.state_dict() for part in self.others],
+            "plain": self.plain(),
+        }
+
+    def load(self, state: dict[str, Any]) -> None:
+        """Take over what :meth:`state` gave; tensors already in their place are left alone."""
+        for model, tensors in zip(self.models, state["models"], strict=True):
+            for name, own in _tensors(model):
+                if tensors[name] is not own:
+                    own.data.copy_(tensors[name])
+        for part, other in zip(self.others, state["others"], strict=True):
+            part.load_state_dict(other)
+        self.load_plain(state["plain"])
+
+    def send(self, receivers: Sequence[int], share: int, shares: int) -> None:
+        """Send one of ``shares`` equal parts of the tensors, and with the first one the rest.
+
+        Raises RuntimeError if the process group fails.
+        """
+        import torch.distributed as dist
+
+        skeleton, tensors = take_apart(self.state())
+        if share == 0:
+            for receiver in receivers:
+                _send_bytes(pickle.dumps(skeleton), receiver, self.device)
+        for bundle in _bundles(tensors, share, shares):
+            packed = _pack([tensors[i].to(self.device) for i in bundle])
+            for receiver in receivers:
+                dist.send(packed, receiver)
+
+    def receive(self, senders: Sequence[int]) -> None:
+        """Take over the state of the senders, each of which sends its part. RuntimeError."""
+        import torch
+        import torch.distributed as dist
+
+        skeleton, own = take_apart(self.state())
+        sent: Any = pickle.loads(_receive_bytes(senders[0], self.device))  # noqa: S301 (our peer)
+        slots = sorted(_slots(sent), key=lambda slot: slot.index)
+        if _outline(slots) == _outline(_slots(skeleton)):
+            tensors = own  # all of it has a place already
+        else:
+            tensors = [
+                torch.empty(s.shape, dtype=s.dtype, device=self.device if s.on_device else "cpu")
+                for s in slots
+            ]
+        for share, sender in enumerate(senders):
+            for bundle in _bundles(tensors, share, len(senders)):
+                members = [tensors[i] for i in bundle]
+                size = sum(map(_size, members))
+                packed = torch.empty(size, dtype=torch.uint8, device=self.device)
+                dist.recv(packed, sender)
+                _unpack(packed, members)
+        self.load(put_together(sent, tensors))
+
+    def save(self, path: str) -> None:
+        """Write everything to a file, whole or not at all. Raises OSError."""
+        import os
+
+        import torch
+
+        draft = f"{path}.new"
+        try:
+            with open(draft, "wb") as file:
+                torch.save(self.state(), file)
+                file.flush()
+                os.fsync(file.fileno())
+            os.replace(draft, path)
+        except BaseException:
+            with contextlib.suppress(OSError):
+                os.unlink(draft)  # on a full disk above all
+            raise
+
+    def open(self, path: str) -> None:
+        """Take over what :meth:`save` wrote."""
+        import torch
+
+        with open(path, "rb") as file:
+            self.load(torch.load(io.BytesIO(file.read()), map_location="cpu", weights_only=False))
+
+
+def take_apart(state: Any) -> tuple[Any, list[torch.Tensor]]:
+    """``state`` with a :class:`Slot` for each tensor, and the tensors."""
+    import torch
+
+    tensors: list[torch.Tensor] = []
+
+    def walk(value: Any) -> Any:
+        if isinstance(value, torch.Tensor):
+            tensors.append(value.detach())
+            return Slot(len(tensors) - 1, value)
+        if isinstance(value, dict):
+            return {key: walk(each) for key, each in value.items()}
+        if isinstance(value, list):
+            return [walk(each) for each in value]
+        return tuple(map(walk, value)) if type(value) is tuple else copy.copy(value)
+
+    return walk(state), tensors
+
+
+def put_together(skeleton: Any, tensors: Sequence[torch.Tensor]) -> Any:
+    """The state whose parts :func:`take_apart` gave."""
+    if isinstance(skeleton, Slot):
+        return tensors[skeleton.index]
+    if isinstance(skeleton, dict):
+        return {key: put_together(each, tensors) for key, each in skeleton.items()}
+    if isinstance(skeleton, list | tuple):
+        return type(skeleton)(put_together(each, tensors) for each in skeleton)
+    return skeleton
+
+
+def _tensors(model: torch.nn.Module) -> Iterator[tuple[str, torch.Tensor]]:
+    yield from model.named_parameters()
+    yield from model.named_buffers()
+
+
+def _slots(skeleton: Any) -> Iterator[Slot]:
+    if isinstance(skeleton, Slot):
+        yield skeleton
+    elif isinstance(skeleton, dict):
+        for each in skeleton.values():
+            yield from _slots(each)
+    elif isinstance(skeleton, list | tuple):
+        for each in skeleton:
+            yield from _slots(each)
+
+
+def _outline(slots: Iterable[Slot]) -> list[tuple[int, Any, Any]]:
+    return [(slot.index, slot.shape, slot.dtype) for slot in slots]
+
+
+def _size(tensor: torch.Tensor) -> int:
+    return tensor.numel() * tensor.element_size()
+
+
+def _bundles(tensors: Sequence[torch.Tensor], share: int, shares: int) -> Iterator[list[int]]:
+    """The positions of those tensors that belong to one share, in bundles to be sent as one."""
+    total, before = sum(map(_size, tensors)) or 1, 0
+    bundle: list[int] = []
+    for index, tensor in enumerate(tensors):
+        middle = before + _size(tensor) / 2
+        before += _size(tensor)
+        if min(int(middle * shares / total), shares - 1) != share or not tensor.numel():
+            continue
+        bundle.append(index)
+        if sum(_size(tensors[i]) for i in bundle) >= PACK_BYTES:
+            yield bundle
+            bundle = []
+    if bundle:
+        yield bundle
+
+
+def _pack(members: Sequence[torch.Tensor]) -> torch.Tensor:
+    import torch
+
+    flat = [m.contiguous().flatten().view(torch.uint8) for m in members]
+    return flat[0] if len(flat) == 1 else torch.cat(flat)
+
+
+def _unpack(packed: torch.Tensor, members: Sequence[torch.Tensor]) -> None:
+    for member, piece in zip(members, packed.split([_size(m) for m in members]), strict=True):
+        # A copy of the piece begins where any type may begin.
+        member.data.copy_(piece.clone().view(member.dtype).view(member.shape))
+
+
+def _send_bytes(data: bytes, receiver: int, device: torch.device) -> None:
+    import torch
+    import torch.distributed as dist
+
+    dist.send(torch.tensor([len(data)], device=device), receiver)
+    dist.send(torch.frombuffer(bytearray(data), dtype=torch.uint8).to(device), receiver)
+
+
+def _receive_bytes(sender: int, device: torch.device) -> bytes:
+    import torch
+    import torch.distributed as dist
+
+    length = torch.zeros(1, dtype=torch.int64, device=device)
+    dist.recv(length, sender)
+    data = torch.empty(int(length.item()), dtype=torch.uint8, device=device)
+    dist.recv(data, sender)
+    return bytes(data.tolist())

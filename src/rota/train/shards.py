@@ -1,0 +1,64 @@
+"""Which samples belong to which virtual shard of a batch, and which shards to which rank.
+
+A global batch is cut into a fixed number of virtual shards, whatever the number of ranks. Each rank
+works through a run of neighbouring shards. So what a shard computes, and the order in which the
+gradients are added up, does not depend on how many ranks there are (VirtualFlow, MLSys 2022).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from rota.errors import InputError
+
+
+class Piece(NamedTuple):
+    """One shard of a batch: its number, the samples in it, and its weight in the mean gradient."""
+
+    shard: int
+    samples: Sequence[int]
+    weight: float
+
+
+def shards_of_rank(num_shards: int, world_size: int, rank: int) -> range:
+    """The shards of one rank: neighbours, of equal number give or take one, none left out."""
+    if world_size > num_shards:
+        raise InputError(
+            f"{world_size} ranks can't share {num_shards} virtual shards; "
+            f"give s.loader(..., shards={world_size}) or more, or use fewer GPUs"
+        )
+    return range(num_shards * rank // world_size, num_shards * (rank + 1) // world_size)
+
+
+def pieces(batch: Sequence[int], size: int, shards: range) -> list[Piece]:
+    """The pieces of ``batch`` (indices of samples), of ``size`` samples each, of these shards.
+
+    The last piece of a smaller batch may be smaller, and shards after it have none. If that leaves
+    a rank nothing, it gets the first piece with weight 0, so that every rank takes part.
+    """
+    found = []
+    for shard in shards:
+        samples = batch[size * shard : size * (shard + 1)]
+        if len(samples):
+            found.append(Piece(shard, samples, len(samples) / len(batch)))
+    return found or [Piece(shards[0], batch[:size], 0.0)]
+
+
+def one_piece(batch: Sequence[int], size: int, shards: range) -> list[Piece]:
+    """The same samples as :func:`pieces`, all in one piece."""
+    samples = batch[size * shards[0] : size * (shards[-1] + 1)]
+    if not len(samples):
+        return [Piece(shards[0], batch[:size], 0.0)]
+    return [Piece(shards[0], samples, len(samples) / len(batch))]
+
+
+def seed_of(*numbers: int) -> int:
+    """A seed for the random generators, below 2**63, that any of ``numbers`` changes wholly."""
+    mixed = 0x9E3779B97F4A7C15
+    for number in numbers:  # the finaliser of splitmix64 (Steele, Lea and Flood, OOPSLA 2014)
+        mixed = (mixed + number + 0x9E3779B97F4A7C15) & 0xFFFFFFFFFFFFFFFF
+        mixed = ((mixed ^ (mixed >> 30)) * 0xBF58476D1CE4E5B9) & 0xFFFFFFFFFFFFFFFF
+        mixed = ((mixed ^ (mixed >> 27)) * 0x94D049BB133111EB) & 0xFFFFFFFFFFFFFFFF
+        mixed ^= mixed >> 31
+    return mixed >> 1

@@ -1,0 +1,156 @@
+"""The ranks that train together: one process group after another, each a generation."""
+
+from __future__ import annotations
+
+import os
+import socket
+import time
+from collections.abc import Callable
+from datetime import timedelta
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    import torch
+
+GROUP_TIMEOUT_S = 300.0  # validation on one rank keeps the others waiting; `ROTA_GROUP_TIMEOUT_S`
+FORM_TIMEOUT_S = 15.0  # where ranks only meet or vote, and none has a reason to be late
+FIND_TIMEOUT = timedelta(seconds=1)
+LOOK_EVERY_S = 0.05  # for word from the agent, while others are awaited
+
+
+class World:
+    """The process group that this process is in now. ``rank`` and ``size`` change by generation."""
+
+    def __init__(self) -> None:
+        self.rank = int(os.environ.get("RANK", "0"))
+        self.size = int(os.environ.get("WORLD_SIZE", "1"))
+        self.generation = 0
+        self.timeout_s = float(os.environ.get("ROTA_GROUP_TIMEOUT_S", GROUP_TIMEOUT_S))
+        self.form_timeout_s = min(FORM_TIMEOUT_S, self.timeout_s)
+        self._store: torch.distributed.TCPStore | None = None
+
+    def open(self, device: torch.device) -> None:
+        """Join the first generation, that of the environment, unless the program has done so."""
+        import torch.distributed as dist
+
+        if not dist.is_initialized():
+            dist.init_process_group(_backend(device), timeout=timedelta(seconds=self.timeout_s))
+
+    def host(self) -> int:
+        """Open the meeting place of the next generation; its port."""
+        from torch.distributed import TCPStore
+
+        self._store = TCPStore(
+            "127.0.0.1", 0, None, is_master=True, wait_for_workers=False, use_libuv=True
+        )
+        return int(self._store.port)
+
+    def form(
+        self,
+        generation: int,
+        rank: int,
+        size: int,
+        address: tuple[str, int],
+        device: torch.device,
+        given_up: Callable[[], bool],
+    ) -> None:
+        """Leave the group of before, and meet the others of the next generation.
+
+        Rank 0 has called :meth:`host`; ``address`` is where the others find it. Raises RuntimeError
+        if they do not all come in time, or if it is ``given_up`` meanwhile.
+        """
+        import torch.distributed as dist
+        from torch.distributed import PrefixStore
+
+        self.leave()
+        timeout = timedelta(seconds=self.form_timeout_s)
+        store = self._store
+        if rank != 0 or store is None:
+            store = self._store = self._find(address, given_up)
+        meeting = PrefixStore(f"generation{generation}", store)
+        self._meet(meeting, rank, size, given_up)
+        dist.init_process_group(
+            _backend(device), store=meeting, rank=rank, world_size=size, timeout=timeout
+        )
+        self.generation, self.rank, self.size = generation, rank, size
+        self._allow(self.timeout_s)
+
+    def _find(
+        self, address: tuple[str, int], given_up: Callable[[], bool]
+    ) -> torch.distributed.TCPStore:
+        """The meeting place that rank 0 has opened, unless it is gone already."""
+        from torch.distributed import DistNetworkError, TCPStore
+
+        deadline = time.monotonic() + self.form_timeout_s
+        while not given_up() and time.monotonic() < deadline:
+            try:  # torch would go on looking for a store that is gone, and complain at length
+                socket.create_connection(address, timeout=self.form_timeout_s).close()
+                store = TCPStore(
+                    *address, None, is_master=False, wait_for_workers=False, timeout=FIND_TIMEOUT
+                )
+            except (OSError, DistNetworkError):
+                time.sleep(LOOK_EVERY_S)
+                continue
+            store.set_timeout(timedelta(seconds=self.form_timeout_s))
+            return store
+        raise RuntimeError("there is no meeting place: rank 0 is gone")
+
+    def _meet(
+        self, store: torch.distributed.Store, rank: int, size: int, given_up: Callable[[], bool]
+    ) -> None:
+        """Wait until all are there: after that, forming a group takes milliseconds."""
+        from torch.distributed import DistNetworkError
+
+        store.set(f"here{rank}", "")
+        others = [f"here{each}" for each in range(size)]
+        deadline = time.monotonic() + self.form_timeout_s
+        while not given_up() and time.monotonic() < deadline:
+            try:
+                store.wait(others, timedelta(seconds=LOOK_EVERY_S))
+                return
+            except DistNetworkError:
+                raise
+            except RuntimeError:  # not all of them yet
+                continue
+        raise RuntimeError("not all of the ranks came to the meeting place")
+
+    def _allow(self, seconds: float) -> None:
+        """Let operations of the group take so long from now on."""
+        from torch.distributed.distributed_c10d import _set_pg_timeout
+
+        _set_pg_timeout(timedelta(seconds=seconds))
+
+    def open_alone(self, device: torch.device) -> None:
+        """A group of this process alone, for a newcomer that has not met the others."""
+        import torch.distributed as dist
+
+        dist.init_process_group(_backend(device), store=dist.HashStore(), rank=0, world_size=1)
+
+    def agree(self, yes: bool, *, at_once: bool) -> bool:
+        """Whether all ranks of the group say yes. Raises RuntimeError if the group fails.
+
+        ``at_once``: all are about to vote, and need not wait long for each other.
+        """
+        if self.size == 1:
+            return yes
+        import torch
+        import torch.distributed as dist
+
+        device = "cuda" if dist.get_backend() == "nccl" else "cpu"
+        votes = torch.tensor([1 if yes else 0], device=device)
+        if at_once:
+            self._allow(self.form_timeout_s)
+        dist.all_reduce(votes, dist.ReduceOp.MIN)
+        self._allow(self.timeout_s)
+        return bool(votes.item())
+
+    def leave(self) -> None:
+        """Close the process group if one is open."""
+        import torch.distributed as dist
+
+        if dist.is_initialized():
+            dist.destroy_process_group()
+
+
+def _backend(device: torch.device) -> str:
+    return "nccl" if device.type == "cuda" else "gloo"

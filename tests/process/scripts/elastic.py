@@ -1,0 +1,160 @@
+"""Train a small model with an elastic gang, in all ways that matter, and write down what happens.
+
+In the folder --out: ``seenN`` (a line for each piece that slot N worked on: epoch, batch, samples),
+``atS`` when step S waits for ``goS``, ``evaluated`` and ``end.pt`` (all of the state at the end).
+"""
+
+import argparse
+import json
+import os
+import random
+import time
+import traceback
+from pathlib import Path
+
+import torch
+import torch.nn.functional as F
+from torch import nn
+
+import rota.train
+
+parser = argparse.ArgumentParser()
+parser.add_argument("--out", type=Path, required=True)
+parser.add_argument("--loop", choices=["steps", "epochs"], default="steps")
+parser.add_argument("--steps", type=int, default=12)
+parser.add_argument("--samples", type=int, default=53)
+parser.add_argument("--shards", type=int, default=4)
+parser.add_argument("--workers", type=int, default=0)
+parser.add_argument("--reduction", default="tree")
+parser.add_argument("--optimizer", choices=["sgd", "adam"], default="adam")
+parser.add_argument("--model", choices=["full", "plain", "uneven"], default="full")
+parser.add_argument("--amp", action="store_true", help="bfloat16, and a gradient scaler")
+parser.add_argument("--gate", type=int, action="append", default=[], help="wait in this step")
+parser.add_argument("--gate-in", choices=["step", "evaluate"], default="step")
+parser.add_argument("--checkpoint-at", type=int, default=-1, help="in this step")
+parser.add_argument("--stop-after", type=int, help="end with an error after this step")
+parser.add_argument("--raise-in", type=int, help="the slot that fails in its third step")
+parser.add_argument("--slow", type=int, help="the slot that is slow")
+parser.add_argument("--no-loader", action="store_true")
+options = parser.parse_args()
+SLOT = int(os.environ.get("ROTA_SLOT", "0"))
+BATCH = 12
+
+
+class Noisy(torch.utils.data.Dataset):
+    """Samples with random augmentation from all the generators that programs use."""
+
+    def __init__(self):
+        generator = torch.Generator().manual_seed(1)
+        self.x = torch.randn(options.samples, 6, generator=generator)
+        self.y = torch.randint(3, (options.samples,), generator=generator)
+
+    def __len__(self):
+        return options.samples
+
+    def __getitem__(self, index):
+        if options.slow == SLOT:
+            time.sleep(0.005)
+        return self.x[index] + 0.1 * torch.randn(6) + 0.1 * random.random(), self.y[index], index
+
+
+class Uneven(nn.Module):
+    """A part of it takes no part in some shards."""
+
+    def __init__(self):
+        super().__init__()
+        self.body, self.rare, self.never = nn.Linear(6, 3), nn.Linear(6, 3), nn.Linear(6, 3)
+
+    def forward(self, x):
+        out = self.body(x)
+        return out + self.rare(x) if x[0, 0] > 0 else out
+
+
+def build():
+    if options.model == "uneven":
+        return Uneven()
+    if options.model == "plain":
+        return nn.Sequential(nn.Linear(6, 16), nn.Tanh(), nn.Linear(16, 3))
+    return nn.Sequential(
+        nn.Linear(6, 16), nn.BatchNorm1d(16), nn.ReLU(), nn.Dropout(0.2), nn.Linear(16, 3)
+    )
+
+
+def gate(number):
+    (options.out / f"at{number}").touch()
+    while not (options.out / f"go{number}").exists():
+        time.sleep(0.002)
+
+
+def main():
+    torch.set_num_threads(1)
+    torch.manual_seed(0)
+    model = build()
+    if options.optimizer == "sgd":
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.05, momentum=0.9)
+    else:
+        optimizer = torch.optim.AdamW(model.parameters(), lr=0.01)
+    scheduler = torch.optim.lr_scheduler.StepLR(optimizer, 4, 0.5)
+    scaler = torch.amp.GradScaler("cpu", init_scale=1024.0, growth_interval=3, enabled=options.amp)
+    with rota.train.session() as s:
+        wrapped, *_ = s.prepare(model, optimizer, scheduler, scaler, reduction=options.reduction)
+        if options.no_loader:
+            for step in s.steps(options.steps):
+                if step in options.gate:
+                    gate(step)
+            return
+        loader = s.loader(
+            Noisy(), batch_size=BATCH, shards=options.shards, seed=3, num_workers=options.workers
+        )
+
+        def train(step, batch):
+            number = loader.position.batches
+            newcomer = s._member.rehearses
+            for piece, (x, y, indices) in enumerate(batch):
+                if step in options.gate and s.rank == 0 and not newcomer and piece == 0:
+                    if options.gate_in == "evaluate":
+                        with s.evaluate():
+                            gate(step)
+                    else:
+                        gate(step)
+                if options.raise_in == SLOT and step == 3:
+                    raise ValueError("this shard is rotten")
+                with open(options.out / f"seen{SLOT}", "a") as file:
+                    place = [loader.position.epoch, number, indices.tolist(), newcomer]
+                    file.write(json.dumps(place) + "\n")
+                with torch.autocast("cpu", torch.bfloat16, enabled=options.amp):
+                    loss = F.cross_entropy(wrapped(x), y)
+                scaler.scale(loss).backward()
+            scaler.unscale_(optimizer)
+            nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+            scaler.step(optimizer)
+            scaler.update()
+            optimizer.zero_grad()
+            scheduler.step()
+            s.report(loss=loss.item())
+            s.save(trail=[*s.restore("trail", []), step])
+            if step == options.checkpoint_at and not newcomer:
+                s.checkpoint()
+            if step == options.stop_after and not newcomer:
+                os._exit(5)
+
+        if options.loop == "steps":
+            for step in s.steps(options.steps):
+                train(step, s.next_batch())
+        else:
+            for _ in s.epochs(options.steps // len(loader)):
+                for batch in loader:
+                    train(loader.position.batches, batch)
+        if s.rank == 0:
+            state = s._parts().state() | {"world": s.world_size}
+            torch.save(state, options.out / "end.pt")
+
+
+try:
+    main()
+except SystemExit:
+    os._exit(0)  # without taking torch apart, which takes a second of computation
+except BaseException:
+    traceback.print_exc()
+    os._exit(1)
+os._exit(0)

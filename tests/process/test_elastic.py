@@ -1,0 +1,245 @@
+"""Jobs become larger and smaller while they train, lose ranks, and end with the same weights."""
+
+import json
+import signal
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from rota.live.agent.gang import HOLDING
+from rota.testing.lone_agent import LoneAgent
+
+from .conftest import SCRIPTS, until
+
+
+class Job:
+    """One run of the elastic training script on an agent, with its folder."""
+
+    def __init__(
+        self,
+        agent: LoneAgent,
+        out: Path,
+        gpus: list[int],
+        *words: object,
+        max_gpus: int = 4,
+        fault: tuple[str, int] | None = None,
+        **launch: Any,
+    ) -> None:
+        self.agent, self.out = agent, out
+        out.mkdir(exist_ok=True)
+        env, scripts = {"ROTA_GROUP_TIMEOUT_S": "10"}, [SCRIPTS / "elastic.py"]
+        if fault is not None:
+            env |= {"FAULT": fault[0], "FAULT_SLOT": str(fault[1]), "FAULT_ARMED": f"{out}/armed"}
+            scripts.insert(0, SCRIPTS / "faults.py")
+        run = " ".join(map(str, ["python", *scripts, "--out", out, *words]))
+        answer = agent.launch(run, gpus, max_gpus, env=env, **launch)
+        assert answer["type"] == "done", answer
+        self.attempt = agent.attempt
+
+    @property
+    def gang(self) -> Any:
+        assert self.attempt.elastic is not None
+        return self.attempt.elastic.gang
+
+    def until_at(self, gate: int) -> None:
+        """Wait until rank 0 waits in this step."""
+
+        def there() -> bool:
+            assert self.attempt.ended is None, self.logs()
+            return (self.out / f"at{gate}").exists()
+
+        until(there, f"step {gate}")
+
+    def opens(self, gate: int) -> None:
+        (self.out / f"go{gate}").touch()
+
+    def resizes_at(self, gate: int, gpus: list[int]) -> dict[str, Any]:
+        """Resize at the end of the step with this gate; the answer."""
+        self.until_at(gate)
+        number = self.agent.begin("resize", gpus=gpus)
+        self.until_holding(number)
+        self.opens(gate)
+        return self.answer(number)
+
+    def until_holding(self, number: int) -> None:
+        """Wait until the newcomers are warm and the members are asked to hold; or it is over."""
+
+        def asked() -> bool:
+            answered = any(m.get("command_id") == number for m in list(self.agent.said))
+            return answered or self.gang.phase == HOLDING
+
+        until(asked, "the newcomers are warm")
+
+    def answer(self, number: int) -> dict[str, Any]:
+        return self.agent.answer(number)
+
+    def ends(self) -> dict[str, Any]:
+        """The end of the attempt."""
+        until(lambda: self.attempt.ended is not None, "the job ends")
+        return self.attempt.ended  # type: ignore[return-value]
+
+    def succeeds(self) -> dict[str, Any]:
+        """The state at the end of training."""
+        ended = self.ends()
+        assert ended.get("exit_code") == 0, (ended, self.logs())
+        return torch.load(self.out / "end.pt", weights_only=False)
+
+    def logs(self) -> str:
+        return "\n".join(file.read_text() for file in sorted(self.attempt.folder.glob("*.log")))
+
+    def seen(self) -> dict[int, dict[int, set[int]]]:
+        """The samples of each batch of each epoch that members have worked on."""
+        found: dict[int, dict[int, set[int]]] = {}
+        for file in self.out.glob("seen*"):
+            for line in file.read_text().splitlines():
+                epoch, batch, samples, rehearsal = json.loads(line)
+                if not rehearsal:
+                    found.setdefault(epoch, {}).setdefault(batch, set()).update(samples)
+        return found
+
+
+def differences(one: Any, other: Any, where: str = "state") -> list[str]:
+    """Where two states differ in a single bit."""
+    if isinstance(one, torch.Tensor):
+        same = one.dtype == other.dtype and torch.equal(one, other)
+        return [] if same else [where]
+    if isinstance(one, dict):
+        if one.keys() != other.keys():
+            return [f"{where}: {set(one) ^ set(other)}"]
+        return [d for key in one for d in differences(one[key], other[key], f"{where}.{key}")]
+    if isinstance(one, list | tuple):
+        if len(one) != len(other):
+            return [f"{where}: {len(one)} and {len(other)}"]
+        return [
+            d for i, each in enumerate(one) for d in differences(each, other[i], f"{where}.{i}")
+        ]
+    return [] if one == other else [f"{where}: {one} and {other}"]
+
+
+def outcome(state: dict[str, Any]) -> dict[str, Any]:
+    """What must not depend on the sizes that a job has had."""
+    plain = {key: state["plain"][key] for key in ("epoch", "position", "step", "samples", "extra")}
+    return {"models": state["models"], "others": state["others"], "plain": plain}
+
+
+@pytest.fixture(scope="module")
+def agent(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LoneAgent]:
+    with LoneAgent(tmp_path_factory.mktemp("agent")) as agent:
+        yield agent
+
+
+@pytest.fixture
+def launch(agent: LoneAgent, tmp_path: Path) -> Callable[..., Job]:
+    """Start the training script on GPUs of the shared agent."""
+    count = iter(range(100))
+
+    def launch(gpus: list[int], *words: object, **more: Any) -> Job:
+        return Job(agent, tmp_path / f"job{next(count)}", gpus, *words, **more)
+
+    return launch
+
+
+@pytest.fixture(scope="module")
+def reference(agent, tmp_path_factory) -> Callable[..., dict[str, Any]]:
+    """The outcome of an undisturbed run of one rank."""
+    known: dict[tuple[object, ...], dict[str, Any]] = {}
+
+    def of(*words: object) -> dict[str, Any]:
+        if words not in known:
+            job = Job(agent, tmp_path_factory.mktemp("reference"), [0], *words)
+            known[words] = outcome(job.succeeds())
+        return known[words]
+
+    return of
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        (),
+        ("--loop", "epochs", "--workers", 2),
+        ("--workers", 1, "--optimizer", "sgd", "--amp"),
+        ("--loop", "epochs", "--model", "uneven", "--steps", 15),
+    ],
+    ids=["steps", "epochs-workers", "steps-workers-sgd-amp", "epochs-uneven"],
+)
+def test_training_ends_with_the_same_bits_whatever_the_resizes(launch, reference, words):
+    job = launch([0], *words, "--gate", 2, "--gate", 4, "--gate", 6, "--gate", 8)
+    for gate, gpus in [(2, [0, 1]), (4, [0]), (6, [0, 1, 2]), (8, [1, 2])]:
+        answer = job.resizes_at(gate, gpus)
+        assert (answer["type"], sorted(answer.get("gpus", ()))) == ("done", gpus), job.logs()
+    state = job.succeeds()
+    assert state["world"] == 2
+    assert not differences(outcome(state), reference(*words))
+
+
+def test_every_sample_of_an_epoch_is_seen_once_through_all_resizes(launch):
+    job = launch([0], "--gate", 2, "--gate", 6, "--loop", "epochs", "--steps", 10)
+    job.resizes_at(2, [0, 1, 2])
+    job.resizes_at(6, [1])
+    job.succeeds()
+    seen = job.seen()
+    assert sorted(seen) == [0, 1]
+    for batches in seen.values():
+        sizes = [len(samples) for _, samples in sorted(batches.items())]
+        assert sizes == [12, 12, 12, 12, 5]
+        assert set().union(*batches.values()) == set(range(53))
+
+
+def test_torchs_own_reduction_agrees_closely_after_resizes(launch, reference):
+    words = ("--model", "plain", "--workers", 1)
+    job = launch([0], *words, "--reduction", "ddp", "--gate", 2, "--gate", 5, "--gate", 8)
+    for gate, gpus in [(2, [0, 1]), (5, [0, 1, 2]), (8, [1])]:
+        assert job.resizes_at(gate, gpus)["type"] == "done", job.logs()
+    state, expected = job.succeeds(), reference(*words)
+    assert outcome(state)["plain"] == expected["plain"]
+    for name, tensor in expected["models"][0].items():
+        torch.testing.assert_close(state["models"][0][name], tensor, rtol=1e-5, atol=1e-6)
+
+
+GROW = ([0, 1], [0, 1, 2])
+SHRINK = ([0, 1], [0])
+MOVE = ([0, 1], [1, 2])
+ENDS_OF_RANKS = [
+    *((GROW, 0, point) for point in ("hold-before", "vote1-before", "vote1-after", "host-after")),
+    *(
+        (GROW, 0, point)
+        for point in ("vote2-before", "vote2-after", "meet-after", "exchange-after")
+    ),
+    *((GROW, 0, point) for point in ("vote3-after", "tell-after")),
+    *((GROW, 1, point) for point in ("hold-after", "vote2-before", "meet-before", "vote3-before")),
+    *((GROW, 2, point) for point in ("join-before", "meet-before", "meet-after")),
+    *((GROW, 2, point) for point in ("exchange-before", "exchange-after", "tell-before")),
+    *((SHRINK, 0, point) for point in ("vote1-after", "vote2-after", "form-before", "tell-before")),
+    *((SHRINK, 1, point) for point in ("vote1-before", "vote2-before", "vote2-after")),
+    *((MOVE, 0, point) for point in ("vote1-after", "vote2-after")),
+    *((MOVE, 1, point) for point in ("host-after", "form-after", "exchange-before")),
+]
+
+
+@pytest.mark.parametrize(
+    ("sizes", "slot", "point"),
+    ENDS_OF_RANKS,
+    ids=[f"{len(s[0])}to{len(s[1])}-slot{slot}-{point}" for s, slot, point in ENDS_OF_RANKS],
+)
+def test_a_rank_that_is_killed_in_a_resize_costs_nothing(launch, reference, sizes, slot, point):
+    job = launch(sizes[0], "--gate", 3, fault=(f"kill:{point}", slot))
+    job.until_at(3)
+    (job.out / "armed").touch()
+    assert job.resizes_at(3, sizes[1])["type"] in ("done", "failed")
+    state = job.succeeds()
+    assert (job.out / "fault").exists()
+    assert not differences(outcome(state), reference())
+
+
+@pytest.mark.parametrize("victim", [0, 1, 2])
+def test_a_rank_that_is_killed_in_training_is_done_without(launch, reference, victim):
+    job = launch([0, 1, 2], "--gate", 3)
+    job.until_at(3)
+    job.attempt.ranks[victim].signal(signal.SIGKILL)
+    job.opens(3)
+    assert not differences(outcome(job.succeeds()), reference())
+    assert len(job.gang.members) < 3
