@@ -70,7 +70,7 @@ types: $(STAMP) ## check the types
 docs-check: $(STAMP) ## check that the documentation is complete and that its examples run
 	@$(BIN)/python -m pytest tests/docs
 
-bench: $(STAMP) ## measure speed and quality; each benchmark prints ratios taken in one run
+bench: $(STAMP) ## measure speed, and hold results against published ones
 	@set -eu; for bench in bench/[a-z]*.py; do echo "==> $$bench"; $(BIN)/python "$$bench"; done
 
 clean: ## remove caches, builds and the demo's output (.venv stays)

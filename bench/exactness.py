@@ -4,8 +4,8 @@
 
 DIR holds ``tiresias/``: the public 60-job trace of the Tiresias simulator, a 480-job stand-in for
 its unpublished one, and the reference simulator's results per job. Printed are each fact, the
-expected figure, ours, and whether they agree; the exit code is 1 if one does not. Without
-``--data`` only the facts on loads that are made here are checked.
+expected figure, ours, and whether they agree; the exit code is 1 if one does not. Loads that need
+no data are among the tests.
 
 Overheads are nil throughout, as in the reference. The 95th percentile is by nearest rank, the mean
 queue is JCT less service less charges. Gittins indexes are checked by ``bench/gittins.py``.
@@ -18,13 +18,14 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+from _data import add_data, is_there
+
 from rota.model.cluster import parse_cluster
 from rota.model.state import ClusterState
 from rota.policy.registry import create
 from rota.report.metrics import summarise
-from rota.sim.machine import FREE, Costs
+from rota.sim.machine import FREE
 from rota.sim.simulation import simulate
-from rota.testing.builders import toy_trio, twenty_jobs
 from rota.workload.readers import read_trace
 from rota.workload.trace import Trace
 
@@ -40,45 +41,6 @@ COLUMNS = {
     "preemptions": "preemptions",
 }
 
-# Completion of jobs 1, 2, 3. Published averages: SRSF 9.3, Gittins 10, LAS 11.7 (Tiresias, NSDI
-# 2019); the thresholds of the discretised queues are given by the tasks' sizes 4, 8 and 12.
-TRIO: list[tuple[str, str, Settings, tuple[float, float, float]]] = [
-    ("SRSF", "srsf", {}, (2, 10, 16)),
-    ("LAS, quantum 1", "las", {"quantum_s": "1"}, (5, 14, 16)),
-    ("SRTF", "srtf", {}, (2, 16, 8)),
-    ("SF", "smallest-first", {}, (10, 8, 16)),
-    ("2D-LAS at 4", "tiresias", {"thresholds": "4"} | NO_KNOB, (2, 12, 16)),
-    ("2D-LAS at 8", "tiresias", {"thresholds": "8"} | NO_KNOB, (2, 10, 16)),
-    ("2D-LAS, one queue", "tiresias", {"thresholds": ""} | NO_KNOB, (2, 10, 16)),
-]
-TWENTY: list[tuple[str, str, Settings, Costs, tuple[float, ...]]] = [
-    ("FIFO", "fifo", {}, FREE, (2082.0, 2055, 3630, 4350, 1668.0, 0)),
-    ("FIFO with backfill", "fifo-backfill", {}, FREE, (1074.0, 660, 2850, 3660, 660.0, 0)),
-    ("SF", "smallest-first", {}, FREE, (1150.5, 660, 3030, 3840, 736.5, 2)),
-    ("SRTF", "srtf", {}, FREE, (1033.5, 690, 2670, 3900, 619.5, 13)),
-    ("SRSF", "srsf", {}, FREE, (985.5, 630, 2370, 3630, 571.5, 5)),
-    (
-        "2D-LAS at 600",
-        "tiresias",
-        {"thresholds": "600"} | NO_KNOB,
-        FREE,
-        (1254.0, 1080, 2925, 3660, 840.0, 13),
-    ),
-    (
-        "2D-LAS at 600 and 1800",
-        "tiresias",
-        {"thresholds": "600,1800"} | NO_KNOB,
-        FREE,
-        (1302.0, 1080, 3120, 3660, 888.0, 18),
-    ),
-    (
-        "2D-LAS at 600, 60 s a resume",
-        "tiresias",
-        {"thresholds": "600"} | NO_KNOB,
-        FREE._replace(resume_s=60.0),
-        (1408.5, 1455, 3345, 4140, 949.5, 15),
-    ),
-]
 AT_3250 = {"thresholds": "3250"} | NO_KNOB
 AT_500 = {"thresholds": "500", "within": "first-start"} | NO_KNOB
 SIXTY: list[tuple[str, str, Settings, tuple[float, ...]]] = [
@@ -108,15 +70,11 @@ STAND_IN: list[tuple[str, str, Settings, float, str]] = [
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--data", type=Path, metavar="DIR")
+    add_data(parser)
     data = parser.parse_args().data
-    if data is not None and not (data / "tiresias").is_dir():
-        sys.exit(f"there is no {data / 'tiresias'}; --data names the folder with the public data")
-    facts = [*toy_trio_facts(), *twenty_jobs_facts()]
-    if data is None:
-        print("no --data: the facts on the public traces are left out\n")
-    else:
-        facts += [*sixty_jobs_facts(data / "tiresias"), *stand_in_facts(data / "tiresias")]
+    if not is_there(data, "tiresias"):
+        return 0
+    facts = [*sixty_jobs_facts(data / "tiresias"), *stand_in_facts(data / "tiresias")]
     print(f"{'fact':58} {'expected':>16} {'ours':>16}  ok")
     wrong = 0
     for what, expected, ours, tolerance in facts:
@@ -125,21 +83,6 @@ def main() -> int:
         print(f"{what:58} {shown(expected):>16} {shown(ours):>16}  {'yes' if ok else 'NO'}")
     print(f"\n{len(facts)} facts, {len(facts) - wrong} agree")
     return 1 if wrong else 0
-
-
-def toy_trio_facts() -> Iterator[Fact]:
-    """Three jobs for two GPUs: when each completes."""
-    for what, name, settings, expected in TRIO:
-        state, _ = run(toy_trio(), "1x2", name, settings)
-        yield f"toy trio, {what}: completions", expected, tuple(state.finish_s), 1e-9
-
-
-def twenty_jobs_facts() -> Iterator[Fact]:
-    """Twenty jobs for eight GPUs, every column."""
-    for what, name, settings, costs, expected in TWENTY:
-        _, figures = run(twenty_jobs(), "1x8", name, settings, costs)
-        for (column, key), value in zip(COLUMNS.items(), expected, strict=True):
-            yield f"20 jobs, {what}: {column}", value, figures[key], 1e-6
 
 
 def sixty_jobs_facts(folder: Path) -> Iterator[Fact]:
@@ -177,10 +120,10 @@ def stand_in_facts(folder: Path) -> Iterator[Fact]:
 
 
 def run(
-    trace: Trace, cluster: str, name: str, settings: Settings, costs: Costs = FREE
+    trace: Trace, cluster: str, name: str, settings: Settings
 ) -> tuple[ClusterState, dict[str, Any]]:
     """The final state of a simulation, and its figures."""
-    state, decisions = simulate(trace, parse_cluster(cluster), create(name, settings), costs)
+    state, decisions = simulate(trace, parse_cluster(cluster), create(name, settings), FREE)
     return state, summarise(state, decisions=decisions, policy=name)
 
 

@@ -7,7 +7,8 @@ DIR holds ``pollux/profiles`` (placements.csv, scalability.csv, validation-*.csv
 T4; github.com/petuum/adaptdl, branch osdi21-artifact), ``gavel/simulation_throughputs.json.gz``
 (github.com/stanford-futuredata/gavel) and ``deeppool/A100_*.prof``
 (github.com/DeepPoolML/DeepPool). Published tables that are small enough stand below. Least squares
-on the logarithms of times. Exits with 3 if the data is absent, 1 if the fit differs from the files.
+on the logarithms of times. Skipped without the data; exits with 1 if the fit differs from the
+files.
 """
 
 import argparse
@@ -24,6 +25,7 @@ from statistics import median
 from typing import NamedTuple
 
 import numpy as np
+from _data import add_data, is_there
 from scipy.optimize import least_squares
 
 from rota.predict.step_time import StepTime
@@ -356,12 +358,11 @@ def noise_toml(shapes: dict[str, dict[str, object]]) -> str:
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
-    parser.add_argument("--data", type=Path, required=True, help="folder with the public data")
+    add_data(parser)
     parser.add_argument("--write", action="store_true", help="rewrite the generated files")
     arguments = parser.parse_args()
-    if not (arguments.data / "pollux" / "profiles").is_dir():
-        print(f"{arguments.data} has no pollux/profiles; nothing is fitted", file=sys.stderr)
-        return 3
+    if not is_there(arguments.data, "pollux/profiles", "gavel", "deeppool"):
+        return 0
     fits = fit_all(arguments.data)
     print(f"{'model':18}{'GPU':6}{'points':>7}{'median':>8}{'p90':>8}  source")
     for name in sorted(fits):

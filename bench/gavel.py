@@ -23,9 +23,10 @@ import argparse
 import random
 import sys
 from collections.abc import Mapping
-from pathlib import Path
 from time import process_time
 from typing import Any
+
+from _data import add_data, is_there
 
 from rota.model.cluster import parse_cluster
 from rota.model.view import Trial, View
@@ -121,10 +122,9 @@ class ReferenceFifo(FairRounds):
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--data", type=Path, metavar="DIR", help="the folder with the public data")
+    add_data(parser)
     data = parser.parse_args().data
-    if data is None or not (data / "gavel").is_dir():
-        print(f"skipped: there is no {data / 'gavel' if data else 'data'}; give --data DIR")
+    if not is_there(data, "gavel"):
         return 0
     folder = data / "gavel"
     trace = read_gavel(

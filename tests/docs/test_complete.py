@@ -14,9 +14,9 @@ import pytest
 import rota
 import rota.errors
 from rota.cli.main import _code, cli
-from rota.cli.simcases import Case, Workload, run_case
 from rota.client.client import Client
 from rota.experiment.base import Figure, names
+from rota.experiment.runs.case import Case, Workload, run_case
 from rota.folder import Folder
 from rota.model.commands import Command
 from rota.model.events import Event
@@ -39,6 +39,7 @@ from rota.train import Session
 from rota.workload.profiles import PROFILES
 from rota.workload.readers import FORMATS
 from rota.workload.trace import COLUMNS
+from rota.workload.writer import write_trace
 
 ROOT = Path(__file__).parents[2]
 DOCS = ROOT / "docs"
@@ -121,8 +122,8 @@ def test_every_flag_of_the_policy_contract_is_explained() -> None:
 
 def test_every_figure_of_a_simulation_is_defined(tmp_path: Path) -> None:
     trace = tmp_path / "twenty.csv"
-    lines = [f"{j.job_id},{j.submit_s},{j.duration_s},{j.num_gpus}" for j in twenty_jobs()]
-    trace.write_text("\n".join(["job_id,submit_s,duration_s,num_gpus", *lines]))
+    with trace.open("wb") as file:
+        write_trace(twenty_jobs(), file)
     case = Case("fifo", {}, Workload(str(trace)), "1x8", Costs(), history=True)
     summary = run_case(case).summary
     keys = [*summary, *summary["bins"], *summary["bins"]["SS"], *PER_JOB_COLUMNS]

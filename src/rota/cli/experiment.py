@@ -5,8 +5,12 @@ from pathlib import Path
 
 import click
 
-from rota.cli.table import render
-from rota.experiment.base import Outcome, load, names, summary
+from rota.cli.progress import many_runs
+from rota.cli.table import render, wide, width_of_terminal
+from rota.experiment.base import Outcome, names, summary
+from rota.experiment.base import run as run_experiment
+
+LEAST_FIRST = ("over seeds", "baseline", "unit")  # what goes where there is too little room
 
 
 @click.group()
@@ -24,8 +28,10 @@ def list_() -> None:
 
 @experiment.command()
 @click.argument("name")
-@click.option("--data", metavar="DIR", type=Path, help="A folder with the public data it needs.")
-@click.option("--live", is_flag=True, help="Run its live part, on real jobs.")
+@click.option(
+    "--data", metavar="DIR", type=Path, help="A folder with public data, if it needs any."
+)
+@click.option("--live", is_flag=True, help="Run its live part, if it has one, on real jobs.")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON and nothing else.")
 @click.pass_context
 def run(ctx: click.Context, name: str, data: Path | None, live: bool, as_json: bool) -> None:
@@ -34,8 +40,14 @@ def run(ctx: click.Context, name: str, data: Path | None, live: bool, as_json: b
     The exit code is 0 if all figures are within their bounds, 1 if one is not, and 3 if data that
     the experiment needs is absent.
     """
-    outcome = load(name).run(data, live=live)
-    click.echo(json.dumps(outcome.as_dict(), indent=2) if as_json else describe(outcome))
+    from rota.cli.simoutput import print_json
+
+    with many_runs():
+        outcome = run_experiment(name, data, live=live)
+    if as_json:
+        print_json(outcome.as_dict())
+    else:
+        click.echo(describe(outcome))
     ctx.exit(0 if outcome.holds else 1)
 
 
@@ -60,9 +72,26 @@ def describe(outcome: Outcome) -> str:
     settings = [f"  {key}: {json.dumps(value)}" for key, value in outcome.settings.items()]
     seeds = ", ".join(map(str, outcome.seeds)) or "none, nothing is drawn by chance"
     verdict = "holds" if outcome.holds else "does not hold"
-    table = render(header, rows, text_columns=2)
+    header, rows, left_out = _fitting(header, rows, width_of_terminal())
+    table = render(header, rows, text_columns=1 + ("unit" in header))
+    note = [f"not enough room for: {', '.join(left_out)}; --json has all"] if left_out else []
     head = [outcome.experiment, *settings, f"  seeds: {seeds}"]
-    return "\n".join([*head, "", table, "", f"{outcome.experiment} {verdict}"])
+    return "\n".join([*head, "", table, *note, "", f"{outcome.experiment} {verdict}"])
+
+
+def _fitting(
+    header: list[str], rows: list[list[str]], width: float
+) -> tuple[list[str], list[list[str]], list[str]]:
+    """The columns of a table that there is room for, and the headings of the others."""
+    left_out = []
+    for heading in LEAST_FIRST:
+        if wide(header, rows) <= width:
+            break
+        if heading in header:
+            index = header.index(heading)
+            left_out.append(heading)
+            header, *rows = ([*row[:index], *row[index + 1 :]] for row in (header, *rows))
+    return header, rows, left_out
 
 
 def _range(low: float | None, high: float | None) -> str:

@@ -12,8 +12,8 @@ from rota.errors import InputError
 if TYPE_CHECKING:
     from rota.sim.faults import Faults
 
-MTTR_S, STRAGGLER_FOR_S, STRAGGLER_SPEED = 3600.0, 600.0, 0.5
-
+# Defaults stand in the texts alone: what is not given is left to the simulator, whose module is not
+# loaded for the sake of a help text.
 OPTIONS = [
     click.option(
         "--faults",
@@ -31,7 +31,7 @@ OPTIONS = [
         "--mttr-s",
         type=float,
         metavar="SECONDS",
-        help=f"Mean time until a failed node is repaired.  [default: {MTTR_S:g}]",
+        help="Mean time until a failed node is repaired.  [default: 3600]",
     ),
     click.option(
         "--worker-mtbf-s",
@@ -49,13 +49,13 @@ OPTIONS = [
         "--straggler-for-s",
         type=float,
         metavar="SECONDS",
-        help=f"Mean time for which it falls behind.  [default: {STRAGGLER_FOR_S:g}]",
+        help="Mean time for which it falls behind.  [default: 600]",
     ),
     click.option(
         "--straggler-speed",
         type=float,
         metavar="FACTOR",
-        help=f"Its speed meanwhile, of its own.  [default: {STRAGGLER_SPEED:g}]",
+        help="Its speed meanwhile, of its own.  [default: 0.5]",
     ),
     click.option(
         "--checkpoint-s",
@@ -81,15 +81,12 @@ def fault_options(command: Callable[..., None]) -> Callable[..., None]:
     return command
 
 
-def parse_faults(seed: int, faults_file: str | None = None, **given: float | None) -> Faults | None:
-    """The faults that the options ask for, drawn from ``seed``; None if they ask for none.
+def parse_faults(faults_file: str | None = None, **given: float | None) -> Faults | None:
+    """The faults that the options ask for, of seed 0; None if they ask for none.
 
-    Raises InputError naming the option, its value and what it must be, and for an option that
-    has no effect.
+    Raises InputError for a value that can't be, and for an option that has no effect.
     """
     chosen: dict[str, Any] = {key: value for key, value in given.items() if value is not None}
-    for key, value in chosen.items():
-        _check(key, value)
     there = {*chosen, *(["faults_file"] if faults_file is not None else [])}
     for key, needed in DEPENDS.items():
         if key in chosen and not there.intersection(needed):
@@ -104,20 +101,9 @@ def parse_faults(seed: int, faults_file: str | None = None, **given: float | Non
 
     if faults_file is not None:
         chosen["script"] = read_faults(faults_file)
-    defaults = {
-        "mttr_s": MTTR_S,
-        "straggler_for_s": STRAGGLER_FOR_S,
-        "straggler_speed": STRAGGLER_SPEED,
-    }
-    return Faults(seed=seed, **(defaults | chosen))
-
-
-def _check(key: str, value: float) -> None:
-    if key == "straggler_speed":
-        if not 0 < value <= 1:
-            raise InputError(f"{_name(key)}: {value:g} is not a number above 0 and at most 1")
-    elif not 0 < value < float("inf"):
-        raise InputError(f"{_name(key)}: {value:g} is not a number of seconds above zero")
+    faults = Faults(**chosen)
+    faults.check()
+    return faults
 
 
 def _name(key: str) -> str:

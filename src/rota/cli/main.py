@@ -13,6 +13,7 @@ A verb may add its own codes and says so in its help.
 import os
 import sys
 from importlib import import_module
+from traceback import walk_tb
 from typing import Any, NamedTuple, NoReturn
 
 import click
@@ -115,7 +116,7 @@ def _exit_code(args: list[str] | None) -> int:
         # Without standalone mode, click returns the code given to ctx.exit(), or what the command
         # itself returned.
         result = cli.main(args, prog_name="rota", standalone_mode=False, **settings)
-        sys.stdout.flush()
+        _flush()
     except click.exceptions.NoArgsIsHelpError as error:
         error.show()
         return error.exit_code
@@ -128,10 +129,30 @@ def _exit_code(args: list[str] | None) -> int:
     except RotaError as error:
         return _report(str(error), _code(error))
     except BrokenPipeError:
-        # The reader has gone; what is still buffered must not complain at exit.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        _give_up_stdout()
         return 1
+    except OSError as error:
+        if not _is_of_printing(error):
+            raise
+        _give_up_stdout()
+        return _report(f"the output can't be written: {error.strerror or error}", 1)
     return result if isinstance(result, int) else 0
+
+
+def _flush() -> None:
+    if sys.stdout is not None:  # it is None where the program was started with it closed
+        sys.stdout.flush()
+
+
+def _is_of_printing(error: OSError) -> bool:
+    """Whether it came up while the output was written, and not in what a command does."""
+    last = list(walk_tb(error.__traceback__))[-1][0]
+    return last.f_globals["__name__"] in ("click.utils", __name__)
+
+
+def _give_up_stdout() -> None:
+    """What is still buffered must not complain at exit."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def _code(error: RotaError) -> int:
@@ -149,7 +170,7 @@ def _sentence(error: click.ClickException) -> str:
 
 
 def _report(message: str, code: int) -> int:
-    print("error: " + " ".join(message.split()), file=sys.stderr)
+    click.echo("error: " + " ".join(message.split()), err=True)
     return code
 
 

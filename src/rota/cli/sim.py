@@ -4,25 +4,29 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from rota.cli.keyvalue import parse_policy
-from rota.cli.outfile import require_writable
+from rota.cli.optiongroups import options
+from rota.cli.progress import one_run
 from rota.cli.simoptions import (
     JSON_OPTION,
     MANY_OPTIONS,
     PICTURE_OPTIONS,
     RUN_OPTIONS,
     check_files,
-    options,
+    drawn_by_chance,
     parse_case,
     parse_load,
-    world_options,
+    world_options_of,
 )
 from rota.errors import InputError
 from rota.policy.registry import create
+
+if TYPE_CHECKING:
+    from rota.model.state import ClusterState
 
 
 @click.group()
@@ -35,7 +39,7 @@ def sim() -> None:
 @click.option(
     "--set", "set_texts", multiple=True, metavar="KEY=VALUE", help="A setting of the policy."
 )
-@world_options
+@world_options_of(cluster=True)
 @options(RUN_OPTIONS)
 @click.option(
     "--history",
@@ -58,36 +62,46 @@ def run(
     **world: Any,
 ) -> None:
     """Run a trace under one policy."""
-    from rota.cli.simcases import run_to_end
     from rota.cli.simoutput import cpu_s, describe, print_json, tell_jobs, write_per_job
+    from rota.experiment.runs.case import run_to_end
 
     name, given = parse_policy(policy_text, set_texts)
     create(name, given)
+    outputs = {"--per-job": per_job, "--html": html_file, "--png": png_folder}
     case = parse_case(**world)._replace(
         policy=name,
         given=given,
         load=parse_load(load, "--load"),
         seed=seed,
         history=history,
-        drawn=bool(html_file or png_folder),
+        drawn=html_file is not None or png_folder is not None,
         with_gpus=True,
     )
-    if per_job is not None:
-        require_writable(Path(per_job), "--per-job")
-    check_files(html_file, png_folder)
+    check_files(outputs, world)
     tell_jobs(case)
-    summary, state, drawn = run_to_end(case)
+    states: list[tuple[ClusterState, int]] = []
+    with one_run(lambda: jobs_ended(states)):
+        summary, state, drawn = run_to_end(case, lambda *begun: states.append(begun))
     summary["cpu_s"] = cpu_s()
     if per_job is not None:
         write_per_job(state, Path(per_job))
     if drawn is not None:
         from rota.cli.simoutput import entry_of, write_pictures
 
-        write_pictures([entry_of([summary], {}, [drawn])], html_file, png_folder)
+        entry = entry_of([summary], {}, [drawn])
+        write_pictures([entry], html_file, png_folder, drawn_by_chance=drawn_by_chance(case))
     if as_json:
         print_json(summary)
     else:
         click.echo(describe(summary))
+
+
+def jobs_ended(begun: Sequence[tuple[ClusterState, int]]) -> tuple[int, int]:
+    """(jobs that have ended, all jobs) of a run that may have begun."""
+    if not begun:
+        return 0, 0
+    state, num_jobs = begun[0]
+    return len(state.spec) - len(state.active), num_jobs
 
 
 @sim.command()
@@ -99,7 +113,7 @@ def run(
     metavar="NAME[:KEY=VALUE...]",
     help="A policy, given once for each; tiresias:thresholds=600:within=entry sets its settings.",
 )
-@world_options
+@world_options_of(cluster=True)
 @options(MANY_OPTIONS, PICTURE_OPTIONS, [JSON_OPTION])
 def compare(policy_texts: tuple[str, ...], **given: Any) -> None:
     """Run a trace under several policies, over several seeds and loads.
@@ -134,11 +148,11 @@ def compare(policy_texts: tuple[str, ...], **given: Any) -> None:
     required=True,
     multiple=True,
     metavar="KEY=A,B,...",
-    help="What changes: a setting of the policies, load, cluster, or a cost such as resume_s. "
-    "Values that hold commas are parted by |: 'thresholds=600|600,1800'. Given several times, "
-    "every combination is run.",
+    help="What changes: a setting of the policies, load, cluster, a cost such as resume_s, or a "
+    "number of the faults such as mtbf_s. Values that hold commas are parted by |: "
+    "'thresholds=600|600,1800'. Given several times, every combination is run.",
 )
-@world_options
+@world_options_of(cluster=False)
 @options(MANY_OPTIONS, PICTURE_OPTIONS, [JSON_OPTION])
 def sweep(
     policy_texts: tuple[str, ...],
@@ -146,20 +160,19 @@ def sweep(
     over_texts: tuple[str, ...],
     **given: Any,
 ) -> None:
-    """Run a trace over a range of a setting, a load, a cost or cluster sizes.
+    """Run a trace over a range of a setting, a load, a cost, faults or cluster sizes.
 
     Prints a line for each policy and each value or combination of values.
     """
     from rota.cli.simgrid import parse_axes, run_grid
 
     axes = parse_axes(over_texts)
-    fixed = {key: "" for key, _ in axes}
-    policies = parse_policies(policy_texts, set_texts, fixed)
+    policies = parse_policies(policy_texts, set_texts, [key for key, _ in axes])
     run_grid(policies, axes, **given)
 
 
 def parse_policies(
-    texts: Sequence[str], more: Sequence[str] = (), swept: Sequence[str] | dict[str, str] = ()
+    texts: Sequence[str], more: Sequence[str] = (), swept: Sequence[str] = ()
 ) -> list[tuple[str, dict[str, str]]]:
     """The policies that ``texts`` name, as (name, settings), each checked. Raises InputError.
 

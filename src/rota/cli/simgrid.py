@@ -2,19 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from itertools import product
+from math import inf
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import click
 
-from rota.cli.pool import run_cases
-from rota.cli.simcases import Case
+from rota.cli.faultoptions import parse_faults
+from rota.cli.progress import many_runs
 from rota.cli.simoptions import (
+    FAULT_KEYS,
     MOST_RUNS,
+    check_cost,
     check_files,
+    check_links,
     check_seeds,
+    drawn_by_chance,
     parse_case,
     parse_load,
     parse_loads,
@@ -28,10 +33,10 @@ from rota.cli.simoutput import (
     write_csv,
     write_pictures,
 )
-from rota.cli.table import render
-from rota.errors import InputError
-from rota.model.cluster import parse_cluster
-from rota.policy.registry import create
+from rota.cli.table import in_parts, render, width_of_terminal
+from rota.errors import InputError, RotaError, did_you_mean
+from rota.experiment.runs.case import Case, CaseResult, run_cases
+from rota.policy.registry import create, settings
 from rota.report.comparison import (
     ORACLE_NOTE,
     Entry,
@@ -39,10 +44,13 @@ from rota.report.comparison import (
     narrow_table,
     spread_table,
 )
+from rota.report.curves import few_runs
+from rota.report.statistic import FEWEST_DRAWN
 from rota.sim.machine import Costs
 
 Policies = Sequence[tuple[str, dict[str, str]]]
 Axis = tuple[str, list[str]]  # what changes, and its values
+MOST_FAILURES = 10
 
 
 class Line(NamedTuple):
@@ -69,25 +77,55 @@ def run_grid(
 ) -> None:
     """Run every policy at every point with every seed, and print what came out.
 
-    Raises RotaError, of the first run that fails.
+    Runs that fail are told on stderr, and end the program with 1 after the others have been
+    printed. Raises RotaError, of the first run, if all fail.
     """
-    base = parse_case(**world)._replace(history=not no_history)
+    base = parse_case(**_first_values(world, axes))._replace(history=not no_history)
     base, axes = _with_loads(base, list(axes), loads)
-    drawn = bool(html_file or png_folder)
+    drawn = html_file is not None or png_folder is not None
     # Where a figure over the axis tells more than a picture of each single run.
     base = base._replace(drawn=drawn and not axes)
-    check_files(html_file, png_folder, csv_file)
+    check_files({"--csv": csv_file, "--html": html_file, "--png": png_folder}, world)
     seed_list = parse_seeds(seeds)
     check_seeds(base, seed_list)
-    entries = _run(lines_of(policies, axes, base, seed_list), workers)
+    entries, failures = _run(lines_of(policies, axes, base, seed_list), workers)
     if csv_file is not None:
         write_csv(Path(csv_file), *flat_table(entries), "--csv")
     if drawn:
-        write_pictures(entries, html_file, png_folder, [key for key, _ in axes])
+        keys = [key for key, _ in axes]
+        chance = drawn_by_chance(base)
+        write_pictures(entries, html_file, png_folder, keys, drawn_by_chance=chance)
     if as_json:
         print_json([summary for entry in entries for summary in entry.summaries])
     else:
-        click.echo(side_by_side(entries, wide=wide))
+        click.echo(side_by_side(entries, wide=wide, width=width_of_terminal()))
+    tell_failures(failures)
+
+
+def _first_values(world: dict[str, Any], axes: Sequence[Axis]) -> dict[str, Any]:
+    """The options with the first values of what is swept and not given: the cluster, faults.
+
+    Raises InputError for what is both.
+    """
+    found = dict(world)
+    for key, values in axes:
+        if key in FAULT_KEYS:
+            if world.get(key) is not None:
+                raise InputError(f"--{key.replace('_', '-')} is given, and swept over; drop one")
+            found[key] = _number(key, values[0])
+        if key == "cluster" and world["cluster"] is None:
+            found[key] = values[0]
+    return found
+
+
+def tell_failures(failures: Sequence[RotaError]) -> None:
+    """Say on stderr which runs failed, and end the program with 1 if any did."""
+    for error in failures[:MOST_FAILURES]:
+        click.echo(f"error: {' '.join(str(error).split())}", err=True)
+    if len(failures) > MOST_FAILURES:
+        click.echo(f"error: {len(failures) - MOST_FAILURES} more runs failed", err=True)
+    if failures:
+        raise click.exceptions.Exit(1)
 
 
 def _with_loads(base: Case, axes: list[Axis], loads: str) -> tuple[Case, list[Axis]]:
@@ -99,24 +137,38 @@ def _with_loads(base: Case, axes: list[Axis], loads: str) -> tuple[Case, list[Ax
         return base, axes
     if len(found) == 1:
         return base._replace(load=found[0]), axes
-    return base, [*axes, ("load", [f"{value:g}" for value in found])]
+    return base, [*axes, ("load", [text.strip() for text in loads.split(",")])]
 
 
-def _run(lines: Sequence[Line], workers: int | None) -> list[Entry]:
+def _run(lines: Sequence[Line], workers: int | None) -> tuple[list[Entry], list[RotaError]]:
+    """The lines of which at least one run ended well, and the errors of the others.
+
+    Raises the first if there are no others.
+    """
     began_cpu_s = cpu_s()
     first = lines[0].cases[0]
     num_jobs = first.workload.num_jobs or tell_jobs(first)
     cases = [case for line in lines for case in line.cases]
     names = [_name(line, case) if len(cases) > 1 else "" for line in lines for case in line.cases]
-    outcomes = iter(run_cases(cases, names, workers=workers, num_jobs=num_jobs))
-    entries = []
+    with many_runs():
+        results = iter(run_cases(cases, names, workers=workers, num_jobs=num_jobs))
+    entries: list[Entry] = []
+    failures: list[RotaError] = []
     for line in lines:
-        found = [next(outcomes) for _ in line.cases]
-        for outcome in found:
-            outcome.summary["cpu_s"] += began_cpu_s
-        sketches = [outcome.sketch for outcome in found if outcome.sketch is not None]
-        entries.append(entry_of([outcome.summary for outcome in found], line.point, sketches))
-    return entries
+        found: list[CaseResult] = []
+        for _ in line.cases:
+            result = next(results)
+            if isinstance(result, RotaError):
+                failures.append(result)
+            else:
+                result.summary["cpu_s"] += began_cpu_s
+                found.append(result)
+        sketches = [result.sketch for result in found if result.sketch is not None]
+        if found:
+            entries.append(entry_of([result.summary for result in found], line.point, sketches))
+    if failures and not entries:
+        raise failures[0]
+    return entries, failures
 
 
 def lines_of(
@@ -135,6 +187,7 @@ def lines_of(
             case = base._replace(policy=name, given=dict(given))
             for key, value in point.items():
                 case = at_point(case, key, value)
+            case = _with_faults(case, point)
             create(case.policy, case.given)
             first_sees_gpus = case._replace(with_gpus=True)
             cases = [
@@ -154,17 +207,38 @@ def at_point(case: Case, key: str, value: str) -> Case:
     if key == "load":
         return case._replace(load=parse_load(value, option))
     if key == "cluster":
-        parse_cluster(value)
+        check_links(case.oversubscription, value, case.speeds)
         return case._replace(cluster=value)
     if key in Costs._fields:
-        try:
-            seconds = float(value)
-        except ValueError:
-            seconds = -1.0
-        if not 0 <= seconds < float("inf"):
-            raise InputError(f"{option}: it must be zero or a number of seconds above it")
+        seconds = _number(key, value)
+        check_cost(seconds, option)
         return case._replace(costs=case.costs._replace(**{key: seconds}))
+    if key in FAULT_KEYS:
+        return case  # what one of them may be hangs on the others
+    if key not in (known := settings(case.policy)):
+        others = ("load", "cluster", *Costs._fields, *FAULT_KEYS)
+        raise InputError(
+            f"--over: policy {case.policy} has no setting {key!r}"
+            f"{did_you_mean(key, [*known, *others])}; it has: {', '.join(known) or 'none'}; "
+            f"besides there are: {', '.join(others)}"
+        )
     return case._replace(given=case.given | {key: value})
+
+
+def _with_faults(case: Case, point: Mapping[str, str]) -> Case:
+    """The case with the faults of its point. Raises InputError."""
+    swept = {key: _number(key, value) for key, value in point.items() if key in FAULT_KEYS}
+    if not swept:
+        return case
+    given = case.faults_given | swept
+    return case._replace(faults=parse_faults(**given), faults_given=given)
+
+
+def _number(key: str, value: str) -> float:
+    try:
+        return float(value)
+    except ValueError:
+        raise InputError(f"--over {key}={value}: {value!r} is not a number") from None
 
 
 def parse_axes(texts: Sequence[str]) -> list[Axis]:
@@ -186,13 +260,20 @@ def parse_axes(texts: Sequence[str]) -> list[Axis]:
     return axes
 
 
-def side_by_side(entries: Sequence[Entry], *, wide: bool) -> str:
-    """The table as text."""
-    header, rows = spread_table(entries) if wide else narrow_table(entries)
-    points = 0 if wide or not entries else len(entries[0].point)
-    lines = [render(header, rows, text_columns=1 + points)]
+def side_by_side(entries: Sequence[Entry], *, wide: bool, width: float = inf) -> str:
+    """The table as text, as far as it can be no wider than ``width``."""
+    lines = []
+    if wide:
+        lines.append(in_parts(*spread_table(entries), width))
+    else:
+        header, rows, left_out = narrow_table(entries, width)
+        lines.append(render(header, rows, text_columns=1 + len(entries[0].point)))
+        if left_out:
+            lines.append(f"not enough room for: {', '.join(left_out)}; --wide prints all figures")
     if any(len(entry.summaries) > 1 for entry in entries):
         lines.append("means over the seeds, ± half the width of the 95 % confidence interval")
+    if few_runs(entries):
+        lines.append(f"fewer than {FEWEST_DRAWN} seeds say little: their intervals are very wide")
     if any(entry.is_oracle for entry in entries):
         lines.append(ORACLE_NOTE)
     return "\n".join(lines)

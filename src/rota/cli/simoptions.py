@@ -2,59 +2,60 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import os
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import click
 
 from rota.cli.faultoptions import fault_options, parse_faults
+from rota.cli.optiongroups import options
 from rota.cli.outfile import require_folder, require_writable
-from rota.cli.simcases import Case, Workload
+from rota.cli.traceoptions import NUM_JOBS, PROFILE, READING, SPAN
 from rota.errors import InputError
+from rota.experiment.runs.case import Case, Workload
 from rota.model.cluster import parse_cluster
 from rota.sim.machine import FREE, Costs
-from rota.workload.readers import FORMATS
 
 COST_HELP = {
     "suspend_s": "Seconds that suspending a job takes.",
     "resume_s": "Seconds that resuming a job takes.",
     "migrate_s": "Seconds that moving a job to other nodes takes besides resuming it.",
     "cold_start_s": "Seconds that starting a job takes.",
+    "resize_s": "Seconds until a running job has the other number of GPUs that it is given.",
+    "resize_pause_s": "Seconds of them for which it stands still.",
 }
+FAULT_KEYS = (
+    "mtbf_s",
+    "mttr_s",
+    "worker_mtbf_s",
+    "straggler_every_s",
+    "straggler_for_s",
+    "straggler_speed",
+    "checkpoint_s",
+)
 RANDOM_FAULTS = ("mtbf_s", "worker_mtbf_s", "straggler_every_s")
 MOST_RUNS = 10_000
+MOST_COST_S = 1e10
+MOST_LOAD = 1e6
 
 WORKLOAD_OPTIONS = [
     click.option("--trace", "trace_file", metavar="FILE", help="The jobs: a trace file."),
-    click.option(
-        "--format",
-        "trace_format",
-        type=click.Choice(["auto", *FORMATS]),
-        default="auto",
-        show_default=True,
-        help="Whose format the trace has; auto tells by its content.",
-    ),
-    click.option("--strict", is_flag=True, help="Refuse a trace with a row that can't be read."),
+    *READING,
     click.option(
         "--generate",
         "profile",
-        metavar="PROFILE",
-        help="Draw the jobs at random instead, in the shape of philly or another public log.",
+        type=PROFILE,
+        help="Draw the jobs at random instead, in the shape of a public log.",
     ),
-    click.option("--num-jobs", type=click.IntRange(1), metavar="N", help="Draw so many jobs."),
-    click.option(
-        "--span-s", type=float, metavar="SECONDS", help="Draw the jobs of so many seconds instead."
-    ),
+    NUM_JOBS,
+    SPAN,
 ]
 
+CLUSTER_HELP = "For example 15x4: 15 nodes of 4 GPUs; 16x4:t4,4x8:a100:rack=4 adds up kinds."
+
 WORLD_OPTIONS = [
-    click.option(
-        "--cluster",
-        required=True,
-        metavar="NODESxGPUS",
-        help="For example 15x4: 15 nodes of 4 GPUs; 16x4:t4,4x8:a100:rack=4 adds up kinds.",
-    ),
     click.option(
         "--speeds",
         type=click.Choice(["auto", "catalog", "none"]),
@@ -62,6 +63,14 @@ WORLD_OPTIONS = [
         show_default=True,
         help="Whether GPU types and placement change how fast jobs run, by the catalog of models; "
         "auto: if the cluster names GPU types and the trace names models.",
+    ),
+    click.option(
+        "--oversubscription",
+        type=float,
+        default=1.0,
+        show_default=True,
+        metavar="FACTOR",
+        help="By how much links between racks are slower than those of nodes.",
     ),
     click.option("--no-overheads", is_flag=True, help="Charge nothing for any command."),
     *(
@@ -133,33 +142,28 @@ MANY_OPTIONS = [
 ]
 
 
-def options(*groups: Sequence[Any]) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
-    """A decorator that gives a command the options of all ``groups``, in that order."""
+def world_options_of(*, cluster: bool) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+    """What every command that simulates takes: the jobs, the cluster, its costs and faults.
 
-    def give(command: Callable[..., Any]) -> Callable[..., Any]:
-        for group in reversed(groups):
-            for option in reversed(group):
-                command = option(command)
-        return command
-
-    return give
-
-
-def world_options(command: Callable[..., Any]) -> Callable[..., Any]:
-    """What every command that simulates takes: the jobs, the cluster, its costs and faults."""
-    return options(WORKLOAD_OPTIONS, WORLD_OPTIONS)(fault_options(command))
+    ``cluster`` is whether it must be told the cluster.
+    """
+    option = click.option("--cluster", required=cluster, metavar="NODESxGPUS", help=CLUSTER_HELP)
+    return lambda command: options(WORKLOAD_OPTIONS, [option], WORLD_OPTIONS)(
+        fault_options(command)
+    )
 
 
 def parse_case(
     *,
     trace_file: str | None,
-    trace_format: str,
+    format_: str,
     strict: bool,
     profile: str | None,
     num_jobs: int | None,
-    span_s: float | None,
-    cluster: str,
+    span: float | None,
+    cluster: str | None,
     speeds: str,
+    oversubscription: float,
     no_overheads: bool,
     **rest: Any,
 ) -> Case:
@@ -168,9 +172,12 @@ def parse_case(
     ``rest`` are the costs and the options of faults.
     """
     costs = {name: rest.pop(name) for name in Costs._fields}
-    parse_cluster(cluster)
-    parse_faults(0, **rest)
-    workload = Workload(trace_file, trace_format, strict, profile, num_jobs, span_s)
+    if cluster is None:
+        raise InputError(
+            "give the cluster by --cluster 15x4, or sweep it by --over cluster=2x4|4x4"
+        )
+    check_links(oversubscription, cluster, speeds)
+    workload = Workload(trace_file, format_, strict, profile, num_jobs, span)
     check_workload(workload)
     return Case(
         policy="",
@@ -179,29 +186,54 @@ def parse_case(
         cluster=cluster,
         costs=parse_costs(no_overheads, **costs),
         speeds=speeds,
-        faults={key: value for key, value in rest.items() if value is not None},
+        oversubscription=oversubscription,
+        faults=parse_faults(**rest),
+        faults_given={key: value for key, value in rest.items() if value is not None},
     )
+
+
+def check_links(oversubscription: float, cluster: str, speeds: str) -> None:
+    """Raise InputError unless links between racks can be so slow, and that has an effect."""
+    racks = {node.rack for node in parse_cluster(cluster)}
+    if not 1 <= oversubscription < float("inf"):
+        raise InputError(f"--oversubscription: {oversubscription:g} is not a number from 1")
+    if oversubscription == 1:
+        return
+    if len(racks) < 2:
+        raise InputError(
+            "--oversubscription has no effect on a cluster without racks; name them, for example "
+            "--cluster 16x8:a100:rack=4, or drop it"
+        )
+    if speeds == "none":
+        raise InputError("--oversubscription has no effect with --speeds none; drop one")
 
 
 def check_workload(workload: Workload) -> None:
     """Raise InputError unless the options name one source of jobs, and only what belongs to it."""
-    if (workload.file is None) == (workload.profile is None):
+    if workload.file is not None and workload.profile is not None:
+        raise InputError("give the jobs by --trace FILE or by --generate PROFILE, not by both")
+    if workload.file is None and workload.profile is None:
         raise InputError("give the jobs by --trace FILE, or have them drawn by --generate PROFILE")
     if workload.profile is None:
-        for option, value in (("--num-jobs", workload.num_jobs), ("--span-s", workload.span_s)):
+        for option, value in (("--num-jobs", workload.num_jobs), ("--span", workload.span_s)):
             if value is not None:
                 raise InputError(f"{option} has no effect on a trace file; drop it")
         return
     if (workload.num_jobs is None) == (workload.span_s is None):
-        raise InputError("--generate: give either --num-jobs or --span-s; one sets the other")
+        raise InputError("--generate: give either --num-jobs or --span; one sets the other")
     if workload.strict or workload.format != "auto":
         raise InputError("--strict and --format have no effect on drawn jobs; drop them")
 
 
+def drawn_by_chance(case: Case) -> bool:
+    """Whether anything in a run depends on its seed."""
+    faults = any(key in case.faults_given for key in RANDOM_FAULTS)
+    return case.workload.profile is not None or faults
+
+
 def check_seeds(case: Case, seeds: Sequence[int]) -> None:
     """Raise InputError if several seeds would all give the same run."""
-    drawn = case.workload.profile is not None or any(key in case.faults for key in RANDOM_FAULTS)
-    if len(seeds) > 1 and not drawn:
+    if len(seeds) > 1 and not drawn_by_chance(case):
         raise InputError(
             "--seeds: nothing here is drawn by chance, so that every seed gives the same; give one "
             "seed, or --generate the jobs, or add random faults"
@@ -213,21 +245,29 @@ def parse_costs(no_overheads: bool, **given: float | None) -> Costs:
     chosen = {key: value for key, value in given.items() if value is not None}
     for key, value in chosen.items():
         option = f"--{key.replace('_', '-')}"
-        if not 0 <= value < float("inf"):
-            raise InputError(f"{option}: {value} is not zero or a number of seconds above it")
+        check_cost(value, option)
         if no_overheads:
             raise InputError(f"{option} and --no-overheads contradict each other; drop one")
     return FREE if no_overheads else Costs()._replace(**chosen)
 
 
+def check_cost(seconds: float, option: str) -> None:
+    """Raise InputError unless a command can cost so many seconds."""
+    if not 0 <= seconds <= MOST_COST_S:
+        raise InputError(f"{option}: {seconds} is not a number of seconds from 0 to 1e10")
+
+
 def parse_load(text: str | float, option: str) -> float:
-    """A load: a number above zero. Raises InputError."""
+    """A load: a number above zero, of a size that can be. Raises InputError."""
     try:
         load = float(text)
     except ValueError:
         load = -1.0
-    if not 0 < load < float("inf"):
-        raise InputError(f"{option}: {text!r} is not a number above zero; write for example 0.8")
+    if not 1 / MOST_LOAD <= load <= MOST_LOAD:
+        raise InputError(
+            f"{option}: {text!r} is not a number above zero (from 1e-6 to 1e6); "
+            "write for example 0.8"
+        )
     return load
 
 
@@ -269,11 +309,24 @@ def require_drawing(html: str | None, png: str | None) -> None:
             )
 
 
-def check_files(html: str | None, png: str | None, csv: str | None = None) -> None:
-    """Raise InputError, before anything runs, if an output that was asked for can't be written."""
+def check_files(outputs: Mapping[str, str | None], world: Mapping[str, Any]) -> None:
+    """Raise InputError, before anything runs, if an output that was asked for can't be written.
+
+    ``outputs`` are paths by option; a file to read, of the options in ``world``, is not written to.
+    """
+    html, png = outputs.get("--html"), outputs.get("--png")
     require_drawing(html, png)
-    for option, file in (("--html", html), ("--csv", csv)):
-        if file is not None:
+    named = {"--trace": world.get("trace_file"), "--faults": world.get("faults_file"), **outputs}
+    seen: dict[str, str] = {}
+    for option, file in named.items():
+        if file is None:
+            continue
+        if not file:
+            raise InputError(f"{option} names nothing; give a path")
+        other = seen.setdefault(os.path.realpath(file), option)
+        if other != option:
+            raise InputError(f"{option} {file}: that is what {other} names; give another path")
+        if option in outputs and option != "--png":
             require_writable(Path(file), option)
     if png is not None:
         require_folder(Path(png), "--png")

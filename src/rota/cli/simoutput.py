@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from rota.cli.outfile import whole_file
-from rota.cli.simcases import Case, load, uses_catalog
-from rota.errors import InputError
+from rota.errors import SimulationError
+from rota.experiment.runs.case import Case, load, uses_catalog
 from rota.model.cluster import parse_cluster
 from rota.model.state import ClusterState
 from rota.workload.readers import remarks
@@ -21,32 +21,38 @@ if TYPE_CHECKING:
     from rota.report.comparison import Entry
     from rota.report.sketch import Sketch
 
+MOST_LISTED = 3
+
 
 def print_json(value: Any) -> None:
-    """Print ``value`` as JSON; a setting of a policy that JSON does not know becomes text."""
-    click.echo(json.dumps(value, indent=2, default=str))
+    """Print ``value`` as JSON; a setting of a policy that JSON does not know becomes text.
+
+    Raises SimulationError if a number in it is not finite, which JSON has no word for.
+    """
+    try:
+        text = json.dumps(value, indent=2, default=str, allow_nan=False)
+    except ValueError:
+        raise SimulationError(
+            "a figure of the run is not a finite number; give smaller times, speeds or loads"
+        ) from None
+    click.echo(text)
 
 
 def tell_jobs(case: Case) -> int:
     """The number of jobs of a case, having said on stderr what is to be known of them.
 
-    That is which rows of the trace could not be read, what else differs from the file, and of how
-    many jobs nobody knows the speeds where placement changes them. Raises TraceError.
+    That is which rows of the trace could not be read, what else differs from the file, and whose
+    speeds nobody knows where placement changes them. Raises TraceError.
     """
     nodes = parse_cluster(case.cluster)
     trace, _ = load(case.workload, case.seed, case.load, sum(node.num_gpus for node in nodes))
     for text in remarks(trace):
         click.echo(text, err=True)
     if uses_catalog(case, trace, nodes):
-        from rota.sim.speeds import coverage
+        from rota.sim.speeds import describe_unknown
 
-        known, unknown, unnamed = coverage(trace)
-        if unknown or unnamed:
-            click.echo(
-                f"{trace.name}: how fast {known} jobs run hangs on where they are placed; of "
-                f"{unknown + unnamed} neither the catalog nor the trace has speeds: they run at 1",
-                err=True,
-            )
+        for text in describe_unknown(trace, nodes):
+            click.echo(text, err=True)
     return len(trace)
 
 
@@ -89,10 +95,10 @@ def _plain(value: Any) -> str:
 
 def describe(summary: dict[str, Any]) -> str:
     """One run's figures, one a line."""
-    from rota.report.comparison import ORACLE_NOTE, known_figures
+    from rota.report.comparison import ORACLE_NOTE, known_metrics
 
     entry = entry_of([summary], {}, [])
-    rows = [(figure.heading, figure.cell(entry)) for figure in known_figures([entry])]
+    rows = [(metric.heading, metric.cell(entry)) for metric in known_metrics([entry])]
     width = max(len(heading) for heading, _ in rows)
     title = f"{entry.policy} on {summary['cluster']}, {summary['trace']}"
     lines = [title, *(f"  {heading.ljust(width)}  {text:>14}" for heading, text in rows)]
@@ -123,45 +129,75 @@ def write_pictures(
     html_file: str | None,
     png_folder: str | None,
     axes: Sequence[str] = (),
+    *,
+    drawn_by_chance: bool,
 ) -> None:
-    """Write the page and the images that were asked for, and say so on stderr.
+    """Write the page and the images that were asked for, each whole, and say so on stderr.
 
-    Raises InputError if that can't be done.
+    ``drawn_by_chance`` is whether the seeds of the runs tell anything. Raises InputError if a file
+    can't be written.
     """
-    try:
-        if html_file is not None:
-            from rota.report.simulated import write_report
+    if html_file is not None:
+        from rota.report.simulated import report
 
-            title = f"{_which(entries, 'trace')} on {_which(entries, 'cluster')}"
-            write_report(Path(html_file), title, facts(entries), entries, axes)
-            click.echo(f"wrote {html_file}", err=True)
-        if png_folder is not None:
-            from rota.report.images import write_images
+        text = report(title_of(entries), facts(entries, drawn_by_chance), entries, axes)
+        with whole_file(Path(html_file), "--html", text=True) as file:
+            file.write(text)
+        click.echo(f"wrote {html_file}", err=True)
+    if png_folder is not None:
+        from rota.report.images import images
 
-            files = write_images(Path(png_folder), entries, axes)
-            click.echo(f"wrote {', '.join(str(file) for file in files)}", err=True)
-    except OSError as error:
-        raise InputError(f"{error.filename}: {error.strerror or error}") from None
+        paths = []
+        for name, image in images(entries, axes):
+            path = Path(png_folder) / f"{name}.png"
+            with whole_file(path, "--png") as file:
+                file.write(image)
+            paths.append(str(path))
+        click.echo(f"wrote {', '.join(paths)}", err=True)
 
 
-def facts(entries: Sequence[Entry]) -> str:
+def title_of(entries: Sequence[Entry]) -> str:
+    """The jobs and the cluster; several of either are listed."""
+    return f"{_jobs(entries)} on {_which(entries, 'cluster')}"
+
+
+def facts(entries: Sequence[Entry], drawn_by_chance: bool) -> str:
     """What was run, in a sentence."""
     summaries = [summary for entry in entries for summary in entry.summaries]
     first, seeds = summaries[0], sorted({summary["seed"] for summary in summaries})
-    charged = [f"{key} {value:g}" for key, value in first["overheads"].items() if value]
+    swept = entries[0].point
+    charged = [
+        f"{k} {value:g}" for k, value in first["overheads"].items() if value and k not in swept
+    ]
+    faults = [f"{k} {value}" for k, value in first["faults"].items() if k not in swept]
     parts = [
-        f"{first['jobs']:,} jobs of {_which(entries, 'trace')} on {_which(entries, 'cluster')}",
+        f"{first['jobs']:,} jobs of {title_of(entries)}",
         f"overheads: {', '.join(charged) or 'none'}",
         f"speeds: {first['speeds']}",
-        f"seeds: {', '.join(map(str, seeds))}",
     ]
-    if first["faults"]:
-        given = ", ".join(f"{key} {value}" for key, value in first["faults"].items())
-        parts.append(f"faults: {given}")
+    if drawn_by_chance:
+        parts.append(f"{'seeds' if len(seeds) > 1 else 'seed'}: {', '.join(map(str, seeds))}")
+    if faults:
+        parts.append(f"faults: {', '.join(faults)}")
     return "; ".join(parts) + "."
 
 
+def _jobs(entries: Sequence[Entry]) -> str:
+    """The name of the trace, less the seed where jobs of several seeds were drawn."""
+    names = dict.fromkeys(s["trace"] for entry in entries for s in entry.summaries)
+    if len(names) > 1:
+        ends = {s["trace"]: f"-seed{s['seed']}" for e in entries for s in e.summaries}
+        names = dict.fromkeys(name.removesuffix(ends[name]) for name in names)
+    return _listed(list(names))
+
+
 def _which(entries: Sequence[Entry], key: str) -> str:
-    """What the runs' summaries have there; the first and how many others if they differ."""
-    found = list(dict.fromkeys(s[key] for entry in entries for s in entry.summaries))
-    return found[0] if len(found) == 1 else f"{found[0]} and {len(found) - 1} more"
+    """What the runs' summaries have there."""
+    return _listed(list(dict.fromkeys(s[key] for entry in entries for s in entry.summaries)))
+
+
+def _listed(texts: Sequence[str]) -> str:
+    """The texts one after the other; of many the first two, and how many others."""
+    if len(texts) <= MOST_LISTED:
+        return ", ".join(texts)
+    return f"{', '.join(texts[:2])} and {len(texts) - 2} more"

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-import re
+import os
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -11,29 +11,15 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from rota.cli.optiongroups import options
 from rota.cli.outfile import require_writable, whole_file
+from rota.cli.traceoptions import NUM_JOBS, PROFILE, READING, SPAN, Span
 from rota.errors import InputError, TraceError
-from rota.workload.profiles import PROFILES
-from rota.workload.readers import FORMATS, read_trace, remarks
+from rota.workload.readers import read_trace, remarks
 from rota.workload.writer import WRITTEN, write_trace
 
 if TYPE_CHECKING:
     from rota.workload.trace import Trace
-
-UNITS = {"": 1.0, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86_400.0, "w": 604_800.0}
-
-
-class Span(click.ParamType):
-    """A number of seconds, or of minutes, hours, days or weeks: 600, 90m, 12h, 14d, 2w."""
-
-    name = "span"
-
-    def convert(self, value: Any, param: Any, ctx: Any) -> float:
-        """The seconds. Raises click.BadParameter."""
-        match = re.fullmatch(r"(\d+(?:\.\d+)?)\s*([smhdw]?)", str(value), re.ASCII)
-        if match is None:
-            self.fail(f"{value!r} is no span such as 600, 90m, 12h, 14d or 2w", param, ctx)
-        return float(match[1]) * UNITS[match[2]]
 
 
 @click.group()
@@ -41,15 +27,6 @@ def trace() -> None:
     """Look at job traces, convert them, cut windows out of them, generate them."""
 
 
-FORMAT = click.option(
-    "--format",
-    "format_",
-    type=click.Choice(["auto", *FORMATS]),
-    default="auto",
-    show_default=True,
-    help="Whose format FILE has; auto tells by its content.",
-)
-STRICT = click.option("--strict", is_flag=True, help="Fail at the first row that can't be read.")
 TO = click.option(
     "--to",
     type=click.Choice(WRITTEN),
@@ -59,7 +36,7 @@ TO = click.option(
 
 def reads(command: Callable[..., None]) -> Callable[..., None]:
     """The options that the commands share which read a trace."""
-    return FORMAT(STRICT(command))
+    return options(READING)(command)
 
 
 @trace.command()
@@ -89,6 +66,7 @@ def show(file: str, cluster: str | None, as_json: bool, format_: str, strict: bo
 @TO
 def convert(file: str, out: str, format_: str, strict: bool, to: str | None) -> None:
     """Write a trace with our own columns. OUT - is standard output."""
+    _refuse_same(file, out)
     write(_read(file, format_, strict), out, to)
 
 
@@ -96,13 +74,13 @@ def convert(file: str, out: str, format_: str, strict: bool, to: str | None) -> 
 @click.argument("out", metavar="OUT")
 @click.option(
     "--profile",
-    type=click.Choice(list(PROFILES)),
+    type=PROFILE,
     default="philly",
     show_default=True,
     help="Whose load it looks like.",
 )
-@click.option("--num-jobs", type=int, metavar="N", help="This many jobs.")
-@click.option("--span", type=Span(), metavar="SPAN", help="The jobs of so long: 12h, 14d.")
+@NUM_JOBS
+@SPAN
 @click.option("--gpus", type=int, required=True, metavar="N", help="The GPUs that --load is of.")
 @click.option(
     "--load",
@@ -161,6 +139,7 @@ def window(
 
     if start is None and end is None and first is None:
         raise InputError("give --start, --end or --first: the window would be the whole trace")
+    _refuse_same(file, out)
     whole = _read(file, format_, strict)
     low_s, high_s = start or 0.0, float("inf") if end is None else end
     kept = [spec for spec in whole if low_s <= spec.submit_s < high_s][:first]
@@ -188,8 +167,23 @@ def _tell(jobs: Trace) -> None:
         click.echo(text, err=True)
 
 
+def _refuse_same(file: str, out: str) -> None:
+    """Raise InputError if the trace would be written over the file that it is read from."""
+    try:
+        same = os.path.samefile(file, out)
+    except (OSError, ValueError):
+        return  # one of them is not there
+    if same:
+        raise InputError(
+            f"OUT {out}: it is the trace that is read, and would be replaced; name another"
+        )
+
+
 def write(jobs: Trace, out: str, to: str | None) -> None:
-    """Write the trace, to standard output for ``-``: the whole file or nothing. InputError."""
+    """Write the trace, to standard output for ``-``: the whole file or nothing.
+
+    Says on stderr which file was written. Raises InputError.
+    """
     if to is None:
         to = "parquet" if out.endswith((".parquet", ".pq")) else "csv"
     if out == "-":
@@ -200,6 +194,7 @@ def write(jobs: Trace, out: str, to: str | None) -> None:
         return
     path = Path(out)
     require_writable(path, "OUT")
+    there = path.exists()
     with whole_file(path, "OUT") as file:
         if to == "csv" and path.suffix == ".gz":
             import gzip
@@ -209,6 +204,8 @@ def write(jobs: Trace, out: str, to: str | None) -> None:
                 write_trace(jobs, zipped, to)  # type: ignore[arg-type]
         else:
             write_trace(jobs, file, to)
+    number = "1 job" if len(jobs) == 1 else f"{len(jobs):,} jobs"
+    click.echo(f"wrote {out}: {number}{', in place of what was there' if there else ''}", err=True)
 
 
 def describe(shape: dict[str, Any]) -> str:

@@ -9,7 +9,8 @@ from rich.table import Table as TerminalTable
 from rota.demo.cluster import Run
 from rota.demo.figures import Comparison
 from rota.demo.workload import TRAININGS
-from rota.report.page import Section, Table, bars_figure, curves_figure, slots_figure, write_page
+from rota.report.charts import bars_chart, curves_chart, slots_chart
+from rota.report.page import Section, Table, write_page
 
 
 def print_story(console: Console, compared: Comparison) -> None:
@@ -110,31 +111,31 @@ def write_report(path: Path, compared: Comparison) -> None:
         Section(
             "Who held which slot",
             f"With turns of {compared.quantum_s:g} s (gandiva). Drag to zoom.",
-            slots_figure(turns.timeline, names, turns.zero_s, "gandiva, measured"),
+            slots_chart(turns.timeline, names, turns.zero_s, "gandiva, measured"),
         ),
         Section(
             "",
             "The same jobs one after the other (fifo).",
-            slots_figure(order.timeline, names, order.zero_s, "fifo, measured"),
+            slots_chart(order.timeline, names, order.zero_s, "fifo, measured"),
         ),
         Section(
             "How far each job had come",
             "Progress towards all the steps that it needed.",
-            curves_figure(_progress(turns, names), "gandiva, measured", "part of its steps"),
+            curves_chart(_progress(turns, names), "gandiva, measured", "part of its steps"),
         ),
         Section(
-            "", "", curves_figure(_progress(order, names), "fifo, measured", "part of its steps")
+            "", "", curves_chart(_progress(order, names), "fifo, measured", "part of its steps")
         ),
         Section(
             "Time to the first 100 mini-batches",
             "What decides how soon one sees whether a training is worth going on with.",
-            bars_figure(first_100, names, "by job", "seconds since submission"),
+            bars_chart(first_100, names, "by job", "seconds since submission"),
         ),
         *(
             Section(
                 "Training" if index == 0 else "",
                 "",
-                curves_figure(_metric(turns, index), training.name, training.metric),
+                curves_chart(_metric(turns, index), training.name, training.metric),
             )
             for index, training in enumerate(TRAININGS)
         ),

@@ -4,7 +4,7 @@ The model of Qiao et al., *Pollux*, OSDI 2021, section 3.2: each GPU computes th
 batch, the GPUs exchange gradients, and the two overlap as far as gamma says.
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import NamedTuple
 
 from rota.errors import InputError
@@ -30,24 +30,22 @@ class StepTime(NamedTuple):
         """Seconds for the gradient of ``batch`` samples on one GPU."""
         return self.alpha_c + self.beta_c * batch
 
-    def sync_s(self, gpus: int, nodes: int, oversubscription: float = 1.0) -> float:
+    def sync_s(self, gpus: int, nodes: int, slower_links: float = 1.0) -> float:
         """Seconds for exchanging gradients if nothing overlaps; 0 where nobody measured it.
 
-        ``oversubscription`` is by how much the links that the gang crosses between racks are slower
-        than those of its nodes; 1 within a rack.
+        ``slower_links`` is by how much the slowest links that the gang crosses are slower than
+        those of its nodes.
         """
         if gpus == 1:
             return 0.0
         if nodes == 1:
             return (self.alpha_r or 0.0) + (self.beta_r or 0.0) * (gpus - 2)
-        return oversubscription * ((self.alpha_n or 0.0) + (self.beta_n or 0.0) * (gpus - 2))
+        return slower_links * ((self.alpha_n or 0.0) + (self.beta_n or 0.0) * (gpus - 2))
 
-    def step_s(
-        self, gpus: int, nodes: int, batch: float, *, oversubscription: float = 1.0
-    ) -> float:
+    def step_s(self, gpus: int, nodes: int, batch: float, slower_links: float = 1.0) -> float:
         """Seconds for a step with ``batch`` samples on each of the GPUs."""
         compute_s = self.compute_s(batch)
-        sync_s = self.sync_s(gpus, nodes, oversubscription)
+        sync_s = self.sync_s(gpus, nodes, slower_links)
         if not sync_s:
             return compute_s
         longer, shorter = max(compute_s, sync_s), min(compute_s, sync_s)
@@ -55,21 +53,31 @@ class StepTime(NamedTuple):
 
 
 class Shape(NamedTuple):
-    """Where a gang runs: on how many GPUs of which type, nodes and racks."""
+    """Where a gang runs: GPUs of which type, on how many nodes, across which links.
+
+    ``slower_links`` as in :meth:`StepTime.sync_s`: above 1 where the gang spans racks whose links
+    to each other are slower than those of the nodes.
+    """
 
     gpu_type: str
     gpus: int
     nodes: int
-    racks: int = 1
+    slower_links: float = 1.0
+
+
+def fewest_nodes(sizes: Iterable[int], gpus: int) -> int:
+    """On how few nodes of these sizes, the largest first, a gang fits; all if it fits on none."""
+    nodes = 0
+    for size in sizes:
+        if gpus <= 0:
+            break
+        gpus -= size
+        nodes += 1
+    return nodes
 
 
 def relative_speed(
-    types: Mapping[str, StepTime],
-    batch: float,
-    at: Shape,
-    reference: Shape,
-    *,
-    oversubscription: float = 1.0,
+    types: Mapping[str, StepTime], batch: float, at: Shape, reference: Shape
 ) -> float:
     """The speed of a job at one shape, in units of its speed at the reference shape.
 
@@ -83,8 +91,7 @@ def relative_speed(
                 f"GPU type: no step time is known for {shape.gpu_type!r}; "
                 f"known: {', '.join(types) or 'none'}"
             )
-        factor = oversubscription if shape.racks > 1 else 1.0
         model = types[shape.gpu_type]
-        return model.step_s(shape.gpus, shape.nodes, batch, oversubscription=factor)
+        return model.step_s(shape.gpus, shape.nodes, batch, shape.slower_links)
 
     return step_s(reference) / step_s(at)

@@ -1,8 +1,9 @@
-"""Runs side by side: which figures there are, and their means and intervals over seeds."""
+"""Runs side by side: which metrics there are, and their means and intervals over seeds."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from math import inf
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from rota.report.fairness import BINS
@@ -37,7 +38,7 @@ class Entry(NamedTuple):
 
 
 def _seconds(value: float) -> str:
-    return f"{value:,.1f}"
+    return f"{value:z,.1f}"  # never -0.0, which rounding can leave
 
 
 def _count(value: float) -> str:
@@ -52,12 +53,17 @@ def _ratio(value: float) -> str:
     return f"{value:,.2f}"
 
 
-class Figure(NamedTuple):
-    """A figure of a summary: its heading, where it is (``bins.SS.jobs``), and how it is written."""
+class Metric(NamedTuple):
+    """A metric of a summary: its heading, where it is (``bins.SS.jobs``), and how it is written.
+
+    No run can have a value below ``least`` or above ``most``.
+    """
 
     heading: str
     key: str
     text: Callable[[float], str]
+    least: float = 0.0
+    most: float = inf
 
     def of(self, summary: dict[str, Any]) -> float | None:
         """Its value, or None if this run does not have it."""
@@ -70,12 +76,17 @@ class Figure(NamedTuple):
         """Its mean over the entry's runs, with its confidence interval."""
         return interval([self.of(summary) for summary in entry.summaries])
 
+    def ends(self, found: Interval) -> tuple[float, float]:
+        """Both ends of an interval of this metric, as far as such values can be."""
+        half = found.half_width or 0.0
+        return max(self.least, found.mean - half), min(self.most, found.mean + half)
+
     def cell(self, entry: Entry) -> str:
-        """Its mean as text, with ± and half the interval's width if there are several runs."""
+        """Its mean as text, with ± and half the interval's width if the runs differ in it."""
         found = self.over(entry)
         if found is None:
             return "-"
-        if found.half_width is None:
+        if not found.half_width:
             return self.text(found.mean)
         long = self.text is _seconds and found.mean >= 1000
         text = _count_of_seconds if long else self.text
@@ -86,39 +97,41 @@ def _count_of_seconds(value: float) -> str:
     return f"{value:,.0f}"
 
 
-FIGURES = (
-    Figure("jobs", "finished", _count),
-    Figure("avg JCT s", "avg_jct_s", _seconds),
-    Figure("median s", "median_jct_s", _seconds),
-    Figure("p90 s", "p90_jct_s", _seconds),
-    Figure("p95 s", "p95_jct_s", _seconds),
-    Figure("p99 s", "p99_jct_s", _seconds),
-    Figure("makespan s", "makespan_s", _seconds),
-    Figure("avg queue s", "avg_queue_s", _seconds),
-    Figure("median queue s", "median_queue_s", _seconds),
-    Figure("p95 queue s", "p95_queue_s", _seconds),
-    Figure("first 100 s", "avg_first_100_s", _seconds),
-    Figure("median first 100 s", "median_first_100_s", _seconds),
-    Figure("avg waiting", "avg_waiting_jobs", _ratio),
-    Figure("max waiting", "max_waiting_jobs", _count),
-    Figure("preempted", "preemptions", _count),
-    Figure("migrated", "migrations", _count),
-    Figure("overhead GPU s", "overhead_gpu_s", _seconds),
-    Figure("lost GPU s", "lost_gpu_s", _seconds),
-    Figure("GPUs allocated", "gpu_allocation", _share),
-    Figure("GPU use", "gpu_utilisation", _share),
-    Figure("fragmentation", "fragmentation", _share),
-    Figure("avg slowdown", "avg_slowdown", _ratio),
-    Figure("p99 slowdown", "p99_slowdown", _ratio),
-    *(Figure(f"slowdown {name}", f"bins.{name}.avg_slowdown", _ratio) for name in BINS),
-    Figure("avg rho", "avg_rho", _ratio),
-    Figure("worst rho", "worst_rho", _ratio),
-    Figure("unfair jobs", "unfair_jobs", _share),
-    Figure("Jain index", "jain_index", lambda value: f"{value:.3f}"),
-    Figure("decisions", "decisions", _count),
-    Figure("CPU s", "cpu_s", _ratio),
+METRICS = (
+    Metric("jobs", "finished", _count),
+    Metric("avg JCT s", "avg_jct_s", _seconds),
+    Metric("median s", "median_jct_s", _seconds),
+    Metric("p90 s", "p90_jct_s", _seconds),
+    Metric("p95 s", "p95_jct_s", _seconds),
+    Metric("p99 s", "p99_jct_s", _seconds),
+    Metric("makespan s", "makespan_s", _seconds),
+    Metric("avg queue s", "avg_queue_s", _seconds),
+    Metric("median queue s", "median_queue_s", _seconds),
+    Metric("p95 queue s", "p95_queue_s", _seconds),
+    Metric("first 100 s", "avg_first_100_s", _seconds),
+    Metric("median first 100 s", "median_first_100_s", _seconds),
+    Metric("avg waiting", "avg_waiting_jobs", _ratio),
+    Metric("max waiting", "max_waiting_jobs", _count),
+    Metric("preempted", "preemptions", _count),
+    Metric("migrated", "migrations", _count),
+    Metric("overhead GPU s", "overhead_gpu_s", _seconds),
+    Metric("node failures", "node_failures", _count),
+    Metric("lost attempts", "lost_attempts", _count),
+    Metric("lost GPU s", "lost_gpu_s", _seconds),
+    Metric("GPUs allocated", "gpu_allocation", _share, most=1.0),
+    Metric("GPU use", "gpu_utilisation", _share, most=1.0),
+    Metric("fragmentation", "fragmentation", _share, most=1.0),
+    Metric("avg slowdown", "avg_slowdown", _ratio, least=1.0),
+    Metric("p99 slowdown", "p99_slowdown", _ratio, least=1.0),
+    *(Metric(f"slowdown {name}", f"bins.{name}.avg_slowdown", _ratio, least=1.0) for name in BINS),
+    Metric("avg rho", "avg_rho", _ratio),
+    Metric("worst rho", "worst_rho", _ratio),
+    Metric("unfair jobs", "unfair_jobs", _share, most=1.0),
+    Metric("Jain index", "jain_index", lambda value: f"{value:.3f}", most=1.0),
+    Metric("decisions", "decisions", _count),
+    Metric("CPU s", "cpu_s", _ratio),
 )
-BY_KEY = {figure.key: figure for figure in FIGURES}
+BY_KEY = {metric.key: metric for metric in METRICS}
 NARROW = tuple(
     BY_KEY[key]
     for key in (
@@ -128,20 +141,33 @@ NARROW = tuple(
         "avg_queue_s",
         "makespan_s",
         "preemptions",
+        "lost_attempts",
         "gpu_utilisation",
         "cpu_s",
     )
 )
+# What goes first where there is too little room; the average JCT always stays.
+LEAST_FIRST = (
+    "cpu_s",
+    "median_jct_s",
+    "makespan_s",
+    "preemptions",
+    "p95_jct_s",
+    "gpu_utilisation",
+    "lost_attempts",
+    "avg_queue_s",
+)
+GAP = 2  # columns between those of a table
 
 
-def known_figures(entries: Sequence[Entry]) -> list[Figure]:
-    """The figures that at least one run has."""
+def known_metrics(entries: Sequence[Entry]) -> list[Metric]:
+    """The metrics that at least one run has."""
     summaries = [summary for entry in entries for summary in entry.summaries]
-    return [figure for figure in FIGURES if any(figure.of(s) is not None for s in summaries)]
+    return [metric for metric in METRICS if any(metric.of(s) is not None for s in summaries)]
 
 
 def spread_table(entries: Sequence[Entry]) -> tuple[list[str], list[list[str]]]:
-    """Header and rows of the table in which each figure is a line and each entry a column."""
+    """Header and rows of the table in which each metric is a line and each entry a column."""
     header = ["", *(entry.policy for entry in entries)]
     points = [
         [key, *(entry.point[key] for entry in entries)]
@@ -149,61 +175,74 @@ def spread_table(entries: Sequence[Entry]) -> tuple[list[str], list[list[str]]]:
     ]
     runs = max((len(entry.summaries) for entry in entries), default=0)
     seeds = [["seeds", *(str(len(entry.summaries)) for entry in entries)]] if runs > 1 else []
-    figures = [
-        [figure.heading, *(figure.cell(entry) for entry in entries)]
-        for figure in known_figures(entries)
+    metrics = [
+        [metric.heading, *(_plain(metric, entry) for entry in entries)]
+        for metric in known_metrics(entries)
     ]
-    return header, points + seeds + figures
+    return header, points + seeds + metrics
 
 
-def narrow_table(entries: Sequence[Entry]) -> tuple[list[str], list[list[str]]]:
-    """Header and rows of the table in which each entry is a line, with the main figures."""
+def narrow_table(
+    entries: Sequence[Entry], width: float = inf
+) -> tuple[list[str], list[list[str]], list[str]]:
+    """Header and rows of the table in which each entry is a line, with the main metrics.
+
+    Also the headings of those that are left out for the table to be no wider than ``width``.
+    """
     many = any(len(entry.summaries) > 1 for entry in entries)
-    left_out = ("makespan_s", "preemptions") if many else ()  # for the intervals to have room
-    figures = [figure for figure in NARROW if figure.key not in left_out]
+    left_out = {"makespan_s", "preemptions"} if many else set()  # for the intervals to have room
+    if not any(summary.get("faults") for entry in entries for summary in entry.summaries):
+        left_out.add("lost_attempts")
     points = list(entries[0].point) if entries else []
-    header = ["policy", *points, *(["seeds"] if many else []), *(f.heading for f in figures)]
-    rows = [
-        [
-            entry.policy,
-            *(entry.point[key] for key in points),
-            *([str(len(entry.summaries))] if many else []),
-            *(_plain(figure, entry) for figure in figures),
-        ]
-        for entry in entries
-    ]
-    return header, rows
+    names = [["policy", *(entry.policy for entry in entries)]]
+    names += [[key, *(entry.point[key] for entry in entries)] for key in points]
+    if many:
+        names.append(["seeds", *(str(len(entry.summaries)) for entry in entries)])
+    shown = {
+        metric.key: [metric.heading, *(_plain(metric, entry) for entry in entries)]
+        for metric in NARROW
+        if metric.key not in left_out
+    }
+    dropped = []
+    for key in LEAST_FIRST:
+        columns = [*names, *shown.values()]
+        if sum(max(map(len, column)) + GAP for column in columns) - GAP <= width:
+            break
+        if key in shown:
+            dropped.append(shown.pop(key)[0])
+    header, *rows = map(list, zip(*names, *shown.values(), strict=True))
+    return header, rows, dropped
 
 
-def _plain(figure: Figure, entry: Entry) -> str:
+def _plain(metric: Metric, entry: Entry) -> str:
     """As in the cell; CPU time is no result, so that its interval says nothing."""
-    if figure.key != "cpu_s":
-        return figure.cell(entry)
-    found = figure.over(entry)
-    return "-" if found is None else figure.text(found.mean)
+    if metric.key != "cpu_s":
+        return metric.cell(entry)
+    found = metric.over(entry)
+    return "-" if found is None else metric.text(found.mean)
 
 
 def flat_table(entries: Sequence[Entry]) -> tuple[list[str], list[list[Any]]]:
-    """Header and rows for other programs: mean, low and high end of every figure's interval.
+    """Header and rows for other programs: mean, low and high end of every metric's interval.
 
-    The ends are None where there are fewer than two runs.
+    The ends are values that can be, and None where there are fewer than two runs.
     """
-    figures = known_figures(entries)
+    metrics = known_metrics(entries)
     points = list(entries[0].point) if entries else []
     header = ["policy", "oracle", *points, "seeds"]
-    for figure in figures:
-        name = figure.key.replace(".", "_")
+    for metric in metrics:
+        name = metric.key.replace(".", "_")
         header += [name, f"{name}_low", f"{name}_high"]
     rows = []
     for entry in entries:
         row: list[Any] = [entry.policy, entry.is_oracle, *(entry.point[key] for key in points)]
         row.append(len(entry.summaries))
-        for figure in figures:
-            found = figure.over(entry)
+        for metric in metrics:
+            found = metric.over(entry)
             row.append(None if found is None else found.mean)
             if found is None or found.half_width is None:
                 row += [None, None]
             else:
-                row += [found.mean - found.half_width, found.mean + found.half_width]
+                row += metric.ends(found)
         rows.append(row)
     return header, rows

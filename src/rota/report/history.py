@@ -42,7 +42,6 @@ class Moment(NamedTuple):
 
     at_s: float
     waiting_jobs: int
-    waiting_gpus: int  # what they ask for together
     held_gpus: int
     running_gpus: int  # held by jobs that advance
     all_gpus: int
@@ -73,13 +72,13 @@ class History:
     ) -> None:
         self.moments: list[Moment] = []
         self.first_batches_s: dict[int, float] = {}  # row -> seconds since its submission
+        self.node_failures = 0
         self._step_s = step_s
         self._specs: list[JobSpec] = []
         self._gone: set[int] = set()
         self._kept_back: set[int] = set()  # by their owners
         self._waiting: set[int] = set()
         self._demands: Counter[int] = Counter()  # GPUs -> jobs that wait for so many
-        self._waiting_gpus = 0
         self._held: dict[int, Allocation] = {}
         self._held_gpus = 0
         self._sent: dict[int, Any] = {}
@@ -148,6 +147,7 @@ class History:
             "avg_waiting_jobs": fsum(waiting) / span if span else None,
             "max_waiting_jobs": max((moment.waiting_jobs for moment in self.moments), default=None),
             "fragmentation": fsum(stranded) / free_s if free_s else None,
+            "node_failures": self.node_failures,
         }
 
     # -- nodes ---------------------------------------------------------------------------------
@@ -156,6 +156,7 @@ class History:
         self._free.join(e.name, e.num_gpus)
 
     def _node_lost(self, e: NodeLost) -> None:
+        self.node_failures += 1
         index = self._free.index[e.name]
         for row in [row for row, held in self._held.items() if index in held.nodes()]:
             self._lost(row, e.at_s)
@@ -265,7 +266,6 @@ class History:
             (self._waiting.add if waits else self._waiting.discard)(row)
             gpus, change = self._specs[row].num_gpus, 1 if waits else -1
             self._demands[gpus] += change
-            self._waiting_gpus += change * gpus
             if not self._demands[gpus]:
                 del self._demands[gpus]
 
@@ -276,7 +276,6 @@ class History:
             Moment(
                 at_s,
                 len(self._waiting),
-                self._waiting_gpus,
                 self._held_gpus,
                 self._running_gpus,
                 free.all_gpus,

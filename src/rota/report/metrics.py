@@ -45,7 +45,8 @@ def summarise(
     finished ones alone and are None where there is none. JCT is finish - submit; the median is
     the mean of the two middle values, other percentiles go by nearest rank; the makespan is last
     finish - first submit of the finished jobs; a job's queue time is JCT - service - overheads
-    charged to it. ``needs_duration`` marks an oracle. The figures of fairness are those of
+    charged to it. ``lost_attempts`` counts the starts of all jobs that did not last until the job's
+    end. ``needs_duration`` marks an oracle. The figures of fairness are those of
     :mod:`rota.report.fairness`; what needs the course of the run is in :mod:`rota.report.history`.
     """
     succeeded = int(JobState.SUCCEEDED)
@@ -69,6 +70,7 @@ def summarise(
         "p95_queue_s": percentile(queue, 95),
         "preemptions": sum(state.preemptions),
         "migrations": sum(state.migrations),
+        "lost_attempts": _lost_attempts(state),
         **_gpu_time(state, rows, makespan_s),
         **_fairness(state, rows, jobs),
         "events": state.events,
@@ -123,6 +125,14 @@ def _gpu_time(
         "gpu_allocation": held / capacity if capacity else None,
         "gpu_utilisation": served / capacity if capacity else None,
     }
+
+
+def _lost_attempts(state: ClusterState) -> int:
+    without = (JobState.PENDING, JobState.HELD)
+    standing = [
+        1 for n, code in zip(state.attempt, state.state, strict=True) if n and code not in without
+    ]
+    return sum(state.attempt) - len(standing)
 
 
 def _fairness(state: ClusterState, rows: Sequence[int], jobs: Jobs) -> dict[str, Any]:

@@ -3,21 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from pathlib import Path
 
 from rota.report.charts import (
-    bins_chart,
+    bins_jct_chart,
     completion_chart,
     course_chart,
-    gpus_chart,
+    slowdown_chart,
     sweep_chart,
 )
-from rota.report.comparison import BY_KEY, ORACLE_NOTE, Entry, spread_table
-from rota.report.curves import BIN_TEXT
+from rota.report.comparison import ORACLE_NOTE, Entry, spread_table
+from rota.report.curves import BIN_TEXT, OVER_AXIS, few_runs
 from rota.report.fairness import UNFAIR
-from rota.report.page import Section, Table, write_page
+from rota.report.gpuchart import gpus_chart
+from rota.report.page import Section, Table, page
+from rota.report.statistic import FEWEST_DRAWN
 
-OVER_AXIS = ("avg_jct_s", "median_jct_s", "avg_queue_s", "gpu_utilisation")
 MEANINGS = (
     ("JCT", "job completion time: from submission to the end"),
     ("queue", "what is left of the JCT without the time of service and of charged overheads"),
@@ -27,19 +27,18 @@ MEANINGS = (
     ("unfair jobs", f"jobs with a rho above {UNFAIR:g}"),
     ("Jain index", "how equal the jobs' rates of progress (run time over JCT) are; 1: all equal"),
     ("fragmentation", "free GPUs that no waiting job could use because they lie apart"),
+    ("lost attempts", "starts of jobs that a fault ended before the job did"),
     ("lost GPU s", "work that faults destroyed, in GPU-seconds"),
 )
 
 
-def write_report(
-    path: Path, title: str, facts: str, entries: Sequence[Entry], axes: Sequence[str] = ()
-) -> None:
-    """Write the page about ``entries``: self-contained, one HTML file.
+def report(title: str, facts: str, entries: Sequence[Entry], axes: Sequence[str] = ()) -> str:
+    """The page about ``entries``: the text of one HTML file that needs nothing else.
 
     ``facts`` says in a sentence what was run; ``axes`` are the points to draw figures over. What
     the entries' sketches don't have is not drawn.
     """
-    write_page(path, title, _sections(facts, entries, axes))
+    return page(title, _sections(facts, entries, axes))
 
 
 def _sections(facts: str, entries: Sequence[Entry], axes: Sequence[str]) -> list[Section]:
@@ -47,13 +46,22 @@ def _sections(facts: str, entries: Sequence[Entry], axes: Sequence[str]) -> list
     notes = [facts]
     if many:
         notes.append("Means over the seeds, ± half the width of the 95 % confidence interval.")
+    if few_runs(entries):
+        notes.append(
+            f"The intervals of fewer than {FEWEST_DRAWN} seeds are too wide to say much, and are "
+            "not drawn."
+        )
     if any(entry.is_oracle for entry in entries):
         notes.append(f"{ORACLE_NOTE}.")
     sections = [Section("Figures", " ".join(notes), Table(*spread_table(entries)))]
     for axis in axes:
         sections += [
-            Section(f"{BY_KEY[key].heading} over {axis}", "", sweep_chart(entries, axis, key))
-            for key in OVER_AXIS
+            Section(
+                f"{heading[0].upper()}{heading[1:]} over {axis}",
+                "",
+                sweep_chart(entries, axis, key),
+            )
+            for key, heading in OVER_AXIS.items()
         ]
     if any(entry.sketches for entry in entries):
         sections += _pictures(entries, many)
@@ -82,21 +90,21 @@ def _pictures(entries: Sequence[Entry], many: bool) -> list[Section]:
         ),
         Section(
             "Slowdown by job size",
-            f"{BIN_TEXT}. Averages of each bin.",
-            bins_chart(entries, "avg_slowdown", "average slowdown"),
+            f"{BIN_TEXT}. Averages of each bin; 1 is a job that never waits.",
+            slowdown_chart(entries),
         ),
         Section(
             "Completion time by job size",
             f"{BIN_TEXT}. Averages of each bin.",
-            bins_chart(entries, "avg_jct_s", "average JCT in seconds"),
+            bins_jct_chart(entries),
         ),
     ]
     if any(sketch.pieces for entry in entries for sketch in entry.sketches):
         sections.append(
             Section(
                 "Who held which GPU",
-                "Drag to zoom, double-click to see everything again. Colours repeat; grey are "
-                f"several short turns in a row.{seed}",
+                "Drag to zoom, double-click to see everything again; the menu chooses the policy. "
+                f"Colours repeat; grey are several short turns in a row.{seed}",
                 gpus_chart(entries),
             )
         )

@@ -7,7 +7,7 @@ from itertools import pairwise
 from typing import Any, NamedTuple
 
 from rota.model.cluster import Node
-from rota.model.job import JobState
+from rota.model.job import JobSpec, JobState
 from rota.model.state import ClusterState
 from rota.report.history import History, Moment
 from rota.report.timeline import Timeline
@@ -23,7 +23,6 @@ class Course(NamedTuple):
 
     at_s: list[float]
     waiting_jobs: list[float]
-    allocated: list[float]  # share of all GPUs that jobs held
     used: list[float]  # share of all GPUs on which jobs advanced
 
 
@@ -43,7 +42,7 @@ class Sketch(NamedTuple):
     course: Course
     pieces: list[Piece]  # in no particular order; empty if nobody wanted them
     gpu_names: list[str]
-    job_ids: dict[int, str]  # of the rows in ``pieces``
+    specs: dict[int, JobSpec]  # of the rows in ``pieces``
     end_s: float
 
 
@@ -61,9 +60,7 @@ def sketch(
         course=course(history.moments),
         pieces=pieces,
         gpu_names=[f"{node.name}:{gpu}" for node in nodes for gpu in range(node.num_gpus)],
-        job_ids={
-            piece.row: state.spec[piece.row].job_id for piece in pieces if piece.row != SEVERAL
-        },
+        specs={piece.row: state.spec[piece.row] for piece in pieces if piece.row != SEVERAL},
         end_s=history.moments[-1].at_s if history.moments else 0.0,
     )
 
@@ -71,11 +68,11 @@ def sketch(
 def course(moments: Sequence[Moment], points: int = POINTS) -> Course:
     """Averages over ``points`` equal spans between the first moment and the last."""
     if len(moments) < 2 or moments[-1].at_s <= moments[0].at_s:
-        return Course([], [], [], [])
+        return Course([], [], [])
     zero_s, span_s = moments[0].at_s, (moments[-1].at_s - moments[0].at_s) / points
-    sums = [[0.0] * points for _ in range(4)]  # waiting, held, running, all; times seconds
+    sums = [[0.0] * points for _ in range(3)]  # waiting, running, all; times seconds
     for moment, later in pairwise(moments):
-        values = (moment.waiting_jobs, moment.held_gpus, moment.running_gpus, moment.all_gpus)
+        values = (moment.waiting_jobs, moment.running_gpus, moment.all_gpus)
         start_s = moment.at_s - zero_s
         end_s = later.at_s - zero_s
         index = min(int(start_s / span_s), points - 1)
@@ -85,11 +82,10 @@ def course(moments: Sequence[Moment], points: int = POINTS) -> Course:
                 total[index] += value * (upto_s - start_s)
             start_s = upto_s
             index = min(index + 1, points - 1)
-    waiting, held, running, gpus = sums
+    waiting, running, gpus = sums
     return Course(
         [zero_s + index * span_s for index in range(points)],
         [job_s / span_s for job_s in waiting],
-        [gpu_s / all_s if all_s else 0.0 for gpu_s, all_s in zip(held, gpus, strict=True)],
         [gpu_s / all_s if all_s else 0.0 for gpu_s, all_s in zip(running, gpus, strict=True)],
     )
 

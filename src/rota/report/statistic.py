@@ -5,6 +5,7 @@ from math import ceil, fsum, sqrt
 from typing import NamedTuple
 
 CONFIDENCE = 0.95
+FEWEST_DRAWN = 3  # runs; of two, the interval is 12.7 standard errors wide on either side
 
 
 def mean(values: Sequence[float]) -> float | None:

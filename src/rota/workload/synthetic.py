@@ -8,7 +8,7 @@ runs grow with the gang. `rota.workload.profiles` holds the tables.
 from bisect import bisect
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import accumulate
-from math import ceil, erf, exp, inf, log, sqrt
+from math import ceil, erf, exp, log, sqrt
 from random import Random
 
 from rota.errors import TraceError, did_you_mean
@@ -20,6 +20,7 @@ SLOT_S = 600.0  # bursts last for ten minutes
 SWEEP_JOBS = (5, 100)
 SWEEP_S = 60.0  # a sweep is submitted within a minute
 LONGEST_SPAN_S = 10 * 365 * 86_400.0
+LOADS = (1e-6, 1e6)
 MAX_JOBS = 20_000_000
 
 # Gang size, and the durations of its jobs: one, or those of a whole sweep.
@@ -47,10 +48,10 @@ def generate(
         raise TraceError("give either num_jobs or span_s: with the load, one sets the other")
     if num_jobs is not None and not 1 <= num_jobs <= MAX_JOBS:
         raise TraceError(f"num_jobs is {num_jobs}; it must be from 1 to {MAX_JOBS}")
-    if span_s is not None and not 0 < span_s <= LONGEST_SPAN_S:
-        raise TraceError(f"span_s is {span_s}; it must be above 0 and at most ten years")
-    if not (0 < load < inf):
-        raise TraceError(f"load is {load}; it must be above 0, for example 0.8")
+    if span_s is not None and not 1 <= span_s <= LONGEST_SPAN_S:
+        raise TraceError(f"span_s is {span_s}; it must be from 1 s to ten years")
+    if not LOADS[0] <= load <= LOADS[1]:
+        raise TraceError(f"load is {load}; it must be from {LOADS[0]:f} to 1,000,000, such as 0.8")
     random = Random(f"{profile}/{seed}")
     with collection_paused():
         if num_jobs is not None:

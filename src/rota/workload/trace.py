@@ -24,6 +24,8 @@ COLUMNS = {
 REQUIRED = ("job_id", "submit_s", "duration_s", "num_gpus")
 MAX_GPUS = 1_000_000
 MAX_ID = 200
+MAX_S = 1e10  # three centuries; in much longer times a float loses milliseconds
+SPEEDS = (1e-3, 1e3)  # from, to: what a speed by GPU type may be besides 0
 
 
 class Trace:
@@ -87,11 +89,15 @@ def _ordered(jobs: list[JobSpec]) -> list[JobSpec]:
     submit_s = [spec.submit_s for spec in jobs]
     joined = "".join(ids)
     numbered = joined.isascii() and joined.isdigit() and all(ids)
+    key: Callable[[str], Any] = _by_number if numbered else str
     # Most files are in order already, and telling so is cheaper than sorting.
     if all(map(le, submit_s, submit_s[1:])):
         ties = [row for row, tie in enumerate(map(eq, submit_s, submit_s[1:])) if tie]
-        key: Callable[[str], Any] = int if numbered else str
         if all(key(ids[row]) <= key(ids[row + 1]) for row in ties):
             return jobs
-    keys = list(zip(submit_s, map(int, ids) if numbered else ids, strict=True))
+    keys = list(zip(submit_s, map(int, ids) if numbered else ids, ids, strict=True))
     return [jobs[row] for row in sorted(range(len(jobs)), key=keys.__getitem__)]
+
+
+def _by_number(job_id: str) -> tuple[int, str]:
+    return int(job_id), job_id

@@ -93,7 +93,7 @@ def _write_parquet(trace: Trace, file: IO[bytes]) -> None:
         column: pyarrow.array(_values(trace.jobs, column), kinds.get(column, pyarrow.string()))
         for column in columns_of(trace)
     }
-    parquet.write_table(pyarrow.table(columns), file)
+    parquet.write_table(pyarrow.table(columns), file, write_page_checksum=True)
 
 
 def _values(jobs: list[JobSpec], column: str) -> list[Any]:

@@ -3,24 +3,12 @@ from types import SimpleNamespace
 
 import pytest
 
-from rota.cli.main import main
 from rota.errors import DataMissingError
 from rota.experiment.base import Figure, Outcome
 
 
-@pytest.fixture
-def rota(capsys):
-    def rota(*args):
-        with pytest.raises(SystemExit) as end:
-            main(list(args))
-        out, err = capsys.readouterr()
-        return end.value.code, out, err
-
-    return rota
-
-
 def experiment_that(monkeypatch, run):
-    monkeypatch.setattr("rota.cli.experiment.load", lambda name: SimpleNamespace(run=run))
+    monkeypatch.setattr("rota.experiment.base.load", lambda name: SimpleNamespace(run=run))
 
 
 def outcome(ours):
@@ -59,7 +47,7 @@ def test_what_is_not_judged_has_no_bounds_and_seeds_show_their_spread(rota, monk
         Figure("share", "x", 1.0, None, 1.0, 0.9, 1.1),
         Figure("queue", "s", None, None, 50.0, least=40.0, most=70.0),
     ]
-    experiment_that(monkeypatch, lambda data, live: Outcome("demo", [1], {}, figures))
+    experiment_that(monkeypatch, lambda: Outcome("demo", [1], {}, figures))
     code, out, _ = rota("experiment", "run", "demo")
     assert code == 0
     assert "over seeds" in out
@@ -69,7 +57,7 @@ def test_what_is_not_judged_has_no_bounds_and_seeds_show_their_spread(rota, monk
 
 @pytest.mark.parametrize("flag", [[], ["--json"]], ids=["text", "json"])
 def test_a_figure_out_of_bounds_is_exit_code_1(rota, monkeypatch, flag):
-    experiment_that(monkeypatch, lambda data, live: outcome(1.2))
+    experiment_that(monkeypatch, lambda: outcome(1.2))
     code, out, err = rota("experiment", "run", "demo", *flag)
     assert (code, err) == (1, "")
     if flag:
@@ -80,7 +68,7 @@ def test_a_figure_out_of_bounds_is_exit_code_1(rota, monkeypatch, flag):
 
 
 def test_absent_data_is_exit_code_3_and_a_sentence(rota, monkeypatch):
-    def run(data, live):
+    def run(data):
         raise DataMissingError(f"{data}: no philly.csv there; see docs/data.md")
 
     experiment_that(monkeypatch, run)
@@ -96,6 +84,7 @@ def test_absent_data_is_exit_code_3_and_a_sentence(rota, monkeypatch):
         (["base"], "there is no experiment 'base'"),
         (["gandiva_timeslice"], "did you mean 'gandiva-timeslice'"),
         (["gandiva-timeslice", "--live"], "leave out --live"),
+        (["gandiva-timeslice", "--data", "."], "leave out --data"),
     ],
     ids=" ".join,
 )

@@ -1,21 +1,23 @@
+import re
+
 import click
 import pytest
 from click.testing import CliRunner
 
-from rota.cli.faultoptions import fault_options, parse_faults
+from rota.cli.faultoptions import OPTIONS, fault_options, parse_faults
 from rota.errors import InputError
 from rota.sim.faults import Fault, Faults, What
 
 
 @pytest.fixture
 def faults_of():
-    def faults_of(*args, seed=3):
+    def faults_of(*args):
         found = []
 
         @click.command()
         @fault_options
         def command(**options):
-            found.append(parse_faults(seed, **options))
+            found.append(parse_faults(**options))
 
         result = CliRunner().invoke(command, list(args))
         if result.exception is not None:
@@ -30,9 +32,17 @@ def test_no_options_are_no_faults(faults_of):
 
 
 def test_the_defaults_are_those_of_the_simulator(faults_of):
-    assert faults_of("--mtbf-s", "1000") == Faults(seed=3, mtbf_s=1000.0)
-    assert faults_of("--worker-mtbf-s", "1e6") == Faults(seed=3, worker_mtbf_s=1e6)
-    assert faults_of("--straggler-every-s", "50") == Faults(seed=3, straggler_every_s=50.0)
+    assert faults_of("--mtbf-s", "1000") == Faults(mtbf_s=1000.0)
+    assert faults_of("--worker-mtbf-s", "1e6") == Faults(worker_mtbf_s=1e6)
+    assert faults_of("--straggler-every-s", "50") == Faults(straggler_every_s=50.0)
+
+
+def test_the_help_texts_tell_the_simulators_defaults():
+    for option in OPTIONS:
+        parameter = option(lambda: None).__click_params__[0]
+        told = re.search(r"\[default: (.*)\]", parameter.help)
+        default = Faults._field_defaults.get(parameter.name)
+        assert (told and float(told[1])) == default, parameter.name
 
 
 def test_every_option_arrives(faults_of, tmp_path):
@@ -48,17 +58,20 @@ def test_every_option_arrives(faults_of, tmp_path):
         "--checkpoint-s": 7.0,
     }
     args = [text for option, value in options.items() for text in (option, str(value))]
-    expected = Faults(3, 1.0, 2.0, 3.0, 4.0, 5.0, 0.6, 7.0, (Fault(5.0, What.FAIL, "node0"),))
+    expected = Faults(0, 1.0, 2.0, 3.0, 4.0, 5.0, 0.6, 7.0, (Fault(5.0, What.FAIL, "node0"),))
     assert faults_of(*args, "--faults", str(script)) == expected
 
 
 @pytest.mark.parametrize(
     ("args", "says"),
     [
-        (["--mtbf-s", "0"], "--mtbf-s: 0 is not a number of seconds above zero"),
-        (["--mtbf-s", "nan"], "--mtbf-s: nan is not a number of seconds above zero"),
-        (["--worker-mtbf-s", "-1"], "--worker-mtbf-s: -1 is not"),
-        (["--straggler-speed", "1.5"], "--straggler-speed: 1.5 is not a number above 0"),
+        (["--mtbf-s", "0"], "mtbf_s is 0; give from 0.001 to 10,000,000,000 seconds"),
+        (["--mtbf-s", "nan"], "mtbf_s is nan; give from 0.001 to 10,000,000,000 seconds"),
+        (["--worker-mtbf-s", "-1"], "worker_mtbf_s is -1; give"),
+        (
+            ["--straggler-every-s", "9", "--straggler-speed", "1.5"],
+            "straggler_speed is 1.5; give a number from 0.001 to 1",
+        ),
         (["--mttr-s", "5"], "--mttr-s has no effect without --mtbf-s; give one, or drop it"),
         (["--straggler-speed", "0.5", "--mtbf-s", "9"], "without --straggler-every-s"),
         (

@@ -39,17 +39,9 @@ def cluster(tmp_path, monkeypatch):
 
 
 @pytest.fixture
-def rota(cluster, capsys):
-    """Run the program: its exit code, stdout, stderr."""
-
-    def run(*args):
-        capsys.readouterr()
-        with pytest.raises(SystemExit) as ended:
-            main(list(args))
-        out, err = capsys.readouterr()
-        return ended.value.code or 0, out, err
-
-    return run
+def rota(cluster, rota):
+    """The program, with a cluster to talk to."""
+    return rota
 
 
 def finish(cluster, row=0, outcome=JobState.SUCCEEDED, code=0, message=""):

@@ -10,17 +10,6 @@ from rota import __version__, errors
 from rota.cli import main as program
 
 
-@pytest.fixture
-def rota(capsys):
-    def rota(*args):
-        with pytest.raises(SystemExit) as end:
-            program.main(list(args))
-        out, err = capsys.readouterr()
-        return end.value.code, out, err
-
-    return rota
-
-
 def start(*args, **more):
     """Run the program in a process of its own."""
     command = [sys.executable, "-m", "rota.cli.main", *args]

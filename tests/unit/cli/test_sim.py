@@ -6,34 +6,12 @@ import sys
 
 import pytest
 
-from rota.cli.main import main
 from rota.report.metrics import PER_JOB_COLUMNS
 from rota.sim.machine import FREE
-from rota.testing.builders import twenty_jobs
 
 KEYS = ("policy", "needs_duration", "jobs", "finished", "avg_jct_s", "median_jct_s", "p95_jct_s")
 KEYS += ("p99_jct_s", "makespan_s", "avg_queue_s", "preemptions", "migrations", "gpu_utilisation")
 KEYS += ("events", "decisions", "cpu_s")
-
-
-@pytest.fixture
-def rota(capsys):
-    def rota(*args):
-        with pytest.raises(SystemExit) as end:
-            main([str(arg) for arg in args])
-        out, err = capsys.readouterr()
-        return end.value.code, out, err
-
-    return rota
-
-
-@pytest.fixture
-def trace(tmp_path):
-    path = tmp_path / "twenty.csv"
-    lines = ["job_id,submit_s,duration_s,num_gpus"]
-    lines += [f"{j.job_id},{j.submit_s},{j.duration_s},{j.num_gpus}" for j in twenty_jobs()]
-    path.write_text("\n".join(lines) + "\n")
-    return path
 
 
 def test_run_prints_one_json_object_and_nothing_else(rota, trace):
@@ -140,9 +118,12 @@ def test_a_run_that_fails_leaves_the_old_per_job_table(rota, trace, tmp_path):
         (["--policy", "fifo", "--load", "0"], "--load: 0.0"),
         (["--policy", "fifo", "--load", "nan"], "--load: nan"),
         (["--policy", "fifo", "--num-jobs", "5"], "--num-jobs has no effect"),
-        (["--policy", "fifo", "--span-s", "5"], "--span-s has no effect"),
+        (["--policy", "fifo", "--span", "5m"], "--span has no effect"),
         (["--policy", "fifo", "--generate", "philly"], "give the jobs by --trace"),
         (["--policy", "fifo", "--mttr-s", "5"], "--mttr-s"),
+        (["--policy", "fifo", "--mtbf-s", "0"], "mtbf_s is 0; give"),
+        (["--policy", "fifo", "--oversubscription", "4"], "no effect on a cluster without racks"),
+        (["--policy", "fifo", "--oversubscription", "0.5"], "0.5 is not a number from 1"),
     ],
     ids=lambda value: " ".join(value) if isinstance(value, list) else None,
 )
@@ -152,6 +133,19 @@ def test_wrong_input_is_one_clear_line(rota, trace, more, says):
     assert err.startswith("error: ")
     assert says in err
     assert err.count("\n") == 1
+
+
+def test_slow_links_between_racks_slow_the_gangs_that_cross_them(rota, tmp_path):
+    jobs = tmp_path / "jobs.csv"
+    jobs.write_text("job_id,submit_s,duration_s,num_gpus,model\na,0,600,8,vgg16\n")
+    args = ("sim", "run", "--trace", jobs, "--cluster", "2x4:rack=1", "--policy", "fifo", "--json")
+    _, level, _ = rota(*args, "--speeds", "catalog")
+    _, slow, _ = rota(*args, "--oversubscription", "4")
+    assert json.loads(slow)["oversubscription"] == 4
+    assert json.loads(slow)["speeds"] == "catalog"
+    assert json.loads(slow)["makespan_s"] > 1.2 * json.loads(level)["makespan_s"]
+    code, _, err = rota(*args, "--oversubscription", "4", "--speeds", "none")
+    assert (code, "no effect with --speeds none" in err) == (2, True)
 
 
 @pytest.mark.parametrize(

@@ -13,32 +13,10 @@ from itertools import groupby
 import psutil
 import pytest
 
-from rota.cli.main import main
 from rota.cli.simgrid import parse_axes
 from rota.errors import InputError
-from rota.testing.builders import twenty_jobs
 
 DRAWN = ("--generate", "philly", "--num-jobs", "40", "--cluster", "2x8")
-
-
-@pytest.fixture
-def rota(capsys):
-    def rota(*args):
-        with pytest.raises(SystemExit) as end:
-            main([str(arg) for arg in args])
-        out, err = capsys.readouterr()
-        return end.value.code, out, err
-
-    return rota
-
-
-@pytest.fixture
-def trace(tmp_path):
-    path = tmp_path / "twenty.csv"
-    lines = ["job_id,submit_s,duration_s,num_gpus"]
-    lines += [f"{j.job_id},{j.submit_s},{j.duration_s},{j.num_gpus}" for j in twenty_jobs()]
-    path.write_text("\n".join(lines) + "\n")
-    return path
 
 
 def summaries(out):
@@ -193,12 +171,12 @@ def test_several_processes_give_what_one_gives(rota):
 
 
 @pytest.mark.process
-def test_an_error_in_another_process_is_one_clear_line(rota):
-    args = ("sim", "compare", "--generate", "nobody", "--num-jobs", "40", "--cluster", "2x3")
+def test_an_error_in_another_process_is_one_clear_line(rota, trace):
+    args = ("sim", "compare", "--trace", trace, "--cluster", "1x4")
     code, out, err = rota(*args, "--policy", "fifo", "--policy", "srtf", "--workers", "2")
     assert (code, out) == (2, "")
     assert err.startswith("error: ")
-    assert "'nobody'" in err
+    assert ", seed 0: job " in err
     assert err.count("\n") == 1
 
 

@@ -1,6 +1,5 @@
 import pytest
 
-from rota.cli.simcases import Workload
 from rota.cli.simoptions import (
     check_workload,
     parse_costs,
@@ -9,6 +8,7 @@ from rota.cli.simoptions import (
     require_drawing,
 )
 from rota.errors import InputError
+from rota.experiment.runs.case import Workload
 from rota.sim.machine import FREE, Costs
 
 
@@ -45,7 +45,7 @@ def test_what_are_no_loads_is_refused(text):
     [
         (Workload(None), "--trace FILE"),
         (Workload("a.csv", profile="philly"), "--trace FILE"),
-        (Workload(None, profile="philly"), "either --num-jobs or --span-s"),
+        (Workload(None, profile="philly"), "either --num-jobs or --span"),
         (Workload(None, profile="philly", num_jobs=5, span_s=5.0), "either --num-jobs or"),
         (Workload(None, profile="philly", num_jobs=5, strict=True), "--strict"),
         (Workload(None, format="philly", profile="philly", num_jobs=5), "--format"),

@@ -84,6 +84,27 @@ def test_a_converted_trace_reads_back_the_same_whatever_it_is_written_as(rota, o
     assert sorted(path.name for path in ours.parent.iterdir()) == sorted([ours.name, name])
 
 
+def test_what_was_written_is_said_on_stderr(rota, ours, tmp_path):
+    out = tmp_path / "out.csv"
+    assert rota("convert", ours, out) == (0, b"", f"wrote {out}: 3 jobs\n")
+    window = ("window", ours, out, "--first", 1)
+    assert rota(*window) == (0, b"", f"wrote {out}: 1 job, in place of what was there\n")
+    _, _, err = rota("generate", out.with_suffix(".parquet"), "--num-jobs", 1200, "--gpus", 64)
+    assert err == f"wrote {out.with_suffix('.parquet')}: 1,200 jobs\n"
+    assert rota("convert", ours, "-")[2] == ""
+
+
+@pytest.mark.parametrize("command", [["convert"], ["window", "--first", "2"]])
+def test_a_trace_is_never_written_over_the_file_it_is_read_from(rota, ours, command):
+    for other in (ours, ours.parent / "." / "x" / ".." / ours.name, ours.with_name("link.csv")):
+        (ours.parent / "x").mkdir(exist_ok=True)
+        if not other.exists():
+            other.hardlink_to(ours)
+        code, _, err = rota(command[0], ours, other, *command[1:])
+        assert (code, "it is the trace that is read" in err) == (2, True)
+    assert ours.read_text() == OURS + ROWS
+
+
 def test_what_is_written_can_be_named(rota, ours):
     out = ours.with_name("out")
     assert rota("convert", ours, out, "--to", "parquet")[0] == 0
@@ -123,6 +144,8 @@ def test_generate_takes_a_span_with_a_unit(rota, tmp_path):
         (["generate", "-", "--gpus", 8], "either --num-jobs or --span"),
         (["generate", "-", "--gpus", 8, "--num-jobs", 1, "--span", "1h"], "either --num-jobs"),
         (["generate", "-", "--gpus", 8, "--span", "1y"], "no span such as"),
+        (["generate", "-", "--gpus", 8, "--span", "9" * 400], "more than 10,000,000,000 seconds"),
+        (["generate", "-", "--gpus", 8, "--num-jobs", 9, "--load", 1e308], "load is 1e+308"),
         (["generate", "-", "--gpus", 0, "--num-jobs", 1], "num_gpus is 0"),
         (["window", "OURS", "-"], "--start, --end or --first"),
         (["window", "OURS", "-", "--start", "1d"], "goes from 100 to 1,300 s"),

@@ -1,7 +1,7 @@
 import pytest
 
 from rota.errors import InputError
-from rota.predict.step_time import Shape, StepTime, relative_speed
+from rota.predict.step_time import Shape, StepTime, fewest_nodes, relative_speed
 from rota.workload.catalog import find
 
 # The fit to all measured placements of BERT on T4 GPUs, published with Pollux.
@@ -30,8 +30,8 @@ def test_what_nobody_measured_costs_nothing():
 
 def test_crossing_racks_slows_the_exchange():
     model = StepTime(1.0, 0.0, 0.1, 0.0, 0.5, 0.0)
-    assert model.step_s(2, 2, 1, oversubscription=4.0) == pytest.approx(1.0 + 4 * 0.5)
-    assert model.step_s(2, 1, 1, oversubscription=4.0) == pytest.approx(1.1), "not within a node"
+    assert model.step_s(2, 2, 1, slower_links=4.0) == pytest.approx(1.0 + 4 * 0.5)
+    assert model.step_s(2, 1, 1, slower_links=4.0) == pytest.approx(1.1), "not within a node"
 
 
 @pytest.mark.parametrize(
@@ -70,11 +70,19 @@ def test_speed_is_relative_to_the_reference_shape():
     assert relative_speed(types, 1, Shape("slow", 2, 2), reference) == 0.5
 
 
-def test_only_gangs_that_cross_racks_feel_their_links():
+def test_gangs_feel_the_links_that_they_cross():
     types = {"t4": StepTime(1.0, 0.0, 0.0, 0.0, 1.0, 0.0)}
-    at = [Shape("t4", 2, 2, racks) for racks in (1, 2)]
-    speeds = [relative_speed(types, 1, s, Shape("t4", 2, 1), oversubscription=3.0) for s in at]
+    at = [Shape("t4", 2, 2, slower_links) for slower_links in (1.0, 3.0)]
+    speeds = [relative_speed(types, 1, s, Shape("t4", 2, 1)) for s in at]
     assert speeds == pytest.approx([1 / 2, 1 / 4])
+
+
+@pytest.mark.parametrize(
+    ("sizes", "gpus", "nodes"),
+    [((8, 4, 4), 8, 1), ((8, 4, 4), 9, 2), ((8, 4, 4), 13, 3), ((8, 4, 4), 99, 3), ((), 1, 0)],
+)
+def test_the_fewest_nodes_are_the_largest(sizes, gpus, nodes):
+    assert fewest_nodes(sizes, gpus) == nodes
 
 
 def test_an_unknown_type_is_told():

@@ -25,3 +25,14 @@ def entry():
         return Entry(label or name, point or {}, [summary] * runs, [drawn] * runs)
 
     return entry
+
+
+@pytest.fixture
+def made():
+    """Makes an entry of runs of which their average JCTs and what else is given are known."""
+
+    def made(policy, *jct, point=None, **more):
+        summaries = [{"needs_duration": False, "avg_jct_s": value, **more} for value in jct]
+        return Entry(policy, point or {}, summaries, [])
+
+    return made

@@ -34,6 +34,7 @@ def test_the_figures_of_a_run_by_their_definitions():
         "p95_queue_s": 0.0,
         "preemptions": 0,
         "migrations": 0,
+        "lost_attempts": 0,
         "overhead_gpu_s": 2 * 8.0 + 2 * 8.0,
         "lost_gpu_s": 0.0,
         "gpu_allocation": (2 * 108 + 2 * 18) / (4 * 108),
@@ -86,6 +87,18 @@ def test_lost_work_is_counted_in_gpu_seconds():
     cluster.happens(AttemptLost, 0, 1, "a fault", 20.0)
     summary = summarise(cluster.state, decisions=0, policy="fifo")
     assert summary["lost_gpu_s"] == 2 * 20.0
+
+
+def test_starts_that_did_not_last_are_counted():
+    cluster = DrivenCluster(job("a", 2), job("b", 1), job("waits", 4))
+    cluster.settle()
+    cluster.passes(50.0)
+    assert summarise(cluster.state, decisions=0, policy="fifo")["lost_attempts"] == 0
+    cluster.happens(AttemptLost, 0, 1, "a fault", 20.0)
+    assert summarise(cluster.state, decisions=0, policy="fifo")["lost_attempts"] == 1
+    cluster.settle()
+    assert cluster.state.attempt[0] == 2
+    assert summarise(cluster.state, decisions=0, policy="fifo")["lost_attempts"] == 1
 
 
 def test_nodes_that_were_lost_count_among_what_the_cluster_has():

@@ -1,6 +1,7 @@
 """Reports: one file with everything in it, and nothing of a job's name taken as markup."""
 
-from rota.report.page import Section, Table, bars_figure, curves_figure, slots_figure, write_page
+from rota.report.charts import bars_chart, curves_chart, slots_chart
+from rota.report.page import Section, Table, write_page
 from rota.report.timeline import Segment, Timeline
 
 HOSTILE = "<script>alert(1)</script>"
@@ -11,9 +12,9 @@ def test_a_page_needs_nothing_from_outside(tmp_path):
     timeline.num_gpus = 1
     timeline.segments = [Segment(0, ((0, 0),), 5.0, 8.0)]
     figures = [
-        slots_figure(timeline, ["job"], 5.0, "slots"),
-        curves_figure({"job": [(0.0, 1.0), (1.0, 0.5)]}, "curves", "loss"),
-        bars_figure({"measured": [1.0]}, ["job"], "bars", "seconds"),
+        slots_chart(timeline, ["job"], 5.0, "slots"),
+        curves_chart({"job": [(0.0, 1.0), (1.0, 0.5)]}, "curves", "loss"),
+        bars_chart({"measured": [1.0]}, ["job"], "bars", "seconds"),
     ]
     page = tmp_path / "page.html"
     write_page(page, "Title", [Section(f"part {i}", "text", f) for i, f in enumerate(figures)])

@@ -9,14 +9,13 @@ from rota.report.sketch import POINTS, SEVERAL, Piece, _thinned, course
 
 
 def moment(at_s, waiting, held, running, gpus=4):
-    return Moment(at_s, waiting, waiting, held, running, gpus, 0)
+    return Moment(at_s, waiting, held, running, gpus, 0)
 
 
 def test_a_course_averages_over_equal_spans():
     found = course([moment(0, 2, 4, 2), moment(10, 0, 1, 1), moment(30, 0, 0, 0)], points=3)
     assert found.at_s == [0, 10, 20]
     assert found.waiting_jobs == [2, 0, 0]
-    assert found.allocated == [1, 0.25, 0.25]
     assert found.used == [0.5, 0.25, 0.25]
 
 
@@ -67,4 +66,4 @@ def test_a_run_is_sketched(entry):
     assert len(drawn.gpu_names) == sum(node.num_gpus for node in parse_cluster("2x4"))
     busy_s = sum(piece.end_s - piece.start_s for piece in drawn.pieces)
     assert busy_s == pytest.approx(26_940)
-    assert set(drawn.job_ids.values()) == {str(i) for i in range(20)}
+    assert {spec.job_id for spec in drawn.specs.values()} == {str(i) for i in range(20)}

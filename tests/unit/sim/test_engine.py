@@ -1,17 +1,17 @@
-from rota.sim.engine import ARRIVE, CONFIRM, FINISH, Engine
+from rota.sim.engine import CONFIRM, FAULT, FINISH, Engine
 
 
 def test_entries_come_by_time_then_kind_then_order_of_scheduling():
     engine = Engine()
-    engine.at(5.0, ARRIVE, "arrival")
+    engine.at(5.0, FAULT, "fault")
     engine.at(5.0, CONFIRM, "confirmation")
     engine.at(5.0, FINISH, "first finish")
     engine.at(5.0, FINISH, "second finish")
-    engine.at(1.0, ARRIVE, "earlier")
+    engine.at(1.0, FAULT, "earlier")
     order = []
     while engine.next_time_s() is not None:
         order.append(engine.pop()[1])
-    assert order == ["earlier", "first finish", "second finish", "confirmation", "arrival"]
+    assert order == ["earlier", "first finish", "second finish", "confirmation", "fault"]
     assert engine.now_s == 5.0
 
 
@@ -20,3 +20,12 @@ def test_entries_that_cannot_be_compared_are_no_trouble():
     engine.at(1.0, FINISH, {})
     engine.at(1.0, FINISH, {})
     assert engine.pop() == engine.pop()
+
+
+def test_the_next_arrival_counts_as_what_is_due():
+    engine = Engine()
+    assert engine.next_time_s() is None
+    engine.arrival_s = 3.0
+    assert engine.next_time_s() == 3.0
+    engine.at(1.0, FINISH, None)
+    assert engine.next_time_s() == 1.0

@@ -159,6 +159,20 @@ def test_a_job_that_can_never_get_through_is_an_error_and_not_endless():
     assert outcome([job(lasts=9000)], faults._replace(checkpoint_s=2.0)).finish_s[0] > 9000
 
 
+def test_a_gang_that_faults_never_let_start_is_an_error_and_not_endless():
+    jobs = [job("small", lasts=100), job("all", 16, lasts=600)]
+    faults = Faults(mtbf_s=60.0, mttr_s=600.0)
+    with pytest.raises(SimulationError, match=r"10,000 faults .* job all \(16 GPUs\)"):
+        outcome(jobs, faults, "16x1")
+
+
+def test_faults_before_the_first_arrival_are_not_held_against_a_job():
+    faults = Faults(mtbf_s=0.05, mttr_s=0.01)
+    state = outcome([job(at=1000.0, lasts=0.001)], faults)
+    assert len(happened(state, NodeLost)) > 10_000
+    assert state.finish_s[0] > 1000
+
+
 def test_overlapping_outages_end_when_all_have_ended():
     state = outcome([job(lasts=100)], scripted(fails(10, for_s=50), fails(30, for_s=10)))
     assert state.finish_s[0] == 60 + 100
@@ -339,13 +353,21 @@ def test_a_script_for_another_cluster_is_refused(fault, says):
 @pytest.mark.parametrize(
     ("faults", "says"),
     [
-        (Faults(mtbf_s=0.0), "mtbf_s is 0; give a number of seconds above zero"),
+        (Faults(mtbf_s=0.0), "mtbf_s is 0; give from 0.001 to 10,000,000,000 seconds"),
         (Faults(worker_mtbf_s=float("nan")), "worker_mtbf_s is nan"),
         (Faults(mtbf_s=9.0, checkpoint_s=-1.0), "checkpoint_s is -1"),
-        (Faults(straggler_every_s=9.0, straggler_speed=0.0), "speed is 0; give a number above 0"),
+        (
+            Faults(straggler_every_s=9.0, straggler_speed=0.0),
+            "speed is 0; give a number from 0.001 to 1",
+        ),
         (scripted(slow(1, 5, speed=2.0)), "speed is 2"),
-        (scripted(fails(-1)), "at_s must be zero or more"),
-        (scripted(fails(1, for_s=0.0)), "for_s above zero"),
+        (scripted(fails(-1)), "at_s is -1; give from 0 to 10,000,000,000"),
+        (scripted(fails(1, for_s=0.0)), "for_s is 0; .* seconds, or none for ever"),
+        (scripted(fails(1e11)), "at_s is 1e"),
+        (scripted(fails(1, for_s=1e11)), "for_s is 1e"),
+        (Faults(mtbf_s=1e-320), "mtbf_s is 9.99989e-321; give from"),
+        (Faults(mtbf_s=9.0, checkpoint_s=1e-320), "checkpoint_s is 9.9"),
+        (Faults(straggler_every_s=9.0, straggler_for_s=1e11), "straggler_for_s is 1e"),
     ],
 )
 def test_numbers_out_of_range_are_refused(faults, says):

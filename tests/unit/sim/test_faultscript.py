@@ -64,10 +64,15 @@ def test_a_script_without_faults_is_none_at_all(read):
         ("at_s,at_s,what,node\n", "column 'at_s' stands there twice"),
         ("at_s,what,node,foo\n1,fail,n,3\n", "line 2: there is no field 'foo'"),
         ("at_s,what,node\n1,fail,n,3\n", "line 2: 4 fields where the header names 3"),
-        (HEADER + "x,fail,n\n", "line 2: at_s is 'x'; it must be zero or more seconds"),
+        (HEADER + "x,fail,n\n", "line 2: at_s is 'x'; it must be from 0 to 10,000,000,000 seconds"),
         (HEADER + "-1,fail,n\n", "at_s is '-1'"),
         (HEADER + "nan,fail,n\n", "at_s is 'nan'"),
         (HEADER + "inf,fail,n\n", "at_s is 'inf'"),
+        (HEADER + "1_0,fail,n\n", "at_s is '1_0'"),
+        (HEADER + "１,fail,n\n", "at_s is '１'"),  # digits of another script
+        (HEADER + "1e11,fail,n\n", "at_s is '1e11'"),
+        (HEADER + "1,fail,n,1e11\n", "for_s is '1e11'"),
+        (HEADER + "1,slow,n,5,,1e-9\n", "speed is '1e-9'"),
         (HEADER + "1,explode,n\n", "what is 'explode'; it must be fail, crash or slow"),
         (HEADER + "1,fail\n", "node is missing; give a node of the cluster"),
         (HEADER + ",fail,n\n", "at_s is missing"),
@@ -108,6 +113,11 @@ def test_json_that_can_not_be_read_is_named_with_its_object(read, text, says):
     with pytest.raises(InputError) as error:
         read(text, "faults.json")
     assert says in str(error.value)
+
+
+def test_a_file_without_end_is_refused():
+    with pytest.raises(InputError, match="faults /dev/zero: more than 64 MiB"):
+        read_faults("/dev/zero")
 
 
 def test_a_file_that_is_not_there_is_a_clear_error(tmp_path):

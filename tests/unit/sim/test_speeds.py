@@ -4,7 +4,7 @@ from rota.model.allocation import Allocation
 from rota.model.cluster import parse_cluster
 from rota.sim.machine import FREE
 from rota.sim.simulation import simulate
-from rota.sim.speeds import CatalogSpeeds, coverage, typical_speed, with_profiles
+from rota.sim.speeds import CatalogSpeeds, coverage, describe_unknown, typical_speed, with_profiles
 from rota.testing.builders import job, trace
 from rota.workload.catalog import find
 from rota.workload.trace import Trace
@@ -161,6 +161,36 @@ def test_coverage_counts_what_neither_the_catalogue_nor_the_trace_knows():
     told = {"speeds": (("k80", 0.5),)}
     assert coverage(jobs) == (1, 2, 1)
     assert coverage([*jobs, job(4, **told), job(5, model="mystery", **told)]) == (3, 2, 1)
+
+
+def test_jobs_that_nobody_knows_the_speeds_of_are_told():
+    jobs = trace(job(0, model="vgg16"), job(1, model="mystery"), job(2))
+    (sentence,) = describe_unknown(jobs, parse_cluster("1x4:p100"))
+    assert "has speeds for 2 of 3 jobs: they run at 1" in sentence
+    assert describe_unknown(trace(job(0, model="vgg16")), parse_cluster("2x4:P100,1x4:k80")) == []
+
+
+@pytest.mark.parametrize(
+    ("cluster", "kind", "near"),
+    [("16x4:t4,4x8:a10O", "'a10O'", "'a100'"), ("16x4:t40,4x8:a100", "'t40'", "'t4'")],
+)
+def test_a_mistyped_gpu_type_is_told_with_the_near_one(cluster, kind, near):
+    jobs = trace(job(0, model="vgg16"), job(1, model="bert"))
+    (sentence,) = describe_unknown(jobs, parse_cluster(cluster))
+    assert f"on GPU type {kind} (did you mean {near}?)" in sentence
+    assert "how fast 2 of 2 jobs run" in sentence
+
+
+def test_a_gpu_type_that_the_trace_names_is_known_and_another_is_not():
+    told = {"speeds": (("H200", 1.0), ("b100", 2.0))}
+    jobs = trace(job(0, **told), job(1, **told, model="vgg16"))
+    assert describe_unknown(jobs, parse_cluster("1x2:h200,1x2:B100")) == []
+    (sentence,) = describe_unknown(jobs, parse_cluster("1x2:b10O"))
+    assert "on GPU type 'b10O' (did you mean 'b100'?)" in sentence
+
+
+def test_the_only_gpu_type_is_the_one_that_durations_are_for():
+    assert describe_unknown(trace(job(0, model="vgg16")), parse_cluster("4x8:h200")) == []
 
 
 def test_a_step_is_timed_where_the_duration_is_for():

@@ -15,6 +15,11 @@ def test_ids_that_are_all_numbers_are_ordered_as_numbers():
     assert ids(Trace([job("10"), job("9"), job("x")])) == ["10", "9", "x"]
 
 
+def test_ids_that_are_the_same_number_are_ordered_by_their_texts():
+    jobs = [job("1"), job("001"), job("01"), job("0")]
+    assert ids(Trace(jobs)) == ids(Trace(reversed(jobs))) == ["0", "001", "01", "1"]
+
+
 def test_the_order_in_which_jobs_are_given_does_not_matter():
     jobs = [job(i, at=i % 3) for i in range(20)]
     assert ids(Trace(jobs)) == ids(Trace(reversed(jobs)))

@@ -120,14 +120,15 @@ def gpu_type(name: str) -> str:
     A type that the catalogue does not have keeps its name, in lower case.
     """
     plain = name.lower()
-    for known in _gpu_types():
+    for known in gpu_types():
         if re.match(rf"(?:tesla-|nvidia-)*{known}(?!\d)", plain):
             return known
     return plain
 
 
 @lru_cache(maxsize=1)
-def _gpu_types() -> tuple[str, ...]:
+def gpu_types() -> tuple[str, ...]:
+    """The GPU types on which some model was measured."""
     return tuple(sorted({kind for profile in load().values() for kind in profile.step_times}))
 
 

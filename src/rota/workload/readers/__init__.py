@@ -33,8 +33,8 @@ def read_trace(path: str | Path, format: str = "auto", strict: bool = False) -> 
     is a TraceError. Raises TraceError for a file that can't be read at all, naming the fix.
     """
     path = Path(path)
-    source = Source(path.name, read_bytes(path))
-    report = Report(path.name, strict)
+    source = Source(str(path), read_bytes(path))
+    report = Report(str(path), strict)
     reader = _reader(_recognise(source) if format == "auto" else format)
     with collection_paused():
         found = list(reader.read(source, report))
@@ -52,8 +52,8 @@ def describe_rejected(trace: Trace, shown: int = 5) -> str:
     """What could not be read, in a few lines for a terminal; "" if all could."""
     if not trace.num_rejected:
         return ""
-    rows = "row" if trace.num_rejected == 1 else "rows"
-    lines = [f"{trace.name}: {trace.num_rejected:,} {rows} could not be read and are left out"]
+    rows, are = ("row", "is") if trace.num_rejected == 1 else ("rows", "are")
+    lines = [f"{trace.name}: {trace.num_rejected:,} {rows} could not be read and {are} left out"]
     lines += [f"  line {line}: {reason}" for line, reason in trace.rejected[:shown]]
     left = trace.num_rejected - min(shown, len(trace.rejected))
     return "\n".join([*lines, f"  and {left:,} more"] if left else lines)

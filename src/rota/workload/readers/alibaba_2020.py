@@ -15,9 +15,9 @@ from rota.workload.readers.base import (
     job_id,
     jobs,
     number,
-    split,
     wrong,
 )
+from rota.workload.readers.lines import records, split
 from rota.workload.trace import MAX_GPUS
 
 # The published file has no header; this is its order.
@@ -58,15 +58,13 @@ def read(source: Source, report: Report) -> Iterable[JobSpec]:
     When a job was submitted is not in the table: its start stands for it. A row that can't be read
     takes its whole job with it.
     """
-    header, lines = list(COLUMNS), list(enumerate(source.lines, start=1))
+    header, first = list(COLUMNS), 0
     if not matches(source):
-        header = header_of(source)
+        header, first = header_of(source), 1
         check_header(source.name, header, NEEDED)
-        lines = lines[1:]
     found: dict[str, tuple[int, Gathered]] = {}
-    for line, text in lines:
-        if text.strip():
-            _gather(line, text, header, found, report)
+    for line, text, row in records(source.lines, first, len(header)):
+        _gather(line, text, row, header, found, report)
     report.note("jobs are submitted when they start: the table does not say when they were")
 
     def make(row: tuple[str, Gathered]) -> JobSpec | None:
@@ -94,6 +92,7 @@ def read(source: Source, report: Report) -> Iterable[JobSpec]:
 def _gather(
     line: int,
     text: str,
+    row: list[str] | TraceError,
     header: Sequence[str],
     found: dict[str, tuple[int, Gathered]],
     report: Report,
@@ -101,9 +100,8 @@ def _gather(
     """Add one task to its job."""
     name = text.split(",", 1)[0].strip() if header[0] == "job_name" else ""
     try:
-        row = split(text, ",")
-        if len(row) != len(header):
-            raise TraceError(f"{len(row)} fields where there should be {len(header)}")
+        if isinstance(row, TraceError):
+            raise row
         task = dict(zip(header, map(str.strip, row), strict=True))
         name = task["job_name"]
         _, job = found.setdefault(name, (line, Gathered()))

@@ -14,23 +14,26 @@ A format that is told by the columns of its header names them in `rota.workload.
 and `rota.workload.readers` tells those without a header by their first line.
 """
 
+import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import cached_property
 from math import inf
+from pathlib import PurePath
 from typing import Any, NamedTuple, NoReturn, TypeVar
 
 from rota.errors import TraceError
 from rota.model.job import JobSpec
-from rota.workload.trace import MAX_GPUS, MAX_ID, Trace
+from rota.workload.readers.lines import records, split
+from rota.workload.trace import MAX_GPUS, MAX_ID, MAX_S, SPEEDS, Trace
 
 KEPT = 1000  # rejected rows whose reasons are kept
-LAST_MOMENT_S = 32_503_680_000.0
+UNWRITABLE = re.compile("[\0\n\r\ud800-\udfff]")  # what no field of a CSV file in UTF-8 holds
 SHOWN = 80  # characters of a wrong value that a message shows
 Row = TypeVar("Row")
 
 
 class Source:
-    """A trace file: its name and, once unpacked, its bytes."""
+    """A trace file: its path as messages tell it and, once unpacked, its bytes."""
 
     def __init__(self, name: str, data: bytes) -> None:
         self.name = name
@@ -69,11 +72,11 @@ class Source:
         try:
             return [field.strip() for field in split(first, mark)]
         except TraceError:
-            return [first]
+            return [first[:SHOWN]]
 
 
 class Report:
-    """What reading a file left out, and why.
+    """What reading a file left out, and why. ``name`` is its path as messages tell it.
 
     ``num_rejected`` is exact; ``rejected`` keeps (line, reason) of the first thousand. With
     ``strict`` the first rejected row is a TraceError.
@@ -113,7 +116,7 @@ class Report:
         """The trace of the jobs that were read, with what is said here of the others."""
         return Trace(
             jobs,
-            self.name,
+            PurePath(self.name).name,
             num_rejected=self.num_rejected,
             rejected=self.rejected,
             notes=self.notes,
@@ -131,10 +134,11 @@ def jobs(
     for line, row in rows:
         try:
             spec = make(row)
+            if spec is None:
+                continue
+            _check(spec)
         except TraceError as error:
             report.reject(line, str(error))
-            continue
-        if spec is None:
             continue
         first = first_line.setdefault(spec.job_id, line)
         if first == line:
@@ -142,6 +146,23 @@ def jobs(
         else:
             shown = repr(spec.job_id[:SHOWN])
             report.reject(line, f"job_id is {shown}; line {first} has the same; ids must be unique")
+
+
+def _check(spec: JobSpec) -> None:
+    """Raise TraceError for what no single field shows to be out of range."""
+    if spec.duration_s is not None and spec.duration_s > MAX_S:
+        wrong("duration_s", f"{spec.duration_s:g}", f"it must be at most {MAX_S:,.0f}")
+    for kind, speed in spec.speeds:
+        if speed and not SPEEDS[0] <= speed <= SPEEDS[1]:
+            wrong("speeds", f"{kind}={speed:g}", f"it must be 0, or from {SPEEDS[0]} to 1,000")
+    texts = (spec.job_id, spec.name, spec.user, spec.vc, spec.model, *dict(spec.speeds))
+    if not "".join(texts).isprintable():
+        for text in texts:
+            if UNWRITABLE.search(text):
+                raise TraceError(
+                    f"{text[:SHOWN]!r} holds a line end, a NUL or what is no UTF-8, which no field "
+                    "may; rename it"
+                )
 
 
 def from_first(specs: Iterable[JobSpec], report: Report, calendar: bool = True) -> list[JobSpec]:
@@ -185,9 +206,8 @@ def table(
 ) -> Table:
     """The file as a table that has the ``needed`` columns, in any order, among any others.
 
-    Every line is a row of its own: no field holds a line end, so that a stray quotation mark
-    spoils one row alone. Rows of another length than the header are rejected. Without ``quoted``,
-    quotation marks are characters like any other. Raises TraceError.
+    No field holds a line end, and rows of another length than the header are rejected. Without
+    ``quoted``, quotation marks are characters like any other. Raises TraceError.
     """
     if source.is_parquet:
         from rota.workload.readers import parquet
@@ -196,7 +216,7 @@ def table(
         return Table(_places(source.header), parquet.rows(source))
     header = header_of(source, delimiter, quoted)
     check_header(source.name, header, needed)
-    return Table(_places(header), _rows(source, report, delimiter, quoted, len(header)))
+    return Table(_places(header), _rows(source, report, len(header), delimiter, quoted))
 
 
 def header_of(source: Source, delimiter: str = ",", quoted: bool = True) -> list[str]:
@@ -212,36 +232,13 @@ def _places(header: list[str]) -> dict[str, int]:
 
 
 def _rows(
-    source: Source, report: Report, delimiter: str, quoted: bool, width: int
+    source: Source, report: Report, width: int, delimiter: str, quoted: bool
 ) -> Iterator[tuple[int, list[str]]]:
-    lines = iter(enumerate(source.lines, start=1))
-    next(lines)
-    for line, text in lines:
-        if not text.strip():
-            continue
-        try:
-            row = split(text, delimiter, quoted)
-        except TraceError as error:
-            report.reject(line, str(error))
-            continue
-        if len(row) != width:
-            report.reject(line, f"{len(row)} fields where the header names {width}")
-            continue
-        yield line, row
-
-
-def split(text: str, delimiter: str, quoted: bool = True) -> list[str]:
-    """The fields of one line. Raises TraceError for a misplaced quotation mark, or a NUL."""
-    if "\0" in text:
-        raise TraceError("it holds a NUL character; is the file whole?")
-    if not quoted or '"' not in text:
-        return text.split(delimiter)
-    import csv
-
-    try:
-        return next(csv.reader([text], delimiter=delimiter, strict=True))
-    except csv.Error as error:
-        raise TraceError(f"not CSV: {error}") from None
+    for line, _, row in records(source.lines, 1, width, delimiter, quoted):
+        if isinstance(row, TraceError):
+            report.reject(line, str(row))
+        else:
+            yield line, row
 
 
 def check_header(name: str, header: Sequence[str], needed: Sequence[str]) -> None:
@@ -273,21 +270,36 @@ def job_id(text: str) -> str:
     return text
 
 
-def number(column: str, text: str, want: str = "zero or more seconds", low: float = 0.0) -> float:
-    """``text`` as a finite number of at least ``low``. Raises TraceError."""
+def as_number(text: str) -> float:
+    """``text`` as a number written with digits, point and exponent. Raises ValueError."""
+    if "_" in text or not text.isascii():
+        raise ValueError(f"{text!r} is no number")
+    return float(text)
+
+
+def number(
+    column: str,
+    text: str,
+    want: str = "zero or more seconds",
+    low: float = 0.0,
+    high: float = MAX_S,
+) -> float:
+    """``text`` as a number from ``low`` to ``high``. Raises TraceError."""
     try:
-        value = float(text) if "_" not in text and text.isascii() else inf
+        value = as_number(text)
     except ValueError:
         value = inf
     if not low <= value < inf:
         wrong(column, text, f"it must be {want}")
+    if value > high:
+        wrong(column, text, f"it must be at most {high:,.0f}")
     return value
 
 
 def whole(column: str, text: str, high: int = MAX_GPUS) -> int:
     """``text`` as a whole number from 1 to ``high``. Raises TraceError."""
     want = f"a whole number from 1 to {high}"
-    value = number(column, text, want, 1.0)
+    value = number(column, text, want, 1.0, inf)
     if value != int(value) or value > high:
         wrong(column, text, f"it must be {want}")
     return int(value)
@@ -301,16 +313,13 @@ def moment(column: str, text: str) -> float:
     from datetime import UTC, datetime
 
     if text.isascii() and text.isdigit():
-        value = number(column, text, "seconds since 1970")
-        if value > LAST_MOMENT_S:
-            wrong(column, text, "it must be seconds since 1970, before the year 3000")
-        return value
+        return number(column, text, "seconds since 1970")
     try:
         if len(text) < 19 or text[4] != "-" or text[10] not in " T":
             raise ValueError
         when = datetime.fromisoformat(text)
         value = (when if when.tzinfo else when.replace(tzinfo=UTC)).timestamp()
-        if not 0 <= value <= LAST_MOMENT_S:
+        if not 0 <= value <= MAX_S:
             raise ValueError
         return value
     except (ValueError, OverflowError):

@@ -10,24 +10,29 @@ PLAIN_BYTES = 64 << 20
 CHUNK = 1 << 24
 
 
-def read_bytes(path: Path, what: str = "trace") -> bytes:
+def read_bytes(path: Path, what: str = "trace", most: int = MAX_BYTES) -> bytes:
     """What is in a file, out of its gzip members if it is in any.
 
     ``what`` begins the message. Raises TraceError for a file that can't be read, is damaged, or
-    is larger than any trace.
+    holds more than ``most`` bytes.
     """
-    return _unpacked(path, what, _content(path, what))
+    return _unpacked(path, what, _content(path, what, most), most)
 
 
-def _content(path: Path, what: str) -> bytes:
+def most_unpacked(packed_bytes: int) -> int:
+    """How many bytes so many may become when they are unpacked, to be believed."""
+    return min(MAX_BYTES, max(PLAIN_BYTES, MAX_RATIO * packed_bytes))
+
+
+def _content(path: Path, what: str, most: int) -> bytes:
     chunks, size = [], 0
     try:
         with path.open("rb") as file:
             while chunk := file.read(CHUNK):
                 chunks.append(chunk)
                 size += len(chunk)
-                if size > MAX_BYTES:
-                    raise TraceError(f"{what} {path}: more than {MAX_BYTES >> 30} GiB; cut it up")
+                if size > most:
+                    raise TraceError(f"{what} {path}: more than {most >> 20:,} MiB; cut it up")
     except OSError as error:
         raise TraceError(f"{what} {path}: {error.strerror or error}; check the path") from None
     except ValueError as error:
@@ -35,13 +40,13 @@ def _content(path: Path, what: str) -> bytes:
     return b"".join(chunks)
 
 
-def _unpacked(path: Path, what: str, data: bytes) -> bytes:
+def _unpacked(path: Path, what: str, data: bytes, most: int) -> bytes:
     """The bytes, out of their gzip members if they are in any."""
     if data[:2] != b"\x1f\x8b":
         return data
     import zlib
 
-    most = min(MAX_BYTES, max(PLAIN_BYTES, MAX_RATIO * len(data)))
+    most = min(most, most_unpacked(len(data)))
     chunks, size, packed = [], 0, data
     try:
         while packed.strip(b"\0"):  # some writers pad with zeros

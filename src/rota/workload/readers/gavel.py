@@ -18,6 +18,7 @@ from rota.model.job import JobSpec
 from rota.workload.catalog import look_up
 from rota.workload.readers.base import Report, Source, jobs, number, whole, wrong
 from rota.workload.readers.files import read_bytes
+from rota.workload.readers.lines import split
 from rota.workload.trace import MAX_GPUS, Trace
 
 FIELDS = (
@@ -53,8 +54,8 @@ def read_gavel(
     """
     rates = catalog_rates if throughputs is None else read_rates(throughputs)
     path = Path(path)
-    report = Report(path.name, strict)
-    return report.trace(_read(Source(path.name, read_bytes(path)), report, rates))
+    report = Report(str(path), strict)
+    return report.trace(_read(Source(str(path), read_bytes(path)), report, rates))
 
 
 def read_rates(path: str | Path) -> Rates:
@@ -65,7 +66,7 @@ def read_rates(path: str | Path) -> Rates:
     """
     path = Path(path)
     try:
-        table = json.loads(Source(path.name, read_bytes(path, "throughputs")).text)
+        table = json.loads(Source(str(path), read_bytes(path, "throughputs")).text)
     except (ValueError, RecursionError) as error:
         raise TraceError(f"throughputs {path}: not JSON: {error}") from None
     rates: dict[tuple[str, int], dict[str, float]] = {}
@@ -98,13 +99,14 @@ def catalog_rates(job_type: str, gpus: int) -> dict[str, float]:
 def _read(source: Source, report: Report, rates: Rates) -> list[JobSpec]:
     weights: dict[str, float] = {}
 
-    def make(row: tuple[int, list[str]]) -> JobSpec:
-        spec, weight = _job(*row, rates, report)
+    def make(row: tuple[int, str]) -> JobSpec:
+        index, text = row
+        spec, weight = _job(index, split(text, "\t", quoted=False), rates, report)
         weights[spec.job_id] = weight
         return spec
 
     lines = ((line, text) for line, text in enumerate(source.lines, start=1) if text.strip())
-    rows = ((line, (i, text.split("\t"))) for i, (line, text) in enumerate(lines))
+    rows = ((line, (i, text)) for i, (line, text) in enumerate(lines))
     found = list(jobs(rows, make, report))
     if found and max(weights.values()) == min(weights.values()) == 1:
         return found

@@ -5,8 +5,10 @@ from typing import Any
 
 from rota.errors import TraceError
 from rota.workload.readers.base import Source
+from rota.workload.readers.files import most_unpacked
 
 MOST_ROWS = 50_000_000
+VALUE_BYTES = 8  # what a value counts as, unpacked
 
 
 def header(source: Source) -> list[str]:
@@ -31,6 +33,9 @@ def rows(source: Source) -> Iterator[tuple[int, list[str]]]:
 
 
 def _text(value: Any) -> str:
+    if isinstance(value, bytes):
+        # What is no UTF-8 becomes characters that no field may hold.
+        return value.decode("utf-8", "surrogateescape")
     return "" if value is None else str(value)
 
 
@@ -44,12 +49,17 @@ def _open(source: Source) -> Any:
             "run: pip install 'rota[parquet]'"
         ) from None
     try:
-        file = ParquetFile(BufferReader(source.data))
-        num_rows = file.metadata.num_rows
+        file = ParquetFile(BufferReader(source.data), page_checksum_verification=True)
+        num_rows, num_columns = file.metadata.num_rows, file.metadata.num_columns
     except Exception as error:
         raise _damaged(source, error) from None
     if num_rows > MOST_ROWS:
         raise TraceError(f"trace {source.name}: {num_rows:,} rows are more than {MOST_ROWS:,}")
+    if num_rows * num_columns * VALUE_BYTES > most_unpacked(len(source.data)):
+        raise TraceError(
+            f"trace {source.name}: {len(source.data):,} bytes of Parquet are too few for "
+            f"{num_rows:,} rows that differ; write it as CSV if that is right"
+        )
     return file
 
 

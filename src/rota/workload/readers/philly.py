@@ -8,6 +8,7 @@ from rota.errors import TraceError
 from rota.model.job import JobSpec
 from rota.workload.readers import rota
 from rota.workload.readers.base import (
+    SHOWN,
     Report,
     Source,
     elapsed,
@@ -71,20 +72,25 @@ def _records(source: Source, report: Report) -> Iterator[tuple[int, Any]]:
     """
     from json import JSONDecoder
 
-    text = source.text
-    decode = JSONDecoder().raw_decode
+    text, flaws = source.text, Flaws()
+    decode = JSONDecoder(object_pairs_hook=flaws.mapping).raw_decode
     gap = re.compile(r"[\s,]*")
-    at, line, counted, damaged = text.index("[") + 1, 1, 0, 0
+    at, line, counted, damaged, commas = text.index("[") + 1, 1, 0, 0, 0
     while True:
-        start = at = gap.match(text, at).end()  # type: ignore[union-attr]
+        end = gap.match(text, at).end()  # type: ignore[union-attr]
+        if text.count(",", at, end) != commas:
+            flaws.found.append("one comma must part it from the record before")
+        start = at = end
         line, counted = line + text.count("\n", counted, at), at
         if at >= len(text):
             report.reject(line, "the list has no end; is the file whole?")
             return
         if text[at] == "]":
+            _check_end(text, at + 1, line, report)
             return
         try:
             record, at = decode(text, at)
+            commas = 1
         except (ValueError, RecursionError) as error:
             damaged += 1
             indent = text[text.rfind("\n", 0, start) + 1 : start]
@@ -94,8 +100,38 @@ def _records(source: Source, report: Report) -> Iterator[tuple[int, Any]]:
             report.reject(line, f"not JSON: {str(error)[:80]}{rest}")
             if at < 0:
                 return
+            commas = 0
+            flaws.found.clear()
             continue
-        yield line, record
+        if flaws.found:
+            report.reject(line, f"not JSON: {flaws.found[0]}")
+            flaws.found.clear()
+        else:
+            yield line, record
+
+
+class Flaws:
+    """What is wrong with a record that could be decoded nevertheless."""
+
+    def __init__(self) -> None:
+        self.found: list[str] = []
+
+    def mapping(self, pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+        """The JSON object of these pairs; a key that is there twice is a flaw."""
+        whole = dict(pairs)
+        if len(whole) < len(pairs):
+            keys = [key for key, _ in pairs]
+            twice = next(key for key in keys if keys.count(key) > 1)
+            self.found.append(f"{twice[:SHOWN]!r} stands there twice")
+        return whole
+
+
+def _check_end(text: str, at: int, line: int, report: Report) -> None:
+    """Reject what comes after the list, which nobody reads."""
+    rest = text[at:]
+    if rest.strip():
+        line += rest[: len(rest) - len(rest.lstrip())].count("\n")
+        report.reject(line, "the list has ended; what follows is not read: is it another log?")
 
 
 def _maker(report: Report) -> Any:

@@ -18,7 +18,7 @@ from rota.workload.readers.base import (
     whole,
     wrong,
 )
-from rota.workload.trace import COLUMNS, MAX_GPUS, MAX_ID, REQUIRED
+from rota.workload.trace import COLUMNS, MAX_GPUS, MAX_ID, MAX_S, REQUIRED
 
 TEXTS = ("vc", "user", "model")
 _DEFAULTS = JobSpec("", 1, 0.0)._asdict()
@@ -53,18 +53,19 @@ def _value(column: str, text: str) -> Any:
     if column == "priority":
         return whole("priority", text, 100)
     if column == "skew":
-        value = number("skew", text, "from 0 to 1")
-        return value if value <= 1 else wrong("skew", text, "it must be from 0 to 1")
+        return number("skew", text, "from 0 to 1", high=1.0)
     return parse_speeds(text) if column == "speeds" else intern(text)
 
 
 def parse_speeds(text: str) -> tuple[tuple[str, float], ...]:
     """``v100=1;k80=0.3`` as (GPU type, speed) pairs; 0 where it can't run. Raises TraceError."""
-    pairs = []
+    pairs: list[tuple[str, float]] = []
     for part in text.split(";"):
         name, equals, value = part.partition("=")
         if not equals or not name.strip():
             wrong("speeds", text, "it must be TYPE=SPEED;TYPE=SPEED")
+        if name.strip().lower() in (kind.lower() for kind, _ in pairs):
+            wrong("speeds", text, f"{name.strip()} stands there twice; keep one")
         pairs.append((name.strip(), number("speeds", value, "TYPE=SPEED with 0 or more")))
     if not any(speed for _, speed in pairs):
         wrong("speeds", text, "it must have a speed above 0")
@@ -114,7 +115,7 @@ def _quick(source: Source) -> list[JobSpec] | None:
 
 
 def _numbers(texts: Sequence[str]) -> list[float] | None:
-    """The texts as finite numbers of zero or more; None if one is not."""
+    """The texts as numbers from zero to MAX_S; None if one is not."""
     joined = "".join(texts)
     if "_" in joined or not joined.isascii():
         return None
@@ -123,4 +124,4 @@ def _numbers(texts: Sequence[str]) -> list[float] | None:
     except ValueError:
         return None
     # A NaN hides from min and max, not from their sum.
-    return values if min(values) >= 0 and max(values) < inf and sum(values) < inf else None
+    return values if min(values) >= 0 and max(values) <= MAX_S and sum(values) < inf else None

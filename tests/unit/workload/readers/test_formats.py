@@ -1,6 +1,7 @@
 """Other people's formats: what is read from each, and what is left out and said to be."""
 
 import importlib.util
+import json
 from pathlib import Path
 
 import pytest
@@ -110,6 +111,57 @@ def test_a_philly_log_that_breaks_off_gives_what_was_whole(write):
     trace = read_trace(write(text[: text.index("application_1_3")]))
     assert (len(trace), trace.num_rejected) == (2, 1)
     assert "the rest of the file is not read" in trace.rejected[0][1]
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "line", "reason"),
+    [
+        ("    },\n    {", "    }\n    {", 16, "one comma must part it from the record before"),
+        ("    },\n    {", "    },\n,    {", 16, "one comma must part it from the record before"),
+        ('"vc": "red"', '"vc": "blue", "vc": "red"', 2, "'vc' stands there twice"),
+        ('"ip": "m1", "gpus": ["gpu0", "gpu1"]', '"gpus": [], "gpus": [1]', 2, "'gpus' stands"),
+    ],
+)
+def test_a_philly_record_that_is_no_strict_json_is_rejected_alone(write, old, new, line, reason):
+    text = SAMPLES["philly-json"].replace(old, new, 1)
+    trace = read_trace(write(text))
+    assert (len(trace), trace.num_rejected) == (2, 1)
+    assert trace.rejected[0][0] == line
+    assert reason in trace.rejected[0][1]
+    with pytest.raises(TraceError, match="not JSON"):
+        read_trace(write(text), strict=True)
+
+
+def test_what_follows_the_list_of_a_philly_log_is_told_and_not_read(write):
+    text = SAMPLES["philly-json"]
+    other = text.replace("application_1", "application_2")
+    trace = read_trace(write(text + "\n" + other))
+    assert len(trace) == 3
+    line = text.count("\n") + 2
+    assert trace.rejected == [
+        (line, "the list has ended; what follows is not read: is it another log?")
+    ]
+    with pytest.raises(TraceError, match=f"line {line}: the list has ended"):
+        read_trace(write(text + "\n" + other), strict=True)
+    assert read_trace(write(text + "\n \n"), strict=True).num_rejected == 0
+
+
+@pytest.mark.parametrize("field", ["jobid", "user", "vc"])
+@pytest.mark.parametrize("text", ["\\ud800", "a\\nb", "\\u0000"])
+def test_a_text_that_no_csv_can_hold_rejects_a_philly_record(write, field, text):
+    log = json.loads(SAMPLES["philly-json"])
+    log[0][field] = "TEXT"
+    trace = read_trace(write(json.dumps(log).replace("TEXT", text)))
+    assert (len(trace), trace.num_rejected) == (2, 1)
+    assert "no field may" in trace.rejected[0][1]
+    trace.rejected[0][1].encode()
+
+
+def test_attempts_of_more_than_three_centuries_are_no_job(write):
+    log = json.loads(SAMPLES["philly-json"])
+    log[1]["attempts"] = [log[1]["attempts"][0] | {"start_time": "0", "end_time": "9999999999"}] * 2
+    trace = read_trace(write(json.dumps(log)))
+    assert "duration_s is '2e+10'; it must be at most 10,000,000,000" in trace.rejected[0][1]
 
 
 def test_a_log_of_a_thousand_damaged_records_is_not_read_on(write):

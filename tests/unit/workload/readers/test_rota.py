@@ -111,13 +111,20 @@ def test_a_row_that_cannot_be_read_is_counted_with_its_line_and_reason_and_the_r
     assert trace.rejected == [
         (3, "duration_s is 'x'; it must be zero or more seconds"),
         (5, "job_id is 'a'; line 2 has the same; ids must be unique"),
-        (6, "3 fields where the header names 4"),
+        (6, "3 fields where there should be 4"),
     ]
     assert describe_rejected(trace, shown=1).splitlines() == [
         "jobs.csv: 3 rows could not be read and are left out",
         "  line 3: duration_s is 'x'; it must be zero or more seconds",
         "  and 2 more",
     ]
+
+
+def test_a_single_row_that_cannot_be_read_is_told_as_one(write):
+    trace = read_trace(write(f"{OURS}\na,0,60,1\nb,0,x,1\n"))
+    assert describe_rejected(trace).startswith(
+        "jobs.csv: 1 row could not be read and is left out\n"
+    )
 
 
 def test_strict_reading_fails_at_the_first_row_that_cannot_be_read(write):
@@ -137,6 +144,32 @@ def test_a_stray_quotation_mark_spoils_its_own_row_alone(write):
     assert trace.rejected[0][0] == 3
 
 
+@pytest.mark.parametrize(
+    ("rows", "rejected", "read"),
+    [
+        pytest.param(['"x', "1,0,99,1"], [2, 3], [], id="never closed, fields missing"),
+        pytest.param(['"a', 'b",0,10,1'], [2, 3], [], id="over two lines"),
+        pytest.param(['"a', "1,0,9,1", "2,0,9,1", 'b",0,10,1'], [2, 3, 4, 5], [], id="over four"),
+        pytest.param(['"a,0,9,1', "1,0,9,1", "", 'b",0,10,1'], [2, 3, 4, 5], [], id="with commas"),
+        pytest.param(['"a', 'b",0,10,1,7', "c,0,9,1"], [2, 3], ["c"], id="closed too late"),
+        pytest.param(['"b,0,60,1', "c,0,60,1"], [2], ["c"], id="all fields there"),
+        pytest.param(['"b,0,60,1', '"c",0,60,1'], [2], ["c"], id="then a quoted field"),
+        pytest.param(['f",0,1,1', "c,0,60,1"], [2], ["c"], id="within a field"),
+        pytest.param(['"f"g,0,1,1', ' "h",0,1,1', "c,0,1,1"], [2, 3], ["c"], id="beside a field"),
+        pytest.param(['"a ""b"", c",0,1,1', "c,0,1,1"], [], ['a "b", c', "c"], id="all in place"),
+    ],
+)
+def test_what_quotation_marks_tear_apart_never_becomes_a_job(write, rows, rejected, read):
+    trace = read_trace(write("\n".join([OURS, *rows, "last,0,60,1"])))
+    assert [spec.job_id for spec in trace] == [*read, "last"]
+    assert [line for line, _ in trace.rejected] == rejected
+
+
+def test_many_torn_rows_are_read_in_one_pass(write):
+    trace = read_trace(write(f"{OURS}\na,0,60,1\n" + '"b\n' * 30_000))
+    assert (len(trace), trace.num_rejected) == (1, 30_000)
+
+
 def test_a_row_with_a_nul_is_rejected(write):
     trace = read_trace(write(f"{OURS}\na\0,0,60,1\nb,0,60,1\n"))
     assert [spec.job_id for spec in trace] == ["b"]
@@ -147,6 +180,38 @@ def test_a_row_with_a_nul_is_rejected(write):
 def test_what_python_alone_takes_for_a_number_is_none(write, text):
     trace = read_trace(write(f"{OURS}\na,0,{text},1\nb,0,60,1\n"))
     assert [line for line, _ in trace.rejected] == [2]
+
+
+@pytest.mark.parametrize("row", ["a,1e17,60,1", "a,0,1e11,1", "a,1e308,60,1"])
+@pytest.mark.parametrize("strange", ["", '"c, d",0,60,1\n'], ids=["quickly", "row by row"])
+def test_a_time_of_more_than_three_centuries_is_rejected(write, row, strange):
+    trace = read_trace(write(f"{OURS}\n{strange}{row}\nb,1e10,1e10,1\n"))
+    assert trace.jobs[-1].job_id == "b"
+    assert "it must be at most 10,000,000,000" in trace.rejected[0][1]
+
+
+@pytest.mark.parametrize("speeds", ["v100=1;v100=0.5", "V100=1;k80=1; v100 =1"])
+def test_a_gpu_type_with_two_speeds_is_rejected(write, speeds):
+    trace = read_trace(write(f"{OURS},speeds\na,0,60,1,{speeds}\nb,0,60,1,v100=0.5;k80=0\n"))
+    assert [spec.job_id for spec in trace] == ["b"]
+    assert "v100 stands there twice" in trace.rejected[0][1]
+
+
+@pytest.mark.parametrize("speed", ["1e-9", "1e4", "1e-320"])
+def test_a_speed_that_no_gpu_has_is_rejected(write, speed):
+    trace = read_trace(write(f"{OURS},speeds\na,0,60,1,t4={speed}\nb,0,60,1,t4=1\n"))
+    assert "speeds is 't4=" in trace.rejected[0][1]
+    assert "it must be 0, or from 0.001 to 1,000" in trace.rejected[0][1]
+
+
+def test_a_line_too_long_for_a_row_is_refused_before_it_is_parted(write):
+    long = "1," * 600_000
+    with pytest.raises(TraceError, match="column 'job_id' is missing"):
+        read_trace(write(long))
+    with pytest.raises(TraceError, match="line 1: a line of 1,200,000 characters is no row"):
+        read_trace(write(long), "rota")
+    trace = read_trace(write(f"{OURS}\n{long}\na,0,60,1\n"))
+    assert trace.rejected == [(2, "a line of 1,200,000 characters is no row; is this a table?")]
 
 
 def test_all_columns_are_read(write):
@@ -193,6 +258,17 @@ def test_an_unknown_format_is_refused_with_the_known_ones(write):
 def test_an_empty_field_of_a_path_is_refused_as_well(tmp_path):
     with pytest.raises(TraceError, match="check the path"):
         read_trace("a\0b")
+
+
+@pytest.mark.parametrize(
+    ("content", "format"),
+    [(b"\xff\xfe", "auto"), (b"", "auto"), (b"x\n", "rota"), (b"PAR1", "auto"), (b"[{", "philly")],
+)
+def test_messages_on_a_whole_file_tell_the_path_that_was_given(write, content, format):
+    path = write(content)
+    with pytest.raises(TraceError) as refusal:
+        read_trace(path, format)
+    assert str(path) in str(refusal.value)
 
 
 @pytest.mark.parametrize("name", ["nothing.csv", "."], ids=["absent", "a folder"])
