@@ -56,7 +56,7 @@ def train(args, s):
     x_train, x_val, y_train, y_val = load_data(device)
     net = build_model().to(device)
     optimizer = torch.optim.SGD(net.parameters(), lr=0.01, momentum=0.9)
-    model, optimizer = s.prepare(net, optimizer, reduction="ddp")
+    model, optimizer = s.prepare(net, optimizer)
 
     done = 0
     for step in s.steps(args.steps):

@@ -194,3 +194,10 @@ class TestMaxMinFairnessAgnosticInWholeRounds(PolicyContract):
 class TestFinishTimeFairness(PolicyContract):
     def policy(self) -> Any:
         return create("finish-time-fairness", {"round_s": "60", "solve_every_s": "150"})
+
+
+class TestElastic(PolicyContract):
+    preemptive = False
+
+    def policy(self) -> Any:
+        return create("elastic", {"look_s": "20"})

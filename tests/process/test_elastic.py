@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 import torch
 
+from rota.live.agent import elastic, pulses
 from rota.live.agent.gang import HOLDING
 from rota.testing.lone_agent import LoneAgent
 
@@ -26,11 +27,15 @@ class Job:
         *words: object,
         max_gpus: int = 4,
         fault: tuple[str, int] | None = None,
+        group_timeout_s: float = 10,
         **launch: Any,
     ) -> None:
         self.agent, self.out = agent, out
         out.mkdir(exist_ok=True)
-        env, scripts = {"ROTA_GROUP_TIMEOUT_S": "10"}, [SCRIPTS / "elastic.py"]
+        env, scripts = (
+            {"ROTA_GROUP_TIMEOUT_S": str(group_timeout_s), "ROTA_FORM_TIMEOUT_S": "4"},
+            [SCRIPTS / "elastic.py"],
+        )
         if fault is not None:
             env |= {"FAULT": fault[0], "FAULT_SLOT": str(fault[1]), "FAULT_ARMED": f"{out}/armed"}
             scripts.insert(0, SCRIPTS / "faults.py")
@@ -190,14 +195,19 @@ def test_every_sample_of_an_epoch_is_seen_once_through_all_resizes(launch):
 
 
 def test_torchs_own_reduction_agrees_closely_after_resizes(launch, reference):
-    words = ("--model", "plain", "--workers", 1)
+    words = ("--model", "plain", "--clean", "--workers", 1)
     job = launch([0], *words, "--reduction", "ddp", "--gate", 2, "--gate", 5, "--gate", 8)
     for gate, gpus in [(2, [0, 1]), (5, [0, 1, 2]), (8, [1])]:
         assert job.resizes_at(gate, gpus)["type"] == "done", job.logs()
-    state, expected = job.succeeds(), reference(*words)
-    assert outcome(state)["plain"] == expected["plain"]
-    for name, tensor in expected["models"][0].items():
-        torch.testing.assert_close(state["models"][0][name], tensor, rtol=1e-5, atol=1e-6)
+    assert close(job.succeeds(), reference(*words))
+
+
+def close(state: dict[str, Any], expected: dict[str, Any]) -> bool:
+    """Whether weights agree to single precision, and everything else wholly."""
+    weights = zip(state["models"][0].values(), expected["models"][0].values(), strict=True)
+    return outcome(state)["plain"] == expected["plain"] and all(
+        torch.allclose(one, other, rtol=1e-5, atol=1e-6) for one, other in weights
+    )
 
 
 GROW = ([0, 1], [0, 1, 2])
@@ -243,3 +253,166 @@ def test_a_rank_that_is_killed_in_training_is_done_without(launch, reference, vi
     job.opens(3)
     assert not differences(outcome(job.succeeds()), reference())
     assert len(job.gang.members) < 3
+
+
+def test_all_of_a_larger_gang_notice_a_loss_with_torchs_own_reduction(launch, reference):
+    words = ("--model", "plain", "--clean")
+    job = launch([0, 1, 2, 3], *words, "--reduction", "ddp", "--gate", 3, group_timeout_s=60)
+    job.until_at(3)
+    job.attempt.ranks[2].signal(signal.SIGKILL)
+    job.opens(3)
+    assert close(job.succeeds(), reference(*words))
+
+
+@pytest.fixture
+def impatient(monkeypatch):
+    """Ranks that hang are found soon."""
+    monkeypatch.setattr(pulses, "HANGS_AFTER_S", 1.0)
+    monkeypatch.setattr(pulses, "HANGS_AFTER_STEPS", 0)
+
+
+@pytest.mark.parametrize("victim", [0, 1], ids=["in-its-step", "in-a-reduction"])
+def test_a_rank_that_hangs_is_killed_by_its_pulse_and_the_rest_go_on(
+    launch, reference, impatient, victim
+):
+    job = launch([0, 1, 2], "--gate", 3, group_timeout_s=4)
+    job.until_at(3)
+    job.attempt.ranks[victim].signal(signal.SIGSTOP)
+    job.opens(3)
+    assert not differences(outcome(job.succeeds()), reference())
+    assert job.attempt.elastic.lost == {victim}
+
+
+@pytest.mark.parametrize(("slot", "point"), [(0, "host-before"), (1, "vote2-before")])
+def test_a_rank_that_hangs_in_a_resize_is_killed(launch, reference, impatient, slot, point):
+    job = launch([0, 1], "--gate", 3, fault=(f"stop:{point}", slot))
+    job.until_at(3)
+    (job.out / "armed").touch()
+    assert job.resizes_at(3, [0, 1, 2])["type"] == "failed"
+    assert not differences(outcome(job.succeeds()), reference())
+    assert job.attempt.elastic.lost == {slot}
+
+
+def test_a_rank_that_lags_behind_is_replaced(launch, reference, monkeypatch):
+    monkeypatch.setattr(elastic, "LOOK_EVERY_S", 0.005)
+    job = launch([0, 1], "--slow", 1, "--steps", 100, "--gate", 95)
+    until(lambda: job.gang.members == [0, 2], "slot 2 has taken over from slot 1")
+    assert job.attempt.record["gpus"] == [0, 1]
+    job.opens(95)
+    assert not differences(outcome(job.succeeds()), reference("--steps", 100))
+
+
+def test_an_error_in_one_rank_ends_the_job_with_that_error(launch):
+    job = launch([0, 1], "--raise-in", 1)
+    assert job.ends()["exit_code"] == 1
+    assert "ValueError: this shard is rotten" in (job.attempt.folder / "rank1.log").read_text()
+
+
+def test_a_resize_in_a_validation_waits_for_its_end(launch, reference):
+    job = launch([0, 1], "--gate", 3, "--gate-in", "evaluate")
+    assert job.resizes_at(3, [0])["type"] == "done"
+    assert not differences(outcome(job.succeeds()), reference())
+
+
+def test_a_checkpoint_in_the_step_of_a_resize_is_whole_and_the_next_attempt_goes_on(
+    launch, reference
+):
+    job = launch([0, 1], "--gate", 3, "--checkpoint-at", 3, "--stop-after", 6)
+    assert job.resizes_at(3, [0, 1, 2])["type"] == "done"
+    assert job.ends()["exit_code"] == 5
+    again = launch([1], job_id=job.attempt.job_id, attempt=2)
+    state = again.succeeds()
+    assert state["plain"]["extra"]["trail"] == list(range(12))
+    assert not differences(outcome(state), reference())
+    assert min(min(batches) for batches in again.seen().values()) == 4
+
+
+def test_sizes_that_the_job_can_not_have_are_refused_and_it_goes_on(launch, reference):
+    job = launch([0, 1], "--shards", 2, "--gate", 3)
+    job.until_at(3)
+    for gpus, words in [
+        ([0, 1, 2], "3 GPUs are not a size for this job: it takes 1 to 2"),
+        ([], "0 GPUs are not a size"),
+        ([2, 3], "a resize keeps at least one of the GPUs"),
+        ([0, 0], "not a size"),
+    ]:
+        answer = job.agent.command("resize", gpus=gpus)
+        assert answer["type"] == "failed"
+        assert words in answer["error"]
+    assert job.agent.command("resize", gpus=[0, 1])["type"] == "done"  # as it is
+    job.opens(3)
+    assert job.succeeds()["world"] == 2
+
+
+def test_a_program_without_a_loader_is_not_resized(launch):
+    job = launch([0], "--no-loader", "--gate", 1)
+    job.until_at(1)
+    answer = job.agent.command("resize", gpus=[0, 1])
+    assert answer["type"] == "failed"
+    assert "has no s.loader" in answer["error"]
+    job.opens(1)
+    assert job.ends()["exit_code"] == 0
+
+
+def test_a_data_set_smaller_than_the_shards_is_an_error_that_says_so(launch):
+    job = launch([0], "--samples", 3)
+    assert job.ends()["exit_code"] == 1
+    assert "the dataset has 3 samples" in job.logs()
+
+
+def test_a_newcomer_that_fails_in_its_rehearsal_is_given_up_and_the_job_goes_on(launch, reference):
+    job = launch([0], "--gate", 3, "--raise-in-rehearsal")
+    answer = job.resizes_at(3, [0, 1])
+    assert answer["type"] == "failed"
+    assert "newcomer ended" in answer["error"]
+    assert not differences(outcome(job.succeeds()), reference())
+
+
+def test_a_suspension_calls_off_a_resize_that_has_not_begun_to_vote(launch, reference):
+    job = launch([0, 1], "--gate", 3)
+    job.until_at(3)
+    resize = job.agent.begin("resize", gpus=[0, 1, 2])
+    job.until_holding(resize)
+    suspend = job.agent.begin("suspend")
+    answer = job.answer(resize)
+    assert (answer["type"], answer["error"]) == ("failed", "the job is to be suspended")
+    job.opens(3)
+    assert job.answer(suspend)["type"] == "done"
+    refused = job.agent.command("resize", gpus=[0])
+    assert refused["type"] == "failed"
+    assert "is suspended, and can't be resized now" in refused["error"]
+    assert job.agent.command("resume", gpus=[0, 1])["type"] == "done"
+    assert not differences(outcome(job.succeeds()), reference())
+
+
+@pytest.mark.parametrize("gpus", [[0, 1, 2], [1]], ids=["grow", "shrink"])
+def test_an_agent_that_is_lost_in_a_resize_leaves_a_job_that_goes_on(
+    tmp_path, reference, monkeypatch, gpus
+):
+    """Lost when all have been told their places: some go there, or nobody does."""
+    words = ("--steps", 40)
+    with LoneAgent(tmp_path / "agent") as first:
+        job = Job(first, tmp_path / "job", [0, 1], *words, "--gate", 3, "--gate", 30)
+        job.until_at(3)
+        hosting = job.gang.hosting
+
+        def host_and_vanish(*arguments):
+            hosting(*arguments)
+            first.vanish()
+
+        job.gang.hosting = host_and_vanish
+        number = first.begin("resize", gpus=gpus)
+        job.until_holding(number)
+        job.opens(3)
+        first.join()
+    with LoneAgent(tmp_path / "agent") as second:
+        until(lambda: second._agent.attempts, "the job is adopted")
+        job.agent, job.attempt = second, second.attempt
+        job.until_at(30)
+        until(lambda: job.attempt.state == "running", "the agent knows all of it")
+        assert not job.gang.busy
+        new = second.begin("resize", gpus=[job.attempt.record["gpus"][0], 3])
+        job.until_holding(new)
+        job.opens(30)
+        assert job.answer(new)["type"] == "done", job.logs()
+        assert not differences(outcome(job.succeeds()), reference(*words))

@@ -33,7 +33,7 @@ from rota.cli.simoutput import (
     write_csv,
     write_pictures,
 )
-from rota.cli.table import in_parts, render, width_of_terminal
+from rota.cli.table import fitting, in_parts, render, width_of_terminal
 from rota.errors import InputError, RotaError, did_you_mean
 from rota.experiment.runs.case import Case, CaseResult, run_cases
 from rota.policy.registry import create, settings
@@ -262,21 +262,21 @@ def parse_axes(texts: Sequence[str]) -> list[Axis]:
 
 def side_by_side(entries: Sequence[Entry], *, wide: bool, width: float = inf) -> str:
     """The table as text, as far as it can be no wider than ``width``."""
-    lines = []
+    notes = []
     if wide:
-        lines.append(in_parts(*spread_table(entries), width))
+        table = in_parts(*spread_table(entries), width)
     else:
         header, rows, left_out = narrow_table(entries, width)
-        lines.append(render(header, rows, text_columns=1 + len(entries[0].point)))
+        table = render(header, rows, text_columns=1 + len(entries[0].point))
         if left_out:
-            lines.append(f"not enough room for: {', '.join(left_out)}; --wide prints all figures")
+            notes.append(f"not enough room for: {', '.join(left_out)}; --wide prints all figures")
     if any(len(entry.summaries) > 1 for entry in entries):
-        lines.append("means over the seeds, ± half the width of the 95 % confidence interval")
+        notes.append("means over the seeds, ± half the width of the 95 % confidence interval")
     if few_runs(entries):
-        lines.append(f"fewer than {FEWEST_DRAWN} seeds say little: their intervals are very wide")
+        notes.append(f"fewer than {FEWEST_DRAWN} seeds say little: their intervals are very wide")
     if any(entry.is_oracle for entry in entries):
-        lines.append(ORACLE_NOTE)
-    return "\n".join(lines)
+        notes.append(ORACLE_NOTE)
+    return "\n".join([table, *(fitting(note, width) for note in notes)])
 
 
 def _name(line: Line, case: Case) -> str:

@@ -3,6 +3,7 @@
 import os
 import shutil
 import sys
+import textwrap
 from collections.abc import Sequence
 from math import inf
 
@@ -20,6 +21,11 @@ def wide(header: Sequence[str], rows: Sequence[Sequence[str]]) -> int:
     """How many columns of a terminal the table takes."""
     widths = [max(map(len, column)) for column in zip(header, *rows, strict=True)]
     return sum(widths) + GAP * (len(widths) - 1)
+
+
+def fitting(text: str, width: float) -> str:
+    """A sentence, in as many lines as ``width`` demands."""
+    return text if len(text) <= width else "\n".join(textwrap.wrap(text, int(width)))
 
 
 def in_parts(header: Sequence[str], rows: Sequence[Sequence[str]], width: float) -> str:

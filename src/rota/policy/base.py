@@ -6,7 +6,6 @@ from typing import Any, NamedTuple, Protocol
 from rota.model.plan import Plan
 from rota.model.view import View
 
-
 PER_S = 1e6  # times, and amounts of service, are compared in whole microseconds
 LEAST_TURN_S = 1e-3
 FOR_EVER_S = 1e9  # beyond it a float no longer tells microseconds apart

@@ -6,7 +6,17 @@ from math import inf
 from rota.model.plan import Plan
 from rota.model.reason import Reason
 from rota.model.view import Trial, View
-from rota.policy.queues import ENTERED, PREEMPTED, RAN, Mark, Queue, Rules, Standing
+from rota.policy.queues import (
+    ENTERED,
+    PREEMPTED,
+    RAN,
+    Mark,
+    Queue,
+    Rules,
+    Standing,
+    Taken,
+    Turn,
+)
 from rota.policy.stages import place
 
 PREEMPTED_BY, NEVER_FITS = Reason.PREEMPTED_BY, Reason.NEVER_FITS
@@ -27,6 +37,8 @@ class FeedbackQueues:
         self._rules = rules
         self._plan: Plan | None = None
         self._total_gpus = self._now_s = -1.0
+        self._taken: Taken | None = None  # noted from the second decision at one instant on
+        self._first: Turn | None = None
         self._clear()
 
     def _clear(self) -> None:
@@ -41,33 +53,35 @@ class FeedbackQueues:
     def decide(self, view: View) -> Plan | None:
         """The plan; or None, in states too rare for an index, where every job must be looked at.
 
-        These are: a second decision at one instant, a cluster that has grown or shrunk, a job that
-        lost its GPUs or came back, a job that can go on only where it was.
+        These are: a cluster that has grown or shrunk, a job that lost its GPUs or came back, a job
+        that can go on only where it was, a job that loses its GPUs when its promotion is due.
         """
         plan, self._plan = self._plan, None
         now_s, free = view.now_s, view.total_gpus
+        if now_s != self._now_s:
+            self._now_s, self._taken = now_s, None
+        elif self._taken is None and self._first is not None:
+            self._taken = self._first.taken()
         if plan is None or plan is not view.plan or free != self._total_gpus:
             self._total_gpus = free
             look = self._build(view)
-        elif now_s == self._now_s:
-            look = None
         else:
             look = {*view.changed, *self._unsteady}
-        self._now_s = now_s
         if look is None:
             return None
-        turn = _Turn(view)
+        turn = Turn(view)
         if not self._look(turn, look):
             return None
         self._move(turn)
-        for row in turn.entering:
-            self._queues[self._standing[row].queue].entering.append(row)
         for queue in self._queues:
             left = free - queue.used_gpus
             if left < 0 or left >= queue.least_gpus or queue.entering:
                 free = self._walk(turn, queue, free)
             else:  # all that run there go on, and nobody who waits there fits
                 free = left
+        if self._rules.promote_knob and self._someone_is_due(turn):
+            return None
+        self._first = turn
         self._plan = plan = self._write(turn)
         return plan
 
@@ -76,14 +90,15 @@ class FeedbackQueues:
     def _build(self, view: View) -> set[int] | None:
         """Take everybody's place from the marks; the rows to look at, None if that is not enough.
 
-        None unless exactly those that RAN in their queue have GPUs, all since earlier decisions.
+        None unless exactly those that RAN in their queue have GPUs.
         """
         self._clear()
-        marks, target = view.marks, view.target
+        marks, target, now_s = view.marks, view.target, view.now_s
         placed = [(Mark(*marks[row]), row) for row in view.active if marks[row] is not None]
         placed.sort(key=lambda pair: (pair[0].order(), pair[1]))
+        self._taken = Taken(placed, now_s)
         for mark, row in placed:
-            if (mark.place == RAN) != (target[row] is not None) or mark.when_s == view.now_s:
+            if (mark.place == RAN) != (target[row] is not None):
                 return None
             standing = Standing(mark.queue, mark.base_s, mark.from_s)
             self._standing[row] = standing
@@ -93,7 +108,7 @@ class FeedbackQueues:
                 self._wait(view, row, standing)
         return set(view.active)
 
-    def _look(self, turn: "_Turn", rows: set[int]) -> bool:
+    def _look(self, turn: Turn, rows: set[int]) -> bool:
         """Note what became of ``rows``; False if a place in the middle of a queue was taken."""
         view, standings, unsteady = turn.view, self._standing, self._unsteady
         active, target, now_s = view.active, view.target, view.now_s
@@ -125,16 +140,17 @@ class FeedbackQueues:
             self._released = []
         return True
 
-    def _move(self, turn: "_Turn") -> None:
+    def _move(self, turn: Turn) -> None:
         """New jobs enter the first queue; others sink, or are promoted, in order of their places.
 
         Each entry is in order of (rows that are new, queue, place within it).
         """
         view, now_s, heap, standings = turn.view, turn.view.now_s, self._moves, self._standing
         if turn.new:
-            for row in sorted(turn.new):
+            turn.entering = new = sorted(turn.new)
+            self._queues[0].entering = new[:]
+            for row in new:
                 standings[row] = Standing(0, 0.0, view.submit_s[row])
-                turn.entering.append(row)
         while heap and heap[0][0] <= now_s:
             moves_at_s, row = heappop(heap)
             standing = standings.get(row)
@@ -151,9 +167,10 @@ class FeedbackQueues:
             standing.moves_at_s = inf
             if queue == standing.queue:
                 queue = 0
-                standing.base_s, standing.from_s = view.service_s[row], now_s
+                standing.base_s, standing.from_s = view.attained_s(row), now_s
             standing.queue = queue
             turn.entering.append(row)
+            self._queues[queue].entering.append(row)
 
     def _place(self, row: int) -> tuple[int, bool, int]:
         standing = self._standing[row]
@@ -161,7 +178,7 @@ class FeedbackQueues:
 
     # -- the walk ------------------------------------------------------------------------------
 
-    def _walk(self, turn: "_Turn", queue: Queue, free: int) -> int:
+    def _walk(self, turn: Turn, queue: Queue, free: int) -> int:
         """Give out ``free`` GPUs in one queue; how many are left for those below it.
 
         First those that run in it, then those that wait, then those that enter it now.
@@ -242,6 +259,22 @@ class FeedbackQueues:
                     best = line[0]
         return None if best is None else row_of[best]
 
+    def _someone_is_due(self, turn: Turn) -> bool:
+        """Whether a job that gets no GPUs now has waited long enough to be promoted.
+
+        Of those that waited before, only who sinks as well can have been missed until here.
+        """
+        view, rules, standings = turn.view, self._rules, self._standing
+        for rows in (turn.released, turn.entering):
+            for row in rows:
+                standing = standings[row]
+                if not standing.runs:
+                    ran_s = view.attained_s(row) - standing.base_s
+                    at_s = rules.promote_at_s(standing.queue, ran_s, standing.from_s)
+                    if at_s <= view.now_s:
+                        return True
+        return False
+
     # -- places --------------------------------------------------------------------------------
 
     def _run(self, view: View, row: int, standing: Standing) -> None:
@@ -308,19 +341,13 @@ class FeedbackQueues:
         """When the next job changes its queue, if all that starts now starts at once."""
         standings, heap, now_s = self._standing, self._moves, view.now_s
         first_s = inf
-        passed: list[tuple[float, int]] = []
         while heap:
             moves_at_s, row = heap[0]
             standing = standings.get(row)
-            if standing is None or standing.moves_at_s != moves_at_s:
-                heappop(heap)
-            elif moves_at_s <= now_s:
-                passed.append(heappop(heap))
-            else:
+            if standing is not None and standing.moves_at_s == moves_at_s:
                 first_s = moves_at_s
                 break
-        for entry in passed:
-            heappush(heap, entry)
+            heappop(heap)
         for row in self._unsteady:
             standing = standings[row]
             if standing.runs:
@@ -335,7 +362,7 @@ class FeedbackQueues:
 
     # -- the plan ------------------------------------------------------------------------------
 
-    def _write(self, turn: "_Turn") -> Plan | None:
+    def _write(self, turn: Turn) -> Plan | None:
         """Write the turn down as a plan."""
         view, standings = turn.view, self._standing
         self._released = turn.released
@@ -353,50 +380,23 @@ class FeedbackQueues:
             if not standings[row].runs:
                 never = view.num_gpus[row] > view.total_gpus
                 trial.wait(row, NEVER_FITS if never else WAIT_RESOURCES)
-        self._remember(trial, ENTERED, turn.entering, False)
-        self._remember(trial, PREEMPTED, turn.preempted, False)
-        self._remember(trial, RAN, turn.runs, True)
-        for rows in (turn.preempted, turn.entering, turn.picked):
-            for row in rows:
-                self._set_clock(view, row, standings[row])
+        if turn.entering:
+            self._remember(trial, ENTERED, turn.entering, 0, False)
+        if turn.preempted:
+            self._remember(trial, PREEMPTED, turn.preempted, -len(turn.preempted), False)
+        if turn.runs:
+            self._remember(trial, RAN, turn.runs, 0, True)
+        for row in [*turn.preempted, *turn.entering, *turn.picked]:
+            self._set_clock(view, row, standings[row])
         return trial.plan(wake_at_s=self._wake_at_s(view))
 
-    def _remember(self, trial: Trial, place: int, rows: list[int], runs: bool) -> None:
-        """Mark those of ``rows`` that run, or that do not, with their places."""
-        if not rows:
-            return
-        now_s = trial.view.now_s
-        for position, row in enumerate(rows):
+    def _remember(self, trial: Trial, place: int, rows: list[int], first: int, runs: bool) -> None:
+        """Mark those of ``rows`` that run, or that do not, with positions from ``first`` on."""
+        now_s = self._now_s
+        if self._taken is not None:
+            first = self._taken.take(trial.view, place, rows)
+        for position, row in enumerate(rows, first):
             standing = self._standing[row]
             if standing.runs == runs:
                 base_s, from_s = standing.base_s, standing.from_s
                 trial.mark(row, [standing.queue, place, now_s, position, base_s, from_s])
-
-
-class _Turn:
-    """What one decision comes to, each list in walk order."""
-
-    __slots__ = (
-        "entering",
-        "moving",
-        "new",
-        "picked",
-        "preempted",
-        "released",
-        "runs",
-        "starts",
-        "view",
-        "waits",
-    )
-
-    def __init__(self, view: View) -> None:
-        self.view = view
-        self.new: list[int] = []
-        self.moving: list[int] = []
-        self.entering: list[int] = []  # a queue
-        self.runs: list[int] = []  # begin to run in their queue, though some had GPUs in another
-        self.starts: list[int] = []  # get GPUs
-        self.picked: list[int] = []  # of these, those that waited in their queue
-        self.released: list[int] = []  # lose GPUs
-        self.preempted: list[int] = []  # lose GPUs without having changed their queue
-        self.waits: list[int] = []  # may have to be told why they wait

@@ -1,11 +1,12 @@
 """What a feedback queue is: its rules, who stands in it, and what is remembered of a job."""
 
 from collections import deque
+from collections.abc import Iterable
 from math import inf
 from typing import NamedTuple
 
 from rota.model.view import View
-from rota.policy.base import to_instant
+from rota.policy.base import FOR_EVER_S, PER_S, to_instant
 
 RAN, PREEMPTED, ENTERED = 0, 1, 2
 ROUNDING_S = 1e-6  # a job that stopped so close to its threshold has reached it
@@ -34,6 +35,59 @@ class Mark(NamedTuple):
         return (self.queue, self.place, when_s, self.position)
 
 
+def free_positions(marks: Iterable[Mark], now_s: float) -> list[int]:
+    """For each place, where positions go on at this instant: from 0 if none is remembered.
+
+    RAN and ENTERED give the next position, PREEMPTED the one before which the next ones come.
+    """
+    free = [0, 0, 0]
+    for mark in marks:
+        if mark.when_s == now_s:
+            place, position = mark.place, mark.position
+            if place == PREEMPTED:
+                free[place] = min(free[place], position)
+            else:
+                free[place] = max(free[place], position + 1)
+    return free
+
+
+class Taken:
+    """The positions that are remembered at one instant, by place: :func:`free_positions`, kept."""
+
+    def __init__(self, placed: Iterable[tuple[Mark, int]], now_s: float) -> None:
+        self._now_s = now_s
+        # Of each place (position, row), the one next to which positions go on last.
+        self._lists: tuple[list[tuple[int, int]], ...] = ([], [], [])
+        for mark, row in placed:
+            if mark.when_s == now_s:
+                self._lists[mark.place].append((mark.position, row))
+        for place, positions in enumerate(self._lists):
+            positions.sort(reverse=place == PREEMPTED)
+
+    def take(self, view: View, place: int, rows: list[int]) -> int:
+        """The first of as many positions as there are rows, which take them."""
+        first = self._free(view, place)
+        if place == PREEMPTED:
+            first -= len(rows)
+        self.note(place, rows, first)
+        return first
+
+    def note(self, place: int, rows: list[int], first: int) -> None:
+        """Note that these rows take positions from ``first`` on."""
+        positions = list(enumerate(rows, first))
+        self._lists[place].extend(positions[::-1] if place == PREEMPTED else positions)
+
+    def _free(self, view: View, place: int) -> int:
+        positions = self._lists[place]
+        while positions:
+            position, row = positions[-1]
+            mark = view.marks[row] if row in view.active else None
+            if mark is not None and mark[1:4] == [place, self._now_s, position]:
+                return position if place == PREEMPTED else position + 1
+            positions.pop()  # it has another place by now, or has ended
+        return 0
+
+
 class Rules(NamedTuple):
     """When a job changes its queue."""
 
@@ -51,7 +105,8 @@ class Rules(NamedTuple):
             if left_s <= ROUNDING_S:
                 return -inf
             since_s = view.now_s
-        return to_instant(since_s + left_s)
+        at_s = since_s + left_s
+        return round(at_s * PER_S) / PER_S if at_s < FOR_EVER_S else at_s  # see to_instant
 
     def promote_at_s(self, queue: int, ran_s: float, from_s: float) -> float:
         """When a waiting job that has run so long since its last promotion is promoted."""
@@ -112,3 +167,40 @@ class Queue:
         if line is None:
             line = self.waiting[num_gpus] = deque()
         return line
+
+
+class Turn:
+    """What one decision comes to, each list in walk order."""
+
+    __slots__ = (
+        "entering",
+        "moving",
+        "new",
+        "picked",
+        "preempted",
+        "released",
+        "runs",
+        "starts",
+        "view",
+        "waits",
+    )
+
+    def __init__(self, view: View) -> None:
+        self.view = view
+        self.new: list[int] = []
+        self.moving: list[int] = []
+        self.entering: list[int] = []  # a queue
+        self.runs: list[int] = []  # begin to run in their queue, though some had GPUs in another
+        self.starts: list[int] = []  # get GPUs
+        self.picked: list[int] = []  # of these, those that waited in their queue
+        self.released: list[int] = []  # lose GPUs
+        self.preempted: list[int] = []  # lose GPUs without having changed their queue
+        self.waits: list[int] = []  # may have to be told why they wait
+
+    def taken(self) -> Taken:
+        """The positions that this turn took, the first one at its instant."""
+        taken = Taken((), self.view.now_s)
+        taken.note(RAN, self.runs, 0)
+        taken.note(PREEMPTED, self.preempted, -len(self.preempted))
+        taken.note(ENTERED, self.entering, 0)
+        return taken

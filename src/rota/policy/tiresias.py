@@ -8,7 +8,7 @@ from rota.model.plan import Plan
 from rota.model.view import View
 from rota.policy.base import Setting, not_negative
 from rota.policy.feedback import FeedbackQueues
-from rota.policy.queues import ENTERED, PREEMPTED, RAN, Mark, Rules
+from rota.policy.queues import ENTERED, PREEMPTED, RAN, Mark, Rules, free_positions
 from rota.policy.stages import Stages, finish, has_a_say, walk
 
 
@@ -33,7 +33,8 @@ class Tiresias:
 
     A job is demoted exactly when it has attained a threshold. One that has waited, since it was
     last promoted, ``promote_knob`` times as long as it ran goes back to the first queue and starts
-    from nothing; a job that never ran stays there anyway. Waiting before the first start counts.
+    from nothing, as soon as it is without GPUs: if it loses them when it has waited so long before,
+    at once. A job that never ran stays there anyway. Waiting before the first start counts.
     """
 
     name = "tiresias"
@@ -75,30 +76,45 @@ class Tiresias:
         return self._look_at_all(view) if plan is None else plan
 
     def _look_at_all(self, view: View) -> Plan:
-        marks = self._marks(view)
-        before = dict(marks)
-        order = self._order(view, marks)
-        trial = view.trial()
-        runs = walk(self.stages, trial, order)
-        self._take_places(view, marks, order, set(runs))
+        stored = self._marks(view)
+        marks, free = dict(stored), free_positions(stored.values(), view.now_s)
+        queues = self._move(view, marks, free)
+        while True:
+            order = self._order(view, marks, queues)
+            trial = view.trial()
+            runs = set(walk(self.stages, trial, order))
+            due = [row for row in order if row not in runs and self._is_due(view, row, marks[row])]
+            if not due:
+                break
+            # Each has waited long enough before it ran: losing its GPUs now, it is promoted now.
+            for row in due:
+                queues[marks[row].queue].remove(row)
+                self._promote(view, row, marks)
+                self._enter(view, row, marks, free)
+                queues[0].append(row)
+        self._take_places(view, marks, order, runs, free)
         for row, mark in marks.items():
-            if before.get(row) != mark:
+            if stored.get(row) != mark:
                 trial.mark(row, list(mark))
-        return finish(self.stages, trial, wake_at_s=self._wake_at_s(view, marks, set(runs)))
+        return finish(self.stages, trial, wake_at_s=self._wake_at_s(view, marks, runs))
 
     def _marks(self, view: View) -> dict[int, Mark]:
         stored = view.marks
         return {row: Mark(*stored[row]) for row in view.active if stored[row] is not None}
 
-    def _order(self, view: View, marks: dict[int, Mark]) -> list[int]:
-        """Every active row in walk order; ``marks`` gets each one's queue and entry into it."""
-        now_s, last, rules = view.now_s, len(self.thresholds), self._rules
-        queues: list[list[int]] = [[] for _ in range(last + 1)]
-        entering: list[tuple[int, int]] = []
-        for row in sorted(view.active.keys() - marks.keys()):
-            marks[row] = Mark(0, ENTERED, now_s, len(entering), 0.0, view.submit_s[row])
-            entering.append((0, row))
-        for row in sorted(marks.keys() - {row for _, row in entering}, key=self._key(marks)):
+    def _move(self, view: View, marks: dict[int, Mark], free: list[int]) -> list[list[int]]:
+        """Let new jobs enter, and others sink or be promoted: each queue's rows by entry.
+
+        ``marks`` gets each one's queue and place; ``free`` are the positions that are left.
+        """
+        now_s, rules = view.now_s, self._rules
+        queues: list[list[int]] = [[] for _ in range(len(self.thresholds) + 1)]
+        entering = sorted(view.active.keys() - marks.keys())
+        old = sorted(marks, key=self._key(marks))
+        for row in entering:
+            marks[row] = Mark(0, ENTERED, now_s, free[ENTERED], 0.0, view.submit_s[row])
+            free[ENTERED] += 1
+        for row in old:
             mark = marks[row]
             queue = mark.queue
             while rules.demote_at_s(view, row, mark.base_s, queue) <= now_s:
@@ -109,22 +125,38 @@ class Tiresias:
             elif (
                 view.target[row] is None and rules.promote_at_s(queue, ran_s, mark.from_s) <= now_s
             ):
-                queue = 0
-                marks[row] = mark._replace(queue=0, base_s=view.service_s[row], from_s=now_s)
+                self._promote(view, row, marks)
             else:
                 queues[queue].append(row)
                 continue
-            if self.within == "entry":
-                marks[row] = marks[row]._replace(
-                    place=ENTERED, when_s=now_s, position=len(entering)
-                )
-            entering.append((queue, row))
-        for queue, row in entering:
-            queues[queue].append(row)
-        queues = [self.arrange(view, marks, i, rows) for i, rows in enumerate(queues)]
+            self._enter(view, row, marks, free)
+            entering.append(row)
+        for row in entering:
+            queues[marks[row].queue].append(row)
+        return queues
+
+    def _promote(self, view: View, row: int, marks: dict[int, Mark]) -> None:
+        base_s = view.attained_s(row)
+        marks[row] = marks[row]._replace(queue=0, base_s=base_s, from_s=view.now_s)
+
+    def _enter(self, view: View, row: int, marks: dict[int, Mark], free: list[int]) -> None:
+        """Let a job that has changed its queue stand last in it."""
+        if self.within == "entry":
+            position, when_s = free[ENTERED], view.now_s
+            marks[row] = marks[row]._replace(place=ENTERED, when_s=when_s, position=position)
+        free[ENTERED] += 1
+
+    def _is_due(self, view: View, row: int, mark: Mark) -> bool:
+        """Whether a job that gets no GPUs now has waited long enough to be promoted."""
+        ran_s = view.attained_s(row) - mark.base_s
+        return self._rules.promote_at_s(mark.queue, ran_s, mark.from_s) <= view.now_s
+
+    def _order(self, view: View, marks: dict[int, Mark], queues: list[list[int]]) -> list[int]:
+        """Every active row in walk order."""
         if self.within == "first-start":
             return sorted(marks, key=self._key(marks))
-        return [row for queue_rows in queues for row in queue_rows]
+        arranged = (self.arrange(view, marks, queue, rows) for queue, rows in enumerate(queues))
+        return [row for rows in arranged for row in rows]
 
     def arrange(self, view: View, marks: dict[int, Mark], queue: int, rows: list[int]) -> list[int]:
         """The rows of one queue in walk order, given in order of entry."""
@@ -142,22 +174,26 @@ class Tiresias:
         return lambda row: (*marks[row].order(), row)
 
     def _take_places(
-        self, view: View, marks: dict[int, Mark], order: list[int], runs: set[int]
+        self,
+        view: View,
+        marks: dict[int, Mark],
+        order: list[int],
+        runs: set[int],
+        free: list[int],
     ) -> None:
         """Remember who began to run, and who was preempted, each in walk order."""
-        now_s, taken = view.now_s, [0, 0, 0]
-        for mark in marks.values():  # by an earlier decision at this instant
-            if mark.when_s == now_s:
-                taken[mark.place] = max(taken[mark.place], mark.position + 1)
+        now_s = view.now_s
+        stopped: list[int] = []
         for row in order:
             mark = marks[row]
             if row in runs:
                 if mark.place != RAN:
-                    marks[row] = mark._replace(place=RAN, when_s=now_s, position=taken[RAN])
-                    taken[RAN] += 1
+                    marks[row] = mark._replace(place=RAN, when_s=now_s, position=free[RAN])
+                    free[RAN] += 1
             elif mark.place == RAN and self.within == "entry" and view.target[row] is not None:
-                marks[row] = mark._replace(place=PREEMPTED, when_s=now_s, position=taken[PREEMPTED])
-                taken[PREEMPTED] += 1
+                stopped.append(row)
+        for position, row in enumerate(stopped, free[PREEMPTED] - len(stopped)):
+            marks[row] = marks[row]._replace(place=PREEMPTED, when_s=now_s, position=position)
 
     def _wake_at_s(self, view: View, marks: dict[int, Mark], runs: set[int]) -> float | None:
         times = []

@@ -31,7 +31,8 @@ BIN_METRICS = {
     "avg_jct_s": Metric("average JCT", "avg_jct_s", str),
 }
 GREY = "#999999"  # is seen on white and on black
-JOB_COLOURS = [colour for colour in COLOURS if colour != GREY]
+YELLOW = "#F0E442"  # too light for a line, but not for a bar
+JOB_COLOURS = [*(colour for colour in COLOURS if colour != GREY), YELLOW]
 BIN_TEXT = f"Small: up to {SMALL_GPUS} GPUs; short: less than {SHORT_S:g} s"
 ROOM = 2.0  # how far above the highest mean a figure over an axis goes, for intervals
 

@@ -32,6 +32,7 @@ th:first-child, td:first-child { text-align: left; position: sticky; left: 0;
   linear-gradient(to left, var(--shade), transparent) right / 1rem 100% no-repeat scroll }
 .js-plotly-plot .main-svg text { fill: var(--ink) !important }
 .js-plotly-plot .gridlayer path { stroke: var(--grid) !important }
+.js-plotly-plot .spikeline { stroke: #888 !important; stroke-width: 1px !important }
 .js-plotly-plot .zerolinelayer path { stroke: var(--rule) !important }
 .js-plotly-plot .hoverlayer .legend .bg, .js-plotly-plot .updatemenu-item-rect
   { fill: var(--page) !important; stroke: var(--rule) !important }

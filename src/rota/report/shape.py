@@ -55,10 +55,12 @@ def dispersion(jobs: Iterable[JobSpec], span_s: float) -> float | None:
         return None
     listed = list(jobs)
     first_s = listed[0].submit_s
-    arrivals = Counter(int((spec.submit_s - first_s) // SLOT_S) for spec in listed)
+    # What arrives at the very end belongs to the last slot.
+    in_slot = (int((spec.submit_s - first_s) // SLOT_S) for spec in listed)
+    arrivals = Counter(min(slot, slots - 1) for slot in in_slot)
     squares = sum(number * number for number in arrivals.values())
     per_slot = len(listed) / slots
-    return (squares / slots - per_slot**2) / per_slot
+    return max(0.0, squares / slots - per_slot**2) / per_slot
 
 
 def _sizes(jobs: Iterable[JobSpec], gpu_s: float) -> list[dict[str, Any]]:

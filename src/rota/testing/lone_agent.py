@@ -57,7 +57,10 @@ class LoneAgent:
         return list(self._agent.attempts.values())[-1]
 
     def vanish(self) -> None:
-        """End as if killed: the jobs go on, and another agent on the same folder adopts them."""
+        """End as if killed: the jobs go on, and another agent on the same folder adopts them.
+
+        May be called in the agent's own thread; :meth:`join` waits for the end.
+        """
 
         def end() -> None:
             for attempt in self._agent.attempts.values():
@@ -67,6 +70,9 @@ class LoneAgent:
             self._agent._ending.set()
 
         self._loop.call_soon_threadsafe(end)
+
+    def join(self) -> None:
+        """Wait for the end of an agent that vanishes."""
         self._thread.join(30)
 
     def launch(

@@ -140,7 +140,7 @@ class Member:
     def _meet_again(self, error: str) -> None:
         """Leave the broken group, so that its others notice, and wait for a place in another."""
         generation = self.world.generation
-        self.world.leave()
+        self.world.abandon()
         self._await_place({"type": "broken", "generation": generation, "error": error[:500]})
 
     def _await_place(self, state: Message) -> None:

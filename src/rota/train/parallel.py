@@ -26,13 +26,20 @@ class Replicated(torch.nn.Module):
         self._world = world
         self._wrapped: list[DistributedDataParallel] = []  # in a list, to be no submodule
         self._weighs = False
-        self.weight = 0.0  # this rank's part of the batch
+        self.batch_share = 0.0  # this rank's part of the batch
         self.failure: BaseException | None = None
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
         """As the model's."""
         inner = self._wrapped[0] if self._wrapped else self.module
         return inner(*args, **kwargs)
+
+    def __getattr__(self, name: str) -> Any:
+        """What this wrapper does not have, its model may."""
+        try:
+            return super().__getattr__(name)
+        except AttributeError:
+            return getattr(super().__getattr__("module"), name)
 
     def wrap(self) -> None:
         """Take part in the present world; a world of one needs nothing."""
@@ -65,7 +72,7 @@ class Replicated(torch.nn.Module):
     def _add_up(self, _: object, bucket: dist.GradBucket) -> torch.futures.Future[torch.Tensor]:
         """The weighted sum over all ranks; a failure is remembered, not raised in ``backward``."""
         buffer = bucket.buffer()
-        buffer.mul_(self.weight)
+        buffer.mul_(self.batch_share)
         try:
             work = dist.all_reduce(buffer, async_op=True)
         except RuntimeError as error:
@@ -98,7 +105,7 @@ class DdpGradients:
     def begin(self, weight: float, *, alone: bool) -> None:
         """Start a batch, of whose samples this rank has the part ``weight``."""
         for model in self._models:
-            model.weight, model.failure = weight, None
+            model.batch_share, model.failure = weight, None
         for parameter in self._parameters:
             parameter.grad = None
 

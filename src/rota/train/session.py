@@ -49,7 +49,8 @@ class Session:
         self._state: DeviceState | None = None
         self._replica: Replica | None = None
         self._loader: Loader | None = None
-        self._wrapped: list[Any] = []
+        self._wrapped: list[Any] = []  # models for DDP, and those of which it is not known yet
+        self._undecided: list[Any] = []
         self._extra: dict[str, Any] = {}
         self._epoch = 0
         self._prepared = self._started = self._counting = False
@@ -93,20 +94,21 @@ class Session:
         model: torch.nn.Module,
         optimizer: torch.optim.Optimizer,
         *others: Any,
-        reduction: str = TREE,
+        reduction: str | None = None,
     ) -> tuple[Any, ...]:
         """Put the model on the device, and have its training shared among the ranks.
 
         ``others`` are learning-rate schedulers, gradient scalers and whatever else has a
         ``state_dict``: all that newcomers must have. ``reduction`` is how gradients are added up:
-        ``tree``, in an order that does not depend on the number of ranks, of batches from
-        :meth:`loader`; or ``ddp``, by torch's DistributedDataParallel while ``backward`` runs.
-        Returns its arguments, the model wrapped in the case of ``ddp`` if there are more ranks.
+        ``tree``, in an order that does not depend on the number of ranks, which is the default for
+        batches from :meth:`loader`; or ``ddp``, by torch's DistributedDataParallel while
+        ``backward`` runs, the default for batches that the program cuts itself. Returns its
+        arguments; if there are more ranks, the model may be in a wrapper, as ``module``.
 
         Call it before the first step, once for each model. The scheduler is told the size of the
         model and of its largest tensor, for placement.
         """
-        if reduction not in (TREE, DDP):
+        if reduction not in (None, TREE, DDP):
             raise InputError(f"s.prepare: reduction={reduction!r} must be 'tree' or 'ddp'")
         state = self._device_state()
         model = model.to(state.device)
@@ -118,12 +120,15 @@ class Session:
         if self._link is not None and not self._elastic() and self.world_size == 1:
             return (model, optimizer, *others)
         self._open_world()
-        if reduction == DDP:
+        if reduction == DDP or (reduction is None and self.world_size > 1):
             from rota.train.parallel import Replicated
 
             model = Replicated(model, state.device, self._world)
-            model.wrap()
-            self._wrapped.append(model)
+            if reduction == DDP:
+                model.wrap()
+                self._wrapped.append(model)
+            else:
+                self._undecided.append(model)
         return (model, optimizer, *others)
 
     def attach(
@@ -305,6 +310,7 @@ class Session:
     def checkpoint(self) -> None:
         """Write the state of training to ``ROTA_CHECKPOINT_DIR``; call it on all ranks.
 
+        Call it between steps, or at the end of one: after its optimiser's and scheduler's step.
         An attempt that begins where there is such a checkpoint goes on from it. Raises InputError
         if the variable is not set, OSError if the file can't be written.
         """
@@ -322,7 +328,10 @@ class Session:
             return
         self._started = True
         if self._loader is None:
-            if self.world_size > 1 and self._prepared and not self._wrapped:
+            for model in self._undecided:
+                model.wrap()
+            reduced = self._wrapped or self._undecided
+            if self.world_size > 1 and self._prepared and not reduced:
                 raise InputError(
                     f"this is rank {self.rank} of {self.world_size}, and nothing says how their "
                     "gradients come together: take batches from s.loader(...), or call "
@@ -389,6 +398,8 @@ class Session:
         device = self._await_resume(link)
         if self._state is not None:
             self._state.restore(device)
+            if self._member.replica is not None:
+                self._member.device = self._member.replica.device = self._state.device
         self._introduce()
         link.send({"type": "resumed", "at_s": time.time()})
 
@@ -402,6 +413,8 @@ class Session:
         """The rehearsal is over: take over everything from the others."""
         self._member.replica, self._member.device = self._parts(), self.device
         self._member.join()
+        if self._loader is not None and self._member.settle is not None:
+            self._reduction.reduced_batch = self._loader.position.batches - 1
         self._introduce()
         self._progress.begin_step()
 
@@ -447,12 +460,16 @@ class Session:
         return self._reduction
 
     def _plain(self) -> dict[str, Any]:
+        """What to go on with; in a step whose batch has been worked through, after that step."""
         position = self._loader.position if self._loader is not None else None
+        done = self._batch if self._batch is not None and self._batch.complete else None
+        steps, samples = (1, done.samples) if done is not None else (0, 0)
         return {
             "epoch": self._epoch,
-            "position": position and (position.epoch, position.samples, position.batches),
-            "step": self._progress.step,
-            "samples": self._progress.samples,
+            "position": position
+            and (position.epoch, position.samples + samples, position.batches + steps),
+            "step": self._progress.step + steps,
+            "samples": self._progress.samples + samples,
             "first_100_s": self._progress.first_100_s,
             "extra": self._extra,
         }

@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import socket
 import time
 from collections.abc import Callable
 from datetime import timedelta
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     import torch
 
 GROUP_TIMEOUT_S = 300.0  # validation on one rank keeps the others waiting; `ROTA_GROUP_TIMEOUT_S`
-FORM_TIMEOUT_S = 15.0  # where ranks only meet or vote, and none has a reason to be late
+FORM_TIMEOUT_S = 15.0  # where ranks only meet or vote, none has a reason to be late; likewise
 FIND_TIMEOUT = timedelta(seconds=1)
 LOOK_EVERY_S = 0.05  # for word from the agent, while others are awaited
 
@@ -26,15 +27,16 @@ class World:
         self.size = int(os.environ.get("WORLD_SIZE", "1"))
         self.generation = 0
         self.timeout_s = float(os.environ.get("ROTA_GROUP_TIMEOUT_S", GROUP_TIMEOUT_S))
-        self.form_timeout_s = min(FORM_TIMEOUT_S, self.timeout_s)
+        self.form_timeout_s = float(os.environ.get("ROTA_FORM_TIMEOUT_S", FORM_TIMEOUT_S))
         self._store: torch.distributed.TCPStore | None = None
+        self._connections: dict[int, str] = {}
 
     def open(self, device: torch.device) -> None:
         """Join the first generation, that of the environment, unless the program has done so."""
         import torch.distributed as dist
 
         if not dist.is_initialized():
-            dist.init_process_group(_backend(device), timeout=timedelta(seconds=self.timeout_s))
+            self._init(device, timeout=timedelta(seconds=self.timeout_s))
 
     def host(self) -> int:
         """Open the meeting place of the next generation; its port."""
@@ -59,7 +61,6 @@ class World:
         Rank 0 has called :meth:`host`; ``address`` is where the others find it. Raises RuntimeError
         if they do not all come in time, or if it is ``given_up`` meanwhile.
         """
-        import torch.distributed as dist
         from torch.distributed import PrefixStore
 
         self.leave()
@@ -69,9 +70,7 @@ class World:
             store = self._store = self._find(address, given_up)
         meeting = PrefixStore(f"generation{generation}", store)
         self._meet(meeting, rank, size, given_up)
-        dist.init_process_group(
-            _backend(device), store=meeting, rank=rank, world_size=size, timeout=timeout
-        )
+        self._init(device, store=meeting, rank=rank, world_size=size, timeout=timeout)
         self.generation, self.rank, self.size = generation, rank, size
         self._allow(self.timeout_s)
 
@@ -150,6 +149,54 @@ class World:
 
         if dist.is_initialized():
             dist.destroy_process_group()
+        self._connections.clear()
+
+    def abandon(self) -> None:
+        """Leave a group that is broken, so that all others in it notice at once."""
+        import torch.distributed as dist
+        from torch.distributed.distributed_c10d import _abort_process_group
+
+        if dist.is_initialized() and dist.get_backend() == "nccl":
+            _abort_process_group()  # its kernels wait for peers that may never answer
+        for descriptor, name in self._connections.items():
+            _hang_up(descriptor, name)
+        self.leave()
+
+    def _init(self, device: torch.device, **options: Any) -> None:
+        """Open a process group, and note its connections: gloo can't be told to close them.
+
+        They stay open for as long as anything refers to the group, as DDP's reducer does.
+        """
+        import torch.distributed as dist
+
+        before = _sockets()
+        dist.init_process_group(_backend(device), **options)
+        self._connections = {
+            descriptor: name
+            for descriptor, name in _sockets().items()
+            if before.get(descriptor) != name
+        }
+
+
+def _sockets() -> dict[int, str]:
+    """The sockets of this process by descriptor, with names that no other socket ever has."""
+    found = {}
+    for descriptor in map(int, os.listdir("/proc/self/fd")):
+        with contextlib.suppress(OSError):
+            name = os.readlink(f"/proc/self/fd/{descriptor}")
+            if name.startswith("socket:"):
+                found[descriptor] = name
+    return found
+
+
+def _hang_up(descriptor: int, name: str) -> None:
+    """End a connection to another process of this node, if that is what it still is."""
+    with contextlib.suppress(OSError):
+        if os.readlink(f"/proc/self/fd/{descriptor}") != name:
+            return
+        with socket.socket(fileno=os.dup(descriptor)) as connection:
+            if connection.getpeername()[0] == connection.getsockname()[0]:
+                connection.shutdown(socket.SHUT_RDWR)
 
 
 def _backend(device: torch.device) -> str:

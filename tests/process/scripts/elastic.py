@@ -34,6 +34,8 @@ parser.add_argument("--gate-in", choices=["step", "evaluate"], default="step")
 parser.add_argument("--checkpoint-at", type=int, default=-1, help="in this step")
 parser.add_argument("--stop-after", type=int, help="end with an error after this step")
 parser.add_argument("--raise-in", type=int, help="the slot that fails in its third step")
+parser.add_argument("--raise-in-rehearsal", action="store_true")
+parser.add_argument("--clean", action="store_true", help="no augmentation")
 parser.add_argument("--slow", type=int, help="the slot that is slow")
 parser.add_argument("--no-loader", action="store_true")
 options = parser.parse_args()
@@ -55,7 +57,8 @@ class Noisy(torch.utils.data.Dataset):
     def __getitem__(self, index):
         if options.slow == SLOT:
             time.sleep(0.005)
-        return self.x[index] + 0.1 * torch.randn(6) + 0.1 * random.random(), self.y[index], index
+        noise = 0.0 if options.clean else 0.1 * torch.randn(6) + 0.1 * random.random()
+        return self.x[index] + noise, self.y[index], index
 
 
 class Uneven(nn.Module):
@@ -117,6 +120,8 @@ def main():
                             gate(step)
                     else:
                         gate(step)
+                if newcomer and options.raise_in_rehearsal:
+                    raise ValueError("no room here")
                 if options.raise_in == SLOT and step == 3:
                     raise ValueError("this shard is rotten")
                 with open(options.out / f"seen{SLOT}", "a") as file:

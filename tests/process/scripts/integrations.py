@@ -27,7 +27,7 @@ WORDS, LENGTH, BATCH = 64, 16, 8
 parser = argparse.ArgumentParser()
 parser.add_argument("kind")
 parser.add_argument("--out", type=Path)
-parser.add_argument("--reduction", default="tree")
+parser.add_argument("--reduction")
 parser.add_argument("--limit", type=int, help="stop at this step whatever the test says")
 parser.add_argument("--die", action="store_true", help="end the first attempt after some steps")
 options = parser.parse_args() if __name__ == "__main__" else None
@@ -110,7 +110,9 @@ def fabric(s):
     fabric.launch()
     net, optimizer, scheduler = parts(Encoder())
     model, optimizer = fabric.setup(net, optimizer)
-    model, optimizer, scheduler = s.prepare(model, optimizer, scheduler)
+    model, optimizer, scheduler = s.prepare(
+        model, optimizer, scheduler, reduction=options.reduction
+    )
 
     def clip_all(model):
         fabric.clip_gradients(model, optimizer, max_norm=1.0)
@@ -133,8 +135,10 @@ def accelerate(s):
 
     accelerator = ElasticAccelerator(s)
     net, optimizer, scheduler = parts(gpt2())
-    model, optimizer, scheduler = accelerator.prepare(net, optimizer, scheduler)
-    model, optimizer, scheduler = s.prepare(model, optimizer, scheduler, accelerator.scaler)[:3]
+    prepared, optimizer, scheduler = accelerator.prepare(net, optimizer, scheduler)
+    model, optimizer, scheduler, _ = s.prepare(
+        prepared, optimizer, scheduler, accelerator.scaler, reduction=options.reduction
+    )
 
     def clip_all(model):
         accelerator.clip_grad_norm_(model.parameters(), 1.0)
@@ -142,7 +146,7 @@ def accelerate(s):
     def check():
         assert accelerator.is_main_process == (s.rank == 0)
         assert accelerator.on_main_process(lambda: "ran")() == ("ran" if s.rank == 0 else None)
-        assert accelerator.unwrap_model(model) is net
+        assert accelerator.unwrap_model(prepared) is net
 
     return elastic_loop(s, net, model, optimizer, scheduler, accelerator.backward, clip_all, check)
 

@@ -54,7 +54,7 @@ def main():
         s._await_resume = watched
         net = nn.Sequential(nn.Linear(8, 16), nn.Dropout(0.1), nn.Tanh(), nn.Linear(16, 1))
         optimizer = torch.optim.Adam(net.parameters(), lr=0.01)
-        model, optimizer = s.prepare(net, optimizer, reduction="ddp")
+        model, optimizer = s.prepare(net, optimizer)
         for step in s.steps(options.steps):
             with open(options.out / f"step{s.rank}", "ab") as file:
                 file.write(b".")

@@ -55,6 +55,15 @@ def test_what_is_not_judged_has_no_bounds_and_seeds_show_their_spread(rota, monk
     assert out.splitlines()[-3].split()[-2:] == ["-", "-"]
 
 
+def test_the_table_keeps_to_the_terminal(rota, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "80")
+    code, out, _ = rota("experiment", "run", "tiresias-example")
+    assert code == 0
+    _, _, table = out.partition("\n\n")
+    assert all(len(line) <= 80 for line in table.splitlines())
+    assert "not enough room for: baseline; --json has all" in table
+
+
 @pytest.mark.parametrize("flag", [[], ["--json"]], ids=["text", "json"])
 def test_a_figure_out_of_bounds_is_exit_code_1(rota, monkeypatch, flag):
     experiment_that(monkeypatch, lambda: outcome(1.2))

@@ -139,6 +139,27 @@ def test_a_reader_that_goes_away_is_no_error_message():
     assert done.stderr == ""
 
 
+@pytest.mark.parametrize("buffered", [True, False], ids=["buffered", "unbuffered"])
+@pytest.mark.parametrize("args", [["--version"], ["experiment", "list"]], ids=" ".join)
+def test_a_full_disk_under_the_output_is_one_line(args, buffered):
+    command = [sys.executable, *([] if buffered else ["-u"]), "-m", "rota.cli.main", *args]
+    env = {key: value for key, value in os.environ.items() if key != "PYTHONUNBUFFERED"}
+    with open("/dev/full", "w") as full:
+        done = subprocess.run(
+            command, stdout=full, stderr=subprocess.PIPE, text=True, env=env, timeout=60
+        )
+    assert done.returncode == 1
+    assert done.stderr == "error: the output can't be written: No space left on device\n"
+
+
+@pytest.mark.parametrize(("closed", "code"), [(">&-", 0), ("2>&-", 2)])
+def test_a_program_without_stdout_or_stderr_ends_quietly(closed, code):
+    args = "--version" if code == 0 else "no-such-command"
+    command = f"{sys.executable} -m rota.cli.main {args} {closed}"
+    done = subprocess.run(command, shell=True, capture_output=True, text=True, timeout=60)
+    assert (done.returncode, done.stdout, done.stderr) == (code, "", "")
+
+
 def test_no_color_is_respected(monkeypatch):
     seen = {}
 

@@ -116,10 +116,14 @@ def test_a_run_that_fails_leaves_the_old_per_job_table(rota, trace, tmp_path):
         (["--policy", "fifo", "--html", "no/such/folder/out.html"], "--html"),
         (["--policy", "fifo", "--html", "."], "it is a folder"),
         (["--policy", "fifo", "--load", "0"], "--load: 0.0"),
+        (["--policy", "fifo", "--load", "1e-320"], "from 1e-6 to 1e6"),
+        (["--policy", "fifo", "--cold-start-s", "1e308"], "from 0 to 1e10"),
+        (["--policy", "fifo", "--png", ""], "--png names nothing"),
+        (["--policy", "fifo", "--html", "a.html", "--png", "./a.html"], "what --html names"),
         (["--policy", "fifo", "--load", "nan"], "--load: nan"),
         (["--policy", "fifo", "--num-jobs", "5"], "--num-jobs has no effect"),
         (["--policy", "fifo", "--span", "5m"], "--span has no effect"),
-        (["--policy", "fifo", "--generate", "philly"], "give the jobs by --trace"),
+        (["--policy", "fifo", "--generate", "philly"], "not by both"),
         (["--policy", "fifo", "--mttr-s", "5"], "--mttr-s"),
         (["--policy", "fifo", "--mtbf-s", "0"], "mtbf_s is 0; give"),
         (["--policy", "fifo", "--oversubscription", "4"], "no effect on a cluster without racks"),
@@ -133,6 +137,67 @@ def test_wrong_input_is_one_clear_line(rota, trace, more, says):
     assert err.startswith("error: ")
     assert says in err
     assert err.count("\n") == 1
+
+
+@pytest.mark.parametrize("through", ["itself", "a link"])
+def test_the_trace_is_not_written_over(rota, trace, tmp_path, through):
+    before = trace.read_bytes()
+    given = tmp_path / "link.csv"
+    given.symlink_to(trace)
+    given = trace if through == "itself" else given
+    args = ("sim", "run", "--trace", given, "--cluster", "1x8", "--policy", "fifo")
+    code, _, err = rota(*args, "--per-job", trace)
+    assert (code, "what --trace names" in err) == (2, True)
+    assert trace.read_bytes() == before
+
+
+def test_two_outputs_do_not_share_a_file(rota, trace, tmp_path):
+    args = ("sim", "run", "--trace", trace, "--cluster", "1x8", "--policy", "fifo")
+    out = tmp_path / "out"
+    code, _, err = rota(*args, "--per-job", out, "--html", tmp_path / "." / "out")
+    assert (code, "what --per-job names" in err) == (2, True)
+    assert not out.exists()
+
+
+def test_pictures_that_cannot_be_written_leave_the_old_ones(rota, trace, tmp_path, monkeypatch):
+    page, folder = tmp_path / "page.html", tmp_path / "figures"
+    folder.mkdir()
+    old = [page, folder / "completion.png"]
+    for path in old:
+        path.write_text("old")
+
+    def full(path, target):
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr("rota.cli.outfile.Path.replace", full)
+    args = ("sim", "run", "--trace", trace, "--cluster", "1x8", "--policy", "fifo")
+    for more in (("--html", page), ("--png", folder)):
+        code, _, err = rota(*args, *more)
+        assert code == 2
+        assert "None" not in err
+        assert f"error: {more[0]} {more[1]}" in err
+        assert "No space left on device" in err
+    assert [path.read_text() for path in old] == ["old", "old"]
+    assert sorted(path.name for path in folder.iterdir()) == ["completion.png"]
+
+
+def test_the_page_names_the_jobs_and_the_seed_where_it_matters(rota, trace, tmp_path):
+    page = tmp_path / "page.html"
+    rota("sim", "run", "--trace", trace, "--cluster", "1x8", "--policy", "fifo", "--html", page)
+    assert "<title>twenty.csv on 1x8</title>" in page.read_text()
+    assert "seed: " not in page.read_text()
+    drawn = ("--generate", "philly", "--num-jobs", "20", "--cluster", "2x8", "--policy", "fifo")
+    rota("sim", "compare", *drawn, "--seeds", "0-3", "--html", page)
+    assert "<title>philly-20 on 2x8</title>" in page.read_text()
+    assert "seeds: 0, 1, 2, 3." in page.read_text()
+
+
+def test_json_has_no_number_that_is_not_one(rota, trace, monkeypatch):
+    monkeypatch.setattr("rota.cli.simoutput.cpu_s", lambda: float("inf"))
+    args = ("sim", "run", "--trace", trace, "--cluster", "1x8", "--policy", "fifo", "--json")
+    code, out, err = rota(*args)
+    assert (code, out) == (1, "")
+    assert "not a finite number" in err
 
 
 def test_slow_links_between_racks_slow_the_gangs_that_cross_them(rota, tmp_path):

@@ -129,6 +129,12 @@ def test_what_changes_is_a_key_and_its_values(text, expected):
     ("more", "says"),
     [
         (["--over", "promote_nob=1,2"], "did you mean 'promote_knob'"),
+        (["--over", "checkpoint=1,2"], "did you mean 'checkpoint_s'"),
+        (["--over", "checkpoint_s=1,2"], "--checkpoint-s has no effect without"),
+        (["--over", "mtbf_s=100,x"], "--over mtbf_s=x: 'x' is not a number"),
+        (["--over", "mtbf_s=100,0"], "mtbf_s is 0"),
+        (["--over", "mtbf_s=100,200", "--mtbf-s", "5"], "--mtbf-s is given, and swept over"),
+        (["--over", "resume_s=1e11"], "from 0 to 1e10"),
         (["--over", "promote_knob=1,x"], "promote_knob='x'"),
         (["--over", "load=0,1"], "--over load=0"),
         (["--over", "load=1,2", "--loads", "3"], "say the same"),
@@ -149,6 +155,73 @@ def test_wrong_sweeps_are_one_clear_line(rota, trace, more, says):
     assert err.startswith("error: ")
     assert says in err
     assert err.count("\n") == 1
+
+
+def test_a_sweep_of_clusters_needs_no_other_cluster(rota, trace):
+    args = ("sim", "sweep", "--trace", trace, "--policy", "fifo", "--json")
+    code, out, _ = rota(*args, "--over", "cluster=1x8|2x8")
+    assert (code, [run["cluster"] for run in json.loads(out)]) == (0, ["1x8", "2x8"])
+    code, _, err = rota(*args, "--over", "load=1,2")
+    assert (code, "give the cluster by --cluster" in err) == (2, True)
+
+
+def test_faults_can_be_swept(rota):
+    args = ("sim", "sweep", "--generate", "philly", "--num-jobs", "40", "--cluster", "2x8")
+    code, out, _ = rota(
+        *(*args, "--policy", "fifo", "--json"),
+        *("--over", "mtbf_s=20000,90000", "--over", "checkpoint_s=60,3600"),
+    )
+    assert code == 0
+    runs = json.loads(out)
+    assert [(run["faults"]["mtbf_s"], run["faults"]["checkpoint_s"]) for run in runs] == [
+        (20000, 60),
+        (20000, 3600),
+        (90000, 60),
+        (90000, 3600),
+    ]
+    lost = [run["lost_attempts"] for run in runs]
+    assert lost[0] > lost[2] > 0
+    assert all(run["node_failures"] >= 1 for run in runs)
+
+
+def test_loads_are_run_as_they_were_given(rota, trace):
+    args = ("sim", "compare", "--trace", trace, "--cluster", "1x8", "--policy", "fifo", "--json")
+    code, out, _ = rota(*args, "--loads", "0.1234567, 0.12345678")
+    assert (code, [run["load"] for run in json.loads(out)]) == (0, [0.1234567, 0.12345678])
+
+
+def test_a_run_that_fails_does_not_take_the_others_with_it(rota, trace, tmp_path):
+    table = tmp_path / "table.csv"
+    args = ("sim", "sweep", "--trace", trace, "--policy", "fifo", "--csv", table)
+    code, out, err = rota(*args, "--over", "cluster=1x4|1x8|2x8")
+    assert code == 1
+    assert [line.split()[1] for line in out.splitlines()[1:]] == ["1x8", "2x8"]
+    assert err.startswith("error: fifo, cluster 1x4, seed 0: job ")
+    assert err.count("error: ") == 1
+    assert len(table.read_text().splitlines()) == 3
+
+
+def test_a_table_keeps_to_the_terminal(rota, trace, monkeypatch):
+    args = ("sim", "compare", "--trace", trace, "--cluster", "1x8")
+    args += ("--policy", "fifo", "--policy", "tiresias", "--policy", "srtf")
+    _, free, _ = rota(*args)
+    assert "not enough room" not in free
+    for width in (60, 80):
+        monkeypatch.setenv("COLUMNS", str(width))
+        _, table, _ = rota(*args)
+        assert all(len(line) <= width for line in table.splitlines())
+        assert "not enough room for: CPU s" in table
+        _, table, _ = rota(*args, "--wide")
+        assert all(len(line) <= width for line in table.splitlines())
+    monkeypatch.setenv("COLUMNS", "40")
+    _, table, _ = rota(*args, "--wide")
+    assert table.count("\njobs ") == 2
+
+
+def test_two_seeds_are_said_to_be_few(rota):
+    args = ("sim", "compare", *DRAWN, "--policy", "fifo", "--seeds")
+    assert "fewer than 3 seeds" in rota(*args, "0-1")[1]
+    assert "fewer than 3 seeds" not in rota(*args, "0-2")[1]
 
 
 def test_the_run_that_fails_is_named(rota, trace):

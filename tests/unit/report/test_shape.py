@@ -34,6 +34,8 @@ def test_even_arrivals_have_no_dispersion_and_a_crowd_has_much():
     crowd = Trace([job(str(i), at=0) for i in range(10)])
     assert dispersion(crowd.jobs, 6000) == pytest.approx(9)
     assert dispersion(crowd.jobs, 600) is None
+    three = [job(str(i), 1, at=600 * i) for i in range(3)]
+    assert dispersion(three, 1200) == pytest.approx(1 / 6), "one arrival in a slot, two in the next"
 
 
 def test_who_has_most_jobs_comes_first_and_names_that_nobody_gave_are_left_out():
