@@ -22,6 +22,7 @@ from rota.train.world import World
 if TYPE_CHECKING:
     import torch
 
+    from rota.train.device import DeviceState
     from rota.train.replica import Replica
 
 PATIENCE_S = 60.0  # how long a rank without a group waits for an agent that can tell it another
@@ -38,7 +39,10 @@ class Member:
         self.device: torch.device | None = None
         self.settle: Callable[[], None] | None = None  # called among those that had the state
         self.moved: Callable[[], object] | None = None  # called in a new world
+        self.state: DeviceState | None = None
         self.rehearses = os.environ.get("ROTA_NEWCOMER") == "1"
+        self.can_return = False  # whether the loop that runs would take it back from standby
+        self._parked = False
         self.patience_s = float(os.environ.get("ROTA_GROUP_TIMEOUT_S", PATIENCE_S))
         self._gang = False
         self._round: int | None = None  # which pause it is that this rank answers
@@ -119,9 +123,11 @@ class Member:
         return None
 
     def join(self) -> None:
-        """As a newcomer, wait until the others let this rank in, and take over their state."""
+        """Wait until the others let this rank in, or in again, and take over their state."""
         self.rehearses = False
         self.world.leave()
+        if self._parked and self.state is not None:
+            self.state.offload()
         self._await_place({"type": "ready"})
 
     def recover(self, error: str) -> None:
@@ -158,7 +164,7 @@ class Member:
                 raise GangError(AGENT_GONE)
             if message is None or self._hosts(message):
                 continue
-            if message["type"] in ("form", "leave", "standby"):
+            if message["type"] in ("form", "leave", "standby", "park"):
                 self._go(message)
                 return
             self.obey(message, 0)  # at the next boundary, whichever it is
@@ -172,13 +178,22 @@ class Member:
 
     def _go(self, message: Message) -> None:
         """Take the place that the agent has given."""
-        if message["type"] == "leave":
+        if message["type"] == "leave" or (message["type"] == "park" and not self.can_return):
             self._leave()
-        if message["type"] == "standby":
+        if message["type"] == "standby":  # with the state, until the others have met
             self.world.leave()
-            self._await_place({"type": "ready"})
+            self._await_place({"type": "standing_by"})
             return
         assert self.device is not None
+        if message["type"] == "park":
+            # As a newcomer does, it leaves the loop over batches, and joins where that begins.
+            self.rehearses = self._parked = True
+            self.world.stand_alone(self.device)
+            return
+        if self._parked:
+            self._parked = False
+            if self.state is not None:
+                self.state.restore(None)
         failure = None
         try:
             address = (message["host"], message["port"])

@@ -219,7 +219,7 @@ class Session:
             raise InputError(
                 "s.steps() was called a second time; count all steps of all epochs in one loop"
             )
-        self._counting = True
+        self._counting = self._member.can_return = True
         self._progress.total = total
         self._start()
         self._progress.begin_step()
@@ -235,6 +235,7 @@ class Session:
 
     def epochs(self, total: int) -> Iterator[int]:
         """Count epochs from 0 to ``total``; within each, iterate over the loader."""
+        self._member.can_return = True
         self._start()
         while self._epoch < total:
             yield self._epoch
@@ -348,8 +349,13 @@ class Session:
         folder = os.environ.get("ROTA_CHECKPOINT_DIR")
         if folder and Path(folder, CHECKPOINT).exists():
             self._parts().open(str(Path(folder, CHECKPOINT)))
-        self._member.replica, self._member.device = self._parts(), self.device
+        self._enlist()
         self._member.share_state()
+
+    def _enlist(self) -> None:
+        """Let the member know what it is to hand over."""
+        self._member.replica, self._member.device = self._parts(), self.device
+        self._member.state = self._state
 
     def _advance(self) -> bool:
         """Count the step, and the batch that was worked through in it; whether to report."""
@@ -411,7 +417,7 @@ class Session:
 
     def _join(self) -> None:
         """The rehearsal is over: take over everything from the others."""
-        self._member.replica, self._member.device = self._parts(), self.device
+        self._enlist()
         self._member.join()
         if self._loader is not None and self._member.settle is not None:
             self._reduction.reduced_batch = self._loader.position.batches - 1

@@ -125,6 +125,12 @@ class World:
 
         dist.init_process_group(_backend(device), store=dist.HashStore(), rank=0, world_size=1)
 
+    def stand_alone(self, device: torch.device) -> None:
+        """A group of this process alone, which has left the others and is not their first."""
+        self.leave()
+        self.open_alone(device)
+        self.rank, self.size = 1, 2
+
     def agree(self, yes: bool, *, at_once: bool) -> bool:
         """Whether all ranks of the group say yes. Raises RuntimeError if the group fails.
 

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from rota.errors import AgentError
 from rota.live.agent.gang import Gang
+from rota.live.agent.processes import bind
 from rota.live.agent.pulses import Pulses
 from rota.live.agent.rank import Rank
 from rota.live.wire import Message
@@ -15,6 +16,7 @@ from rota.live.wire import Message
 if TYPE_CHECKING:
     from rota.live.agent.attempt import Attempt
 
+STANDBY_S = 600.0  # that long a rank that left is kept, to come back at once
 WARM_UP_TIMEOUT_S = 120.0  # a newcomer that needs longer is given up
 LOOK_EVERY_S = 0.25  # at the pulses of the ranks
 COUPLED_STEP_S = 0.05  # ranks that do not answer for so long may be waiting for one that holds
@@ -34,13 +36,19 @@ class Elastic:
         self._requests = requests
         record = attempt.record
         self.gang = Gang(
-            record["members"], self._send, self._settled, self._dismiss, record["generation"]
+            record["members"],
+            self._send,
+            self._settled,
+            self._dismiss,
+            self._park,
+            record["generation"],
         )
         self._gpu_of = dict(zip(record["members"], record["gpus"], strict=False))
         self._command_id: int | None = None
         self._replaced: set[int] = set()  # stragglers that somebody else is taking over from
         self.lost: set[int] = set()  # slots that were killed, and that the others survived
         self.dismissed: set[int] = set()
+        self._standby: dict[int, bool] = {}  # slots that may come back, and whether they are ready
         self._pulses = Pulses(attempt.folder)
         self._num_resizes = 0
 
@@ -70,6 +78,28 @@ class Elastic:
         self._replaced.add(slot)
         self._start([self._gpu_of[slot]], [slot])
 
+    def _return(self, gpus: list[int]) -> dict[int, int]:
+        """Slots of those that stand by for these GPUs, as far as there are any."""
+        attempt, found = self._attempt, {}
+        ready = [slot for slot, is_ready in self._standby.items() if is_ready]
+        movable = attempt.record["visible"] is None
+        for gpu in gpus:
+            slot = next((s for s in ready if self._gpu_of[s] == gpu), None)
+            if slot is None and movable:
+                at_home = [s for s in ready if self._gpu_of[s] in gpus]
+                slot = next((s for s in ready if s not in at_home), None)
+            if slot is None:
+                continue
+            ready.remove(slot)
+            del self._standby[slot]
+            found[gpu] = slot
+            (request,) = self._requests(attempt, [slot], [gpu])
+            if request["cpus"]:
+                bind(attempt.ranks[slot].worker, request["cpus"])
+            attempt.ranks[slot].signal(signal.SIGCONT)  # it may have been frozen with the others
+            self._gpu_of[slot] = gpu
+        return found
+
     def call_off(self, error: str) -> None:
         """Give up a resize that can still be given up."""
         self.gang.call_off(error)
@@ -92,6 +122,8 @@ class Elastic:
 
     def _start(self, gpus: list[int], leavers: list[int]) -> None:
         attempt = self._attempt
+        back = self._return(gpus) if not self._replaced.intersection(leavers) else {}
+        gpus = [gpu for gpu in gpus if gpu not in back]
         first = len(attempt.ranks)
         slots = list(range(first, first + len(gpus)))
         for slot, gpu in zip(slots, gpus, strict=True):
@@ -100,7 +132,7 @@ class Elastic:
         attempt.record["slots"] = len(attempt.ranks)
         attempt.save(durable=False)
         self._num_resizes += 1
-        self.gang.resize(slots, leavers)
+        self.gang.resize([*back.values(), *slots], leavers, ready=back.values())
         if slots:
             self._later(WARM_UP_TIMEOUT_S, self._give_up, self._num_resizes)
             task = asyncio.get_running_loop().create_task(self._launch(slots, gpus))
@@ -116,6 +148,7 @@ class Elastic:
         except (AgentError, OSError, ValueError) as error:
             for slot in slots:
                 await attempt.ranks[slot].abandon()
+                attempt.ranks[slot].gone = attempt.ranks[slot].survived = True
             self.dismissed.update(slots)
             self.gang.call_off(f"a newcomer could not be started: {error}")
             return
@@ -133,8 +166,12 @@ class Elastic:
     def heard(self, slot: int, message: Message) -> None:
         """A message of a rank about its gang."""
         gang, kind = self.gang, message["type"]
-        if kind == "ready":
+        if kind == "ready" and slot in self._standby:
+            self._standby[slot] = True
+        elif kind == "ready":
             gang.ready(slot)
+        elif kind == "standing_by":
+            gang.stands_by(slot)
         elif kind == "at":
             gang.holds(slot, int(message["step"]), message.get("round"))
             self._later(COUPLED_STEP_S, gang.advance_holders)
@@ -154,6 +191,9 @@ class Elastic:
         slot, gang = rank.index, self.gang
         expected = slot in self.dismissed or slot not in gang.members
         gang.ended(slot)
+        self._standby.pop(slot, None)
+        if not gang.members and not gang.busy:  # training is over
+            self._dismiss(list(self._standby))
         if expected:
             self.dismissed.add(slot)
             return True
@@ -185,9 +225,24 @@ class Elastic:
     def _dismiss(self, slots: Iterable[int]) -> None:
         for slot in slots:
             self.dismissed.add(slot)
+            self._standby.pop(slot, None)
             rank = self._attempt.ranks[slot]
             rank.send({"type": "leave"})
             self._later(1.0, rank.signal, signal.SIGKILL)
+
+    def _park(self, slots: Iterable[int]) -> None:
+        """Keep those that have left, to be the first to come back."""
+        for slot in slots:
+            if slot in self._replaced:
+                self._dismiss([slot])
+                continue
+            self._standby[slot] = False
+            self._send(slot, {"type": "park"})
+            self._later(STANDBY_S, self._end_standby, slot)
+
+    def _end_standby(self, slot: int) -> None:
+        if slot in self._standby:
+            self._dismiss([slot])
 
     def _settled(self, error: str | None) -> None:
         """A change has ended: write the members down, and tell the controller."""

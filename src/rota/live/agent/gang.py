@@ -37,8 +37,8 @@ class Resize(NamedTuple):
 
 class Gang:
     """The members of one attempt. ``send`` tells a slot something; ``settled`` is called with the
-    error, or None, when a change has ended; ``dismiss`` with the slots that are not needed any
-    more."""
+    error, or None, when a change has ended; ``dismiss`` with slots that are not needed any more;
+    ``park`` with those that have left in good order, and may come back."""
 
     def __init__(
         self,
@@ -46,6 +46,7 @@ class Gang:
         send: Callable[[int, Message], None],
         settled: Callable[[str | None], None],
         dismiss: Callable[[Iterable[int]], None],
+        park: Callable[[Iterable[int]], None],
         generation: int = 0,
     ) -> None:
         self.members = list(members)  # in order of their ranks
@@ -55,6 +56,7 @@ class Gang:
         self._send = send
         self._settled = settled
         self._dismiss = dismiss
+        self._park = park
         self._resize: Resize | None = None
         self._ready: set[int] = set()  # newcomers that have warmed up
         self._round = 0  # of holding: an answer to a pause that was called off must not count
@@ -90,10 +92,12 @@ class Gang:
             return [s for s in slots if s not in self._broken and s not in self._standing_by]
         return []
 
-    def resize(self, newcomers: Iterable[int], leavers: Iterable[int]) -> None:
-        """Begin a change of members; the newcomers have just been started."""
+    def resize(
+        self, newcomers: Iterable[int], leavers: Iterable[int], ready: Iterable[int] = ()
+    ) -> None:
+        """Begin a change of members; newcomers have just been started, or are ``ready``."""
         self._resize = Resize(tuple(newcomers), tuple(leavers))
-        self._ready.clear()
+        self._ready = set(ready)
         self.phase = WARMING
         self._check_ready()
 
@@ -108,7 +112,12 @@ class Gang:
     # -- what the ranks say --------------------------------------------------------------------
 
     def ready(self, slot: int) -> None:
-        """A newcomer has warmed up, or a member that is to go stands by."""
+        """A newcomer has warmed up."""
+        self._ready.add(slot)
+        self._check_ready()
+
+    def stands_by(self, slot: int) -> None:
+        """A member that is to go has left its group, and still has the state."""
         if slot in self._parted:
             self._standing_by.add(slot)
             self._check_broken()
@@ -117,9 +126,6 @@ class Gang:
             self.members.remove(slot)
             self._dismiss([slot])
             self._settled(None)
-        else:
-            self._ready.add(slot)
-            self._check_ready()
 
     def holds(self, slot: int, step: int, round_: int | None) -> None:
         """A member holds at a boundary, as it was asked to in this round or an earlier one."""
@@ -286,7 +292,8 @@ class Gang:
         self._places = []
         self._formed.clear()
         self.phase = SETTLED
-        self._dismiss([*gone, *(slot for slot in newcomers if slot not in self.members)])
+        self._dismiss(slot for slot in newcomers if slot not in self.members)
+        self._park(gone)
         self._settled(error)
 
 

@@ -51,7 +51,8 @@ class Ranks:
         self.lost = False
         self.known_to_have_state = set(members)
         self.dismissed, self.outcomes = set(), []
-        self.gang = Gang(members, self.send, self.outcomes.append, self.dismissed.update)
+        end = self.dismissed.update
+        self.gang = Gang(members, self.send, self.outcomes.append, end, park=end)
 
     def send(self, slot, message):
         if self.ranks[slot].doing != DEAD:
@@ -193,7 +194,7 @@ class Ranks:
         rank.group = None
         if message["type"] == "standby":
             rank.doing = WAITING
-            rank.outbox.append(("ready",))
+            rank.outbox.append(("stands_by",))
             return
         rank.doing, rank.place = MEETING, message
         self.formed_by.setdefault(message["generation"], set()).add(rank.slot)

@@ -1,0 +1,56 @@
+"""Elastic jobs on a whole live cluster: the policy grows them, and takes back what others need."""
+
+from pathlib import Path
+
+import pytest
+
+from rota.model.events import JobResized
+from rota.testing.lone_agent import LoneAgent
+
+from .conftest import SCRIPTS, until
+
+EXAMPLES = Path(__file__).parents[2] / "examples"
+MODELS = ["char_gpt", "char_lstm", "digits_cnn", "digits_mlp", "digits_vit", "recsys_mf"]
+
+
+def sizes(cluster, job):
+    row = int(job) - 1
+    found = [e for e in cluster.events() if isinstance(e, JobResized) and e.row == row]
+    return [event.allocation.num_gpus for event in found]
+
+
+def test_a_job_grows_into_idle_slots_and_gives_them_back_to_one_that_arrives(make_cluster):
+    cluster = make_cluster("elastic", 2, look_s=0.5, threshold=0.01)
+    out = cluster.base / "elastic"
+    out.mkdir()
+    words = ["python", SCRIPTS / "elastic.py", "--out", out, "--steps", 100_000]
+    run = " ".join(map(str, words))
+    elastic = cluster.client.submit(
+        {"run": run, "workdir": str(cluster.base), "resources": {"gpus": "1..2"}}
+    )["id"]
+    until(lambda: sizes(cluster, elastic) == [2], "it has grown")
+    assert cluster.show(elastic)["num_gpus"] == 2
+
+    rigid = cluster.submit("true")
+    cluster.ends(rigid)
+    assert sizes(cluster, elastic)[:2] == [2, 1]
+    until(lambda: sizes(cluster, elastic)[2:3] == [2], "it has grown again")
+
+    cluster.kill(cluster.pids(elastic, rank=0)["worker"])
+    until(lambda: len(sizes(cluster, elastic)) >= 4, "it goes on without the rank that was killed")
+    until(lambda: sizes(cluster, elastic)[-1] == 2, "another rank has taken its place")
+    assert cluster.show(elastic)["attempt"] == 1
+    cluster.client.cancel(elastic)
+    cluster.ends(elastic, "CANCELLED")
+
+
+@pytest.mark.parametrize("model", MODELS)
+def test_every_model_of_the_demo_goes_from_one_rank_to_two_and_back_and_again(tmp_path, model):
+    with LoneAgent(tmp_path / "agent", num_gpus=2) as agent:
+        agent.launch(f"python {SCRIPTS / 'demo_model.py'} {EXAMPLES} {model} 100000", [0], 2)
+        agent.await_step(2)
+        for gpus in ([0, 1], [0], [0, 1]):
+            assert agent.command("resize", gpus=gpus)["type"] == "done"
+            agent.await_step(agent.attempt.progress["step"] + 3)
+        losses = [agent.attempt.progress["loss"], agent.attempt.progress["metrics"]["first_loss"]]
+        assert losses[0] < losses[1], "it trains"
