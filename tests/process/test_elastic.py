@@ -78,6 +78,11 @@ class Job:
 
         until(asked, "the newcomers are warm")
 
+    def until_ready(self, slot: int) -> None:
+        """Wait until a rank that left stands by for the next growth."""
+        standby = self.attempt.elastic._standby  # type: ignore[union-attr]
+        until(lambda: standby.get(slot), f"slot {slot} stands by")
+
     def answer(self, number: int) -> dict[str, Any]:
         return self.agent.answer(number)
 
@@ -416,3 +421,39 @@ def test_an_agent_that_is_lost_in_a_resize_leaves_a_job_that_goes_on(
         job.opens(30)
         assert job.answer(new)["type"] == "done", job.logs()
         assert not differences(outcome(job.succeeds()), reference(*words))
+
+
+@pytest.mark.parametrize("loop", ["steps", "epochs"])
+def test_a_rank_that_left_stands_by_and_is_the_first_to_come_back(launch, reference, loop):
+    words = ("--loop", loop, "--steps", 15)
+    job = launch([0, 1], *words, "--gate", 2, "--gate", 6, "--gate", 8, "--gate", 12)
+    assert job.resizes_at(2, [0])["type"] == "done"
+    job.until_ready(1)
+    assert job.resizes_at(6, [0, 2])["type"] == "done"  # in another epoch, on another device
+    assert job.gang.members == [0, 1]
+    assert job.resizes_at(8, [2])["type"] == "done"  # who came back has the state
+    job.until_ready(0)
+    assert job.resizes_at(12, [2, 0, 1])["type"] == "done"
+    assert job.gang.members == [1, 0, 2]
+    assert len(job.attempt.ranks) == 3
+    assert not differences(outcome(job.succeeds()), reference(*words))
+
+
+def test_ranks_that_stand_by_may_be_lost_frozen_or_left_over(launch, reference):
+    job = launch([0, 1, 2], "--gate", 2, "--gate", 6)
+    assert job.resizes_at(2, [0])["type"] == "done"
+    job.until_ready(1)
+    job.until_ready(2)
+    job.attempt.ranks[1].signal(signal.SIGKILL)
+    until(lambda: not job.attempt.ranks[1].alive, "it is dead")
+    job.attempt.ranks[2].signal(signal.SIGSTOP)
+    assert job.resizes_at(6, [0, 1])["type"] == "done"
+    assert job.gang.members == [0, 2]
+    assert not differences(outcome(job.succeeds()), reference())
+
+
+def test_a_job_that_ends_takes_those_who_stand_by_with_it(launch):
+    job = launch([0, 1], "--gate", 2)
+    assert job.resizes_at(2, [0])["type"] == "done"
+    job.succeeds()
+    assert not any(rank.alive for rank in job.attempt.ranks)

@@ -30,6 +30,7 @@ def test_a_job_grows_into_idle_slots_and_gives_them_back_to_one_that_arrives(mak
     )["id"]
     until(lambda: sizes(cluster, elastic) == [2], "it has grown")
     assert cluster.show(elastic)["num_gpus"] == 2
+    assert len(cluster.show(elastic)["gpus"][0]["gpus"]) == 2
 
     rigid = cluster.submit("true")
     cluster.ends(rigid)

@@ -4,7 +4,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from rota.errors import PolicySettingError
-from rota.policy.base import Setting, not_negative, one_of, positive
+from rota.policy.base import Setting, not_negative, one_of, positive, turn_s
 from rota.policy.fair_share import FairShare, parse_shares
 from rota.policy.placement import PACK_LIMIT, Placement
 from rota.policy.quotas import parse_quotas
@@ -49,7 +49,7 @@ COMMON = {
         _spelled(parse_shares), "equal", "Shares by owner: equal, or OWNER=SHARE;OWNER=SHARE."
     ),
     "half_life_s": Setting(positive, 604800.0, "Seconds after which use counts half."),
-    "fair_period_s": Setting(positive, 300.0, "Seconds after which owners are ranked anew."),
+    "fair_period_s": Setting(turn_s, 300.0, "Seconds after which owners are ranked anew."),
     "min_run_time_s": Setting(
         not_negative, 0.0, "Seconds for which a job that starts or resumes keeps its GPUs."
     ),

@@ -6,7 +6,7 @@ from typing import Any
 from rota.model.plan import Plan
 from rota.model.reason import Reason
 from rota.model.view import Trial, View
-from rota.policy.base import Setting, not_negative, one_of, positive
+from rota.policy.base import Setting, not_negative, one_of, turn_s
 from rota.policy.fairness_rounds import Choice, GpuTypes, Record, choose, place_all
 from rota.policy.fairness_shares import (
     Clock,
@@ -25,7 +25,7 @@ SETTINGS = {
         "aware",
         "aware: shares go by how fast each job is on each GPU type; agnostic: by time alone.",
     ),
-    "round_s": Setting(positive, 360.0, "Seconds that a round lasts."),
+    "round_s": Setting(turn_s, 360.0, "Seconds that a round lasts."),
     "solve_every_s": Setting(not_negative, 0.0, "Least seconds between two searches for shares."),
     "fill": Setting(
         one_of("yes", "no"), "yes", "Whether GPUs that fall idle in a round are given out at once."

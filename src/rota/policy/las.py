@@ -1,6 +1,7 @@
 """Least attained service in two dimensions, with a quantum (Tiresias, NSDI 2019, section 3.1)."""
 
 from rota.model.view import View
+from rota.policy.base import PER_S
 from rota.policy.rounds import Rounds
 
 
@@ -14,6 +15,6 @@ class LeastAttainedService(Rounds):
 
     name = "las"
 
-    def key(self, view: View, row: int) -> float:
-        """Attained service: GPUs times seconds run."""
-        return view.attained_gpu_s(row)
+    def key(self, view: View, row: int) -> int:
+        """Attained service: GPUs times seconds run, in millionths."""
+        return round(view.attained_gpu_s(row) * PER_S)

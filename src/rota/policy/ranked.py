@@ -8,13 +8,14 @@ from rota.model.reason import Reason
 from rota.model.view import Trial, View
 from rota.policy.stages import Stages, finish, has_a_say, place, walk
 
-Key = Callable[[View, int], float]
+Key = Callable[[View, int], int]
 
 
 class Ranked:
     """A policy whose order is a key, the least first; ties by arrival, then id.
 
-    The key of a job may change while it runs, not while it waits. :meth:`decide` preempts: at each
+    Keys are whole numbers, so that what is equal on paper is equal, however it was added up. The
+    key of a job may change while it runs, not while it waits. :meth:`decide` preempts: at each
     decision the order is walked from its head, and each gang that still fits runs.
     """
 
@@ -25,7 +26,7 @@ class Ranked:
     _index: "Ranking | None" = None
     _plan: Plan | None = None
 
-    def key(self, view: View, row: int) -> float:
+    def key(self, view: View, row: int) -> int:
         """The job's rank now."""
         raise NotImplementedError
 
@@ -83,8 +84,8 @@ class Ranking:
     def __init__(self, view: View, key: Key) -> None:
         self._key = key
         self._total = view.total_gpus
-        self._heaps: dict[int, list[tuple[float, int]]] = {}
-        self._queued: dict[int, float] = {}  # key of each row that waits, as in its heap
+        self._heaps: dict[int, list[tuple[int, int]]] = {}
+        self._queued: dict[int, int] = {}  # key of each row that waits, as in its heap
         self._holders: dict[int, None] = {}
         self._released: list[int] = []  # by the last plan: they rank by what they did until then
         # Rows that are not ranked yet, or whose reason to wait may have to be told.
@@ -113,13 +114,13 @@ class Ranking:
             if view.target[row] is None:
                 self._queue(view, row)
 
-    def least(self, view: View, rows: Iterable[int]) -> float:
+    def least(self, view: View, rows: Iterable[int]) -> int:
         """The least key of all that the cluster could hold, ``rows`` among those not ranked yet."""
         heads = (self._head(view, size) for size in self._heaps)
         keys = [head[0] for head in heads if head is not None]
         keys += [self._key(view, row) for row in self._holders if row not in self.touched]
         keys += [self._key(view, row) for row in rows if view.num_gpus[row] <= self._total]
-        return min(keys, default=0.0)
+        return min(keys, default=0)
 
     def walk(self, trial: Trial, preempted_by: Reason, waits: Reason) -> bool:
         """Walk the order from its head: start and preempt. False if a start can't be placed."""
@@ -158,7 +159,7 @@ class Ranking:
         """Whether a job waits that the cluster could hold."""
         return bool(self._released or self._queued)
 
-    def _heads(self, view: View, free: int) -> list[tuple[float, int, int]]:
+    def _heads(self, view: View, free: int) -> list[tuple[int, int, int]]:
         """A heap of the first of each size of gang that fits: (key, row, size)."""
         heads = []
         for size in self._heaps:
@@ -170,7 +171,7 @@ class Ranking:
         return heads
 
     def _take(
-        self, view: View, heads: list[tuple[float, int, int]], free: int, starts: list[int]
+        self, view: View, heads: list[tuple[int, int, int]], free: int, starts: list[int]
     ) -> int:
         """Start the first of ``heads`` if it fits, and put the next of its size there; its GPUs."""
         _, row, size = heappop(heads)
@@ -184,7 +185,7 @@ class Ranking:
                 heappush(heads, (*head, size))
         return size
 
-    def _head(self, view: View, size: int) -> tuple[float, int] | None:
+    def _head(self, view: View, size: int) -> tuple[int, int] | None:
         heap = self._heaps[size]
         while heap:
             rank, row = heap[0]

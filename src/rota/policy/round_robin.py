@@ -2,6 +2,7 @@
 
 from rota.model.reason import Reason
 from rota.model.view import Trial, View
+from rota.policy.base import PER_S
 from rota.policy.ranked import Ranking
 from rota.policy.rounds import Rounds
 
@@ -20,18 +21,22 @@ class RoundRobin(Rounds):
 
     def __init__(self, quantum_s: float = 60.0) -> None:
         super().__init__(quantum_s)
-        self._credit_s: dict[int, float] = {}  # given in this decision
+        self._credit: dict[int, float] = {}  # given in this decision
 
-    def key(self, view: View, row: int) -> float:
-        """Seconds that the job has run or is credited with."""
-        credit_s = self._credit_s.get(row)
-        if credit_s is None:
-            credit_s = view.marks[row] or 0.0
-        return view.attained_s(row) + credit_s
+    def ran(self, view: View, row: int) -> float:
+        """What the job has had of what is shared out: seconds run."""
+        return view.attained_s(row)
+
+    def key(self, view: View, row: int) -> int:
+        """What the job has had or is credited with, in millionths."""
+        credit = self._credit.get(row)
+        if credit is None:
+            credit = view.marks[row] or 0.0
+        return round((self.ran(view, row) + credit) * PER_S)
 
     def admit(self, view: View, index: Ranking) -> None:
-        """Credit newcomers with what the least served of the others has run."""
-        self._credit_s = {}
+        """Credit newcomers with what the least served of the others has had."""
+        self._credit = {}
         new = [
             row
             for row in index.touched
@@ -39,14 +44,14 @@ class RoundRobin(Rounds):
         ]
         if not new:
             return
-        level_s = index.least(view, index.touched.keys() - set(new))
+        level = index.least(view, index.touched.keys() - set(new))
         for row in new:
-            served_s = max(self.key(view, row), level_s)
-            self._credit_s[row] = served_s - view.attained_s(row)
+            had = max(self.key(view, row), level)
+            self._credit[row] = had / PER_S - self.ran(view, row)
 
     def run(self, view: View, *, preempt: bool) -> tuple[Trial, bool]:
         """Let jobs run in order, and note the credits."""
         trial, someone_waits = super().run(view, preempt=preempt)
-        for row, credit_s in self._credit_s.items():
-            trial.mark(row, credit_s)
+        for row, credit in self._credit.items():
+            trial.mark(row, credit)
         return trial, someone_waits

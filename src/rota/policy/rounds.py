@@ -2,7 +2,7 @@
 
 from rota.model.plan import Plan
 from rota.model.view import View
-from rota.policy.base import Setting, positive
+from rota.policy.base import Setting, to_instant, turn_s
 from rota.policy.ranked import Ranked
 from rota.policy.stages import finish, own_mark
 
@@ -15,7 +15,7 @@ class Rounds(Ranked):
     the order taken at once. The policy's mark is the time at which the quantum began.
     """
 
-    SETTINGS = {"quantum_s": Setting(positive, 60.0, "Seconds that a turn lasts.")}
+    SETTINGS = {"quantum_s": Setting(turn_s, 60.0, "Seconds that a turn lasts.")}
 
     def __init__(self, quantum_s: float = 60.0) -> None:
         self.quantum_s = quantum_s
@@ -23,10 +23,10 @@ class Rounds(Ranked):
     def decide(self, view: View) -> Plan:
         """Order anew when the quantum is over, else fill what is free."""
         began_s = own_mark(self.stages, view)
-        over = began_s is None or view.now_s >= began_s + self.quantum_s
+        over = began_s is None or view.now_s >= to_instant(began_s + self.quantum_s)
         if over:
             began_s = view.now_s
         trial, someone_waits = self.run(view, preempt=over)
-        wake_at_s = began_s + self.quantum_s if someone_waits else None
+        wake_at_s = to_instant(began_s + self.quantum_s) if someone_waits else None
         plan = finish(self.stages, trial, wake_at_s=wake_at_s, policy_mark=began_s)
         return self.remember(plan)

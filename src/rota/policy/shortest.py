@@ -4,6 +4,7 @@ The baselines of Tiresias' section 3.1 (NSDI 2019). All are preemptive and skip 
 """
 
 from rota.model.view import View
+from rota.policy.base import PER_S
 from rota.policy.ranked import Ranked
 
 
@@ -12,7 +13,7 @@ class SmallestFirst(Ranked):
 
     name = "smallest-first"
 
-    def key(self, view: View, row: int) -> float:
+    def key(self, view: View, row: int) -> int:
         """The size of the gang."""
         return view.num_gpus[row]
 
@@ -23,9 +24,9 @@ class ShortestRemaining(Ranked):
     name = "srtf"
     needs_duration = True
 
-    def key(self, view: View, row: int) -> float:
-        """Seconds that the job has left to run."""
-        return view.remaining_s(row)
+    def key(self, view: View, row: int) -> int:
+        """Microseconds that the job has left to run."""
+        return round(view.remaining_s(row) * PER_S)
 
 
 class ShortestRemainingService(Ranked):
@@ -34,6 +35,6 @@ class ShortestRemainingService(Ranked):
     name = "srsf"
     needs_duration = True
 
-    def key(self, view: View, row: int) -> float:
-        """GPU-seconds that the job has left to run."""
-        return view.remaining_s(row) * view.num_gpus[row]
+    def key(self, view: View, row: int) -> int:
+        """GPU-seconds that the job has left to run, in millionths."""
+        return round(view.remaining_s(row) * view.num_gpus[row] * PER_S)

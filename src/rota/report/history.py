@@ -19,6 +19,7 @@ from rota.model.events import (
     Event,
     JobFinished,
     JobLaunched,
+    JobResized,
     JobResumed,
     JobSubmitted,
     JobSuspended,
@@ -114,6 +115,7 @@ class History:
             CommandFailed: self._command_failed,
             JobLaunched: self._started,
             JobResumed: self._started,
+            JobResized: self._resized,
             SpeedChanged: self._speed_changed,
             JobSuspended: self._suspended,
             AttemptLost: lambda e: self._lost(e.row, e.at_s),
@@ -202,6 +204,18 @@ class History:
             self._going[e.row] = _Going(e.at_s, e.speed)
             self._advance(e.row)
 
+    def _resized(self, e: JobResized) -> None:
+        """The job has other GPUs from here on, and another speed; those on their way are idle."""
+        self._pause(e.row, e.at_s)
+        held = self._held[e.row]
+        self._free.give(held)
+        self._free.take(e.allocation)
+        self._held_gpus += e.allocation.num_gpus - held.num_gpus
+        self._held[e.row] = e.allocation
+        self._done_s[e.row] -= e.paused_s * e.speed
+        self._going[e.row] = _Going(e.at_s, e.speed)
+        self._advance(e.row)
+
     def _speed_changed(self, e: SpeedChanged) -> None:
         self._pause(e.row, e.at_s)
         self._going[e.row] = _Going(e.at_s, e.speed)
@@ -227,12 +241,12 @@ class History:
     def _advance(self, row: int) -> None:
         if row not in self._advancing:
             self._advancing.add(row)
-            self._running_gpus += self._specs[row].num_gpus
+            self._running_gpus += self._held[row].num_gpus
 
     def _stand_still(self, row: int) -> None:
         if row in self._advancing:
             self._advancing.discard(row)
-            self._running_gpus -= self._specs[row].num_gpus
+            self._running_gpus -= self._held[row].num_gpus
 
     def _pause(self, row: int, at_s: float) -> None:
         """The job's turn ends: count its work, and see whether its first mini-batches are done."""

@@ -116,7 +116,7 @@ def _gpu_time(
     The cluster's are those of every node that ever joined, lost ones included, over the makespan.
     """
     gangs, service, overhead = state.num_gpus, state.service_s, state.overhead_s
-    served = sum([service[row] * gangs[row] for row in rows])
+    served = sum([service[row] * gangs[row] + state.extra_gpu_s[row] for row in rows])
     held = served + sum([overhead[row] * gangs[row] for row in rows])
     capacity = _num_gpus(state) * (makespan_s or 0.0)
     return {

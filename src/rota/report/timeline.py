@@ -5,12 +5,14 @@ from typing import NamedTuple
 
 from rota.model.allocation import Allocation
 from rota.model.cluster import Node
+from rota.model.commands import Resize
 from rota.model.events import (
     AttemptLost,
     CommandSent,
     Event,
     JobFinished,
     JobLaunched,
+    JobResized,
     JobResumed,
     JobSubmitted,
     JobSuspended,
@@ -70,13 +72,17 @@ class Timeline:
                 case CommandSent():
                     sent_s[event.command.row] = event.at_s
                     allocation = getattr(event.command, "allocation", None)
-                    if allocation is not None:
+                    if allocation is not None and not isinstance(event.command, Resize):
                         holds[event.command.row] = allocation
                 case JobLaunched():
                     since[event.row] = event.at_s
                 case JobResumed():
                     since[event.row] = event.at_s
                     self.switches[event.row].resume_s.append(event.at_s - sent_s[event.row])
+                case JobResized():
+                    self._close(event.row, since, holds, event.at_s)
+                    since[event.row] = event.at_s
+                    holds[event.row] = event.allocation
                 case JobSuspended():
                     self._close(event.row, since, holds, event.stopped_s)
                     self.switches[event.row].suspend_s.append(event.at_s - event.stopped_s)

@@ -59,7 +59,7 @@ def summary(controller: Any, row: int) -> dict[str, Any]:
         "reason": Reason(job.reason).name,
         "queue": job.spec.vc,
         "priority": job.spec.priority,
-        "num_gpus": job.spec.num_gpus,
+        "num_gpus": controller.state.num_gpus[row],
         "gpus": [{"node": node, "gpus": list(gpus)} for node, gpus in job.gpus],
         "share": share,
         "submit_s": job.spec.submit_s,

@@ -28,7 +28,7 @@ class LoneAgent:
         self.said: list[Message] = []
         self._loop = asyncio.new_event_loop()
         self._agent = Agent(Folder(folder), "node0", devices, os.getpid())
-        self._agent._notify = self.said.append  # type: ignore[method-assign]
+        self._agent._notify = self.said.append  # type: ignore[assignment, method-assign]
         self._thread = threading.Thread(target=self._run, daemon=True)
         self._command_id = 0
 

@@ -1,4 +1,4 @@
-"""Train one of the demo's models with batches from an elastic loader: demo_model.py FOLDER NAME STEPS.
+"""Train one of the demo's models with an elastic loader: demo_model.py FOLDER NAME STEPS.
 
 FOLDER holds the examples, of which the model, its data and its optimiser's settings are taken.
 """
