@@ -8,13 +8,28 @@ socket; between the controller and an agent they are text frames of a WebSocket.
 | worker, agent | hello | job_id, attempt, rank, suspended (then stopped_s), step, total, model |
 | | report | step, total, samples, loss, step_time_s, metrics, at_s, first_100_s |
 | | model | model_bytes, largest_tensor_bytes: of all models so far; null in a hello without |
-| | at | step: it holds at the boundary after this many steps |
+| | at | step: it holds at the boundary after this many steps; round: of the pause it answers |
 | | suspended | step, stopped_s, at_s |
 | | resumed | at_s |
-| agent, worker | pause | gang: whether to hold and answer ``at`` before suspending |
+| | elastic | shards: as many ranks can share its batches; also in a hello |
+| | ready | a newcomer has warmed up, or one that was parked waits to come back |
+| | voted | it has seen in the process group that all others hold, too |
+| | hosting | generation, port: of the meeting place that it has opened |
+| | stayed | generation: the second vote has failed for all, and nobody has left |
+| | standing_by | it has left its group, and keeps the state until it is parked or told to leave |
+| | formed | generation: it has met the others, and has the state |
+| | broken | generation, error: its group failed; it waits for a place in another |
+| agent, worker | pause | gang: whether to hold and answer ``at`` before suspending; round |
 | | run_to | step: go on and hold there |
 | | offload | suspend now |
 | | resume | device: index of the GPU to go on with, or null |
+| | vote | all hold at this step: vote in the process group |
+| | host | generation: open its meeting place |
+| | form | generation, host, port, rank, world, senders: meet the others, after a second vote |
+| | standby | generation: leave the group, after a second vote |
+| | give_up | generation: not all will come to the meeting place |
+| | park | free the device, and wait to come back |
+| | leave | end |
 | agent, controller | hello | node, num_gpus, kind, attempts |
 | | done, failed | command_id; at_s, stopped_s; error |
 | | registered | job_id, attempt, suspension, movable |

@@ -1,6 +1,6 @@
 """One turn of the wheel: ask the policy, check what it says, write it down as an event."""
 
-from math import isfinite
+from math import inf, isfinite
 from typing import Any, NoReturn
 
 from rota.errors import PlanError
@@ -35,7 +35,10 @@ class Decider:
         if not view.renew(now_s):
             view = self._view = View(state, now_s, self.policy)
         plan: Plan = self.policy.decide(view)
-        allocations, reasons, marks, policy_mark, wake_at_s = plan
+        try:
+            allocations, reasons, marks, policy_mark, wake_at_s = plan
+        except (TypeError, ValueError):
+            raise PlanError(f"the policy decided {plan!r:.200}, which is no Plan") from None
         state.foreseen = free = view.free_after(plan) if allocations else None
         if allocations or reasons or marks or policy_mark is not None or wake_at_s is not None:
             check(state, plan, now_s, free is not None)
@@ -56,9 +59,11 @@ def check(state: ClusterState, plan: Plan, now_s: float, tried: bool = False) ->
     ``tried``: a trial at this instant has done so with the allocations.
     """
     allocations, reasons, marks, policy_mark, wake_at_s = plan
-    if wake_at_s is not None and not wake_at_s > now_s:
+    if wake_at_s is not None and not (
+        isinstance(wake_at_s, int | float) and now_s < wake_at_s < inf
+    ):
         raise PlanError(
-            f"the plan wants to be woken at {wake_at_s} s, which is not after now ({now_s} s)"
+            f"the plan wants to be woken at {wake_at_s!r} s, which is no time after now ({now_s} s)"
         )
     active = state.active
     for row in allocations:
@@ -100,6 +105,10 @@ def _check_allocations(state: ClusterState, allocations: dict[int, Allocation | 
     for row, allocation in allocations.items():
         if allocation is None:
             continue
+        if not isinstance(allocation, Allocation):
+            raise PlanError(
+                f"the plan gives job {state.spec[row].job_id} {allocation!r:.100}, no Allocation"
+            )
         if allocation.num_gpus != num_gpus[row] and allocation.num_gpus not in state.sizes(row):
             raise PlanError(
                 f"the plan gives job {state.spec[row].job_id} {allocation.num_gpus} GPUs; "

@@ -1,7 +1,7 @@
 """Gandiva's time-slicing: weighted round robin over gangs (OSDI 2018, section 3.1)."""
 
 from rota.model.view import View
-from rota.policy.base import Setting, turn_s
+from rota.policy.base import PER_S, Setting, turn_s
 from rota.policy.round_robin import RoundRobin
 from rota.policy.stages import Stages
 
@@ -15,15 +15,15 @@ class Gandiva(RoundRobin):
     arrival, then id), each gang whole or not at all. Within a round nobody is preempted: GPUs that
     become free go to whoever is next. A job that arrives, or comes back after its owner suspended
     it, starts level with the least served one, so that it neither waits for a full round of history
-    nor shuts the others out: its mark is the run time that it is credited with, as if it had the
-    largest priority.
+    nor shuts the others out: its mark is the run time per priority that it is credited with.
     """
 
     name = "gandiva"
     weighs_priority = True
     stages: Stages | None = Stages(priority=False)
+    per_unit = PER_S * LARGEST_PRIORITY  # a microsecond of anybody's run time is a step at least
     SETTINGS = {"quantum_s": Setting(turn_s, 60.0, "Seconds that a job's turn lasts.")}
 
     def ran(self, view: View, row: int) -> float:
-        """Seconds run, at the largest priority; as many more as the job's own is smaller."""
-        return view.attained_s(row) * LARGEST_PRIORITY / view.priority[row]
+        """Seconds run per priority."""
+        return view.attained_s(row) / view.priority[row]

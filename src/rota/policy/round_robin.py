@@ -18,6 +18,7 @@ class RoundRobin(Rounds):
     name = "round-robin"
     preempted = Reason.SLICE_WAITING_TURN
     waits = Reason.SLICE_WAITING_TURN
+    per_unit = PER_S  # steps in which keys tell apart what jobs have had
 
     def __init__(self, quantum_s: float = 60.0) -> None:
         super().__init__(quantum_s)
@@ -28,11 +29,11 @@ class RoundRobin(Rounds):
         return view.attained_s(row)
 
     def key(self, view: View, row: int) -> int:
-        """What the job has had or is credited with, in millionths."""
+        """What the job has had or is credited with, in whole steps."""
         credit = self._credit.get(row)
         if credit is None:
             credit = view.marks[row] or 0.0
-        return round((self.ran(view, row) + credit) * PER_S)
+        return round((self.ran(view, row) + credit) * self.per_unit)
 
     def admit(self, view: View, index: Ranking) -> None:
         """Credit newcomers with what the least served of the others has had."""
@@ -47,7 +48,7 @@ class RoundRobin(Rounds):
         level = index.least(view, index.touched.keys() - set(new))
         for row in new:
             had = max(self.key(view, row), level)
-            self._credit[row] = had / PER_S - self.ran(view, row)
+            self._credit[row] = had / self.per_unit - self.ran(view, row)
 
     def run(self, view: View, *, preempt: bool) -> tuple[Trial, bool]:
         """Let jobs run in order, and note the credits."""

@@ -18,6 +18,7 @@ from rota.model.events import (
 )
 from rota.model.job import JobSpec
 from rota.model.state import ClusterState
+from rota.policy.base import PER_S
 from rota.sim.engine import CONFIRM, FINISH, Engine
 
 
@@ -121,13 +122,18 @@ class Machine:
         return True
 
     def finish_s(self, row: int) -> float:
-        """When the work of a running job is complete, if nothing moves its end."""
+        """When the work of a running job is complete, if nothing moves its end.
+
+        A whole microsecond, as :func:`to_instant` has it: else a job could be preempted, with a
+        last bit of its work left, by one that arrives when it ends.
+        """
         state = self._state
+        since_s, speed = state.since_s[row], state.speed[row]
         left_s = state.duration_s[row] - state.service_s[row] + state.lag_s[row]
-        if left_s < 0.0:
-            left_s = 0.0
-        speed = state.speed[row]
-        return state.since_s[row] + (left_s if speed == 1.0 else left_s / speed)
+        if speed != 1.0:
+            left_s /= speed
+        at_s = round((since_s + left_s) * PER_S) / PER_S
+        return at_s if at_s > since_s else since_s
 
     def _speed(self, row: int, allocation: Allocation) -> float:
         if self.speeds is None:

@@ -20,6 +20,9 @@ from rota.workload.trace import Trace
 SUCCEEDED, RUNNING = JobState.SUCCEEDED, int(JobState.RUNNING)
 
 
+MOST_IN_VAIN = 10_000  # wake-ups of a policy that starts nobody, before it is given up
+
+
 class Result(NamedTuple):
     """What came out: the final state (one row per job), and how many decisions it took."""
 
@@ -72,6 +75,7 @@ class Simulation:
                     f"cluster has {self.state.total_gpus}; give a larger --cluster or drop the job"
                 )
         self.all_arrived = False
+        self._woken_in_vain = 0
         self._arrivals = iter(trace.jobs)
         self._arriving: JobSpec | None = None
         self._expect_next()
@@ -101,7 +105,9 @@ class Simulation:
             now_s = heap[0][0] if heap else inf
             if engine.arrival_s < now_s:
                 now_s = engine.arrival_s
-            if wake_at_s is not None and wake_at_s < now_s:
+            if wake_at_s is not None and wake_at_s < now_s and state.active:
+                if now_s == inf and not any(state.held):
+                    self._wake_in_vain()
                 engine.now_s = now_s = wake_at_s
             elif now_s < inf:
                 engine.now_s = now_s
@@ -122,6 +128,15 @@ class Simulation:
             for command in commands:
                 self.machine.execute(command)
         return True
+
+    def _wake_in_vain(self) -> None:
+        """Nobody runs and nobody will come: only the policy can make anything happen."""
+        self._woken_in_vain += 1
+        if self._woken_in_vain > MOST_IN_VAIN:
+            raise SimulationError(
+                f"policy {type(self.policy).__name__} was woken {MOST_IN_VAIN} times and "
+                f"started none of the {len(self.state.active)} jobs that wait, while no job runs"
+            )
 
     def _deliver(self, now_s: float, kind: int, what: Any) -> None:
         if kind == FINISH:

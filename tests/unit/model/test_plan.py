@@ -119,8 +119,8 @@ def test_two_jobs_are_never_promised_the_same_released_gpus():
         pytest.param(Says({9: None}), "row 9", id="a job that does not exist"),
         pytest.param(Says(reasons={3: 1}), "row 3", id="a reason for a job that has ended"),
         pytest.param(Says(marks={3: 1}), "row 3", id="a mark for a job that has ended"),
-        pytest.param(Says(wake_at_s=5.0), "not after now", id="a wake-up now"),
-        pytest.param(Says(wake_at_s=float("nan")), "not after now", id="a wake-up at no time"),
+        pytest.param(Says(wake_at_s=5.0), "no time after now", id="a wake-up now"),
+        pytest.param(Says(wake_at_s=float("nan")), "no time after now", id="a wake-up at no time"),
     ],
 )
 def test_a_plan_that_breaks_the_contract_changes_nothing(policy, says):
