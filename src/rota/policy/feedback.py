@@ -65,10 +65,10 @@ class FeedbackQueues:
         if plan is None or plan is not view.plan or free != self._total_gpus:
             self._total_gpus = free
             look = self._build(view)
+            if look is None:
+                return None
         else:
             look = {*view.changed, *self._unsteady}
-        if look is None:
-            return None
         turn = Turn(view)
         if not self._look(turn, look):
             return None
@@ -128,11 +128,13 @@ class FeedbackQueues:
             else:
                 if standing.runs and view.since_s[row] == standing.starts_s:
                     unsteady.discard(row)  # as foreseen when it got its GPUs
-                    at_s = self._moves_at(row, standing, standing.sinks_at_s)
+                    at_s = standing.sinks_at_s
+                    if at_s != standing.moves_at_s:
+                        self._moves_at(row, standing, at_s)
                 else:
                     at_s = self._set_clock(view, row, standing)
-                if not standing.runs:
-                    turn.waits.append(row)
+                    if not standing.runs:
+                        turn.waits.append(row)
                 if at_s <= now_s:
                     turn.moving.append(row)
         if self._released:
@@ -280,12 +282,12 @@ class FeedbackQueues:
     def _run(self, view: View, row: int, standing: Standing) -> None:
         """Let the job stand last among those that run in its queue."""
         queue = self._queues[standing.queue]
-        self._last_serial += 1
-        standing.serial, standing.runs = self._last_serial, True
-        self._row_of[standing.serial] = row
+        self._last_serial = standing.serial = serial = self._last_serial + 1
+        standing.runs = True
+        self._row_of[serial] = row
         queue.used_gpus += view.num_gpus[row]
         queue.num_running += 1
-        queue.running.append(standing.serial)
+        queue.running.append(serial)
         if len(queue.running) > 2 * queue.num_running + 64:
             queue.running = [serial for serial in queue.running if serial in self._row_of]
 

@@ -55,7 +55,7 @@ def test_what_is_no_plan_is_one_clear_error(plan):
 
 
 def test_a_policy_that_wants_to_be_woken_for_ever_comes_to_an_end():
-    result = simulation(trace(job("1", 1, 0.0, 100.0)), WakesAlways()).run()
+    result = simulation(trace(job(lasts=100)), WakesAlways()).run()
     assert result.state.finish_s[0] == pytest.approx(100.0, abs=1)
     assert result.decisions < 10
 
