@@ -57,7 +57,7 @@ demo: $(STAMP) ## run the demo: a small cluster on this machine, from submission
 	@$(BIN)/python -m rota.demo
 
 test: $(STAMP) ## run the tests
-	@$(BIN)/python -m pytest
+	@$(BIN)/python -m pytest -n auto --maxprocesses 4 --dist loadfile
 
 lint: $(STAMP) ## check style, formatting, and who imports whom
 	@$(BIN)/ruff check .
@@ -68,7 +68,7 @@ types: $(STAMP) ## check the types
 	@$(BIN)/python -m mypy
 
 docs-check: $(STAMP) ## check that the documentation is complete and that its examples run
-	@$(BIN)/python -m pytest tests/docs
+	@$(BIN)/python -m pytest -n auto --maxprocesses 4 --dist loadfile tests/docs
 
 bench: $(STAMP) ## measure speed, and hold results against published ones
 	@set -eu; for bench in bench/[a-z]*.py; do echo "==> $$bench"; $(BIN)/python "$$bench"; done
