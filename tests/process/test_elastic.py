@@ -457,3 +457,44 @@ def test_a_job_that_ends_takes_those_who_stand_by_with_it(launch):
     assert job.resizes_at(2, [0])["type"] == "done"
     job.succeeds()
     assert not any(rank.alive for rank in job.attempt.ranks)
+
+
+def test_a_rank_that_is_lost_while_the_job_is_being_suspended_is_done_without(launch, reference):
+    job = launch([0, 1, 2], "--gate", 3)
+    job.until_at(3)
+    suspend = job.agent.begin("suspend")
+    until(lambda: job.attempt.state == "suspending", "it is being suspended")
+    job.attempt.ranks[1].signal(signal.SIGKILL)
+    job.opens(3)
+    assert job.answer(suspend)["type"] == "done"
+    assert job.gang.members == [0, 2]
+    assert job.attempt.record["suspension"] == "boundary"
+    assert job.agent.command("resume", gpus=[0, 2])["type"] == "done"
+    assert not differences(outcome(job.succeeds()), reference())
+
+
+def test_ranks_stand_by_while_the_job_is_suspended(launch, reference):
+    job = launch([0, 1], "--gate", 2, "--gate", 5, "--gate", 8)
+    assert job.resizes_at(2, [0])["type"] == "done"
+    job.until_ready(1)
+    job.until_at(5)
+    suspend = job.agent.begin("suspend")
+    job.opens(5)
+    assert job.answer(suspend)["type"] == "done"
+    assert job.agent.command("resume", gpus=[3])["type"] == "done"
+    assert job.resizes_at(8, [3, 1])["type"] == "done"
+    assert job.gang.members == [0, 1]
+    assert not differences(outcome(job.succeeds()), reference())
+
+
+def test_a_rank_that_is_lost_in_a_suspension_is_done_without_afterwards(launch, reference):
+    job = launch([0, 1], "--gate", 3)
+    job.until_at(3)
+    suspend = job.agent.begin("suspend")
+    job.opens(3)
+    assert job.answer(suspend)["type"] == "done"
+    job.attempt.ranks[0].signal(signal.SIGKILL)
+    until(lambda: not job.attempt.ranks[0].alive, "it is dead")
+    assert job.agent.command("resume", gpus=[0, 1])["type"] == "done"
+    assert not differences(outcome(job.succeeds()), reference())
+    assert job.attempt.record["gpus"] == [1]

@@ -6,6 +6,7 @@ from math import inf
 from rota.model.plan import Plan
 from rota.model.reason import Reason
 from rota.model.view import Trial, View
+from rota.policy.places import Places
 from rota.policy.queues import (
     ENTERED,
     PREEMPTED,
@@ -23,7 +24,7 @@ PREEMPTED_BY, NEVER_FITS = Reason.PREEMPTED_BY, Reason.NEVER_FITS
 WAIT_RESOURCES = Reason.WAIT_RESOURCES
 
 
-class FeedbackQueues:
+class FeedbackQueues(Places):
     """The queues of Tiresias, ``within=entry``, as they were after the last decision.
 
     Valid while the view shows the plan that :meth:`decide` returned last, on as many GPUs; else
@@ -34,27 +35,25 @@ class FeedbackQueues:
     """
 
     def __init__(self, rules: Rules) -> None:
+        super().__init__(len(rules.thresholds) + 1)
         self._rules = rules
         self._plan: Plan | None = None
         self._total_gpus = self._now_s = -1.0
         self._taken: Taken | None = None  # noted from the second decision at one instant on
         self._first: Turn | None = None
-        self._clear()
-
-    def _clear(self) -> None:
-        self._standing: dict[int, Standing] = {}
-        self._queues = [Queue() for _ in range(len(self._rules.thresholds) + 1)]
-        self._row_of: dict[int, int] = {}  # serial -> row
-        self._first_serial, self._last_serial = 0, 0
         self._moves: list[tuple[float, int]] = []  # heap of (moves_at_s, row)
         self._unsteady: set[int] = set()
         self._released: list[int] = []  # by the last decision
+
+    def _clear(self) -> None:
+        super()._clear()
+        self._moves, self._unsteady, self._released = [], set(), []
 
     def decide(self, view: View) -> Plan | None:
         """The plan; or None, in states too rare for an index, where every job must be looked at.
 
         These are: a cluster that has grown or shrunk, a job that lost its GPUs or came back, a job
-        that can go on only where it was, a job that loses its GPUs when its promotion is due.
+        that can go on only where it was.
         """
         plan, self._plan = self._plan, None
         now_s, free = view.now_s, view.total_gpus
@@ -73,14 +72,17 @@ class FeedbackQueues:
         if not self._look(turn, look):
             return None
         self._move(turn)
-        for queue in self._queues:
-            left = free - queue.used_gpus
-            if left < 0 or left >= queue.least_gpus or queue.entering:
-                free = self._walk(turn, queue, free)
-            else:  # all that run there go on, and nobody who waits there fits
-                free = left
-        if self._rules.promote_knob and self._someone_is_due(turn):
-            return None
+        while True:
+            left = free
+            for queue in self._queues:
+                rest = left - queue.used_gpus
+                if rest < 0 or rest >= queue.least_gpus or queue.entering:
+                    left = self._walk(turn, queue, left)
+                else:  # all that run there go on, and nobody who waits there fits
+                    left = rest
+            if not self._rules.promote_knob or not (due := self._due(turn)):
+                break
+            self._take_back(turn, due)
         self._first = turn
         self._plan = plan = self._write(turn)
         return plan
@@ -128,9 +130,7 @@ class FeedbackQueues:
             else:
                 if standing.runs and view.since_s[row] == standing.starts_s:
                     unsteady.discard(row)  # as foreseen when it got its GPUs
-                    at_s = standing.sinks_at_s
-                    if at_s != standing.moves_at_s:
-                        self._moves_at(row, standing, at_s)
+                    at_s = self._moves_at(row, standing, standing.sinks_at_s)
                 else:
                     at_s = self._set_clock(view, row, standing)
                     if not standing.runs:
@@ -191,12 +191,13 @@ class FeedbackQueues:
         if queue.used_gpus <= free:
             free -= queue.used_gpus
         else:
-            free, victims = self._preempt(view, queue, free)
+            free, victims = self._preempt(turn, queue, free)
         while free >= queue.least_gpus:
             row = self._first_that_fits(queue, free)
             if row is None:
                 break
             standing = standings[row]
+            turn.left.append((row, standing.serial, False))
             self._leave(view, row, standing)
             self._run(view, row, standing)
             free -= num_gpus[row]
@@ -223,12 +224,13 @@ class FeedbackQueues:
                 (turn.released if had_gpus else turn.waits).append(row)
         return free
 
-    def _preempt(self, view: View, queue: Queue, free: int) -> tuple[int, list[int]]:
+    def _preempt(self, turn: Turn, queue: Queue, free: int) -> tuple[int, list[int]]:
         """Who of those that run in the queue must stop, in order, so that the others fit.
 
         Going from the end, only as many are looked at as hold what is missing: all before them fit.
         """
-        running, row_of, num_gpus = queue.running, self._row_of, view.num_gpus
+        view, row_of, running = turn.view, self._row_of, queue.running
+        num_gpus = view.num_gpus
         tail: list[int] = []
         tail_gpus, missing = 0, queue.used_gpus - free
         while tail_gpus < missing:
@@ -244,74 +246,56 @@ class FeedbackQueues:
                 free -= num_gpus[row]
                 running.append(serial)
             else:
+                turn.left.append((row, serial, True))
                 self._leave(view, row, self._standing[row])
                 victims.append(row)
         return free, victims
 
-    def _first_that_fits(self, queue: Queue, free: int) -> int | None:
-        row_of, best = self._row_of, None
-        queue.least_gpus = inf
-        for num_gpus, line in queue.waiting.items():
-            while line and line[0] not in row_of:
-                line.popleft()
-            if line:
-                if num_gpus < queue.least_gpus:
-                    queue.least_gpus = num_gpus
-                if num_gpus <= free and (best is None or line[0] < best):
-                    best = line[0]
-        return None if best is None else row_of[best]
+    def _due(self, turn: Turn) -> list[int]:
+        """The jobs that get no GPUs, but have waited long enough to be promoted, in walk order.
 
-    def _someone_is_due(self, turn: Turn) -> bool:
-        """Whether a job that gets no GPUs now has waited long enough to be promoted.
-
-        Of those that waited before, only who sinks as well can have been missed until here.
+        Those that lose them now: who has waited until here was promoted when that was due, unless
+        the job sinks as well.
         """
         view, rules, standings = turn.view, self._rules, self._standing
-        for rows in (turn.released, turn.entering):
-            for row in rows:
-                standing = standings[row]
-                if not standing.runs:
-                    ran_s = view.attained_s(row) - standing.base_s
-                    at_s = rules.promote_at_s(standing.queue, ran_s, standing.from_s)
-                    if at_s <= view.now_s:
-                        return True
-        return False
+        due: set[int] = set()
+        for row in [*turn.released, *turn.entering]:
+            standing = standings[row]
+            if not standing.runs:
+                ran_s = view.attained_s(row) - standing.base_s
+                if rules.promote_at_s(standing.queue, ran_s, standing.from_s) <= view.now_s:
+                    due.add(row)
+        return sorted(due, key=self._place) if due else []
 
-    # -- places --------------------------------------------------------------------------------
+    def _take_back(self, turn: Turn, due: list[int]) -> None:
+        """Undo the walk of all queues but the first, and promote the jobs that are ``due`` there.
 
-    def _run(self, view: View, row: int, standing: Standing) -> None:
-        """Let the job stand last among those that run in its queue."""
-        queue = self._queues[standing.queue]
-        self._last_serial = standing.serial = serial = self._last_serial + 1
-        standing.runs = True
-        self._row_of[serial] = row
-        queue.used_gpus += view.num_gpus[row]
-        queue.num_running += 1
-        queue.running.append(serial)
-        if len(queue.running) > 2 * queue.num_running + 64:
-            queue.running = [serial for serial in queue.running if serial in self._row_of]
-
-    def _wait(self, view: View, row: int, standing: Standing, *, first: bool = False) -> None:
-        """Let the job stand last, or first, among those that wait in its queue."""
-        line = self._queues[standing.queue].line(view.num_gpus[row])
-        standing.runs = False
-        if first:
-            self._first_serial -= 1
-            standing.serial = self._first_serial
-            line.appendleft(standing.serial)
-        else:
-            self._last_serial += 1
-            standing.serial = self._last_serial
-            line.append(standing.serial)
-        self._row_of[standing.serial] = row
-
-    def _leave(self, view: View, row: int, standing: Standing) -> None:
-        """Take the job out of its place."""
-        del self._row_of[standing.serial]
-        if standing.runs:
-            queue = self._queues[standing.queue]
-            queue.used_gpus -= view.num_gpus[row]
-            queue.num_running -= 1
+        They stand last in the first queue, so that nothing changes for the others in it.
+        """
+        view, standings, queues = turn.view, self._standing, self._queues
+        entering = [row for row in turn.entering if standings[row].queue]
+        for row in entering:
+            self._leave(view, row, standings[row])
+        for row, serial, ran in turn.left:
+            if standings[row].queue:
+                self._leave(view, row, standings[row])
+                self._return(view, row, standings[row], serial, ran)
+        for queue in queues[1:]:
+            queue.tidy()
+        for rows in (turn.runs, turn.starts, turn.picked, turn.released, turn.preempted):
+            rows[:] = [row for row in rows if not standings[row].queue]
+        turn.left = [left for left in turn.left if not standings[left[0]].queue]
+        for row in due:
+            standing = standings[row]
+            if row not in entering:
+                self._leave(view, row, standing)
+            standing.queue, standing.moves_at_s = 0, inf
+            standing.base_s, standing.from_s = view.attained_s(row), view.now_s
+            queues[0].entering.append(row)
+        for row in entering:
+            if standings[row].queue:
+                queues[standings[row].queue].entering.append(row)
+        turn.entering += due
 
     # -- clocks --------------------------------------------------------------------------------
 

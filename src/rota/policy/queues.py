@@ -159,6 +159,13 @@ class Queue:
         self.waiting: dict[int, deque[int]] = {}
         self.least_gpus: float = inf  # nobody waits for fewer
 
+    def tidy(self) -> None:
+        """Bring numbers that were added at the end, and may be there already, into order."""
+        self.running = sorted(set(self.running))
+        for num_gpus, line in self.waiting.items():
+            self.waiting[num_gpus] = deque(sorted(set(line)))
+        self.least_gpus = 0
+
     def line(self, num_gpus: int) -> deque[int]:
         """Those that wait for so many GPUs, to be added to."""
         if num_gpus < self.least_gpus:
@@ -174,6 +181,7 @@ class Turn:
 
     __slots__ = (
         "entering",
+        "left",
         "moving",
         "new",
         "picked",
@@ -193,6 +201,7 @@ class Turn:
         self.runs: list[int] = []  # begin to run in their queue, though some had GPUs in another
         self.starts: list[int] = []  # get GPUs
         self.picked: list[int] = []  # of these, those that waited in their queue
+        self.left: list[tuple[int, int, bool]] = []  # their places: (row, serial, whether it ran)
         self.released: list[int] = []  # lose GPUs
         self.preempted: list[int] = []  # lose GPUs without having changed their queue
         self.waits: list[int] = []  # may have to be told why they wait

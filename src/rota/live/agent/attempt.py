@@ -285,6 +285,8 @@ class Attempt:
             self._done()
             return
         self.record["gpus"] = gpus
+        if self.elastic is not None:
+            self.elastic.moved()
         self.record.pop("suspended_s", None)
         self.save(durable=False)
         self.state = "resuming"
@@ -378,7 +380,8 @@ class Attempt:
             return
         rank.writer = rank.suspended = None
         self._check_resumed()
-        self._freeze()  # if it was to hold at a boundary: none will come
+        if self.elastic is None or len(self.members) < 2:
+            self._freeze()  # if it was to hold at a boundary: none will come
 
     def heard(self, index: int, message: Message) -> None:
         """A message from a rank with a session."""

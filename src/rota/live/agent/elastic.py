@@ -43,7 +43,8 @@ class Elastic:
             self._park,
             record["generation"],
         )
-        self._gpu_of = dict(zip(record["members"], record["gpus"], strict=False))
+        self._gpu_of: dict[int, int] = {}
+        self.moved()
         self._command_id: int | None = None
         self._replaced: set[int] = set()  # stragglers that somebody else is taking over from
         self.lost: set[int] = set()  # slots that were killed, and that the others survived
@@ -99,6 +100,11 @@ class Elastic:
             attempt.ranks[slot].signal(signal.SIGCONT)  # it may have been frozen with the others
             self._gpu_of[slot] = gpu
         return found
+
+    def moved(self) -> None:
+        """Take note of the GPUs that the members are on now."""
+        record = self._attempt.record
+        self._gpu_of.update(zip(record["members"], record["gpus"], strict=False))
 
     def call_off(self, error: str) -> None:
         """Give up a resize that can still be given up."""
