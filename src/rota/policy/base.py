@@ -8,7 +8,6 @@ from rota.model.view import View
 
 PER_S = 1e6  # times, and amounts of service, are compared in whole microseconds
 LEAST_TURN_S = 1e-3
-FOR_EVER_S = 1e9  # beyond it a float no longer tells microseconds apart
 
 
 class Policy(Protocol):
@@ -51,12 +50,15 @@ def turn_s(text: str) -> float:
 
 
 def to_instant(at_s: float) -> float:
-    """The whole microsecond next to a time.
+    """The whole microsecond next to a time; infinity as it is.
 
-    Sums of decimal fractions differ in their last bits, by the way that they were come by. Rounded
-    alike, times that are equal on paper are one instant.
+    Sums of decimal fractions differ in their last bits by the order in which they were added up.
+    Rounded alike, times that are equal on paper are one instant.
     """
-    return round(at_s * PER_S) / PER_S if at_s < FOR_EVER_S else at_s
+    try:
+        return round(at_s * PER_S) / PER_S
+    except OverflowError:
+        return at_s
 
 
 def not_negative(text: str) -> float:

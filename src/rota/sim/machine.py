@@ -1,5 +1,6 @@
 """The simulated world: carries out commands in virtual time, with the delays that they cost."""
 
+from math import inf
 from typing import NamedTuple, Protocol
 
 from rota.model.allocation import Allocation
@@ -124,15 +125,18 @@ class Machine:
     def finish_s(self, row: int) -> float:
         """When the work of a running job is complete, if nothing moves its end.
 
-        A whole microsecond, as :func:`to_instant` has it: else a job could be preempted, with a
-        last bit of its work left, by one that arrives when it ends.
+        To the whole microsecond (:func:`rota.policy.base.to_instant`): else a job could be
+        preempted, with the last bit of its work left, by one that arrives when it ends.
         """
         state = self._state
         since_s, speed = state.since_s[row], state.speed[row]
         left_s = state.duration_s[row] - state.service_s[row] + state.lag_s[row]
         if speed != 1.0:
             left_s /= speed
-        at_s = round((since_s + left_s) * PER_S) / PER_S
+        try:
+            at_s = round((since_s + left_s) * PER_S) / PER_S
+        except OverflowError:  # it never is
+            return inf
         return at_s if at_s > since_s else since_s
 
     def _speed(self, row: int, allocation: Allocation) -> float:

@@ -61,6 +61,8 @@ class CatalogSpeeds:
         """
         if not spec.model and not spec.speeds:
             return 1.0
+        if allocation.num_gpus != spec.num_gpus:
+            return self._resized(spec, allocation, nodes)
         parts = allocation.parts
         on = [nodes[node] for node, _ in parts]
         links = self.oversubscription if len({node.rack for node in on}) > 1 else 1.0
@@ -76,6 +78,26 @@ class CatalogSpeeds:
                 "as max-min-fairness, or drop the job"
             )
         return speed
+
+    def _resized(self, spec: JobSpec, allocation: Allocation, nodes: list[Node]) -> float:
+        """The speed of an elastic job at another size than its duration is for.
+
+        The global batch stays as it is, so that a GPU has a smaller part of it: strong scaling. A
+        job of which the catalogue has no step time gains nothing from more GPUs.
+        """
+        profile = _timed(spec)
+        like = spec._replace(num_gpus=allocation.num_gpus, elastic=None)
+        speed = self.speed(like, allocation, nodes)
+        if profile is None or profile.batch is None:
+            return speed
+        types = profile.step_times
+        kind = self.reference if self.reference in types else next(iter(types))
+        times = []
+        for gpus in (spec.num_gpus, allocation.num_gpus):
+            batch = profile.batch * spec.num_gpus / gpus
+            spread = self._fewest_nodes(self.reference, gpus)
+            times.append(types[kind].step_s(gpus, spread, batch))
+        return speed * times[0] / times[1]
 
     def by_type(self, spec: JobSpec) -> tuple[tuple[str, float], ...]:
         """The job's speed on each GPU type of the cluster, on as few nodes as can be."""

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 GROUP_TIMEOUT_S = 300.0  # validation on one rank keeps the others waiting; `ROTA_GROUP_TIMEOUT_S`
 FORM_TIMEOUT_S = 15.0  # where ranks only meet or vote, none has a reason to be late; likewise
 FIND_TIMEOUT = timedelta(seconds=1)
-LOOK_EVERY_S = 0.05  # for word from the agent, while others are awaited
+LOOK_EVERY_S = 0.002  # for word from the agent, while others are awaited
 
 
 class World:
@@ -98,19 +98,13 @@ class World:
         self, store: torch.distributed.Store, rank: int, size: int, given_up: Callable[[], bool]
     ) -> None:
         """Wait until all are there: after that, forming a group takes milliseconds."""
-        from torch.distributed import DistNetworkError
-
         store.set(f"here{rank}", "")
         others = [f"here{each}" for each in range(size)]
         deadline = time.monotonic() + self.form_timeout_s
         while not given_up() and time.monotonic() < deadline:
-            try:
-                store.wait(others, timedelta(seconds=LOOK_EVERY_S))
+            if store.check(others):
                 return
-            except DistNetworkError:
-                raise
-            except RuntimeError:  # not all of them yet
-                continue
+            time.sleep(LOOK_EVERY_S)
         raise RuntimeError("not all of the ranks came to the meeting place")
 
     def _allow(self, seconds: float) -> None:
@@ -175,6 +169,11 @@ class World:
         """
         import torch.distributed as dist
 
+        if device.type == "cuda" and "ROTA_MAX_WORLD" in os.environ:
+            # A lost peer is to be an exception in the operation that waits for it. By default
+            # NCCL's watchdog ends the whole process then.
+            os.environ.setdefault("TORCH_NCCL_BLOCKING_WAIT", "1")
+            os.environ.setdefault("TORCH_NCCL_ASYNC_ERROR_HANDLING", "0")
         before = _sockets()
         dist.init_process_group(_backend(device), **options)
         self._connections = {

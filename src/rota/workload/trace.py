@@ -20,6 +20,7 @@ COLUMNS = {
     "model": ("", "what it trains"),
     "skew": ("0..1", "its largest tensor over its model's size"),
     "speeds": ("", "speed by GPU type as TYPE=SPEED;TYPE=SPEED, where duration_s is for 1"),
+    "elastic": ("", "sizes that the job may have: 1;2;4"),
 }
 REQUIRED = ("job_id", "submit_s", "duration_s", "num_gpus")
 MAX_GPUS = 1_000_000

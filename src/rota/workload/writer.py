@@ -4,12 +4,12 @@ from collections.abc import Callable, Iterator
 from typing import IO, Any
 
 from rota.errors import TraceError
-from rota.model.job import JobSpec
+from rota.model.job import Elastic, JobSpec
 from rota.workload.trace import COLUMNS, REQUIRED, Trace
 
 WRITTEN = ("csv", "parquet")
 NUMBERS = ("submit_s", "duration_s", "num_gpus", "priority", "skew")
-DEFAULTS = {"priority": 50, "skew": None, "speeds": ()}
+DEFAULTS = {"priority": 50, "skew": None, "speeds": (), "elastic": None}
 BATCH = 50_000  # jobs that are text at once
 
 
@@ -45,8 +45,8 @@ def _csv(trace: Trace) -> Iterator[str]:
 
 def _texts(trace: Trace, column: str, start: int) -> Iterator[str]:
     as_text: Callable[[Any], str] = _number if column in NUMBERS else _field
-    if column == "speeds":
-        as_text = speeds_text
+    if column in PACKED:
+        as_text = PACKED[column]
     values = (getattr(spec, column) for spec in trace.jobs[start : start + BATCH])
     return map(as_text, values)
 
@@ -74,6 +74,14 @@ def speeds_text(speeds: tuple[tuple[str, float], ...]) -> str:
     return _field(";".join(f"{gpu_type}={_number(speed)}" for gpu_type, speed in speeds))
 
 
+def sizes_text(elastic: Elastic | None) -> str:
+    """The sizes that a job may have as ``1;2;4``; what else it wants is not for traces."""
+    return "" if elastic is None else ";".join(map(str, elastic.sizes))
+
+
+PACKED: dict[str, Callable[[Any], str]] = {"speeds": speeds_text, "elastic": sizes_text}
+
+
 def _write_parquet(trace: Trace, file: IO[bytes]) -> None:
     try:
         import pyarrow
@@ -98,8 +106,8 @@ def _write_parquet(trace: Trace, file: IO[bytes]) -> None:
 
 def _values(jobs: list[JobSpec], column: str) -> list[Any]:
     values = [getattr(spec, column) for spec in jobs]
-    if column == "speeds":
-        return list(map(speeds_text, values))
+    if column in PACKED:
+        return list(map(PACKED[column], values))
     if column not in NUMBERS:
         for text in values:
             _field(text)

@@ -6,7 +6,8 @@ from math import inf
 from sys import intern
 from typing import Any
 
-from rota.model.job import JobSpec
+from rota.model.job import Elastic, JobSpec
+from rota.model.jobfile import MAX_SIZES
 from rota.workload.readers.base import (
     Report,
     Source,
@@ -44,6 +45,9 @@ def rows_to_jobs(rows: Table, report: Report) -> Iterable[JobSpec]:
             duration_s=number("duration_s", get_duration(row)),
         )
         given = {column: _value(column, get(row)) for column, get in extras if get(row)}
+        sizes = given.get("elastic")
+        if sizes is not None and sizes.sizes[0] != spec.num_gpus:
+            wrong("elastic", sizes.sizes[0], f"its first size must be num_gpus, {spec.num_gpus}")
         return spec._replace(**given) if given else spec
 
     return jobs(rows.rows, make, report)
@@ -54,7 +58,17 @@ def _value(column: str, text: str) -> Any:
         return whole("priority", text, 100)
     if column == "skew":
         return number("skew", text, "from 0 to 1", high=1.0)
+    if column == "elastic":
+        return parse_sizes(text)
     return parse_speeds(text) if column == "speeds" else intern(text)
+
+
+def parse_sizes(text: str) -> Elastic:
+    """``1;2;4`` as the sizes that a job may have. Raises TraceError."""
+    sizes = tuple(whole("elastic", part) for part in text.split(";"))
+    if len(sizes) < 2 or list(sizes) != sorted(set(sizes)) or len(sizes) > MAX_SIZES:
+        wrong("elastic", text, f"it must be 2 to {MAX_SIZES} rising numbers of GPUs: 1;2;4")
+    return Elastic(sizes)
 
 
 def parse_speeds(text: str) -> tuple[tuple[str, float], ...]:
@@ -82,7 +96,7 @@ def _quick(source: Source) -> list[JobSpec] | None:
         return None
     header = [field.strip() for field in source.lines[0].split(",")]
     plain = set(REQUIRED).issubset(header) and len(set(header)) == len(header)
-    if not plain or {"priority", "skew", "speeds"} & set(header):
+    if not plain or {"priority", "skew", "speeds", "elastic"} & set(header):
         return None
     lines = source.lines[1:]
     while lines and not lines[-1]:

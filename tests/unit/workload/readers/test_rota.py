@@ -3,8 +3,10 @@ import gzip
 import pytest
 
 from rota.errors import TraceError
+from rota.model.job import Elastic
 from rota.workload.readers import describe_rejected, read_trace
 from rota.workload.readers.files import MAX_BYTES
+from rota.workload.writer import write_trace
 
 OURS = "job_id,submit_s,duration_s,num_gpus"
 
@@ -280,3 +282,20 @@ def test_a_trace_that_cannot_be_opened_is_refused_with_its_path(tmp_path, name):
 def test_a_named_format_is_held_to_its_columns(write):
     with pytest.raises(TraceError, match="'num_gpu' is missing"):
         read_trace(write(f"{OURS}\na,0,60,1\n"), "tiresias")
+
+
+def test_the_sizes_of_an_elastic_job_are_read_and_written_back(write, tmp_path):
+    trace = read_trace(write(f"{OURS},elastic\na,0,60,1,1;2;4\nb,0,60,2,\n"))
+    assert [spec.elastic for spec in trace] == [Elastic((1, 2, 4)), None]
+    for kind in ("csv", "parquet"):
+        path = tmp_path / f"again.{kind}"
+        with open(path, "wb") as file:
+            write_trace(trace, file, kind)
+        assert read_trace(path).jobs == trace.jobs
+
+
+@pytest.mark.parametrize("sizes", ["1", "2;1", "1;1", "0;1", "1;x", "1;", "2;4", "1;2.5"])
+def test_sizes_that_no_job_can_have_are_rejected(write, sizes):
+    trace = read_trace(write(f"{OURS},elastic\na,0,60,1,{sizes}\nb,0,60,1,1;2\n"))
+    assert [spec.job_id for spec in trace] == ["b"]
+    assert "elastic" in trace.rejected[0][1]
