@@ -11,8 +11,9 @@ from rota.policy.fifo import Fifo, FifoBackfill
 from rota.policy.stages import place
 from rota.policy.tiresias import Tiresias
 from rota.sim.machine import FREE, Costs
-from rota.testing.builders import simulation
+from rota.testing.builders import job, simulation
 from rota.testing.strategies import traces
+from rota.workload.trace import Trace
 
 SLOW = Costs(suspend_s=0.5, resume_s=2.0, migrate_s=4.0, cold_start_s=8.0)
 
@@ -67,7 +68,20 @@ PAIRS = {
     "tiresias promoting early": lambda: tuple(
         tiresias(k, (30.0,), 0.5) for k in (Tiresias, PlainTiresias)
     ),
+    "tiresias promoting from two queues": lambda: tuple(
+        tiresias(k, (24.0, 96.0), 1.0) for k in (Tiresias, PlainTiresias)
+    ),
 }
+# Few different times, so that much happens at one instant, and jobs that end as they begin.
+CROWDED = st.lists(
+    st.builds(
+        job,
+        gpus=st.integers(1, 8),
+        at=st.sampled_from([0, 12, 24, 48]),
+        lasts=st.sampled_from([0, 0, 12, 24, 60, 120]),
+    ),
+    max_size=16,
+).map(lambda jobs: Trace([spec._replace(job_id=f"{i:02}") for i, spec in enumerate(jobs)]))
 # What an owner or a fault does to whatever job or node: (number of the step, what, which).
 MEDDLING = st.lists(
     st.tuples(
@@ -79,8 +93,8 @@ MEDDLING = st.lists(
 )
 
 
-def events(policy, jobs, costs, meddling=()):
-    """Every event of a simulation in which somebody meddles."""
+def events(policy, jobs, costs, meddling=(), forget=()):
+    """Every event of a simulation in which somebody meddles, and the policy forgets its indexes."""
     alike = [spec._replace(priority=50) for spec in jobs]  # else all jobs are walked anyway
     sim = simulation(alike, policy, "1x4,2x2", costs)
     state = sim.state
@@ -89,6 +103,8 @@ def events(policy, jobs, costs, meddling=()):
     while sim.step() and step < 5000:
         for _, what, which in [each for each in meddling if each[0] == step]:
             meddle(sim, what, which)
+        if step in forget:
+            state.plan = None
         step += 1
     return state.log
 
@@ -124,3 +140,15 @@ def test_a_policy_with_indexes_gives_the_events_of_one_that_looks_at_every_job(n
 def test_so_it_is_when_owners_suspend_jobs_and_nodes_fail(name, jobs, costs, meddling):
     indexed, plain = PAIRS[name]()
     assert events(indexed, jobs, costs, meddling) == events(plain, jobs, costs, meddling)
+
+
+@pytest.mark.parametrize("name", PAIRS)
+@given(
+    jobs=CROWDED,
+    costs=st.sampled_from([FREE, SLOW]),
+    forget=st.frozensets(st.integers(0, 40), max_size=8),
+)
+@settings(max_examples=60, deadline=None)
+def test_so_it_is_when_several_decisions_fall_on_one_instant(name, jobs, costs, forget):
+    indexed, plain = PAIRS[name]()
+    assert events(indexed, jobs, costs, forget=forget) == events(plain, jobs, costs)

@@ -10,7 +10,6 @@ from hypothesis import strategies as st
 from rota.policy.registry import create
 from rota.testing.builders import job, run
 
-
 NOT_YET = Fraction(10**9)
 
 

@@ -17,4 +17,4 @@ class LeastAttainedService(Rounds):
 
     def key(self, view: View, row: int) -> int:
         """Attained service: GPUs times seconds run, in millionths."""
-        return round(view.attained_gpu_s(row) * PER_S)
+        return round(view.state.service(row, view.now_s) * view.num_gpus[row] * PER_S)

@@ -130,11 +130,12 @@ class Ranking:
         starts: list[int] = []
         preempted: list[int] = []
         key = self._key
-        for rank, row in sorted([(key(view, row), row) for row in self._holders]):
+        holders = self._holders if heads else ()  # by themselves they fit together
+        for rank, row in sorted([(key(view, row), row) for row in holders]):
             while heads and heads[0] < (rank, row, 0):
                 free -= self._take(view, heads, free, starts)
             if not heads and not starts:
-                break  # nobody new: those that have GPUs fit together
+                break
             if num_gpus[row] <= free:
                 free -= num_gpus[row]
             else:

@@ -3,7 +3,7 @@ import pytest
 from rota.policy.registry import create
 from rota.report.metrics import mean
 from rota.sim.machine import FREE, Costs
-from rota.testing.builders import job, simulation
+from rota.testing.builders import job, run, simulation
 
 DAY = 86400.0
 SWITCH = Costs(suspend_s=0.125, resume_s=0.125, migrate_s=0.0, cold_start_s=0.25)
@@ -38,6 +38,24 @@ def test_turns_are_in_proportion_to_priority():
     jobs = [job(0, lasts=DAY, priority=75), job(1, lasts=DAY, priority=25)]
     first, second = service_at(60.0 * 400, jobs, "1x1")
     assert first / second == pytest.approx(3.0, rel=0.02)
+
+
+@pytest.mark.parametrize("priority", [3, 50, 70, 90])
+def test_jobs_that_had_the_same_per_priority_are_in_order_of_arrival(priority):
+    jobs = [
+        job("old", 8, lasts=777, priority=priority),
+        job("new", 8, at=60, lasts=60, priority=priority),
+    ]
+    state, _ = run(jobs, create("gandiva", {"quantum_s": "30"}), "1x8")
+    # new starts level with old, which is first therefore: 30 s for old, then turns for new.
+    assert list(state.finish_s) == [837.0, 180.0]
+
+
+def test_jobs_of_unlike_priority_that_had_the_same_per_priority_are_in_order_of_arrival():
+    jobs = [job("a", lasts=DAY, priority=70), job("b", lasts=DAY, priority=10)]
+    # 0-70 a; b at its first turn has 10 s for each 70 s of a: then they are level, and a is first.
+    assert service_at(80.0, jobs, "1x1", quantum_s="10") == [70.0, 10.0]
+    assert service_at(90.0, jobs, "1x1", quantum_s="10") == [80.0, 10.0]
 
 
 def test_gangs_take_turns_whole():

@@ -34,13 +34,23 @@ def test_tiresias_has_the_published_defaults():
     ("name", "given", "says"),
     [
         ("tiresia", {}, "did you mean 'tiresias'"),
-        ("", {}, "known: fifo"),
+        ("", {}, "known: .*fifo"),
         ("fifo", {"quantum_s": "1"}, "takes: priority, quotas"),
         ("gandiva", {"quantum": "1"}, "did you mean 'quantum_s'"),
         ("gandiva", {"quantum_s": "0"}, "quantum_s='0'"),
         ("gandiva", {"quantum_s": "nan"}, "above zero"),
         ("gandiva", {"quantum_s": "inf"}, "above zero"),
         ("gandiva", {"quantum_s": "a minute"}, "can't be used"),
+        ("gandiva", {"quantum_s": "1e-9"}, "quantum_s='1e-9'.*a millisecond"),
+        ("las", {"quantum_s": "1e-9"}, "quantum_s='1e-9'.*a millisecond"),
+        ("round-robin", {"quantum_s": "0.0009"}, "quantum_s='0.0009'.*a millisecond"),
+        ("max-min-fairness", {"round_s": "1e-9"}, "round_s='1e-9'.*a millisecond"),
+        ("finish-time-fairness", {"round_s": "1e-300"}, "round_s='1e-300'.*a millisecond"),
+        (
+            "srtf",
+            {"fair_share": "user", "fair_period_s": "1e-9"},
+            "fair_period_s='1e-9'.*a millisecond",
+        ),
         ("tiresias", {"thresholds": "600,600"}, "must rise"),
         ("tiresias", {"thresholds": "0"}, "above zero"),
         ("tiresias", {"thresholds": "nan"}, "above zero"),
@@ -52,6 +62,10 @@ def test_tiresias_has_the_published_defaults():
 def test_a_wrong_name_or_setting_is_refused_with_the_fix(name, given, says):
     with pytest.raises(PolicySettingError, match=says):
         create(name, given)
+
+
+def test_a_turn_of_a_millisecond_is_taken():
+    assert create("gandiva", {"quantum_s": "0.001"}).settings["quantum_s"] == 0.001
 
 
 def test_an_installed_package_can_bring_a_policy(monkeypatch):

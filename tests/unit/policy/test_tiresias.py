@@ -3,7 +3,7 @@
 import pytest
 
 from rota.policy.registry import create
-from rota.policy.tiresias import Mark
+from rota.policy.tiresias import Mark, Tiresias
 from rota.testing.builders import job, random_trace, run, simulation
 
 
@@ -67,6 +67,40 @@ def test_the_promotion_comes_at_the_instant_at_which_it_is_due():
     assert min(queue_of_old[1]) == 100.0
     assert 900.0 in queue_of_old[0]
     assert not [at for at in queue_of_old[1] if 900.0 <= at < 1160.0]
+
+
+@pytest.mark.parametrize("within", ["entry", "first-start"])
+def test_a_job_that_loses_its_gpus_when_its_promotion_is_due_is_promoted_at_once(within):
+    # new sinks at 75, when it has waited 50 s and run 25: its promotion is due, and it keeps its
+    # GPUs. At 100 it sinks again, 150 is due, 225 too; from then on it runs the last 15 s.
+    jobs = [job("a-old", 2, lasts=3000), job("new", 4, lasts=90)]
+    given = {"thresholds": "100", "promote_knob": "2", "within": within}
+    state, _ = run(jobs, create("tiresias", given), "1x4")
+    assert state.finish_s[1] == 240.0
+    assert state.preemptions[1] == 2  # at 100 and at 175
+
+
+def test_who_is_preempted_by_a_second_decision_at_one_instant_stands_before_those_of_the_first():
+    jobs = [
+        job("a", 4, at=12, lasts=36),  # sinks at 27, and goes on at 47
+        job("b", 3, at=12, lasts=36),  # sinks at 47
+        job("brief", 1, at=60, lasts=0),  # puts out a, whose place b takes
+        job("wide", 4, at=60, lasts=12),  # and then, brief having ended, wide puts out b
+    ]
+    state, _ = run(jobs, tiresias(thresholds="60"), "1x4")
+    assert list(state.finish_s) == [96.0, 88.0, 60.0, 72.0]
+
+
+def test_jobs_that_end_when_they_begin_cost_no_look_at_everybody(monkeypatch):
+    looks = []
+    look = Tiresias._look_at_all
+    monkeypatch.setattr(
+        Tiresias, "_look_at_all", lambda self, view: looks.append(view) or look(self, view)
+    )
+    jobs = [job(f"{i:03}", 1 + i % 4, lasts=i % 7) for i in range(400)]
+    _, decisions = run(jobs, create("tiresias"), "4x4")
+    assert decisions > 100
+    assert not looks
 
 
 def test_a_job_that_never_ran_is_never_promoted_and_keeps_its_place():
