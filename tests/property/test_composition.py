@@ -44,6 +44,7 @@ def traces(max_jobs=8, gangs=(1, 2, 3, 4, 8), priorities=(25, 50, 100)):
     """Jobs of two users in three queues, of three priorities, with skews."""
     spec = st.builds(
         JobSpec,
+        elastic=st.none(),
         job_id=st.just(""),
         num_gpus=st.sampled_from(gangs),
         submit_s=EIGHTHS,

@@ -6,7 +6,8 @@ from typing import Any, NamedTuple, Protocol
 from rota.model.plan import Plan
 from rota.model.view import View
 
-PER_S = 1e6  # times, and amounts of service, are compared in whole microseconds
+PER_S = 1e6  # amounts of service are compared in whole microseconds
+NOISE_S = 1e-8  # more than sums of times are off by, up to 1e7 s; less than a GPU's part of 1e-6
 LEAST_TURN_S = 1e-3
 
 
@@ -50,15 +51,17 @@ def turn_s(text: str) -> float:
 
 
 def to_instant(at_s: float) -> float:
-    """The whole microsecond next to a time; infinity as it is.
+    """The whole microsecond that is within ``NOISE_S`` of a time; else the time as it is.
 
     Sums of decimal fractions differ in their last bits by the order in which they were added up.
-    Rounded alike, times that are equal on paper are one instant.
+    Rounded alike, times that are equal on paper are one instant. Others stay: rounded thirds would
+    not add up to one.
     """
     try:
-        return round(at_s * PER_S) / PER_S
+        instant_s = round(at_s * PER_S) / PER_S
     except OverflowError:
         return at_s
+    return instant_s if -NOISE_S < instant_s - at_s < NOISE_S else at_s
 
 
 def not_negative(text: str) -> float:

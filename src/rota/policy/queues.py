@@ -6,7 +6,7 @@ from math import inf
 from typing import NamedTuple
 
 from rota.model.view import View
-from rota.policy.base import PER_S, to_instant
+from rota.policy.base import to_instant
 
 RAN, PREEMPTED, ENTERED = 0, 1, 2
 ROUNDING_S = 1e-6  # a job that stopped so close to its threshold has reached it
@@ -105,10 +105,8 @@ class Rules(NamedTuple):
             if left_s <= ROUNDING_S:
                 return -inf
             since_s = view.now_s
-        try:
-            return round((since_s + left_s) * PER_S) / PER_S  # to_instant, without a call
-        except OverflowError:
-            return inf
+        at_s = since_s + left_s
+        return to_instant(at_s) if at_s % 1.0 else at_s
 
     def promote_at_s(self, queue: int, ran_s: float, from_s: float) -> float:
         """When a waiting job that has run so long since its last promotion is promoted."""

@@ -114,13 +114,13 @@ class Ranking:
             if view.target[row] is None:
                 self._queue(view, row)
 
-    def least(self, view: View, rows: Iterable[int]) -> int:
-        """The least key of all that the cluster could hold, ``rows`` among those not ranked yet."""
+    def least(self, view: View, rows: Iterable[int]) -> int | None:
+        """The first row of all that the cluster could hold, ``rows`` among those not ranked yet."""
         heads = (self._head(view, size) for size in self._heaps)
-        keys = [head[0] for head in heads if head is not None]
-        keys += [self._key(view, row) for row in self._holders if row not in self.touched]
-        keys += [self._key(view, row) for row in rows if view.num_gpus[row] <= self._total]
-        return min(keys, default=0)
+        ranks = [head for head in heads if head is not None]
+        ranks += [(self._key(view, row), row) for row in self._holders if row not in self.touched]
+        ranks += [(self._key(view, row), row) for row in rows if view.num_gpus[row] <= self._total]
+        return min(ranks)[1] if ranks else None
 
     def walk(self, trial: Trial, preempted_by: Reason, waits: Reason) -> bool:
         """Walk the order from its head: start and preempt. False if a start can't be placed."""

@@ -28,12 +28,16 @@ class RoundRobin(Rounds):
         """What the job has had of what is shared out: seconds run."""
         return view.attained_s(row)
 
-    def key(self, view: View, row: int) -> int:
-        """What the job has had or is credited with, in whole steps."""
+    def had(self, view: View, row: int) -> float:
+        """What the job has had, or is credited with."""
         credit = self._credit.get(row)
         if credit is None:
             credit = view.marks[row] or 0.0
-        return round((self.ran(view, row) + credit) * self.per_unit)
+        return self.ran(view, row) + credit
+
+    def key(self, view: View, row: int) -> int:
+        """What the job has had, or is credited with, in whole steps."""
+        return round(self.had(view, row) * self.per_unit)
 
     def admit(self, view: View, index: Ranking) -> None:
         """Credit newcomers with what the least served of the others has had."""
@@ -45,10 +49,10 @@ class RoundRobin(Rounds):
         ]
         if not new:
             return
-        level = index.least(view, index.touched.keys() - set(new))
+        least = index.least(view, index.touched.keys() - set(new))
+        level = 0.0 if least is None else self.had(view, least)
         for row in new:
-            had = max(self.key(view, row), level)
-            self._credit[row] = had / self.per_unit - self.ran(view, row)
+            self._credit[row] = max(self.had(view, row), level) - self.ran(view, row)
 
     def run(self, view: View, *, preempt: bool) -> tuple[Trial, bool]:
         """Let jobs run in order, and note the credits."""

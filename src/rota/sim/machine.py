@@ -1,6 +1,5 @@
 """The simulated world: carries out commands in virtual time, with the delays that they cost."""
 
-from math import inf
 from typing import NamedTuple, Protocol
 
 from rota.model.allocation import Allocation
@@ -19,7 +18,7 @@ from rota.model.events import (
 )
 from rota.model.job import JobSpec
 from rota.model.state import ClusterState
-from rota.policy.base import PER_S
+from rota.policy.base import to_instant
 from rota.sim.engine import CONFIRM, FINISH, Engine
 
 
@@ -125,19 +124,16 @@ class Machine:
     def finish_s(self, row: int) -> float:
         """When the work of a running job is complete, if nothing moves its end.
 
-        To the whole microsecond (:func:`rota.policy.base.to_instant`): else a job could be
+        Without the noise of sums (:func:`rota.policy.base.to_instant`): else a job could be
         preempted, with the last bit of its work left, by one that arrives when it ends.
         """
         state = self._state
-        since_s, speed = state.since_s[row], state.speed[row]
         left_s = state.duration_s[row] - state.service_s[row] + state.lag_s[row]
-        if speed != 1.0:
-            left_s /= speed
-        try:
-            at_s = round((since_s + left_s) * PER_S) / PER_S
-        except OverflowError:  # it never is
-            return inf
-        return at_s if at_s > since_s else since_s
+        if left_s < 0.0:
+            left_s = 0.0
+        speed = state.speed[row]
+        at_s = state.since_s[row] + (left_s if speed == 1.0 else left_s / speed)
+        return max(to_instant(at_s), state.since_s[row]) if at_s % 1.0 else at_s
 
     def _speed(self, row: int, allocation: Allocation) -> float:
         if self.speeds is None:

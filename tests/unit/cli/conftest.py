@@ -5,6 +5,12 @@ from rota.testing.builders import twenty_jobs
 from rota.workload.writer import write_trace
 
 
+@pytest.fixture(autouse=True)
+def _no_terminal(monkeypatch):
+    """Tables are as wide as they come, wherever the tests run."""
+    monkeypatch.delenv("COLUMNS", raising=False)
+
+
 @pytest.fixture
 def rota(capsys):
     """Run the program: its exit code, stdout, stderr."""

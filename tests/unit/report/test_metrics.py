@@ -71,7 +71,7 @@ def test_queueing_is_what_is_left_of_the_time_after_service_and_charges():
 
 def test_the_cost_of_preemptions_is_their_number_times_the_cost_of_one():
     # Tiresias (NSDI 2019), section 5.2.4: 221 preemptions cost 13,724 s, 62.1 s each.
-    jobs = [job("a", lasts=6510), job("b", lasts=6450)]
+    jobs = [job("a", lasts=6480), job("b", lasts=6420)]
     costs = Costs(suspend_s=0.0, resume_s=62.1, migrate_s=0.0, cold_start_s=0.0)
     state, _ = run(jobs, create("gandiva"), "1x1", costs)
     summary = summarise(state, decisions=0, policy="x")
