@@ -154,7 +154,7 @@ def test_the_examples_of_a_page_run(
     blocks = blocks_of(page)
     monkeypatch.chdir(tmp_path)
     monkeypatch.syspath_prepend(str(tmp_path))
-    for variable in [name for name in os.environ if name.startswith("ROTA_")]:
+    for variable in [name for name in os.environ if name.startswith(("ROTA_", "COLUMNS"))]:
         monkeypatch.delenv(variable)
     monkeypatch.setenv("PATH", os.path.dirname(sys.executable) + os.pathsep + os.environ["PATH"])
     if any(block.is_live for block in blocks):

@@ -52,6 +52,6 @@ def test_every_model_of_the_demo_goes_from_one_rank_to_two_and_back_and_again(tm
         agent.await_step(2)
         for gpus in ([0, 1], [0], [0, 1]):
             assert agent.command("resize", gpus=gpus)["type"] == "done"
-            agent.await_step(agent.attempt.progress["step"] + 3)
+            agent.await_step(agent.attempt.progress["step"] + 6)
         losses = [agent.attempt.progress["loss"], agent.attempt.progress["metrics"]["first_loss"]]
         assert losses[0] < losses[1], "it trains"
