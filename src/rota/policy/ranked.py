@@ -28,7 +28,7 @@ class Ranked:
 
     def key(self, view: View, row: int) -> int:
         """The job's rank now."""
-        raise NotImplementedError
+        raise NotImplementedError("a ranked policy must override key()")
 
     def admit(self, view: View, index: "Ranking") -> None:
         """Called before jobs that began to wait are ranked; a policy may prepare their keys."""

@@ -1,6 +1,6 @@
 """A clock and a heap: what is due next, in a fixed order."""
 
-from heapq import heappop, heappush
+from heapq import heappush
 from itertools import count
 from math import inf
 from typing import Any
@@ -33,9 +33,3 @@ class Engine:
         due_s = self.heap[0][0] if self.heap else inf
         due_s = min(due_s, self.arrival_s)
         return None if due_s == inf else due_s
-
-    def pop(self) -> tuple[int, Any]:
-        """The next entry as (kind, what); the clock moves to its time."""
-        time_s, kind, _, what = heappop(self.heap)
-        self.now_s = time_s
-        return kind, what
