@@ -69,13 +69,13 @@ def test_a_live_run_with_restarts_replays_to_the_same_plans_and_commands(
     tmp_path, policy, settings
 ):
     cluster = Cluster(tmp_path, policy, 2, **settings)
-    scripts_gpus = (1, 2, 1, 1)
+    scripts = ((1, 250), (2, 250), (1, 250), (1, 1500))  # the last one must live to be killed
     weighs = 10 if policy == "gandiva" else 0  # classes of priority would let the last go first
     try:
         cluster.up()
         jobs = [
-            cluster.train(f"job{i}", "--steps", 250, gpus=gpus, priority=50 + weighs * i)
-            for i, gpus in enumerate(scripts_gpus)
+            cluster.train(f"job{i}", "--steps", steps, gpus=gpus, priority=50 + weighs * i)
+            for i, (gpus, steps) in enumerate(scripts)
         ]
         cluster.until_step_advances("job0")
         cluster.client.suspend(jobs[2])
