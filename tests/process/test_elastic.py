@@ -415,11 +415,13 @@ def test_an_agent_that_is_lost_in_a_resize_leaves_a_job_that_goes_on(
         job.agent, job.attempt = second, second.attempt
         job.until_at(30)
         until(lambda: job.attempt.state == "running", "the agent knows all of it")
+        until(lambda: job.attempt.cooperates, "all ranks have found the new agent")
         assert not job.gang.busy
         new = second.begin("resize", gpus=[job.attempt.record["gpus"][0], 3])
         job.until_holding(new)
         job.opens(30)
-        assert job.answer(new)["type"] == "done", job.logs()
+        answer = job.answer(new)
+        assert answer["type"] == "done", (answer, job.logs())
         assert not differences(outcome(job.succeeds()), reference(*words))
 
 

@@ -341,7 +341,7 @@ class Attempt:
         self._check_resumed()
         if hello.get("shards") is not None:
             self._note_shards(hello)
-        if index == self.record["members"][0]:
+        if [index] == self.record["members"][:1]:
             self._note_model(hello.get("model"))
         if not self.cooperates:
             return
@@ -387,7 +387,7 @@ class Attempt:
         """A message from a rank with a session."""
         rank = self.ranks[index]
         kind = message["type"]
-        first = index == self.record["members"][0]
+        first = [index] == self.record["members"][:1]
         if kind == "report":
             if first:
                 self._note_progress(message)
