@@ -390,14 +390,14 @@ def test_a_suspension_calls_off_a_resize_that_has_not_begun_to_vote(launch, refe
     assert not differences(outcome(job.succeeds()), reference())
 
 
-@pytest.mark.parametrize("gpus", [[0, 1, 2], [1]], ids=["grow", "shrink"])
 def test_an_agent_that_is_lost_in_a_resize_leaves_a_job_that_goes_on(
-    tmp_path, reference, monkeypatch, gpus
+    tmp_path, reference, monkeypatch
 ):
     """Lost when all have been told their places: some go there, or nobody does."""
-    words = ("--steps", 40)
+    words = ("--steps", 240)
     with LoneAgent(tmp_path / "agent") as first:
-        job = Job(first, tmp_path / "job", [0, 1], *words, "--gate", 3, "--gate", 30)
+        gates = ("--gate", 3, "--gate", 30, "--gate", 230)
+        job = Job(first, tmp_path / "job", [0, 1], *words, *gates)
         job.until_at(3)
         hosting = job.gang.hosting
 
@@ -406,7 +406,7 @@ def test_an_agent_that_is_lost_in_a_resize_leaves_a_job_that_goes_on(
             first.vanish()
 
         job.gang.hosting = host_and_vanish
-        number = first.begin("resize", gpus=gpus)
+        number = first.begin("resize", gpus=[0, 1, 2])
         job.until_holding(number)
         job.opens(3)
         first.join()
@@ -414,12 +414,14 @@ def test_an_agent_that_is_lost_in_a_resize_leaves_a_job_that_goes_on(
         until(lambda: second._agent.attempts, "the job is adopted")
         job.agent, job.attempt = second, second.attempt
         job.until_at(30)
+        job.opens(30)  # ranks look for a new agent at boundaries
+        job.until_at(230)
         until(lambda: job.attempt.state == "running", "the agent knows all of it")
         until(lambda: job.attempt.cooperates, "all ranks have found the new agent")
         assert not job.gang.busy
         new = second.begin("resize", gpus=[job.attempt.record["gpus"][0], 3])
         job.until_holding(new)
-        job.opens(30)
+        job.opens(230)
         answer = job.answer(new)
         assert answer["type"] == "done", (answer, job.logs())
         assert not differences(outcome(job.succeeds()), reference(*words))

@@ -60,6 +60,8 @@ class Elastic:
         attempt, gang = self._attempt, self.gang
         if attempt.state != "running" or gang.busy:
             raise AgentError(f"job {attempt.job_id} is {self._doing()}, and can't be resized now")
+        if not attempt.cooperates:
+            raise AgentError(f"not all ranks of job {attempt.job_id} are connected; ask again")
         self._check(gpus)
         keep = [slot for slot in gang.members if self._gpu_of[slot] in gpus]
         kept = {self._gpu_of[slot] for slot in keep}
