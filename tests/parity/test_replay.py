@@ -69,7 +69,7 @@ def test_a_live_run_with_restarts_replays_to_the_same_plans_and_commands(
     tmp_path, policy, settings
 ):
     cluster = Cluster(tmp_path, policy, 2, **settings)
-    scripts = ((1, 250), (2, 250), (1, 250), (1, 1500))  # the last one must live to be killed
+    scripts = ((1, 250), (2, 250), (1, 1500), (1, 1500))  # the last two must live for long enough
     weighs = 10 if policy == "gandiva" else 0  # classes of priority would let the last go first
     try:
         cluster.up()
