@@ -390,7 +390,7 @@ def test_a_suspension_calls_off_a_resize_that_has_not_begun_to_vote(launch, refe
     assert not differences(outcome(job.succeeds()), reference())
 
 
-def test_an_agent_that_is_lost_in_a_resize_leaves_a_job_that_goes_on(
+def test_an_agent_that_is_lost_while_a_gang_grows_leaves_a_job_that_goes_on(
     tmp_path, reference, monkeypatch
 ):
     """Lost when all have been told their places: some go there, or nobody does."""

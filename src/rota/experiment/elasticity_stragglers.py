@@ -29,8 +29,7 @@ FACTORS = (1.33, 2.0, 4.0)  # as published
 RANKS = 4
 STEPS, SLOW_FROM = 800, 50
 PIECE_S = 0.01
-# 0.9 was fixed beforehand; 1 is the limit, above which only noise in the first steps leads.
-RECOVERED = (0.9, 1.5)
+RECOVERED = (0.9, 1.1)  # fixed beforehand; 1 is the limit, above which only noise leads
 DEADLINE_S = 180.0
 
 SCRIPT = """
