@@ -10,6 +10,7 @@ without loss: the members of before have the state, and are told to meet again w
 from __future__ import annotations
 
 import os
+import signal
 import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING, NoReturn
@@ -39,6 +40,7 @@ class Member:
         self.device: torch.device | None = None
         self.settle: Callable[[], None] | None = None  # called among those that had the state
         self.moved: Callable[[], object] | None = None  # called in a new world
+        self.formed: Callable[[], object] | None = None  # called when all have met there
         self.state: DeviceState | None = None
         self.rehearses = os.environ.get("ROTA_NEWCOMER") == "1"
         self.can_return = False  # whether the loop that runs would take it back from standby
@@ -182,7 +184,7 @@ class Member:
             self._leave()
         if message["type"] == "standby":  # with the state, until the others have met
             self.world.leave()
-            self._await_place({"type": "standing_by"})
+            self._stand_by()
             return
         assert self.device is not None
         if message["type"] == "park":
@@ -211,6 +213,18 @@ class Member:
             self._meet_again(failure)
             return
         self._agent().send({"type": "formed", "generation": self.world.generation})
+        if self.formed is not None:
+            self.formed()
+
+    def _stand_by(self) -> None:
+        """Keep the state until the agent says that the others have met, or that they are lost.
+
+        Without an agent it is a lost rank, and not an error: the others have gone on.
+        """
+        try:
+            self._await_place({"type": "standing_by", "generation": self.world.generation})
+        except GangError:
+            os.kill(os.getpid(), signal.SIGKILL)
 
     def _given_up(self) -> bool:
         """Whether the agent has said that not all will come to the meeting place."""

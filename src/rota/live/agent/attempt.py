@@ -343,6 +343,8 @@ class Attempt:
             self._note_shards(hello)
         if [index] == self.record["members"][:1]:
             self._note_model(hello.get("model"))
+        if self.elastic is not None:
+            self.elastic.gang.is_in(index, int(hello.get("generation", 0)))
         if not self.cooperates:
             return
         if self.record["suspension"] != "boundary":

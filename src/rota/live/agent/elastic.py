@@ -179,7 +179,7 @@ class Elastic:
         elif kind == "ready":
             gang.ready(slot)
         elif kind == "standing_by":
-            gang.stands_by(slot)
+            gang.stands_by(slot, int(message["generation"]))
         elif kind == "at":
             gang.holds(slot, int(message["step"]), message.get("round"))
             self._later(COUPLED_STEP_S, gang.advance_holders)
@@ -192,7 +192,7 @@ class Elastic:
         elif kind == "formed":
             gang.formed(slot, int(message["generation"]))
         elif kind == "broken":
-            gang.broken(slot, str(message["error"]))
+            gang.broken(slot, str(message["error"]), int(message["generation"]))
 
     def ended(self, rank: Rank) -> bool:
         """A process is gone; whether the attempt goes on without it."""

@@ -64,9 +64,11 @@ class Gang:
         self._places: list[int] = []  # the members to be, in order of their ranks
         self._senders: set[int] = set()  # those of them that have the state
         self._formed: set[int] = set()
-        self._broken: set[int] = set()
+        self._broken: dict[int, int] = {}  # who has said so, and of which generation
+        self._trains_in: dict[int, int] = {}  # the generation that each member is known to be in
         self._parted: list[int] = []  # members of before that are to go, and still have the state
         self._standing_by: set[int] = set()  # those of them that have said so
+        self._left = self.generation  # the generation that they have left, once they have said so
         self._before: list[int] = []  # the members when places were given out
         self._error = ""
 
@@ -116,16 +118,29 @@ class Gang:
         self._ready.add(slot)
         self._check_ready()
 
-    def stands_by(self, slot: int) -> None:
-        """A member that is to go has left its group, and still has the state."""
+    def is_in(self, slot: int, generation: int) -> None:
+        """A rank has found this agent, and says which generation it was the last to form.
+
+        It may be newer than any known here: an agent before this one did not live to write it down.
+        """
+        if slot in self.members:
+            self._trains_in[slot] = generation
+            self.generation = max(self.generation, generation)
+            self._check_broken()
+
+    def stands_by(self, slot: int, generation: int) -> None:
+        """A member that is to go has left its group, that of ``generation``, and has the state."""
+        if slot in self.members:
+            self.call_off("a member is about to leave")
+        if slot in self.members and self.phase in (SETTLED, BROKEN):
+            # It left by order of an agent that did not live to write that down.
+            self.members.remove(slot)
+            self._parted.append(slot)
+            self.phase = BROKEN
         if slot in self._parted:
             self._standing_by.add(slot)
+            self._left = generation
             self._check_broken()
-        elif slot in self.members and self.phase == SETTLED:
-            # It left its group by order of an agent that did not live to write that down.
-            self.members.remove(slot)
-            self._dismiss([slot])
-            self._settled(None)
 
     def holds(self, slot: int, step: int, round_: int | None) -> None:
         """A member holds at a boundary, as it was asked to in this round or an earlier one."""
@@ -182,17 +197,23 @@ class Gang:
 
     def formed(self, slot: int, generation: int) -> None:
         """A member has met the others, and has the state."""
+        if self.phase in (SETTLED, BROKEN):
+            self.is_in(slot, generation)
         if self.phase != FORMING or generation != self.generation or slot not in self._places:
             return
         self._formed.add(slot)
+        self._trains_in[slot] = generation
         if self._formed >= set(self._places):
             self.members = list(self._places)
             self._end_resize(self._error or None)
 
-    def broken(self, slot: int, error: str) -> None:
-        """A member's group does not work any more, or did not come about."""
+    def broken(self, slot: int, error: str, generation: int) -> None:
+        """A member's group, that of ``generation``, does not work any more; or its next did not
+        come about."""
+        self._trains_in.pop(slot, None)
         if slot in self._parted:
             self._standing_by.add(slot)
+            self._left = generation
             self._check_broken()
             return
         if slot not in self.members and slot not in self._formed:
@@ -207,7 +228,7 @@ class Gang:
         elif self.phase == PLACING:
             self._abandon_placing(error)
         self.phase = BROKEN
-        self._broken.add(slot)
+        self._broken[slot] = generation
         self._error = self._error or error
         self._check_broken()
 
@@ -218,9 +239,10 @@ class Gang:
         for group in (self.members, self._places, self._parted, self._before):
             if slot in group:
                 group.remove(slot)
-        for known in (self._ready, self._broken, self._formed, self._senders, self._standing_by):
+        for known in (self._ready, self._formed, self._senders, self._standing_by):
             known.discard(slot)
-        self.steps.pop(slot, None)
+        for said in (self.steps, self._broken, self._trains_in):
+            said.pop(slot, None)
         if self.phase in (WARMING, HOLDING, VOTING):
             if was_member:
                 self.call_off("a member ended")
@@ -251,9 +273,11 @@ class Gang:
 
     def _check_broken(self) -> None:
         """Once everybody who is left has said so, those that have the state meet again."""
-        if self.phase != BROKEN or any(slot not in self._broken for slot in self.members):
+        if self.phase != BROKEN or self._left_behind():
             return
-        have_state = self.members + sorted(self._broken - set(self.members))
+        if any(slot not in self._broken for slot in self.members):
+            return
+        have_state = self.members + sorted(set(self._broken) - set(self.members))
         if not have_state and not self._formed and self._standing_by >= set(self._parted):
             have_state, self._parted = self._parted, []
             self._standing_by.clear()
@@ -264,6 +288,22 @@ class Gang:
             self._dismiss(s for s in self._resize.newcomers if s not in have_state)
             self._resize = None
         self._place(have_state, senders=have_state)
+
+    def _left_behind(self) -> bool:
+        """Whether the others have a newer group, so that it is over only for those who are to go.
+
+        An agent that did not live to write that down has led them there.
+        """
+        newest = max((self._trains_in.get(slot, -1) for slot in self.members), default=-1)
+        behind = [slot for slot in self.members if self._broken.get(slot, newest) < newest]
+        for slot in behind:
+            self.members.remove(slot)
+            del self._broken[slot]
+        self._dismiss(behind)
+        if (behind or self._left < newest) and not self._broken:
+            self._end_resize(None)
+            return True
+        return False
 
     def _abandon_placing(self, error: str) -> None:
         """Nobody has been told a place yet: all of them can go on."""

@@ -6,6 +6,7 @@ those of an old group notice at their next step that it is broken.
 """
 
 from collections import deque
+from itertools import count
 from random import Random
 
 from hypothesis import HealthCheck, given, settings
@@ -29,13 +30,17 @@ class Rank:
 
     def __init__(self, slot, group, state):
         self.slot = slot
-        self.group = group  # the generation it is in, or None
+        self.group = group  # the meeting place of the group it is in, or None
+        self.generation = 0
         self.doing = TRAINING if group is not None else WARM
         self.state = state  # whether it has the state of training
         self.step = 0
         self.hold_at = None
         self.round = None
         self.place = None
+        self.formed = 0 if group is not None else -1  # the last generation that it has formed
+        self.said = None  # in what state it told the agent that it waits
+        self.connected = True
         self.inbox, self.outbox = deque(), deque()
 
 
@@ -46,17 +51,54 @@ class Ranks:
         self.random = random
         self.ranks = {slot: Rank(slot, 0, True) for slot in members}
         self.groups = {0: list(members)}
-        self.formed_by = {}  # of each generation, who came to its meeting place
+        self.meetings = count(4000)
+        self.come = {}  # who came to which meeting place
         self.votes = {}
         self.lost = False
         self.known_to_have_state = set(members)
         self.dismissed, self.outcomes = set(), []
+        self.written = list(members), 0  # what an agent that comes after this one finds
+        self.agents_lost = 0
+        self.gang = self.coordinator()
+
+    def coordinator(self):
+        members, generation = self.written
         end = self.dismissed.update
-        self.gang = Gang(members, self.send, self.outcomes.append, end, park=end)
+        return Gang(members, self.send, self.settled, end, park=end, generation=generation)
+
+    def settled(self, outcome):
+        self.outcomes.append(outcome)
+        self.written = list(self.gang.members), self.gang.generation
 
     def send(self, slot, message):
-        if self.ranks[slot].doing != DEAD:
+        if self.ranks[slot].doing != DEAD and self.ranks[slot].connected:
             self.ranks[slot].inbox.append(message)
+
+    def lose_agent(self):
+        """Another one comes, which kills whom it does not know, and learns of the dead."""
+        self.agents_lost += 1
+        for rank in self.ranks.values():
+            rank.connected = False
+            rank.outbox.clear()
+        self.gang = self.coordinator()
+        members = list(self.gang.members)
+        for slot, rank in self.ranks.items():
+            if slot not in members:
+                rank.doing, rank.inbox = DEAD, deque()
+            elif rank.doing == DEAD:
+                self.gang.ended(slot)
+        self.known_to_have_state &= set(members)
+
+    def reconnect(self, rank):
+        """As a rank does at a boundary, or while it waits: it says where it is, and that it waits."""
+        rank.connected = True
+        rank.inbox.clear()
+        rank.outbox.append(("is_in", rank.formed))
+        if rank.doing == WAITING:
+            rank.outbox.append(rank.said)
+
+    def all_connected(self):
+        return all(rank.connected for rank in self.living())
 
     def living(self):
         return [rank for rank in self.ranks.values() if rank.doing != DEAD]
@@ -78,11 +120,27 @@ class Ranks:
                 found.append(lambda rank=rank: self.deliver(rank))
             if rank.slot in self.dismissed:
                 found.append(lambda rank=rank: self.kill(rank.slot))
+            elif not rank.connected and not rank.inbox and rank.doing != VOTED:
+                found.append(lambda rank=rank: self.miss_agent(rank))
             elif act := self.act_of(rank):
                 found.append(lambda rank=rank, act=act: act(rank))
         if self.gang.phase == HOLDING and (not found or self.random.random() < 0.02):
             found.append(self.gang.advance_holders)
         return found
+
+    def miss_agent(self, rank):
+        """What a rank does that notices the loss of the agent."""
+        if rank.doing == HELD:
+            rank.hold_at, rank.doing = None, TRAINING
+        elif rank.doing == "voting":
+            rank.place, rank.doing = {"type": "resume"}, VOTED
+            self.votes.setdefault((rank.group, rank.step), {})[rank.slot] = False
+        elif rank.doing == MEETING and self.random.random() < 0.5 and self.can_meet(rank):
+            self.meet(rank)
+        elif rank.doing == TRAINING and self.random.random() < 0.5 and (act := self.act_of(rank)):
+            act(rank)
+        else:
+            self.reconnect(rank)
 
     def act_of(self, rank):
         if rank.doing == TRAINING:
@@ -130,7 +188,7 @@ class Ranks:
             self.obey(rank, rank.inbox.popleft())
         if rank.hold_at is not None and rank.step >= rank.hold_at:
             rank.doing = HELD
-            rank.outbox.append(("at", rank.step, rank.round))
+            self.say_only(rank, "at", rank.step, rank.round)
 
     def obey(self, rank, message):
         if message["type"] == "pause":
@@ -147,18 +205,18 @@ class Ranks:
             self.dismissed.add(rank.slot)
             return
         if kind == "host" and rank.doing in (WAITING, "voting"):
-            rank.outbox.append(("hosting", message["generation"], 4000))
+            self.say_only(rank, "hosting", message["generation"], next(self.meetings))
         elif rank.doing == HELD and kind == "vote":
             rank.hold_at = None
             if self.is_whole(rank):
                 rank.doing = "voting"
-                rank.outbox.append(("voted",))
+                self.say_only(rank, "voted")
             else:
                 self.say_broken(rank)
         elif rank.doing == HELD:
             self.obey(rank, message)
             if kind == "pause":
-                rank.outbox.append(("at", rank.step, rank.round))
+                self.say_only(rank, "at", rank.step, rank.round)
             if rank.hold_at is None or rank.hold_at > rank.step:
                 rank.doing = TRAINING
         elif rank.doing == "voting" and kind in ("form", "standby", "resume"):
@@ -188,46 +246,56 @@ class Ranks:
         else:
             rank.doing = TRAINING
             if message["type"] != "resume":
-                rank.outbox.append(("stayed", message["generation"]))
+                self.say_only(rank, "stayed", message["generation"])
 
     def go(self, rank, message):
         rank.group = None
         if message["type"] == "standby":
             rank.doing = WAITING
-            rank.outbox.append(("stands_by",))
+            self.say(rank, "stands_by", rank.generation)
             return
         rank.doing, rank.place = MEETING, message
-        self.formed_by.setdefault(message["generation"], set()).add(rank.slot)
+        self.come.setdefault(message["port"], set()).add(rank.slot)
 
     def can_meet(self, rank):
-        place = rank.place
-        come = self.formed_by[place["generation"]]
-        return len(come) == place["world"] or any(
-            self.ranks[slot].doing in (DEAD, WAITING) for slot in come
+        come = self.come[rank.place["port"]]
+        late = self.agents_lost and not any(other.doing == VOTED for other in self.living())
+        return (
+            late
+            or len(come) == rank.place["world"]
+            or any(self.ranks[slot].doing in (DEAD, WAITING) for slot in come)
         )
 
     def meet(self, rank):
-        generation, world = rank.place["generation"], rank.place["world"]
-        come = [self.ranks[slot] for slot in sorted(self.formed_by[generation])]
-        if generation not in self.groups:
+        port, world = rank.place["port"], rank.place["world"]
+        come = [self.ranks[slot] for slot in sorted(self.come[port])]
+        if port not in self.groups:
             if len(come) < world or any(other.doing != MEETING for other in come):
                 self.say_broken(rank)
                 return
-            self.groups[generation] = [other.slot for other in come]
+            self.groups[port] = [other.slot for other in come]
             assert any(other.state for other in come), "newcomers met among themselves"
             for other in come:  # each of them has the state, and will notice that
-                other.group, other.step = generation, max(each.step for each in come)
-                other.state = True
+                other.group, other.step = port, max(each.step for each in come)
+                other.generation, other.state = rank.place["generation"], True
         if any(other.doing == DEAD for other in come) and self.random.random() < 0.5:
             self.say_broken(rank)  # it was in the last vote when the other one died
             return
-        rank.place, rank.doing = None, TRAINING
-        rank.outbox.append(("formed", generation))
+        rank.place, rank.doing, rank.formed = None, TRAINING, rank.generation
+        self.say(rank, "formed", rank.generation)
 
     def say_broken(self, rank):
         rank.group, rank.place, rank.hold_at = None, None, None
         rank.doing = WAITING
-        rank.outbox.append(("broken", "the group failed"))
+        self.say(rank, "broken", "the group failed", rank.generation)
+
+    def say(self, rank, *message):
+        rank.said = message
+        self.say_only(rank, *message)
+
+    def say_only(self, rank, *message):
+        if rank.connected:
+            rank.outbox.append(message)
 
     # -- what must hold --------------------------------------------------------------------------
 
@@ -253,29 +321,38 @@ def stories(draw):
     when = {slot: draw(st.integers(0, 60)) for slot in deaths}
     called_off = draw(st.one_of(st.none(), st.integers(0, 40)))
     once_more = draw(st.booleans())  # shrink as soon as the first resize has ended
-    return members, leavers, newcomers, when, called_off, once_more
+    agent_lost = draw(st.one_of(st.none(), st.integers(0, 60)))
+    return members, leavers, newcomers, when, called_off, agent_lost, once_more
 
 
 @settings(max_examples=400, deadline=None, suppress_health_check=list(HealthCheck))
 @given(stories(), st.integers(0, 2**32))
 def test_a_resize_ends_whatever_happens_and_nobody_loses_the_state(story, seed):
     random = Random(seed)
-    members, leavers, newcomers, deaths, called_off, once_more = story
+    members, leavers, newcomers, deaths, called_off, agent_lost, once_more = story
     ranks = Ranks(list(range(members)), random)
-    gang = ranks.gang
     new = list(range(members, members + newcomers))
     for slot in new:
         ranks.ranks[slot] = Rank(slot, None, False)
         ranks.ranks[slot].outbox.append(("ready",))
-    gang.resize(new, sorted(leavers))
+    ranks.gang.resize(new, sorted(leavers))
     quiet = 0
     for event in range(2000):
         for slot in [slot for slot, at in deaths.items() if at == event]:
             if ranks.ranks[slot].doing != DEAD:
                 ranks.kill(slot)
+        if event == agent_lost:
+            ranks.lose_agent()
+        gang = ranks.gang
         if event == called_off:
             gang.call_off("something more urgent")
-        if once_more and ranks.outcomes and gang.phase == SETTLED and len(gang.members) > 1:
+        if (
+            once_more
+            and ranks.outcomes
+            and gang.phase == SETTLED
+            and len(gang.members) > 1
+            and ranks.all_connected()
+        ):
             once_more = False
             ranks.outcomes.clear()
             gang.resize([], gang.members[1:])
@@ -284,6 +361,7 @@ def test_a_resize_ends_whatever_happens_and_nobody_loses_the_state(story, seed):
         over = (
             gang.phase == SETTLED
             and event > 70
+            and ranks.all_connected()
             and not ranks.dismissed & {rank.slot for rank in ranks.living()}
         )
         quiet = quiet + 1 if over else 0
@@ -294,10 +372,10 @@ def test_a_resize_ends_whatever_happens_and_nobody_loses_the_state(story, seed):
         return
     assert gang.has_state
     assert gang.phase == SETTLED, (gang.phase, {r.slot: r.doing for r in ranks.living()})
-    assert ranks.outcomes
+    assert ranks.outcomes or agent_lost is not None
     training = sorted(r.slot for r in ranks.living())
     assert sorted(gang.members) == training, "who lives is a member, and who is a member lives"
     assert all(r.doing == TRAINING and ranks.is_whole(r) for r in ranks.living())
-    if not deaths and called_off is None and not story[-1]:
+    if not deaths and called_off is None and agent_lost is None and not story[-1]:
         assert ranks.outcomes == [None]
         assert training == sorted((set(range(members)) - leavers) | set(new))
