@@ -215,6 +215,43 @@ def close(state: dict[str, Any], expected: dict[str, Any]) -> bool:
     )
 
 
+@pytest.mark.parametrize("lr_scaling", ["linear", "adascale"])
+@pytest.mark.parametrize("victim", [0, 1, 2])
+def test_batches_may_grow_with_the_gang_and_no_sample_is_lost_with_a_rank(
+    launch, lr_scaling, victim
+):
+    job = launch(
+        [0], "--gate", 3, "--gate", 6, "--loop", "epochs", "--steps", 10, "--lr-scaling", lr_scaling
+    )
+    assert job.resizes_at(3, [0, 1, 2])["type"] == "done", job.logs()
+    job.until_at(6)
+    job.attempt.ranks[victim].signal(signal.SIGKILL)
+    job.opens(6)
+    state = job.succeeds()
+    for batches in job.seen().values():
+        assert sum(len(samples) for samples in batches.values()) == 53
+        assert set().union(*batches.values()) == set(range(53))
+    first = [len(samples) for _, samples in sorted(job.seen()[0].items())]
+    assert first[:7] == [3, 3, 3, 3, 9, 9, 9]  # the batch in which a rank was lost is whole
+    assert set(first[7:-1]) == {6}
+    if lr_scaling == "linear":
+        assert state["scaled"] == pytest.approx(2 * 53 / 3)
+    else:
+        assert state["plain"]["step"] <= state["scaled"] <= 2 * 53 / 3
+
+
+def test_the_first_step_of_a_batch_that_grows_has_the_multiplied_learning_rate(launch):
+    """Two ranks with parts of three samples, against one rank with six at twice the rate."""
+    words = ("--model", "plain", "--clean", "--optimizer", "sgd", "--steps", 1)
+    small = launch([0, 1], *words, "--lr-scaling", "linear", max_gpus=2).succeeds()
+    large = launch([0], *words, "--lr-scaling", "none", "--per-rank", 6, max_gpus=2).succeeds()
+    start = launch([0], *words, "--lr-scaling", "none", "--lr", 0.0).succeeds()
+    for one, other, before in zip(
+        *(state["models"][0].values() for state in (small, large, start)), strict=True
+    ):
+        torch.testing.assert_close(one - before, 2 * (other - before), rtol=1e-4, atol=1e-7)
+
+
 GROW = ([0, 1], [0, 1, 2])
 SHRINK = ([0, 1], [0])
 MOVE = ([0, 1], [1, 2])
@@ -390,9 +427,8 @@ def test_a_suspension_calls_off_a_resize_that_has_not_begun_to_vote(launch, refe
     assert not differences(outcome(job.succeeds()), reference())
 
 
-def test_an_agent_that_is_lost_while_a_gang_grows_leaves_a_job_that_goes_on(
-    tmp_path, reference, monkeypatch
-):
+@pytest.mark.parametrize("gpus", [[0, 1, 2], [0], [1, 2]], ids=["grow", "shrink", "move"])
+def test_an_agent_that_is_lost_in_a_resize_leaves_a_job_that_goes_on(tmp_path, reference, gpus):
     """Lost when all have been told their places: some go there, or nobody does."""
     words = ("--steps", 240)
     with LoneAgent(tmp_path / "agent") as first:
@@ -406,7 +442,7 @@ def test_an_agent_that_is_lost_while_a_gang_grows_leaves_a_job_that_goes_on(
             first.vanish()
 
         job.gang.hosting = host_and_vanish
-        number = first.begin("resize", gpus=[0, 1, 2])
+        number = first.begin("resize", gpus=gpus)
         job.until_holding(number)
         job.opens(3)
         first.join()

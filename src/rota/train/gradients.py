@@ -103,8 +103,17 @@ class Gradients:
     from those of the batch before, and what comes out is their mean over the shards.
     """
 
-    def __init__(self, parameters: Sequence[torch.Tensor], buffers: Sequence[torch.Tensor]) -> None:
+    def __init__(
+        self,
+        parameters: Sequence[torch.Tensor],
+        buffers: Sequence[torch.Tensor],
+        *,
+        measure: bool = False,
+    ) -> None:
         self._parameters = list(parameters)
+        self._measure = measure
+        # The mean of the squared norms of the shards' gradients, the squared norm of their mean.
+        self.squares: tuple[float, float] | None = None
         self._floats = [b for b in buffers if b.is_floating_point()]
         self._counters = [b for b in buffers if not b.is_floating_point()]
         self._trees: dict[torch.dtype, ShardTree] = {}
@@ -123,6 +132,7 @@ class Gradients:
         if not self._before:
             self._before = [b.clone() for b in self._floats + self._counters]
         self._trees = {}
+        self.squares = None
         self._alone = alone
         self.next_shard()
         for parameter in self._parameters:
@@ -183,16 +193,22 @@ class Gradients:
     def give(self) -> None:
         """Put the sums where optimisers look for them, and into the buffers."""
         self._before = []
+        of_shards = of_mean = 0.0
         for dtype, reduced in self.reduced.items():
             parameters, floats = self._of(dtype)
             flat = reduced.clone()  # programs clip gradients, and zero them, in place
             sizes = [p.numel() for p in parameters] + [b.numel() for b in floats]
-            *values, used = flat.split([*sizes, len(parameters)])
+            *values, used, square = flat.split([*sizes, len(parameters), int(self._measure)])
+            if self._measure:
+                of_shards += square.item()
+                of_mean += _square(values[: len(parameters)])
             flags = used.tolist()
             for parameter, value, flag in zip(parameters, values, flags, strict=False):
                 parameter.grad = value.view_as(parameter) if flag else None
             for buffer, value in zip(floats, values[len(parameters) :], strict=True):
                 buffer.copy_(value.view_as(buffer))
+        if self._measure and self.reduced:
+            self.squares = of_shards, of_mean
 
     def _of(self, dtype: torch.dtype) -> tuple[list[torch.Tensor], list[torch.Tensor]]:
         return (
@@ -204,7 +220,7 @@ class Gradients:
         return list(dict.fromkeys(t.dtype for t in [*self._parameters, *self._floats]))
 
     def _leaf(self, weight: float) -> dict[torch.dtype, torch.Tensor]:
-        """One vector for each type: gradients, buffers, and which parameters had a gradient."""
+        """One vector for each type: gradients, buffers, which parameters had one, their square."""
         import torch
 
         leaves = {}
@@ -215,6 +231,8 @@ class Gradients:
                 for p in parameters
             ]
             used = [0.0 if p.grad is None else 1.0 for p in parameters]
+            if self._measure:
+                used.append(_square(parts))
             flags = torch.tensor(used, dtype=dtype, device=(parameters or floats)[0].device)
             leaf = torch.cat([*parts, *(b.reshape(-1) for b in floats), flags])
             leaves[dtype] = leaf.mul_(weight)
@@ -226,5 +244,11 @@ class Gradients:
             if dtype not in self._like:
                 parameters, floats = self._of(dtype)
                 length = sum(t.numel() for t in parameters + floats) + len(parameters)
+                length += int(self._measure)
                 self._like[dtype] = (parameters or floats)[0].new_empty(0).new_empty(length)
         return self._like
+
+
+def _square(values: Sequence[torch.Tensor]) -> float:
+    """The squared norm of all these together."""
+    return sum(float(value.float().square().sum()) for value in values)

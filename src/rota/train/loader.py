@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 from rota.errors import InputError
+from rota.train.growth import RULES
 from rota.train.shards import Piece, one_piece, pieces, seed_of, shards_of_rank
 
 if TYPE_CHECKING:
@@ -27,7 +28,8 @@ class Position:
 class Loader:
     """Batches of a dataset, of which each rank loads its own pieces. Made by ``Session.loader``.
 
-    ``batch_size`` is the global one. The samples of an epoch are put in an order that ``seed`` and
+    ``batch_size`` is the global one; with ``per_rank`` it is that of the present batch, so many
+    samples for each rank, a shard each. The samples of an epoch are put in an order that ``seed`` and
     the number of the epoch give alone; a batch is the next ``batch_size`` of them, the last one
     may be smaller (or is left out, with ``drop_last``). Random generators of Python, NumPy and
     torch are set anew for every piece, so that augmentation and dropout are the same wherever the
@@ -40,6 +42,7 @@ class Loader:
         batch_size: int,
         *,
         shards: int,
+        per_rank: int | None = None,
         shuffle: bool = True,
         seed: int = 0,
         drop_last: bool = False,
@@ -52,6 +55,8 @@ class Loader:
         self.dataset = dataset
         self.batch_size = batch_size
         self.shards = shards
+        self.most_ranks = shards
+        self.per_rank = per_rank
         self.seed = seed
         self.position = Position()
         self.whole = False  # whether a rank gets its samples in one piece, whatever its shards
@@ -68,8 +73,14 @@ class Loader:
         """The batches that are left of the present epoch, one optimiser step each."""
         return self._batches()
 
+    def fit(self) -> None:
+        """Let the next batch be as large as the gang is now, if batches grow with it."""
+        if self.per_rank is not None:
+            self.shards = self._world.size
+            self.batch_size = self.per_rank * self.shards
+
     def __len__(self) -> int:
-        """Batches in one epoch."""
+        """Batches in one epoch, if they are all as large as the present one."""
         whole, rest = divmod(len(self.dataset), self.batch_size)
         return whole + (1 if rest and not self._drop_last else 0)
 
@@ -218,17 +229,53 @@ def set_seeds(seed: int) -> None:
         numpy.random.seed(seed & 0xFFFFFFFF)
 
 
+def batch_policy(
+    batch_size: int | None,
+    batch_size_per_rank: int | None,
+    lr_scaling: str | None,
+    shards: int | None,
+    most_ranks: int,
+) -> tuple[int, int | None]:
+    """The size of the largest batch, and that of each rank's part if batches grow. InputError."""
+    if (batch_size is None) == (batch_size_per_rank is None):
+        raise InputError(
+            "s.loader: give either batch_size, of all ranks together whatever their number, or "
+            f"batch_size_per_rank; not batch_size={batch_size!r} and "
+            f"batch_size_per_rank={batch_size_per_rank!r}"
+        )
+    if batch_size is not None:
+        if lr_scaling is not None:
+            raise InputError(
+                f"s.loader: lr_scaling={lr_scaling!r} is for batch_size_per_rank; a batch_size of "
+                "all ranks together does not change, and so the learning rate must not either"
+            )
+        return batch_size, None
+    assert batch_size_per_rank is not None
+    _check_count("batch_size_per_rank", batch_size_per_rank, 1)
+    if lr_scaling not in (None, *RULES):
+        raise InputError(f"s.loader: lr_scaling={lr_scaling!r} must be one of {', '.join(RULES)}")
+    if shards is not None:
+        raise InputError(
+            f"s.loader: shards={shards!r} is for batch_size; with batch_size_per_rank each rank's "
+            "part of a batch is one shard"
+        )
+    return batch_size_per_rank * most_ranks, batch_size_per_rank
+
+
+def _check_count(name: str, value: Any, least: int) -> None:
+    if isinstance(value, bool) or not isinstance(value, int) or value < least:
+        raise InputError(f"s.loader: {name}={value!r} must be a whole number from {least}")
+
+
 def _check(dataset: Any, batch_size: int, shards: int, num_workers: int, drop_last: bool) -> None:
     if not hasattr(dataset, "__getitem__") or not hasattr(dataset, "__len__"):
         raise InputError(
             f"s.loader: {type(dataset).__name__} has no length or can't be indexed; an elastic "
             "loader needs a map-style dataset, because it must find any sample again"
         )
-    for name, value in (("batch_size", batch_size), ("shards", shards)):
-        if isinstance(value, bool) or not isinstance(value, int) or value < 1:
-            raise InputError(f"s.loader: {name}={value!r} must be a whole number from 1")
-    if isinstance(num_workers, bool) or not isinstance(num_workers, int) or num_workers < 0:
-        raise InputError(f"s.loader: num_workers={num_workers!r} must be a whole number from 0")
+    _check_count("batch_size", batch_size, 1)
+    _check_count("shards", shards, 1)
+    _check_count("num_workers", num_workers, 0)
     if shards > batch_size:
         raise InputError(
             f"s.loader: a batch of {batch_size} samples can't be cut into {shards} shards; "

@@ -101,6 +101,7 @@ class DdpGradients:
         self._kept: list[torch.Tensor | None] = []
         self._handed_over = False
         self.reduced_batch = -1
+        self.squares: tuple[float, float] | None = None  # not known here
 
     def begin(self, weight: float, *, alone: bool) -> None:
         """Start a batch, of whose samples this rank has the part ``weight``."""

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 
     from rota.train.batch import Batch
     from rota.train.device import DeviceState
+    from rota.train.growth import Growth
     from rota.train.loader import Loader
     from rota.train.replica import Replica
 
@@ -41,6 +42,7 @@ class Session:
         self._link = Link(path) if path else None
         self._world = World()
         self._member = Member(self._world, self._link)
+        self._member.formed = self._introduce
         self._pulse = Pulse(os.environ.get("ROTA_PULSE"))
         # How the agent calls this process, whatever its rank is.
         self._slot = int(os.environ.get("ROTA_SLOT", self._world.rank))
@@ -49,6 +51,7 @@ class Session:
         self._state: DeviceState | None = None
         self._replica: Replica | None = None
         self._loader: Loader | None = None
+        self._growth: Growth | None = None
         self._wrapped: list[Any] = []  # models for DDP, and those of which it is not known yet
         self._undecided: list[Any] = []
         self._extra: dict[str, Any] = {}
@@ -167,7 +170,9 @@ class Session:
         self,
         dataset: Any,
         *,
-        batch_size: int,
+        batch_size: int | None = None,
+        batch_size_per_rank: int | None = None,
+        lr_scaling: str | None = None,
         shards: int | None = None,
         shuffle: bool = True,
         seed: int = 0,
@@ -179,20 +184,30 @@ class Session:
 
         ``batch_size`` counts the samples of all ranks. A batch is cut into ``shards`` virtual
         shards, at least as many as there will ever be ranks; by default as many as the job may
-        have GPUs. See :class:`rota.train.loader.Loader` for the rest, and for its errors.
+        have GPUs. With ``batch_size_per_rank`` in its place a batch grows with the gang, by a shard
+        for each rank, and ``lr_scaling`` says what the learning rates of the optimisers are
+        multiplied by in a step: ``linear`` (the default), ``sqrt``, ``adascale`` or ``none``; see
+        :class:`rota.train.growth.Growth`. See :class:`rota.train.loader.Loader` for the rest, and
+        for its errors.
         """
-        from rota.train.loader import Loader
+        from rota.train.loader import Loader, batch_policy
 
         if self._loader is not None:
             raise InputError(
                 "s.loader was called a second time; it is for the training data alone, "
                 "use torch's DataLoader for validation"
             )
-        most = int(os.environ.get("ROTA_MAX_WORLD", "1"))
+        most = max(int(os.environ.get("ROTA_MAX_WORLD", "1")), self.world_size)
+        size, per_rank = batch_policy(batch_size, batch_size_per_rank, lr_scaling, shards, most)
+        if per_rank is not None:
+            from rota.train.growth import Growth
+
+            self._growth = Growth(lr_scaling or "linear")
         self._loader = Loader(
             dataset,
-            batch_size,
-            shards=shards if shards is not None else max(most, self.world_size),
+            size,
+            shards=shards if shards is not None else most,
+            per_rank=per_rank,
             shuffle=shuffle,
             seed=seed,
             drop_last=drop_last,
@@ -203,7 +218,7 @@ class Session:
         )
         if self._link is not None:
             self._introduce()
-            self._link.send({"type": "elastic", "shards": self._loader.shards})
+            self._link.send({"type": "elastic", "shards": self._loader.most_ranks})
         return self._loader
 
     # -- the loops -----------------------------------------------------------------------------
@@ -252,7 +267,7 @@ class Session:
         if loader.position.epoch < self._epoch:
             loader.next_epoch(self._epoch)
         self._progress.begin_step()
-        while len(loader.indices()):
+        while self._has_batch(loader):
             try:
                 yield self.next_batch()
             except GeneratorExit:
@@ -274,10 +289,28 @@ class Session:
         if loader is None:
             raise InputError("s.next_batch: there is no loader; make one with s.loader(...)")
         if self._batch is None:
-            if not len(loader.indices()):
+            if not self._has_batch(loader):
                 loader.next_epoch(loader.position.epoch + 1)
-            self._batch = Batch(loader, self._gradients(), self._member, self._pulse)
+            gradients = self._gradients()
+            self._batch = Batch(loader, gradients, self._growth, self._member, self._pulse)
         return self._batch
+
+    @staticmethod
+    def _has_batch(loader: Loader) -> bool:
+        loader.fit()
+        return bool(len(loader.indices()))
+
+    @property
+    def scaled_steps(self) -> float:
+        """How many steps with one rank's batch the batches that are done amount to.
+
+        Where ``lr_scaling`` is ``adascale``, schedules of learning rates go by this number.
+        Without ``batch_size_per_rank`` it is the number of steps.
+        """
+        if self._growth is not None:
+            return self._growth.scaled_steps
+        done = self._batch is not None and self._batch.complete
+        return float(self._progress.step + done)
 
     @contextmanager
     def evaluate(self) -> Iterator[None]:
@@ -344,6 +377,8 @@ class Session:
                 "there is a loader and nothing to train: call s.prepare(model, optimizer), so that "
                 "the gradients of its batches are added up"
             )
+        if self._growth is not None:
+            self._follow(self._growth)
         if self._member.rehearses:
             return
         folder = os.environ.get("ROTA_CHECKPOINT_DIR")
@@ -351,6 +386,22 @@ class Session:
             self._parts().open(str(Path(folder, CHECKPOINT)))
         self._enlist()
         self._member.share_state()
+
+    def _follow(self, growth: Growth) -> None:
+        """Have the learning rates follow the size of the batch."""
+        import torch
+
+        if self._measures() and self._wrapped:
+            raise InputError(
+                "s.loader: lr_scaling='adascale' compares the gradients of the ranks, which "
+                "s.prepare(..., reduction='ddp') adds up before they can be seen; leave that out"
+            )
+        for part in self._parts().others:
+            if isinstance(part, torch.optim.Optimizer):
+                growth.follow(part)
+
+    def _measures(self) -> bool:
+        return self._growth is not None and self._growth.rule == "adascale"
 
     def _enlist(self) -> None:
         """Let the member know what it is to hand over."""
@@ -459,7 +510,7 @@ class Session:
 
                 parameters = [p for model in models for p in model.parameters() if p.requires_grad]
                 buffers = [b for model in models for b in model.buffers()]
-                gradients = Gradients(parameters, buffers)
+                gradients = Gradients(parameters, buffers, measure=self._measures())
             self._reduction = gradients
             self._member.settle = lambda: gradients.settle(self.rank, self.world_size)
             self._member.moved = lambda: [model.wrap() for model in self._wrapped]
@@ -477,6 +528,7 @@ class Session:
             "step": self._progress.step + steps,
             "samples": self._progress.samples + samples,
             "first_100_s": self._progress.first_100_s,
+            "growth": self._growth and self._growth.state(),
             "extra": self._extra,
         }
 
@@ -484,6 +536,8 @@ class Session:
         self._epoch, self._extra = plain["epoch"], plain["extra"]
         self._progress.step, self._progress.samples = plain["step"], plain["samples"]
         self._progress.first_100_s = plain["first_100_s"]
+        if self._growth is not None and plain["growth"]:
+            self._growth.load(plain["growth"])
         if self._loader is not None and plain["position"]:
             position = self._loader.position
             position.epoch, position.samples, position.batches = plain["position"]
@@ -520,8 +574,9 @@ class Session:
             "suspended": False,
             "step": self._progress.step,
             "total": self._progress.total,
+            "generation": self._world.generation,
             "model": self._model,
-            "shards": self._loader.shards if self._loader is not None else None,
+            "shards": self._loader.most_ranks if self._loader is not None else None,
         }
 
     def _device_state(self) -> DeviceState:

@@ -24,6 +24,9 @@ parser.add_argument("--loop", choices=["steps", "epochs"], default="steps")
 parser.add_argument("--steps", type=int, default=12)
 parser.add_argument("--samples", type=int, default=53)
 parser.add_argument("--shards", type=int, default=4)
+parser.add_argument("--lr-scaling", help="batches grow with the gang")
+parser.add_argument("--per-rank", type=int, default=3, help="samples, in batches that grow")
+parser.add_argument("--lr", type=float, default=0.05, help="of sgd")
 parser.add_argument("--workers", type=int, default=0)
 parser.add_argument("--reduction", default="tree")
 parser.add_argument("--optimizer", choices=["sgd", "adam"], default="adam")
@@ -94,7 +97,7 @@ def main():
     torch.manual_seed(0)
     model = build()
     if options.optimizer == "sgd":
-        optimizer = torch.optim.SGD(model.parameters(), lr=0.05, momentum=0.9)
+        optimizer = torch.optim.SGD(model.parameters(), lr=options.lr, momentum=0.9)
     else:
         optimizer = torch.optim.AdamW(model.parameters(), lr=0.01)
     scheduler = torch.optim.lr_scheduler.StepLR(optimizer, 4, 0.5)
@@ -106,9 +109,10 @@ def main():
                 if step in options.gate:
                     gate(step)
             return
-        loader = s.loader(
-            Noisy(), batch_size=BATCH, shards=options.shards, seed=3, num_workers=options.workers
-        )
+        sizes = {"batch_size": BATCH, "shards": options.shards}
+        if options.lr_scaling:
+            sizes = {"batch_size_per_rank": options.per_rank, "lr_scaling": options.lr_scaling}
+        loader = s.loader(Noisy(), seed=3, num_workers=options.workers, **sizes)
 
         def train(step, batch):
             number = loader.position.batches
@@ -147,11 +151,11 @@ def main():
             for step in s.steps(options.steps):
                 train(step, s.next_batch())
         else:
-            for _ in s.epochs(options.steps // len(loader)):
+            for _ in s.epochs(options.steps // -(-options.samples // BATCH)):
                 for batch in loader:
                     train(loader.position.batches, batch)
         if s.rank == 0:
-            state = s._parts().state() | {"world": s.world_size}
+            state = s._parts().state() | {"world": s.world_size, "scaled": s.scaled_steps}
             torch.save(state, options.out / "end.pt")
 
 

@@ -161,8 +161,8 @@ def one_batch(x, world, rank, net, gradients, number=0):
     gradients.reduce(shards_of, rank, number)
 
 
-def of(net):
-    return Gradients(list(net.parameters()), list(net.buffers()))
+def of(net, **options):
+    return Gradients(list(net.parameters()), list(net.buffers()), **options)
 
 
 @pytest.mark.parametrize("world", [2, 3, 4])
@@ -204,6 +204,32 @@ def test_gradients_of_all_types_and_running_statistics_are_means_over_the_shards
     whole.eval()  # the mean of the running means of shards is that of the whole batch
     mean = torch.stack([expected.inner[0](x[i : i + 3]).mean(0) for i in range(0, 12, 3)]).mean(0)
     torch.testing.assert_close(expected.inner[1].running_mean, 0.1 * mean)
+
+
+@pytest.mark.parametrize("world", [1, 2, 3])
+def test_the_norms_of_the_shards_and_of_their_mean_are_measured(ranks, world):
+    """For types of their own and for parameters without a gradient; on all ranks alike."""
+    nets = [nn.Sequential(nn.Linear(2, 2), nn.Linear(2, 2).double()) for _ in range(world)]
+    known = [of(net, measure=True) for net in nets]
+    values = torch.arange(4 * 18.0).reshape(4, 18).sin()
+
+    def work(rank):
+        parameters = list(nets[rank].parameters())
+        shards_of = [list(shards_of_rank(4, world, r)) for r in range(world)]
+        known[rank].begin(len(shards_of[rank]) / 4, alone=False)
+        for shard in shards_of[rank]:
+            parts = values[shard].split([p.numel() for p in parameters] + [6])
+            for parameter, value in zip(parameters[1:], parts[1:], strict=False):
+                parameter.grad = value.view_as(parameter).to(parameter.dtype)
+            known[rank].take(shard, 0.25)
+        known[rank].reduce(shards_of, rank, 0)
+        known[rank].give()
+
+    ranks(world).run(work)
+    seen = values[:, 4:12]
+    expected = seen.square().sum(1).mean().item(), seen.mean(0).square().sum().item()
+    for gradients in known:
+        assert gradients.squares == pytest.approx(expected, rel=1e-5)
 
 
 def test_a_batch_that_is_begun_once_more_starts_from_the_same_statistics():

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from torch.utils.data import Dataset, IterableDataset
 
 from rota.errors import InputError
-from rota.train.loader import Loader
+from rota.train.loader import Loader, batch_policy
 from rota.train.world import World
 
 
@@ -78,6 +78,26 @@ def test_each_sample_comes_once_whatever_the_resizes(size, batch_size, sizes, wh
     assert {len(batch) for batch in batches[:-1]} <= {batch_size}
 
 
+@pytest.mark.parametrize("whole", [False, True])
+def test_batches_that_grow_with_the_gang_show_each_sample_once(whole):
+    loader = make(Numbers(23), 8, shards=4, per_rank=2)
+    loader.whole = whole
+    sizes, seen = [1, 3, 2, 4, 1], []
+    for size in [*sizes, 4]:
+        loader._world.size = size
+        loader.fit()
+        assert loader.batch_size == 2 * size
+        pieces = [loader.pieces_of(rank) for rank in range(size)]
+        assert [len(each) for each in pieces] == [1] * size
+        seen += [index for (piece,) in pieces if piece.weight for index in piece.samples]
+        loader._world.size = 1  # lost in the middle of the batch, which stays as it is
+        again = [index for piece in loader.pieces_of(0) for index in piece.samples]
+        assert again == list(loader.indices())
+        loader.advance()
+    assert sorted(seen) == list(range(23))
+    assert not len(loader.indices())
+
+
 def test_order_and_augmentation_do_not_depend_on_the_number_of_ranks_or_workers():
     expected = epoch_of(make())
     assert epoch_of(make(), (3, 1, 2)) == expected
@@ -134,6 +154,22 @@ def test_a_piece_of_nobodys_share_is_loaded_without_the_workers():
     loader._world.size, loader._world.rank = 3, 2
     piece = loader.pieces_of(0, world_size=1)[0]
     assert loader.load(piece, ahead=False)[0].tolist() == list(piece.samples)
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ((None, None, None, None), "give either batch_size"),
+        ((8, 2, None, None), "not batch_size=8 and batch_size_per_rank=2"),
+        ((8, None, "sqrt", None), "lr_scaling='sqrt' is for batch_size_per_rank"),
+        ((None, 2, "cubic", None), "'cubic' must be one of none, linear, sqrt, adascale"),
+        ((None, 0, None, None), "batch_size_per_rank=0 must be a whole number from 1"),
+        ((None, 2, None, 4), "shards=4 is for batch_size;"),
+    ],
+)
+def test_batch_policies_that_contradict_themselves_are_refused(options, words):
+    with pytest.raises(InputError, match=words):
+        batch_policy(*options, 4)
 
 
 class Stream(IterableDataset):
