@@ -55,6 +55,7 @@ with rota.train.session() as s:
 """
 STATE_COPIES = 3  # parameters, and AdamW's two moments
 DEADLINE_S = 60
+USUAL_S: dict[tuple[float, int], float] = {}  # how long a step takes, by size and ranks
 
 
 def main() -> None:
@@ -96,6 +97,8 @@ def measure(folder: Path, millions: float, times: int) -> None:
     transfer_s, group_s = floor(state_bytes)
     print(f"  floor of growing: state over loopback {transfer_s * 1e3:.0f}", end="")
     print(f" + new process group {group_s * 1e3:.0f}")
+    usual = ", ".join(f"{USUAL_S[millions, ranks] * 1e3:.0f} with {ranks}" for ranks in (1, 2))
+    print(f"  a usual step, which each pause includes: {usual}")
 
 
 class Steps:
@@ -119,10 +122,15 @@ class Steps:
             time.sleep(0.01)
 
     def pause_s(self, ranks: int) -> float:
-        """From the last step before to the first step with so many ranks, less a usual step."""
+        """From the end of the last step before to that of the first one with so many ranks."""
         lines = self.lines()
         first = next(i for i, line in enumerate(lines) if i and line[1] == ranks != lines[i - 1][1])
         return lines[first][2] - lines[first - 1][2]
+
+    def usual_s(self, ranks: int) -> float:
+        """The median time of a step with so many ranks, without the first one."""
+        lines = [line for line in self.lines() if line[1] == ranks]
+        return median(after[2] - before[2] for before, after in pairwise(lines))
 
 
 def grow(place: Path, millions: float) -> float:
@@ -139,7 +147,8 @@ def _resize(place: Path, millions: float, before: list[int], after: list[int]) -
         agent.launch(f"python train.py {millions} {steps.path}", before, 2)
         steps.wait(lambda lines: len(lines) > 5)
         agent.command("resize", gpus=after)
-        steps.wait(lambda lines: sum(line[1] == len(after) for line in lines) > 2)
+        steps.wait(lambda lines: sum(line[1] == len(after) for line in lines) > 5)
+        USUAL_S[millions, len(after)] = steps.usual_s(len(after))
         return steps.pause_s(len(after))
 
 
@@ -195,10 +204,13 @@ def _kill(processes: list[subprocess.Popen[bytes]]) -> None:
 def restart_torchrun(place: Path, millions: float) -> float:
     """torch's elastic launcher starts all workers anew after one is killed."""
     steps = Steps(place)
-    command = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node=2"]
+    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2"]
     command += ["--max-restarts=1", "--monitor-interval=0.1", "train.py"]
     command += [str(millions), str(steps.path)]
     environment = os.environ | {"ROTA_CHECKPOINT_DIR": str(place), "OMP_NUM_THREADS": "1"}
+    # Without this, workers that are started again read the addresses of those before them:
+    # https://github.com/pytorch/pytorch/issues/135712
+    environment["TORCH_DISABLE_SHARE_RDZV_TCP_STORE"] = "1"
     launcher = subprocess.Popen(
         command, env=environment, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
     )
@@ -219,8 +231,8 @@ def floor(state_bytes: float) -> tuple[float, float]:
     script = (
         "import sys, time, torch, torch.distributed as dist\n"
         "torch.set_num_threads(1)\n"
-        "began = time.perf_counter()\n"
         "dist.init_process_group('gloo')\n"
+        "dist.barrier(); began = time.perf_counter(); dist.new_group()\n"
         "made = time.perf_counter() - began\n"
         "data = torch.ones(int(float(sys.argv[1])), dtype=torch.uint8)\n"
         "times = []\n"

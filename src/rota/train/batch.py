@@ -21,7 +21,8 @@ if TYPE_CHECKING:
 class Batch:
     """Iterate over it for this rank's pieces, and call ``backward`` on the loss of each.
 
-    When the loop ends, ``.grad`` holds the mean gradient of the whole batch, the same on all ranks.
+    When the loop ends, ``.grad`` holds the mean gradient of the whole batch, the same on all ranks,
+    until the next batch begins.
     If a rank is lost before that, the loop goes on with the pieces that have then fallen to this
     rank, from the first one; nothing has been changed until then but gradients.
     """
@@ -60,6 +61,8 @@ class Batch:
             self._pulse.enter(WAITING, sum(len(piece.samples) for piece in pieces))
             self._reduce()
             self._pulse.enter(COMPUTING)
+        if self._member.rehearses:
+            gradients.make_room()
         set_seeds(seed_of(loader.seed, loader.position.batches, loader.shards))
 
     def _pieces(self) -> list[Piece]:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -10,6 +11,8 @@ if TYPE_CHECKING:
 
 # A sum over the shards index * 2**level ... (index + 1) * 2**level - 1.
 Node = tuple[int, int]
+CHUNK = 1 << 20  # so many numbers are on their way at once, and stay in the processor's caches
+ROOM = 4  # vectors of all gradients that a newcomer makes room for, before it joins
 
 
 class ShardTree:
@@ -17,11 +20,13 @@ class ShardTree:
 
     Neighbouring sums are added as soon as both are there, and never otherwise: what is left are the
     largest whole subtrees, at most two for each level. Floating-point sums depend on their order;
-    this order depends on the shards alone, not on who computed them.
+    this order depends on the shards alone, not on who computed them. ``release`` is given the
+    vectors that are not needed any more.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, release: Callable[[torch.Tensor], object] = id) -> None:
         self.sums: dict[Node, torch.Tensor] = {}
+        self.release = release
 
     def add(self, node: Node, value: torch.Tensor) -> None:
         """Take the sum of a subtree, which may be changed in place from now on."""
@@ -29,6 +34,7 @@ class ShardTree:
         while (partner := self.sums.pop((level, index ^ 1), None)) is not None:
             left, right = (partner, value) if index & 1 else (value, partner)
             value = left.add_(right)
+            self.release(right)
             level, index = level + 1, index >> 1
         self.sums[level, index] = value
 
@@ -42,7 +48,11 @@ class ShardTree:
                     upper[height, index] = value
                     continue
                 parent = (level + 1, index >> 1)
-                upper[parent] = upper[parent].add_(value) if parent in upper else value
+                if parent in upper:
+                    upper[parent].add_(value)
+                    self.release(value)
+                else:
+                    upper[parent] = value
             sums, level = upper, level + 1
         self.sums = {}
         (value,) = sums.values()
@@ -63,13 +73,17 @@ def nodes_of(shards: Sequence[int]) -> list[Node]:
 
 
 def reduce_tree(
-    tree: ShardTree, like: torch.Tensor, shards_of: Sequence[Sequence[int]], rank: int
+    tree: ShardTree,
+    spare: Callable[[], torch.Tensor],
+    shards_of: Sequence[Sequence[int]],
+    rank: int,
 ) -> torch.Tensor:
-    """The sum over the shards of all ranks, of the shape of ``like``; the same bits on every rank.
+    """The sum over the shards of all ranks; the same bits on every rank.
 
     ``shards_of`` lists for each rank of the process group the shards that it has added to its
-    ``tree``. Every rank sums one part of the vector over all shards, and then sends it to all: as
-    many bytes as a ring reduction when each rank's shards are one subtree.
+    ``tree``; ``spare`` makes room for a vector. Every rank sums one part of the vector over all
+    shards, and then sends it to all: as many bytes as a ring reduction when each rank's shards are
+    one subtree.
     """
     import torch.distributed as dist
 
@@ -78,29 +92,37 @@ def reduce_tree(
     if world == 1:
         return tree.total(num_shards)
     nodes = [nodes_of(shards) for shards in shards_of]
-    part = -(-like.numel() // world)
-    outgoing = like.new_zeros(world, len(nodes[rank]), part)
-    for position, node in enumerate(nodes[rank]):
-        for receiver, piece in enumerate(tree.sums[node].split(part)):
-            outgoing[receiver, position, : piece.numel()] = piece
+    own = [tree.sums[node] for node in nodes[rank]]
+    result = own[0] if own else spare()
+    for chunk, *others in zip(result.split(CHUNK), *(o.split(CHUNK) for o in own[1:]), strict=True):
+        part = -(-chunk.numel() // world)
+        outgoing = chunk.new_zeros(world, len(own), part)
+        for position, value in enumerate([chunk, *others] if own else []):
+            for receiver, piece in enumerate(value.split(part)):
+                outgoing[receiver, position, : piece.numel()] = piece
+        incoming = chunk.new_empty(sum(map(len, nodes)) * part)
+        received = [len(each) * part for each in nodes]
+        sent = [len(own) * part] * world
+        dist.all_to_all_single(incoming, outgoing.flatten(), received, sent)
+        parts = ShardTree()
+        all_nodes = [node for each in nodes for node in each]
+        for node, value in zip(all_nodes, incoming.split(part), strict=True):
+            parts.add(node, value)
+        whole = chunk.new_empty(world * part)
+        dist.all_gather(list(whole.split(part)), parts.total(num_shards))
+        chunk.copy_(whole[: chunk.numel()])
+    for value in own[1:]:
+        tree.release(value)
     tree.sums = {}
-    incoming = like.new_empty(sum(map(len, nodes)) * part)
-    received = [len(each) * part for each in nodes]
-    sent = [len(nodes[rank]) * part] * world
-    dist.all_to_all_single(incoming, outgoing.flatten(), received, sent)
-    parts = ShardTree()
-    for node, value in zip((n for each in nodes for n in each), incoming.split(part), strict=True):
-        parts.add(node, value)
-    whole = like.new_empty(world * part)
-    dist.all_gather(list(whole.split(part)), parts.total(num_shards))
-    return whole[: like.numel()]
+    return result
 
 
 class Gradients:
     """The gradients of a batch: taken up shard by shard, added up over all ranks, given back.
 
     Float buffers (running statistics of batch normalisation) are treated alike: every shard starts
-    from those of the batch before, and what comes out is their mean over the shards.
+    from those of the batch before, and what comes out is their mean over the shards. Vectors of all
+    gradients are used over and over: what is in ``.grad`` is good until the next batch begins.
     """
 
     def __init__(
@@ -120,6 +142,9 @@ class Gradients:
         self._before: list[torch.Tensor] = []
         self._alone = False  # whether one piece is the whole batch: its gradients stay in place
         self._like: dict[torch.dtype, torch.Tensor] = {}
+        self._free: dict[torch.dtype, list[torch.Tensor]] = {}
+        self._given: list[torch.Tensor] = []  # what `.grad` refers to
+        self._keep = False  # whether others may still ask for the sum of the last batch
         self.reduced: dict[torch.dtype, torch.Tensor] = {}  # of the last batch that was complete
         self.reduced_batch = -1
 
@@ -131,12 +156,16 @@ class Gradients:
         """
         if not self._before:
             self._before = [b.clone() for b in self._floats + self._counters]
+        for tree in self._trees.values():
+            self._release(*tree.sums.values())
         self._trees = {}
         self.squares = None
         self._alone = alone
         self.next_shard()
         for parameter in self._parameters:
             parameter.grad = None
+        self._release(*self._given)
+        self._given = []
 
     def take(self, shard: int, weight: float) -> None:
         """Take up what backward passes of one shard have left; a weight of 0 takes nothing."""
@@ -144,7 +173,7 @@ class Gradients:
             return
         if weight:
             for dtype, leaf in self._leaf(weight).items():
-                self._trees.setdefault(dtype, ShardTree()).add((0, shard), leaf)
+                self._tree(dtype).add((0, shard), leaf)
         for parameter in self._parameters:
             parameter.grad = None
 
@@ -158,11 +187,14 @@ class Gradients:
         if self._alone:
             self.reduced, self.reduced_batch = {}, batch
             return
-        self.reduced = {
-            dtype: reduce_tree(self._trees.get(dtype, ShardTree()), like, shards_of, rank)
-            for dtype, like in self._likes().items()
+        reduced = {
+            dtype: reduce_tree(self._tree(dtype), partial(self._spare, dtype), shards_of, rank)
+            for dtype in self._likes()
         }
-        self.reduced_batch = batch
+        self._release(*self.reduced.values())
+        self._trees = {}
+        self.reduced, self.reduced_batch = reduced, batch
+        self._keep = len(shards_of) > 1
 
     def settle(self, rank: int, size: int) -> None:
         """After a loss: those that got the sum of the last batch give it to those that did not.
@@ -183,12 +215,11 @@ class Gradients:
         newest = max(known)
         if min(known) == newest:
             return
-        for dtype, like in likes.items():
-            flat = self.reduced[dtype] if known[rank] == newest else torch.empty_like(like)
-            flat = flat.contiguous()
+        for dtype in likes:
+            flat = self.reduced[dtype] if known[rank] == newest else self._spare(dtype)
             dist.broadcast(flat, known.index(newest))
             self.reduced[dtype] = flat
-        self.reduced_batch = newest
+        self.reduced_batch, self._keep = newest, True
 
     def give(self) -> None:
         """Put the sums where optimisers look for them, and into the buffers."""
@@ -196,7 +227,9 @@ class Gradients:
         of_shards = of_mean = 0.0
         for dtype, reduced in self.reduced.items():
             parameters, floats = self._of(dtype)
-            flat = reduced.clone()  # programs clip gradients, and zero them, in place
+            # Programs clip gradients, and zero them, in place.
+            flat = self._spare(dtype).copy_(reduced) if self._keep else reduced
+            self._given.append(flat)
             sizes = [p.numel() for p in parameters] + [b.numel() for b in floats]
             *values, used, square = flat.split([*sizes, len(parameters), int(self._measure)])
             if self._measure:
@@ -209,6 +242,8 @@ class Gradients:
                 buffer.copy_(value.view_as(buffer))
         if self._measure and self.reduced:
             self.squares = of_shards, of_mean
+        if not self._keep:
+            self.reduced = {}
 
     def _of(self, dtype: torch.dtype) -> tuple[list[torch.Tensor], list[torch.Tensor]]:
         return (
@@ -226,17 +261,43 @@ class Gradients:
         leaves = {}
         for dtype in self._dtypes():
             parameters, floats = self._of(dtype)
-            parts = [
-                torch.zeros_like(p).flatten() if p.grad is None else p.grad.reshape(-1)
-                for p in parameters
-            ]
-            used = [0.0 if p.grad is None else 1.0 for p in parameters]
+            grads = [p.grad for p in parameters]
+            used = [0.0 if grad is None else 1.0 for grad in grads]
             if self._measure:
-                used.append(_square(parts))
-            flags = torch.tensor(used, dtype=dtype, device=(parameters or floats)[0].device)
-            leaf = torch.cat([*parts, *(b.reshape(-1) for b in floats), flags])
-            leaves[dtype] = leaf.mul_(weight)
+                used.append(_square([grad for grad in grads if grad is not None]))
+            leaf = self._spare(dtype)
+            values = [*grads, *floats, torch.tensor(used, dtype=dtype, device=leaf.device)]
+            lengths = [t.numel() for t in parameters + floats] + [len(used)]
+            for value, place in zip(values, leaf.split(lengths), strict=True):
+                if value is None:
+                    place.zero_()
+                else:
+                    torch.mul(value.detach().reshape(-1), weight, out=place)
+            leaves[dtype] = leaf
         return leaves
+
+    def make_room(self) -> None:
+        """Have the memory ready that a batch needs, before others wait for it."""
+        room = [self._spare(dtype).zero_() for dtype in self._likes() for _ in range(ROOM)]
+        self._release(*room)
+
+    def _tree(self, dtype: torch.dtype) -> ShardTree:
+        if dtype not in self._trees:
+            self._trees[dtype] = ShardTree(self._release)
+        return self._trees[dtype]
+
+    def _spare(self, dtype: torch.dtype) -> torch.Tensor:
+        """A vector of all gradients of a type, with anything in it."""
+        free = self._free.get(dtype)
+        if free:
+            return free.pop()
+        like = self._likes()[dtype]
+        return like.new_empty(like.numel())
+
+    def _release(self, *vectors: torch.Tensor) -> None:
+        """These may be used for something else."""
+        for vector in vectors:
+            self._free.setdefault(vector.dtype, []).append(vector)
 
     def _likes(self) -> dict[torch.dtype, torch.Tensor]:
         """An empty vector of the right length for each type, in one order on all ranks."""
@@ -245,7 +306,8 @@ class Gradients:
                 parameters, floats = self._of(dtype)
                 length = sum(t.numel() for t in parameters + floats) + len(parameters)
                 length += int(self._measure)
-                self._like[dtype] = (parameters or floats)[0].new_empty(0).new_empty(length)
+                one = (parameters or floats)[0].detach().new_empty(1)
+                self._like[dtype] = one.expand(length)  # without memory of its own
         return self._like
 
 

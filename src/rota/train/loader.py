@@ -29,8 +29,8 @@ class Loader:
     """Batches of a dataset, of which each rank loads its own pieces. Made by ``Session.loader``.
 
     ``batch_size`` is the global one; with ``per_rank`` it is that of the present batch, so many
-    samples for each rank, a shard each. The samples of an epoch are put in an order that ``seed`` and
-    the number of the epoch give alone; a batch is the next ``batch_size`` of them, the last one
+    samples for each rank, a shard each. The samples of an epoch are put in an order that ``seed``
+    and the number of the epoch give alone; a batch is the next ``batch_size`` of them, the last one
     may be smaller (or is left out, with ``drop_last``). Random generators of Python, NumPy and
     torch are set anew for every piece, so that augmentation and dropout are the same wherever the
     piece is worked on.

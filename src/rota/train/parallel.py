@@ -113,6 +113,9 @@ class DdpGradients:
     def next_shard(self) -> None:
         """Nothing: a rank has one piece."""
 
+    def make_room(self) -> None:
+        """Nothing: torch's buckets come with the group."""
+
     def take(self, shard: int, weight: float) -> None:
         """Nothing: the gradients are where they belong."""
 

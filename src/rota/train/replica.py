@@ -110,6 +110,9 @@ class Replica:
         for share, sender in enumerate(senders):
             for bundle in _bundles(tensors, share, len(senders)):
                 members = [tensors[i] for i in bundle]
+                if len(members) == 1 and _can_receive(members[0], self.device):
+                    dist.recv(members[0].data.flatten().view(torch.uint8), sender)
+                    continue
                 size = sum(map(_size, members))
                 packed = torch.empty(size, dtype=torch.uint8, device=self.device)
                 dist.recv(packed, sender)
@@ -205,12 +208,20 @@ def _bundles(tensors: Sequence[torch.Tensor], share: int, shares: int) -> Iterat
         before += _size(tensor)
         if min(int(middle * shares / total), shares - 1) != share or not tensor.numel():
             continue
+        if _size(tensor) >= PACK_BYTES:  # it can go from its place to its place
+            yield [index]
+            continue
         bundle.append(index)
         if sum(_size(tensors[i]) for i in bundle) >= PACK_BYTES:
             yield bundle
             bundle = []
     if bundle:
         yield bundle
+
+
+def _can_receive(tensor: torch.Tensor, device: torch.device) -> bool:
+    """Whether a large tensor can be received where it belongs."""
+    return tensor.is_contiguous() and tensor.device.type == device.type
 
 
 def _pack(members: Sequence[torch.Tensor]) -> torch.Tensor:

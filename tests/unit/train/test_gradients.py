@@ -110,7 +110,7 @@ def test_sums_have_the_same_bits_for_every_world_size(num_shards, length, data):
             tree = ShardTree()
             for shard in shares[rank]:
                 tree.add((0, shard), values[shard].clone())
-            return reduce_tree(tree, torch.empty(length), shares, rank)
+            return reduce_tree(tree, lambda: torch.empty(length), shares, rank)
 
         results = threads.run(work)
     expected = alone(values, sorted(present))

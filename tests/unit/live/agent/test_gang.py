@@ -90,7 +90,7 @@ class Ranks:
         self.known_to_have_state &= set(members)
 
     def reconnect(self, rank):
-        """As a rank does at a boundary, or while it waits: it says where it is, and that it waits."""
+        """As a rank does at a boundary or while it waits: it says where it is, and if it waits."""
         rank.connected = True
         rank.inbox.clear()
         rank.outbox.append(("is_in", rank.formed))
