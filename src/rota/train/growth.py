@@ -30,13 +30,18 @@ class Growth:
         self._noise = self._signal = self._weight = 0.0  # smoothed sums, and their weight
 
     @property
+    def measures(self) -> bool:
+        """Whether it must know how much the gradients of the parts differ."""
+        return self.rule == "adascale"
+
+    @property
     def factor(self) -> float:
         """By what the learning rate of the present batch is multiplied."""
         if self.rule == "linear":
             return float(self.parts)
         if self.rule == "sqrt":
             return math.sqrt(self.parts)
-        return self.gain if self.rule == "adascale" else 1.0
+        return self.gain if self.measures else 1.0
 
     @property
     def gain(self) -> float:
@@ -61,7 +66,7 @@ class Growth:
             self._noise = kept * self._noise + (1 - kept) * noise
             self._signal = kept * self._signal + (1 - kept) * (of_mean - noise / self.parts)
             self._weight = kept * self._weight + (1 - kept)
-        self.scaled_steps += share * (self.gain if self.rule == "adascale" else self.parts)
+        self.scaled_steps += share * (self.gain if self.measures else self.parts)
 
     def follow(self, optimizer: torch.optim.Optimizer) -> None:
         """Let the optimiser's steps, and nothing else, see the multiplied learning rate."""

@@ -155,7 +155,7 @@ def main():
                 for batch in loader:
                     train(loader.position.batches, batch)
         if s.rank == 0:
-            state = s._parts().state() | {"world": s.world_size, "scaled": s.scaled_steps}
+            state = s._training.replica.state() | {"world": s.world_size, "scaled": s.scaled_steps}
             torch.save(state, options.out / "end.pt")
 
 

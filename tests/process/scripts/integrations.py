@@ -169,7 +169,7 @@ def elastic_loop(s, net, model, optimizer, scheduler, backward, clip, check=lamb
         s.report(loss=loss.item())
         if not s._member.rehearses:
             check()
-            with open(options.out / f"digests{s._slot}", "a") as file:
+            with open(options.out / f"digests{s._reports._slot}", "a") as file:
                 file.write(f"{step} {digest(net)} {s.world_size}\n")
         if stop is None and (options.out / "stop").exists():
             stop = int((options.out / "stop").read_text())

@@ -239,10 +239,10 @@ class Agent:
             elif attempt.ended is not None:
                 self._notify(attempt.ended)
             elif message["kind"] == "suspend":
-                attempt.suspend(command_id)
+                attempt.pausing.suspend(command_id)
             elif message["kind"] in ("resume", "migrate"):
                 gpus = message["gpus"]
-                attempt.resume(command_id, gpus, self.devices.cores_of(gpus))
+                attempt.pausing.resume(command_id, gpus, self.devices.cores_of(gpus))
             elif message["kind"] == "resize":
                 if attempt.elastic is None:
                     raise AgentError(f"job {attempt.job_id} has a fixed number of GPUs")

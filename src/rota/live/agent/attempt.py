@@ -15,16 +15,14 @@ from pathlib import Path
 from typing import Any
 
 from rota.errors import AgentError
-from rota.live.agent.elastic import COUPLED_STEP_S, Elastic
-from rota.live.agent.gang import agree_on_step, let_go_on
+from rota.live.agent.elastic import Elastic
 from rota.live.agent.launching import checkpoints
-from rota.live.agent.processes import bind, kill_remains, signal_name
+from rota.live.agent.pausing import Pausing
+from rota.live.agent.processes import kill_remains, signal_name
 from rota.live.agent.rank import Rank
 from rota.live.wire import Message, is_model, is_progress
 
 GRACE_S = 5.0  # from SIGTERM to SIGKILL
-BOUNDARY_TIMEOUT_S = 10.0  # a job that reaches no boundary for so long, or for so many of
-BOUNDARY_TIMEOUT_STEPS = 5  # its steps if that is more, is stopped where it is
 LOOK_AGAIN_S = 0.02
 MAX_MODEL_REPORTS = 100  # of one attempt; each is written down
 
@@ -47,9 +45,8 @@ class Attempt:
         self.state = "starting"  # adopted, running, suspending, suspended, resuming, ended, lost
         self.ended: Message | None = None
         self._notify = notify
-        self._command_id: int | None = None
+        self.pausing = Pausing(self)
         self.stopping = False
-        self._steps: dict[int, int] = {}  # of the ranks that hold at a boundary
         self._model_reports = 0
         self._timers: list[asyncio.TimerHandle] = []
         self._metrics = folder / "metrics.jsonl"
@@ -120,7 +117,7 @@ class Attempt:
             self.state = "running"
             for rank in self.ranks:
                 if rank.suspended is not None:
-                    self._continue(rank)
+                    self.pausing.go_on(rank)
 
     def watch(self, rank: Rank) -> None:
         """Learn of the end of a rank that has been started."""
@@ -153,9 +150,9 @@ class Attempt:
             if failed:
                 self.kill()
             elif self.state == "suspending":
-                self._check_held()
+                self.pausing.check_held()
             return
-        self._cancel_timers()
+        self.cancel_timers()
         last = [rank for rank in self.ranks if not rank.survived] or self.ranks
         if any(rank.gone for rank in last):
             if self._kill_remains():  # killed is not yet gone: look until none is there
@@ -202,8 +199,6 @@ class Attempt:
         for rank in self.ranks:
             rank.signal(signal.SIGKILL)
 
-    # -- pausing -------------------------------------------------------------------------------
-
     @property
     def members(self) -> list[Rank]:
         """The ranks that train together, in order; newcomers are none yet."""
@@ -214,119 +209,23 @@ class Attempt:
         """Whether every rank has a session, so that the job stops by itself at a boundary."""
         return all(rank.writer is not None for rank in self.members)
 
-    def suspend(self, command_id: int) -> None:
-        """Pause the attempt; ``done`` follows when its devices are free."""
-        self._command_id = command_id
-        if self.state == "suspended":
-            self._done(stopped_s=self.record["suspended_s"])
-        elif self.state == "running":
-            if self.elastic is not None:
-                self.elastic.call_off("the job is to be suspended")
-                if self.elastic.gang.busy:
-                    raise AgentError(f"job {self.job_id} is being resized; ask again")
-            self.state = "suspending"
-            if not self.cooperates:
-                self._freeze()
-                return
-            gang = len(self.members) > 1
-            self._steps.clear()
-            for rank in self.members:
-                rank.suspended = None
-                rank.send({"type": "pause", "gang": gang})
-            steps_s = BOUNDARY_TIMEOUT_STEPS * (self.progress.get("step_time_s") or 0.0)
-            self.after(max(BOUNDARY_TIMEOUT_S, steps_s), self._freeze)
-            if gang:
-                self.after(COUPLED_STEP_S, self._advance_holders)
-        else:
-            raise AgentError(f"job {self.job_id} is {self.state}, and can't be suspended now")
-
-    def _freeze(self) -> None:
-        """Stop the processes where they are."""
-        if self.state != "suspending":
+    def resized(self, command_id: int | None, error: str | None) -> None:
+        """A change of members has ended, well or with an error; without a command, by itself."""
+        if command_id is not None and error is None:
+            self.done(command_id, gpus=self.record["gpus"])
             return
-        stopped_s = time.time()
-        for rank in self.ranks:
-            rank.send({"type": "resume", "device": None})  # no longer asked to stop by itself
-            rank.signal(signal.SIGSTOP)
-        self._suspended(stopped_s, frozen=True)
-
-    def _check_held(self) -> None:
-        """Bring all ranks that still run to one boundary; then let them suspend."""
-        living = [rank.index for rank in self.members if rank.alive]
-        if agree_on_step(self._steps, living, self._send):
-            for slot in living:
-                self._send(slot, {"type": "offload"})
-
-    def _advance_holders(self) -> None:
-        """A rank that has not answered may be in a step that the holders must take part in."""
-        if self.state != "suspending" or all(rank.suspended for rank in self.members):
-            return
-        let_go_on(self._steps, [rank.index for rank in self.members if rank.alive], self._send)
-        self.after(COUPLED_STEP_S, self._advance_holders)
-
-    def _send(self, slot: int, message: Message) -> None:
-        self.ranks[slot].send(message)
-
-    def _suspended(self, stopped_s: float, *, frozen: bool = False) -> None:
-        self._cancel_timers()
-        self.state = "suspended"
-        self.record["suspended_s"] = stopped_s
-        stays = frozen and self.record["visible"] is not None  # device memory can't follow it
-        if stays != self.record.get("stays", False):
-            self.record["stays"] = stays
-            self._notify(self.registration())
-        self.save(durable=False)  # what a power cut takes with it needs no adoption
-        self._done(stopped_s=stopped_s)
-
-    def resume(self, command_id: int, gpus: list[int], cores: list[int]) -> None:
-        """Continue on these devices; ``done`` follows when every rank runs."""
-        self._command_id = command_id
-        if self.state == "running":
-            self._done()
-            return
-        self.record["gpus"] = gpus
-        if self.elastic is not None:
-            self.elastic.moved()
-        self.record.pop("suspended_s", None)
-        self.save(durable=False)
-        self.state = "resuming"
-        for position, rank in enumerate(self.members):
-            if cores and rank.alive:
-                per_rank = [cores[position]] if len(cores) == len(self.members) else cores
-                bind(rank.worker, per_rank)
-            rank.signal(signal.SIGCONT)
-            if rank.suspended is not None:
-                self._continue(rank)
-        self._check_resumed()
-
-    def _continue(self, rank: Rank) -> None:
-        """Let a rank that holds at a boundary go on where its device is now."""
-        place = self.record["members"].index(rank.index)
-        device = self.device_index(place) if self.record["movable"] else None
-        rank.send({"type": "resume", "device": device})
+        if command_id is not None:
+            self._notify({"type": "failed", "command_id": command_id, "error": error})
+        self._notify(self._about("resized") | {"gpus": self.record["gpus"], "at_s": time.time()})
 
     def device_index(self, position: int) -> int:
         """Where in the worker's list of visible devices the GPU of one rank stands."""
         visible, gpus = self.record["visible"], self.record["gpus"]
         return int(visible.index(gpus[position])) if visible else position
 
-    def _check_resumed(self) -> None:
-        if self.state == "resuming" and not any(rank.suspended for rank in self.ranks):
-            self.state = "running"
-            self._done()
-
-    def resized(self, command_id: int | None, error: str | None) -> None:
-        """A change of members has ended, well or with an error; without a command, by itself."""
-        if command_id is not None and error is None:
-            self._command_id = command_id
-            self._done(gpus=self.record["gpus"])
-            return
-        if command_id is not None:
-            self._notify({"type": "failed", "command_id": command_id, "error": error})
-        self._notify(self._about("resized") | {"gpus": self.record["gpus"], "at_s": time.time()})
-
-    def _done(self, **fields: Any) -> None:
-        message = {"type": "done", "command_id": self._command_id, "at_s": time.time()}
+    def done(self, command_id: int | None, **fields: Any) -> None:
+        """Tell the controller that a command has been carried out."""
+        message = {"type": "done", "command_id": command_id, "at_s": time.time()}
         self._notify(message | fields)
 
     # -- what the workers say ------------------------------------------------------------------
@@ -337,8 +236,8 @@ class Attempt:
         rank.writer = writer
         rank.suspended = hello if hello["suspended"] else None
         if rank.suspended is not None and self.state in ("running", "resuming"):
-            self._continue(rank)  # it missed that it may
-        self._check_resumed()
+            self.pausing.go_on(rank)  # it missed that it may
+        self.pausing.check_resumed()
         if hello.get("shards") is not None:
             self._note_shards(hello)
         if [index] == self.record["members"][:1]:
@@ -350,7 +249,7 @@ class Attempt:
         if self.record["suspension"] != "boundary":
             self.record["suspension"] = "boundary"
             self.save()
-        self._notify(self.registration())
+        self.tell_registration()
         self.settle()
 
     def report(self) -> Message:
@@ -370,6 +269,10 @@ class Attempt:
             "resizable": self.resizable,
         }
 
+    def tell_registration(self) -> None:
+        """Tell the controller how this attempt can be suspended."""
+        self._notify(self.registration())
+
     @property
     def resizable(self) -> bool:
         """Whether the attempt can have more or fewer ranks: its job may, its program can."""
@@ -381,9 +284,9 @@ class Attempt:
         if rank.writer is not writer:
             return
         rank.writer = rank.suspended = None
-        self._check_resumed()
+        self.pausing.check_resumed()
         if self.elastic is None or len(self.members) < 2:
-            self._freeze()  # if it was to hold at a boundary: none will come
+            self.pausing.freeze()  # if it was to hold at a boundary: none will come
 
     def heard(self, index: int, message: Message) -> None:
         """A message from a rank with a session."""
@@ -399,19 +302,14 @@ class Attempt:
         elif kind == "elastic":
             self._note_shards(message)
         elif kind == "at" and self.state == "suspending":
-            self._steps[index] = message["step"]
-            self._check_held()
+            self.pausing.holds(index, message["step"])
         elif kind == "at" and not (self.elastic is not None and self.elastic.gang.busy):
             rank.send({"type": "resume", "device": None})
         elif kind == "suspended":
-            rank.suspended = message
-            if self.state == "suspending" and all(r.suspended for r in self.members if r.alive):
-                self._suspended(max(r.suspended["stopped_s"] for r in self.members if r.suspended))
-            elif self.state in ("running", "resuming"):
-                self._continue(rank)
+            self.pausing.is_suspended(rank, message)
         elif kind == "resumed":
             rank.suspended = None
-            self._check_resumed()
+            self.pausing.check_resumed()
         elif self.elastic is not None:
             self.elastic.heard(index, message)
 
@@ -421,7 +319,7 @@ class Attempt:
         if isinstance(shards, int) and not isinstance(shards, bool) and shards > 0:
             new, self.shards = self.shards is None, shards
             if new and self.elastic is not None:
-                self._notify(self.registration())
+                self.tell_registration()
 
     def _note_progress(self, message: Message) -> None:
         if not is_progress(message):
@@ -466,7 +364,8 @@ class Attempt:
     def _now(self) -> float:
         return asyncio.get_running_loop().time()
 
-    def _cancel_timers(self) -> None:
+    def cancel_timers(self) -> None:
+        """Call nothing later that :meth:`after` was asked to."""
         for timer in self._timers:
             timer.cancel()
         self._timers.clear()

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from rota.errors import AgentError
 from rota.live.agent.gang import Gang
+from rota.live.agent.pausing import COUPLED_STEP_S
 from rota.live.agent.processes import bind
 from rota.live.agent.pulses import Pulses
 from rota.live.agent.rank import Rank
@@ -19,7 +20,6 @@ if TYPE_CHECKING:
 STANDBY_S = 600.0  # that long a rank that left is kept, to come back at once
 WARM_UP_TIMEOUT_S = 120.0  # a newcomer that needs longer is given up
 LOOK_EVERY_S = 0.25  # at the pulses of the ranks
-COUPLED_STEP_S = 0.05  # ranks that do not answer for so long may be waiting for one that holds
 
 # Fork a slot: (attempt, slots, their GPUs) -> requests to the zygote.
 Requests = Callable[["Attempt", list[int], list[int]], list[dict[str, Any]]]

@@ -1,0 +1,153 @@
+"""How an attempt is suspended, and continued: at a step boundary, or else where it is."""
+
+import signal
+import time
+from typing import TYPE_CHECKING
+
+from rota.errors import AgentError
+from rota.live.agent.gang import agree_on_step, let_go_on
+from rota.live.agent.processes import bind
+from rota.live.agent.rank import Rank
+from rota.live.wire import Message
+
+if TYPE_CHECKING:
+    from rota.live.agent.attempt import Attempt
+
+BOUNDARY_TIMEOUT_S = 10.0  # a job that reaches no boundary for so long, or for so many of
+BOUNDARY_TIMEOUT_STEPS = 5  # its steps if that is more, is stopped where it is
+COUPLED_STEP_S = 0.05  # ranks that do not answer for so long may be waiting for one that holds
+
+
+class Pausing:
+    """The suspensions of one attempt, whose ``state`` it changes."""
+
+    def __init__(self, attempt: "Attempt") -> None:
+        self._attempt = attempt
+        self._command_id: int | None = None
+        self._steps: dict[int, int] = {}  # of the ranks that hold at a boundary
+
+    # -- commands ------------------------------------------------------------------------------
+
+    def suspend(self, command_id: int) -> None:
+        """Pause the attempt; ``done`` follows when its devices are free. Raises AgentError."""
+        attempt = self._attempt
+        self._command_id = command_id
+        if attempt.state == "suspended":
+            attempt.done(command_id, stopped_s=attempt.record["suspended_s"])
+            return
+        if attempt.state != "running":
+            raise AgentError(f"job {attempt.job_id} is {attempt.state}, and can't be suspended now")
+        if attempt.elastic is not None:
+            attempt.elastic.call_off("the job is to be suspended")
+            if attempt.elastic.gang.busy:
+                raise AgentError(f"job {attempt.job_id} is being resized; ask again")
+        attempt.state = "suspending"
+        if not attempt.cooperates:
+            self.freeze()
+            return
+        gang = len(attempt.members) > 1
+        self._steps.clear()
+        for rank in attempt.members:
+            rank.suspended = None
+            rank.send({"type": "pause", "gang": gang})
+        steps_s = BOUNDARY_TIMEOUT_STEPS * (attempt.progress.get("step_time_s") or 0.0)
+        attempt.after(max(BOUNDARY_TIMEOUT_S, steps_s), self.freeze)
+        if gang:
+            attempt.after(COUPLED_STEP_S, self._advance_holders)
+
+    def resume(self, command_id: int, gpus: list[int], cores: list[int]) -> None:
+        """Continue on these devices; ``done`` follows when every rank runs."""
+        attempt = self._attempt
+        self._command_id = command_id
+        if attempt.state == "running":
+            attempt.done(command_id)
+            return
+        attempt.record["gpus"] = gpus
+        if attempt.elastic is not None:
+            attempt.elastic.moved()
+        attempt.record.pop("suspended_s", None)
+        attempt.save(durable=False)
+        attempt.state = "resuming"
+        members = attempt.members
+        for position, rank in enumerate(members):
+            if cores and rank.alive:
+                bind(rank.worker, [cores[position]] if len(cores) == len(members) else cores)
+            rank.signal(signal.SIGCONT)
+            if rank.suspended is not None:
+                self.go_on(rank)
+        self.check_resumed()
+
+    # -- what the ranks say --------------------------------------------------------------------
+
+    def holds(self, slot: int, step: int) -> None:
+        """A rank holds at a boundary."""
+        self._steps[slot] = step
+        self.check_held()
+
+    def is_suspended(self, rank: Rank, message: Message) -> None:
+        """A rank has freed its device."""
+        attempt = self._attempt
+        rank.suspended = message
+        if attempt.state == "suspending" and all(r.suspended for r in attempt.members if r.alive):
+            self._suspended(max(r.suspended["stopped_s"] for r in attempt.members if r.suspended))
+        elif attempt.state in ("running", "resuming"):
+            self.go_on(rank)
+
+    def check_held(self) -> None:
+        """Bring all ranks that still run to one boundary; then let them suspend."""
+        ranks = {rank.index: rank for rank in self._attempt.members if rank.alive}
+        if agree_on_step(self._steps, ranks, self._send):
+            for rank in ranks.values():
+                rank.send({"type": "offload"})
+
+    def check_resumed(self) -> None:
+        """If none is suspended any more, a continuation is complete."""
+        attempt = self._attempt
+        if attempt.state == "resuming" and not any(rank.suspended for rank in attempt.ranks):
+            attempt.state = "running"
+            attempt.done(self._command_id)
+
+    def go_on(self, rank: Rank) -> None:
+        """Let a rank that holds at a boundary go on where its device is now."""
+        record = self._attempt.record
+        device = None
+        if record["movable"]:
+            device = self._attempt.device_index(record["members"].index(rank.index))
+        rank.send({"type": "resume", "device": device})
+
+    # -- inside --------------------------------------------------------------------------------
+
+    def freeze(self) -> None:
+        """Stop the processes where they are, if they are to be suspended."""
+        attempt = self._attempt
+        if attempt.state != "suspending":
+            return
+        stopped_s = time.time()
+        for rank in attempt.ranks:
+            rank.send({"type": "resume", "device": None})  # no longer asked to stop by itself
+            rank.signal(signal.SIGSTOP)
+        self._suspended(stopped_s, frozen=True)
+
+    def _suspended(self, stopped_s: float, *, frozen: bool = False) -> None:
+        attempt = self._attempt
+        attempt.cancel_timers()
+        attempt.state = "suspended"
+        attempt.record["suspended_s"] = stopped_s
+        # What is in a device's memory can't follow the job to another one.
+        stays = frozen and attempt.record["visible"] is not None
+        if stays != attempt.record.get("stays", False):
+            attempt.record["stays"] = stays
+            attempt.tell_registration()
+        attempt.save(durable=False)  # what a power cut takes with it needs no adoption
+        attempt.done(self._command_id, stopped_s=stopped_s)
+
+    def _advance_holders(self) -> None:
+        """A rank that has not answered may be in a step that the holders must take part in."""
+        attempt = self._attempt
+        if attempt.state != "suspending" or all(rank.suspended for rank in attempt.members):
+            return
+        let_go_on(self._steps, [rank.index for rank in attempt.members if rank.alive], self._send)
+        attempt.after(COUPLED_STEP_S, self._advance_holders)
+
+    def _send(self, slot: int, message: Message) -> None:
+        self._attempt.ranks[slot].send(message)

@@ -1,0 +1,74 @@
+"""What a rank tells its agent: who it is, how training goes, how large its model is."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+
+from rota.live.wire import Message
+from rota.train.link import Link
+from rota.train.progress import Progress
+from rota.train.world import World
+
+
+class Reports:
+    """The messages of one session. Without a link, nothing is told."""
+
+    def __init__(
+        self,
+        link: Link | None,
+        world: World,
+        progress: Progress,
+        most_ranks: Callable[[], int | None],
+    ) -> None:
+        self._link = link
+        self._world = world
+        self._progress = progress
+        self._most_ranks = most_ranks  # as the program's batches can be shared among, once known
+        # How the agent calls this process, whatever its rank is.
+        self._slot = int(os.environ.get("ROTA_SLOT", world.rank))
+        self._model: Message | None = None  # its size, and that of its largest tensor
+
+    def introduce(self, **state: object) -> None:
+        """Have the next connection begin with what is known by now, and with ``state``."""
+        if self._link is not None:
+            self._link.introduce(self._hello() | state)
+
+    def progress(self, *, must_arrive: bool = False) -> None:
+        """Tell how training goes; it may be left out if there is no room, unless it must arrive."""
+        if self._link is None:
+            return
+        message = self._progress.message()
+        if must_arrive:
+            self._link.send(message)
+        elif not self._link.offer(message):
+            return
+        self._progress.sent()
+
+    def model(self, model_bytes: int, largest_tensor_bytes: int) -> None:
+        """Tell of all models so far as one; an agent that is away learns it by the next hello."""
+        if self._link is None or not model_bytes:
+            return
+        self._model = {"model_bytes": model_bytes, "largest_tensor_bytes": largest_tensor_bytes}
+        self.introduce()
+        self._link.send({"type": "model", **self._model})
+
+    def loader(self) -> None:
+        """Tell that the job can be resized."""
+        if self._link is not None:
+            self.introduce()
+            self._link.send({"type": "elastic", "shards": self._most_ranks()})
+
+    def _hello(self) -> Message:
+        return {
+            "type": "hello",
+            "job_id": os.environ.get("ROTA_JOB_ID"),
+            "attempt": int(os.environ.get("ROTA_ATTEMPT", "0")),
+            "rank": self._slot,
+            "suspended": False,
+            "step": self._progress.step,
+            "total": self._progress.total,
+            "generation": self._world.generation,
+            "model": self._model,
+            "shards": self._most_ranks(),
+        }

@@ -1,0 +1,306 @@
+"""What one process trains: models and all that goes with them, the data, and how far it is."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from rota.errors import InputError
+from rota.train.member import Member
+from rota.train.progress import Progress
+from rota.train.pulse import Pulse
+from rota.train.world import World
+
+if TYPE_CHECKING:
+    import torch
+
+    from rota.train.batch import Batch
+    from rota.train.device import DeviceState
+    from rota.train.growth import Growth
+    from rota.train.loader import Loader
+    from rota.train.replica import Replica
+
+TREE, DDP = "tree", "ddp"
+CHECKPOINT = "rota.pt"
+
+
+class Training:
+    """The parts of a training, made when they are needed: torch is loaded by the first of them."""
+
+    def __init__(self, world: World, member: Member, progress: Progress) -> None:
+        self.loader: Loader | None = None
+        self.batch: Batch | None = None  # of the present step
+        self.growth: Growth | None = None
+        self.extra: dict[str, Any] = {}  # values of the program's own
+        self.epoch = 0
+        self.prepared = False
+        self._world = world
+        self._member = member
+        self._progress = progress
+        self._state: DeviceState | None = None
+        self._replica: Replica | None = None
+        self._reduction: Any = None
+        self._wrapped: list[Any] = []  # models for DDP, and those of which it is not known yet
+        self._undecided: list[Any] = []
+
+    @property
+    def state(self) -> DeviceState:
+        """What is on the device."""
+        if self._state is None:
+            from rota.train.device import DeviceState, choose_device
+
+            index = os.environ.get("ROTA_DEVICE")
+            self._state = DeviceState(choose_device(int(index) if index else None))
+        return self._state
+
+    @property
+    def replica(self) -> Replica:
+        """What must be equal on all ranks."""
+        if self._replica is None:
+            from rota.train.replica import Replica
+
+            self._replica = Replica(self.state.device)
+            self._replica.plain, self._replica.load_plain = self._plain, self._load_plain
+        return self._replica
+
+    # -- before the first step -----------------------------------------------------------------
+
+    def prepare(
+        self,
+        model: torch.nn.Module,
+        optimizer: torch.optim.Optimizer,
+        others: tuple[Any, ...],
+        reduction: str | None,
+        *,
+        shared: bool,
+    ) -> Any:
+        """Take in a model and what belongs to it; ``shared``: among ranks, now or later.
+
+        Returns the model, perhaps wrapped. Raises InputError.
+        """
+        if reduction not in (None, TREE, DDP):
+            raise InputError(f"s.prepare: reduction={reduction!r} must be 'tree' or 'ddp'")
+        model = model.to(self.state.device)
+        self.state.add(model, optimizer)
+        self.replica.add(model, optimizer, *others)
+        self.prepared = True
+        if not shared:
+            return model
+        self._open_world()
+        if reduction == DDP or (reduction is None and self._world.size > 1):
+            from rota.train.parallel import Replicated
+
+            model = Replicated(model, self.state.device, self._world)
+            if reduction == DDP:
+                model.wrap()
+                self._wrapped.append(model)
+            else:
+                self._undecided.append(model)
+        return model
+
+    def _open_world(self) -> None:
+        import torch.distributed as dist
+
+        if self._member.rehearses and not dist.is_initialized():
+            self._world.open_alone(self.state.device)
+        elif self._world.size > 1 or "ROTA_MAX_WORLD" in os.environ:
+            self._world.open(self.state.device)
+
+    def load(
+        self,
+        dataset: Any,
+        batch_size: int | None,
+        batch_size_per_rank: int | None,
+        lr_scaling: str | None,
+        shards: int | None,
+        **options: Any,
+    ) -> Loader:
+        """Make the loader of the training data. Raises InputError."""
+        from rota.train.loader import Loader, batch_policy
+
+        if self.loader is not None:
+            raise InputError(
+                "s.loader was called a second time; it is for the training data alone, "
+                "use torch's DataLoader for validation"
+            )
+        most = max(int(os.environ.get("ROTA_MAX_WORLD", "1")), self._world.size)
+        size, per_rank = batch_policy(batch_size, batch_size_per_rank, lr_scaling, shards, most)
+        if per_rank is not None:
+            from rota.train.growth import Growth
+
+            self.growth = Growth(lr_scaling or "linear")
+        self.loader = Loader(
+            dataset,
+            size,
+            shards=shards if shards is not None else most,
+            per_rank=per_rank,
+            world=self._world,
+            **options,
+        )
+        return self.loader
+
+    def start(self) -> None:
+        """Before the first step: everybody has the same state. Raises InputError."""
+        if self.loader is None:
+            self._start_without_loader()
+            return
+        if not self.prepared:
+            raise InputError(
+                "there is a loader and nothing to train: call s.prepare(model, optimizer), so that "
+                "the gradients of its batches are added up"
+            )
+        if self.growth is not None:
+            self._follow(self.growth)
+        if self._member.rehearses:
+            return
+        folder = os.environ.get("ROTA_CHECKPOINT_DIR")
+        if folder and Path(folder, CHECKPOINT).exists():
+            self.replica.open(str(Path(folder, CHECKPOINT)))
+        self.enlist()
+        self._member.share_state()
+
+    def _start_without_loader(self) -> None:
+        for model in self._undecided:
+            model.wrap()
+        reduced = self._wrapped or self._undecided
+        if self._world.size > 1 and self.prepared and not reduced:
+            raise InputError(
+                f"this is rank {self._world.rank} of {self._world.size}, and nothing says how "
+                "their gradients come together: take batches from s.loader(...), or call "
+                "s.prepare(..., reduction='ddp') if the program cuts its batches itself"
+            )
+
+    def _follow(self, growth: Growth) -> None:
+        """Have the learning rates follow the size of the batch."""
+        import torch
+
+        if growth.measures and self._wrapped:
+            raise InputError(
+                "s.loader: lr_scaling='adascale' compares the gradients of the ranks, which "
+                "s.prepare(..., reduction='ddp') adds up before they can be seen; leave that out"
+            )
+        for part in self.replica.others:
+            if isinstance(part, torch.optim.Optimizer):
+                growth.follow(part)
+
+    # -- batches and steps ---------------------------------------------------------------------
+
+    def has_batch(self) -> bool:
+        """Whether the present epoch goes on."""
+        assert self.loader is not None
+        self.loader.fit()
+        return bool(len(self.loader.indices()))
+
+    def next_batch(self, pulse: Pulse) -> Batch:
+        """The batch of this step. Raises InputError if there is no loader."""
+        from rota.train.batch import Batch
+
+        loader = self.loader
+        if loader is None:
+            raise InputError("s.next_batch: there is no loader; make one with s.loader(...)")
+        if self.batch is None:
+            if not self.has_batch():
+                loader.next_epoch(loader.position.epoch + 1)
+            self.batch = Batch(loader, self._gradients(), self.growth, self._member, pulse)
+        return self.batch
+
+    def end_step(self) -> bool:
+        """Count the step, and the batch that was worked through in it; whether to report."""
+        due = self._progress.end_step()
+        if self.batch is not None:
+            assert self.loader is not None
+            self._progress.note(None, self.batch.samples, {})
+            if not self._member.rehearses:
+                self.loader.advance()
+            self.batch = None
+        return due
+
+    @property
+    def scaled_steps(self) -> float:
+        """Steps with one rank's batch, to which the batches that are done amount."""
+        if self.growth is not None:
+            return self.growth.scaled_steps
+        done = self.batch is not None and self.batch.complete
+        return float(self._progress.step + done)
+
+    def _gradients(self) -> Any:
+        if self._reduction is None:
+            assert self.loader is not None
+            models = self.replica.models
+            if self._wrapped:
+                from rota.train.parallel import DdpGradients
+
+                self.loader.whole = True
+                gradients: Any = DdpGradients(self._wrapped)
+            else:
+                from rota.train.gradients import Gradients
+
+                parameters = [p for model in models for p in model.parameters() if p.requires_grad]
+                buffers = [b for model in models for b in model.buffers()]
+                measure = self.growth is not None and self.growth.measures
+                gradients = Gradients(parameters, buffers, measure=measure)
+            self._reduction = gradients
+            self._member.settle = lambda: gradients.settle(self._world.rank, self._world.size)
+            self._member.moved = lambda: [model.wrap() for model in self._wrapped]
+        return self._reduction
+
+    # -- suspended, saved and handed over --------------------------------------------------------
+
+    def offload(self) -> None:
+        """Free the device."""
+        if self._state is not None:
+            self._state.offload()
+
+    def restore(self, device: int | None) -> None:
+        """Take the device back, or another one."""
+        if self._state is not None:
+            self._state.restore(device)
+            if self._member.replica is not None:
+                self._member.device = self._member.replica.device = self._state.device
+
+    def save(self) -> None:
+        """Write the checkpoint. Raises InputError if there is no folder for it, OSError."""
+        folder = os.environ.get("ROTA_CHECKPOINT_DIR")
+        if not folder:
+            raise InputError("s.checkpoint: ROTA_CHECKPOINT_DIR is not set; it says where to write")
+        if self._world.rank == 0 and not self._member.rehearses:
+            self.replica.save(str(Path(folder, CHECKPOINT)))
+
+    def enlist(self) -> None:
+        """Let the member know what it is to hand over."""
+        self._member.replica, self._member.device = self.replica, self.state.device
+        self._member.state = self._state
+
+    def join(self) -> None:
+        """The rehearsal is over: take over everything from the others."""
+        self.enlist()
+        self._member.join()
+        if self.loader is not None and self._reduction is not None:
+            self._reduction.reduced_batch = self.loader.position.batches - 1
+
+    def _plain(self) -> dict[str, Any]:
+        """What to go on with; in a step whose batch has been worked through, after that step."""
+        position = self.loader.position if self.loader is not None else None
+        done = self.batch if self.batch is not None and self.batch.complete else None
+        steps, samples = (1, done.samples) if done is not None else (0, 0)
+        return {
+            "epoch": self.epoch,
+            "position": position
+            and (position.epoch, position.samples + samples, position.batches + steps),
+            "step": self._progress.step + steps,
+            "samples": self._progress.samples + samples,
+            "first_100_s": self._progress.first_100_s,
+            "growth": self.growth and self.growth.state(),
+            "extra": self.extra,
+        }
+
+    def _load_plain(self, plain: dict[str, Any]) -> None:
+        self.epoch, self.extra = plain["epoch"], plain["extra"]
+        self._progress.step, self._progress.samples = plain["step"], plain["samples"]
+        self._progress.first_100_s = plain["first_100_s"]
+        if self.growth is not None and plain["growth"]:
+            self.growth.load(plain["growth"])
+        if self.loader is not None and plain["position"]:
+            position = self.loader.position
+            position.epoch, position.samples, position.batches = plain["position"]
