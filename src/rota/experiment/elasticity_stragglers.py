@@ -2,7 +2,7 @@
 
 In *Resource Elasticity in Distributed Deep Learning* stragglers were planted by multiplying the
 work of some ranks by 1.33, 2 and 4, and replaced by fresh ones. Here four ranks train on a real
-cluster of four slots. From step 50 on the process of one of them needs that much longer for its
+cluster of four slots. From step 150 on the process of one of them needs that much longer for its
 piece of each batch. What is judged is the throughput after its replacement against the throughput
 before it became slow, of which 1 is the limit. A piece takes its time by waiting, so that the
 ranks do not compete for cores: what is measured is detection and replacement, not this machine.
@@ -27,8 +27,9 @@ from rota.folder import Folder
 NAME = "elasticity-stragglers"
 FACTORS = (1.33, 2.0, 4.0)  # as published
 RANKS = 4
-STEPS, SLOW_FROM = 800, 50
-PIECE_S = 0.01
+STEPS, SLOW_FROM = 900, 150
+PIECE_S = 0.02
+WARM_UP = 50  # steps that are not counted: the job has only just started
 RECOVERED = (0.9, 1.1)  # fixed beforehand; 1 is the limit, above which only noise leads
 DEADLINE_S = 180.0
 
@@ -70,8 +71,8 @@ def run() -> Outcome:
 
 def figures_of(factor: float, steps_s: list[float]) -> list[Figure]:
     """The figures of one training from the seconds that its steps took."""
-    clean_s = median(steps_s[10 : SLOW_FROM - 1])
-    after_s = median(steps_s[-50:])
+    clean_s = median(steps_s[WARM_UP : SLOW_FROM - 1])
+    after_s = median(steps_s[-(SLOW_FROM - WARM_UP) :])
     slow = [s for s in steps_s[SLOW_FROM:] if s > clean_s + (factor - 1) * PIECE_S / 2]
     return [
         Figure(

@@ -6,16 +6,17 @@ from rota.experiment.elasticity_stragglers import PIECE_S, SLOW_FROM, STEPS, fig
 
 
 def steps(factor, replaced_at, after=1.0):
-    clean_s, slow_s = 0.015, 0.015 + (factor - 1) * PIECE_S
+    clean_s = 1.5 * PIECE_S
+    slow_s = clean_s + (factor - 1) * PIECE_S
     slow = [slow_s] * (replaced_at - SLOW_FROM)
     return [clean_s] * SLOW_FROM + slow + [clean_s * after] * (STEPS - replaced_at)
 
 
 def test_a_straggler_that_is_replaced_leaves_the_throughput_of_before():
-    recovered, lasted = figures_of(4.0, steps(4.0, 150))
+    recovered, lasted = figures_of(4.0, steps(4.0, SLOW_FROM + 100))
     assert recovered.ours == pytest.approx(1.0)
     assert recovered.baseline == pytest.approx(1 / 3)
-    assert lasted.ours == pytest.approx(100 * 0.045)
+    assert lasted.ours == pytest.approx(100 * 4.5 * PIECE_S)
     assert recovered.ok
 
 
