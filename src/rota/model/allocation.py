@@ -6,29 +6,35 @@ from functools import lru_cache
 class Allocation:
     """GPUs of one or more nodes, as ``(node index, bit mask of GPU indices)`` pairs.
 
-    Immutable and shared: equal one-node allocations made by :func:`on_node` are the same object,
-    so that comparing by identity is enough most of the time.
+    ``shared`` says that the job puts up with others on its GPUs that say so too. Immutable and
+    reused: equal one-node allocations made by :func:`on_node` are the same object, so that
+    comparing by identity is enough most of the time.
     """
 
-    __slots__ = ("num_gpus", "parts")
+    __slots__ = ("num_gpus", "parts", "shared")
 
     parts: tuple[tuple[int, int], ...]
     num_gpus: int
+    shared: bool
 
-    def __init__(self, parts: tuple[tuple[int, int], ...]) -> None:
+    def __init__(self, parts: tuple[tuple[int, int], ...], shared: bool = False) -> None:
         if any(node < 0 for node, _ in parts):
             raise ValueError(f"nodes are numbered from 0: {parts}")
         self.parts = parts
         self.num_gpus = sum(mask.bit_count() for _, mask in parts)
+        self.shared = shared
 
     def __eq__(self, other: object) -> bool:
-        return isinstance(other, Allocation) and self.parts == other.parts
+        if not isinstance(other, Allocation):
+            return False
+        return self.parts == other.parts and self.shared == other.shared
 
     def __hash__(self) -> int:
-        return hash(self.parts)
+        return hash((self.parts, self.shared))
 
     def __repr__(self) -> str:
-        return f"Allocation({' '.join(f'{node}:{list(gpus)}' for node, gpus in self.gpus())})"
+        gpus = " ".join(f"{node}:{list(gpus)}" for node, gpus in self.gpus())
+        return f"Allocation({gpus}{' shared' if self.shared else ''})"
 
     def gpus(self) -> list[tuple[int, tuple[int, ...]]]:
         """``(node index, GPU indices in rising order)`` for each node."""
@@ -38,16 +44,29 @@ class Allocation:
         """These GPUs less those of ``other``; None if nothing is left."""
         theirs = dict(other.parts)
         parts = [(node, mask & ~theirs.get(node, 0)) for node, mask in self.parts]
-        return of_parts([part for part in parts if part[1]])
+        return of_parts([part for part in parts if part[1]], self.shared)
 
     def joined(self, other: "Allocation") -> "Allocation":
         """These GPUs and those of ``other``."""
         masks = dict(self.parts)
         for node, mask in other.parts:
             masks[node] = masks.get(node, 0) | mask
-        both = of_parts(sorted(masks.items()))
+        both = of_parts(sorted(masks.items()), self.shared)
         assert both is not None
         return both
+
+    def overlaps(self, other: "Allocation") -> bool:
+        """Whether there is a GPU in both."""
+        theirs = dict(other.parts)
+        return any(mask & theirs.get(node, 0) for node, mask in self.parts)
+
+    def with_sharing(self, shared: bool) -> "Allocation":
+        """The same GPUs, shared or not."""
+        if shared == self.shared:
+            return self
+        same = of_parts(list(self.parts), shared)
+        assert same is not None
+        return same
 
     def nodes(self) -> tuple[int, ...]:
         """The node indices, in rising order."""
@@ -59,14 +78,22 @@ def indices(mask: int) -> tuple[int, ...]:
     return tuple(i for i in range(mask.bit_length()) if mask >> i & 1)
 
 
-def of_parts(parts: list[tuple[int, int]]) -> Allocation | None:
+def of_parts(parts: list[tuple[int, int]], shared: bool = False) -> Allocation | None:
     """The allocation of these parts, by rising node; None if there are none."""
     if not parts:
         return None
-    return on_node(*parts[0]) if len(parts) == 1 else Allocation(tuple(parts))
+    if len(parts) > 1:
+        return Allocation(tuple(parts), shared)
+    return shared_on_node(*parts[0]) if shared else on_node(*parts[0])
 
 
 @lru_cache(maxsize=65536)
 def on_node(node: int, mask: int) -> Allocation:
     """The allocation of the GPUs in ``mask`` on one node; the same object for equal arguments."""
     return Allocation(((node, mask),))
+
+
+@lru_cache(maxsize=65536)
+def shared_on_node(node: int, mask: int) -> Allocation:
+    """As :func:`on_node`, for a job that shares these GPUs with others."""
+    return Allocation(((node, mask),), shared=True)

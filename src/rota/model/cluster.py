@@ -83,15 +83,17 @@ class FreeGpus:
 
     Finding the tightest node costs one look per possible free count, whatever the number of
     nodes. ``count`` is the number of free GPUs of the whole cluster, ``steps`` how often GPUs have
-    been taken or given back since this object was made.
+    been taken or given back since this object was made. A GPU that jobs share is not free;
+    ``sharers`` counts them, by (node, GPU).
     """
 
-    __slots__ = ("_by_count", "_largest", "count", "masks", "steps")
+    __slots__ = ("_by_count", "_largest", "count", "masks", "sharers", "steps")
 
     def __init__(self) -> None:
         self.masks: list[int] = []
         self.count = 0
         self.steps = 0
+        self.sharers: dict[tuple[int, int], int] = {}
         self._by_count: list[int] | None = None  # until somebody asks: some only need the masks
         self._largest = 0  # most GPUs that a node has had free
 
@@ -108,6 +110,7 @@ class FreeGpus:
         twin.masks = self.masks.copy()
         twin.count = self.count
         twin.steps = 0
+        twin.sharers = self.sharers.copy() if self.sharers else {}
         twin._by_count = (self._by_count or self.by_count).copy()
         twin._largest = self._largest
         return twin
@@ -124,8 +127,13 @@ class FreeGpus:
         self._by_count = None
 
     def fits(self, allocation: Allocation) -> bool:
-        """Whether every GPU of ``allocation`` is free, and none of its nodes is named twice."""
+        """Whether the job can have every GPU of ``allocation``, none of whose nodes is named twice.
+
+        A GPU must be free, or shared by others if it is for sharing.
+        """
         masks, parts = self.masks, allocation.parts
+        if allocation.shared and self.sharers:
+            parts = self._unshared(allocation)
         for node, mask in parts:
             if masks[node] & mask != mask:
                 return False
@@ -133,6 +141,8 @@ class FreeGpus:
 
     def take(self, allocation: Allocation) -> bool:
         """Mark the GPUs of ``allocation`` as taken; False, and none is, unless it :meth:`fits`."""
+        if allocation.shared:
+            return self._take_shared(allocation)
         masks, by_count, parts = self.masks, self._by_count, allocation.parts
         if len(parts) > 1 and not self.fits(allocation):
             return False
@@ -150,7 +160,10 @@ class FreeGpus:
         return True
 
     def give(self, allocation: Allocation) -> None:
-        """Mark the GPUs of ``allocation``, all of them taken, as free."""
+        """Mark the GPUs of ``allocation``, all of them taken, as free; or as shared by one less."""
+        if allocation.shared:
+            self._give_shared(allocation)
+            return
         masks, by_count = self.masks, self._by_count
         for node, mask in allocation.parts:
             old = masks[node]
@@ -161,6 +174,43 @@ class FreeGpus:
                 by_count[new.bit_count()] ^= bit
         self.count += allocation.num_gpus
         self.steps += 1
+
+    # -- sharing -------------------------------------------------------------------------------
+
+    def _unshared(self, allocation: Allocation) -> tuple[tuple[int, int], ...]:
+        """Those of its GPUs that nobody shares."""
+        parts = []
+        for node, gpus in allocation.gpus():
+            mask = sum(1 << gpu for gpu in gpus if (node, gpu) not in self.sharers)
+            parts.append((node, mask))
+        return tuple(parts)
+
+    def _take_shared(self, allocation: Allocation) -> bool:
+        if not self.fits(allocation):
+            return False
+        for node, gpus in allocation.gpus():
+            for gpu in gpus:
+                others = self.sharers.get((node, gpu), 0)
+                self.sharers[node, gpu] = others + 1
+                if not others:
+                    self._flip(node, 1 << gpu)
+        self.steps += 1
+        return True
+
+    def _give_shared(self, allocation: Allocation) -> None:
+        for node, gpus in allocation.gpus():
+            for gpu in gpus:
+                others = self.sharers[node, gpu] - 1
+                if others:
+                    self.sharers[node, gpu] = others
+                else:
+                    del self.sharers[node, gpu]
+                    self._flip(node, 1 << gpu)
+        self.steps += 1
+
+    def _flip(self, node: int, bit: int) -> None:
+        """Mark one GPU that is free as taken, or the other way round."""
+        self.set_mask(node, self.masks[node] ^ bit)
 
 
 _blank = FreeGpus.__new__

@@ -94,14 +94,12 @@ def _refuse_mark(mark: Any) -> NoReturn:
 
 
 def _check_allocations(state: ClusterState, allocations: dict[int, Allocation | None]) -> None:
-    masks = state.assumed.masks
-    free: dict[int, int] = {}
+    free = state.assumed.copy()
     target, home, num_gpus = state.target, state.home, state.num_gpus
     for row in allocations:
         old = target[row]
         if old is not None:
-            for node, mask in old.parts:
-                free[node] = free.get(node, masks[node]) | mask
+            free.give(old)
     for row, allocation in allocations.items():
         if allocation is None:
             continue
@@ -114,23 +112,22 @@ def _check_allocations(state: ClusterState, allocations: dict[int, Allocation | 
                 f"the plan gives job {state.spec[row].job_id} {allocation.num_gpus} GPUs; "
                 f"it is a gang of {state.num_gpus[row]}"
             )
-        if home[row] is not None and not state.movable[row] and allocation != home[row]:
+        before = home[row]
+        if before is not None and not state.movable[row] and allocation.parts != before.parts:
             raise PlanError(
                 f"the plan moves job {state.spec[row].job_id}, which can go on only on {home[row]}"
             )
-        for node, mask in allocation.parts:
-            if not 0 <= node < len(masks):
+        for node, _ in allocation.parts:
+            if not 0 <= node < len(free.masks):
                 raise PlanError(
                     f"the plan gives job {state.spec[row].job_id} GPUs of node {node}, "
                     "which is not there"
                 )
-            left = free.get(node, masks[node])
-            if mask & ~left:
-                raise PlanError(
-                    f"the plan gives job {state.spec[row].job_id} GPUs of "
-                    f"{state.nodes[node].name} that are taken"
-                )
-            free[node] = left & ~mask
+        if not free.take(allocation):
+            names = ", ".join(state.nodes[node].name for node in allocation.nodes())
+            raise PlanError(
+                f"the plan gives job {state.spec[row].job_id} GPUs of {names} that are taken"
+            )
 
 
 def is_plain(value: Any) -> bool:

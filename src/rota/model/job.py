@@ -79,6 +79,8 @@ class JobSpec(NamedTuple):
     skew: float | None = None  # largest tensor over model size
     speeds: tuple[tuple[str, float], ...] = ()  # GPU type -> speed there; duration_s is for 1
     elastic: Elastic | None = None  # if it may have more than num_gpus
+    gpu_util: float | None = None  # part of the time in which its GPUs compute, alone: 0..1
+    memory_gb: float | None = None  # of each GPU, at most, in 1e9 bytes
 
 
 class Job(NamedTuple):

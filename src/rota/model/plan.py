@@ -53,7 +53,7 @@ def diff(state: "ClusterState") -> list[Command]:
             if held is None:
                 if target is not None:
                     starting.append((row, target))
-            elif target is None or (held is not target and held != target):
+            elif target is None or (held is not target and held.parts != target.parts):
                 if target is None or not _can_resize(state, row, held, target):
                     fields = (next_id + len(commands), row, state.attempt[row], epoch)
                     commands.append(new(Suspend, fields))
@@ -62,8 +62,9 @@ def diff(state: "ClusterState") -> list[Command]:
                 else:  # it only gives GPUs up
                     commands.append(_start(state, row, target, next_id + len(commands)))
     promised: dict[int, int] = {}
+    shared: dict[int, int] = {}
     for row, needed in starting:
-        if state.idle.fits(needed) and (len(starting) == 1 or _promise(promised, needed)):
+        if state.idle.fits(needed) and (len(starting) == 1 or _promise(promised, shared, needed)):
             target = state.target[row]
             assert target is not None
             commands.append(_start(state, row, target, next_id + len(commands)))
@@ -81,12 +82,18 @@ def _can_resize(state: "ClusterState", row: int, held: Allocation, target: Alloc
     return held.nodes() == target.nodes() and len(held.parts) == 1 and left != held
 
 
-def _promise(promised: dict[int, int], target: Allocation) -> bool:
-    """Add GPUs to those promised, by node; False if some of them are among these already."""
-    if promised and any(mask & promised.get(n, 0) for n, mask in target.parts):
-        return False
+def _promise(promised: dict[int, int], shared: dict[int, int], target: Allocation) -> bool:
+    """Add GPUs to those promised, by node; False if some of them are among these already.
+
+    Those in ``shared`` are promised to jobs that put up with each other.
+    """
+    mine, others = (shared, promised) if target.shared else (promised, shared)
     for n, mask in target.parts:
-        promised[n] = promised.get(n, 0) | mask
+        taken = others.get(n, 0) | (0 if target.shared else mine.get(n, 0))
+        if mask & taken:
+            return False
+    for n, mask in target.parts:
+        mine[n] = mine.get(n, 0) | mask
     return True
 
 

@@ -86,10 +86,26 @@ class Transitions(Columns):
             elif target[row] is not None and held[row] is not None:
                 self.preemptions[row] += 1
             target[row] = allocation
+            if allocation is not None and held[row] is not None:
+                self._share(row)
             if (held[row] is None) != (allocation is None):
                 self.unsettled[row] = None
             else:
                 self._settle(row)
+
+    def _share(self, row: int) -> None:
+        """Let a job that is to share the GPUs that it has, or not any more, do so if it can.
+
+        Its processes have no part in that. Having them for itself takes that the others are gone.
+        """
+        held, target = self.held[row], self.target[row]
+        if held is None or target is None or held.parts != target.parts:
+            return
+        if held.shared != target.shared:
+            self.idle.give(held)
+            self.held[row] = target if self.idle.take(target) else held
+            if self.held[row] is held:
+                self.idle.take(held)
 
     # -- sizes ---------------------------------------------------------------------------------
 
@@ -172,12 +188,11 @@ class Transitions(Columns):
     def _end(
         self, row: int, at_s: float, outcome: JobState, exit_code: int | None, message: str
     ) -> None:
-        held, target = self.held[row], self.target[row]
-        if held is not None:
-            self.idle.give(held)
+        target = self.target[row]
         if target is not None:
             self.assumed.give(target)
-        self.held[row] = self.target[row] = self.home[row] = None
+        self.target[row] = self.home[row] = None
+        self._release(row)
         self.outstanding[row] = self.marks[row] = None
         self.active.pop(row, None)
         self.changed.append(row)
@@ -220,6 +235,15 @@ class Transitions(Columns):
         if held is not None:
             self.idle.give(held)
             self.held[row] = None
+            if held.shared:
+                self._leave_to_others()
+
+    def _leave_to_others(self) -> None:
+        """Jobs that are to have their GPUs for themselves, and shared them, may have them now."""
+        for row in list(self.unsettled):
+            self._share(row)
+            if self.held[row] is self.target[row]:
+                self._settle(row)
 
     def _untarget(self, row: int) -> None:
         old = self.target[row]

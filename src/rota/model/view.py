@@ -32,6 +32,13 @@ class Pace(NamedTuple):
     total: float | None
 
 
+class Usage(NamedTuple):
+    """Part of the time in which a job's GPUs compute, and GB of memory of each; None: unknown."""
+
+    gpu_util: float | None
+    memory_gb: float | None
+
+
 class View:
     """The cluster at ``now_s``, not to be changed: one row per job, in (arrival, id) order.
 
@@ -129,6 +136,16 @@ class View:
         if told.get("at_s", 0.0) < since_s or told.get("step") is None:
             return None
         return Pace(since_s, told["at_s"], told["step"], told.get("total"))
+
+    def usage(self, row: int) -> Usage:
+        """How much of its GPUs the job uses when it has them for itself, as far as anybody told."""
+        spec, told = self.state.spec[row], self.state.progress[row] or {}
+        metrics = told.get("metrics") or {}
+        util, memory_gb = metrics.get("gpu_util"), metrics.get("gpu_memory_gb")
+        return Usage(
+            spec.gpu_util if util is None else util,
+            spec.memory_gb if memory_gb is None else memory_gb,
+        )
 
     def remaining_s(self, row: int) -> float:
         """Seconds that the job still has to run at speed 1. Only if needs_duration is declared."""
@@ -230,8 +247,9 @@ class Trial:
         allocation = self.target(row)
         if allocation is None:
             raise PlanError(f"the policy releases row {row}, which has no GPUs")
-        self.free.give(allocation)
-        self.free_gpus += allocation.num_gpus
+        free = self.free
+        free.give(allocation)
+        self.free_gpus = free.count
         self._steps += 1
         self._allocations[row] = None
         self._reasons[row] = reason
@@ -245,12 +263,12 @@ class Trial:
                 f"the policy gives row {row} {num_gpus} GPUs; it is a gang of {view.num_gpus[row]}"
             )
         home = view.home[row]
-        moves = home is not None and allocation is not home and allocation != home
+        moves = home is not None and allocation is not home and allocation.parts != home.parts
         if moves and view.must_stay(row):
             raise PlanError(f"the policy moves row {row}, which can go on only on {home}")
         if self._allocations.get(row, before) is not None or not free.take(allocation):
             raise PlanError(f"the policy gives row {row} GPUs that are taken, or a second time")
-        self.free_gpus -= num_gpus
+        self.free_gpus = free.count
         self._steps += 1
         if before is not None and allocation == before:
             del self._allocations[row]

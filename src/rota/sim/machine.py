@@ -19,6 +19,7 @@ from rota.model.events import (
 from rota.model.job import JobSpec
 from rota.model.state import ClusterState
 from rota.policy.base import to_instant
+from rota.predict.interference import Interference, Load
 from rota.sim.engine import CONFIRM, FINISH, Engine
 
 
@@ -60,12 +61,18 @@ class Machine:
     """Knows the true durations; answers commands with events, at once or on the engine's heap."""
 
     def __init__(
-        self, engine: Engine, state: ClusterState, costs: Costs, speeds: SpeedModel | None = None
+        self,
+        engine: Engine,
+        state: ClusterState,
+        costs: Costs,
+        speeds: SpeedModel | None = None,
+        interference: Interference | None = None,
     ) -> None:
         self._engine = engine
         self._state = state
         self._costs = costs
         self.speeds = speeds
+        self._interference = interference or Interference()
         self.unsteady = False  # whether a job's speed may change while it starts
 
     def execute(self, command: Command) -> None:
@@ -78,12 +85,12 @@ class Machine:
             event = new(JobSuspended, (now_s + delay_s, row, now_s))
         elif type(command) is Launch:
             delay_s = costs.cold_start_s
-            speed = 1.0 if self.speeds is None else self._speed(row, command.allocation)
+            speed = self._speed(row, command.allocation)
             event = new(JobLaunched, (now_s + delay_s, row, command.attempt, speed))
         elif type(command) is Resume or type(command) is Migrate:
             moves = type(command) is Migrate
             delay_s = costs.resume_s + (costs.migrate_s if moves else 0.0)
-            speed = 1.0 if self.speeds is None else self._speed(row, command.allocation)
+            speed = self._speed(row, command.allocation)
             event = new(JobResumed, (now_s + delay_s, row, speed))
         elif type(command) is Resize:
             delay_s = costs.resize_s
@@ -100,13 +107,22 @@ class Machine:
 
     def confirm(self, event: Event) -> None:
         """Apply what a command has come to; a job that runs now will finish some time."""
+        kind, row = type(event), event.row  # type: ignore[union-attr]
+        before = self._state.held[row]
         self._state.apply(event)
-        if type(event) is JobLaunched or type(event) is JobResumed or type(event) is JobResized:
-            self.job_runs(event.row)
+        if kind is JobLaunched or kind is JobResumed or kind is JobResized:
+            self.job_runs(row)
+            held = self._state.held[row]
+            if held is not None and held.shared:
+                self.neighbours_changed(held)
+        elif before is not None and before.shared:
+            self.neighbours_changed(before)
 
     def job_runs(self, row: int) -> None:
         """Note that a job has begun to run: it will finish when its work is complete."""
-        if not (self.unsteady and self.adapt_speed(row)):
+        held = self._state.held[row]
+        unsteady = self.unsteady or (held is not None and held.shared)
+        if not (unsteady and self.adapt_speed(row)):
             self._engine.at(self.finish_s(row), FINISH, row)
 
     def adapt_speed(self, row: int) -> bool:
@@ -120,6 +136,22 @@ class Machine:
         state.apply(SpeedChanged(self._engine.now_s, row, speed))
         self.job_runs(row)
         return True
+
+    def neighbours_changed(self, allocation: Allocation) -> None:
+        """Let all on these GPUs go on at the speeds that they have beside each other."""
+        for row in self._running_on(allocation):
+            self.adapt_speed(row)
+
+    def _running_on(self, allocation: Allocation) -> list[int]:
+        """Running jobs that have GPUs of ``allocation``."""
+        state = self._state
+        return [
+            row
+            for row in state.active
+            if state.since_s[row] >= 0
+            and (held := state.held[row]) is not None
+            and held.overlaps(allocation)
+        ]
 
     def finish_s(self, row: int) -> float:
         """When the work of a running job is complete, if nothing moves its end.
@@ -136,9 +168,18 @@ class Machine:
         return max(to_instant(at_s), state.since_s[row]) if at_s % 1.0 else at_s
 
     def _speed(self, row: int, allocation: Allocation) -> float:
-        if self.speeds is None:
-            return 1.0
-        return self.speeds.speed(self._state.spec[row], allocation, self._state.nodes)
+        spec = self._state.spec[row]
+        speed = 1.0
+        if self.speeds is not None:
+            speed = self.speeds.speed(spec, allocation, self._state.nodes)
+        if allocation.shared:
+            others = [other for other in self._running_on(allocation) if other != row]
+            speed *= self._interference.speed(self._load(row), [*map(self._load, others)])
+        return speed
+
+    def _load(self, row: int) -> Load:
+        spec = self._state.spec[row]
+        return Load(spec.model, 1.0 if spec.gpu_util is None else spec.gpu_util)
 
     def is_awaited(self, confirmation: Confirmation) -> bool:
         """Whether the command is still on its way: its processes were not lost with a node."""

@@ -13,6 +13,7 @@ from rota.model.job import JobSpec, JobState
 from rota.model.plan import diff
 from rota.model.reason import SENTENCES, Reason
 from rota.model.state import ClusterState
+from rota.predict.interference import Interference
 from rota.sim.engine import CONFIRM, FAULT, FINISH, Engine
 from rota.sim.machine import Costs, Machine, SpeedModel
 from rota.workload.trace import Trace
@@ -54,12 +55,13 @@ class Simulation:
         *,
         speeds: SpeedModel | None = None,
         faults: Faults | None = None,
+        interference: Interference | None = None,
     ) -> None:
         self.policy = policy
         self.engine = Engine()
         self.state = ClusterState(keep_stories=False)
         costs = Costs() if costs is None else costs
-        self.machine = Machine(self.engine, self.state, costs, speeds)
+        self.machine = Machine(self.engine, self.state, costs, speeds, interference)
         self.decisions = 0
         self._decider = Decider(self.state, policy)
         for node in nodes:
@@ -142,7 +144,10 @@ class Simulation:
         if kind == FINISH:
             # Once more, for something may have moved the job's end since this was put on the heap.
             if self.state.state[what] == RUNNING and self.machine.finish_s(what) == now_s:
+                held = self.state.held[what]
                 self.state.apply(new(JobFinished, (now_s, what, SUCCEEDED, None, "")))
+                if held is not None and held.shared:
+                    self.machine.neighbours_changed(held)
         elif kind == CONFIRM:
             if self.machine.is_awaited(what):
                 self.machine.confirm(what.event)
@@ -166,6 +171,8 @@ def simulate(
     *,
     speeds: SpeedModel | None = None,
     faults: Faults | None = None,
+    interference: Interference | None = None,
 ) -> Result:
     """Run ``trace`` on ``nodes`` under ``policy``; see :class:`Simulation`."""
-    return Simulation(trace, nodes, policy, costs, speeds=speeds, faults=faults).run()
+    more: Any = {"speeds": speeds, "faults": faults, "interference": interference}
+    return Simulation(trace, nodes, policy, costs, **more).run()

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from typing import Any, NamedTuple, get_args
 
 from rota.errors import StoreError
-from rota.model.allocation import Allocation, on_node
+from rota.model.allocation import Allocation, of_parts
 from rota.model.commands import Command
 from rota.model.events import (
     CommandSent,
@@ -90,15 +90,18 @@ def _json(value: Any) -> Any:
 
 
 def _encode_allocation(allocation: Allocation | None) -> Any:
-    return None if allocation is None else [list(part) for part in allocation.parts]
+    if allocation is None:
+        return None
+    parts: list[Any] = [list(part) for part in allocation.parts]
+    return [*parts, "shared"] if allocation.shared else parts
 
 
 def _decode_allocation(parts: Any) -> Allocation | None:
     if parts is None:
         return None
-    if len(parts) == 1:
-        return on_node(*parts[0])  # the very object that equal allocations share
-    return Allocation(tuple((node, mask) for node, mask in parts))
+    shared = parts[-1] == "shared"
+    pairs = [(node, mask) for node, mask in parts[: len(parts) - shared]]
+    return of_parts(pairs, shared)  # the very object that equal allocations of one node are
 
 
 def _by_row(codec: _Codec) -> _Codec:

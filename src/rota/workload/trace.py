@@ -21,6 +21,8 @@ COLUMNS = {
     "skew": ("0..1", "its largest tensor over its model's size"),
     "speeds": ("", "speed by GPU type as TYPE=SPEED;TYPE=SPEED, where duration_s is for 1"),
     "elastic": ("", "sizes that the job may have: 1;2;4"),
+    "gpu_util": ("0..1", "part of the time in which its GPUs compute when it has them alone"),
+    "memory_gb": ("GB", "memory that it needs of each GPU"),
 }
 REQUIRED = ("job_id", "submit_s", "duration_s", "num_gpus")
 MAX_GPUS = 1_000_000

@@ -8,8 +8,9 @@ from rota.model.job import Elastic, JobSpec
 from rota.workload.trace import COLUMNS, REQUIRED, Trace
 
 WRITTEN = ("csv", "parquet")
-NUMBERS = ("submit_s", "duration_s", "num_gpus", "priority", "skew")
+NUMBERS = ("submit_s", "duration_s", "num_gpus", "priority", "skew", "gpu_util", "memory_gb")
 DEFAULTS = {"priority": 50, "skew": None, "speeds": (), "elastic": None}
+DEFAULTS |= {"gpu_util": None, "memory_gb": None}
 BATCH = 50_000  # jobs that are text at once
 
 
@@ -96,6 +97,8 @@ def _write_parquet(trace: Trace, file: IO[bytes]) -> None:
         "submit_s": pyarrow.float64(),
         "duration_s": pyarrow.float64(),
         "skew": pyarrow.float64(),
+        "gpu_util": pyarrow.float64(),
+        "memory_gb": pyarrow.float64(),
     }
     columns = {
         column: pyarrow.array(_values(trace.jobs, column), kinds.get(column, pyarrow.string()))

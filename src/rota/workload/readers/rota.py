@@ -22,6 +22,7 @@ from rota.workload.readers.base import (
 from rota.workload.trace import COLUMNS, MAX_GPUS, MAX_ID, MAX_S, REQUIRED
 
 TEXTS = ("vc", "user", "model")
+NOT_PLAIN = set(COLUMNS) - {*REQUIRED, *TEXTS}
 _DEFAULTS = JobSpec("", 1, 0.0)._asdict()
 
 
@@ -56,8 +57,10 @@ def rows_to_jobs(rows: Table, report: Report) -> Iterable[JobSpec]:
 def _value(column: str, text: str) -> Any:
     if column == "priority":
         return whole("priority", text, 100)
-    if column == "skew":
-        return number("skew", text, "from 0 to 1", high=1.0)
+    if column in ("skew", "gpu_util"):
+        return number(column, text, "from 0 to 1", high=1.0)
+    if column == "memory_gb":
+        return number(column, text, "zero or more GB")
     if column == "elastic":
         return parse_sizes(text)
     return parse_speeds(text) if column == "speeds" else intern(text)
@@ -96,7 +99,7 @@ def _quick(source: Source) -> list[JobSpec] | None:
         return None
     header = [field.strip() for field in source.lines[0].split(",")]
     plain = set(REQUIRED).issubset(header) and len(set(header)) == len(header)
-    if not plain or {"priority", "skew", "speeds", "elastic"} & set(header):
+    if not plain or NOT_PLAIN & set(header):
         return None
     lines = source.lines[1:]
     while lines and not lines[-1]:

@@ -1,0 +1,41 @@
+"""How fast jobs run that share a GPU, relative to having it for themselves."""
+
+from collections.abc import Mapping, Sequence
+from typing import NamedTuple
+
+
+class Load(NamedTuple):
+    """What is known of a job's use of a GPU: the model it trains, and the part of time it computes.
+
+    ``utilisation`` is of 0 to 1 when it runs alone; 1 if nobody knows.
+    """
+
+    model: str = ""
+    utilisation: float = 1.0
+
+
+class Interference:
+    """Speeds of jobs on one GPU: as they were measured together, else from their utilisation.
+
+    ``pairs`` maps (model, model) to the speeds of both beside each other, relative to alone. Jobs
+    of which no pair is known slow down only where their utilisations add up to more than 1: then
+    each has the GPU for its part of the sum, so that two jobs that keep it busy run at a half, as
+    if they took turns. Of three and more jobs the slow-downs of the known pairs are multiplied.
+    """
+
+    def __init__(self, pairs: Mapping[tuple[str, str], tuple[float, float]] | None = None) -> None:
+        self._pairs = dict(pairs or {})
+        self._pairs.update({(b, a): (y, x) for (a, b), (x, y) in self._pairs.items()})
+
+    def speed(self, job: Load, others: Sequence[Load]) -> float:
+        """The job's speed beside ``others`` on its GPU; 1 if there are none."""
+        if not others:
+            return 1.0
+        known = [self._pairs.get((job.model, other.model)) for other in others]
+        if all(pair is not None for pair in known):
+            speed = 1.0
+            for pair in known:
+                speed *= pair[0]  # type: ignore[index]
+            return speed
+        total = job.utilisation + sum(other.utilisation for other in others)
+        return min(1.0, 1.0 / total)
