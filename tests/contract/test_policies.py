@@ -37,8 +37,24 @@ class TestTiresiasByFirstStart(PolicyContract):
 
 
 class TestGandiva(PolicyContract):
+    work_conserving = False  # a gang waits for its turn at home rather than move to and fro
+
     def policy(self) -> Any:
         return create("gandiva", {"quantum_s": "20"})
+
+
+class TestGandivaAsPublished(PolicyContract):
+    work_conserving = False
+
+    def policy(self) -> Any:
+        return create("gandiva", {"quantum_s": "20", "affinity": "strict", "limit": "2"})
+
+
+class TestGandivaWithoutIntrospection(PolicyContract):
+    work_conserving = False
+
+    def policy(self) -> Any:
+        return create("gandiva", {"quantum_s": "20", "migrate": "off", "pack": "off"})
 
 
 class TestTiresiasGittinsLearned(PolicyContract):

@@ -168,7 +168,11 @@ def test_nobody_loses_gpus_before_the_minimum_run_time(name, jobs, minimum):
                     assert event.at_s >= began[row] + minimum
 
 
-@pytest.mark.parametrize("name", [n for n in COMPOSING if issubclass(policy_class(n), Ranked)])
+# Gandiva's nodes have turns of their own, which common settings put an end to.
+RANKED = [n for n in COMPOSING if issubclass(policy_class(n), Ranked) and n != "gandiva"]
+
+
+@pytest.mark.parametrize("name", RANKED)
 @given(jobs=traces(max_jobs=14, priorities=(50,)))
 @settings(max_examples=40, deadline=None)
 def test_an_index_changes_nothing_but_the_speed(name, jobs):

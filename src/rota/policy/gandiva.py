@@ -1,29 +1,263 @@
-"""Gandiva's time-slicing: weighted round robin over gangs (OSDI 2018, section 3.1)."""
+"""Gandiva: introspective scheduling (Xiao et al., OSDI 2018, section 3).
 
-from rota.model.view import View
-from rota.policy.base import PER_S, Setting, turn_s
+Reactive: a job that arrives is given a home, one or more nodes, where it takes turns with those
+that live there. Introspective: homes are changed, and jobs put together on one GPU, where that
+seems to pay; what was tried is measured, and undone where it does not pay.
+"""
+
+from collections.abc import Iterable
+from typing import Any
+
+from rota.model.allocation import Allocation, of_parts
+from rota.model.plan import Plan
+from rota.model.reason import Reason
+from rota.model.view import Trial, View
+from rota.policy.base import PER_S, Setting, not_negative, one_of, positive, to_instant, turn_s
+from rota.policy.gandiva_jobs import Notes
+from rota.policy.gandiva_packing import Packing
+from rota.policy.gandiva_places import Places
+from rota.policy.gandiva_servers import Servers
+from rota.policy.placement.nodesets import lowest_gpus
 from rota.policy.round_robin import RoundRobin
-from rota.policy.stages import Stages
+from rota.policy.stages import Stages, has_a_say
 
 LARGEST_PRIORITY = 100
 
 
-class Gandiva(RoundRobin):
-    """Jobs take turns of a quantum; over time each gets run time in proportion to its priority.
+def height(text: str) -> int:
+    """How many times the GPUs of a node may be promised. Raises ValueError."""
+    value = int(text)
+    if not 1 <= value <= 1000:
+        raise ValueError("it must be a whole number from 1 to 1000")
+    return value
 
-    At the end of each round the jobs with the least run time per priority come first (ties by
-    arrival, then id), each gang whole or not at all. Within a round nobody is preempted: GPUs that
-    become free go to whoever is next. A job that arrives, or comes back after its owner suspended
-    it, starts level with the least served one, so that it neither waits for a full round of history
-    nor shuts the others out: its mark is the run time per priority that it is credited with.
+
+class Gandiva(RoundRobin):
+    """Jobs take turns on the nodes where they live, which introspection changes.
+
+    At the end of each quantum the jobs of a node with the least run time per priority come first
+    (ties by arrival, then id), each gang whole or not at all; jobs packed together take their turn
+    together. Within a quantum nobody is preempted: GPUs that become free go to whoever is next. A
+    job that comes to a node starts level with the least served there.
+
+    With any setting that is common to all orderings, jobs take turns over the whole cluster, and
+    nothing of the rest is done.
     """
 
     name = "gandiva"
     weighs_priority = True
     stages: Stages | None = Stages(priority=False)
     per_unit = PER_S * LARGEST_PRIORITY  # a microsecond of anybody's run time is a step at least
-    SETTINGS = {"quantum_s": Setting(turn_s, 60.0, "Seconds that a job's turn lasts.")}
+    SETTINGS = {
+        "quantum_s": Setting(turn_s, 60.0, "Seconds that a job's turn lasts."),
+        "limit": Setting(
+            height, 4, "How many times a node's GPUs may be promised; jobs beyond that are queued."
+        ),
+        "affinity": Setting(
+            one_of("prefer", "strict"),
+            "prefer",
+            "strict: no turns on nodes where gangs of another size live, as published.",
+        ),
+        "pack": Setting(
+            one_of("on", "off"), "on", "on: jobs may share a GPU where that does more work."
+        ),
+        "gpu_memory_gb": Setting(
+            not_negative, 0.0, "Memory of a GPU; jobs packed must fit it together (0: not known)."
+        ),
+        "memory_fraction": Setting(positive, 0.9, "Part of a GPU's memory that jobs may fill."),
+        "trial_s": Setting(turn_s, 30.0, "Seconds that a trial lasts: all that it can cost a job."),
+        "least_gain": Setting(
+            not_negative, 0.02, "Gain below which what was tried is undone, relative."
+        ),
+        "migrate": Setting(one_of("on", "off"), "on", "on: jobs may be moved to other nodes."),
+        "stay_s": Setting(positive, 300.0, "Seconds for which a job that was moved stays."),
+        "grow": Setting(
+            one_of("on", "off"), "on", "on: elastic jobs get GPUs that nobody else needs."
+        ),
+        "idle_s": Setting(positive, 30.0, "Seconds without anybody waiting before jobs grow."),
+    }
+
+    def __init__(self, **settings: Any) -> None:
+        values = {key: setting.default for key, setting in self.SETTINGS.items()} | settings
+        super().__init__(values["quantum_s"])
+        self._set = values
 
     def ran(self, view: View, row: int) -> float:
         """Seconds run per priority."""
         return view.attained_s(row) / view.priority[row]
+
+    def decide(self, view: View) -> Plan:
+        """Judge trials, find homes, try what may pay, and let the jobs of each node take turns."""
+        if has_a_say(self.stages, view):
+            return super().decide(view)
+        return Round(view, self._set).plan()
+
+
+class Round:
+    """One decision."""
+
+    def __init__(self, view: View, settings: dict[str, Any]) -> None:
+        self.view = view
+        self.trial: Trial = view.trial()
+        self._set = settings
+        mark = view.policy_mark or {}
+        self._began_s: float | None = mark.get("began_s")
+        quantum_s = settings["quantum_s"]
+        self._over = self._began_s is None or view.now_s >= to_instant(self._began_s + quantum_s)
+        if self._over:
+            self._began_s = view.now_s
+        self.notes = {row: Notes(view.marks[row]) for row in sorted(view.active)}
+        sizes = {n: node.num_gpus for n, node in enumerate(view.state.nodes) if node.alive}
+        affinity = {int(node): size for node, size in mark.get("affinity", {}).items()}
+        strict = settings["affinity"] == "strict"
+        self.servers = Servers(sizes, affinity, settings["limit"], strict=strict)
+        self.places = Places(view, self.servers, self.notes, settings, mark.get("idle_from_s"))
+        self.packing = Packing(view, self.servers, self.notes, settings)
+
+    def plan(self) -> Plan:
+        """What to do now."""
+        view, notes = self.view, self.notes
+        self.places.forget()
+        self.packing.settle()
+        self.places.count()
+        self.packing.judge()
+        self.places.judge()
+        self.packing.measure()
+        arrived = self.places.find_homes(self.had)
+        if self._set["migrate"] == "on":
+            self.places.improve(self.had)
+        if self._set["grow"] == "on":
+            self.places.resize()
+        if self._set["pack"] == "on":
+            self.packing.try_one()
+        units = self._units()
+        chosen = self._choose(units)
+        self._place(chosen)
+        waiting = [row for unit in units for row in unit if row not in chosen]
+        for row in notes:
+            if row not in chosen:
+                self._wait(row)
+        self.packing.begin()
+        for row, each in notes.items():
+            each.write(self.trial, row)
+        affinity = {str(n): size for n, size in self.servers.affinity.items() if size}
+        mark: dict[str, Any] = {"began_s": self._began_s}
+        mark |= {"affinity": affinity} if affinity else {}
+        wake = self._wake_s(bool(waiting), bool(arrived))
+        if self.places.idle_from_s is not None:
+            mark["idle_from_s"] = self.places.idle_from_s
+        return self.trial.plan(
+            wake_at_s=wake, policy_mark=mark if mark != view.policy_mark else None
+        )
+
+    # -- whose turn it is ----------------------------------------------------------------------
+
+    def had(self, row: int) -> float:
+        """Seconds per priority that a job has run, or is credited with."""
+        return self.packing.had(row)
+
+    def _units(self) -> list[tuple[int, ...]]:
+        """Those who take turns: jobs, and packs of jobs. The least served come first."""
+        units = {self.packing.unit(row) for row, each in self.notes.items() if each.home}
+        return sorted(units, key=self._rank)
+
+    def _rank(self, unit: tuple[int, ...]) -> tuple[int, int]:
+        least = min(self.had(row) for row in unit)
+        return round(least * PER_S * LARGEST_PRIORITY), min(unit)
+
+    def _choose(self, units: list[tuple[int, ...]]) -> dict[int, None]:
+        """The rows that are to run now, those with GPUs first: they keep the GPUs they have."""
+        view, room = self.view, dict(self.servers.sizes)
+        on_trial = [unit for unit in units if self.packing.is_on_trial(unit)]
+        order = on_trial + units
+        if not self._over:
+            runs = [u for u in units if any(view.target[row] is not None for row in u)]
+            order = on_trial + runs + units
+        chosen: dict[int, None] = {}
+        for unit in order:
+            home = self.notes[unit[0]].home
+            if unit[0] in chosen or any(room[node] < gpus for node, gpus in home):
+                continue
+            for node, gpus in home:
+                room[node] -= gpus
+            chosen.update(dict.fromkeys(unit))
+        return chosen
+
+    def _wake_s(self, waiting: bool, arrived: bool) -> float | None:
+        """The end of the quantum if anybody waits for a turn; of trials; the time to grow."""
+        now_s, times = self.view.now_s, []
+        assert self._began_s is not None
+        if waiting:
+            times.append(to_instant(self._began_s + self._set["quantum_s"]))
+        times += self.packing.ends_s()
+        times += self.places.ends_s()
+        later = [at_s for at_s in times if at_s > now_s]
+        return min(later) if later else None
+
+    # -- where they run ------------------------------------------------------------------------
+
+    def _place(self, chosen: dict[int, None]) -> None:
+        """Give those chosen GPUs of their homes; others lose theirs first."""
+        view, trial = self.view, self.trial
+        for row in self.notes:
+            target = view.target[row]
+            if target is not None and (row not in chosen or not self._may_stay(row, target)):
+                trial.release(row, Reason.SLICE_WAITING_TURN)
+        # Who can only go on where it was comes first, then who is in a pack that has a GPU.
+        waiting = [row for row in chosen if trial.target(row) is None]
+        waiting.sort(key=lambda row: (not view.must_stay(row), self.packing.gpu_of(row, trial) < 0))
+        for row in waiting:
+            allocation = self._allocation(row)
+            if allocation is None or not trial.free.fits(allocation):
+                del chosen[row]
+            else:
+                trial.give(row, allocation)
+
+    def _may_stay(self, row: int, target: Allocation) -> bool:
+        """Whether the GPUs that a job has are those that it should have."""
+        home = self.notes[row].home
+        counts = tuple((node, mask.bit_count()) for node, mask in target.parts)
+        return counts == home and target.shared == self.packing.is_packed(row)
+
+    def _allocation(self, row: int) -> Allocation | None:
+        """GPUs of the job's home: those that it had, or its pack has, else the lowest free."""
+        trial, home, packed = self.trial, self.notes[row].home, self.packing.is_packed(row)
+        if packed:
+            gpu = self.packing.gpu_of(row, trial)
+            if gpu >= 0:
+                return of_parts([(home[0][0], 1 << gpu)], shared=True)
+        for known in self._known(row):
+            counts = tuple((node, mask.bit_count()) for node, mask in known.parts)
+            if counts == home and trial.free.fits(known.with_sharing(packed)):
+                return known.with_sharing(packed)
+        if self.view.must_stay(row):
+            return None
+        parts = []
+        for node, gpus in home:
+            free = trial.free.masks[node]
+            before = self._before(row, node)
+            kept = lowest_gpus(before & free, min(gpus, (before & free).bit_count()))
+            more = gpus - kept.bit_count()
+            if (free & ~kept).bit_count() < more:
+                return None
+            parts.append((node, kept | lowest_gpus(free & ~kept, more)))
+        return of_parts(parts, shared=packed)
+
+    def _known(self, row: int) -> Iterable[Allocation]:
+        for known in (self.view.target[row], self.view.home[row]):
+            if known is not None:
+                yield known
+
+    def _before(self, row: int, node: int) -> int:
+        """GPUs of a node that the job has or had last: a larger or smaller gang keeps some."""
+        return next((m for k in self._known(row) for n, m in k.parts if n == node), 0)
+
+    def _wait(self, row: int) -> None:
+        view, trial = self.view, self.trial
+        if trial.target(row) is not None or view.target[row] is not None:
+            return
+        if not self.notes[row].home:
+            never = view.num_gpus[row] > view.total_gpus
+            trial.wait(row, Reason.NEVER_FITS if never else Reason.WAIT_RESOURCES)
+        else:
+            trial.wait(row, Reason.SLICE_WAITING_TURN)

@@ -1,0 +1,163 @@
+"""What Gandiva remembers of each job: where it lives, how fast it was, what was tried with it."""
+
+from typing import Any, NamedTuple
+
+from rota.model.view import Trial, View
+from rota.policy.base import LEAST_TURN_S
+from rota.policy.gandiva_servers import Home
+
+TRIALS_KEPT = 5  # of each job
+
+
+class Seen(NamedTuple):
+    """``steps`` done in ``ran_s`` seconds of run time, when it was last looked at."""
+
+    ran_s: float
+    steps: float
+
+
+class Pack(NamedTuple):
+    """Jobs on one GPU. ``gain`` is their work in sum, relative to each alone.
+
+    On trial it is None; then ``newcomer`` is the job that leaves if the pack does not do more than
+    ``beat``, which is what turns on the GPU would do.
+    """
+
+    rows: tuple[int, ...]
+    gain: float | None
+    newcomer: int = -1
+    beat: float = 1.0
+
+
+class Notes:
+    """One job's mark, read and changed. What is not changed is not written."""
+
+    def __init__(self, mark: Any) -> None:
+        self._mark: dict[str, Any] = dict(mark or {})
+        self._before = mark
+
+    @property
+    def is_new(self) -> bool:
+        """Whether the job has not been seen before."""
+        return self._before is None
+
+    @property
+    def home(self) -> Home:
+        """Where it lives; empty while it is in the queue."""
+        return tuple((node, gpus) for node, gpus in self._mark.get("home", ()))
+
+    @home.setter
+    def home(self, home: Home) -> None:
+        self._mark["home"] = [list(part) for part in home]
+
+    @property
+    def credit(self) -> float:
+        """Seconds per priority that it is taken to have run before it came here."""
+        return float(self._mark.get("credit", 0.0))
+
+    @credit.setter
+    def credit(self, seconds: float) -> None:
+        self._mark["credit"] = seconds
+
+    @property
+    def alone(self) -> float | None:
+        """Steps a second when it has its GPUs for itself, as measured last."""
+        return self._mark.get("alone")
+
+    @alone.setter
+    def alone(self, rate: float) -> None:
+        self._mark["alone"] = rate
+
+    @property
+    def seen(self) -> Seen | None:
+        """Its progress at the beginning of what is being measured."""
+        return Seen(*self._mark["seen"]) if "seen" in self._mark else None
+
+    @seen.setter
+    def seen(self, seen: Seen | None) -> None:
+        if seen is None:
+            self._mark.pop("seen", None)
+        else:
+            self._mark["seen"] = list(seen)
+
+    @property
+    def moved_s(self) -> float | None:
+        """When it was last given another home."""
+        return self._mark.get("moved_s")
+
+    @moved_s.setter
+    def moved_s(self, at_s: float) -> None:
+        self._mark["moved_s"] = at_s
+
+    @property
+    def pack(self) -> Pack | None:
+        """With whom it shares its GPU."""
+        pack = self._mark.get("pack")
+        return Pack(tuple(pack[0]), *pack[1:]) if pack else None
+
+    @pack.setter
+    def pack(self, pack: Pack | None) -> None:
+        if pack is None:
+            self._mark.pop("pack", None)
+        else:
+            self._mark["pack"] = [list(pack.rows), *pack[1:]]
+
+    @property
+    def apart(self) -> set[int]:
+        """Jobs that it was packed with in vain."""
+        return set(self._mark.get("apart", ()))
+
+    def keep_apart(self, rows: set[int]) -> None:
+        """Never pack it with these again."""
+        self._mark["apart"] = sorted(self.apart | rows)
+
+    @property
+    def move(self) -> tuple[Home, float] | None:
+        """Where it lived, and its steps a second there, while a move is on trial."""
+        move = self._mark.get("move")
+        return (tuple((n, g) for n, g in move[0]), move[1]) if move else None
+
+    @move.setter
+    def move(self, move: tuple[Home, float] | None) -> None:
+        if move is None:
+            self._mark.pop("move", None)
+        else:
+            self._mark["move"] = [[list(part) for part in move[0]], move[1]]
+
+    def note(self, at_s: float, what: str, predicted: float, measured: float, kept: bool) -> None:
+        """Write down what a trial came to; speeds are relative to those before it."""
+        trials = [*self._mark.get("trials", ()), [at_s, what, predicted, measured, kept]]
+        self._mark["trials"] = trials[-TRIALS_KEPT:]
+
+    def write(self, trial: Trial, row: int) -> None:
+        """Remember what has changed."""
+        if self._mark != self._before:
+            trial.mark(row, self._mark)
+
+
+def look(view: View, row: int) -> Seen | None:
+    """How far a job has come in how much run time; None if it does not tell."""
+    ran_s = view.attained_s(row)
+    if view.state.spec[row].program is None:  # a simulated one: a second of its work is a step
+        return Seen(ran_s, view.state.work(row, view.now_s))
+    told = view.state.progress[row] or {}
+    if told.get("step") is None or told.get("at_s") is None:
+        return None
+    if view.since_s[row] >= 0:  # it ran on for a while after it told
+        ran_s -= min(max(view.now_s - told["at_s"], 0.0), view.now_s - view.since_s[row])
+    return Seen(ran_s, float(told["step"]))
+
+
+def left_s(before: Seen | None, now: Seen | None, least_s: float) -> float:
+    """Seconds of run time until a rate can be told; some, if it should be there but is not."""
+    ran_s = now.ran_s - before.ran_s if before is not None and now is not None else 0.0
+    left = least_s - ran_s
+    return left if left > LEAST_TURN_S else least_s
+
+
+def rate(before: Seen | None, now: Seen | None, least_s: float) -> float | None:
+    """Steps a second between two looks; None unless they are ``least_s`` of run time apart."""
+    if before is None or now is None or now.ran_s - before.ran_s < least_s:
+        return None
+    steps = now.steps - before.steps
+    return steps / (now.ran_s - before.ran_s) if steps >= 0 else None

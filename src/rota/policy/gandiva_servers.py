@@ -1,0 +1,109 @@
+"""Gandiva's servers: where jobs live, and where the next one goes (OSDI 2018, section 3)."""
+
+from collections.abc import Iterable, Mapping
+from math import ceil
+
+Home = tuple[tuple[int, int], ...]  # (node, GPUs there) pairs: where a job lives
+
+
+class Servers:
+    """The load of each living node: GPUs that the jobs which live there ask for, taken together.
+
+    ``height`` is load over GPUs, rounded up: above 1 jobs take turns. ``affinity`` is the size of
+    the first gang that came to a node which was empty, for as long as anybody lives there; jobs go
+    to nodes of their own size first, so that gangs find whole nodes. ``limit`` is the height that
+    no newcomer may exceed. ``strict`` as published: a gang that finds neither a node of its size
+    nor free GPUs waits in the queue, even if a node of another size has a height below the limit.
+    """
+
+    def __init__(
+        self, sizes: Mapping[int, int], affinity: Mapping[int, int], limit: int, *, strict: bool
+    ) -> None:
+        self.sizes = dict(sizes)
+        self.load = dict.fromkeys(self.sizes, 0)
+        self.affinity = {node: affinity.get(node, 0) for node in self.sizes}
+        self._limit = limit
+        self._strict = strict
+
+    def height(self, node: int, more: int = 0) -> int:
+        """The node's height, with so many more GPUs asked for."""
+        return ceil((self.load[node] + more) / self.sizes[node])
+
+    def room(self, node: int) -> int:
+        """GPUs of the node that nobody who lives there needs."""
+        return max(0, self.sizes[node] - self.load[node])
+
+    def overloaded(self) -> bool:
+        """Whether jobs take turns anywhere."""
+        return any(self.load[node] > size for node, size in self.sizes.items())
+
+    def add(self, home: Home) -> None:
+        """A job comes to live here."""
+        size = sum(gpus for _, gpus in home)
+        for node, gpus in home:
+            self.load[node] += gpus
+            self.affinity[node] = self.affinity[node] or size
+
+    def remove(self, home: Home) -> None:
+        """A job that lived here does so no more."""
+        for node, gpus in home:
+            self.load[node] -= gpus
+            if not self.load[node]:
+                self.affinity[node] = 0
+
+    def choose(self, num_gpus: int) -> Home | None:
+        """Where a gang is to live (Algorithm 1); None: it waits in the queue."""
+        home = self.choose_free(num_gpus)
+        if home is not None:
+            return home
+        large = [node for node, size in self.sizes.items() if size >= num_gpus]
+        if not large:
+            return self._several(num_gpus)
+        alike = [node for node in large if self.affinity[node] == num_gpus]
+        for nodes in (alike,) if self._strict else (alike, large):
+            low = [node for node in nodes if self.height(node, num_gpus) <= self._limit]
+            if low:
+                return ((self._least_loaded(low, num_gpus), num_gpus),)
+        return None
+
+    def choose_free(self, num_gpus: int) -> Home | None:
+        """Nodes with so many GPUs to spare: of the same affinity, else none's, else of any."""
+        fits = [node for node in self.sizes if self.room(node) >= num_gpus]
+        for affinity in (num_gpus, 0):
+            same = [node for node in fits if self.affinity[node] == affinity]
+            if same:
+                return ((self._least_loaded(same, num_gpus), num_gpus),)
+        if fits:
+            return ((min(fits, key=lambda node: (self.room(node), node)), num_gpus),)
+        return self._fragments(num_gpus)
+
+    def on_one_node(self, num_gpus: int, but: Iterable[int] = ()) -> Home | None:
+        """One node with so many GPUs to spare, the tightest; none of ``but``."""
+        left_out = set(but)
+        fits = [n for n in self.sizes if self.room(n) >= num_gpus and n not in left_out]
+        if not fits:
+            return None
+        return ((min(fits, key=lambda node: (self.room(node), node)), num_gpus),)
+
+    def _least_loaded(self, nodes: list[int], num_gpus: int) -> int:
+        return min(nodes, key=lambda n: (self.height(n, num_gpus), self.load[n] / self.sizes[n], n))
+
+    def _fragments(self, num_gpus: int) -> Home | None:
+        """Free GPUs of as few nodes as can be; migration may bring them together later."""
+        home, left = [], num_gpus
+        for node in sorted(self.sizes, key=lambda node: (-self.room(node), node)):
+            gpus = min(left, self.room(node))
+            if gpus:
+                home.append((node, gpus))
+                left -= gpus
+        return None if left else tuple(sorted(home))
+
+    def _several(self, num_gpus: int) -> Home | None:
+        """Whole nodes for a gang that is larger than any, the least loaded first."""
+        home, left = [], num_gpus
+        for node in sorted(self.sizes, key=lambda node: (self.load[node], node)):
+            gpus = min(left, self.sizes[node])
+            if gpus and self.height(node, gpus) <= self._limit:
+                home.append((node, gpus))
+                left -= gpus
+        return None if left else tuple(sorted(home))

@@ -1,0 +1,211 @@
+"""What Gandiva tries is measured, kept where it pays, and undone where it does not (OSDI 2018)."""
+
+import pytest
+
+from rota.model.cluster import parse_cluster
+from rota.model.events import NodeLost
+from rota.model.job import Elastic
+from rota.policy.registry import create
+from rota.predict.interference import Interference
+from rota.sim.machine import FREE, Costs
+from rota.sim.simulation import Simulation
+from rota.testing.builders import job, trace
+
+DAY = 86400.0
+SWITCH = Costs(suspend_s=0.125, resume_s=0.125, migrate_s=1.5, cold_start_s=0.25)
+
+
+def sim_of(jobs, cluster, pairs=None, costs=FREE, **settings):
+    interference = Interference(pairs) if pairs is not None else None
+    policy = create("gandiva", settings)
+    return Simulation(
+        trace(*jobs), parse_cluster(cluster), policy, costs, interference=interference
+    )
+
+
+def until(sim, at_s):
+    while min(t for t in (sim.engine.next_time_s(), sim.state.wake_at_s) if t is not None) <= at_s:
+        sim.step()
+        sim.state.validate()
+    return sim
+
+
+def idle_job(name, model, **more):
+    return job(name, lasts=DAY)._replace(model=model, gpu_util=0.4, **more)
+
+
+def trials(sim, row):
+    return [(what, kept) for _, what, _, _, kept in sim.state.marks[row].get("trials", ())]
+
+
+# -- packing -------------------------------------------------------------------------------------
+
+
+def test_a_pair_that_does_more_work_together_stays_packed():
+    jobs = [idle_job("a", "x"), idle_job("b", "y")]
+    sim = until(sim_of(jobs, "1x1", {("x", "y"): (0.6, 0.6)}), 3600.0)
+    assert [trials(sim, row) for row in (0, 1)] == [[("pack", True)]] * 2
+    assert all(target is not None and target.shared for target in sim.state.target)
+    measured = sim.state.marks[0]["trials"][0][3]
+    assert measured == pytest.approx(1.2)
+    work = [sim.state.work(row, 3600.0) for row in (0, 1)]
+    assert sum(work) == pytest.approx(1.2 * 3600, rel=0.05)
+
+
+def test_a_pair_that_does_less_is_undone_and_not_tried_again():
+    jobs = [idle_job("a", "x"), idle_job("b", "y")]
+    sim = until(sim_of(jobs, "1x1", {("x", "y"): (0.45, 0.5)}), 3600.0)
+    assert [trials(sim, row) for row in (0, 1)] == [[("pack", False)]] * 2
+    assert sim.state.marks[0]["apart"] == [1]
+    work = [sim.state.work(row, 3600.0) for row in (0, 1)]
+    # A trial costs at most its own length.
+    assert sum(work) >= 3600 - 30.0
+    assert work == pytest.approx([1800, 1800], abs=61)
+
+
+def test_jobs_that_do_not_fit_the_memory_together_are_never_packed():
+    jobs = [idle_job("a", "x", memory_gb=9.0), idle_job("b", "y", memory_gb=8.0)]
+    sim = until(sim_of(jobs, "1x1", {("x", "y"): (0.9, 0.9)}, gpu_memory_gb="16"), 1800.0)
+    assert trials(sim, 0) == []
+    room = until(sim_of(jobs, "1x1", {("x", "y"): (0.9, 0.9)}, gpu_memory_gb="20"), 1800.0)
+    assert trials(room, 0) == [("pack", True)]
+
+
+def test_jobs_are_packed_only_where_they_would_take_turns():
+    jobs = [idle_job("a", "x"), idle_job("b", "y")]
+    assert trials(until(sim_of(jobs, "1x2", {("x", "y"): (0.9, 0.9)}), 1800.0), 0) == []
+    off = until(sim_of(jobs, "1x1", {("x", "y"): (0.9, 0.9)}, pack="off"), 1800.0)
+    assert trials(off, 0) == []
+
+
+def test_a_third_joins_a_pair_if_all_of_them_do_more_work_then():
+    jobs = [idle_job(name, "x") for name in "abc"]
+    alike = {("x", "x"): (0.95, 0.95)}
+    sim = until(sim_of(jobs, "1x1", alike), 3600.0)
+    assert sim.state.marks[0]["pack"][0] == [0, 1, 2]
+    assert sim.state.marks[2]["pack"][1] == pytest.approx(3 * 0.95**2)
+    # Three at 0.36 do 1.08; a pair and one alone in turns do (1.2 + 1) / 2.
+    worse = {("x", "x"): (0.6, 0.6)}
+    pair = until(sim_of(jobs, "1x1", worse), 3600.0)
+    packs = [mark["pack"][0] for mark in pair.state.marks if "pack" in mark]
+    assert len(packs) == 2
+    assert packs[0] == packs[1]
+    assert len(packs[0]) == 2
+    work = [pair.state.work(row, 3600.0) for row in range(3)]
+    assert min(work) > 600  # the odd one out still has its turns
+
+
+def test_a_job_whose_partner_has_ended_has_the_gpu_for_itself():
+    jobs = [idle_job("a", "x"), job("b", lasts=600)._replace(model="y", gpu_util=0.4)]
+    sim = until(sim_of(jobs, "1x1", {("x", "y"): (0.8, 0.8)}), 7200.0)
+    assert sim.state.finish_s[1] > 0
+    assert not sim.state.target[0].shared
+    assert sim.state.speed[0] == 1.0
+
+
+# -- homes ---------------------------------------------------------------------------------------
+
+
+def test_a_nearly_empty_node_is_emptied_into_fuller_ones():
+    """Free (3, 1, 0) of 4 each: the job alone on its node goes to the one with a free GPU."""
+    jobs = [
+        job("alone", 1, lasts=DAY),
+        job("b", 3, lasts=DAY),
+        job("c", 4, lasts=DAY),
+    ]
+    sim = sim_of(jobs, "3x4", affinity="strict")
+    until(sim, 0.0)
+    homes = [mark["home"] for mark in sim.state.marks]
+    assert [node for ((node, _),) in homes] == [1, 1, 2] or len({n for ((n, _),) in homes[:2]}) == 1
+    assert sim.state.target[0].nodes() == sim.state.target[1].nodes()
+
+
+def test_who_waits_goes_where_a_gpu_has_become_free():
+    jobs = [
+        *(job(f"s{i}", 1, lasts=100) for i in range(2)),
+        *(job(f"l{i}", 1, lasts=DAY) for i in range(4)),
+    ]
+    sim = until(sim_of(jobs, "2x2", costs=SWITCH, quantum_s="60"), 3600.0)
+    assert [target is not None for target in sim.state.target] == [True] * 4 + [False] * 2
+    assert max(sim.state.migrations) <= 2
+
+
+def test_a_gang_in_fragments_is_brought_together_when_there_is_room():
+    jobs = [
+        job("x", 3, lasts=500),
+        job("y", 3, lasts=DAY),
+        job("gang", 2, at=1, lasts=DAY),
+    ]
+    sim = sim_of(jobs, "2x4", costs=SWITCH)
+    until(sim, 100.0)
+    assert len(sim.state.target[2].parts) == 2
+    until(sim, 1000.0)
+    assert len(sim.state.target[2].parts) == 1
+    assert sim.state.migrations[2] == 1
+
+
+class Slower:
+    """Jobs run at half their speed on one node."""
+
+    def __init__(self, node):
+        self.node = node
+
+    def speed(self, spec, allocation, _):
+        return 0.5 if self.node in allocation.nodes() else 1.0
+
+
+def test_a_move_that_slows_the_job_is_undone_and_not_repeated_for_a_while():
+    """Emptying the first node would pay, were the second not slow."""
+    jobs = [job("a", 1, lasts=DAY), job("b", 3, at=100, lasts=DAY)]
+    policy = create("gandiva", {"stay_s": "10000"})
+    sim = Simulation(trace(*jobs), parse_cluster("2x4"), policy, SWITCH, speeds=Slower(1))
+    until(sim, 120.0)
+    assert sim.state.target[0].nodes() == (1,)
+    until(sim, 9000.0)
+    assert trials(sim, 0) == [("move", False)]
+    assert sim.state.target[0].nodes() == (0,)
+    assert sim.state.migrations[0] == 2
+    # What the trial cost: half of the work of thirty seconds, and two moves.
+    assert sim.state.work(0, 9000.0) > 9000 - 15 - 2 * 2.5 - 1
+
+
+# -- sizes ---------------------------------------------------------------------------------------
+
+
+def elastic(name, sizes, **more):
+    return job(name, sizes[0], **more)._replace(elastic=Elastic(tuple(sizes)))
+
+
+def test_an_elastic_job_grows_into_idle_gpus_and_shrinks_for_who_arrives():
+    jobs = [elastic("e", (1, 2, 3, 4), lasts=DAY), job("late", 1, at=1000, lasts=DAY)]
+    sim = until(sim_of(jobs, "1x4", idle_s="30"), 999.0)
+    assert sim.state.num_gpus[0] == 4
+    until(sim, 1001.0)
+    assert sim.state.num_gpus[0] == 3
+    assert sim.state.first_start_s[1] <= 1001.0
+    until(sim, 3000.0)
+    assert sim.state.num_gpus[0] == 3
+
+
+def test_a_job_of_fixed_size_never_changes_it():
+    sim = until(sim_of([job("fixed", 1, lasts=DAY)], "1x4", idle_s="30"), 999.0)
+    assert sim.state.num_gpus[0] == 1
+
+
+def test_growing_can_be_left_out():
+    jobs = [elastic("e", (1, 2, 3, 4), lasts=DAY)]
+    assert until(sim_of(jobs, "1x4", grow="off"), 999.0).state.num_gpus[0] == 1
+
+
+# -- failures ------------------------------------------------------------------------------------
+
+
+def test_jobs_of_a_lost_node_find_other_homes():
+    jobs = [job(i, 1, lasts=DAY) for i in range(4)]
+    sim = until(sim_of(jobs, "2x2"), 100.0)
+    lost = sim.state.nodes[0].name
+    sim.state.apply(NodeLost(sim.engine.now_s, lost))
+    sim.step()
+    until(sim, 1000.0)
+    assert all(mark["home"][0][0] == 1 for mark in sim.state.marks)
+    assert sum(target is not None for target in sim.state.target) == 2
