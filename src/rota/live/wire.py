@@ -6,7 +6,7 @@ socket; between the controller and an agent they are text frames of a WebSocket.
 | from, to | type | fields |
 | --- | --- | --- |
 | worker, agent | hello | job_id, attempt, rank, suspended (then stopped_s), step, total, model |
-| | report | step, total, samples, loss, step_time_s, metrics, at_s, first_100_s |
+| | report | step, total, samples, loss, step_time_s, metrics, at_s, first_100_s, device_util |
 | | model | model_bytes, largest_tensor_bytes: of all models so far; null in a hello without |
 | | at | step: it holds at the boundary after this many steps; round: of the pause it answers |
 | | suspended | step, stopped_s, at_s |
@@ -92,7 +92,7 @@ def is_progress(message: Message) -> bool:
     )
     numbers = all(
         message.get(key) is None or _is_number(message[key], int | float)
-        for key in ("loss", "step_time_s", "first_100_s")
+        for key in ("loss", "step_time_s", "first_100_s", "device_util")
     )
     metrics = message.get("metrics")
     return (

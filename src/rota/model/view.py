@@ -140,12 +140,8 @@ class View:
     def usage(self, row: int) -> Usage:
         """How much of its GPUs the job uses when it has them for itself, as far as anybody told."""
         spec, told = self.state.spec[row], self.state.progress[row] or {}
-        metrics = told.get("metrics") or {}
-        util, memory_gb = metrics.get("gpu_util"), metrics.get("gpu_memory_gb")
-        return Usage(
-            spec.gpu_util if util is None else util,
-            spec.memory_gb if memory_gb is None else memory_gb,
-        )
+        util = told.get("device_util")
+        return Usage(spec.gpu_util if util is None else util, spec.memory_gb)
 
     def remaining_s(self, row: int) -> float:
         """Seconds that the job still has to run at speed 1. Only if needs_duration is declared."""

@@ -21,6 +21,8 @@ class Progress:
         self.first_100_s: float | None = None
         self._loss: float | None = None
         self._metrics: dict[str, float | None] = {}
+        self.counts_cpu = False  # whether the processor is the device that it trains on
+        self._cpu_s = self._cpu_began_s = 0.0  # of this process, in steps since the last report
         self._busy_s = 0.0  # time in steps since the last report, without suspensions
         self._timed_steps = 0
         self._began = self._reported = self._opened = time.monotonic()
@@ -37,11 +39,13 @@ class Progress:
     def begin_step(self) -> None:
         """Start the clock of a step."""
         self._began = time.monotonic()
+        self._cpu_began_s = time.process_time()
 
     def end_step(self) -> bool:
         """Count a step; whether a report is due."""
         now = time.monotonic()
         self._busy_s += now - self._began
+        self._cpu_s += time.process_time() - self._cpu_began_s
         self._timed_steps += 1
         self.step += 1
         if self.step == MILESTONE:
@@ -62,11 +66,18 @@ class Progress:
             "step_time_s": self._busy_s / self._timed_steps if self._timed_steps else None,
             "metrics": self._metrics,
             "first_100_s": self.first_100_s,
+            "device_util": self._device_util(),
         }
+
+    def _device_util(self) -> float | None:
+        """Part of the time in steps in which the device computed for this process, if known."""
+        if not self.counts_cpu or self._busy_s <= 0:
+            return None
+        return min(1.0, self._cpu_s / self._busy_s)
 
     def sent(self) -> None:
         """Take the mean time per step anew from here on."""
-        self._busy_s, self._timed_steps = 0.0, 0
+        self._busy_s, self._cpu_s, self._timed_steps = 0.0, 0.0, 0
 
 
 def _finite(value: float) -> float | None:

@@ -83,6 +83,7 @@ class Training:
             raise InputError(f"s.prepare: reduction={reduction!r} must be 'tree' or 'ddp'")
         model = model.to(self.state.device)
         self.state.add(model, optimizer)
+        self._progress.counts_cpu = self.state.device.type == "cpu"
         self.replica.add(model, optimizer, *others)
         self.prepared = True
         if not shared:

@@ -1,0 +1,87 @@
+"""Live jobs share a slot for as long as they do more work together than in turns."""
+
+from typing import Any
+
+from .conftest import until
+
+# A step computes a little and waits a lot, as one that waits for its data. Jobs that thrash slow
+# each other down whenever they meet.
+SCRIPT = """
+import fcntl, sys, time
+import torch, rota.train
+path, steps = sys.argv[1], int(sys.argv[2])
+thrashes, seconds = sys.argv[3] == "True", float(sys.argv[4])
+torch.set_num_threads(1)
+torch.manual_seed(0)
+model = torch.nn.Linear(8, 1)
+with rota.train.session() as s:
+    model, optimizer = s.prepare(model, torch.optim.SGD(model.parameters(), lr=0.01))
+    for step in s.steps(steps):
+        with open(path, "a") as lock:
+            if thrashes:
+                try:
+                    fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                except BlockingIOError:
+                    fcntl.flock(lock, fcntl.LOCK_EX)
+                    time.sleep(4 * seconds)
+            time.sleep(seconds)
+        optimizer.zero_grad()
+        model(torch.randn(4, 8)).square().mean().backward()
+        optimizer.step()
+print("weights", model.weight.double().sum().item().hex())
+"""
+
+
+def cluster_of(make_cluster: Any) -> Any:
+    settings = {"quantum_s": 0.5, "trial_s": 1.5, "least_gain": 0.1}
+    return make_cluster("gandiva", 1, **settings)
+
+
+def start(cluster: Any, *, thrashes: bool = False, seconds: float = 0.02, steps: int = 700) -> str:
+    script = cluster.base / "train.py"
+    script.write_text(SCRIPT)
+    words = ["python", script, cluster.base / "lock", steps, thrashes, seconds]
+    return str(cluster.submit(" ".join(map(str, words))))
+
+
+def trials(cluster: Any, job: str) -> list[Any]:
+    """What was tried with a job, by the mark that the policy last wrote for it."""
+    found: list[Any] = []
+    for event in cluster.events():
+        mark = getattr(event, "marks", {}).get(int(job) - 1)
+        if mark is not None:
+            found = mark.get("trials", found)
+    return [(what, kept) for _, what, _, _, kept in found]
+
+
+def weights(cluster: Any, job: str) -> str:
+    lines = "".join(cluster.client.logs(job)).splitlines()
+    return str(next(line for line in lines if line.startswith("weights")))
+
+
+def test_two_jobs_that_leave_their_slot_idle_are_packed_and_end_with_the_same_weights(make_cluster):
+    cluster = cluster_of(make_cluster)
+    alone = start(cluster, seconds=0.0)
+    cluster.ends(alone)
+    jobs = [start(cluster) for _ in range(2)]
+    until(lambda: all(trials(cluster, job) for job in jobs), "both have been tried together")
+    assert [trials(cluster, job)[0] for job in jobs] == [("pack", True)] * 2
+    for job in jobs:
+        cluster.ends(job)
+    assert {weights(cluster, job) for job in jobs} == {weights(cluster, alone)}
+
+
+def test_a_pair_that_keeps_each_other_waiting_is_undone_and_not_tried_again(make_cluster):
+    cluster = cluster_of(make_cluster)
+    jobs = [start(cluster, thrashes=True, steps=100_000) for _ in range(2)]
+    until(lambda: all(trials(cluster, job) for job in jobs), "both have been tried together")
+    assert [trials(cluster, job)[0] for job in jobs] == [("pack", False)] * 2
+    steps = [cluster.show(job)["progress"]["step"] for job in jobs]
+    until(
+        lambda: all(
+            cluster.show(job)["progress"]["step"] > step + 60
+            for job, step in zip(jobs, steps, strict=True)
+        ),
+        "both go on in turns",
+    )
+    assert [len(trials(cluster, job)) for job in jobs] == [1, 1]
