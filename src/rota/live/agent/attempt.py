@@ -109,7 +109,7 @@ class Attempt:
         if self.elastic is not None:
             self.elastic.look()
         if not all(rank.alive for rank in self.members):
-            self._check_end()
+            self.check_end()
 
     def settle(self) -> None:
         """Take an adopted attempt as one that runs; ranks that say otherwise are to go on."""
@@ -137,9 +137,9 @@ class Attempt:
         rank.read_exit()
         if self.elastic is not None and self.elastic.ended(rank):
             rank.survived = True
-        self._check_end()
+        self.check_end()
 
-    def _check_end(self) -> None:
+    def check_end(self) -> None:
         """Once a rank has failed the whole gang goes; once all are gone the attempt has ended."""
         failed = [
             r
@@ -152,11 +152,13 @@ class Attempt:
             elif self.state == "suspending":
                 self.pausing.check_held()
             return
+        if self.elastic is not None and self.elastic.launching:
+            return  # a newcomer may be about to start; it asks again
         self.cancel_timers()
         last = [rank for rank in self.ranks if not rank.survived] or self.ranks
         if any(rank.gone for rank in last):
             if self._kill_remains():  # killed is not yet gone: look until none is there
-                self.after(LOOK_AGAIN_S, self._check_end)
+                self.after(LOOK_AGAIN_S, self.check_end)
                 return
             started = any(rank.shim for rank in self.ranks)
             error = "its processes vanished without a word (shim killed, reboot)"

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 
 STANDBY_S = 600.0  # that long a rank that left is kept, to come back at once
 WARM_UP_TIMEOUT_S = 120.0  # a newcomer that needs longer is given up
+LEAVE_S = 1.0  # for those that are not needed any more to end by themselves
 LOOK_EVERY_S = 0.25  # at the pulses of the ranks
 
 # Fork a slot: (attempt, slots, their GPUs) -> requests to the zygote.
@@ -52,6 +53,7 @@ class Elastic:
         self._standby: dict[int, bool] = {}  # slots that may come back, and whether they are ready
         self._pulses = Pulses(attempt.folder)
         self._num_resizes = 0
+        self.launching = 0  # launches of newcomers that are under way
 
     # -- commands ------------------------------------------------------------------------------
 
@@ -143,27 +145,42 @@ class Elastic:
         self.gang.resize([*back.values(), *slots], leavers, ready=back.values())
         if slots:
             self._later(WARM_UP_TIMEOUT_S, self._give_up, self._num_resizes)
+            self.launching += 1
             task = asyncio.get_running_loop().create_task(self._launch(slots, gpus))
             attempt.tasks.add(task)
             task.add_done_callback(attempt.tasks.discard)
 
     async def _launch(self, slots: list[int], gpus: list[int]) -> None:
+        try:
+            await self._fork_all(slots, gpus)
+        finally:
+            self.launching -= 1
+        if self._attempt.ended is None:
+            self._attempt.check_end()  # it may have waited for this
+
+    async def _fork_all(self, slots: list[int], gpus: list[int]) -> None:
         attempt = self._attempt
         try:
             requests = self._requests(attempt, slots, gpus)
             for slot, request in zip(slots, requests, strict=True):
+                self._refuse_if_over(slot)
                 await attempt.ranks[slot].start(self._fork, request)
         except (AgentError, OSError, ValueError) as error:
             for slot in slots:
                 await attempt.ranks[slot].abandon()
                 attempt.ranks[slot].gone = attempt.ranks[slot].survived = True
-            self.dismissed.update(slots)
-            self.gang.call_off(f"a newcomer could not be started: {error}")
+            if not self.dismissed.intersection(slots):  # else it has been called off already
+                self.dismissed.update(slots)
+                self.gang.call_off(f"a newcomer could not be started: {error}")
             return
         for slot in slots:
             attempt.watch(attempt.ranks[slot])
         if self.dismissed.intersection(slots):  # called off while they were being started
             self._dismiss(slots)
+
+    def _refuse_if_over(self, slot: int) -> None:
+        if self._attempt.stopping or self._attempt.ended is not None or slot in self.dismissed:
+            raise AgentError("the resize is over")
 
     def _give_up(self, number: int) -> None:
         if self._num_resizes == number:
@@ -236,7 +253,8 @@ class Elastic:
             self._standby.pop(slot, None)
             rank = self._attempt.ranks[slot]
             rank.send({"type": "leave"})
-            self._later(1.0, rank.signal, signal.SIGKILL)
+            # Also if the attempt has ended by then: nothing of it may be left.
+            asyncio.get_running_loop().call_later(LEAVE_S, rank.signal, signal.SIGKILL)
 
     def _park(self, slots: Iterable[int]) -> None:
         """Keep those that have left, to be the first to come back."""
