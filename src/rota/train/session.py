@@ -194,6 +194,7 @@ class Session:
         self._start()
         self._progress.begin_step()
         while total is None or self._progress.step < total:
+            self._training.in_step = True
             try:
                 yield self._progress.step
             except GeneratorExit:  # the loop was left by a break, at the end of this step
@@ -283,8 +284,9 @@ class Session:
         """Write the state of training to ``ROTA_CHECKPOINT_DIR``; call it on all ranks.
 
         Call it between steps, or at the end of one: after its optimiser's and scheduler's step.
-        An attempt that begins where there is such a checkpoint goes on from it. Raises InputError
-        if the variable is not set, OSError if the file can't be written.
+        An attempt that begins where there is such a checkpoint goes on from it, with the step after
+        that one. Raises InputError if the variable is not set, OSError if the file can't be
+        written.
         """
         self._training.save()
 

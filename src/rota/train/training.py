@@ -35,6 +35,7 @@ class Training:
         self.extra: dict[str, Any] = {}  # values of the program's own
         self.epoch = 0
         self.prepared = False
+        self.in_step = False  # between the beginning of a step of ``Session.steps`` and its end
         self._world = world
         self._member = member
         self._progress = progress
@@ -155,11 +156,15 @@ class Training:
             self._follow(self.growth)
         if self._member.rehearses:
             return
+        self._open_checkpoint()
+        self.enlist()
+        self._member.share_state()
+
+    def _open_checkpoint(self) -> None:
+        """Go on from where an attempt before this one has written its state."""
         folder = os.environ.get("ROTA_CHECKPOINT_DIR")
         if folder and Path(folder, CHECKPOINT).exists():
             self.replica.open(str(Path(folder, CHECKPOINT)))
-        self.enlist()
-        self._member.share_state()
 
     def _start_without_loader(self) -> None:
         for model in self._undecided:
@@ -171,6 +176,7 @@ class Training:
                 "their gradients come together: take batches from s.loader(...), or call "
                 "s.prepare(..., reduction='ddp') if the program cuts its batches itself"
             )
+        self._open_checkpoint()
 
     def _follow(self, growth: Growth) -> None:
         """Have the learning rates follow the size of the batch."""
@@ -209,6 +215,7 @@ class Training:
     def end_step(self) -> bool:
         """Count the step, and the batch that was worked through in it; whether to report."""
         due = self._progress.end_step()
+        self.in_step = False
         if self.batch is not None:
             assert self.loader is not None
             self._progress.note(None, self.batch.samples, {})
@@ -281,10 +288,15 @@ class Training:
             self._reduction.reduced_batch = self.loader.position.batches - 1
 
     def _plain(self) -> dict[str, Any]:
-        """What to go on with; in a step whose batch has been worked through, after that step."""
+        """What to go on with; in a step whose batch has been worked through, after that step.
+
+        Without a loader, only the program knows whether a step is over: it is taken to be.
+        """
         position = self.loader.position if self.loader is not None else None
         done = self.batch if self.batch is not None and self.batch.complete else None
         steps, samples = (1, done.samples) if done is not None else (0, 0)
+        if self.loader is None:
+            steps = int(self.in_step)
         return {
             "epoch": self.epoch,
             "position": position

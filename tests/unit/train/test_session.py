@@ -313,3 +313,39 @@ def test_a_loader_without_a_prepared_model_is_an_error_with_what_to_do():
         loader = s.loader(list(range(4)), batch_size=2)
         for _ in loader:
             pass
+
+
+def descend(steps, *, stop_after=None, late=False):
+    """Steps on data drawn by the step; the steps that were done, and the weights after them."""
+    torch.manual_seed(1)
+    model = nn.Linear(3, 1)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=0.1)
+    scheduler = torch.optim.lr_scheduler.StepLR(optimizer, 2, 0.5)
+    done = []
+    with Session() as s:
+        s.prepare(model, optimizer, scheduler)
+        for step in s.steps(steps):
+            generator = torch.Generator().manual_seed(step)
+            model(torch.randn(4, 3, generator=generator)).square().mean().backward()
+            optimizer.step()
+            optimizer.zero_grad()
+            scheduler.step()
+            done.append(step)
+            if step == stop_after and not late:
+                s.checkpoint()
+            if step == stop_after:
+                break
+        if late:
+            s.checkpoint()
+    return done, model.weight.detach()
+
+
+@pytest.mark.parametrize("late", [False, True], ids=["in-the-step", "after-the-loop"])
+def test_a_checkpoint_without_a_loader_goes_on_with_the_step_after_it(tmp_path, monkeypatch, late):
+    _, undisturbed = descend(6)
+    monkeypatch.setenv("ROTA_CHECKPOINT_DIR", str(tmp_path))
+    done, _ = descend(6, stop_after=2, late=late)
+    assert done == [0, 1, 2]
+    done, weights = descend(6)
+    assert done == [3, 4, 5]
+    assert torch.equal(weights, undisturbed)
