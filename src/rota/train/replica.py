@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import contextlib
-import copy
 import io
 import pickle
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 if TYPE_CHECKING:
     import torch
@@ -27,16 +26,12 @@ class Stateful(Protocol):
         ...
 
 
-class Slot:
-    """Stands for a tensor in a skeleton: the position of the tensor in the list beside it."""
+class Slot(NamedTuple):
+    """What a receiver must know of a tensor to make a place for it."""
 
-    __slots__ = ("dtype", "index", "on_device", "shape")
-
-    def __init__(self, index: int, tensor: torch.Tensor) -> None:
-        self.index = index
-        self.on_device = tensor.is_cuda
-        self.shape = tuple(tensor.shape)
-        self.dtype = tensor.dtype
+    shape: tuple[int, ...]
+    dtype: torch.dtype
+    on_device: bool
 
 
 class Replica:
@@ -85,8 +80,9 @@ class Replica:
 
         skeleton, tensors = take_apart(self.state())
         if share == 0:
+            head = pickle.dumps((_slots(tensors), skeleton))
             for receiver in receivers:
-                _send_bytes(pickle.dumps(skeleton), receiver, self.device)
+                _send_bytes(head, receiver, self.device)
         for bundle in _bundles(tensors, share, shares):
             packed = _pack([tensors[i].to(self.device) for i in bundle])
             for receiver in receivers:
@@ -97,10 +93,9 @@ class Replica:
         import torch
         import torch.distributed as dist
 
-        skeleton, own = take_apart(self.state())
-        sent: Any = pickle.loads(_receive_bytes(senders[0], self.device))  # noqa: S301 (our peer)
-        slots = sorted(_slots(sent), key=lambda slot: slot.index)
-        if _outline(slots) == _outline(_slots(skeleton)):
+        own = take_apart(self.state())[1]
+        slots, skeleton = pickle.loads(_receive_bytes(senders[0], self.device))  # noqa: S301 (peer)
+        if slots == _slots(own):
             tensors = own  # all of it has a place already
         else:
             tensors = [
@@ -117,7 +112,7 @@ class Replica:
                 packed = torch.empty(size, dtype=torch.uint8, device=self.device)
                 dist.recv(packed, sender)
                 _unpack(packed, members)
-        self.load(put_together(sent, tensors))
+        self.load(put_together(skeleton, tensors))
 
     def save(self, path: str) -> None:
         """Write everything to a file, whole or not at all. Raises OSError."""
@@ -145,34 +140,32 @@ class Replica:
             self.load(torch.load(io.BytesIO(file.read()), map_location="cpu", weights_only=False))
 
 
-def take_apart(state: Any) -> tuple[Any, list[torch.Tensor]]:
-    """``state`` with a :class:`Slot` for each tensor, and the tensors."""
+def take_apart(state: Any) -> tuple[bytes, list[torch.Tensor]]:
+    """``state`` without its tensors, pickled; and the tensors, in order."""
     import torch
 
     tensors: list[torch.Tensor] = []
 
-    def walk(value: Any) -> Any:
-        if isinstance(value, torch.Tensor):
+    class Taker(pickle.Pickler):
+        def persistent_id(self, value: Any) -> int | None:
+            if not isinstance(value, torch.Tensor):
+                return None
             tensors.append(value.detach())
-            return Slot(len(tensors) - 1, value)
-        if isinstance(value, dict):
-            return {key: walk(each) for key, each in value.items()}
-        if isinstance(value, list):
-            return [walk(each) for each in value]
-        return tuple(map(walk, value)) if type(value) is tuple else copy.copy(value)
+            return len(tensors) - 1
 
-    return walk(state), tensors
+    skeleton = io.BytesIO()
+    Taker(skeleton, pickle.HIGHEST_PROTOCOL).dump(state)
+    return skeleton.getvalue(), tensors
 
 
-def put_together(skeleton: Any, tensors: Sequence[torch.Tensor]) -> Any:
-    """The state whose parts :func:`take_apart` gave."""
-    if isinstance(skeleton, Slot):
-        return tensors[skeleton.index]
-    if isinstance(skeleton, dict):
-        return {key: put_together(each, tensors) for key, each in skeleton.items()}
-    if isinstance(skeleton, list | tuple):
-        return type(skeleton)(put_together(each, tensors) for each in skeleton)
-    return skeleton
+def put_together(skeleton: bytes, tensors: Sequence[torch.Tensor]) -> Any:
+    """The state whose parts :func:`take_apart` gave, of the types that it had."""
+
+    class Giver(pickle.Unpickler):
+        def persistent_load(self, pid: int) -> torch.Tensor:
+            return tensors[pid]
+
+    return Giver(io.BytesIO(skeleton)).load()
 
 
 def _tensors(model: torch.nn.Module) -> Iterator[tuple[str, torch.Tensor]]:
@@ -180,19 +173,8 @@ def _tensors(model: torch.nn.Module) -> Iterator[tuple[str, torch.Tensor]]:
     yield from model.named_buffers()
 
 
-def _slots(skeleton: Any) -> Iterator[Slot]:
-    if isinstance(skeleton, Slot):
-        yield skeleton
-    elif isinstance(skeleton, dict):
-        for each in skeleton.values():
-            yield from _slots(each)
-    elif isinstance(skeleton, list | tuple):
-        for each in skeleton:
-            yield from _slots(each)
-
-
-def _outline(slots: Iterable[Slot]) -> list[tuple[int, Any, Any]]:
-    return [(slot.index, slot.shape, slot.dtype) for slot in slots]
+def _slots(tensors: Iterable[torch.Tensor]) -> list[Slot]:
+    return [Slot(tuple(each.shape), each.dtype, each.is_cuda) for each in tensors]
 
 
 def _size(tensor: torch.Tensor) -> int:
@@ -245,12 +227,14 @@ def _send_bytes(data: bytes, receiver: int, device: torch.device) -> None:
     dist.send(torch.frombuffer(bytearray(data), dtype=torch.uint8).to(device), receiver)
 
 
-def _receive_bytes(sender: int, device: torch.device) -> bytes:
+def _receive_bytes(sender: int, device: torch.device) -> bytearray:
     import torch
     import torch.distributed as dist
 
     length = torch.zeros(1, dtype=torch.int64, device=device)
     dist.recv(length, sender)
-    data = torch.empty(int(length.item()), dtype=torch.uint8, device=device)
-    dist.recv(data, sender)
-    return bytes(data.tolist())
+    received = torch.empty(int(length.item()), dtype=torch.uint8, device=device)
+    dist.recv(received, sender)
+    data = bytearray(len(received))
+    torch.frombuffer(data, dtype=torch.uint8).copy_(received)
+    return data

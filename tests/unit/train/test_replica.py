@@ -3,7 +3,7 @@
 import errno
 import os
 import threading
-from collections import OrderedDict, deque
+from collections import Counter, OrderedDict, defaultdict, deque, namedtuple
 
 import pytest
 import torch
@@ -172,7 +172,25 @@ def test_tensors_of_a_model_stay_the_very_same_objects(tmp_path):
     assert all(a is b for a, b in zip(parameters, other.models[0].parameters(), strict=True))
 
 
-def test_ordered_mappings_are_taken_apart_too():
-    skeleton, tensors = take_apart(OrderedDict(a=torch.ones(2)))
-    assert len(tensors) == 1
-    assert torch.equal(put_together(skeleton, tensors)["a"], torch.ones(2))
+Best = namedtuple("Best", "step weights")
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        OrderedDict(a=torch.ones(2)),
+        Best(3, torch.ones(2)),
+        Counter("aab"),
+        defaultdict(list, a=[torch.ones(2)]),
+        deque([1, 2], maxlen=2),
+        {1, 2},
+    ],
+    ids=lambda value: type(value).__name__,
+)
+def test_values_come_back_as_what_they_were(value):
+    skeleton, tensors = take_apart({"kept": value})
+    back = put_together(skeleton, tensors)["kept"]
+    assert type(back) is type(value)
+    assert same(back, value)
+    assert getattr(back, "default_factory", None) is getattr(value, "default_factory", None)
+    assert b"torch" not in skeleton
