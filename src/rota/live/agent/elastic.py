@@ -1,13 +1,14 @@
 """How an attempt becomes larger or smaller, and what it does when one of its ranks is lost."""
 
 import asyncio
+import contextlib
 import signal
 import time
 from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any
 
 from rota.errors import AgentError
-from rota.live.agent.gang import Gang
+from rota.live.agent.gang import WARMING, Gang
 from rota.live.agent.pausing import COUPLED_STEP_S
 from rota.live.agent.processes import bind
 from rota.live.agent.pulses import Pulses
@@ -51,6 +52,8 @@ class Elastic:
         self.lost: set[int] = set()  # slots that were killed, and that the others survived
         self.dismissed: set[int] = set()
         self._standby: dict[int, bool] = {}  # slots that may come back, and whether they are ready
+        self._standby_ends: dict[int, asyncio.TimerHandle] = {}
+        self._returned: set[int] = set()  # slots that stood by until the resize that is under way
         self._pulses = Pulses(attempt.folder)
         self._num_resizes = 0
         self.launching = 0  # launches of newcomers that are under way
@@ -71,17 +74,21 @@ class Elastic:
         if not keep:
             raise AgentError("a resize keeps at least one of the GPUs: the others get its state")
         leavers = [slot for slot in gang.members if slot not in keep]
+        if new_gpus or leavers:
+            self._start(new_gpus, leavers)
         self._command_id = command_id
-        if not new_gpus and not leavers:
+        if not gang.busy:
             self._settled(None)
-            return
-        self._start(new_gpus, leavers)
 
     def replace(self, slot: int) -> None:
         """Let a newcomer on the same GPU take over from a rank that lags behind."""
-        self._command_id = None
+        if not self._attempt.cooperates:
+            return  # a rank has lost its agent; it is found again when all are back
         self._replaced.add(slot)
-        self._start([self._gpu_of[slot]], [slot])
+        with contextlib.suppress(AgentError):  # a full disk; it lags behind at the next look, too
+            self._start([self._gpu_of[slot]], [slot])
+            return
+        self._replaced.discard(slot)
 
     def _return(self, gpus: list[int]) -> dict[int, int]:
         """Slots of those that stand by for these GPUs, as far as there are any."""
@@ -96,7 +103,8 @@ class Elastic:
             if slot is None:
                 continue
             ready.remove(slot)
-            del self._standby[slot]
+            self._end_standby(slot)
+            self._returned.add(slot)
             found[gpu] = slot
             (request,) = self._requests(attempt, [slot], [gpu])
             if request["cpus"]:
@@ -136,11 +144,10 @@ class Elastic:
         gpus = [gpu for gpu in gpus if gpu not in back]
         first = len(attempt.ranks)
         slots = list(range(first, first + len(gpus)))
+        self._write_down(first + len(slots))
         for slot, gpu in zip(slots, gpus, strict=True):
             attempt.ranks.append(Rank(slot, attempt.folder))
             self._gpu_of[slot] = gpu
-        attempt.record["slots"] = len(attempt.ranks)
-        attempt.save(durable=False)
         self._num_resizes += 1
         self.gang.resize([*back.values(), *slots], leavers, ready=back.values())
         if slots:
@@ -149,6 +156,17 @@ class Elastic:
             task = asyncio.get_running_loop().create_task(self._launch(slots, gpus))
             attempt.tasks.add(task)
             task.add_done_callback(attempt.tasks.discard)
+
+    def _write_down(self, slots: int) -> None:
+        """How many slots there will have been, before any is forked. Raises AgentError."""
+        record = self._attempt.record
+        before, record["slots"] = record["slots"], slots
+        try:
+            self._attempt.save(durable=False)
+        except OSError as error:
+            record["slots"] = before
+            self._stand_by_again()
+            raise AgentError(f"the resize could not be written down: {error}") from None
 
     async def _launch(self, slots: list[int], gpus: list[int]) -> None:
         try:
@@ -183,7 +201,7 @@ class Elastic:
             raise AgentError("the resize is over")
 
     def _give_up(self, number: int) -> None:
-        if self._num_resizes == number:
+        if self._num_resizes == number and self.gang.phase == WARMING:
             self.gang.call_off(f"the newcomers were not warm within {WARM_UP_TIMEOUT_S:.0f} s")
 
     # -- what the ranks do ---------------------------------------------------------------------
@@ -216,7 +234,7 @@ class Elastic:
         slot, gang = rank.index, self.gang
         expected = slot in self.dismissed or slot not in gang.members
         gang.ended(slot)
-        self._standby.pop(slot, None)
+        self._end_standby(slot)
         if not gang.members and not gang.busy:  # training is over
             self._dismiss(list(self._standby))
         if expected:
@@ -231,6 +249,8 @@ class Elastic:
     def look(self) -> None:
         """Feel the pulses: kill a rank that hangs, replace one that lags behind."""
         attempt, gang = self._attempt, self.gang
+        if attempt.ended is None:
+            self._later(LOOK_EVERY_S, self.look)  # first: whatever comes of this one
         if attempt.state == "running":
             step_s = attempt.progress.get("step_time_s") or 0.0
             now_s = time.monotonic()
@@ -241,8 +261,6 @@ class Elastic:
                 self.replace(straggler)
         else:
             self._pulses.forget()
-        if attempt.ended is None:
-            self._later(LOOK_EVERY_S, self.look)
 
     def _send(self, slot: int, message: Message) -> None:
         self._attempt.ranks[slot].send(message)
@@ -250,7 +268,7 @@ class Elastic:
     def _dismiss(self, slots: Iterable[int]) -> None:
         for slot in slots:
             self.dismissed.add(slot)
-            self._standby.pop(slot, None)
+            self._end_standby(slot)
             rank = self._attempt.ranks[slot]
             rank.send({"type": "leave"})
             # Also if the attempt has ended by then: nothing of it may be left.
@@ -262,13 +280,24 @@ class Elastic:
             if slot in self._replaced:
                 self._dismiss([slot])
                 continue
-            self._standby[slot] = False
             self._send(slot, {"type": "park"})
-            self._later(STANDBY_S, self._end_standby, slot)
+            self._stand_by(slot, is_ready=False)
+
+    def _stand_by(self, slot: int, *, is_ready: bool) -> None:
+        """Let a slot be the first to come back, for some time."""
+        self._standby[slot] = is_ready
+        self._standby_ends[slot] = self._later(STANDBY_S, self._dismiss, [slot])
 
     def _end_standby(self, slot: int) -> None:
-        if slot in self._standby:
-            self._dismiss([slot])
+        self._standby.pop(slot, None)
+        if (timer := self._standby_ends.pop(slot, None)) is not None:
+            timer.cancel()
+
+    def _stand_by_again(self) -> None:
+        """Those that were to come back, and were not needed: they wait as they did before."""
+        for slot in self._returned - set(self.gang.members) - self.dismissed:
+            self._stand_by(slot, is_ready=True)
+        self._returned.clear()
 
     def _settled(self, error: str | None) -> None:
         """A change has ended: write the members down, and tell the controller."""
@@ -276,16 +305,21 @@ class Elastic:
         attempt.record["members"] = list(gang.members)
         attempt.record["generation"] = gang.generation
         attempt.record["gpus"] = [self._gpu_of[slot] for slot in gang.members]
-        attempt.save(durable=False)
+        with contextlib.suppress(OSError):  # an agent that comes after this one asks the ranks
+            attempt.save(durable=False)
+        self._stand_by_again()
+        self._replaced.difference_update(gang.members)  # nobody has taken over from those
         command_id, self._command_id = self._command_id, None
         self._pulses.forget()
         attempt.resized(command_id, error)
 
-    def _later(self, seconds: float, call: Callable[..., object], *arguments: Any) -> None:
+    def _later(
+        self, seconds: float, call: Callable[..., object], *arguments: Any
+    ) -> asyncio.TimerHandle:
         """Call something later, whether the job is suspended meanwhile or not."""
 
         def fire() -> None:
             if self._attempt.ended is None:
                 call(*arguments)
 
-        asyncio.get_running_loop().call_later(seconds, fire)
+        return asyncio.get_running_loop().call_later(seconds, fire)

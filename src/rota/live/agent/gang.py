@@ -33,6 +33,7 @@ class Resize(NamedTuple):
 
     newcomers: tuple[int, ...]
     leavers: tuple[int, ...]
+    ready: tuple[int, ...] = ()  # newcomers that stood by for this, and can do so again
 
 
 class Gang:
@@ -97,8 +98,11 @@ class Gang:
     def resize(
         self, newcomers: Iterable[int], leavers: Iterable[int], ready: Iterable[int] = ()
     ) -> None:
-        """Begin a change of members; newcomers have just been started, or are ``ready``."""
-        self._resize = Resize(tuple(newcomers), tuple(leavers))
+        """Begin a change of members; newcomers have just been started, or stand by, ``ready``.
+
+        If it is called off, those that stood by are neither dismissed nor parked.
+        """
+        self._resize = Resize(tuple(newcomers), tuple(leavers), tuple(ready))
         self._ready = set(ready)
         self.phase = WARMING
         self._check_ready()
@@ -109,6 +113,9 @@ class Gang:
             return
         for slot in self.members:
             self._send(slot, {"type": "resume", "device": None})
+        if (resize := self._resize) is not None:
+            others = tuple(slot for slot in resize.newcomers if slot not in resize.ready)
+            self._resize = resize._replace(newcomers=others)
         self._end_resize(error)
 
     # -- what the ranks say --------------------------------------------------------------------

@@ -1,5 +1,6 @@
 """How an attempt is suspended, and continued: at a step boundary, or else where it is."""
 
+import contextlib
 import signal
 import time
 from typing import TYPE_CHECKING
@@ -138,7 +139,8 @@ class Pausing:
         if stays != attempt.record.get("stays", False):
             attempt.record["stays"] = stays
             attempt.tell_registration()
-        attempt.save(durable=False)  # what a power cut takes with it needs no adoption
+        with contextlib.suppress(OSError):  # the next agent lets it go on, and it is asked again
+            attempt.save(durable=False)  # what a power cut takes with it needs no adoption
         attempt.done(self._command_id, stopped_s=stopped_s)
 
     def _advance_holders(self) -> None:

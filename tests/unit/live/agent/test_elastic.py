@@ -5,9 +5,11 @@ import signal
 
 import pytest
 
+from rota.errors import AgentError
 from rota.live.agent import elastic as elastic_module
 from rota.live.agent.attempt import Attempt
 from rota.live.agent.elastic import Elastic
+from rota.live.agent.gang import HOLDING
 
 
 class FakeRank:
@@ -19,7 +21,7 @@ class FakeRank:
         self.index, self.shim, self.worker, self.pidfd = index, 0, 0, -1
         self.exit, self.gone, self.survived = None, False, False
         self.writer = self.suspended = None
-        self.told, self.signals = [], []
+        self.told, self.signals, self.pause = [], [], {}
 
     @property
     def alive(self):
@@ -43,6 +45,8 @@ class FakeRank:
 
     def send(self, message):
         self.told.append(message["type"])
+        if message["type"] == "pause":
+            self.pause = message
 
     def signal(self, number):
         self.signals.append(number)
@@ -99,6 +103,20 @@ def scenario(tmp_path, monkeypatch):
     return run
 
 
+def shrinks_to_one(job):
+    """Slot 1 leaves, and stands by."""
+    job.elastic.resize(1, [0])
+    job.elastic.heard(0, {"type": "at", "step": 3, "round": 1})
+    job.elastic.heard(1, {"type": "at", "step": 3, "round": 1})
+    for slot in (0, 1):
+        job.elastic.heard(slot, {"type": "voted"})
+    job.elastic.heard(0, {"type": "hosting", "generation": 1, "port": 4000})
+    job.elastic.heard(0, {"type": "formed", "generation": 1})
+    job.elastic.heard(1, {"type": "ready"})
+    assert job.answers() == [(1, "done")]
+    assert job.elastic._standby == {1: True}
+
+
 async def turns(number=10):
     """Let everything happen that is due."""
     for _ in range(number):
@@ -150,5 +168,154 @@ def test_a_launch_that_fails_after_it_was_called_off_leaves_the_next_resize_alon
         await turns()
         assert job.answers() == [(1, "failed")]
         assert job.gang.busy
+
+    scenario(story)
+
+
+def test_newcomers_that_are_warm_are_not_given_up_for_a_member_that_is_late(scenario, monkeypatch):
+    """It may be in a long validation."""
+    monkeypatch.setattr(elastic_module, "WARM_UP_TIMEOUT_S", 0.0)
+
+    async def story(job):
+        FakeRank.gate.set()
+        job.elastic.resize(1, [0, 1, 2])
+        job.elastic.heard(2, {"type": "ready"})
+        await turns()
+        assert job.gang.phase == HOLDING
+        job.elastic.call_off("enough")
+        job.elastic.resize(2, [0, 1, 3])
+        await turns()
+        assert job.answers() == [(1, "failed"), (2, "failed")]  # slot 3 was not warm
+
+    scenario(story)
+
+
+def test_a_straggler_whose_replacement_failed_may_be_replaced_again(scenario):
+    async def story(job):
+        FakeRank.gate.set()
+        job.elastic.replace(1)
+        assert job.gang.busy
+        job.elastic.call_off("the newcomer failed")
+        job.elastic.look = lambda: None
+        job.elastic._pulses.look = lambda *_: (None, 1)
+        Elastic.look(job.elastic)
+        assert job.gang.busy
+
+    scenario(story)
+
+
+def test_nobody_is_replaced_while_a_rank_has_lost_its_agent(scenario):
+    async def story(job):
+        job.rank(0).writer = None
+        job.elastic.replace(1)
+        assert not job.gang.busy
+
+    scenario(story)
+
+
+def test_the_time_to_stand_by_begins_anew_each_time(scenario, monkeypatch):
+    monkeypatch.setattr(elastic_module, "STANDBY_S", 0.05)
+
+    async def story(job):
+        shrinks_to_one(job)
+        job.elastic.resize(2, [0, 1])  # it comes back
+        job.elastic.call_off("the job is to be suspended")
+        monkeypatch.setattr(elastic_module, "STANDBY_S", 600.0)
+        job.elastic.resize(3, [0, 1])
+        job.elastic.call_off("the job is to be suspended")
+        await asyncio.sleep(0.1)
+        assert not job.rank(1).signals.count(signal.SIGKILL)
+        assert job.elastic._standby == {1: True}
+
+    scenario(story)
+
+
+def test_who_was_to_come_back_stands_by_again_if_the_resize_is_called_off(scenario):
+    async def story(job):
+        shrinks_to_one(job)
+        job.elastic.resize(2, [0, 3])
+        assert job.elastic._standby == {}
+        job.elastic.call_off("the job is to be suspended")
+        assert job.elastic._standby == {1: True}
+        job.elastic.resize(3, [0, 1])
+        assert len(job.attempt.ranks) == 2  # it comes back, and none is forked
+        assert "leave" not in job.rank(1).told
+
+    scenario(story)
+
+
+def test_who_dies_on_the_way_back_stands_by_no_more(scenario):
+    async def story(job):
+        shrinks_to_one(job)
+        job.elastic.resize(2, [0, 1])
+        job.ends(1, -9)
+        assert job.answers()[1:] == [(2, "failed")]
+        assert job.elastic._standby == {}
+        assert job.attempt.ended is None
+
+    scenario(story)
+
+
+@pytest.fixture
+def full_disk(monkeypatch):
+    def save(self, *, durable=True):
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(Attempt, "save", save)
+
+
+def test_a_resize_that_can_not_be_written_down_is_refused_and_changes_nothing(scenario, full_disk):
+    async def story(job):
+        FakeRank.gate.set()
+        with pytest.raises(AgentError, match="No space left"):
+            job.elastic.resize(1, [0, 1, 2])
+        assert not job.gang.busy
+        assert (len(job.attempt.ranks), job.attempt.record["slots"]) == (2, 2)
+        job.elastic.gang.call_off("nothing is under way")
+        assert job.answers() == []  # the agent answers with the error
+
+    scenario(story)
+
+
+def test_a_full_disk_keeps_no_answer_from_the_controller(scenario, monkeypatch):
+    async def story(job):
+        job.elastic.resize(1, [0])
+        monkeypatch.setattr(Attempt, "save", refuse)
+        job.elastic.call_off("the job is to be suspended")
+        assert job.answers() == [(1, "failed")]
+        job.attempt.pausing.suspend(2)
+        for slot in (0, 1):
+            job.attempt.heard(slot, {"type": "suspended", "step": 3, "stopped_s": 1.0})
+        assert job.answers() == [(1, "failed"), (2, "done")]
+
+    def refuse(self, *, durable=True):
+        raise OSError(28, "No space left on device")
+
+    scenario(story)
+
+
+def test_a_full_disk_does_not_end_the_looks_at_the_ranks(scenario, full_disk):
+    async def story(job):
+        looks = []
+        job.elastic._pulses.look = lambda *_: looks.append(1) or (None, 1)
+        job.elastic.look()
+        job.elastic.look()
+        assert len(looks) == 2
+        assert not job.gang.busy
+
+    scenario(story)
+
+
+def test_an_answer_to_a_resize_that_a_suspension_called_off_is_none_to_the_suspension(scenario):
+    async def story(job):
+        job.elastic.resize(1, [0])
+        job.attempt.pausing.suspend(2)
+        for slot in (0, 1):
+            job.attempt.heard(slot, {"type": "at", "step": 3, "round": 1})
+        assert "offload" not in job.rank(0).told
+        round_ = job.rank(0).pause["round"]
+        for slot in (0, 1):
+            job.attempt.heard(slot, {"type": "at", "step": 4, "round": round_})
+        assert "offload" in job.rank(0).told
 
     scenario(story)
