@@ -304,7 +304,7 @@ class Attempt:
         elif kind == "elastic":
             self._note_shards(message)
         elif kind == "at" and self.state == "suspending":
-            self.pausing.holds(index, message["step"])
+            self.pausing.holds(index, message["step"], message.get("round"))
         elif kind == "at" and not (self.elastic is not None and self.elastic.gang.busy):
             rank.send({"type": "resume", "device": None})
         elif kind == "suspended":

@@ -26,6 +26,7 @@ class Pausing:
         self._attempt = attempt
         self._command_id: int | None = None
         self._steps: dict[int, int] = {}  # of the ranks that hold at a boundary
+        self._round = 0  # counts down: what answers a resize, whose rounds count up, must not count
 
     # -- commands ------------------------------------------------------------------------------
 
@@ -48,9 +49,10 @@ class Pausing:
             return
         gang = len(attempt.members) > 1
         self._steps.clear()
+        self._round -= 1
         for rank in attempt.members:
             rank.suspended = None
-            rank.send({"type": "pause", "gang": gang})
+            rank.send({"type": "pause", "gang": gang, "round": self._round})
         steps_s = BOUNDARY_TIMEOUT_STEPS * (attempt.progress.get("step_time_s") or 0.0)
         attempt.after(max(BOUNDARY_TIMEOUT_S, steps_s), self.freeze)
         if gang:
@@ -80,8 +82,10 @@ class Pausing:
 
     # -- what the ranks say --------------------------------------------------------------------
 
-    def holds(self, slot: int, step: int) -> None:
-        """A rank holds at a boundary."""
+    def holds(self, slot: int, step: int, round_: int | None) -> None:
+        """A rank holds at a boundary, as it was asked to in this round or an earlier one."""
+        if round_ != self._round:
+            return  # it has been asked once more meanwhile, and answers that, too
         self._steps[slot] = step
         self.check_held()
 
