@@ -6,7 +6,8 @@ socket; between the controller and an agent they are text frames of a WebSocket.
 | from, to | type | fields |
 | --- | --- | --- |
 | worker, agent | hello | job_id, attempt, rank, suspended (then stopped_s), step, total, model |
-| | report | step, total, samples, loss, step_time_s, metrics, at_s, first_100_s, device_util |
+| | report | step, total, samples, total_samples, loss, step_time_s, metrics, device_util, |
+| | | at_s, first_100_s |
 | | model | model_bytes, largest_tensor_bytes: of all models so far; null in a hello without |
 | | at | step: it holds at the boundary after this many steps; round: of the pause it answers |
 | | suspended | step, stopped_s, at_s |
@@ -88,7 +89,7 @@ def is_progress(message: Message) -> bool:
     """Whether a report is well-formed: finite numbers, and a flat mapping of names to numbers."""
     whole = all(
         message.get(key) is None or _is_number(message[key], int)
-        for key in ("step", "total", "samples")
+        for key in ("step", "total", "samples", "total_samples")
     )
     numbers = all(
         message.get(key) is None or _is_number(message[key], int | float)

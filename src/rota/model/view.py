@@ -23,13 +23,17 @@ def identity(policy: Any) -> str:
 
 
 class Pace(NamedTuple):
-    """``steps`` that a job has done at ``at_s``, of ``total`` if it tells; at this size, without a
-    pause, since ``since_s``."""
+    """What a job has done by ``at_s``: steps, and work, of which so much is ``left`` if it tells.
+
+    Work is counted in samples if the job counts them, else in steps; the size has been the present
+    one, without a pause, since ``since_s``.
+    """
 
     since_s: float
     at_s: float
     steps: float
-    total: float | None
+    work: float
+    left: float | None
 
 
 class Usage(NamedTuple):
@@ -131,11 +135,20 @@ class View:
         if since_s < 0:
             return None
         if state.spec[row].program is None:  # a simulated one: a second of its work is a step
-            return Pace(since_s, self.now_s, state.work(row, self.now_s), None)
+            done = state.work(row, self.now_s)
+            return Pace(since_s, self.now_s, done, done, None)
         told = state.progress[row] or {}
         if told.get("at_s", 0.0) < since_s or told.get("step") is None:
             return None
-        return Pace(since_s, told["at_s"], told["step"], told.get("total"))
+        steps, samples = told["step"], told.get("samples") or 0
+        total, total_samples = told.get("total"), told.get("total_samples")
+        left = None
+        if samples and total_samples is not None:
+            left = max(0.0, total_samples - samples)
+        elif total is not None:
+            each = samples / steps if samples and steps else 1.0
+            left = max(0.0, total - steps) * each
+        return Pace(since_s, told["at_s"], steps, samples or steps, left)
 
     def usage(self, row: int) -> Usage:
         """How much of its GPUs the job uses when it has them for itself, as far as anybody told."""

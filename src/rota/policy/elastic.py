@@ -32,6 +32,9 @@ from rota.policy.scaling import (
 from rota.policy.stages import Stages
 
 UNTRIED = 0.9  # a job that has run at one size only is taken to scale as size ** 0.9
+# GPUs by node: free, or held by an elastic job beyond its least; and those meant for one job.
+Room = list[int]
+Places = dict[int, int]
 CALM = 10  # looks are so much rarer when all scalers are content
 
 
@@ -71,12 +74,22 @@ class Elastic:
             positive, 0.1, "least gain of throughput per GPU, relative to that of those before it"
         ),
         "look_s": Setting(positive, 5.0, "seconds between two looks at a job's throughput"),
+        "pause_s": Setting(
+            positive, 0.5, "seconds that a resize costs a job; fit leaves those alone that end soon"
+        ),
     }
 
-    def __init__(self, scaler: str = "fit", threshold: float = 0.1, look_s: float = 5.0) -> None:
+    def __init__(
+        self,
+        scaler: str = "fit",
+        threshold: float = 0.1,
+        look_s: float = 5.0,
+        pause_s: float = 0.5,
+    ) -> None:
         self.scaler = scaler
         self.threshold = threshold
         self.look_s = look_s
+        self.pause_s = pause_s
 
     def decide(self, view: View) -> Plan:
         """Start who fits, and let the others have what is left."""
@@ -86,24 +99,30 @@ class Elastic:
         watched = {
             row: self._watch(view, trial, row) for row in running if self._is_elastic(view, row)
         }
-        starting = self._starting(view, trial, rows, running, watched)
-        sizes = self._sizes(view, running, starting, watched)
+        room = [mask.bit_count() for mask in trial.free.masks]
+        for row, each in watched.items():
+            target = view.target[row]
+            assert target is not None
+            room[target.parts[0][0]] += target.num_gpus - each.sizes[0]
+        starting = self._starting(view, trial, rows, room)
+        sizes = self._sizes(view, watched, room)
         for row, size in sizes.items():
             target = view.target[row]
             if target is not None and size < target.num_gpus:
                 self._resize(trial, row, _part(target, size))
-        for row in starting:
-            self._start(trial, row)
+        for row, places in starting.items():
+            self._start(trial, row, places)
         for row, size in sizes.items():
             target = view.target[row]
             if target is not None and size > target.num_gpus:
                 self._grow(view, trial, row, target, size)
-        return trial.plan(wake_at_s=self._wake_at_s(view, running + starting, watched))
+        return trial.plan(wake_at_s=self._wake_at_s(view, [*running, *starting], watched))
 
     # -- one job -------------------------------------------------------------------------------
 
     def _is_elastic(self, view: View, row: int) -> bool:
-        return len(view.sizes(row)) > 1
+        target = view.target[row]
+        return len(view.sizes(row)) > 1 and target is not None and len(target.parts) == 1
 
     def _watch(self, view: View, trial: Trial, row: int) -> Watched:
         """Look at the job's throughput, and ask its scaler."""
@@ -115,13 +134,15 @@ class Elastic:
         pace = view.pace(row)
         looked = None
         if pace is not None:
-            looked = [pace.since_s, pace.at_s, pace.steps]
+            looked = [pace.since_s, pace.at_s, pace.steps, pace.work]
             before = mark["looked"]
             if before is not None and before[0] == pace.since_s and pace.at_s > before[1]:
-                rate = (pace.steps - before[2]) / (pace.at_s - before[1])
+                rate = (pace.work - before[3]) / (pace.at_s - before[1])
                 if rate > 0:
-                    observations.add(size, Throughput(1, rate, 0.0))
-        left = inf if pace is None or pace.total is None else max(0.0, pace.total - pace.steps)
+                    # The published search counts steps; the other asks how looks differ.
+                    steps = int(pace.steps - before[2]) if self.scaler == "probe" else 1
+                    observations.add(size, Throughput(max(1, steps), rate, 0.0))
+        left = inf if pace is None or pace.left is None else pace.left
         wish, memory = size, mark["scaler"]
         if observations.workers == size and observations.steps:
             job = Observed(observations, view.now_s - view.submit_s[row], left)
@@ -139,57 +160,66 @@ class Elastic:
     def _scaler(self, view: View, row: int, sizes: tuple[int, ...], left: float) -> Scaler:
         wanted = view.state.spec[row].elastic
         condition: Any = ThroughputScaling(self.threshold)
-        if wanted is not None and wanted.deadline_s is not None and left < inf:
-            utility = DeadlineUtility(wanted.deadline_s, wanted.value or 0.0)
+        if wanted is not None and wanted.deadline_s is not None and wanted.value and left < inf:
+            utility = DeadlineUtility(value=wanted.value, deadline_s=wanted.deadline_s)
             condition = UtilityOverCost(utility, wanted.price_per_gpu_hour)
         if self.scaler == "probe":
             return ProbeScaler(sizes, condition)
-        return FitScaler(sizes, condition, min_steps=3, most_steps=20)
+        return FitScaler(sizes, condition, pause_s=self.pause_s, min_steps=3, most_steps=20)
 
     # -- all of them ---------------------------------------------------------------------------
 
-    def _starting(
-        self,
-        view: View,
-        trial: Trial,
-        rows: list[int],
-        running: list[int],
-        watched: dict[int, Watched],
-    ) -> list[int]:
-        """Those who can start, by count, if every elastic job goes down to its least."""
-        free = view.total_gpus
-        for row in running:
-            target = view.target[row]
-            assert target is not None
-            free -= watched[row].sizes[0] if row in watched else target.num_gpus
-        starting = []
+    def _starting(self, view: View, trial: Trial, rows: list[int], room: Room) -> dict[int, Places]:
+        """Who can start if every elastic job goes down to its least, and where; takes the room."""
+        starting = {}
         for row in rows:
             if view.target[row] is not None:
                 continue
-            least = view.sizes(row)[0]
-            if least > view.total_gpus:
-                trial.wait(row, Reason.NEVER_FITS)
-            elif least > free:
-                trial.wait(row, Reason.WAIT_RESOURCES)
-            else:
-                free -= least
-                starting.append(row)
+            places = self._places(view, trial, row, room)
+            if isinstance(places, Reason):
+                trial.wait(row, places)
+                continue
+            for node, gpus in places.items():
+                room[node] -= gpus
+            starting[row] = places
         return starting
 
-    def _sizes(
-        self, view: View, running: list[int], starting: list[int], watched: dict[int, Watched]
-    ) -> dict[int, int]:
-        """The size of each elastic job that runs."""
-        fixed = sum(
-            allocation.num_gpus
-            for row in running
-            if row not in watched and (allocation := view.target[row]) is not None
-        )
-        fixed += sum(view.sizes(row)[0] for row in starting)
-        given = allot(view.total_gpus - fixed, [each.claim() for each in watched.values()])
-        return dict(zip(watched, given, strict=True))
+    def _places(self, view: View, trial: Trial, row: int, room: Room) -> Places | Reason:
+        """How many GPUs of which nodes a job can start on; or why it can't."""
+        least, home = view.sizes(row)[0], view.home[row]
+        if least > view.total_gpus:
+            return Reason.NEVER_FITS
+        if home is not None and (view.must_stay(row) or trial.free.fits(home)):
+            wanted = {node: mask.bit_count() for node, mask in home.parts}
+            if all(room[node] >= gpus for node, gpus in wanted.items()):
+                return wanted
+            return Reason.WAIT_TOPOLOGY
+        if least > sum(room):
+            return Reason.WAIT_RESOURCES
+        free = trial.free.masks
+        fitting = [node for node in range(len(room)) if room[node] >= least]
+        if fitting:  # where the fewest are to be given back, then the tightest
+            back = (max(0, least - free[node].bit_count()) for node in fitting)
+            return {min(zip(back, (room[n] for n in fitting), fitting, strict=True))[2]: least}
+        if view.state.spec[row].elastic is not None:
+            return Reason.WAIT_GANG_FRAGMENTED  # its ranks stay on one node
+        return _spread(room, least)
 
-    def _start(self, trial: Trial, row: int) -> None:
+    def _sizes(self, view: View, watched: dict[int, Watched], room: Room) -> dict[int, int]:
+        """The size of each elastic job that runs, node by node: none grows beyond its own."""
+        by_node: dict[int, list[int]] = {}
+        for row in watched:
+            target = view.target[row]
+            assert target is not None
+            by_node.setdefault(target.parts[0][0], []).append(row)
+        sizes: dict[int, int] = {}
+        for node, rows in by_node.items():
+            gpus = room[node] + sum(watched[row].sizes[0] for row in rows)
+            given = allot(gpus, [watched[row].claim() for row in rows])
+            sizes.update(zip(rows, given, strict=True))
+        return sizes
+
+    def _start(self, trial: Trial, row: int, places: Places) -> None:
         least = trial.view.sizes(row)[0]
         home = trial.view.home[row]
         if home is not None and trial.free.fits(home):
@@ -198,20 +228,20 @@ class Elastic:
         if trial.view.must_stay(row):
             trial.wait(row, Reason.WAIT_TOPOLOGY)
             return
-        if least > trial.free.count:
-            trial.wait(row, Reason.WAIT_RESOURCES)
+        node = next(iter(places))
+        if len(places) == 1 and trial.free.masks[node].bit_count() >= least:
+            trial.give(row, on_node(node, lowest_gpus(trial.free.masks[node], least)))
             return
         allocation = consolidate(trial.free, least)
-        assert allocation is not None, "enough GPUs are free"
-        if len(allocation.parts) > 1 and trial.view.state.spec[row].elastic is not None:
-            trial.wait(row, Reason.WAIT_GANG_FRAGMENTED)  # its ranks stay on one node
-            return
-        trial.give(row, allocation)
+        if allocation is None:
+            trial.wait(row, Reason.WAIT_RESOURCES)
+        elif len(allocation.parts) > 1 and trial.view.state.spec[row].elastic is not None:
+            trial.wait(row, Reason.WAIT_GANG_FRAGMENTED)
+        else:
+            trial.give(row, allocation)
 
     def _grow(self, view: View, trial: Trial, row: int, target: Allocation, size: int) -> None:
         """More GPUs of the node that it is on, as many as its size and the free ones allow."""
-        if len(target.parts) > 1:
-            return
         node, mask = target.parts[0]
         free = trial.free.masks[node]
         most = target.num_gpus + free.bit_count()
@@ -231,6 +261,17 @@ class Elastic:
             return None
         calm = all(row in watched and watched[row].calm for row in elastic)
         return view.now_s + self.look_s * (CALM if calm else 1)
+
+
+def _spread(room: Room, gpus: int) -> Places:
+    """So many GPUs, which there are, on the nodes with the most room."""
+    places = {}
+    for node in sorted(range(len(room)), key=lambda node: (-room[node], node)):
+        places[node] = min(gpus, room[node])
+        gpus -= places[node]
+        if not gpus:
+            break
+    return places
 
 
 def _part(allocation: Allocation, size: int) -> Allocation:

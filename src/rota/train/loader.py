@@ -84,6 +84,12 @@ class Loader:
         whole, rest = divmod(len(self.dataset), self.batch_size)
         return whole + (1 if rest and not self._drop_last else 0)
 
+    @property
+    def epoch_samples(self) -> int:
+        """Samples in one epoch; where batches grow and the last is dropped, a few fewer are."""
+        fixed = self._drop_last and self.per_rank is None
+        return len(self) * self.batch_size if fixed else len(self.dataset)
+
     def indices(self) -> Sequence[int]:
         """The samples of the batch at the position; empty at the end of the epoch."""
         order, first = self._order_of(self.position.epoch), self.position.samples

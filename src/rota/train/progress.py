@@ -18,6 +18,7 @@ class Progress:
         self.step = 0
         self.total: int | None = None
         self.samples = 0
+        self.total_samples: int | None = None
         self.first_100_s: float | None = None
         self._loss: float | None = None
         self._metrics: dict[str, float | None] = {}
@@ -62,6 +63,7 @@ class Progress:
             "step": self.step,
             "total": self.total,
             "samples": self.samples,
+            "total_samples": self.total_samples,
             "loss": self._loss,
             "step_time_s": self._busy_s / self._timed_steps if self._timed_steps else None,
             "metrics": self._metrics,

@@ -209,6 +209,10 @@ class Session:
         self._member.can_return = True
         self._start()
         training = self._training
+        if (loader := training.loader) is not None:
+            grows = loader.per_rank is not None
+            self._progress.total = None if grows else total * len(loader)
+            self._progress.total_samples = total * loader.epoch_samples
         while training.epoch < total:
             yield training.epoch
             if self._member.rehearses:

@@ -349,3 +349,29 @@ def test_a_checkpoint_without_a_loader_goes_on_with_the_step_after_it(tmp_path, 
     done, weights = descend(6)
     assert done == [3, 4, 5]
     assert torch.equal(weights, undisturbed)
+
+
+@pytest.mark.parametrize(
+    ("sizes", "total", "total_samples"),
+    [
+        ({"batch_size": 4}, 6, 20),
+        ({"batch_size": 4, "drop_last": True}, 4, 16),
+        ({"batch_size_per_rank": 4}, None, 20),
+    ],
+    ids=["whole", "without-the-last", "growing"],
+)
+def test_a_loop_over_epochs_tells_how_much_there_is_to_do(agent, sizes, total, total_samples):
+    model = nn.Linear(2, 1)
+    with Session() as s:
+        agent.accept()
+        _, optimizer = s.prepare(model, sgd(model))
+        loader = s.loader([torch.ones(2)] * 10, **sizes)
+        for _ in s.epochs(2):
+            for batch in loader:
+                for x in batch:
+                    model(x).sum().backward()
+                optimizer.step()
+    message = agent.hears("report")
+    while message["samples"] < 16:
+        message = agent.hears("report")
+    assert (message["total"], message["total_samples"]) == (total, total_samples)
