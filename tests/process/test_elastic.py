@@ -350,6 +350,14 @@ def test_an_error_in_one_rank_ends_the_job_with_that_error(launch):
     assert "ValueError: this shard is rotten" in (job.attempt.folder / "rank1.log").read_text()
 
 
+def test_a_forward_that_leaves_parameters_out_is_an_error_with_torchs_own_reduction(launch):
+    job = launch([0, 1], "--model", "uneven", "--reduction", "ddp", group_timeout_s=60)
+    assert job.ends()["exit_code"] == 1
+    assert "of 6 parameters (" in job.logs()
+    assert "never.weight" in job.logs()
+    assert "use reduction='tree'" in job.logs()
+
+
 def test_a_resize_in_a_validation_waits_for_its_end(launch, reference):
     job = launch([0, 1], "--gate", 3, "--gate-in", "evaluate")
     assert job.resizes_at(3, [0])["type"] == "done"

@@ -9,6 +9,8 @@ import torch
 import torch.distributed as dist
 from torch.nn.parallel import DistributedDataParallel
 
+from rota.errors import InputError
+
 if TYPE_CHECKING:
     from rota.train.world import World
 
@@ -28,6 +30,7 @@ class Replicated(torch.nn.Module):
         self._weighs = False
         self.batch_share = 0.0  # this rank's part of the batch
         self.failure: BaseException | None = None
+        self._added_up: set[int] = set()  # the parameters, in this batch
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
         """As the model's."""
@@ -63,6 +66,30 @@ class Replicated(torch.nn.Module):
         name = "forward_sync_buffers" if "forward_sync_buffers" in known else "broadcast_buffers"
         return {name: False}
 
+    def begin(self, share: float) -> None:
+        """Start a batch, of whose samples this rank has the part ``share``."""
+        self.batch_share, self.failure = share, None
+        self._added_up.clear()
+
+    def check_complete(self) -> None:
+        """Raise InputError if a backward pass has left a part of the model out.
+
+        Its reduction never began on this rank, and the others wait for it in vain.
+        """
+        parameters = [(n, p) for n, p in self.module.named_parameters() if p.requires_grad]
+        if not self._wrapped or all(p.grad is None for _, p in parameters):
+            return  # alone, or a model that has no part in this batch
+        if all(id(p) in self._added_up for _, p in parameters):
+            return
+        unused = [name for name, p in parameters if p.grad is None]
+        raise InputError(
+            f"s.prepare(..., reduction='ddp'): on rank {self._world.rank} the loss of a batch did "
+            f"not depend on {len(unused)} of {len(parameters)} parameters "
+            f"({', '.join(unused[:3])}), so that torch's DDP never gets their sum; use "
+            "reduction='tree', which takes models whose forward differs across ranks, or let the "
+            "loss depend on all of them"
+        )
+
     def weigh(self) -> None:
         """From now on ranks have unequal parts of a batch, and a lost rank is no error."""
         self._weighs = True
@@ -71,6 +98,7 @@ class Replicated(torch.nn.Module):
 
     def _add_up(self, _: object, bucket: dist.GradBucket) -> torch.futures.Future[torch.Tensor]:
         """The weighted sum over all ranks; a failure is remembered, not raised in ``backward``."""
+        self._added_up.update(map(id, bucket.parameters()))
         buffer = bucket.buffer()
         buffer.mul_(self.batch_share)
         try:
@@ -106,7 +134,7 @@ class DdpGradients:
     def begin(self, weight: float, *, alone: bool) -> None:
         """Start a batch, of whose samples this rank has the part ``weight``."""
         for model in self._models:
-            model.batch_share, model.failure = weight, None
+            model.begin(weight)
         for parameter in self._parameters:
             parameter.grad = None
 
@@ -120,10 +148,15 @@ class DdpGradients:
         """Nothing: the gradients are where they belong."""
 
     def reduce(self, shards_of: Sequence[Sequence[int]], rank: int, batch: int) -> None:
-        """Find out whether the reduction went well. Raises RuntimeError if it did not."""
+        """Find out whether the reduction went well.
+
+        Raises RuntimeError if it did not, InputError if a rank has left out a part of a model.
+        """
         for model in self._models:
             if model.failure is not None:
                 raise RuntimeError(str(model.failure))
+        for model in self._models:
+            model.check_complete()
         if len(shards_of) > 1:
             self._kept = [None if p.grad is None else p.grad.clone() for p in self._parameters]
         self.reduced_batch, self._handed_over = batch, False

@@ -99,9 +99,7 @@ class Session:
         Call it before the first step, once for each model. The scheduler is told the size of the
         model and of its largest tensor, for placement.
         """
-        by_itself = self._link is not None and "ROTA_MAX_WORLD" not in os.environ
-        shared = self.world_size > 1 or not by_itself
-        model = self._training.prepare(model, optimizer, others, reduction, shared=shared)
+        model = self._training.prepare(model, optimizer, others, reduction)
         self._reports.model(*self._training.state.model_sizes())
         return (model, optimizer, *others)
 

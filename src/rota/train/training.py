@@ -73,10 +73,8 @@ class Training:
         optimizer: torch.optim.Optimizer,
         others: tuple[Any, ...],
         reduction: str | None,
-        *,
-        shared: bool,
     ) -> Any:
-        """Take in a model and what belongs to it; ``shared``: among ranks, now or later.
+        """Take in a model and what belongs to it.
 
         Returns the model, perhaps wrapped. Raises InputError.
         """
@@ -87,8 +85,6 @@ class Training:
         self._progress.counts_cpu = self.state.device.type == "cpu"
         self.replica.add(model, optimizer, *others)
         self.prepared = True
-        if not shared:
-            return model
         self._open_world()
         if reduction == DDP or (reduction is None and self._world.size > 1):
             from rota.train.parallel import Replicated
@@ -102,6 +98,7 @@ class Training:
         return model
 
     def _open_world(self) -> None:
+        """Have a process group, unless there is one rank for good: it takes time and ports."""
         import torch.distributed as dist
 
         if self._member.rehearses and not dist.is_initialized():

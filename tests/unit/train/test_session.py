@@ -375,3 +375,30 @@ def test_a_loop_over_epochs_tells_how_much_there_is_to_do(agent, sizes, total, t
     while message["samples"] < 16:
         message = agent.hears("report")
     assert (message["total"], message["total_samples"]) == (total, total_samples)
+
+
+@pytest.mark.parametrize("below", ["nothing", "an-agent", "a-launcher"])
+def test_a_single_rank_has_its_batch_in_one_piece_with_torchs_own_reduction(
+    below, tmp_path, monkeypatch, request
+):
+    if below == "an-agent":
+        request.getfixturevalue("agent")
+    if below == "a-launcher":
+        monkeypatch.setenv("RANK", "0")
+        monkeypatch.setenv("WORLD_SIZE", "1")
+    model = nn.Linear(2, 1)
+    with Session() as s:
+        wrapped, optimizer = s.prepare(model, sgd(model), reduction="ddp")
+        s.loader([torch.ones(2)] * 8, batch_size=8, shards=4)
+        for _ in s.steps(2):
+            pieces = [x for x in s.next_batch() if wrapped(x).sum().backward() is None]
+            assert [len(x) for x in pieces] == [8]
+            optimizer.step()
+
+
+def test_a_program_of_one_rank_opens_no_process_group(agent):
+    model = nn.Linear(2, 1)
+    with Session() as s:
+        assert s.prepare(model, sgd(model))[0] is model
+        for _ in s.steps(1):
+            assert not torch.distributed.is_initialized()
