@@ -58,6 +58,12 @@ class Elastic(NamedTuple):
     price_per_gpu_hour: float = 0.0
 
 
+def powers_of_two(least: int, most: int) -> tuple[int, ...]:
+    """The sizes ``pow2`` of a range: its least, and the powers of two above that up to ``most``."""
+    powers = (1 << n for n in range(most.bit_length()))
+    return (least, *(power for power in powers if least < power <= most))
+
+
 class JobSpec(NamedTuple):
     """What the user asked for.
 

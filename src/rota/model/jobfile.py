@@ -10,7 +10,7 @@ from difflib import get_close_matches
 from typing import Any, NamedTuple, NoReturn
 
 from rota.errors import JobFileError
-from rota.model.job import Elastic
+from rota.model.job import Elastic, powers_of_two
 
 PRIORITIES = {"low": 10, "normal": 50, "high": 90}
 PROCESSES = ("gpu", "node")
@@ -289,8 +289,7 @@ def _sizes(value: Any, least: int, most: int) -> tuple[int, ...]:
             _refuse("elastic.sizes", value, f"that is over {MAX_SIZES} sizes; write pow2 or a list")
         return tuple(range(least, most + 1))
     if value == "pow2":
-        powers = {1 << n for n in range(most.bit_length()) if least < 1 << n <= most}
-        return tuple(sorted(powers | {least}))
+        return powers_of_two(least, most)
     if isinstance(value, list) and 0 < len(value) <= MAX_SIZES:
         numbers = [_whole(each) for each in value]
         sizes = sorted({number for number in numbers if number is not None})

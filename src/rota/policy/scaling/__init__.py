@@ -7,21 +7,20 @@ says when more workers are worth it, a *scaler* which size to try or keep next, 
 *Resource Elasticity in Distributed Deep Learning*, MLSys 2020.
 """
 
-from rota.policy.scaling.allotment import Claim, allot, claim, marginal_gain
+from rota.policy.scaling.allotment import Claim, allot, claim
 from rota.policy.scaling.condition import (
     Outlook,
     ThroughputScaling,
     UtilityOverCost,
-    condition_of,
 )
 from rota.policy.scaling.curve import ScalingCurve, fit_curve
 from rota.policy.scaling.fitted import FitScaler
 from rota.policy.scaling.observations import Observations, Throughput
 from rota.policy.scaling.probe import ProbeScaler
 from rota.policy.scaling.replay import Replay, Resizing, replay
-from rota.policy.scaling.scaler import Choice, Observed, Scaler, due
+from rota.policy.scaling.scaler import Choice, Observed, Scaler
 from rota.policy.scaling.sizes import allowed_sizes, sizes_every
-from rota.policy.scaling.utility import DeadlineUtility, LinearUtility, StepUtility, utility_of
+from rota.policy.scaling.utility import DeadlineUtility, LinearUtility, StepUtility
 
 __all__ = [
     "Choice",
@@ -44,11 +43,7 @@ __all__ = [
     "allot",
     "allowed_sizes",
     "claim",
-    "condition_of",
-    "due",
     "fit_curve",
-    "marginal_gain",
     "replay",
     "sizes_every",
-    "utility_of",
 ]

@@ -54,19 +54,6 @@ def claim(
     return Claim(sizes, tuple(weight * worth for worth in worths))
 
 
-def marginal_gain(job: Claim, size: int) -> float:
-    """The value per GPU of going on to the next larger size of a claim; 0 at the largest.
-
-    Raises InputError for a size that the claim does not have.
-    """
-    if size not in job.sizes:
-        raise InputError(f"claim: {size} is none of its sizes, {list(job.sizes)}")
-    at = job.sizes.index(size)
-    if at + 1 == len(job.sizes):
-        return 0.0
-    return (job.values[at + 1] - job.values[at]) / (job.sizes[at + 1] - size)
-
-
 def allot(gpus: int, jobs: Sequence[Claim], *, effort: int = EFFORT) -> list[int]:
     """The size of each job that makes the sum of values large, within so many GPUs.
 

@@ -5,12 +5,12 @@ exactly if the condition passes between them. The published search only asks the
 neighbours; with the worth one can say which of all sizes is best, and by how much.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from math import inf, log
-from typing import Any, NamedTuple, Protocol
+from typing import NamedTuple, Protocol
 
 from rota.errors import InputError
-from rota.policy.scaling.utility import Utility, utility_of
+from rota.policy.scaling.utility import Utility
 
 # A number of workers, and samples per second with them.
 Point = tuple[int, float]
@@ -153,20 +153,3 @@ class UtilityOverCost:
 
     def _cost(self, size: int, seconds: float) -> float:
         return size * seconds * self.price_per_gpu_hour / 3600
-
-
-def condition_of(settings: Mapping[str, Any]) -> Condition:
-    """The condition that a mapping names; ``{}`` is the published threshold of 0.1.
-
-    ``{"threshold": 0.1}``, or ``{"utility": {...}, "price_per_gpu_hour": 2.5}`` with a utility as
-    in :func:`utility_of`. Raises InputError for anything else.
-    """
-    keys = set(settings)
-    if keys <= {"threshold"}:
-        return ThroughputScaling(**settings)
-    if keys == {"utility", "price_per_gpu_hour"}:
-        return UtilityOverCost(utility_of(settings["utility"]), settings["price_per_gpu_hour"])
-    raise InputError(
-        f"elastic: it has {', '.join(sorted(map(str, keys)))}; give threshold, or utility and "
-        "price_per_gpu_hour"
-    )

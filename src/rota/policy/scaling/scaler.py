@@ -56,15 +56,6 @@ def begin(job: Observed, marks: dict[str, Any]) -> Outlook:
     return Outlook(job.elapsed_s, job.remaining_samples, marks.get("initial_jct_s", inf))
 
 
-def due(steps: int, before: int, *, every: int = 10, at_least: int | None = None) -> bool:
-    """Whether to ask now: a multiple of ``every`` steps since the last restart has been passed.
-
-    ``before`` is the number of steps at the last look, so that a job which reports several steps
-    at once is not missed. No earlier than ``at_least`` (``every``) steps after a restart.
-    """
-    return steps >= (at_least or every) and steps // every > before // every
-
-
 def checked_sizes(sizes: tuple[int, ...]) -> tuple[int, ...]:
     """The sizes, ascending. Raises InputError if there is none, or one is below 1."""
     if not sizes or min(sizes) < 1:

@@ -4,6 +4,7 @@ from bisect import bisect_left, bisect_right
 from collections.abc import Sequence
 
 from rota.errors import InputError
+from rota.model.job import powers_of_two
 
 RULES = ("any", "pow2", "divisors")
 
@@ -13,14 +14,14 @@ def allowed_sizes(
 ) -> tuple[int, ...]:
     """Sizes from ``least`` to ``most`` that the rule allows, ascending.
 
-    ``any``; ``pow2``, powers of two; ``divisors``, numbers that divide ``shards`` (the parts of a
-    global batch); or a list of sizes. Raises InputError if none is left, or a word or a number
-    makes no sense.
+    ``any``; ``pow2``, the least and the powers of two above it; ``divisors``, numbers that divide
+    ``shards`` (the parts of a global batch); or a list of sizes. Raises InputError if none is left,
+    or a word or a number makes no sense.
     """
     if not 1 <= least <= most:
         raise InputError(f"sizes: {least} to {most} workers; give 1 <= least <= most")
     if isinstance(rule, str):
-        wanted = _by_rule(rule, most, shards)
+        wanted = _by_rule(rule, least, most, shards)
     else:
         wanted = sorted(set(rule))
         if any(isinstance(size, bool) or not isinstance(size, int) or size < 1 for size in wanted):
@@ -33,11 +34,11 @@ def allowed_sizes(
     return found
 
 
-def _by_rule(rule: str, most: int, shards: int | None) -> list[int]:
+def _by_rule(rule: str, least: int, most: int, shards: int | None) -> list[int]:
     if rule == "any":
         return list(range(1, most + 1))
     if rule == "pow2":
-        return [1 << power for power in range(most.bit_length())]
+        return list(powers_of_two(least, most))
     if rule == "divisors":
         if shards is None or shards < 1:
             raise InputError("sizes: divisors needs shards, the number that sizes must divide")

@@ -3,10 +3,10 @@
 Times are seconds from the job's start; values are in the currency of its price.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from itertools import pairwise
 from math import inf
-from typing import Any, Protocol
+from typing import Protocol
 
 from rota.errors import InputError
 
@@ -102,26 +102,6 @@ class DeadlineUtility:
 
     def begun(self, initial_jct_s: float) -> "DeadlineUtility":
         return self
-
-
-def utility_of(settings: Mapping[str, Any]) -> Utility:
-    """The utility that a mapping names.
-
-    ``{"deadline_s": 7200, "value": 100}``, optionally with ``zero_at_s``;
-    ``{"value": 100, "zero_at_s": 10800}`` for a straight line; ``{"steps": [[100, 3600]]}``.
-    Raises InputError for anything else.
-    """
-    keys = set(settings)
-    if keys == {"steps"}:
-        return StepUtility(settings["steps"])
-    if keys in ({"deadline_s", "value"}, {"deadline_s", "value", "zero_at_s"}):
-        return DeadlineUtility(**settings)
-    if keys == {"value", "zero_at_s"}:
-        return LinearUtility(**settings)
-    raise InputError(
-        f"utility: it has {', '.join(sorted(map(str, keys))) or 'nothing'}; give deadline_s and "
-        "value (zero_at_s if you like), or value and zero_at_s, or steps"
-    )
 
 
 def _positive(name: str, value: float) -> float:

@@ -9,7 +9,6 @@ from rota.policy.scaling import (
     UtilityOverCost,
     allot,
     claim,
-    marginal_gain,
 )
 
 
@@ -59,13 +58,6 @@ def test_money_can_be_what_counts(closed_form):
     condition = UtilityOverCost(LinearUtility(1000, 1000), 36)
     jobs = [claim((1, 2, 3, 4), closed_form(a), condition, late) for a in (0.0, 0.6)]
     assert allot(5, jobs) == [3, 2]  # 500 s saved, 200, 167
-
-
-def test_the_marginal_gain_is_per_gpu():
-    job = Claim((1, 2, 4), (1.0, 1.8, 2.8))
-    assert [marginal_gain(job, size) for size in (1, 2, 4)] == pytest.approx([0.8, 0.5, 0.0])
-    with pytest.raises(InputError, match="none of its sizes"):
-        marginal_gain(job, 3)
 
 
 def test_weights_scale_a_claim(closed_form):

@@ -7,7 +7,6 @@ from rota.policy.scaling import (
     Outlook,
     ThroughputScaling,
     UtilityOverCost,
-    condition_of,
 )
 
 FAR = Outlook(elapsed_s=100, remaining_samples=1000, initial_jct_s=5000)
@@ -55,24 +54,13 @@ def test_utility_cannot_be_weighed_without_knowing_what_remains():
         UtilityOverCost(LinearUtility(1, 10), 1).worths([(1, 1.0)], Outlook())
 
 
-def test_a_condition_is_named_by_what_it_has():
-    assert condition_of({}).threshold == 0.1
-    assert condition_of({"threshold": 0.25}).threshold == 0.25
-    settings = {"utility": {"deadline_s": 60, "value": 1}, "price_per_gpu_hour": 2}
-    assert condition_of(settings).price_per_gpu_hour == 2
+@pytest.mark.parametrize("threshold", ["low", float("nan"), True])
+def test_a_threshold_that_is_no_number_is_refused(threshold):
+    with pytest.raises(InputError, match="threshold"):
+        ThroughputScaling(threshold)
 
 
-@pytest.mark.parametrize(
-    "settings",
-    [
-        {"threshold": "low"},
-        {"threshold": float("nan")},
-        {"price_per_gpu_hour": 2},
-        {"utility": {"deadline_s": 60, "value": 1}, "price_per_gpu_hour": -1},
-        {"utility": {"deadline_s": 60, "value": 1}, "price_per_gpu_hour": "2"},
-        {"speed": 2},
-    ],
-)
-def test_a_condition_that_makes_no_sense_is_refused(settings):
-    with pytest.raises(InputError):
-        condition_of(settings)
+@pytest.mark.parametrize("price", [-1, "2", float("inf")])
+def test_a_price_that_makes_no_sense_is_refused(price):
+    with pytest.raises(InputError, match="price_per_gpu_hour"):
+        UtilityOverCost(LinearUtility(1, 60), price)

@@ -1,7 +1,8 @@
 import pytest
 
 from rota.errors import InputError
-from rota.policy.scaling import allowed_sizes, due, sizes_every
+from rota.model.jobfile import parse_job
+from rota.policy.scaling import allowed_sizes, sizes_every
 from rota.policy.scaling.sizes import above, below
 
 
@@ -9,7 +10,7 @@ from rota.policy.scaling.sizes import above, below
     ("rule", "expected"),
     [
         ("any", (3, 4, 5, 6, 7, 8)),
-        ("pow2", (4, 8)),
+        ("pow2", (3, 4, 8)),
         ("divisors", (3, 4, 6, 8)),
         ([8, 4, 12, 4], (4, 8)),
     ],
@@ -25,7 +26,6 @@ def test_rules_name_sizes_within_the_range(rule, expected):
         ("any", 4, 3),
         ("pow3", 1, 4),
         ("divisors", 1, 4),
-        ("pow2", 5, 7),
         ([0, 2], 1, 4),
         ([2.0], 1, 4),
     ],
@@ -47,8 +47,11 @@ def test_neighbours_stay_within_the_list():
     assert [below((2, 4, 8), size) for size in (1, 2, 3, 8, 9)] == [2, 2, 2, 4, 8]
 
 
-def test_a_decision_is_due_when_a_multiple_of_steps_is_passed():
-    assert [steps for steps in range(1, 31) if due(steps, steps - 1)] == [10, 20, 30]
-    assert due(27, 18)
-    assert not due(29, 20)
-    assert not due(20, 19, at_least=25)
+@pytest.mark.parametrize(("least", "most"), [(1, 8), (3, 8), (4, 9), (5, 7), (2, 2)])
+def test_a_job_file_and_a_scaler_mean_the_same_by_powers_of_two(least, most):
+    fields = {"run": "true", "resources": {"gpus": f"{least}..{most}"}}
+    if least < most:
+        fields["elastic"] = {"sizes": "pow2"}
+    elastic = parse_job(fields, workdir="/tmp").elastic
+    of_file = elastic.sizes if elastic is not None else (least,)
+    assert allowed_sizes("pow2", least, most) == of_file

@@ -2,7 +2,7 @@ import pytest
 from pytest import approx
 
 from rota.errors import InputError
-from rota.policy.scaling import DeadlineUtility, LinearUtility, StepUtility, utility_of
+from rota.policy.scaling import DeadlineUtility, LinearUtility, StepUtility
 
 
 def test_a_linear_utility_is_zero_at_its_end_and_negative_after():
@@ -31,31 +31,21 @@ def test_a_deadline_falls_at_once_and_without_end():
     assert DeadlineUtility(100, 3600, 4600).at(4600) == approx(0)
 
 
-def test_a_utility_is_named_by_what_it_has():
-    assert isinstance(utility_of({"deadline_s": 7200, "value": 100}), DeadlineUtility)
-    assert utility_of({"deadline_s": 7200, "value": 100, "zero_at_s": 8000}).zero_at_s == 8000
-    assert isinstance(utility_of({"value": 100, "zero_at_s": 8000}), LinearUtility)
-    assert isinstance(utility_of({"steps": [[100, 3600], [10, 7200]]}), StepUtility)
-
-
 @pytest.mark.parametrize(
-    "settings",
+    ("kind", "arguments"),
     [
-        {},
-        {"value": 100},
-        {"value": 100, "zero_at_s": 1, "steps": []},
-        {"steps": []},
-        {"steps": [[1, 2, 3]]},
-        {"steps": [[1, 0]]},
-        {"steps": [[1, 10], [2, 20]]},
-        {"steps": [[2, 10], [1, 10]]},
-        {"value": 0, "zero_at_s": 1},
-        {"value": True, "zero_at_s": 1},
-        {"value": "much", "zero_at_s": 1},
-        {"value": 1, "zero_at_s": float("inf")},
-        {"value": 1, "deadline_s": 10, "zero_at_s": 10},
+        (StepUtility, ([],)),
+        (StepUtility, ([[1, 2, 3]],)),
+        (StepUtility, ([[1, 0]],)),
+        (StepUtility, ([[1, 10], [2, 20]],)),
+        (StepUtility, ([[2, 10], [1, 10]],)),
+        (LinearUtility, (0, 1)),
+        (LinearUtility, (True, 1)),
+        (LinearUtility, ("much", 1)),
+        (LinearUtility, (1, float("inf"))),
+        (DeadlineUtility, (1, 10, 10)),
     ],
 )
-def test_a_utility_that_makes_no_sense_is_refused(settings):
+def test_a_utility_that_makes_no_sense_is_refused(kind, arguments):
     with pytest.raises(InputError, match="utility"):
-        utility_of(settings)
+        kind(*arguments)
