@@ -12,8 +12,8 @@ from rota.train.shards import Piece, seed_of
 
 if TYPE_CHECKING:
     from rota.train.gradients import Gradients
-    from rota.train.growth import Growth
     from rota.train.loader import Loader
+    from rota.train.lr_scaling import LrScaling
     from rota.train.member import Member
     from rota.train.pulse import Pulse
 
@@ -31,19 +31,19 @@ class Batch:
         self,
         loader: Loader,
         gradients: Gradients,
-        growth: Growth | None,
+        lr_scaling: LrScaling | None,
         member: Member,
         pulse: Pulse,
     ) -> None:
         self._loader = loader
-        self._growth = growth
+        self._lr_scaling = lr_scaling
         self._gradients = gradients
         self._member = member
         self._pulse = pulse
         self.samples = len(loader.indices())
         self.complete = False
-        if growth is not None:
-            growth.parts = loader.shards
+        if lr_scaling is not None:
+            lr_scaling.parts = loader.shards
 
     def __iter__(self) -> Iterator[Any]:
         if self.complete:
@@ -91,7 +91,7 @@ class Batch:
         # The others may have completed the batch before the group broke, and handed over its sum.
         if self._gradients.reduced_batch == loader.position.batches:
             self._gradients.give()
-            if self._growth is not None:
+            if self._lr_scaling is not None:
                 share = self.samples / loader.batch_size
-                self._growth.complete(share, self._gradients.squares if share == 1 else None)
+                self._lr_scaling.complete(share, self._gradients.squares if share == 1 else None)
             self.complete = True

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 from rota.errors import InputError
-from rota.train.growth import RULES
+from rota.train.lr_scaling import RULES
 from rota.train.shards import Piece, one_piece, pieces, seed_of, shards_of_rank
 
 if TYPE_CHECKING:

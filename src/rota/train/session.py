@@ -155,8 +155,8 @@ class Session:
         have GPUs. With ``batch_size_per_rank`` in its place a batch grows with the gang, by a shard
         for each rank, and ``lr_scaling`` says what the learning rates of the optimisers are
         multiplied by in a step: ``linear`` (the default), ``sqrt``, ``adascale`` or ``none``; see
-        :class:`rota.train.growth.Growth`. See :class:`rota.train.loader.Loader` for the rest, and
-        for its errors.
+        :class:`rota.train.lr_scaling.LrScaling`. See :class:`rota.train.loader.Loader` for the
+        rest, and for its errors.
         """
         loader = self._training.load(
             dataset,

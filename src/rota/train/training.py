@@ -17,8 +17,8 @@ if TYPE_CHECKING:
 
     from rota.train.batch import Batch
     from rota.train.device import DeviceState
-    from rota.train.growth import Growth
     from rota.train.loader import Loader
+    from rota.train.lr_scaling import LrScaling
     from rota.train.replica import Replica
 
 TREE, DDP = "tree", "ddp"
@@ -31,7 +31,7 @@ class Training:
     def __init__(self, world: World, member: Member, progress: Progress) -> None:
         self.loader: Loader | None = None
         self.batch: Batch | None = None  # of the present step
-        self.growth: Growth | None = None
+        self.lr_scaling: LrScaling | None = None
         self.extra: dict[str, Any] = {}  # values of the program's own
         self.epoch = 0
         self.prepared = False
@@ -126,9 +126,9 @@ class Training:
         most = max(int(os.environ.get("ROTA_MAX_WORLD", "1")), self._world.size)
         size, per_rank = batch_policy(batch_size, batch_size_per_rank, lr_scaling, shards, most)
         if per_rank is not None:
-            from rota.train.growth import Growth
+            from rota.train.lr_scaling import LrScaling
 
-            self.growth = Growth(lr_scaling or "linear")
+            self.lr_scaling = LrScaling(lr_scaling or "linear")
         self.loader = Loader(
             dataset,
             size,
@@ -149,8 +149,8 @@ class Training:
                 "there is a loader and nothing to train: call s.prepare(model, optimizer), so that "
                 "the gradients of its batches are added up"
             )
-        if self.growth is not None:
-            self._follow(self.growth)
+        if self.lr_scaling is not None:
+            self._follow(self.lr_scaling)
         if self._member.rehearses:
             return
         self._open_checkpoint()
@@ -175,18 +175,18 @@ class Training:
             )
         self._open_checkpoint()
 
-    def _follow(self, growth: Growth) -> None:
+    def _follow(self, lr_scaling: LrScaling) -> None:
         """Have the learning rates follow the size of the batch."""
         import torch
 
-        if growth.measures and self._wrapped:
+        if lr_scaling.measures and self._wrapped:
             raise InputError(
                 "s.loader: lr_scaling='adascale' compares the gradients of the ranks, which "
                 "s.prepare(..., reduction='ddp') adds up before they can be seen; leave that out"
             )
         for part in self.replica.others:
             if isinstance(part, torch.optim.Optimizer):
-                growth.follow(part)
+                lr_scaling.follow(part)
 
     # -- batches and steps ---------------------------------------------------------------------
 
@@ -206,7 +206,7 @@ class Training:
         if self.batch is None:
             if not self.has_batch():
                 loader.next_epoch(loader.position.epoch + 1)
-            self.batch = Batch(loader, self._gradients(), self.growth, self._member, pulse)
+            self.batch = Batch(loader, self._gradients(), self.lr_scaling, self._member, pulse)
         return self.batch
 
     def end_step(self) -> bool:
@@ -224,8 +224,8 @@ class Training:
     @property
     def scaled_steps(self) -> float:
         """Steps with one rank's batch, to which the batches that are done amount."""
-        if self.growth is not None:
-            return self.growth.scaled_steps
+        if self.lr_scaling is not None:
+            return self.lr_scaling.scaled_steps
         done = self.batch is not None and self.batch.complete
         return float(self._progress.step + done)
 
@@ -243,7 +243,7 @@ class Training:
 
                 parameters = [p for model in models for p in model.parameters() if p.requires_grad]
                 buffers = [b for model in models for b in model.buffers()]
-                measure = self.growth is not None and self.growth.measures
+                measure = self.lr_scaling is not None and self.lr_scaling.measures
                 gradients = Gradients(parameters, buffers, measure=measure)
             self._reduction = gradients
             self._member.settle = lambda: gradients.settle(self._world.rank, self._world.size)
@@ -301,7 +301,7 @@ class Training:
             "step": self._progress.step + steps,
             "samples": self._progress.samples + samples,
             "first_100_s": self._progress.first_100_s,
-            "growth": self.growth and self.growth.state(),
+            "lr_scaling": self.lr_scaling and self.lr_scaling.state(),
             "extra": self.extra,
         }
 
@@ -309,8 +309,8 @@ class Training:
         self.epoch, self.extra = plain["epoch"], plain["extra"]
         self._progress.step, self._progress.samples = plain["step"], plain["samples"]
         self._progress.first_100_s = plain["first_100_s"]
-        if self.growth is not None and plain["growth"]:
-            self.growth.load(plain["growth"])
+        if self.lr_scaling is not None and plain["lr_scaling"]:
+            self.lr_scaling.load(plain["lr_scaling"])
         if self.loader is not None and plain["position"]:
             position = self.loader.position
             position.epoch, position.samples, position.batches = plain["position"]

@@ -6,13 +6,13 @@ import pytest
 import torch
 from torch import nn
 
-from rota.train.growth import Growth
+from rota.train.lr_scaling import LrScaling
 
 
 def grown(rule, parts=4):
-    growth = Growth(rule)
-    growth.parts = parts
-    return growth
+    lr_scaling = LrScaling(rule)
+    lr_scaling.parts = parts
+    return lr_scaling
 
 
 @pytest.mark.parametrize(("rule", "factor"), [("none", 1), ("linear", 4), ("sqrt", 2)])
@@ -27,22 +27,22 @@ def test_a_step_sees_the_multiplied_rate_and_nothing_else_does():
     groups = [{"params": [weight]}, {"params": [other], "lr": 0.01}]
     optimizer = torch.optim.SGD(groups, lr=0.1)
     scheduler = torch.optim.lr_scheduler.ExponentialLR(optimizer, 0.5)
-    growth = grown("linear", parts=3)
-    growth.follow(optimizer)
+    lr_scaling = grown("linear", parts=3)
+    lr_scaling.follow(optimizer)
     weight.grad, other.grad = torch.ones(1), torch.ones(1)
     optimizer.step()
     torch.testing.assert_close(weight.detach(), torch.tensor([1 - 0.3]))
     torch.testing.assert_close(other.detach(), torch.tensor([1 - 0.03]))
     assert [group["lr"] for group in optimizer.param_groups] == [0.1, 0.01]
     scheduler.step()
-    growth.parts = 1
+    lr_scaling.parts = 1
     optimizer.step()
     torch.testing.assert_close(weight.detach(), torch.tensor([1 - 0.3 - 0.05]))
     assert scheduler.get_last_lr() == [0.05, 0.005]
 
 
 def squares(gradients):
-    """What :meth:`Growth.complete` is told of the gradients of the parts."""
+    """What :meth:`LrScaling.complete` is told of the gradients of the parts."""
     return gradients.square().sum(1).mean().item(), gradients.mean(0).square().sum().item()
 
 
@@ -51,12 +51,12 @@ def test_the_gain_is_that_of_the_true_signal_and_noise():
     generator = torch.Generator().manual_seed(0)
     signal, length = 1.0, 100
     noise = 8.0  # so that (8 + 1) / (8 / 4 + 1) = 3
-    growth = grown("adascale")
+    lr_scaling = grown("adascale")
     for _ in range(4000):
         parts = torch.randn(4, length, generator=generator) * math.sqrt(noise / length)
-        growth.complete(1.0, squares(parts + math.sqrt(signal / length)))
-    assert growth.gain == pytest.approx(3, rel=0.02)
-    assert growth.scaled_steps == pytest.approx(3 * 4000, rel=0.02)
+        lr_scaling.complete(1.0, squares(parts + math.sqrt(signal / length)))
+    assert lr_scaling.gain == pytest.approx(3, rel=0.02)
+    assert lr_scaling.scaled_steps == pytest.approx(3 * 4000, rel=0.02)
 
 
 def test_equal_parts_gain_nothing_and_opposite_ones_all_there_is():
@@ -73,26 +73,26 @@ def test_equal_parts_gain_nothing_and_opposite_ones_all_there_is():
 
 
 def test_an_overflow_is_no_measurement():
-    growth = grown("adascale")
-    growth.complete(1.0, (4.0, 1.0))
-    before = growth.gain
-    growth.complete(1.0, (math.inf, math.nan))
-    assert growth.gain == before
+    lr_scaling = grown("adascale")
+    lr_scaling.complete(1.0, (4.0, 1.0))
+    before = lr_scaling.gain
+    lr_scaling.complete(1.0, (math.inf, math.nan))
+    assert lr_scaling.gain == before
 
 
 def test_steps_count_by_the_parts_that_were_worked_through():
-    growth = grown("sqrt", parts=2)
-    growth.complete(1.0, None)
-    growth.complete(0.25, None)
-    assert growth.scaled_steps == 2.5
-    newcomer = Growth("sqrt")
-    newcomer.load(growth.state())
+    lr_scaling = grown("sqrt", parts=2)
+    lr_scaling.complete(1.0, None)
+    lr_scaling.complete(0.25, None)
+    assert lr_scaling.scaled_steps == 2.5
+    newcomer = LrScaling("sqrt")
+    newcomer.load(lr_scaling.state())
     assert newcomer.scaled_steps == 2.5
 
 
 def test_a_newcomer_knows_the_gain():
-    growth = grown("adascale")
-    growth.complete(1.0, (3.0, 1.0))
+    lr_scaling = grown("adascale")
+    lr_scaling.complete(1.0, (3.0, 1.0))
     newcomer = grown("adascale")
-    newcomer.load(growth.state())
-    assert newcomer.gain == growth.gain > 1
+    newcomer.load(lr_scaling.state())
+    assert newcomer.gain == lr_scaling.gain > 1

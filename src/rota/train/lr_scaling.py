@@ -12,7 +12,7 @@ RULES = ("none", "linear", "sqrt", "adascale")
 FORGETTING_STEPS = 1000  # a batch of S parts weighs S / 1000 of all before (AdaScale, ICML 2020)
 
 
-class Growth:
+class LrScaling:
     """By what the learning rate is multiplied when a batch has several parts.
 
     ``linear``: by their number (Goyal et al., *Accurate, Large Minibatch SGD*, 2017). ``sqrt``: by
