@@ -46,11 +46,17 @@ socket; between the controller and an agent they are text frames of a WebSocket.
 """
 
 import json
+import struct
 from typing import Any
 
 from rota.errors import AgentError
 
 Message = dict[str, Any]
+
+# A rank's pulse, a file that its agent reads: phase, since when (CLOCK_MONOTONIC), seconds of its
+# own computation, samples. It is in its own step, waits for other ranks, or is in a validation.
+PULSE = struct.Struct("=qddd")
+COMPUTING, WAITING, EVALUATING = 0, 1, 2
 
 MAX_LINE_BYTES = 1 << 20
 MAX_METRICS, MAX_NAME, MAX_NUMBER = 1000, 200, 1e300

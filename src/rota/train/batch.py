@@ -6,8 +6,8 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 from rota.errors import InputError
+from rota.live.wire import COMPUTING, WAITING
 from rota.train.loader import set_seeds
-from rota.train.pulse import COMPUTING, WAITING
 from rota.train.shards import Piece, seed_of
 
 if TYPE_CHECKING:

@@ -24,9 +24,9 @@ class ShardTree:
     vectors that are not needed any more.
     """
 
-    def __init__(self, release: Callable[[torch.Tensor], object] = id) -> None:
+    def __init__(self, release: Callable[[torch.Tensor], object] | None = None) -> None:
         self.sums: dict[Node, torch.Tensor] = {}
-        self.release = release
+        self._release = release
 
     def add(self, node: Node, value: torch.Tensor) -> None:
         """Take the sum of a subtree, which may be changed in place from now on."""
@@ -37,6 +37,11 @@ class ShardTree:
             self.release(right)
             level, index = level + 1, index >> 1
         self.sums[level, index] = value
+
+    def release(self, vector: torch.Tensor) -> None:
+        """This one is not needed any more."""
+        if self._release is not None:
+            self._release(vector)
 
     def total(self, num_shards: int) -> torch.Tensor:
         """The sum over all shards; those of which nothing came are left out."""

@@ -8,11 +8,9 @@ from __future__ import annotations
 
 import mmap
 import os
-import struct
 import time
 
-COMPUTING, WAITING, EVALUATING = 0, 1, 2  # in its own step; for other ranks; in a validation
-FORMAT = struct.Struct("=qddd")  # phase, since when (CLOCK_MONOTONIC), seconds computed, samples
+from rota.live.wire import COMPUTING, PULSE
 
 
 class Pulse:
@@ -25,8 +23,8 @@ class Pulse:
         self._phase = COMPUTING
         if path:
             descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-            os.ftruncate(descriptor, FORMAT.size)
-            self._map = mmap.mmap(descriptor, FORMAT.size)
+            os.ftruncate(descriptor, PULSE.size)
+            self._map = mmap.mmap(descriptor, PULSE.size)
             os.close(descriptor)
 
     def enter(self, phase: int, samples: int = 0) -> None:
@@ -37,4 +35,4 @@ class Pulse:
         self._samples += samples
         self._phase, self._since_s = phase, now
         if self._map is not None:
-            self._map[:] = FORMAT.pack(phase, now, self._computed_s, self._samples)
+            self._map[:] = PULSE.pack(phase, now, self._computed_s, self._samples)

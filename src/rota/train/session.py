@@ -9,10 +9,11 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 from rota.errors import InputError
+from rota.live.wire import COMPUTING, EVALUATING, WAITING
 from rota.train.link import Link
 from rota.train.member import Member
 from rota.train.progress import Progress
-from rota.train.pulse import COMPUTING, EVALUATING, WAITING, Pulse
+from rota.train.pulse import Pulse
 from rota.train.reports import Reports
 from rota.train.training import Training
 from rota.train.world import World

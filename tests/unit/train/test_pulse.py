@@ -4,9 +4,9 @@ from types import SimpleNamespace
 
 import pytest
 
-from rota.live.agent import pulses
+from rota.live.wire import COMPUTING, EVALUATING, PULSE, WAITING
 from rota.train import pulse as pulse_module
-from rota.train.pulse import COMPUTING, EVALUATING, FORMAT, WAITING, Pulse
+from rota.train.pulse import Pulse
 
 
 @pytest.fixture
@@ -20,7 +20,7 @@ def test_it_tells_the_phase_and_adds_up_what_was_computed(clock, tmp_path):
     pulse = Pulse(str(tmp_path / "pulse"))
 
     def read():
-        return FORMAT.unpack((tmp_path / "pulse").read_bytes())
+        return PULSE.unpack((tmp_path / "pulse").read_bytes())
 
     clock.s = 103.0
     pulse.enter(WAITING, samples=8)
@@ -38,9 +38,3 @@ def test_it_tells_the_phase_and_adds_up_what_was_computed(clock, tmp_path):
 
 def test_without_a_file_it_is_felt_by_nobody(clock):
     Pulse(None).enter(WAITING)
-
-
-def test_the_agent_reads_what_the_rank_writes():
-    assert pulses.FORMAT.format == FORMAT.format
-    phases = (pulses.COMPUTING, pulses.WAITING, pulses.EVALUATING)
-    assert phases == (COMPUTING, WAITING, EVALUATING)

@@ -6,8 +6,8 @@ from pathlib import Path
 from statistics import median
 from typing import NamedTuple
 
-FORMAT = struct.Struct("=qddd")  # as rota.train.pulse writes it
-COMPUTING, WAITING, EVALUATING = 0, 1, 2
+from rota.live.wire import COMPUTING, EVALUATING, PULSE, WAITING
+
 HANGS_AFTER_S = 60.0  # in its own step, or so many times its usual one, while others wait for it
 HANGS_AFTER_STEPS = 20
 SMOOTHING = 0.1  # of the relative throughput, per sample of it
@@ -104,6 +104,6 @@ class Pulses:
     def _read(self, slot: int) -> Beat | None:
         try:
             data = (self._folder / f"rank{slot}.pulse").read_bytes()
-            return Beat(*FORMAT.unpack(data))
+            return Beat(*PULSE.unpack(data))
         except (OSError, struct.error):
             return None

@@ -4,15 +4,8 @@ import math
 
 import pytest
 
-from rota.live.agent.pulses import (
-    COMPUTING,
-    EVALUATING,
-    FORMAT,
-    HANGS_AFTER_S,
-    LEAST_SAMPLES,
-    WAITING,
-    Pulses,
-)
+from rota.live.agent.pulses import HANGS_AFTER_S, LEAST_SAMPLES, Pulses
+from rota.live.wire import COMPUTING, EVALUATING, PULSE, WAITING
 
 
 class Gang:
@@ -25,7 +18,7 @@ class Gang:
         self.now = 1000.0
 
     def write(self, slot, phase, since):
-        beat = FORMAT.pack(phase, since, self.computed[slot], self.samples[slot])
+        beat = PULSE.pack(phase, since, self.computed[slot], self.samples[slot])
         (self.folder / f"rank{slot}.pulse").write_bytes(beat)
 
     def step(self, seconds):
