@@ -122,7 +122,6 @@ class Round:
         self.places.count()
         self.packing.judge()
         self.places.judge()
-        self.packing.measure()
         arrived = self.places.find_homes(self.had)
         if self._set["migrate"] == "on":
             self.places.improve(self.had)

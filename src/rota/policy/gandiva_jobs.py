@@ -7,6 +7,7 @@ from rota.policy.base import LEAST_TURN_S
 from rota.policy.gandiva_servers import Home
 
 TRIALS_KEPT = 5  # of each job
+MEASURED_S = 1.0  # of run time, at least, before a job's own speed counts as known
 
 
 class Seen(NamedTuple):
@@ -35,6 +36,9 @@ class Notes:
     def __init__(self, mark: Any) -> None:
         self._mark: dict[str, Any] = dict(mark or {})
         self._before = mark
+        self._home: Home = tuple((node, gpus) for node, gpus in self._mark.get("home", ()))
+        pack = self._mark.get("pack")
+        self._pack = Pack(tuple(pack[0]), *pack[1:]) if pack else None
 
     @property
     def is_new(self) -> bool:
@@ -44,10 +48,11 @@ class Notes:
     @property
     def home(self) -> Home:
         """Where it lives; empty while it is in the queue."""
-        return tuple((node, gpus) for node, gpus in self._mark.get("home", ()))
+        return self._home
 
     @home.setter
     def home(self, home: Home) -> None:
+        self._home = home
         self._mark["home"] = [list(part) for part in home]
 
     @property
@@ -61,12 +66,13 @@ class Notes:
 
     @property
     def alone(self) -> float | None:
-        """Steps a second when it has its GPUs for itself, as measured last."""
+        """Steps a second when it had its GPUs for itself, as measured before the present trial."""
         return self._mark.get("alone")
 
     @alone.setter
-    def alone(self, rate: float) -> None:
-        self._mark["alone"] = rate
+    def alone(self, rate: float | None) -> None:
+        if rate is not None:
+            self._mark["alone"] = rate
 
     @property
     def seen(self) -> Seen | None:
@@ -92,11 +98,11 @@ class Notes:
     @property
     def pack(self) -> Pack | None:
         """With whom it shares its GPU."""
-        pack = self._mark.get("pack")
-        return Pack(tuple(pack[0]), *pack[1:]) if pack else None
+        return self._pack
 
     @pack.setter
     def pack(self, pack: Pack | None) -> None:
+        self._pack = pack
         if pack is None:
             self._mark.pop("pack", None)
         else:
@@ -161,3 +167,10 @@ def rate(before: Seen | None, now: Seen | None, least_s: float) -> float | None:
         return None
     steps = now.steps - before.steps
     return steps / (now.ran_s - before.ran_s) if steps >= 0 else None
+
+
+def speed_alone(view: View, row: int, notes: Notes) -> float | None:
+    """Steps a second of a job that has its GPUs for itself; what is known from before otherwise."""
+    if notes.pack is None and notes.move is None:
+        return rate(notes.seen, look(view, row), MEASURED_S) or notes.alone
+    return notes.alone

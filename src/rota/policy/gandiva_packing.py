@@ -4,10 +4,8 @@ from collections.abc import Mapping
 from typing import Any
 
 from rota.model.view import Trial, View
-from rota.policy.gandiva_jobs import Notes, Pack, left_s, look, rate
+from rota.policy.gandiva_jobs import Notes, Pack, left_s, look, rate, speed_alone
 from rota.policy.gandiva_servers import Servers
-
-MEASURED_S = 1.0  # of run time, at least, before a job's own speed counts as known
 
 
 class Packing:
@@ -118,7 +116,7 @@ class Packing:
         Of those that were measured alone, are known to leave their GPU idle at times, fit the
         memory together, and have not failed together.
         """
-        known = {self.unit(row) for row in rows if self._notes[row].alone and self._util(row) < 1}
+        known = {self.unit(row) for row in rows if self._util(row) < 1 and self.alone(row)}
         units = sorted(known, key=lambda unit: (sum(map(self._util, unit)), unit))
         for single in units:
             if len(single) > 1 or self._view.must_stay(single[0]):
@@ -146,6 +144,8 @@ class Packing:
         for row in rows:
             if self._notes[row].pack is not None:
                 self._credit(row, len(other))
+            else:
+                self._notes[row].alone = self.alone(row)
             self._notes[row].pack = Pack(rows, None, single[0], turns)
             self._changed.add(row)
 
@@ -191,16 +191,9 @@ class Packing:
 
     # -- speeds --------------------------------------------------------------------------------
 
-    def measure(self) -> None:
-        """Take note of how fast jobs are that have their GPUs for themselves."""
-        for row, notes in self._notes.items():
-            if notes.pack is None and notes.move is None:
-                now = look(self._view, row)
-                alone = rate(notes.seen, now, MEASURED_S)
-                if alone is not None:
-                    notes.alone = alone
-                if alone is not None or notes.seen is None:
-                    notes.seen = now
+    def alone(self, row: int) -> float | None:
+        """Steps a second of a job that has its GPUs for itself, or had before its trial."""
+        return speed_alone(self._view, row, self._notes[row])
 
     def begin(self) -> None:
         """Where something has changed, measure from now on; a trial once all of it runs."""
@@ -208,7 +201,9 @@ class Packing:
         for row, notes in self._notes.items():
             pack = notes.pack
             on_trial = pack is not None and pack.gain is None
-            if row in self._changed or (
-                on_trial and pack is not None and any(view.since_s[r] < 0 for r in pack.rows)
+            if (
+                notes.seen is None
+                or row in self._changed
+                or (on_trial and pack is not None and any(view.since_s[r] < 0 for r in pack.rows))
             ):
                 notes.seen = look(view, row)

@@ -5,7 +5,7 @@ from typing import Any
 
 from rota.model.reason import Reason
 from rota.model.view import View
-from rota.policy.gandiva_jobs import Notes, left_s, look, rate
+from rota.policy.gandiva_jobs import Notes, left_s, look, rate, speed_alone
 from rota.policy.gandiva_servers import Home, Servers
 
 SPARE = 0.75  # of a node's GPUs must be free for it to be worth emptying (3 of 4, OSDI 2018)
@@ -171,9 +171,9 @@ class Places:
         self._servers.remove(before)
         self._move_in(row, home, had)
         notes.moved_s = view.now_s
-        now = look(view, row)
-        if notes.alone is not None and now is not None:
-            notes.move = (before, notes.alone)
+        alone, now = speed_alone(view, row, notes), look(view, row)
+        if alone and now is not None:
+            notes.move = (before, alone)
             notes.seen = now
 
     def judge(self) -> None:
@@ -183,9 +183,11 @@ class Places:
             if notes.move is None:
                 continue
             before, was = notes.move
-            now = rate(notes.seen, look(view, row), self._set["trial_s"])
+            seen = look(view, row)
+            now = rate(notes.seen, seen, self._set["trial_s"])
             if now is None:
                 continue
+            notes.seen = seen
             kept = now >= was * (1 - self._set["least_gain"])
             room = all(
                 node in self._servers.sizes and self._servers.room(node) >= gpus
