@@ -4,10 +4,10 @@ from pathlib import Path
 
 import pytest
 
-from rota.model.events import JobResized
+from rota.model.events import DecisionTaken, JobResized
 from rota.testing.lone_agent import LoneAgent
 
-from .conftest import SCRIPTS, until
+from .conftest import DEADLINE_S, SCRIPTS, until
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 MODELS = ["char_gpt", "char_lstm", "digits_cnn", "digits_mlp", "digits_vit", "recsys_mf"]
@@ -43,6 +43,32 @@ def test_a_job_grows_into_idle_slots_and_gives_them_back_to_one_that_arrives(mak
     assert cluster.show(elastic)["attempt"] == 1
     cluster.client.cancel(elastic)
     cluster.ends(elastic, "CANCELLED")
+
+
+def settled_size(cluster, job):
+    """Where the job's scaler has settled, if it has."""
+    row = int(job) - 1
+    decided = [e for e in cluster.events() if isinstance(e, DecisionTaken)]
+    marks = [e.marks[row] for e in decided if row in e.marks]
+    return marks[-1]["scaler"].get("settled") if marks and marks[-1] else None
+
+
+def test_a_job_settles_at_the_size_beyond_which_more_ranks_bring_nothing(make_cluster):
+    """Four slots, and a job whose pieces take as long as on two cores."""
+    cluster = make_cluster("elastic", 4, look_s=0.5)
+    out = cluster.base / "elastic"
+    out.mkdir()
+    words = ["python", SCRIPTS / "elastic.py", "--out", out, "--steps", 100_000, "--cores", 2]
+    run = " ".join(map(str, words))
+    job = cluster.client.submit(
+        {"run": run, "workdir": str(cluster.base), "resources": {"gpus": "1..4"}}
+    )["id"]
+    until(lambda: settled_size(cluster, job), "it has settled", 2 * DEADLINE_S)
+    assert max(sizes(cluster, job)) > 2, "more were tried"
+    until(lambda: cluster.show(job)["num_gpus"] == 2, "it is back at two")
+    assert settled_size(cluster, job) == 2
+    cluster.client.cancel(job)
+    cluster.ends(job, "CANCELLED")
 
 
 @pytest.mark.parametrize("model", MODELS)

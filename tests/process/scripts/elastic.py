@@ -40,6 +40,7 @@ parser.add_argument("--raise-in", type=int, help="the slot that fails in its thi
 parser.add_argument("--raise-in-rehearsal", action="store_true")
 parser.add_argument("--clean", action="store_true", help="no augmentation")
 parser.add_argument("--slow", type=int, help="the slot that is slow")
+parser.add_argument("--cores", type=float, help="a piece takes longer if there are more ranks")
 parser.add_argument("--no-loader", action="store_true")
 options = parser.parse_args()
 SLOT = int(os.environ.get("ROTA_SLOT", "0"))
@@ -131,6 +132,8 @@ def main():
                 with open(options.out / f"seen{SLOT}", "a") as file:
                     place = [loader.position.epoch, number, indices.tolist(), newcomer]
                     file.write(json.dumps(place) + "\n")
+                if options.cores:
+                    time.sleep(0.03 * max(1, s.world_size / options.cores))
                 with torch.autocast("cpu", torch.bfloat16, enabled=options.amp):
                     loss = F.cross_entropy(wrapped(x), y)
                 scaler.scale(loss).backward()
