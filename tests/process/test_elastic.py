@@ -261,13 +261,17 @@ ENDS_OF_RANKS = [
         (GROW, 0, point)
         for point in ("vote2-before", "vote2-after", "meet-after", "exchange-after")
     ),
-    *((GROW, 0, point) for point in ("vote3-after", "tell-after")),
+    *((GROW, 0, point) for point in ("vote3-after", "tell-after", "hold-after", "host-before")),
+    *((GROW, 0, point) for point in ("meet-before", "form-before", "form-after")),
+    *((GROW, 0, point) for point in ("exchange-before", "vote3-before", "tell-before")),
     *((GROW, 1, point) for point in ("hold-after", "vote2-before", "meet-before", "vote3-before")),
     *((GROW, 2, point) for point in ("join-before", "meet-before", "meet-after")),
     *((GROW, 2, point) for point in ("exchange-before", "exchange-after", "tell-before")),
     *((SHRINK, 0, point) for point in ("vote1-after", "vote2-after", "form-before", "tell-before")),
     *((SHRINK, 1, point) for point in ("vote1-before", "vote2-before", "vote2-after")),
-    *((MOVE, 0, point) for point in ("vote1-after", "vote2-after")),
+    *((SHRINK, 1, point) for point in ("standby-before", "standby-after")),
+    *((SHRINK, 1, point) for point in ("park-before", "park-after")),
+    *((MOVE, 0, point) for point in ("vote1-after", "vote2-after", "standby-before")),
     *((MOVE, 1, point) for point in ("host-after", "form-after", "exchange-before")),
 ]
 

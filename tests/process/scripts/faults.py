@@ -5,7 +5,8 @@
 kills slot 1 with SIGKILL (``stop`` stops it) where it has voted for the second time, as soon as the
 file is there. Points are ``NAME-before`` and ``NAME-after``: hold (at a boundary), vote1, vote2,
 host (open the meeting place), meet (wait for all there), form (the process group), exchange (the
-state), vote3, tell (the agent that all is well), join (a newcomer, when it has warmed up).
+state), vote3, tell (the agent that all is well), join (a newcomer, when it has warmed up), standby
+(who is to go, with the state until the others have met), park (without it, to come back one day).
 """
 
 import os
@@ -59,6 +60,8 @@ for owner, method, name in [
     (World, "form", "form"),
     (Member, "_exchange", "exchange"),
     (Member, "join", "join"),
+    (Member, "_stand_by", "standby"),
+    (World, "stand_alone", "park"),
 ]:
     point(owner, method, lambda *_, name=name, **__: name)
 point(World, "agree", vote)
