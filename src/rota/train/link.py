@@ -14,7 +14,7 @@ class Link:
     """Messages to and from the agent over a Unix socket.
 
     Losing the agent is no error: training goes on, and the link tries again every half second.
-    ``greeting`` is called at each connection for the hello that introduces the worker.
+    Each connection begins with the latest hello that :meth:`introduce` was given.
     """
 
     def __init__(self, path: str) -> None:
