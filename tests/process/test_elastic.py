@@ -539,6 +539,24 @@ def test_ranks_stand_by_while_the_job_is_suspended(launch, reference):
     assert not differences(outcome(job.succeeds()), reference())
 
 
+def test_who_was_to_come_back_is_still_there_after_a_resize_that_was_called_off(launch, reference):
+    job = launch([0, 1], "--gate", 2, "--gate", 5, "--gate", 8)
+    assert job.resizes_at(2, [0])["type"] == "done"
+    job.until_ready(1)
+    job.until_at(5)
+    resize = job.agent.begin("resize", gpus=[0, 1, 2])
+    job.until_holding(resize)
+    suspend = job.agent.begin("suspend")
+    assert job.answer(resize)["type"] == "failed"
+    job.opens(5)
+    assert job.answer(suspend)["type"] == "done"
+    assert job.agent.command("resume", gpus=[0])["type"] == "done"
+    assert job.resizes_at(8, [0, 1])["type"] == "done"
+    assert job.gang.members == [0, 1]
+    assert len(job.attempt.ranks) == 3
+    assert not differences(outcome(job.succeeds()), reference())
+
+
 def test_a_rank_that_is_lost_in_a_suspension_is_done_without_afterwards(launch, reference):
     job = launch([0, 1], "--gate", 3)
     job.until_at(3)
