@@ -97,6 +97,14 @@ class Job:
         assert ended.get("exit_code") == 0, (ended, self.logs())
         return torch.load(self.out / "end.pt", weights_only=False)
 
+    def causes(self) -> list[str]:
+        """What the controller was told of changes that no command asked for."""
+        return [
+            message["cause"]
+            for message in list(self.agent.said)
+            if message["type"] == "resized" and message["job_id"] == self.attempt.job_id
+        ]
+
     def logs(self) -> str:
         return "\n".join(file.read_text() for file in sorted(self.attempt.folder.glob("*.log")))
 
@@ -299,6 +307,7 @@ def test_a_rank_that_is_killed_in_training_is_done_without(launch, reference, vi
     job.opens(3)
     assert not differences(outcome(job.succeeds()), reference())
     assert len(job.gang.members) < 3
+    assert f"rank {victim} was killed by SIGKILL" in job.causes()
 
 
 def test_all_of_a_larger_gang_notice_a_loss_with_torchs_own_reduction(launch, reference):
@@ -327,6 +336,7 @@ def test_a_rank_that_hangs_is_killed_by_its_pulse_and_the_rest_go_on(
     job.opens(3)
     assert not differences(outcome(job.succeeds()), reference())
     assert job.attempt.elastic.lost == {victim}
+    assert f"rank {victim} hung and was killed" in job.causes()
 
 
 @pytest.mark.parametrize(("slot", "point"), [(0, "host-before"), (1, "vote2-before")])
@@ -344,6 +354,7 @@ def test_a_rank_that_lags_behind_is_replaced(launch, reference, monkeypatch):
     job = launch([0, 1], "--slow", 1, "--steps", 100, "--gate", 95)
     until(lambda: job.gang.members == [0, 2], "slot 2 has taken over from slot 1")
     assert job.attempt.record["gpus"] == [0, 1]
+    assert job.causes() == ["rank 1 lagged behind and was replaced"]
     job.opens(95)
     assert not differences(outcome(job.succeeds()), reference("--steps", 100))
 

@@ -40,7 +40,10 @@ def test_a_job_grows_into_idle_slots_and_gives_them_back_to_one_that_arrives(mak
     cluster.kill(cluster.pids(elastic, rank=0)["worker"])
     until(lambda: len(sizes(cluster, elastic)) >= 4, "it goes on without the rank that was killed")
     until(lambda: sizes(cluster, elastic)[-1] == 2, "another rank has taken its place")
-    assert cluster.show(elastic)["attempt"] == 1
+    shown = cluster.show(elastic)
+    assert (shown["attempt"], shown["lost_ranks"]) == (1, 1)
+    lost = "rank 0 was killed by SIGKILL; the others go on with 1 GPU"
+    assert lost in [event["line"] for event in shown["story"]]
     cluster.client.cancel(elastic)
     cluster.ends(elastic, "CANCELLED")
 

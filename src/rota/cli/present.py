@@ -154,6 +154,7 @@ def job_text(job: Mapping[str, Any], sentence: str) -> str:
     facts += [
         ("model", _model_text(job)),
         ("lost", f"{duration(job['lost_s'])} of work" if job["lost_s"] else None),
+        ("lost ranks", job["lost_ranks"] or None),
         ("preempted", f"{job['preemptions']} times, moved {job['migrations']} times"),
         ("processes", job["processes"]),
         ("time limit", None if job["time_limit_s"] is None else duration(job["time_limit_s"])),

@@ -376,15 +376,17 @@ class Controller(Record):
                 self._note(ModelReported(now_s, row, *sizes))
 
     def _note_size(self, row: int, message: Message, now_s: float) -> None:
-        """A job has changed its size by itself: it goes on without a rank that it has lost."""
+        """A job has changed by itself: it has lost a rank, or has had one replaced."""
         state = self.state
         held = state.resizing.get(row) or state.held[row]
         if state.since_s[row] < 0 or held is None or state.outstanding[row] is not None:
             return
         allocation = on_node(held.parts[0][0], sum(1 << gpu for gpu in message["gpus"]))
-        if allocation != held and allocation.without(held) is None:
+        cause = message.get("cause", "")
+        if allocation.without(held) is None and (cause or allocation != held):
             self._write_progress(row, now_s)
-            self._note(JobResized(now_s, row, allocation))
+            lost_ranks = message.get("lost_ranks", 0)
+            self._note(JobResized(now_s, row, allocation, cause=cause, lost_ranks=lost_ranks))
 
     def _command_answered(self, message: Message, now_s: float) -> None:
         command_id = message["command_id"]

@@ -13,6 +13,7 @@ from rota.model.events import (
     AttemptLost,
     DecisionTaken,
     Event,
+    JobResized,
     JobSubmitted,
     ModelReported,
     SuspendRequested,
@@ -40,6 +41,7 @@ class Record:
         self._rows: dict[str, int] = {}
         self._losses: dict[int, int] = {}
         self._models: dict[int, tuple[int, int]] = {}
+        self._lost_ranks: dict[int, int] = {}
         self._outboxes: dict[str, asyncio.Queue[Message]] = {}
         last_s = 0.0
         for event in store.load():
@@ -63,6 +65,8 @@ class Record:
                     self._history.setdefault(row, []).append((event.at_s, Reason.NONE))
         elif isinstance(event, AttemptLost) and event.error not in UNCOUNTED:
             self._losses[event.row] = self._losses.get(event.row, 0) + 1
+        elif isinstance(event, JobResized):
+            self._lost_ranks[event.row] = self.lost_ranks(event.row) + event.lost_ranks
         elif isinstance(event, ModelReported):
             self._models[event.row] = (event.model_bytes, event.largest_tensor_bytes)
         elif isinstance(event, SuspendRequested):
@@ -101,6 +105,10 @@ class Record:
     def model(self, row: int) -> tuple[int, int] | None:
         """Bytes in the job's model and in its largest tensor, if its script told."""
         return self._models.get(row)
+
+    def lost_ranks(self, row: int) -> int:
+        """How many ranks the job has lost and gone on without."""
+        return self._lost_ranks.get(row, 0)
 
     def device_share(self, row: int) -> float:
         """The part of its life that the job has held its devices and worked."""

@@ -33,7 +33,8 @@ socket; between the controller and an agent they are text frames of a WebSocket.
 | | leave | end |
 | agent, controller | hello | node, num_gpus, kind, attempts |
 | | done, failed | command_id; at_s, stopped_s; error |
-| | registered | job_id, attempt, suspension, movable |
+| | registered | job_id, attempt, suspension, movable, resizable |
+| | resized | job_id, attempt, gpus, cause, lost_ranks: by itself, not by a command |
 | | model | job_id, attempt, model_bytes, largest_tensor_bytes |
 | | progress | job_id, attempt, progress |
 | | ended | job_id, attempt, at_s, exit_code, message, stop_asked |

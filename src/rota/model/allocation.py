@@ -97,3 +97,8 @@ def on_node(node: int, mask: int) -> Allocation:
 def shared_on_node(node: int, mask: int) -> Allocation:
     """As :func:`on_node`, for a job that shares these GPUs with others."""
     return Allocation(((node, mask),), shared=True)
+
+
+def gpus_text(count: int) -> str:
+    """A number of GPUs in words: ``1 GPU``, ``2 GPUs``."""
+    return "1 GPU" if count == 1 else f"{count} GPUs"

@@ -128,7 +128,8 @@ class JobResized(NamedTuple):
     """The job has a rank on each of these GPUs, and on no other.
 
     ``paused_s`` is the time that its ranks could not work for that. It may come without a command:
-    the job has gone on without ranks that it has lost.
+    the job has gone on without ranks that it has lost, so many, or has had one replaced. Then
+    ``cause`` tells why, in words.
     """
 
     at_s: float
@@ -136,6 +137,8 @@ class JobResized(NamedTuple):
     allocation: Allocation
     speed: float = 1.0
     paused_s: float = 0.0
+    cause: str = ""
+    lost_ranks: int = 0
 
 
 class SpeedChanged(NamedTuple):

@@ -3,7 +3,7 @@
 from collections.abc import Iterable
 from typing import Any
 
-from rota.model.allocation import Allocation
+from rota.model.allocation import Allocation, gpus_text
 from rota.model.job import JobState
 from rota.model.reason import SENTENCES, Reason
 from rota.model.state import ClusterState
@@ -76,7 +76,7 @@ def _by_policy(state: ClusterState, row: int, reason: Reason) -> dict[str, Any]:
     """What the policy said, with who is in the way by its rules."""
     spec = state.spec[row]
     if reason == Reason.WAIT_QUOTA:
-        need = f"room for {_gpus(spec.num_gpus)} in the quota of {_queue(spec.vc)}"
+        need = f"room for {gpus_text(spec.num_gpus)} in the quota of {_queue(spec.vc)}"
         return _blocker(reason, need, "it is used up", _holders_of_queue(state, row))
     if reason == Reason.WAIT_FAIRSHARE:
         owner = (spec.user, spec.vc)
@@ -87,7 +87,7 @@ def _by_policy(state: ClusterState, row: int, reason: Reason) -> dict[str, Any]:
     if reason == Reason.WAIT_GANG_FRAGMENTED:
         nodes = sum(mask != 0 for mask in state.idle.masks)
         have = f"{state.idle.count} free, on {nodes} {'node' if nodes == 1 else 'nodes'}"
-        need = f"{_gpus(spec.num_gpus)} on few enough nodes"
+        need = f"{gpus_text(spec.num_gpus)} on few enough nodes"
         return _blocker(reason, need, have, _holders(state, row))
     holders = _holders(state, row) if reason == Reason.PREEMPTED_BY else []
     return _blocker(reason, "the policy's consent", SENTENCES[reason], holders)
@@ -101,10 +101,10 @@ def _cluster_too_small(state: ClusterState, row: int) -> list[dict[str, Any]]:
     have = f"{state.total_gpus} in the cluster"
     if lost and wanted <= state.total_gpus + sum(node.num_gpus for node in lost):
         have += f"; lost: {', '.join(node.name for node in lost)}"
-        return [_blocker(Reason.NODE_UNHEALTHY, _gpus(wanted), have)]
+        return [_blocker(Reason.NODE_UNHEALTHY, gpus_text(wanted), have)]
     if not state.nodes:
-        return [_blocker(Reason.NODE_UNHEALTHY, _gpus(wanted), "no node has joined yet")]
-    return [_blocker(Reason.NEVER_FITS, _gpus(wanted), have)]
+        return [_blocker(Reason.NODE_UNHEALTHY, gpus_text(wanted), "no node has joined yet")]
+    return [_blocker(Reason.NEVER_FITS, gpus_text(wanted), have)]
 
 
 def _turn(state: ClusterState, row: int, now_s: float) -> dict[str, Any]:
@@ -126,7 +126,7 @@ def _gpus_taken(state: ClusterState, row: int) -> list[dict[str, Any]]:
     found = []
     if state.idle.count < wanted:
         have = f"{state.idle.count} free of {state.total_gpus}"
-        found.append(_blocker(Reason.WAIT_RESOURCES, _gpus(wanted), have, _holders(state, row)))
+        found.append(_blocker(Reason.WAIT_RESOURCES, gpus_text(wanted), have, _holders(state, row)))
     if home is not None and not state.movable[row] and not state.idle.fits(home):
         need = f"the GPUs where its stopped processes are: {_places(state, home)}"
         holders = _holders(state, row, home)
@@ -141,7 +141,7 @@ def _would_start_if(
     job_id = state.spec[row].job_id
     rules = [blocker["rule"] for blocker in blockers]
     if Reason.NEVER_FITS.name in rules:
-        return f"it asked for at most {_gpus(state.total_gpus)}"
+        return f"it asked for at most {gpus_text(state.total_gpus)}"
     if Reason.NODE_UNHEALTHY.name in rules:
         return "the lost nodes came back" if state.nodes else "a node joined"
     if row in state.user_suspended:
@@ -161,7 +161,7 @@ def _would_start_if(
         less = "its owner's use fell below that of owners whose jobs run"
         return f"{less}, or {more}" if more else less
     if Reason.WAIT_GANG_FRAGMENTED.name in rules:
-        return f"{_gpus(state.num_gpus[row])} were free on few enough nodes"
+        return f"{gpus_text(state.num_gpus[row])} were free on few enough nodes"
     if more:
         order = " and the policy put it first" if Reason.WAIT_PRIORITY.name in rules else ""
         return more + order
@@ -177,7 +177,7 @@ def _more_gpus(state: ClusterState, row: int) -> str:
     names = ", ".join(ending)
     word, verb = ("job", "ends") if len(ending) == 1 else ("jobs", "end")
     hint = f", as when {word} {names} {verb}" if ending else ""
-    return f"{_gpus(missing)} more were free{hint}"
+    return f"{gpus_text(missing)} more were free{hint}"
 
 
 def _room_in_quota(state: ClusterState, row: int, more: str) -> str:
@@ -276,10 +276,6 @@ def _places(state: ClusterState, allocation: Allocation) -> str:
     return " ".join(
         f"{state.nodes[node].name}:{','.join(map(str, gpus))}" for node, gpus in allocation.gpus()
     )
-
-
-def _gpus(count: int) -> str:
-    return "1 GPU" if count == 1 else f"{count} GPUs"
 
 
 def _jobs(count: int) -> str:

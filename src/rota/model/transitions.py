@@ -6,7 +6,7 @@ from array import array
 from typing import NoReturn
 
 from rota.errors import TransitionError
-from rota.model.allocation import Allocation
+from rota.model.allocation import Allocation, gpus_text
 from rota.model.cluster import FreeGpus, Node
 from rota.model.columns import Columns
 from rota.model.commands import Resize
@@ -161,10 +161,11 @@ class Transitions(Columns):
         self._pause_clock(row, e.at_s)
         self.since_s[row] = e.at_s
         self.lag_s[row] += e.paused_s
+        before = self.num_gpus[row]
         self._size(row, e.allocation.num_gpus)
         self.speed[row] = e.speed
         self._settle(row)
-        self._tell(row, e.at_s, f"resized to {e.allocation.num_gpus} GPUs")
+        self._tell(row, e.at_s, _resize_line(e, before))
         self._changed(row)
 
     def _fail_resize(self, row: int) -> None:
@@ -284,3 +285,10 @@ class Transitions(Columns):
             f"job {self._name(row)} can't be {verb} while it is "
             f"{JobState(self.state[row]).name} (command on its way: {command}). Its story: {story}"
         )
+
+
+def _resize_line(e: JobResized, before: int) -> str:
+    after = e.allocation.num_gpus
+    if not e.cause:
+        return f"resized to {gpus_text(after)}"
+    return e.cause if after == before else f"{e.cause}; the others go on with {gpus_text(after)}"

@@ -87,6 +87,7 @@ def detail(controller: Any, row: int) -> dict[str, Any]:
         "migrations": job.migrations,
         "overhead_s": job.overhead_s,
         "lost_s": controller.state.lost_s[row],
+        "lost_ranks": controller.lost_ranks(row),
         "model_bytes": model_bytes,
         "largest_tensor_bytes": largest_tensor_bytes,
         "skew": skew if skew >= 0 else None,

@@ -131,6 +131,9 @@ class StandInController:
     def model(self, row: int) -> tuple[int, int] | None:
         return self.models.get(row)
 
+    def lost_ranks(self, row: int) -> int:
+        return 0
+
     def device_share(self, row: int) -> float:
         return 0.5
 

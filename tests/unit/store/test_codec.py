@@ -64,6 +64,8 @@ STRATEGIES = {
     "speed": seconds,
     "lost_s": seconds,
     "paused_s": seconds,
+    "cause": words,
+    "lost_ranks": rows,
     "gpu_type": words,
     "rack": words,
     "island": rows,

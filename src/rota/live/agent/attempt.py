@@ -211,14 +211,20 @@ class Attempt:
         """Whether every rank has a session, so that the job stops by itself at a boundary."""
         return all(rank.writer is not None for rank in self.members)
 
-    def resized(self, command_id: int | None, error: str | None) -> None:
-        """A change of members has ended, well or with an error; without a command, by itself."""
+    def resized(
+        self, command_id: int | None, error: str | None, cause: str = "", lost_ranks: int = 0
+    ) -> None:
+        """A change of members has ended, well or with an error; without a command, by itself.
+
+        ``cause`` says why in words, and ``lost_ranks`` how many were lost.
+        """
         if command_id is not None and error is None:
             self.done(command_id, gpus=self.record["gpus"])
             return
         if command_id is not None:
             self._notify({"type": "failed", "command_id": command_id, "error": error})
-        self._notify(self._about("resized") | {"gpus": self.record["gpus"], "at_s": time.time()})
+        size = {"gpus": self.record["gpus"], "cause": cause, "lost_ranks": lost_ranks}
+        self._notify(self._about("resized") | size | {"at_s": time.time()})
 
     def device_index(self, position: int) -> int:
         """Where in the worker's list of visible devices the GPU of one rank stands."""

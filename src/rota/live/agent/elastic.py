@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import logging
 import signal
 import time
 from collections.abc import Callable, Iterable
@@ -10,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from rota.errors import AgentError
 from rota.live.agent.gang import WARMING, Gang
 from rota.live.agent.pausing import COUPLED_STEP_S
-from rota.live.agent.processes import bind
+from rota.live.agent.processes import bind, signal_name
 from rota.live.agent.pulses import Pulses
 from rota.live.agent.rank import Rank
 from rota.live.wire import Message
@@ -22,6 +23,8 @@ STANDBY_S = 600.0  # that long a rank that left is kept, to come back at once
 WARM_UP_TIMEOUT_S = 120.0  # a newcomer that needs longer is given up
 LEAVE_S = 1.0  # for those that are not needed any more to end by themselves
 LOOK_EVERY_S = 0.25  # at the pulses of the ranks
+
+log = logging.getLogger("rota.agent")
 
 # Fork a slot: (attempt, slots, their GPUs) -> requests to the zygote.
 Requests = Callable[["Attempt", list[int], list[int]], list[dict[str, Any]]]
@@ -49,6 +52,9 @@ class Elastic:
         self.moved()
         self._command_id: int | None = None
         self._replaced: set[int] = set()  # stragglers that somebody else is taking over from
+        self._lagging = ""  # which rank a newcomer is taking over from, in words
+        self._hung: set[int] = set()  # slots that were killed because others waited for them
+        self._losses: list[str] = []  # since the members were last written down, in words
         self.lost: set[int] = set()  # slots that were killed, and that the others survived
         self.dismissed: set[int] = set()
         self._standby: dict[int, bool] = {}  # slots that may come back, and whether they are ready
@@ -85,9 +91,12 @@ class Elastic:
         if not self._attempt.cooperates:
             return  # a rank has lost its agent; it is found again when all are back
         self._replaced.add(slot)
+        self._lagging = f"rank {self._rank_of(slot)} lagged behind"
+        self._log(f"{self._lagging}: process {slot} is to be replaced")
         with contextlib.suppress(AgentError):  # a full disk; it lags behind at the next look, too
             self._start([self._gpu_of[slot]], [slot])
             return
+        self._lagging = ""
         self._replaced.discard(slot)
 
     def _return(self, gpus: list[int]) -> dict[int, int]:
@@ -243,8 +252,20 @@ class Elastic:
         code = rank.exit["code"] if rank.exit is not None else -int(signal.SIGKILL)
         if code < 0 and gang.has_state and not self._attempt.stopping:
             self.lost.add(slot)
+            hung, rank = slot in self._hung, self._rank_of(slot)
+            how = "hung and was killed" if hung else f"was killed by {signal_name(-code)}"
+            self._losses.append(f"rank {rank} {how}")
+            self._log(f"{self._losses[-1]} (process {slot}); the others go on without it")
             return True
         return False
+
+    def _rank_of(self, slot: int) -> int:
+        """The rank that a slot had when the members were last written down."""
+        members: list[int] = self._attempt.record["members"]
+        return members.index(slot) if slot in members else len(members)
+
+    def _log(self, line: str) -> None:
+        log.info("job %s.%s: %s", self._attempt.job_id, self._attempt.number, line)
 
     def look(self) -> None:
         """Feel the pulses: kill a rank that hangs, replace one that lags behind."""
@@ -256,6 +277,9 @@ class Elastic:
             now_s = time.monotonic()
             hung, straggler = self._pulses.look(gang.members, now_s, step_s, gang.awaited)
             if hung is not None:
+                if hung not in self._hung:
+                    self._log(f"rank {self._rank_of(hung)} hangs, and is killed (process {hung})")
+                self._hung.add(hung)
                 attempt.ranks[hung].signal(signal.SIGKILL)
             elif straggler is not None and not gang.busy and straggler not in self._replaced:
                 self.replace(straggler)
@@ -302,6 +326,10 @@ class Elastic:
     def _settled(self, error: str | None) -> None:
         """A change has ended: write the members down, and tell the controller."""
         attempt, gang = self._attempt, self.gang
+        causes, num_lost = self._causes(error), len(self._losses)
+        self._losses, self._lagging = [], ""
+        if error is not None:
+            self._log(f"goes on with {len(gang.members)} ranks: {error}")
         attempt.record["members"] = list(gang.members)
         attempt.record["generation"] = gang.generation
         attempt.record["gpus"] = [self._gpu_of[slot] for slot in gang.members]
@@ -311,7 +339,14 @@ class Elastic:
         self._replaced.difference_update(gang.members)  # nobody has taken over from those
         command_id, self._command_id = self._command_id, None
         self._pulses.forget()
-        attempt.resized(command_id, error)
+        attempt.resized(command_id, error, "; ".join(causes), num_lost)
+
+    def _causes(self, error: str | None) -> list[str]:
+        """What has brought a change about that no command asked for, in words."""
+        if not self._lagging:
+            return self._losses
+        done = "was replaced" if error is None else f"could not be replaced: {error}"
+        return [*self._losses, f"{self._lagging} and {done}"]
 
     def _later(
         self, seconds: float, call: Callable[..., object], *arguments: Any
