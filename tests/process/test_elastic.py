@@ -361,7 +361,10 @@ def test_a_rank_that_lags_behind_is_replaced(launch, reference, monkeypatch):
 
 def test_an_error_in_one_rank_ends_the_job_with_that_error(launch):
     job = launch([0, 1], "--raise-in", 1)
-    assert job.ends()["exit_code"] == 1
+    ended = job.ends()
+    told = f"rank 1 failed: see `rota logs {job.attempt.job_id} --rank 1`"
+    assert (ended["exit_code"], ended["message"]) == (1, told)
+    assert job.attempt.record["failed"] == 1
     assert "ValueError: this shard is rotten" in (job.attempt.folder / "rank1.log").read_text()
 
 

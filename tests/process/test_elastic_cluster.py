@@ -2,6 +2,7 @@
 
 from pathlib import Path
 
+import psutil
 import pytest
 
 from rota.model.events import DecisionTaken, JobResized
@@ -44,6 +45,10 @@ def test_a_job_grows_into_idle_slots_and_gives_them_back_to_one_that_arrives(mak
     assert (shown["attempt"], shown["lost_ranks"]) == (1, 1)
     lost = "rank 0 was killed by SIGKILL; the others go on with 1 GPU"
     assert lost in [event["line"] for event in shown["story"]]
+    ranks = cluster.show(elastic)["ranks"]
+    assert {rank["gpu"] for rank in ranks} == {0, 1}
+    assert all(psutil.pid_exists(rank["pid"]) for rank in ranks)
+    assert ranks[0]["process"] != 0, "another process is rank 0 since that one was killed"
     cluster.client.cancel(elastic)
     cluster.ends(elastic, "CANCELLED")
 

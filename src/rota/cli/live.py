@@ -181,22 +181,45 @@ def show(job: str, as_json: bool) -> None:
 @click.argument("job")
 @click.option("-f", "--follow", is_flag=True, help="Go on until the job ends; Ctrl-C detaches.")
 @click.option("--tail", type=click.IntRange(0), metavar="N", help="Only the last N lines.")
-@click.option("--rank", type=click.IntRange(0), default=0, show_default=True, help="Which process.")
+@click.option(
+    "--rank", type=click.IntRange(0), metavar="R", help="Which rank: 0, or the one that failed."
+)
+@click.option(
+    "--process", type=click.IntRange(0), metavar="N", help="Which process, whatever its rank."
+)
 @click.option("--attempt", type=click.IntRange(1), metavar="N", help="The latest by default.")
 @click.option("--raw", is_flag=True, help="Let control characters reach the terminal.")
 def logs(
-    job: str, follow: bool, tail: int | None, rank: int, attempt: int | None, raw: bool
+    job: str,
+    follow: bool,
+    tail: int | None,
+    rank: int | None,
+    process: int | None,
+    attempt: int | None,
+    raw: bool,
 ) -> int:
-    """What a job printed, also after its end. Control characters are written out on a terminal."""
+    """What a job printed, also after its end. Control characters are written out on a terminal.
+
+    It is what rank 0 printed, or the rank whose error ended the job. Where several processes of an
+    elastic job have been rank 0 in turn, their outputs follow one another. Processes that are no
+    ranks any more, or never were, are asked for by number, in order of their start.
+    """
+    if rank is not None and process is not None:
+        raise click.UsageError("--rank and --process: give one of them")
     with _client() as client:
         job_id = client.job(job)["id"]
+        which: dict[str, Any] = {"rank": rank, "process": process, "attempt": attempt}
         if follow:
-            return _follow(client, job_id, rank=rank, attempt=attempt, tail=tail, raw=raw)
-        for text in client.logs(job_id, rank=rank, attempt=attempt, tail=tail):
+            return _follow(client, job_id, tail=tail, raw=raw, **which)
+        for text in client.logs(job_id, tail=tail, **which):
             _write_log(text, raw)
-        if client.log_piece(job_id, rank=rank, attempt=attempt).attempt == 0:
+        first = client.log_piece(job_id, **which)
+        if first.attempt == 0:
             sentence = client.explain(job_id)["sentence"]
             click.echo(f"job {job_id} has not started: {present.printable(sentence)}", err=True)
+        elif first.rank and rank is None and process is None:
+            other = f"`rota logs {job_id} --rank 0` prints that of rank 0"
+            click.echo(f"this is the output of rank {first.rank}, which failed; {other}", err=True)
     return 0
 
 
@@ -306,7 +329,8 @@ def _follow(
     client: "Client",
     job_id: str,
     *,
-    rank: int = 0,
+    rank: int | None = None,
+    process: int | None = None,
     attempt: int | None = None,
     tail: int | None = None,
     raw: bool = False,
@@ -314,7 +338,8 @@ def _follow(
     """Print what the job prints until it ends. Ctrl-C leaves it running, and says so."""
     try:
         _await_start(client, job_id)
-        for text in client.logs(job_id, rank=rank, attempt=attempt, tail=tail, follow=True):
+        which: dict[str, Any] = {"rank": rank, "process": process, "attempt": attempt}
+        for text in client.logs(job_id, tail=tail, follow=True, **which):
             _write_log(text, raw)
         ended = client.job(job_id)
     except KeyboardInterrupt:

@@ -167,6 +167,12 @@ def job_text(job: Mapping[str, Any], sentence: str) -> str:
     for name, value in facts:
         if value is not None:
             lines.append(f"  {printable(name):<13}{printable(value)}")
+    if job["ranks"]:
+        lines.append("  ranks")
+        lines += [
+            f"    rank {r['rank']}  GPU {r['gpu']}  pid {r['pid'] or '-'}  process {r['process']}"
+            for r in job["ranks"]
+        ]
     lines.append("  story")
     lines += [f"    {clock(e['at_s'])}  {printable(e['line'])}" for e in job["story"]]
     return "\n".join(lines)

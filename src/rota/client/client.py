@@ -25,7 +25,11 @@ TIMEOUT_S = 30.0
 
 
 class LogPiece(NamedTuple):
-    """Some of a rank's output. ``next_offset`` is where to go on; ``complete``: nothing follows."""
+    """Some of a process's output. ``next_offset`` is where to go on; ``complete``: nothing follows.
+
+    ``next_process`` has had the same rank afterwards, if one has; ``rank`` is the process's own,
+    None if it is no rank any more.
+    """
 
     text: str
     attempt: int
@@ -33,6 +37,9 @@ class LogPiece(NamedTuple):
     complete: bool
     job_ended: bool
     state: str
+    rank: int | None
+    process: int
+    next_process: int | None
 
 
 class Client:
@@ -135,14 +142,19 @@ class Client:
         self,
         job_id: str,
         *,
-        rank: int = 0,
+        rank: int | None = None,
+        process: int | None = None,
         attempt: int | None = None,
         offset: int = 0,
         tail: int | None = None,
         patience_s: float = PATIENCE_S,
     ) -> LogPiece:
-        """What one rank printed from ``offset`` on, or its last ``tail`` lines; maybe not all."""
-        params = {"rank": rank, "offset": offset, "attempt": attempt, "tail": tail}
+        """What a process printed from ``offset`` on, or its last ``tail`` lines; maybe not all.
+
+        Without ``process`` it is the first that had the rank; see :meth:`logs`.
+        """
+        params = {"rank": rank, "process": process, "attempt": attempt}
+        params |= {"offset": offset, "tail": tail}
         given = {name: value for name, value in params.items() if value is not None}
         answer = self._call("GET", _path(job_id, "logs"), params=given, patience_s=patience_s)
         return LogPiece(*(answer[name] for name in LogPiece._fields))
@@ -151,22 +163,28 @@ class Client:
         self,
         job_id: str,
         *,
-        rank: int = 0,
+        rank: int | None = None,
+        process: int | None = None,
         attempt: int | None = None,
         tail: int | None = None,
         follow: bool = False,
     ) -> Iterator[str]:
         """What one rank printed, in pieces, without a gap or a repeat.
 
+        It is rank 0 unless the job has failed in another: then it is that one. Where processes of
+        an elastic job were rank 0 one after another, so are their outputs. ``process`` is one of
+        them by its number, in order of their start, whatever its rank. Raises NotFoundError.
+
         With ``follow`` it goes on until the job ends, through restarts of the controller and,
         unless an ``attempt`` is given, through all attempts from the latest on.
         """
         job_id = self.job(job_id)["id"]
-        number, offset = attempt, 0
+        number, offset, current = attempt, 0, process
         while True:
             piece = self.log_piece(
                 job_id,
                 rank=rank,
+                process=current,
                 attempt=number,
                 offset=offset,
                 tail=tail,
@@ -178,11 +196,15 @@ class Client:
             offset, tail = piece.next_offset, None
             if number is None and piece.attempt:
                 number = piece.attempt
-            if piece.complete:
+            if piece.attempt:
+                current = piece.process
+            if piece.complete and process is None and piece.next_process is not None:
+                current, offset = piece.next_process, 0
+            elif piece.complete:
                 latest = self.job(job_id)["attempt"] if follow and attempt is None else 0
                 if number is None or latest <= number:
                     return
-                number, offset = number + 1, 0
+                number, offset, current = number + 1, 0, process
             elif not progressed:
                 if not follow:
                     return

@@ -7,6 +7,7 @@ from typing import Any
 from rota.errors import NotFoundError
 from rota.folder import Folder
 from rota.live.clock import Clock
+from rota.live.ranks import Ranks, read_ranks
 from rota.live.recovery import NEVER_STARTED, NODE_CHANGED
 from rota.live.wire import Message
 from rota.model.events import (
@@ -121,12 +122,19 @@ class Record:
         """(time, reason code) each time the policy's verdict on the job changed."""
         return self._history.get(row, [])
 
-    def log_path(self, row: int, attempt: int | None, rank: int) -> Path | None:
-        """Where a rank's output is, or None before the job's first start."""
+    def ranks(self, row: int, attempt: int) -> Ranks | None:
+        """The processes of an attempt; None as long as its agent has written nothing down."""
+        job_id = self.state.spec[row].job_id
+        nodes = [node.name for node in self.state.nodes]
+        found = (read_ranks(self._folder.attempt(node, job_id, attempt)) for node in nodes)
+        return next((ranks for ranks in found if ranks is not None), None)
+
+    def log_path(self, row: int, attempt: int | None, process: int) -> Path | None:
+        """Where a process's output is, or None before the job's first start."""
         number = attempt if attempt is not None else self.state.attempt[row]
         job_id = self.state.spec[row].job_id
         paths = [
-            self._folder.log(node.name, job_id, number, rank)
+            self._folder.log(node.name, job_id, number, process)
             for node in self.state.nodes
             if number > 0
         ]

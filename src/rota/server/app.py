@@ -17,6 +17,7 @@ from starlette.websockets import WebSocket, WebSocketDisconnect
 from rota import __version__
 from rota.errors import InputError, RotaError
 from rota.folder import Folder
+from rota.live.ranks import Ranks
 from rota.model.explain import explain
 from rota.model.job import JobState
 from rota.model.jobfile import JobRequest, parse_job
@@ -130,7 +131,8 @@ def _reading_routes(controller: Any) -> APIRouter:
     @router.get("/jobs/{job_id}/logs")
     async def logs(
         job_id: str,
-        rank: Annotated[int, Query(ge=0, le=1 << 20)] = 0,
+        rank: Annotated[int | None, Query(ge=0, le=1 << 20)] = None,
+        process: Annotated[int | None, Query(ge=0, le=1 << 20)] = None,
         attempt: Annotated[int | None, Query(ge=1, le=1 << 30)] = None,
         offset: Annotated[int, Query(ge=0, le=1 << 60)] = 0,
         limit: Annotated[int, Query(ge=4, le=MAX_PIECE_BYTES)] = 1 << 16,
@@ -140,7 +142,7 @@ def _reading_routes(controller: Any) -> APIRouter:
         row = controller.row(job_id)
         # Reading may take long, and the controller decides on this loop.
         answer = await run_in_threadpool(
-            _piece, controller, row, rank, attempt, offset, limit, tail
+            _piece, controller, row, rank, process, attempt, offset, limit, tail
         )
         return JSONResponse(answer)
 
@@ -216,23 +218,28 @@ def body_hash(job: JobRequest) -> str:
 def _piece(
     controller: Any,
     row: int,
-    rank: int,
+    rank: int | None,
+    process: int | None,
     attempt: int | None,
     offset: int,
     limit: int,
     tail: int | None,
 ) -> dict[str, Any]:
-    """A piece of the log. ``complete`` says that nothing will ever follow ``next_offset``.
+    """A piece of one process's output. ``complete``: nothing will ever follow ``next_offset``.
 
-    Without ``attempt`` it is the latest one's; ``attempt`` 0 in the answer: none has started.
+    Without ``process`` it is the first that had the rank, or with ``tail`` the last; then comes
+    ``next_process``. Without ``attempt`` it is the latest one's; 0 in the answer: none has started.
     """
     state = controller.state
     latest = state.attempt[row]
     number = attempt or latest
     job_ended = JobState(state.state[row]).is_final
-    over = job_ended or number < latest
+    ranks = controller.ranks(row, number) if number else None
+    process, following, rank = _process(ranks, state.spec[row].job_id, rank, process, tail)
+    over = job_ended or number < latest or following is not None
     answer = {"attempt": number, "rank": rank, "state": JobState(state.state[row]).name}
-    path = controller.log_path(row, number, rank) if number else None
+    answer |= {"process": process, "next_process": following}
+    path = controller.log_path(row, number, process) if number else None
     if path is None:
         nothing = {"text": "", "offset": offset, "next_offset": offset}
         return answer | nothing | {"complete": over, "job_ended": job_ended}
@@ -245,6 +252,20 @@ def _piece(
         "complete": over and piece.at_end,
         "job_ended": job_ended,
     }
+
+
+def _process(
+    ranks: Ranks | None, job_id: str, rank: int | None, process: int | None, tail: int | None
+) -> tuple[int, int | None, int | None]:
+    """Whose output is meant, whose follows it as that of the same rank, and the rank it has."""
+    if ranks is None:
+        return process or rank or 0, None, rank or 0
+    outputs = ranks.outputs(job_id, rank)
+    if process is None:
+        process = outputs[0 if tail is None else -1]
+    ranks.check(job_id, process)
+    later = outputs[outputs.index(process) + 1 :] if process in outputs else []
+    return process, later[0] if later else None, ranks.rank_of(process)
 
 
 async def _json_body(request: Request) -> Any:

@@ -96,8 +96,23 @@ def detail(controller: Any, row: int) -> dict[str, Any]:
         "workdir": program.workdir if program else None,
         "env": [name for name, _ in program.env] if program else [],
         "processes": program.processes if program else None,
+        "ranks": ranks(controller, row),
         "story": story(controller, row),
     }
+
+
+def ranks(controller: Any, row: int) -> list[dict[str, Any]]:
+    """The processes of a job that has any, by rank; none for one that is about to start."""
+    state = controller.state
+    found = controller.ranks(row, state.attempt[row]) if state.has_processes(row) else None
+    if found is None:
+        return []
+    return [
+        {"rank": rank, "process": process, "pid": pid, "gpu": gpu}
+        for rank, (process, pid, gpu) in enumerate(
+            zip(found.members, found.pids, found.gpus, strict=False)
+        )
+    ]
 
 
 def story(controller: Any, row: int) -> list[dict[str, Any]]:

@@ -1,6 +1,7 @@
 """The API on a real socket, in front of a controller that a test drives by hand."""
 
 import asyncio
+import json
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -11,6 +12,7 @@ from typing import Any
 
 from rota.errors import InputError, NeverFitsError, NotFoundError
 from rota.folder import Folder
+from rota.live.ranks import Ranks, read_ranks
 from rota.model.decision import take_decision
 from rota.model.events import (
     CommandSent,
@@ -140,9 +142,12 @@ class StandInController:
     def history(self, row: int) -> list[tuple[float, int]]:
         return [(1.0, self.state.reason[row])]
 
-    def log_path(self, row: int, attempt: int | None, rank: int) -> Path:
+    def ranks(self, row: int, attempt: int) -> Ranks | None:
+        return read_ranks(self._folder.attempt(NODE, self.state.spec[row].job_id, attempt))
+
+    def log_path(self, row: int, attempt: int | None, process: int) -> Path:
         number = self.state.attempt[row] if attempt is None else attempt
-        return self._folder.log(NODE, self.state.spec[row].job_id, number, rank)
+        return self._folder.log(NODE, self.state.spec[row].job_id, number, process)
 
     def nodes(self) -> list[dict[str, Any]]:
         return [
@@ -182,11 +187,18 @@ class Served:
             self.do(partial(self.controller.state.apply, event))
 
     def write_log(self, row: int, data: bytes, rank: int = 0) -> None:
-        """Append to the log of the job's latest attempt."""
+        """Append to the log of a process of the job's latest attempt."""
         path = self.controller.log_path(row, None, rank)
         path.parent.mkdir(parents=True, exist_ok=True)
         with path.open("ab") as file:
             file.write(data)
+
+    def write_ranks(self, row: int, members: list[int], **more: Any) -> None:
+        """Write down, as an agent does, which processes of the latest attempt are which ranks."""
+        path = self.controller.log_path(row, None, 0).with_name("attempt.json")
+        path.parent.mkdir(parents=True, exist_ok=True)
+        record = {"members": members, "gpus": members, "slots": max(members) + 1}
+        path.write_text(json.dumps(record | more))
 
 
 @contextmanager

@@ -322,6 +322,29 @@ class TestLogs:
         assert rota("logs", "1", "--tail", "2")[1] == "b\n\x1b[31mc\n"
         assert rota("logs", "1", "--rank", "1")[1] == "other\n"
 
+    def test_a_failed_job_shows_the_output_of_the_rank_that_failed(self, rota, cluster):
+        rota("run", "--gpus", "2", "--", "x")
+        cluster.do(cluster.controller.turn)
+        cluster.write_ranks(0, [0, 1], failed=1)
+        cluster.write_log(0, b"all is well\n")
+        cluster.write_log(0, b"ValueError\n", rank=1)
+        finish(cluster, 0, JobState.FAILED, 1)
+        code, out, err = rota("logs", "1")
+        assert (code, out) == (0, "ValueError\n")
+        assert "rank 1, which failed; `rota logs 1 --rank 0`" in err
+        assert rota("logs", "1", "--rank", "0") == (0, "all is well\n", "")
+        assert rota("logs", "1", "--rank", "0", "--process", "1")[0] == 2
+
+    def test_ranks_are_shown_with_their_processes(self, rota, cluster):
+        rota("run", "--gpus", "2", "--", "x")
+        cluster.do(cluster.controller.turn)
+        cluster.write_ranks(0, [0, 3], gpus=[0, 1])
+        pids = cluster.controller.log_path(0, 1, 3).with_suffix(".pid")
+        pids.write_text('{"shim": 41, "worker": 42}')
+        shown = rota("show", "1")[1]
+        assert "    rank 0  GPU 0  pid -  process 0\n" in shown
+        assert "    rank 1  GPU 1  pid 42  process 3\n" in shown
+
     def test_on_a_terminal_control_characters_are_written_out(self, rota, cluster, monkeypatch):
         rota("run", "--", "x")
         cluster.do(cluster.controller.turn)

@@ -202,6 +202,34 @@ class TestLogs:
         assert list(client.logs("1", rank=1)) == ["rank 1\n"]
         assert list(client.logs("1", rank=2)) == []
 
+    def test_what_was_printed_as_rank_0_goes_on_in_the_process_that_is_rank_0_now(
+        self, client, cluster
+    ):
+        client.submit(JOB._replace(num_gpus=2))
+        cluster.do(cluster.controller.turn)
+        cluster.write_ranks(0, [0, 1], leaders=[0])
+        for process in (0, 1, 2):
+            cluster.write_log(0, f"process {process}\n".encode(), process)
+        pieces = client.logs("1", follow=True)
+        assert next(pieces) == "process 0\n"
+        cluster.write_ranks(0, [1, 2], leaders=[0, 1])
+        assert next(pieces) == "process 1\n"
+        finish(cluster)
+        assert list(pieces) == []
+        assert list(client.logs("1")) == ["process 0\n", "process 1\n"]
+        assert list(client.logs("1", tail=1)) == ["process 1\n"]
+        assert list(client.logs("1", rank=1)) == ["process 2\n"]
+        assert list(client.logs("1", process=0)) == ["process 0\n"]
+
+    def test_ranks_and_processes_that_there_are_not_are_errors(self, client, cluster):
+        client.submit(JOB)
+        cluster.do(cluster.controller.turn)
+        cluster.write_ranks(0, [1, 2], leaders=[0, 1])
+        with pytest.raises(NotFoundError, match=r"no rank 2: it has ranks 0 to 1; .* 0 to 2"):
+            list(client.logs("1", rank=2))
+        with pytest.raises(NotFoundError, match=r"no process 3: .* from 0 to 2"):
+            list(client.logs("1", process=3))
+
     def test_following_goes_through_attempts(self, client, cluster):
         client.submit(JOB)
         cluster.do(cluster.controller.turn)

@@ -316,6 +316,7 @@ class Agent:
             "gpus": gpus,
             "slots": world,  # processes that there have been so far, and
             "members": list(range(world)),  # those that train together, by rank
+            "leaders": [0],  # those that have been rank 0, one after another
             "generation": 0,
             "max_world": message.get("max_gpus", 1) if program["processes"] == "gpu" else 1,
             "visible": visible_gpus(gpus, self.devices, everything=cooperative),

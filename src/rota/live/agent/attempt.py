@@ -164,13 +164,28 @@ class Attempt:
             error = "its processes vanished without a word (shim killed, reboot)"
             self._end("lost", error=error if started else "it never started", started=started)
             return
-        exits = [rank.exit for rank in last if rank.exit is not None]
-        first = min((e for e in exits if e["code"] != 0), key=lambda e: e["at_s"], default=exits[0])
-        code = first["code"]
-        message = "" if code >= 0 else f"killed by {signal_name(-code)}"
-        at_s = max(e["at_s"] for e in exits)
+        exits = [(rank, rank.exit) for rank in last if rank.exit is not None]
+        bad = [(e["at_s"], rank.index, e["code"]) for rank, e in exits if e["code"] != 0]
+        _, process, code = min(bad, default=(0.0, 0, 0))
+        message = self._failure(process, code) if bad else ""
+        at_s = max(e["at_s"] for _, e in exits)
         asked = self.stopping
         self._end("ended", at_s=at_s, exit_code=code, message=message, stop_asked=asked)
+
+    def _failure(self, process: int, code: int) -> str:
+        """How the process ended that ended the others, and where its output is."""
+        killed = f"killed by {signal_name(-code)}" if code < 0 else ""
+        members = self.record["members"]
+        if self.stopping or self.record["slots"] == 1:
+            return killed
+        self.record["failed"] = process
+        with contextlib.suppress(OSError):  # its output can be asked for by its number
+            self.save(durable=False)
+        is_member = process in members
+        number = members.index(process) if is_member else process
+        which = f"{'rank' if is_member else 'process'} {number}"
+        how = f"was {killed}" if killed else "failed"
+        return f"{which} {how}: see `rota logs {self.job_id} --{which}`"
 
     def _end(self, kind: str, **fields: Any) -> None:
         self.state = kind

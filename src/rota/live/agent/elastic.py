@@ -252,9 +252,9 @@ class Elastic:
         code = rank.exit["code"] if rank.exit is not None else -int(signal.SIGKILL)
         if code < 0 and gang.has_state and not self._attempt.stopping:
             self.lost.add(slot)
-            hung, rank = slot in self._hung, self._rank_of(slot)
+            hung = slot in self._hung
             how = "hung and was killed" if hung else f"was killed by {signal_name(-code)}"
-            self._losses.append(f"rank {rank} {how}")
+            self._losses.append(f"rank {self._rank_of(slot)} {how}")
             self._log(f"{self._losses[-1]} (process {slot}); the others go on without it")
             return True
         return False
@@ -331,6 +331,8 @@ class Elastic:
         if error is not None:
             self._log(f"goes on with {len(gang.members)} ranks: {error}")
         attempt.record["members"] = list(gang.members)
+        leaders = attempt.record.setdefault("leaders", [0])
+        leaders += [slot for slot in gang.members[:1] if slot != leaders[-1]]
         attempt.record["generation"] = gang.generation
         attempt.record["gpus"] = [self._gpu_of[slot] for slot in gang.members]
         with contextlib.suppress(OSError):  # an agent that comes after this one asks the ranks

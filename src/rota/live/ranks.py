@@ -1,0 +1,80 @@
+"""Which process of an attempt has been which rank, as its agent has written it down."""
+
+import json
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from rota.errors import NotFoundError
+
+RECORDS = ("attempt.json", "ended.json")  # of an attempt that is under way, or whose end is known
+
+
+class Ranks(NamedTuple):
+    """The processes of one attempt, numbered in order of their start.
+
+    ``members`` are those that train together, or did at the end, by rank; ``gpus`` is where each of
+    them is; ``leaders`` have been rank 0, one after another; ``num_processes`` have been started;
+    ``failed`` is the one whose error ended the job.
+    """
+
+    members: list[int]
+    gpus: list[int]
+    leaders: list[int]
+    num_processes: int
+    failed: int | None
+    pids: list[int | None]  # of the members
+
+    def outputs(self, job_id: str, rank: int | None) -> list[int]:
+        """The processes whose outputs, in this order, are that of a rank. Raises NotFoundError.
+
+        None is rank 0, or the rank that failed if the job did.
+        """
+        if rank is None and self.failed is not None and self.failed not in self.leaders:
+            return [self.failed]
+        if not rank:
+            return self.leaders
+        if rank < len(self.members):
+            return [self.members[rank]]
+        last = len(self.members) - 1
+        have = f"it has ranks 0 to {last}" if last > 0 else "it has rank 0 alone"
+        raise NotFoundError(
+            f"job {job_id} has no rank {rank}: {have}; processes that are no ranks any more have "
+            f"numbers too: --process 0 to {self.num_processes - 1}"
+        )
+
+    def check(self, job_id: str, process: int) -> None:
+        """Raises NotFoundError if there has been no such process."""
+        if process >= self.num_processes:
+            raise NotFoundError(
+                f"job {job_id} has no process {process}: they are numbered in order of their "
+                f"start, from 0 to {self.num_processes - 1}"
+            )
+
+    def rank_of(self, process: int) -> int | None:
+        """The rank that a process has, or had at the end; None if it was none then."""
+        return self.members.index(process) if process in self.members else None
+
+
+def read_ranks(folder: Path) -> Ranks | None:
+    """The processes of the attempt with this folder; None as long as there is no record of it."""
+    for name in RECORDS:
+        try:
+            return _ranks(json.loads((folder / name).read_text()), folder)
+        except (OSError, ValueError, KeyError, TypeError):  # there is none, or it is damaged
+            continue
+    return None
+
+
+def _ranks(record: dict[str, Any], folder: Path) -> Ranks:
+    members = record["members"]
+    leaders = record.get("leaders") or members[:1] or [0]
+    pids = [_pid(folder / f"rank{process}.pid") for process in members]
+    failed = record.get("failed")
+    return Ranks(members, record["gpus"], leaders, record["slots"], failed, pids)
+
+
+def _pid(file: Path) -> int | None:
+    try:
+        return json.loads(file.read_text())["worker"] or None
+    except (OSError, ValueError, KeyError, TypeError):
+        return None
