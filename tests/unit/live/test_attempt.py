@@ -1,5 +1,6 @@
 """What an agent takes from a worker's account of its model, and keeps."""
 
+import asyncio
 import json
 
 import pytest
@@ -75,3 +76,42 @@ def test_a_full_disk_does_not_keep_sizes_from_the_controller(kept, monkeypatch):
     monkeypatch.setattr(kept.attempt, "save", full)
     kept.attempt.heard(0, {"type": "model", **SIZES})
     assert len(kept.heard) == 1
+
+
+REPORT = {"type": "report", "step": 9, "total": 9, "metrics": {}, "at_s": 1.0}
+
+
+def over(kept):
+    """Both ranks have ended, and their shims have written that down."""
+    for index in (0, 1):
+        (kept.folder / f"rank{index}.exit").write_text('{"code": 0, "at_s": 2.0}')
+        kept.attempt.ranks[index].read_exit()
+
+
+def test_the_last_report_comes_before_the_end_however_late_it_is_read(kept):
+    async def story():
+        kept.attempt.ranks[0].writer = writer = object()
+        over(kept)
+        kept.attempt._check_end()
+        assert kept.heard == []
+        kept.attempt.heard(0, REPORT)
+        kept.attempt.left(0, writer)
+        while kept.attempt.ended is None:
+            await asyncio.sleep(0.001)
+
+    asyncio.run(story())
+    assert [message["type"] for message in kept.heard] == ["progress", "ended"]
+    assert kept.heard[0]["progress"]["step"] == 9
+
+
+def test_a_connection_that_stays_open_does_not_keep_an_attempt_from_ending(kept, monkeypatch):
+    async def story():
+        kept.attempt.ranks[0].writer = object()
+        over(kept)
+        kept.attempt._check_end()
+        while kept.attempt.ended is None:
+            await asyncio.sleep(0.001)
+
+    monkeypatch.setattr(attempt_module, "LAST_WORDS_S", 0.01)
+    asyncio.run(story())
+    assert [message["type"] for message in kept.heard] == ["ended"]

@@ -250,7 +250,9 @@ class Agent:
             elif message["kind"] == "stop":
                 attempt.stop()
         except Exception as error:  # whatever it is, the controller must hear of it
-            log.warning("command %s failed", command_id, exc_info=error)
+            refused = isinstance(error, AgentError)  # what was wrong is said in a line
+            what = f"{message['kind']} of job {message['job_id']}"
+            log.warning("%s failed: %s", what, error, exc_info=None if refused else error)
             self._notify({"type": "failed", "command_id": command_id, "error": str(error)})
 
     async def _launch(self, message: Message) -> None:

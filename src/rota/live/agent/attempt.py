@@ -24,6 +24,7 @@ from rota.live.wire import Message, is_model, is_progress
 
 GRACE_S = 5.0  # from SIGTERM to SIGKILL
 LOOK_AGAIN_S = 0.02
+LAST_WORDS_S = 0.5  # how long connections of processes that have ended are still read
 MAX_MODEL_REPORTS = 100  # of one attempt; each is written down
 
 
@@ -42,12 +43,15 @@ class Attempt:
         self.shards: int | None = None  # of the program's batches: as many ranks can share them
         self.tasks: set[asyncio.Task[Any]] = set()
         self.progress: dict[str, Any] = {}
-        self.state = "starting"  # adopted, running, suspending, suspended, resuming, ended, lost
+        self.state = (
+            "starting"  # adopted, running, suspending, suspended, resuming, ending, ended, lost
+        )
         self.ended: Message | None = None
         self._notify = notify
         self.pausing = Pausing(self)
         self.stopping = False
         self._model_reports = 0
+        self._over_s: float | None = None  # since when no process is left
         self._timers: list[asyncio.TimerHandle] = []
         self._metrics = folder / "metrics.jsonl"
 
@@ -141,6 +145,8 @@ class Attempt:
 
     def check_end(self) -> None:
         """Once a rank has failed the whole gang goes; once all are gone the attempt has ended."""
+        if self.ended is not None:
+            return
         failed = [
             r
             for r in self.ranks
@@ -154,6 +160,10 @@ class Attempt:
             return
         if self.elastic is not None and self.elastic.launching:
             return  # a newcomer may be about to start; it asks again
+        if self._still_tells():
+            self.state = "ending"  # from here on there is nothing to suspend or resize
+            asyncio.get_running_loop().call_later(LOOK_AGAIN_S, self.check_end)
+            return
         self.cancel_timers()
         last = [rank for rank in self.ranks if not rank.survived] or self.ranks
         if any(rank.gone for rank in last):
@@ -187,9 +197,22 @@ class Attempt:
         how = f"was {killed}" if killed else "failed"
         return f"{which} {how}: see `rota logs {self.job_id} --{which}`"
 
+    def _still_tells(self) -> bool:
+        """Whether something that the processes have said may not be read yet.
+
+        Their connections end with them, unless something that they have left behind holds one.
+        """
+        if not any(rank.writer is not None for rank in self.ranks):
+            return False
+        if self._over_s is None:
+            self._over_s = self._now()
+        return self._now() < self._over_s + LAST_WORDS_S
+
     def _end(self, kind: str, **fields: Any) -> None:
         self.state = kind
         self.ended = self._about(kind) | fields
+        if self.progress:
+            self._notify(self.report())  # the last one, which says how far it has come
         self._notify(self.ended)
 
     def _kill_remains(self) -> int:
