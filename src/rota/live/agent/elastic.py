@@ -330,11 +330,12 @@ class Elastic:
         self._losses, self._lagging = [], ""
         if error is not None:
             self._log(f"goes on with {len(gang.members)} ranks: {error}")
-        attempt.record["members"] = list(gang.members)
-        leaders = attempt.record.setdefault("leaders", [0])
-        leaders += [slot for slot in gang.members[:1] if slot != leaders[-1]]
-        attempt.record["generation"] = gang.generation
-        attempt.record["gpus"] = [self._gpu_of[slot] for slot in gang.members]
+        if gang.members:  # else the next agent, too, is to learn the end from who was the last
+            attempt.record["members"] = list(gang.members)
+            leaders = attempt.record.setdefault("leaders", [0])
+            leaders += [slot for slot in gang.members[:1] if slot != leaders[-1]]
+            attempt.record["generation"] = gang.generation
+            attempt.record["gpus"] = [self._gpu_of[slot] for slot in gang.members]
         with contextlib.suppress(OSError):  # an agent that comes after this one asks the ranks
             attempt.save(durable=False)
         self._stand_by_again()

@@ -33,7 +33,6 @@ class Pausing:
     def suspend(self, command_id: int) -> None:
         """Pause the attempt; ``done`` follows when its devices are free. Raises AgentError."""
         attempt = self._attempt
-        self._command_id = command_id
         if attempt.state == "suspended":
             attempt.done(command_id, stopped_s=attempt.record["suspended_s"])
             return
@@ -43,6 +42,7 @@ class Pausing:
             attempt.elastic.call_off("the job is to be suspended")
             if attempt.elastic.gang.busy:
                 raise AgentError(f"job {attempt.job_id} is being resized; ask again")
+        self._command_id = command_id  # not before: a command under way awaits its own answer
         attempt.state = "suspending"
         if not attempt.cooperates:
             self.freeze()
