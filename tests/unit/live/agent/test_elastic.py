@@ -76,8 +76,9 @@ class Job:
         return self.attempt.ranks[slot]
 
     def ends(self, slot, code=0):
-        """The process of a slot is gone."""
+        """The process of a slot is gone, and its connection with it."""
         rank = self.rank(slot)
+        rank.writer = None
         rank.exit = {"code": code, "at_s": 1.0}
         self.attempt._shim_ended(rank)
 
