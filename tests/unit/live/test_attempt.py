@@ -92,7 +92,7 @@ def test_the_last_report_comes_before_the_end_however_late_it_is_read(kept):
     async def story():
         kept.attempt.ranks[0].writer = writer = object()
         over(kept)
-        kept.attempt._check_end()
+        kept.attempt.check_end()
         assert kept.heard == []
         kept.attempt.heard(0, REPORT)
         kept.attempt.left(0, writer)
@@ -108,7 +108,7 @@ def test_a_connection_that_stays_open_does_not_keep_an_attempt_from_ending(kept,
     async def story():
         kept.attempt.ranks[0].writer = object()
         over(kept)
-        kept.attempt._check_end()
+        kept.attempt.check_end()
         while kept.attempt.ended is None:
             await asyncio.sleep(0.001)
 
