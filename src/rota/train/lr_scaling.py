@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import math
 from typing import TYPE_CHECKING, Any
 
@@ -73,16 +74,28 @@ class LrScaling:
         rates: list[Any] = []
 
         def multiply(*_: Any) -> None:
+            restore()
             rates[:] = [group["lr"] for group in optimizer.param_groups]
             for group in optimizer.param_groups:
                 group["lr"] = group["lr"] * self.factor
 
         def restore(*_: Any) -> None:
-            for group, rate in zip(optimizer.param_groups, rates, strict=True):
+            for group, rate in zip(optimizer.param_groups, rates, strict=False):
                 group["lr"] = rate
+            rates.clear()
+
+        step = optimizer.step
+
+        @functools.wraps(step)
+        def restoring(*args: Any, **kwargs: Any) -> Any:
+            try:
+                return step(*args, **kwargs)
+            finally:
+                restore()  # hooks that come after a step are not called when it fails
 
         optimizer.register_step_pre_hook(multiply)
         optimizer.register_step_post_hook(restore)
+        optimizer.step = restoring
 
     def state(self) -> list[float]:
         """What a newcomer must know."""

@@ -41,6 +41,22 @@ def test_a_step_sees_the_multiplied_rate_and_nothing_else_does():
     assert scheduler.get_last_lr() == [0.05, 0.005]
 
 
+def test_a_step_that_fails_leaves_the_rate_as_it_was():
+    weight = nn.Parameter(torch.tensor([1.0]))
+    optimizer = torch.optim.SGD([weight], lr=0.1)
+    grown("linear", parts=3).follow(optimizer)
+
+    def fails():
+        raise FloatingPointError("not finite")
+
+    with pytest.raises(FloatingPointError):
+        optimizer.step(fails)
+    assert optimizer.param_groups[0]["lr"] == 0.1
+    weight.grad = torch.ones(1)
+    optimizer.step()
+    torch.testing.assert_close(weight.detach(), torch.tensor([1 - 0.3]))
+
+
 def squares(gradients):
     """What :meth:`LrScaling.complete` is told of the gradients of the parts."""
     return gradients.square().sum(1).mean().item(), gradients.mean(0).square().sum().item()
