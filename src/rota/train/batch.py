@@ -41,7 +41,7 @@ class Batch:
         self._member = member
         self._pulse = pulse
         self.samples = len(loader.indices())
-        self.complete = False
+        self.begun = self.complete = False
         if lr_scaling is not None:
             lr_scaling.parts = loader.shards
 
@@ -49,10 +49,16 @@ class Batch:
         if self.complete:
             raise InputError("this batch has been worked through; take the next one")
         loader, gradients = self._loader, self._gradients
+        self.begun = True
         while not self.complete:
             pieces = self._pieces()
-            alone = len(pieces) == 1 and (self._member.rehearses or self._member.world.size == 1)
-            gradients.begin(sum(piece.weight for piece in pieces), alone=alone)
+            gradients.begin(
+                sum(piece.weight for piece in pieces),
+                # Not for what happens to be a single piece: bits must not depend on the ranks.
+                alone=self._member.rehearses or loader.shards == 1,
+                place=self._place(),
+                last=self._last(),
+            )
             for number, piece in enumerate(pieces):
                 if number:
                     gradients.next_shard()
@@ -64,6 +70,17 @@ class Batch:
         if self._member.rehearses:
             gradients.make_room()
         set_seeds(seed_of(loader.seed, loader.position.batches, loader.shards))
+
+    def _place(self) -> int:
+        """A number that tells this batch from others."""
+        position = self._loader.position
+        return seed_of(position.epoch, position.samples, position.batches)
+
+    def _last(self) -> int:
+        """The shard with the last samples of the batch; a rehearsal has shard 0 alone."""
+        if self._member.rehearses:
+            return 0
+        return self._loader.pieces_of(0, world_size=1)[-1].shard
 
     def _pieces(self) -> list[Piece]:
         """This rank's; a newcomer that rehearses works through a single one, for itself."""

@@ -4,7 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from functools import partial
+from operator import is_not
 from typing import TYPE_CHECKING
+
+from rota.errors import InputError
+from rota.train.counters import Counters
+from rota.train.shards import seed_of
 
 if TYPE_CHECKING:
     import torch
@@ -12,6 +17,7 @@ if TYPE_CHECKING:
 # A sum over the shards index * 2**level ... (index + 1) * 2**level - 1.
 Node = tuple[int, int]
 CHUNK = 1 << 20  # so many numbers are on their way at once, and stay in the processor's caches
+MARKS = 251  # few enough for any floating-point type to tell them apart
 ROOM = 4  # vectors of all gradients that a newcomer makes room for, before it joins
 
 
@@ -82,8 +88,11 @@ def reduce_tree(
     spare: Callable[[], torch.Tensor],
     shards_of: Sequence[Sequence[int]],
     rank: int,
+    mark: int = 0,
 ) -> torch.Tensor:
     """The sum over the shards of all ranks; the same bits on every rank.
+
+    Raises InputError if the ranks do not all give the same ``mark``, a number below ``MARKS``.
 
     ``shards_of`` lists for each rank of the process group the shards that it has added to its
     ``tree``; ``spare`` makes room for a vector. Every rank sums one part of the vector over all
@@ -101,18 +110,22 @@ def reduce_tree(
     result = own[0] if own else spare()
     for chunk, *others in zip(result.split(CHUNK), *(o.split(CHUNK) for o in own[1:]), strict=True):
         part = -(-chunk.numel() // world)
-        outgoing = chunk.new_zeros(world, len(own), part)
+        outgoing = chunk.new_zeros(world, 1 + len(own) * part)
+        outgoing[:, 0] = mark
         for position, value in enumerate([chunk, *others] if own else []):
+            first = 1 + position * part
             for receiver, piece in enumerate(value.split(part)):
-                outgoing[receiver, position, : piece.numel()] = piece
-        incoming = chunk.new_empty(sum(map(len, nodes)) * part)
-        received = [len(each) * part for each in nodes]
-        sent = [len(own) * part] * world
+                outgoing[receiver, first : first + piece.numel()] = piece
+        received = [1 + len(each) * part for each in nodes]
+        sent = [1 + len(own) * part] * world
+        incoming = chunk.new_empty(sum(received))
         dist.all_to_all_single(incoming, outgoing.flatten(), received, sent)
+        from_ranks = incoming.split(received)
+        compare([values[0].real.item() for values in from_ranks], rank)
         parts = ShardTree()
-        all_nodes = [node for each in nodes for node in each]
-        for node, value in zip(all_nodes, incoming.split(part), strict=True):
-            parts.add(node, value)
+        for each, values in zip(nodes, from_ranks, strict=True):
+            for node, value in zip(each, values[1:].split(part), strict=False):
+                parts.add(node, value)
         whole = chunk.new_empty(world * part)
         dist.all_gather(list(whole.split(part)), parts.total(num_shards))
         chunk.copy_(whole[: chunk.numel()])
@@ -122,12 +135,25 @@ def reduce_tree(
     return result
 
 
+def compare(marks: Sequence[float], rank: int) -> None:
+    """Raises InputError if not all ranks are at the same batch with the same parameters."""
+    for other, mark in enumerate(marks):
+        if mark != marks[rank]:
+            raise InputError(
+                f"rank {rank} and rank {other} do not work on the same batch, or not with the same "
+                "parameters unfrozen: what a program does must not depend on its rank, nor on loop "
+                "counters of its own, which begin anew in a rank that joins; use s.epochs or "
+                "s.steps, and keep counters by s.save and s.restore"
+            )
+
+
 class Gradients:
     """The gradients of a batch: taken up shard by shard, added up over all ranks, given back.
 
-    Float buffers (running statistics of batch normalisation) are treated alike: every shard starts
-    from those of the batch before, and what comes out is their mean over the shards. Vectors of all
-    gradients are used over and over: what is in ``.grad`` is good until the next batch begins.
+    Float and complex buffers (running statistics of batch normalisation) are treated alike: every
+    shard starts from those of the batch before, and what comes out is their mean over the shards.
+    Of integer buffers, those of the last shard come out. Vectors of all gradients are used over
+    and over: what is in ``.grad`` is good until the next batch begins.
     """
 
     def __init__(
@@ -141,26 +167,37 @@ class Gradients:
         self._measure = measure
         # The mean of the squared norms of the shards' gradients, the squared norm of their mean.
         self.squares: tuple[float, float] | None = None
-        self._floats = [b for b in buffers if b.is_floating_point()]
-        self._counters = [b for b in buffers if not b.is_floating_point()]
+        self._floats = [b for b in buffers if b.is_floating_point() or b.is_complex()]
+        self._counters = Counters(buffers)
+        self._kept = self._floats + self._counters.changing
+        self._place = self._last = 0
+        self.met = False  # whether this group's ranks have compared what they work on, exactly
         self._trees: dict[torch.dtype, ShardTree] = {}
         self._before: list[torch.Tensor] = []
         self._alone = False  # whether one piece is the whole batch: its gradients stay in place
+        self._active: list[torch.Tensor] = []  # those of the parameters that are not frozen
+        self._which = 0  # a number that tells them from another choice
         self._like: dict[torch.dtype, torch.Tensor] = {}
+        self._lengths: dict[torch.dtype, list[int]] = {}
         self._free: dict[torch.dtype, list[torch.Tensor]] = {}
         self._given: list[torch.Tensor] = []  # what `.grad` refers to
         self._keep = False  # whether others may still ask for the sum of the last batch
         self.reduced: dict[torch.dtype, torch.Tensor] = {}  # of the last batch that was complete
         self.reduced_batch = -1
+        self._find_active()
 
-    def begin(self, weight: float, *, alone: bool) -> None:
+    def begin(self, weight: float, *, alone: bool, place: int = 0, last: int = 0) -> None:
         """Start a batch, or start it once more: nothing has been taken up.
 
         ``weight`` is the part of the batch's samples that this rank has; ``alone`` says that it has
-        all of them, in a single piece.
+        all of them, in a single piece. ``place`` is a number that tells this batch from others,
+        ``last`` the shard with its last samples.
         """
+        self._find_active()
+        self._place, self._last = place, last
+        self._counters.begin()
         if not self._before:
-            self._before = [b.clone() for b in self._floats + self._counters]
+            self._before = [b.clone() for b in self._kept]
         for tree in self._trees.values():
             self._release(*tree.sums.values())
         self._trees = {}
@@ -173,27 +210,35 @@ class Gradients:
         self._given = []
 
     def take(self, shard: int, weight: float) -> None:
-        """Take up what backward passes of one shard have left; a weight of 0 takes nothing."""
+        """Take up what backward passes of one shard have left; a weight of 0 takes nothing.
+
+        Raises InputError for sparse gradients, and for large integer buffers that have changed.
+        """
+        self._check_taken()
         if self._alone:
             return
         if weight:
-            for dtype, leaf in self._leaf(weight).items():
+            for dtype, leaf in self._leaf(shard, weight).items():
                 self._tree(dtype).add((0, shard), leaf)
         for parameter in self._parameters:
             parameter.grad = None
 
     def next_shard(self) -> None:
         """Let the next shard start from the buffers of the batch before."""
-        for buffer, before in zip(self._floats + self._counters, self._before, strict=True):
+        for buffer, before in zip(self._kept, self._before, strict=True):
             buffer.copy_(before)
 
     def reduce(self, shards_of: Sequence[Sequence[int]], rank: int, batch: int) -> None:
-        """Add up over all ranks. Raises RuntimeError if the process group fails."""
+        """Add up over all ranks. Raises RuntimeError if the process group fails, InputError if
+        the ranks work on different batches, or with different parameters."""
         if self._alone:
             self.reduced, self.reduced_batch = {}, batch
             return
+        mark = self._mark(len(shards_of), rank)
         reduced = {
-            dtype: reduce_tree(self._tree(dtype), partial(self._spare, dtype), shards_of, rank)
+            dtype: reduce_tree(
+                self._tree(dtype), partial(self._spare, dtype), shards_of, rank, mark
+            )
             for dtype in self._likes()
         }
         self._release(*self.reduced.values())
@@ -229,17 +274,19 @@ class Gradients:
     def give(self) -> None:
         """Put the sums where optimisers look for them, and into the buffers."""
         self._before = []
+        self.squares = None
         of_shards = of_mean = 0.0
         for dtype, reduced in self.reduced.items():
             parameters, floats = self._of(dtype)
             # Programs clip gradients, and zero them, in place.
             flat = self._spare(dtype).copy_(reduced) if self._keep else reduced
             self._given.append(flat)
-            sizes = [p.numel() for p in parameters] + [b.numel() for b in floats]
-            *values, used, square = flat.split([*sizes, len(parameters), int(self._measure)])
+            *values, used, counted, square = flat.split(self._lengths[dtype])
             if self._measure:
-                of_shards += square.item()
+                of_shards += float(square.sum().real.item())
                 of_mean += _square(values[: len(parameters)])
+            if counted.numel():
+                self._counters.unpack(counted)
             flags = used.tolist()
             for parameter, value, flag in zip(parameters, values, flags, strict=False):
                 parameter.grad = value.view_as(parameter) if flag else None
@@ -252,34 +299,77 @@ class Gradients:
 
     def _of(self, dtype: torch.dtype) -> tuple[list[torch.Tensor], list[torch.Tensor]]:
         return (
-            [p for p in self._parameters if p.dtype == dtype],
+            [p for p in self._active if p.dtype == dtype],
             [b for b in self._floats if b.dtype == dtype],
         )
 
     def _dtypes(self) -> list[torch.dtype]:
-        return list(dict.fromkeys(t.dtype for t in [*self._parameters, *self._floats]))
+        import torch
 
-    def _leaf(self, weight: float) -> dict[torch.dtype, torch.Tensor]:
-        """One vector for each type: gradients, buffers, which parameters had one, their square."""
+        kinds = list(dict.fromkeys(t.dtype for t in [*self._active, *self._floats]))
+        if kinds and self._measure and torch.float32 not in kinds:
+            kinds.append(torch.float32)  # squares of smaller types would be out of their range
+        return kinds
+
+    def _leaf(self, shard: int, weight: float) -> dict[torch.dtype, torch.Tensor]:
+        """One vector for each type: gradients, buffers, which parameters had one, integer buffers
+        byte by byte, the squared norm of all gradients."""
         import torch
 
         leaves = {}
-        for dtype in self._dtypes():
+        for dtype in self._likes():
             parameters, floats = self._of(dtype)
             grads = [p.grad for p in parameters]
-            used = [0.0 if grad is None else 1.0 for grad in grads]
-            if self._measure:
-                used.append(_square([grad for grad in grads if grad is not None]))
+            flags = [0.0 if grad is None else 1.0 for grad in grads]
             leaf = self._spare(dtype)
-            values = [*grads, *floats, torch.tensor(used, dtype=dtype, device=leaf.device)]
-            lengths = [t.numel() for t in parameters + floats] + [len(used)]
-            for value, place in zip(values, leaf.split(lengths), strict=True):
+            used = torch.tensor(flags, dtype=dtype, device=leaf.device)
+            *places, counted, square = leaf.split(self._lengths[dtype])
+            for value, place in zip([*grads, *floats, used], places, strict=True):
                 if value is None:
                     place.zero_()
                 else:
                     torch.mul(value.detach().reshape(-1), weight, out=place)
+            counted.zero_()
+            if counted.numel() and shard == self._last:
+                self._counters.pack(counted)
+            if square.numel():
+                square.fill_(weight * _square([p.grad for p in self._active if p.grad is not None]))
             leaves[dtype] = leaf
         return leaves
+
+    def _find_active(self) -> None:
+        """Programs freeze and unfreeze parameters between batches."""
+        which = [number for number, p in enumerate(self._parameters) if p.requires_grad]
+        active = [self._parameters[number] for number in which]
+        if len(active) != len(self._active) or any(map(is_not, active, self._active)):
+            self._active, self._which = active, seed_of(*which)
+            self._like, self._lengths, self._free = {}, {}, {}
+
+    def _mark(self, world: int, rank: int) -> int:
+        """What all ranks must have in common. The first time in a group they compare all of it."""
+        import torch
+        import torch.distributed as dist
+
+        common = seed_of(self._place, self._which)
+        likes = self._likes()
+        if world > 1 and not self.met and likes:
+            device = next(iter(likes.values())).device
+            others = [torch.zeros(1, dtype=torch.int64, device=device) for _ in range(world)]
+            dist.all_gather(others, torch.tensor([common], device=device))
+            compare([int(other.item()) for other in others], rank)
+            self.met = True
+        return common % MARKS
+
+    def _check_taken(self) -> None:
+        import torch
+
+        for parameter in self._active:
+            if parameter.grad is not None and parameter.grad.layout != torch.strided:
+                raise InputError(
+                    f"the gradient of a parameter of shape {tuple(parameter.shape)} is sparse, and "
+                    "can't be added up over shards; make the embedding with sparse=False"
+                )
+        self._counters.check()
 
     def make_room(self) -> None:
         """Have the memory ready that a batch needs, before others wait for it."""
@@ -302,20 +392,28 @@ class Gradients:
     def _release(self, *vectors: torch.Tensor) -> None:
         """These may be used for something else."""
         for vector in vectors:
+            like = self._likes().get(vector.dtype)
+            if like is None or like.numel() != vector.numel():
+                continue  # from before parameters were frozen or unfrozen
             self._free.setdefault(vector.dtype, []).append(vector)
 
     def _likes(self) -> dict[torch.dtype, torch.Tensor]:
         """An empty vector of the right length for each type, in one order on all ranks."""
-        for dtype in self._dtypes():
-            if dtype not in self._like:
-                parameters, floats = self._of(dtype)
-                length = sum(t.numel() for t in parameters + floats) + len(parameters)
-                length += int(self._measure)
-                one = (parameters or floats)[0].detach().new_empty(1)
-                self._like[dtype] = one.expand(length)  # without memory of its own
+        if self._like:
+            return self._like
+        import torch
+
+        for number, dtype in enumerate(self._dtypes()):
+            parameters, floats = self._of(dtype)
+            counted = self._counters.num_bytes if number == 0 else 0
+            measured = int(self._measure and dtype == torch.float32)
+            sizes = [t.numel() for t in parameters + floats]
+            self._lengths[dtype] = [*sizes, len(parameters), counted, measured]
+            one = (self._active or self._floats)[0].detach().new_empty(1, dtype=dtype)
+            self._like[dtype] = one.expand(sum(self._lengths[dtype]))  # no memory of its own
         return self._like
 
 
 def _square(values: Sequence[torch.Tensor]) -> float:
     """The squared norm of all these together."""
-    return sum(float(value.float().square().sum()) for value in values)
+    return sum(float(value.abs().float().square().sum()) for value in values)

@@ -10,6 +10,7 @@ import torch.distributed as dist
 from torch.nn.parallel import DistributedDataParallel
 
 from rota.errors import InputError
+from rota.train.gradients import compare
 
 if TYPE_CHECKING:
     from rota.train.world import World
@@ -118,6 +119,29 @@ class Replicated(torch.nn.Module):
         return buffer
 
 
+class _Places:
+    """Which batch each rank works on, exchanged while it does."""
+
+    def __init__(self, place: int) -> None:
+        device = "cuda" if dist.get_backend() == "nccl" else "cpu"
+        self._found = [
+            torch.zeros(1, dtype=torch.int64, device=device) for _ in range(dist.get_world_size())
+        ]
+        self._failure = ""
+        try:
+            own = torch.tensor([place], device=device)
+            self._work = dist.all_gather(self._found, own, async_op=True)
+        except RuntimeError as error:  # a lost rank is none of ``forward``'s business
+            self._failure = str(error)
+
+    def answers(self) -> list[int]:
+        """By rank. Raises RuntimeError if a rank was lost."""
+        if self._failure:
+            raise RuntimeError(self._failure)
+        self._work.wait()
+        return [int(place.item()) for place in self._found]
+
+
 class DdpGradients:
     """The interface of ``Gradients`` for models that DDP reduces while ``backward`` runs."""
 
@@ -126,13 +150,26 @@ class DdpGradients:
         for model in models:
             model.weigh()
         self._parameters = [p for model in models for p in model.parameters()]
+        self._active = [p.requires_grad for p in self._parameters]
+        self._asked: _Places | None = None
+        self.met = False  # as for ``Gradients``; here, they compare in each batch
         self._kept: list[torch.Tensor | None] = []
         self._handed_over = False
         self.reduced_batch = -1
         self.squares: tuple[float, float] | None = None  # not known here
 
-    def begin(self, weight: float, *, alone: bool) -> None:
-        """Start a batch, of whose samples this rank has the part ``weight``."""
+    def begin(self, weight: float, *, alone: bool, place: int = 0, last: int = 0) -> None:
+        """Start a batch, of whose samples this rank has the part ``weight``.
+
+        ``place`` is a number that tells it from others. Raises InputError if parameters have been
+        frozen or unfrozen: DDP would go on as before.
+        """
+        if [p.requires_grad for p in self._parameters] != self._active:
+            raise InputError(
+                "parameters were frozen or unfrozen after s.prepare(..., reduction='ddp'); do it "
+                "before, or leave reduction out"
+            )
+        self._asked = _Places(place) if dist.is_initialized() else None
         for model in self._models:
             model.begin(weight)
         for parameter in self._parameters:
@@ -150,8 +187,12 @@ class DdpGradients:
     def reduce(self, shards_of: Sequence[Sequence[int]], rank: int, batch: int) -> None:
         """Find out whether the reduction went well.
 
-        Raises RuntimeError if it did not, InputError if a rank has left out a part of a model.
+        Raises RuntimeError if it did not, InputError if the ranks work on different batches, or a
+        rank has left out a part of a model.
         """
+        asked, self._asked = self._asked, None
+        if asked is not None and len(shards_of) > 1:
+            compare(asked.answers(), rank)
         for model in self._models:
             if model.failure is not None:
                 raise RuntimeError(str(model.failure))

@@ -10,6 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import nn
 
+from rota.errors import InputError
 from rota.train.gradients import Gradients, ShardTree, nodes_of, reduce_tree
 from rota.train.shards import shards_of_rank
 
@@ -274,3 +275,137 @@ def test_a_lone_piece_leaves_its_gradients_where_they_are():
     gradients.reduce([[0]], 0, 0)
     gradients.give()
     assert net.weight.grad is grad
+
+
+def reduced(ranks, world, nets, loss_of, **options):
+    """One batch of four shards on so many ranks: what each rank's ``Gradients`` has given back."""
+    lock = threading.Lock()  # autograd's engine would run the threads side by side
+
+    def work(rank):
+        own = of(nets[rank], **options)
+        shards_of = [list(shards_of_rank(4, world, r)) for r in range(world)]
+        with lock:
+            own.begin(len(shards_of[rank]) / 4, alone=False, last=3)
+            for position, shard in enumerate(shards_of[rank]):
+                if position:
+                    own.next_shard()
+                loss_of(nets[rank], shard).backward()
+                own.take(shard, 0.25)
+        own.reduce(shards_of, rank, 0)
+        own.give()
+        return own
+
+    return ranks(world).run(work)
+
+
+class Counting(nn.Module):
+    """Its buffers of several types change by what it sees."""
+
+    def __init__(self):
+        super().__init__()
+        self.linear = nn.Linear(2, 1).half()
+        self.register_buffer("seen", torch.zeros((), dtype=torch.long))
+        self.register_buffer("large", torch.full((3,), -(2**62) + 1))
+        self.register_buffer("odd", torch.tensor([False, True]))
+        self.register_buffer("wave", torch.zeros(2, dtype=torch.complex64))
+        self.register_buffer("mask", torch.ones(64, dtype=torch.bool))
+
+    def forward(self, shard):
+        with torch.no_grad():
+            self.seen += 10**shard
+            self.large += shard
+            self.odd.logical_not_() if shard % 2 else None
+            self.wave += torch.tensor([1 + 2j, -1j]) * shard
+        return self.linear(torch.full((2,), float(shard), dtype=torch.half)).sum()
+
+
+@pytest.mark.parametrize("world", [1, 2, 3, 4])
+def test_integer_buffers_are_those_of_the_last_shard_and_complex_ones_are_means(ranks, world):
+    nets = [Counting() for _ in range(world)]
+    reduced(ranks, world, nets, lambda net, shard: net(shard))
+    for net in nets:
+        assert net.seen.item() == 1000
+        assert net.large.tolist() == [-(2**62) + 4] * 3
+        assert net.odd.tolist() == [True, False]
+        assert net.wave.tolist() == [1.5 + 3j, -1.5j]
+
+
+def test_a_large_integer_buffer_that_forward_changes_is_refused():
+    net = Counting()
+    gradients = of(net)
+    gradients.begin(1.0, alone=True)
+    net.mask[3] = False
+    with pytest.raises(InputError, match="an integer buffer of 64 numbers"):
+        gradients.take(0, 1.0)
+
+
+@pytest.mark.parametrize("alone", [True, False])
+def test_sparse_gradients_are_refused(alone):
+    net = nn.Embedding(4, 2, sparse=True)
+    gradients = of(net)
+    gradients.begin(1.0, alone=alone)
+    net(torch.tensor([1])).sum().backward()
+    with pytest.raises(InputError, match=r"shape \(4, 2\) is sparse.*sparse=False"):
+        gradients.take(0, 1.0)
+
+
+@pytest.mark.parametrize("world", [1, 2])
+def test_squares_of_small_types_are_added_up_in_single_precision(ranks, world):
+    nets = [nn.Linear(2, 1, bias=False).half() for _ in range(world)]
+
+    def loss_of(net, shard):  # gradients of 300: their squares are beyond half precision
+        return (net.weight * 300).sum()
+
+    for gradients in reduced(ranks, world, nets, loss_of, measure=True):
+        assert gradients.squares == pytest.approx((180_000, 180_000))
+
+
+def test_parameters_that_are_unfrozen_later_are_reduced_from_then_on(ranks):
+    nets = [nn.Sequential(nn.Linear(2, 2), nn.Linear(2, 1)) for _ in range(2)]
+    known = [of(net) for net in nets]
+    shards_of = [[0], [1]]
+    lock = threading.Lock()
+
+    def batch(rank, number):
+        with lock:
+            known[rank].begin(0.5, alone=False, place=number)
+            nets[rank](torch.full((2,), 1.0 + rank)).sum().backward()
+            own = nets[rank][0].weight.grad
+            own = None if own is None else own.clone()
+            known[rank].take(rank, 0.5)
+        known[rank].reduce(shards_of, rank, number)
+        known[rank].give()
+        return own
+
+    for net in nets:
+        net.load_state_dict(nets[0].state_dict())
+        net[0].requires_grad_(False)
+    threads = ranks(2)
+    assert threads.run(lambda rank: batch(rank, 0)) == [None, None]
+    assert nets[0][0].weight.grad is None
+    nets[0].requires_grad_(True)
+    nets[1].requires_grad_(True)
+    one, other = threads.run(lambda rank: batch(rank, 1))
+    for net in nets:
+        assert torch.equal(net[0].weight.grad, (one + other) / 2)
+    nets[0][0].requires_grad_(False)
+    known[0].met = known[1].met = False  # as in another group
+    with pytest.raises(InputError, match="not with the same parameters unfrozen"):
+        ranks(2).run(lambda rank: batch(rank, 2))
+
+
+@pytest.mark.parametrize("met", [False, True])
+def test_ranks_at_different_batches_are_told_so(ranks, met):
+    nets = [Casting() for _ in range(2)]
+    known = [of(net) for net in nets]
+
+    def work(rank):
+        known[rank].met = met
+        known[rank].begin(0.5, alone=False, place=rank)
+        known[rank].take(rank, 0.5)
+        known[rank].reduce([[0], [1]], rank, 5)
+
+    with pytest.raises(
+        InputError, match=r"do not work on the same batch.*loop counters of its own"
+    ):
+        ranks(2).run(work)
