@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import operator
 import random
 import sys
 from collections.abc import Callable, Iterator, Sequence
@@ -14,6 +15,9 @@ from rota.train.shards import Piece, one_piece, pieces, seed_of, shards_of_rank
 if TYPE_CHECKING:
     from rota.train.batch import Batch
     from rota.train.world import World
+
+
+SHARDS = 8  # of a batch, unless the program says otherwise: as many ranks can share it
 
 
 class Position:
@@ -51,18 +55,23 @@ class Loader:
         world: World,
         batches: Callable[[], Iterator[Batch]],
     ) -> None:
-        _check(dataset, batch_size, shards, num_workers, drop_last)
+        check_dataset(dataset)
+        batch_size = _count("batch_size", batch_size, 1)
+        shards = _count("shards", shards, 1)
+        _check_sizes(dataset, batch_size, shards, _flag("drop_last", drop_last))
+        if collate_fn is not None and not callable(collate_fn):
+            raise InputError(f"s.loader: collate_fn={collate_fn!r} must be a function, or left out")
         self.dataset = dataset
         self.batch_size = batch_size
         self.shards = shards
         self.most_ranks = shards
         self.per_rank = per_rank
-        self.seed = seed
+        self.seed = _whole("seed", seed)
         self.position = Position()
         self.whole = False  # whether a rank gets its samples in one piece, whatever its shards
-        self._shuffle = shuffle
+        self._shuffle = _flag("shuffle", shuffle)
         self._drop_last = drop_last
-        self._num_workers = num_workers
+        self._num_workers = _count("num_workers", num_workers, 0)
         self._collate_fn = collate_fn
         self._world = world
         self._batches = batches
@@ -255,9 +264,8 @@ def batch_policy(
                 f"s.loader: lr_scaling={lr_scaling!r} is for batch_size_per_rank; a batch_size of "
                 "all ranks together does not change, and so the learning rate must not either"
             )
-        return batch_size, None
-    assert batch_size_per_rank is not None
-    _check_count("batch_size_per_rank", batch_size_per_rank, 1)
+        return _count("batch_size", batch_size, 1), None
+    batch_size_per_rank = _count("batch_size_per_rank", batch_size_per_rank, 1)
     if lr_scaling not in (None, *RULES):
         raise InputError(f"s.loader: lr_scaling={lr_scaling!r} must be one of {', '.join(RULES)}")
     if shards is not None:
@@ -268,20 +276,63 @@ def batch_policy(
     return batch_size_per_rank * most_ranks, batch_size_per_rank
 
 
-def _check_count(name: str, value: Any, least: int) -> None:
-    if isinstance(value, bool) or not isinstance(value, int) or value < least:
-        raise InputError(f"s.loader: {name}={value!r} must be a whole number from {least}")
+def default_shards(dataset: Any, batch_size: int, most_ranks: int) -> int:
+    """Into how many shards batches are cut unless the program says so: the same wherever it runs.
+
+    ``SHARDS``, or as many as can have samples. Raises InputError if ranks would be left without.
+    """
+    check_dataset(dataset)
+    most = min(SHARDS, batch_size, len(dataset)) or 1
+    shards = -(-batch_size // -(-batch_size // most))
+    if shards < most_ranks:
+        raise InputError(
+            f"s.loader: the job may have {most_ranks} ranks, and its batches of {batch_size} "
+            f"samples are cut into {shards} shards by default; give s.loader(..., shards=...), at "
+            f"least {most_ranks} and the same wherever the program runs, or allow fewer GPUs"
+        )
+    return shards
 
 
-def _check(dataset: Any, batch_size: int, shards: int, num_workers: int, drop_last: bool) -> None:
-    if not hasattr(dataset, "__getitem__") or not hasattr(dataset, "__len__"):
+def check_dataset(dataset: Any) -> None:
+    """Raises InputError if it is not a map-style dataset."""
+    from torch.utils.data import IterableDataset
+
+    indexed = hasattr(dataset, "__getitem__") and hasattr(dataset, "__len__")
+    if not indexed or isinstance(dataset, IterableDataset):
         raise InputError(
             f"s.loader: {type(dataset).__name__} has no length or can't be indexed; an elastic "
             "loader needs a map-style dataset, because it must find any sample again"
         )
-    _check_count("batch_size", batch_size, 1)
-    _check_count("shards", shards, 1)
-    _check_count("num_workers", num_workers, 0)
+
+
+def _whole(name: str, value: Any) -> int:
+    """The number as Python's own: NumPy's count as well."""
+    try:
+        if isinstance(value, bool):
+            raise TypeError
+        return operator.index(value)
+    except TypeError:
+        raise InputError(f"s.loader: {name}={value!r} must be a whole number") from None
+
+
+def _count(name: str, value: Any, least: int) -> int:
+    wrong = InputError(f"s.loader: {name}={value!r} must be a whole number from {least}")
+    try:
+        number = _whole(name, value)
+    except InputError:
+        raise wrong from None
+    if number < least:
+        raise wrong
+    return number
+
+
+def _flag(name: str, value: Any) -> bool:
+    if not isinstance(value, bool):
+        raise InputError(f"s.loader: {name}={value!r} must be True or False")
+    return value
+
+
+def _check_sizes(dataset: Any, batch_size: int, shards: int, drop_last: bool) -> None:
     if shards > batch_size:
         raise InputError(
             f"s.loader: a batch of {batch_size} samples can't be cut into {shards} shards; "

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from rota.errors import InputError
 from rota.live.wire import COMPUTING, EVALUATING, WAITING
+from rota.train.kept import check_kept
 from rota.train.link import Link
 from rota.train.member import Member
 from rota.train.progress import Progress
@@ -43,7 +44,7 @@ class Session:
         self._training = Training(self._world, self._member, self._progress)
         self._reports = Reports(self._link, self._world, self._progress, self._most_ranks)
         self._member.formed = self._reports.introduce
-        self._started = self._counting = False
+        self._started = self._counting = self._in_epochs = False
 
     def __enter__(self) -> Session:
         if self._link is not None:
@@ -59,6 +60,8 @@ class Session:
             self._link.close()
         if exc[0] is None and self._training.prepared:
             self._world.leave()
+        if exc[0] is None:
+            self._training.check_batch()
 
     def _most_ranks(self) -> int | None:
         loader = self._training.loader
@@ -100,6 +103,11 @@ class Session:
         Call it before the first step, once for each model. The scheduler is told the size of the
         model and of its largest tensor, for placement.
         """
+        if self._started:
+            raise InputError(
+                "s.prepare was called after the first step, when other ranks may have gone without "
+                "it; prepare all models and optimizers before the loop"
+            )
         model = self._training.prepare(model, optimizer, others, reduction)
         self._reports.model(*self._training.state.model_sizes())
         return (model, optimizer, *others)
@@ -152,8 +160,8 @@ class Session:
         """The training data: an elastic, resumable, deterministic loader of global batches.
 
         ``batch_size`` counts the samples of all ranks. A batch is cut into ``shards`` virtual
-        shards, at least as many as there will ever be ranks; by default as many as the job may
-        have GPUs. With ``batch_size_per_rank`` in its place a batch grows with the gang, by a shard
+        shards, at least as many as there will ever be ranks; 8 by default, or fewer if a batch is
+        small. With ``batch_size_per_rank`` in its place a batch grows with the gang, by a shard
         for each rank, and ``lr_scaling`` says what the learning rates of the optimisers are
         multiplied by in a step: ``linear`` (the default), ``sqrt``, ``adascale`` or ``none``; see
         :class:`rota.train.lr_scaling.LrScaling`. See :class:`rota.train.loader.Loader` for the
@@ -196,8 +204,8 @@ class Session:
             self._training.in_step = True
             try:
                 yield self._progress.step
-            except GeneratorExit:  # the loop was left by a break, at the end of this step
-                self._training.end_step()
+            except GeneratorExit:
+                self._training.leave_step()
                 raise
             self.end_step()
             if self._member.rehearses:
@@ -212,18 +220,29 @@ class Session:
             grows = loader.per_rank is not None
             self._progress.total = None if grows else total * len(loader)
             self._progress.total_samples = total * loader.epoch_samples
-        while training.epoch < total:
-            yield training.epoch
-            if self._member.rehearses:
-                self._join()  # somewhere in the epoch that the others are in
-            else:
-                training.epoch += 1
+        self._in_epochs = True
+        try:
+            while training.epoch < total:
+                yield training.epoch
+                training.check_batch()
+                if self._member.rehearses:
+                    self._join()  # somewhere in the epoch that the others are in
+                else:
+                    training.epoch, training.epoch_over = training.epoch + 1, False
+        finally:
+            self._in_epochs = False
 
     def _batches(self) -> Iterator[Batch]:
         """The batches that are left of the present epoch: what a loader iterates over."""
         training, loader = self._training, self._training.loader
         assert loader is not None
         self._start()
+        training.check_batch()
+        if not self._in_epochs:
+            raise InputError(
+                "iterate over the loader inside s.epochs(), or take s.next_batch() in s.steps(): a "
+                "loop of the program's own begins anew in a rank that joins, and after a checkpoint"
+            )
         if loader.position.epoch < training.epoch:
             loader.next_epoch(training.epoch)
         self._progress.begin_step()
@@ -231,15 +250,13 @@ class Session:
             try:
                 yield self.next_batch()
             except GeneratorExit:
-                self._training.end_step()
+                training.leave_step()
+                training.epoch_over = not self._member.rehearses
                 raise
-            if self._counting:
-                raise InputError(
-                    "iterate over the loader inside s.epochs(), or take s.next_batch() in s.steps()"
-                )
             self.end_step()
             if self._member.rehearses:
                 return
+        training.epoch_over = not self._member.rehearses
 
     def next_batch(self) -> Batch:
         """The batch of this step, for loops over :meth:`steps`; epochs follow one another."""
@@ -276,11 +293,20 @@ class Session:
         self._progress.note(loss, samples if self._training.loader is None else None, metrics)
 
     def save(self, **values: Any) -> None:
-        """Keep values of your own with the state of training, for :meth:`restore`."""
+        """Keep values of your own with the state of training, for :meth:`restore`.
+
+        Raises InputError if one can't be pickled.
+        """
+        check_kept(values)
         self._training.extra.update(values)
 
     def restore(self, name: str, default: Any = None) -> Any:
-        """The value kept last under ``name``, by whichever rank the state came from."""
+        """The value kept last under ``name``, by whichever rank the state came from.
+
+        Before the first step, by the attempt before this one, if that wrote a checkpoint.
+        """
+        if not self._started:
+            self._training.look_into_checkpoint()
         return self._training.extra.get(name, default)
 
     def checkpoint(self) -> None:

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from rota.train.device import DeviceState
     from rota.train.loader import Loader
     from rota.train.lr_scaling import LrScaling
+    from rota.train.optimizers import Optimizers
     from rota.train.replica import Replica
 
 TREE, DDP = "tree", "ddp"
@@ -36,6 +37,7 @@ class Training:
         self.epoch = 0
         self.prepared = False
         self.in_step = False  # between the beginning of a step of ``Session.steps`` and its end
+        self.epoch_over = False  # the loop over the batches of this epoch has been left
         self._world = world
         self._member = member
         self._progress = progress
@@ -44,6 +46,9 @@ class Training:
         self._reduction: Any = None
         self._wrapped: list[Any] = []  # models for DDP, and those of which it is not known yet
         self._undecided: list[Any] = []
+        self._asked_for: set[str | None] = set()  # kinds of reduction
+        self._optimizers: Optimizers | None = None
+        self._looked = False  # into the checkpoint
 
     @property
     def state(self) -> DeviceState:
@@ -78,8 +83,17 @@ class Training:
 
         Returns the model, perhaps wrapped. Raises InputError.
         """
+        from rota.train.optimizers import check_parts
+
         if reduction not in (None, TREE, DDP):
             raise InputError(f"s.prepare: reduction={reduction!r} must be 'tree' or 'ddp'")
+        check_parts(model, optimizer, others)
+        self._asked_for.add(reduction)
+        if len(self._asked_for) > 1:
+            raise InputError(
+                f"s.prepare: reduction={reduction!r} differs from that of a model before; the "
+                "gradients of all models come together in one way, so give the same each time"
+            )
         model = model.to(self.state.device)
         self.state.add(model, optimizer)
         self._progress.counts_cpu = self.state.device.type == "cpu"
@@ -116,7 +130,7 @@ class Training:
         **options: Any,
     ) -> Loader:
         """Make the loader of the training data. Raises InputError."""
-        from rota.train.loader import Loader, batch_policy
+        from rota.train.loader import Loader, batch_policy, default_shards
 
         if self.loader is not None:
             raise InputError(
@@ -129,14 +143,18 @@ class Training:
             from rota.train.lr_scaling import LrScaling
 
             self.lr_scaling = LrScaling(lr_scaling or "linear")
+            shards = most
+        elif shards is None:
+            shards = default_shards(dataset, size, most)
         self.loader = Loader(
             dataset,
             size,
-            shards=shards if shards is not None else most,
+            shards=shards,
             per_rank=per_rank,
             world=self._world,
             **options,
         )
+        self.loader.fit()
         return self.loader
 
     def start(self) -> None:
@@ -149,6 +167,7 @@ class Training:
                 "there is a loader and nothing to train: call s.prepare(model, optimizer), so that "
                 "the gradients of its batches are added up"
             )
+        self._check_optimizers()
         if self.lr_scaling is not None:
             self._follow(self.lr_scaling)
         if self._member.rehearses:
@@ -163,7 +182,21 @@ class Training:
         if folder and Path(folder, CHECKPOINT).exists():
             self.replica.open(str(Path(folder, CHECKPOINT)))
 
+    def _check_optimizers(self) -> None:
+        from rota.train.optimizers import Optimizers, torch_optimizers
+
+        optimizers = torch_optimizers(self.replica.others)
+        self._optimizers = Optimizers(optimizers, self.replica.models, self._in_pieces)
+        self._optimizers.check()
+        several = int(os.environ.get("ROTA_MAX_WORLD", "1")) > 1 or self._world.size > 1
+        self._optimizers.watch(several=several)
+
+    def _in_pieces(self) -> bool:
+        return self.batch is not None and self.batch.begun and not self.batch.complete
+
     def _start_without_loader(self) -> None:
+        if self._world.size > 1:
+            self._check_optimizers()
         for model in self._undecided:
             model.wrap()
         reduced = self._wrapped or self._undecided
@@ -177,16 +210,15 @@ class Training:
 
     def _follow(self, lr_scaling: LrScaling) -> None:
         """Have the learning rates follow the size of the batch."""
-        import torch
+        from rota.train.optimizers import torch_optimizers
 
         if lr_scaling.measures and self._wrapped:
             raise InputError(
                 "s.loader: lr_scaling='adascale' compares the gradients of the ranks, which "
                 "s.prepare(..., reduction='ddp') adds up before they can be seen; leave that out"
             )
-        for part in self.replica.others:
-            if isinstance(part, torch.optim.Optimizer):
-                lr_scaling.follow(part)
+        for optimizer in torch_optimizers(self.replica.others):
+            lr_scaling.follow(optimizer)
 
     # -- batches and steps ---------------------------------------------------------------------
 
@@ -206,11 +238,17 @@ class Training:
         if self.batch is None:
             if not self.has_batch():
                 loader.next_epoch(loader.position.epoch + 1)
+            if self._optimizers is not None:
+                self._optimizers.check()
             self.batch = Batch(loader, self._gradients(), self.lr_scaling, self._member, pulse)
         return self.batch
 
     def end_step(self) -> bool:
-        """Count the step, and the batch that was worked through in it; whether to report."""
+        """Count the step, and the batch that was worked through in it; whether to report.
+
+        Raises InputError if it was not.
+        """
+        self.check_batch()
         due = self._progress.end_step()
         self.in_step = False
         if self.batch is not None:
@@ -220,6 +258,30 @@ class Training:
                 self.loader.advance()
             self.batch = None
         return due
+
+    def leave_step(self) -> None:
+        """The loop was left by a break. The step counts as done, unless its batch is not."""
+        batch = self.batch
+        if batch is None or batch.complete or self._member.rehearses:
+            self.end_step()
+        elif not batch.begun:
+            self.batch = None  # it is still the next one
+
+    def check_batch(self) -> None:
+        """Raises InputError if a batch was taken and not worked through."""
+        batch = self.batch
+        if batch is None or batch.complete or self._member.rehearses:
+            return
+        if batch.begun:
+            raise InputError(
+                "the loop over the pieces of a batch was left before its end, by break or by an "
+                "exception, so that the batch has no gradient; let that loop end, or let the "
+                "exception end the program"
+            )
+        raise InputError(
+            "a batch was taken and not worked through: iterate over it (for x, y in batch: ...), "
+            "on all ranks; to shorten an epoch, break out of the loop over the loader"
+        )
 
     @property
     def scaled_steps(self) -> float:
@@ -241,14 +303,20 @@ class Training:
             else:
                 from rota.train.gradients import Gradients
 
-                parameters = [p for model in models for p in model.parameters() if p.requires_grad]
+                parameters = [p for model in models for p in model.parameters()]
                 buffers = [b for model in models for b in model.buffers()]
                 measure = self.lr_scaling is not None and self.lr_scaling.measures
                 gradients = Gradients(parameters, buffers, measure=measure)
             self._reduction = gradients
             self._member.settle = lambda: gradients.settle(self._world.rank, self._world.size)
-            self._member.moved = lambda: [model.wrap() for model in self._wrapped]
+            self._member.moved = self._moved
         return self._reduction
+
+    def _moved(self) -> None:
+        """The ranks are in a new group."""
+        for model in self._wrapped:
+            model.wrap()
+        self._reduction.met = False
 
     # -- suspended, saved and handed over --------------------------------------------------------
 
@@ -272,6 +340,19 @@ class Training:
         if self._world.rank == 0 and not self._member.rehearses:
             self.replica.save(str(Path(folder, CHECKPOINT)))
 
+    def look_into_checkpoint(self) -> None:
+        """Before the first step: know the values of the program's own that are in it."""
+        folder = os.environ.get("ROTA_CHECKPOINT_DIR")
+        if self._looked or self._member.rehearses or not folder:
+            return
+        self._looked = True
+        path = Path(folder, CHECKPOINT)
+        if path.exists():
+            import torch
+
+            state = torch.load(path, map_location="cpu", weights_only=False, mmap=True)
+            self.extra |= state["plain"]["extra"]
+
     def enlist(self) -> None:
         """Let the member know what it is to hand over."""
         self._member.replica, self._member.device = self.replica, self.state.device
@@ -285,7 +366,8 @@ class Training:
             self._reduction.reduced_batch = self.loader.position.batches - 1
 
     def _plain(self) -> dict[str, Any]:
-        """What to go on with; in a step whose batch has been worked through, after that step.
+        """What to go on with: in a step whose batch has been worked through, after that step; in an
+        epoch whose batches have been, after that epoch.
 
         Without a loader, only the program knows whether a step is over: it is taken to be.
         """
@@ -294,10 +376,16 @@ class Training:
         steps, samples = (1, done.samples) if done is not None else (0, 0)
         if self.loader is None:
             steps = int(self.in_step)
+        place = position and (
+            position.epoch,
+            position.samples + samples,
+            position.batches + steps,
+        )
+        if position is not None and self.epoch_over:
+            place = (self.epoch + 1, 0, position.batches)
         return {
-            "epoch": self.epoch,
-            "position": position
-            and (position.epoch, position.samples + samples, position.batches + steps),
+            "epoch": self.epoch + self.epoch_over,
+            "position": place,
             "step": self._progress.step + steps,
             "samples": self._progress.samples + samples,
             "first_100_s": self._progress.first_100_s,

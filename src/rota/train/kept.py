@@ -1,0 +1,43 @@
+"""Values of the program's own that are kept with the state of training."""
+
+from __future__ import annotations
+
+import pickle
+import sys
+from typing import Any
+
+from rota.errors import InputError
+
+PLAIN = (type(None), bool, int, float, str, bytes)
+
+
+class _Nowhere:
+    """A file that keeps nothing."""
+
+    def write(self, data: Any) -> int:
+        return len(data)
+
+
+class _Trial(pickle.Pickler):
+    """Pickles without tensors, which travel on their own, and without copying large buffers."""
+
+    def __init__(self) -> None:
+        super().__init__(_Nowhere(), 5, buffer_callback=lambda _: False)
+
+    def persistent_id(self, value: Any) -> str | None:
+        torch = sys.modules.get("torch")
+        return "tensor" if torch is not None and isinstance(value, torch.Tensor) else None
+
+
+def check_kept(values: dict[str, Any]) -> None:
+    """Raises InputError if one of these can't be handed over to other ranks."""
+    for name, value in values.items():
+        if isinstance(value, PLAIN):
+            continue
+        try:
+            _Trial().dump(value)
+        except Exception as error:  # whatever the value's own methods raise
+            raise InputError(
+                f"s.save: {name}={type(value).__name__} can't be pickled, so that no other rank "
+                f"can get it ({error}); save numbers, text, tensors, and lists and dicts of them"
+            ) from None
