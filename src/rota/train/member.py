@@ -30,6 +30,10 @@ PATIENCE_S = 60.0  # how long a rank without a group waits for an agent that can
 AGENT_GONE = "its agent is gone, and the gang can't meet again without one"
 
 
+class HandoverError(RuntimeError):
+    """The state can't be taken apart here, or put together."""
+
+
 class Member:
     """One rank's side of the agreement. ``link`` is None for a program that runs without Rota."""
 
@@ -145,11 +149,15 @@ class Member:
             )
         self._meet_again(error)
 
-    def _meet_again(self, error: str) -> None:
-        """Leave the broken group, so that its others notice, and wait for a place in another."""
+    def _meet_again(self, error: str, *, own: bool = False) -> None:
+        """Leave the broken group, so that its others notice, and wait for a place in another.
+
+        ``own`` says that the failure is this rank's, and not that it lost its peers.
+        """
         generation = self.world.generation
         self.world.abandon()
-        self._await_place({"type": "broken", "generation": generation, "error": error[:500]})
+        broken = {"type": "broken", "generation": generation, "error": error[:500], "own": own}
+        self._await_place(broken)
 
     def _await_place(self, state: Message) -> None:
         """Tell the agent, and any that comes after it, in what state this rank is; then obey."""
@@ -196,7 +204,7 @@ class Member:
             self._parked = False
             if self.state is not None:
                 self.state.restore(None)
-        failure = None
+        failure, own = None, False
         try:
             address = (message["host"], message["port"])
             place = (message["generation"], message["rank"], message["world"])
@@ -208,9 +216,9 @@ class Member:
                 self.settle()
             self.world.agree(True, at_once=False)
         except RuntimeError as error:
-            failure = str(error)
+            failure, own = str(error), isinstance(error, HandoverError)
         if failure is not None:
-            self._meet_again(failure)
+            self._meet_again(failure, own=own)
             return
         self._agent().send({"type": "formed", "generation": self.world.generation})
         if self.formed is not None:
@@ -241,10 +249,15 @@ class Member:
         receivers = [rank for rank in range(self.world.size) if rank not in senders]
         if not receivers or self.replica is None:
             return
-        if self.world.rank in senders:
-            self.replica.send(receivers, senders.index(self.world.rank), len(senders))
-        else:
-            self.replica.receive(senders)
+        try:
+            if self.world.rank in senders:
+                self.replica.send(receivers, senders.index(self.world.rank), len(senders))
+            else:
+                self.replica.receive(senders)
+        except RuntimeError:
+            raise  # a rank is lost
+        except Exception as error:  # of a state_dict, or of the program's own values
+            raise HandoverError(f"{type(error).__name__}: {error}") from None
 
     def share_state(self) -> None:
         """At the start: everybody takes over the state of rank 0. Raises RuntimeError."""

@@ -97,7 +97,7 @@ class Optimizers:
             if self._in_pieces():
                 raise InputError(
                     "optimizer.step() was called before the batch was worked through; step after "
-                    "the loop over its pieces (for x, y in batch: ...), which must not be left"
+                    "the loop over its pieces (for x, y in batch: ...), and do not leave that loop"
                 )
             # torch gives the optimizer itself as the first of the positional arguments.
             closure = args[1] if len(args) > 1 else kwargs.get("closure")

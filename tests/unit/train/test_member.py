@@ -184,3 +184,27 @@ def test_a_meeting_that_fails_is_followed_by_another():
     made.change()
     assert agent.heard == ["voted", "broken", "formed"]
     assert made.world.generation == 5
+
+
+class Replica:
+    """A state that fails as it is taken apart or put together."""
+
+    def send(self, *_):
+        raise ValueError("cannot pickle")
+
+    def receive(self, *_):
+        raise KeyError("no such group")
+
+
+@pytest.mark.parametrize(
+    ("rank", "error"), [(0, "ValueError: cannot pickle"), (1, "KeyError: 'no such group'")]
+)
+def test_a_state_that_can_not_be_handed_over_is_a_failed_meeting(rank, error):
+    agent = Agent(FORM | {"rank": rank, "senders": [0]}, FORM | {"generation": 5})
+    said = []
+    agent.send = lambda message: said.append(message) or True
+    made = member(agent)
+    made.replica = Replica()
+    made.recover("a peer is gone")
+    assert [message["type"] for message in said] == ["broken", "broken", "formed"]
+    assert (said[1]["error"], said[1]["own"]) == (error, True)

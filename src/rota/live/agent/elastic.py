@@ -236,7 +236,8 @@ class Elastic:
         elif kind == "formed":
             gang.formed(slot, int(message["generation"]))
         elif kind == "broken":
-            gang.broken(slot, str(message["error"]), int(message["generation"]))
+            own = message.get("own") is True
+            gang.broken(slot, str(message["error"]), int(message["generation"]), own=own)
 
     def ended(self, rank: Rank) -> bool:
         """A process is gone; whether the attempt goes on without it."""

@@ -214,9 +214,11 @@ class Gang:
             self.members = list(self._places)
             self._end_resize(self._error or None)
 
-    def broken(self, slot: int, error: str, generation: int) -> None:
+    def broken(self, slot: int, error: str, generation: int, *, own: bool = False) -> None:
         """A member's group, that of ``generation``, does not work any more; or its next did not
-        come about."""
+        come about. ``own``: by a failure in this slot, which tells more than that it was lost."""
+        if own and self.busy:
+            self._error = f"the state could not be handed over: {error}"
         self._trains_in.pop(slot, None)
         if slot in self._parted:
             self._standing_by.add(slot)

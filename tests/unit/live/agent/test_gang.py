@@ -379,3 +379,20 @@ def test_a_resize_ends_whatever_happens_and_nobody_loses_the_state(story, seed):
     if not deaths and called_off is None and agent_lost is None and not story[-1]:
         assert ranks.outcomes == [None]
         assert training == sorted((set(range(members)) - leavers) | set(new))
+
+
+def test_a_state_that_can_not_be_handed_over_is_told_as_the_reason_whoever_says_so_first():
+    for own_first in (True, False):
+        outcomes = []
+        gang = Gang([0], lambda slot, message: None, outcomes.append, list, park=list)
+        gang.resize([1], [])
+        gang.ready(1)
+        gang.holds(0, 5, 1)
+        gang.voted(0)
+        gang.hosting(0, 1, 4000)
+        said = [(0, "connection closed", False), (1, "ValueError: no such group", True)]
+        for slot, error, own in reversed(said) if own_first else said:
+            gang.broken(slot, error, 1, own=own)
+        gang.hosting(0, 2, 4001)
+        gang.formed(0, 2)
+        assert outcomes == ["the state could not be handed over: ValueError: no such group"]
