@@ -174,7 +174,7 @@ def show(job: str, as_json: bool) -> None:
         if as_json:
             click.echo(present.structure_text(found))
         else:
-            click.echo(present.job_text(found, client.explain(found["id"])["sentence"]))
+            click.echo(present.job_text(found, client.explain(found["id"])))
 
 
 @click.command(epilog=JOB_HELP)
@@ -254,7 +254,10 @@ def resume(jobs: Sequence[str]) -> None:
 @click.argument("job")
 @_json_option
 def why(job: str, as_json: bool) -> None:
-    """Why a job does not run: all that is in its way, who holds it, and what would start it."""
+    """Why a job does not run: all that is in its way, who holds it, and what would start it.
+
+    Of a job with a range of GPUs also why it has as many as it has, or what keeps it from changing.
+    """
     with _client() as client:
         verdict = client.explain(job)
     click.echo(present.structure_text(verdict) if as_json else present.why_text(verdict))

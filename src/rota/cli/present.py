@@ -9,6 +9,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from rota.cli.table import render
+from rota.model.allocation import gpus_text
 from rota.model.job import JobState
 
 COLUMNS = (
@@ -132,15 +133,16 @@ def _cells(job: Mapping[str, Any]) -> list[str]:
     return [printable(cell) for cell in cells]
 
 
-def job_text(job: Mapping[str, Any], sentence: str) -> str:
+def job_text(job: Mapping[str, Any], verdict: Mapping[str, Any]) -> str:
     """Everything about one job, for ``rota show``."""
     progress = job["progress"]
     facts = [
-        ("state", f"{job['state']}: {sentence}"),
+        ("state", f"{job['state']}: {verdict['sentence']}"),
         ("suspension", SUSPENSIONS.get(job["suspension"], job["suspension"])),
         ("queue", job["queue"] or None),
         ("priority", job["priority"]),
-        ("GPUs", f"{job['num_gpus']}, now {places(job)}"),
+        ("GPUs", f"{job['num_gpus']}{_range_text(job['sizes'])}, now {places(job)}"),
+        ("resizing", verdict["resizing"]),
         ("attempts", job["attempt"]),
         ("run", f"{duration(job['run_s'])} of {duration(job['age_s'])} ({job['share']:.0%})"),
         ("progress", progress_text(progress)),
@@ -178,6 +180,19 @@ def job_text(job: Mapping[str, Any], sentence: str) -> str:
     return "\n".join(lines)
 
 
+def _range_text(sizes: Sequence[int]) -> str:
+    """For example `` of 1..8 (pow2)``; empty for a job of a fixed size."""
+    least, most = sizes[0], sizes[-1]
+    if least == most:
+        return ""
+    if len(sizes) == most - least + 1:
+        return f" of {least}..{most}"
+    powers = [1 << n for n in range(most.bit_length()) if least <= 1 << n <= most]
+    if [size for size in sizes if size != least or size in powers] == powers:
+        return f" of {least}..{most} (pow2)"
+    return f" of {', '.join(map(str, sizes))}"
+
+
 def _model_text(job: Mapping[str, Any]) -> str | None:
     """``98.4 MiB, the largest tensor 12 % of it``, as far as the job's script told."""
     if job["model_bytes"] is None:
@@ -207,9 +222,12 @@ def why_text(verdict: Mapping[str, Any]) -> str:
         lines.append(f"would start if  {printable(verdict['would_start_if'])}")
     if verdict["position"]:
         lines.append(f"position        {verdict['position']} by arrival among jobs without GPUs")
-    if verdict["history"]:
+    if verdict["resizing"]:
+        lines.append(f"size            {printable(verdict['resizing'])}")
+    history = [item for item in verdict["history"] if item["reason"] != "NONE"]
+    if history:
         lines.append("history")
-        lines += [f"  {clock(item['at_s'])}  {item['reason']}" for item in verdict["history"][-20:]]
+        lines += [f"  {clock(item['at_s'])}  {item['reason']}" for item in history[-20:]]
     return "\n".join(lines)
 
 
@@ -228,7 +246,10 @@ def nodes_text(nodes: Sequence[Mapping[str, Any]]) -> str:
 
 def truth(job: Mapping[str, Any], verdict: Mapping[str, Any]) -> str:
     """One line of scheduling truth about a job that was just handed in."""
-    needs = f"needs {job['num_gpus']} GPU{'s' if job['num_gpus'] > 1 else ''}"
+    least, most = job["min_gpus"], job["max_gpus"]
+    needs = f"needs {gpus_text(least)}" if least == most else f"takes {least}..{most} GPUs"
+    if verdict["resizing"] and job["state"] == "PENDING":
+        needs += f" ({verdict['resizing']})"
     start = f"job {job['id']} ({printable(job['name'])})"
     if not verdict["blockers"]:
         return f"{start}: {printable(verdict['sentence'])}; {needs}; `rota logs {job['id']} -f`"

@@ -73,6 +73,7 @@ class Controller(Record):
         self.stopped = asyncio.Event()  # set when the controller can't go on
         self.policy_name = policy_name
         self.policy_settings: dict[str, Any] = getattr(policy, "settings", {})
+        self.resizes: bool = getattr(policy, "resizes", False)
         self._policy = policy
         self._failures: dict[int, int] = {}
         self._unwritten: list[Event] = []
@@ -350,8 +351,8 @@ class Controller(Record):
         elif kind == "registered":
             event = registered(message, row, now_s)
             state = self.state
-            known = (state.suspension[row], state.movable[row], state.resizable[row])
-            if event[2:] != known:
+            known = (state.suspension[row], state.movable[row])
+            if event[2:] != (*known, state.resizable[row], state.most_ranks[row]):
                 self._note(event)
         elif kind == "resized":
             self._note_size(row, message, now_s)

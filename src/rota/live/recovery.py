@@ -60,7 +60,8 @@ def reconcile(
 def registered(message: Message, row: int, now_s: float) -> WorkerRegistered:
     """The event for what an agent says of how an attempt can be suspended and resized."""
     kind = Suspension[message["suspension"].upper()]
-    return WorkerRegistered(now_s, row, kind, message["movable"], message.get("resizable", False))
+    resizable, most_ranks = message.get("resizable", False), message.get("most_ranks", 0)
+    return WorkerRegistered(now_s, row, kind, message["movable"], resizable, most_ranks)
 
 
 def ended(

@@ -33,7 +33,7 @@ socket; between the controller and an agent they are text frames of a WebSocket.
 | | leave | end |
 | agent, controller | hello | node, num_gpus, kind, attempts |
 | | done, failed | command_id; at_s, stopped_s; error |
-| | registered | job_id, attempt, suspension, movable, resizable |
+| | registered | job_id, attempt, suspension, movable, resizable, most_ranks |
 | | resized | job_id, attempt, gpus, cause, lost_ranks: by itself, not by a command |
 | | model | job_id, attempt, model_bytes, largest_tensor_bytes |
 | | progress | job_id, attempt, progress |

@@ -22,7 +22,7 @@ _FLOATS += (
     "extra_gpu_s",
 )
 _INTS: tuple[str, ...] = ("num_gpus", "priority", "state", "reason", "attempt", "preemptions")
-_INTS += ("migrations", "suspension", "movable", "resizable")
+_INTS += ("migrations", "suspension", "movable", "resizable", "most_ranks")
 
 # What a job that has just arrived is in.
 PENDING, WAIT_PRIORITY = int(JobState.PENDING), int(Reason.WAIT_PRIORITY)
@@ -37,7 +37,8 @@ class Columns:
     ``speed`` is that of a running job relative to what its duration is for, ``lag_s`` by how much
     its work lags behind its service, ``lost_s`` the work that it lost and had to do again.
     ``skew`` is the share of the largest tensor in its model, -1 if nobody told. ``num_gpus`` is
-    the size that a job has, or had last; ``extra_gpu_s`` its GPU-seconds beyond service times that.
+    the size that a job has, or had last; ``extra_gpu_s`` its GPU-seconds beyond service times that;
+    ``most_ranks`` how many its program's batches can be shared among, 0 if it has not told.
     """
 
     submit_s: array[float]
@@ -63,6 +64,7 @@ class Columns:
     suspension: array[int]
     movable: array[int]
     resizable: array[int]
+    most_ranks: array[int]
 
     def __init__(self) -> None:
         for name in _FLOATS:
@@ -123,6 +125,7 @@ class Columns:
         self.suspension.append(0)
         self.movable.append(1)
         # A live job is resizable once its program says so, a simulated one from the start.
+        self.most_ranks.append(0)
         self.resizable.append(1 if spec.elastic is not None and spec.program is None else 0)
 
     def service(self, row: int, now_s: float) -> float:

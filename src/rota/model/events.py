@@ -150,13 +150,17 @@ class SpeedChanged(NamedTuple):
 
 
 class WorkerRegistered(NamedTuple):
-    """It became known how the job can be suspended, and whether it can go on on other GPUs."""
+    """It became known how the job can be suspended, and whether it can go on on other GPUs.
+
+    ``most_ranks`` is how many can share the program's batches, 0 if it has not told.
+    """
 
     at_s: float
     row: int
     suspension: Suspension
     movable: bool
     resizable: bool = False
+    most_ranks: int = 0
 
 
 class ModelReported(NamedTuple):

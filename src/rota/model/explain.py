@@ -4,7 +4,7 @@ from collections.abc import Iterable
 from typing import Any
 
 from rota.model.allocation import Allocation, gpus_text
-from rota.model.job import JobState
+from rota.model.job import JobState, Suspension
 from rota.model.reason import SENTENCES, Reason
 from rota.model.state import ClusterState
 
@@ -12,16 +12,24 @@ WAITING = (JobState.PENDING, JobState.SUSPENDED, JobState.HELD, JobState.SUSPEND
 
 
 def explain(
-    state: ClusterState, row: int, now_s: float, history: Iterable[tuple[float, int]] = ()
+    state: ClusterState,
+    row: int,
+    now_s: float,
+    history: Iterable[tuple[float, int]] = (),
+    *,
+    resizes: bool = False,
 ) -> dict[str, Any]:
     """The verdict on one job, JSON-able, as of ``now_s``.
 
     ``{"job_id", "state", "reason", "sentence", "blockers": [{"rule", "need", "have", "held_by"}],
-    "would_start_if", "position", "history": [{"at_s", "reason"}]}``. Reasons and rules are the
-    names of :class:`Reason`; need, have and would_start_if are sentences, ``held_by`` job ids.
+    "would_start_if", "position", "resizing", "history": [{"at_s", "reason"}]}``. Reasons and rules
+    are the names of :class:`Reason`; need, have, would_start_if and resizing are sentences,
+    ``held_by`` job ids.
     A job that needs nothing has no blockers, and None for would_start_if and position; position
     counts the jobs that want GPUs and have none, by arrival, from 1. ``history`` is
-    ``(at_s, reason code)`` as the controller saw it change.
+    ``(at_s, reason code)`` as the controller saw it change. ``resizing`` says of a job with a
+    range of GPUs why it has as many as it has, or why that can't change, and is None for others;
+    ``resizes``: whether the policy changes the sizes of running jobs.
     """
     job_state = JobState(state.state[row])
     waits = job_state in WAITING
@@ -37,8 +45,34 @@ def explain(
         "blockers": blockers,
         "would_start_if": _would_start_if(state, row, now_s, blockers) if blockers else None,
         "position": _position(state, row),
+        "resizing": _resizing(state, row, resizes),
         "history": [{"at_s": at_s, "reason": Reason(code).name} for at_s, code in history],
     }
+
+
+def _resizing(state: ClusterState, row: int, resizes: bool) -> str | None:
+    elastic = state.spec[row].elastic
+    if elastic is None or JobState(state.state[row]).is_final:
+        return None
+    if not resizes:
+        name = state.policy.partition(" ")[0]
+        policy = f"the policy {name}" if name else "this policy"
+        size = gpus_text(state.num_gpus[row])
+        return f"it stays at {size}: {policy} does not resize jobs; `rota up --policy elastic` does"
+    if state.state[row] != JobState.RUNNING:
+        return None
+    if not state.resizable[row]:
+        if state.suspension[row] != Suspension.BOUNDARY:
+            return "it can't be resized: its program has not opened rota.train.session()"
+        return "it can't be resized: its program has not called s.loader(...)"
+    mark = state.marks[row]
+    why = mark.get("why") if isinstance(mark, dict) else None
+    most = state.most_ranks[row]
+    if 0 < most < elastic.sizes[-1]:
+        why = (
+            f"{why or 'it can grow'}; its batches have {most} shards, for {gpus_text(most)} at most"
+        )
+    return why or "its throughput at this size is being measured"
 
 
 def _blockers(state: ClusterState, row: int, now_s: float) -> list[dict[str, Any]]:

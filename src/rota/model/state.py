@@ -389,8 +389,8 @@ class ClusterState(Transitions):
     def _worker_registered(self, e: WorkerRegistered) -> None:
         self.suspension[e.row] = e.suspension
         self.movable[e.row] = e.movable
-        if self.resizable[e.row] != e.resizable:
-            self.resizable[e.row] = e.resizable
+        if (self.resizable[e.row], self.most_ranks[e.row]) != (e.resizable, e.most_ranks):
+            self.resizable[e.row], self.most_ranks[e.row] = e.resizable, e.most_ranks
             self._changed(e.row)
 
     def _model_reported(self, e: ModelReported) -> None:

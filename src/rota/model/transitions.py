@@ -113,7 +113,7 @@ class Transitions(Columns):
         """How many GPUs the job can be given now, rising: one number for a gang of fixed size.
 
         A suspended job goes on with as many as it had. A running one can become larger or smaller
-        if its program can, and no command is on its way to it.
+        if its program can, as far as its batches can be shared out, and no command is on its way.
         """
         elastic = self.spec[row].elastic
         if elastic is None:
@@ -128,6 +128,9 @@ class Transitions(Columns):
             return (target.num_gpus,)  # on its way there
         if not self.resizable[row] or self.since_s[row] < 0:
             return (held.num_gpus,)
+        most = self.most_ranks[row]
+        if 0 < most < elastic.sizes[-1]:
+            return tuple(size for size in elastic.sizes if size <= most) or (held.num_gpus,)
         return elastic.sizes
 
     def _size(self, row: int, num_gpus: int) -> None:

@@ -18,7 +18,8 @@ class Policy(Protocol):
     durations a trace knows), ``SETTINGS`` (name -> Setting) and ``preemptive`` (False: a job that
     has GPUs keeps them). ``composes`` True says that it honours its attribute ``stages``, which
     the settings common to all orderings become; ``weighs_priority`` that it uses priorities
-    itself, so that they are none of these.
+    itself, so that they are none of these. ``resizes`` True says that it lets running elastic jobs
+    grow and shrink; the entry ``why`` of a job's mark is then shown to its user.
     """
 
     def decide(self, view: View) -> Plan:

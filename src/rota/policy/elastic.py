@@ -7,7 +7,7 @@ adds up to more GPUs than there are, they go where one more raises relative thro
 from math import inf
 from typing import Any, NamedTuple
 
-from rota.model.allocation import Allocation, on_node
+from rota.model.allocation import Allocation, gpus_text, on_node
 from rota.model.plan import Plan
 from rota.model.reason import Reason
 from rota.model.view import Trial, View
@@ -15,6 +15,7 @@ from rota.policy.base import Setting, one_of, positive
 from rota.policy.placement.consolidate import consolidate
 from rota.policy.placement.nodesets import lowest_gpus
 from rota.policy.scaling import (
+    Choice,
     Claim,
     DeadlineUtility,
     FitScaler,
@@ -65,6 +66,7 @@ class Elastic:
     name = "elastic"
     composes = False
     preemptive = False
+    resizes = True
     stages: Stages | None = None
     SETTINGS = {
         "scaler": Setting(
@@ -143,16 +145,18 @@ class Elastic:
                     steps = int(pace.steps - before[2]) if self.scaler == "probe" else 1
                     observations.add(size, Throughput(max(1, steps), rate, 0.0))
         left = inf if pace is None or pace.left is None else pace.left
-        wish, memory = size, mark["scaler"]
+        wish, memory, why = size, mark["scaler"], mark.get("why", "")
         if observations.workers == size and observations.steps:
             job = Observed(observations, view.now_s - view.submit_s[row], left)
             choice = self._scaler(view, row, sizes, left).choose(job, memory)
-            wish, memory = choice.size, choice.memory
+            wish, memory, why = choice.size, choice.memory, _why(choice, size)
         seen = {
             "seen": observations.as_dict(),
             "scaler": memory,
             "looked": looked or mark["looked"],
         }
+        if why:
+            seen["why"] = why
         if seen != mark:
             trial.mark(row, seen)
         return Watched(sizes, observations, max(wish, sizes[0]), "settled" in memory)
@@ -272,6 +276,12 @@ def _spread(room: Room, gpus: int) -> Places:
         if not gpus:
             break
     return places
+
+
+def _why(choice: Choice, size: int) -> str:
+    """What its scaler wants for a job that has ``size`` GPUs, for its user."""
+    verb = "keeps" if choice.size == size else "wants"
+    return f"its scaler {verb} {gpus_text(choice.size)}: {choice.why}"
 
 
 def _part(allocation: Allocation, size: int) -> Allocation:

@@ -120,8 +120,9 @@ def _reading_routes(controller: Any) -> APIRouter:
     async def why(job_id: str) -> JSONResponse:
         """Why the job does not run: see :func:`rota.model.explain.explain`."""
         row = controller.row(job_id)
-        history = controller.history(row)
-        return JSONResponse(explain(controller.state, row, controller.now_s(), history))
+        history, resizes = controller.history(row), controller.resizes
+        verdict = explain(controller.state, row, controller.now_s(), history, resizes=resizes)
+        return JSONResponse(verdict)
 
     @router.get("/jobs/{job_id}/events")
     async def events(job_id: str) -> JSONResponse:

@@ -9,7 +9,7 @@ from difflib import get_close_matches
 from typing import Any
 
 from rota.errors import InputError
-from rota.model.job import JobState
+from rota.model.job import Job, JobState
 from rota.model.reason import Reason
 
 RECENT_S = 3600.0  # for how long an ended job is still listed
@@ -51,6 +51,7 @@ def summary(controller: Any, row: int) -> dict[str, Any]:
     progress = finite(controller.progress(row))
     share = controller.device_share(row)
     ended_s = job.finish_s if job.finish_s is not None else now_s
+    sizes = _sizes(job)
     return {
         "id": job.spec.job_id,
         "name": job.spec.name,
@@ -60,6 +61,8 @@ def summary(controller: Any, row: int) -> dict[str, Any]:
         "queue": job.spec.vc,
         "priority": job.spec.priority,
         "num_gpus": controller.state.num_gpus[row],
+        "min_gpus": sizes[0],
+        "max_gpus": sizes[-1],
         "gpus": [{"node": node, "gpus": list(gpus)} for node, gpus in job.gpus],
         "share": share,
         "submit_s": job.spec.submit_s,
@@ -82,6 +85,8 @@ def detail(controller: Any, row: int) -> dict[str, Any]:
     model_bytes, largest_tensor_bytes = controller.model(row) or (None, None)
     skew = controller.state.skew[row]
     return summary(controller, row) | {
+        "sizes": _sizes(job),
+        "resizable": bool(controller.state.resizable[row]),
         "suspension": job.suspension.name,
         "preemptions": job.preemptions,
         "migrations": job.migrations,
@@ -129,6 +134,11 @@ def finite(value: Any) -> Any:
     if isinstance(value, list | tuple):
         return [finite(item) for item in value]
     return value
+
+
+def _sizes(job: Job) -> list[int]:
+    """How many GPUs its owner lets it have, rising."""
+    return list(job.spec.elastic.sizes) if job.spec.elastic is not None else [job.spec.num_gpus]
 
 
 def _eta_s(progress: dict[str, Any], share: float) -> list[float] | None:

@@ -53,6 +53,7 @@ class StandInController:
         self._keys: dict[tuple[str, str], tuple[str, int]] = {}
         self._folder = folder
         self._policy = create(policy)
+        self.resizes: bool = getattr(self._policy, "resizes", False)
         self.state.apply(NodeJoined(self.now_s(), NODE, num_gpus, "cpu"))
 
     async def start(self) -> None:

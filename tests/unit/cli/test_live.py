@@ -345,6 +345,29 @@ class TestLogs:
         assert "    rank 0  GPU 0  pid -  process 0\n" in shown
         assert "    rank 1  GPU 1  pid 42  process 3\n" in shown
 
+    @pytest.mark.parametrize(
+        ("gpus", "sizes", "text"),
+        [
+            ("1..2", "any", "1 of 1..2, now"),
+            ("1..8", "pow2", "1 of 1..8 (pow2), now"),
+            ("3..8", "pow2", "3 of 3..8 (pow2), now"),
+            ("1..8", [1, 3, 8], "1 of 1, 3, 8, now"),
+        ],
+    )
+    def test_a_range_of_gpus_is_shown_and_told_at_submission(
+        self, rota, cluster, tmp_path, gpus, sizes, text
+    ):
+        path = tmp_path / "job.yaml"
+        path.write_text(f"run: x\nresources: {{gpus: {gpus}}}\nelastic: {{sizes: {sizes}}}\n")
+        code, _, err = rota("submit", path)
+        if gpus.startswith("3"):
+            assert "NEVER_FITS" in err
+            return
+        assert (code, f"takes {gpus} GPUs (it stays at 1 GPU: " in err) == (0, True)
+        cluster.do(cluster.controller.turn)
+        assert f"  GPUs         {text}" in rota("show", "1")[1]
+        assert "size            it stays at 1 GPU: the policy fifo" in rota("why", "1")[1]
+
     def test_on_a_terminal_control_characters_are_written_out(self, rota, cluster, monkeypatch):
         rota("run", "--", "x")
         cluster.do(cluster.controller.turn)

@@ -20,9 +20,10 @@ from rota.model.events import (
     StopRequested,
     SuspendRequested,
     WorkerRegistered,
+    WorkerReported,
 )
 from rota.model.explain import explain
-from rota.model.job import JobSpec, JobState, Suspension
+from rota.model.job import Elastic, JobSpec, JobState, Program, Suspension
 from rota.model.plan import diff
 from rota.model.reason import Reason
 from rota.model.state import ClusterState
@@ -38,6 +39,7 @@ SCHEMA = [
     "blockers",
     "would_start_if",
     "position",
+    "resizing",
     "history",
 ]
 
@@ -332,3 +334,58 @@ def test_a_scattered_gang_needs_its_gpus_on_few_enough_nodes():
         "held_by": ["1", "2"],
     }
     assert verdict["would_start_if"] == "2 GPUs were free on few enough nodes"
+
+
+class TestSizes:
+    """What is said of a job with a range of GPUs."""
+
+    def running(self, policy="elastic", sizes=(1, 2, 4, 8)):
+        cluster = Cluster(8, policy=policy)
+        program = Program("true", "/")
+        spec = JobSpec("1", 1, 0.0, elastic=Elastic(sizes), program=program)
+        cluster.apply(JobSubmitted(0.0, spec))
+        cluster.decide(1.0)
+        return cluster
+
+    def said(self, cluster, resizes=True):
+        return explain(cluster.state, 0, 10.0, resizes=resizes)["resizing"]
+
+    def test_a_policy_that_does_not_resize_is_named_with_one_that_does(self):
+        said = self.said(self.running("fifo"), resizes=False)
+        assert said.startswith("it stays at 1 GPU: the policy fifo does not resize jobs")
+        assert "rota up --policy elastic" in said
+
+    @pytest.mark.parametrize(
+        ("suspension", "lacks"),
+        [(Suspension.PROCESS, "session()"), (Suspension.BOUNDARY, "s.loader(...)")],
+    )
+    def test_a_program_that_can_not_be_resized_is_told_what_it_lacks(self, suspension, lacks):
+        cluster = self.running()
+        cluster.apply(WorkerRegistered(2.0, 0, suspension, True))
+        assert self.said(cluster).startswith("it can't be resized")
+        assert lacks in self.said(cluster)
+
+    def test_it_says_what_its_scaler_wants_and_why(self):
+        cluster = self.running()
+        cluster.apply(WorkerRegistered(2.0, 0, Suspension.BOUNDARY, True, True, 8))
+        assert self.said(cluster) == "its throughput at this size is being measured"
+        for step in range(10):
+            at_s = 3.0 + 10 * step
+            report = {"step": 100 * step, "total": None, "at_s": at_s}
+            cluster.apply(WorkerReported(at_s, 0, report))
+            cluster.decide(at_s, launched=False)
+        assert self.said(cluster) == "its scaler wants 2 GPUs: a second size, to fit a curve"
+
+    def test_it_grows_no_further_than_its_batches_have_shards(self):
+        cluster = self.running()
+        cluster.apply(WorkerRegistered(2.0, 0, Suspension.BOUNDARY, True, True, 3))
+        assert cluster.state.sizes(0) == (1, 2)
+        assert "its batches have 3 shards, for 3 GPUs at most" in self.said(cluster)
+
+    def test_a_job_of_one_size_and_one_that_has_ended_say_nothing(self):
+        cluster = Cluster(2, 1)
+        cluster.decide(1.0)
+        assert cluster.why(0)["resizing"] is None
+        ended = self.running()
+        ended.apply(JobFinished(2.0, 0, JobState.SUCCEEDED))
+        assert self.said(ended) is None

@@ -86,6 +86,7 @@ STRATEGIES = {
     "message": words,
     "movable": st.booleans(),
     "resizable": st.booleans(),
+    "most_ranks": rows,
     "spec": specs,
     "outcome": st.sampled_from(JobState),
     "suspension": st.sampled_from(Suspension),

@@ -308,11 +308,15 @@ class Attempt:
         return self._about("model") | model if model else None
 
     def registration(self) -> Message:
-        """How this attempt can be suspended, for the controller."""
-        return self._about("registered") | {
+        """How this attempt can be suspended and resized, for the controller."""
+        return self._about("registered") | self._abilities()
+
+    def _abilities(self) -> Message:
+        return {
             "suspension": self.record["suspension"],
             "movable": self.record["movable"] and not self.record.get("stays", False),
             "resizable": self.resizable,
+            "most_ranks": self.shards or 0,
         }
 
     def tell_registration(self) -> None:
@@ -363,7 +367,7 @@ class Attempt:
         """Remember into how many parts the program cuts its batches."""
         shards = message.get("shards")
         if isinstance(shards, int) and not isinstance(shards, bool) and shards > 0:
-            new, self.shards = self.shards is None, shards
+            new, self.shards = shards != self.shards, shards
             if new and self.elastic is not None:
                 self.tell_registration()
 
@@ -392,12 +396,7 @@ class Attempt:
         """What the controller should know of this attempt after a gap."""
         if self.ended is not None:
             return self.ended
-        return self._about("alive") | {
-            "state": self.state,
-            "suspension": self.record["suspension"],
-            "movable": self.record["movable"] and not self.record.get("stays", False),
-            "resizable": self.resizable,
-        }
+        return self._about("alive") | {"state": self.state} | self._abilities()
 
     def _about(self, kind: str) -> Message:
         return {"type": kind, "job_id": self.job_id, "attempt": self.number}
