@@ -8,6 +8,7 @@ from operator import is_not
 from typing import TYPE_CHECKING
 
 from rota.errors import InputError
+from rota.train.agreement import MARKS, Places, compare
 from rota.train.counters import Counters
 from rota.train.shards import seed_of
 
@@ -17,7 +18,6 @@ if TYPE_CHECKING:
 # A sum over the shards index * 2**level ... (index + 1) * 2**level - 1.
 Node = tuple[int, int]
 CHUNK = 1 << 20  # so many numbers are on their way at once, and stay in the processor's caches
-MARKS = 251  # few enough for any floating-point type to tell them apart
 ROOM = 4  # vectors of all gradients that a newcomer makes room for, before it joins
 
 
@@ -133,18 +133,6 @@ def reduce_tree(
         tree.release(value)
     tree.sums = {}
     return result
-
-
-def compare(marks: Sequence[float], rank: int) -> None:
-    """Raises InputError if not all ranks are at the same batch with the same parameters."""
-    for other, mark in enumerate(marks):
-        if mark != marks[rank]:
-            raise InputError(
-                f"rank {rank} and rank {other} do not work on the same batch, or not with the same "
-                "parameters unfrozen: what a program does must not depend on its rank, nor on loop "
-                "counters of its own, which begin anew in a rank that joins; use s.epochs or "
-                "s.steps, and keep counters by s.save and s.restore"
-            )
 
 
 class Gradients:
@@ -347,16 +335,9 @@ class Gradients:
 
     def _mark(self, world: int, rank: int) -> int:
         """What all ranks must have in common. The first time in a group they compare all of it."""
-        import torch
-        import torch.distributed as dist
-
         common = seed_of(self._place, self._which)
-        likes = self._likes()
-        if world > 1 and not self.met and likes:
-            device = next(iter(likes.values())).device
-            others = [torch.zeros(1, dtype=torch.int64, device=device) for _ in range(world)]
-            dist.all_gather(others, torch.tensor([common], device=device))
-            compare([int(other.item()) for other in others], rank)
+        if world > 1 and not self.met and self._likes():
+            compare(Places(common).answers(), rank)
             self.met = True
         return common % MARKS
 

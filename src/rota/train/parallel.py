@@ -10,7 +10,7 @@ import torch.distributed as dist
 from torch.nn.parallel import DistributedDataParallel
 
 from rota.errors import InputError
-from rota.train.gradients import compare
+from rota.train.agreement import Places, compare
 
 if TYPE_CHECKING:
     from rota.train.world import World
@@ -119,29 +119,6 @@ class Replicated(torch.nn.Module):
         return buffer
 
 
-class _Places:
-    """Which batch each rank works on, exchanged while it does."""
-
-    def __init__(self, place: int) -> None:
-        device = "cuda" if dist.get_backend() == "nccl" else "cpu"
-        self._found = [
-            torch.zeros(1, dtype=torch.int64, device=device) for _ in range(dist.get_world_size())
-        ]
-        self._failure = ""
-        try:
-            own = torch.tensor([place], device=device)
-            self._work = dist.all_gather(self._found, own, async_op=True)
-        except RuntimeError as error:  # a lost rank is none of ``forward``'s business
-            self._failure = str(error)
-
-    def answers(self) -> list[int]:
-        """By rank. Raises RuntimeError if a rank was lost."""
-        if self._failure:
-            raise RuntimeError(self._failure)
-        self._work.wait()
-        return [int(place.item()) for place in self._found]
-
-
 class DdpGradients:
     """The interface of ``Gradients`` for models that DDP reduces while ``backward`` runs."""
 
@@ -151,7 +128,7 @@ class DdpGradients:
             model.weigh()
         self._parameters = [p for model in models for p in model.parameters()]
         self._active = [p.requires_grad for p in self._parameters]
-        self._asked: _Places | None = None
+        self._asked: Places | None = None
         self.met = False  # as for ``Gradients``; here, they compare in each batch
         self._kept: list[torch.Tensor | None] = []
         self._handed_over = False
@@ -169,7 +146,7 @@ class DdpGradients:
                 "parameters were frozen or unfrozen after s.prepare(..., reduction='ddp'); do it "
                 "before, or leave reduction out"
             )
-        self._asked = _Places(place) if dist.is_initialized() else None
+        self._asked = Places(place) if dist.is_initialized() else None
         for model in self._models:
             model.begin(weight)
         for parameter in self._parameters:

@@ -38,9 +38,10 @@ class Ranks:
         assert [len(part) for part in parts] == received
         output.copy_(torch.cat(parts))
 
-    def all_gather(self, outputs, data):
+    def all_gather(self, outputs, data, async_op=False):
         for output, value in zip(outputs, self.swap(data), strict=True):
             output.copy_(value)
+        return SimpleNamespace(wait=lambda: None)
 
     def broadcast(self, data, source):
         data.copy_(self.swap(data.clone())[source])
@@ -73,6 +74,8 @@ def ranks(monkeypatch):
         made = Ranks(world)
         for name in ("all_to_all_single", "all_gather", "broadcast"):
             monkeypatch.setattr(dist, name, getattr(made, name))
+        monkeypatch.setattr(dist, "get_backend", lambda: "gloo")
+        monkeypatch.setattr(dist, "get_world_size", lambda: world)
         return made
 
     return make
