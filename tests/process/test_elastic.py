@@ -194,6 +194,23 @@ def test_training_ends_with_the_same_bits_whatever_the_resizes(launch, reference
     assert not differences(outcome(state), reference(*words))
 
 
+@pytest.mark.parametrize("reduction", ["tree", "ddp"])
+def test_ranks_that_come_to_different_batches_end_with_an_error_that_says_so(launch, reduction):
+    job = launch(
+        [0, 1], "--loop", "epochs", "--model", "plain", "--reduction", reduction, "--cut", 1
+    )
+    assert job.ends()["exit_code"] == 1
+    assert "InputError: rank 0 and rank 1 do not work on the same batch" in job.logs()
+
+
+def test_a_rank_that_joins_after_parameters_were_unfrozen_reduces_them_too(launch, reference):
+    words = ("--loop", "epochs", "--steps", 15, "--freeze-until", 1)
+    job = launch([0], *words, "--gate", 3, "--gate", 8)
+    assert job.resizes_at(3, [0, 1])["type"] == "done", job.logs()
+    assert job.resizes_at(8, [0, 1, 2])["type"] == "done", job.logs()
+    assert not differences(outcome(job.succeeds()), reference(*words))
+
+
 def test_every_sample_of_an_epoch_is_seen_once_through_all_resizes(launch):
     job = launch([0], "--gate", 2, "--gate", 6, "--loop", "epochs", "--steps", 10)
     job.resizes_at(2, [0, 1, 2])

@@ -38,6 +38,8 @@ parser.add_argument("--checkpoint-at", type=int, default=-1, help="in this step"
 parser.add_argument("--stop-after", type=int, help="end with an error after this step")
 parser.add_argument("--raise-in", type=int, help="the slot that fails in its third step")
 parser.add_argument("--raise-in-rehearsal", action="store_true")
+parser.add_argument("--cut", type=int, help="the slot that leaves each epoch after two batches")
+parser.add_argument("--freeze-until", type=int, default=0, help="the epoch; the first layer")
 parser.add_argument("--clean", action="store_true", help="no augmentation")
 parser.add_argument("--slow", type=int, help="the slot that is slow")
 parser.add_argument("--cores", type=float, help="a piece takes longer if there are more ranks")
@@ -154,8 +156,12 @@ def main():
             for step in s.steps(options.steps):
                 train(step, s.next_batch())
         else:
-            for _ in s.epochs(options.steps // -(-options.samples // BATCH)):
-                for batch in loader:
+            for epoch in s.epochs(options.steps // -(-options.samples // BATCH)):
+                if options.freeze_until:
+                    model[0].requires_grad_(epoch >= options.freeze_until)
+                for number, batch in enumerate(loader):
+                    if options.cut == SLOT and number == 2:
+                        break
                     train(loader.position.batches, batch)
         if s.rank == 0:
             state = s._training.replica.state() | {"world": s.world_size, "scaled": s.scaled_steps}
