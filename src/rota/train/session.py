@@ -101,7 +101,8 @@ class Session:
         arguments; if there are more ranks, the model may be in a wrapper, as ``module``.
 
         Call it before the first step, once for each model. The scheduler is told the size of the
-        model and of its largest tensor, for placement.
+        model and of its largest tensor, for placement. Raises InputError if it comes later, or with
+        another ``reduction`` than before, or with what can't be trained or kept equal.
         """
         if self._started:
             raise InputError(
@@ -190,7 +191,8 @@ class Session:
 
         Between one step and the next the process can be suspended, and its gang resized: it blocks
         there until the scheduler gives it a device again. A step that is left by ``break`` counts
-        as done.
+        as done, unless its batch from :meth:`loader` was not begun. Raises InputError at the end of
+        a step whose batch was not worked through.
         """
         if self._counting:
             raise InputError(
@@ -212,7 +214,10 @@ class Session:
                 self._join()
 
     def epochs(self, total: int) -> Iterator[int]:
-        """Count epochs from 0 to ``total``; within each, iterate over the loader."""
+        """Count epochs from 0 to ``total``; within each, and only there, iterate over the loader.
+
+        Raises InputError if a batch was begun and not worked through.
+        """
         self._member.can_return = True
         self._start()
         training = self._training
