@@ -262,6 +262,12 @@ def _elastic(value: Any, least: int, most: int, processes: str) -> Elastic | Non
     price = fields.get("price_per_gpu_hour", 0.0)
     if not _is_number(price) or not 0 <= price < MAX_PRICE:
         _refuse("elastic.price_per_gpu_hour", price, "write a number from 0, in the value's unit")
+    if price and worth is None:
+        _refuse(
+            "elastic.price_per_gpu_hour",
+            price,
+            "it counts against a value: add utility: {deadline: 2h, value: 100}, or leave it out",
+        )
     sizes = _sizes(fields.get("sizes", "any"), least, most)
     return Elastic(sizes, deadline_s, worth, float(price))
 
@@ -289,13 +295,30 @@ def _sizes(value: Any, least: int, most: int) -> tuple[int, ...]:
             _refuse("elastic.sizes", value, f"that is over {MAX_SIZES} sizes; write pow2 or a list")
         return tuple(range(least, most + 1))
     if value == "pow2":
-        return powers_of_two(least, most)
+        sizes = powers_of_two(least, most)
+        if len(sizes) < 2:
+            only = f"no power of two but {least}" if least & (least - 1) == 0 else "no power of two"
+            _refuse("elastic.sizes", value, f"there is {only} in {least}..{most}; write any")
+        return sizes
     if isinstance(value, list) and 0 < len(value) <= MAX_SIZES:
-        numbers = [_whole(each) for each in value]
-        sizes = sorted({number for number in numbers if number is not None})
-        if None not in numbers and sizes[0] == least and sizes[-1] == most:
-            return tuple(sizes)
+        return _listed_sizes(value, least, most)
     _refuse("elastic.sizes", value, f"write any, pow2, or a list such as [{least}, {most}]")
+
+
+def _listed_sizes(value: list[Any], least: int, most: int) -> tuple[int, ...]:
+    field, where = "elastic.sizes", f"resources.gpus is {least}..{most}"
+    sizes = set()
+    for each in value:
+        number = _whole(each)
+        if number is None or number < 1:
+            _refuse(field, each, f"write whole numbers of GPUs, such as [{least}, {most}]")
+        if not least <= number <= most:
+            _refuse(field, each, f"{where}; leave it out, or widen the range")
+        sizes.add(number)
+    for end in (least, most):
+        if end not in sizes:
+            _refuse(field, value, f"{where}, so add {end} to it, or narrow the range")
+    return tuple(sorted(sizes))
 
 
 def _processes(value: Any) -> str:

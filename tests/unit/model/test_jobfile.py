@@ -90,8 +90,23 @@ def test_a_job_without_a_name_gets_its_scripts(run, name):
         (RANGE | {"elastic": [1]}, ["elastic", "mapping"]),
         (RANGE | {"elastic": {"size": "any"}}, ["elastic", "did you mean elastic.sizes?"]),
         (RANGE | {"elastic": {"sizes": "odd"}}, ["elastic.sizes", "odd", "pow2"]),
-        (RANGE | {"elastic": {"sizes": [2, 4]}}, ["elastic.sizes", "[2, 8]"]),
-        (RANGE | {"elastic": {"sizes": [2, 8, True]}}, ["elastic.sizes", "True"]),
+        (RANGE | {"elastic": {"sizes": [2, 4]}}, ["elastic.sizes", "2..8", "add 8"]),
+        (RANGE | {"elastic": {"sizes": [4, 8]}}, ["elastic.sizes", "2..8", "add 2"]),
+        (RANGE | {"elastic": {"sizes": [2, 8, 16]}}, ["elastic.sizes: 16", "2..8"]),
+        (RANGE | {"elastic": {"sizes": [2, 8, 0]}}, ["elastic.sizes: 0", "whole numbers"]),
+        (RANGE | {"elastic": {"sizes": [2, 8, True]}}, ["elastic.sizes: True", "whole numbers"]),
+        (
+            {"resources": {"gpus": "5..7"}, "elastic": {"sizes": "pow2"}},
+            ["elastic.sizes", "no power of two in 5..7"],
+        ),
+        (
+            {"resources": {"gpus": "4..7"}, "elastic": {"sizes": "pow2"}},
+            ["elastic.sizes", "no power of two but 4 in 4..7"],
+        ),
+        (
+            RANGE | {"elastic": {"price_per_gpu_hour": 3}},
+            ["elastic.price_per_gpu_hour: 3", "utility"],
+        ),
         (RANGE | {"elastic": {"price_per_gpu_hour": -1}}, ["elastic.price_per_gpu_hour", "-1"]),
         (
             RANGE | {"elastic": {"utility": {"value": 3}}},
