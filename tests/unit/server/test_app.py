@@ -138,7 +138,8 @@ def test_explain_names_the_blockers(http, cluster):
     cluster.do(cluster.controller.turn)
     verdict = http.get("/api/v1/jobs/3/explain").json()
     assert set(verdict) == {
-        "job_id", "state", "reason", "sentence", "blockers", "would_start_if", "position", "resizing",
+        "job_id", "state", "reason", "sentence", "blockers", "would_start_if", "position",
+        "resizing",
         "history",
     }  # fmt: skip
     assert verdict["blockers"][0]["held_by"] == ["1", "2"]
