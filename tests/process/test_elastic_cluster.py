@@ -1,5 +1,6 @@
 """Elastic jobs on a whole live cluster: the policy grows them, and takes back what others need."""
 
+import json
 from pathlib import Path
 
 import psutil
@@ -20,8 +21,8 @@ def sizes(cluster, job):
     return [event.allocation.num_gpus for event in found]
 
 
-def test_a_job_grows_into_idle_slots_and_gives_them_back_to_one_that_arrives(make_cluster):
-    cluster = make_cluster("elastic", 2, look_s=0.5, threshold=0.01)
+def grown(cluster):
+    """A job that has grown from one slot to two."""
     out = cluster.base / "elastic"
     out.mkdir()
     words = ["python", SCRIPTS / "elastic.py", "--out", out, "--steps", 100_000]
@@ -30,6 +31,12 @@ def test_a_job_grows_into_idle_slots_and_gives_them_back_to_one_that_arrives(mak
         {"run": run, "workdir": str(cluster.base), "resources": {"gpus": "1..2"}}
     )["id"]
     until(lambda: sizes(cluster, elastic) == [2], "it has grown")
+    return elastic
+
+
+def test_a_job_grows_into_idle_slots_and_gives_them_back_to_one_that_arrives(make_cluster):
+    cluster = make_cluster("elastic", 2, look_s=0.5, threshold=0.01)
+    elastic = grown(cluster)
     assert cluster.show(elastic)["num_gpus"] == 2
     assert len(cluster.show(elastic)["gpus"][0]["gpus"]) == 2
 
@@ -77,6 +84,20 @@ def test_a_job_settles_at_the_size_beyond_which_more_ranks_bring_nothing(make_cl
     assert settled_size(cluster, job) == 2
     cluster.client.cancel(job)
     cluster.ends(job, "CANCELLED")
+
+
+def test_a_controller_learns_of_ranks_that_were_lost_while_it_was_away(make_cluster):
+    cluster = make_cluster("elastic", 2, look_s=0.5, threshold=0.01)
+    elastic = grown(cluster)
+    cluster.kill_controller()
+    cluster.kill(cluster.pids(elastic, rank=0)["worker"])
+    (record,) = cluster.folder.path.glob("nodes/*/jobs/*/1/attempt.json")
+    until(lambda: json.loads(record.read_text())["members"] == [1], "the other goes on alone")
+    cluster.up()
+    until(lambda: sizes(cluster, elastic)[1:2] == [1], "its GPU is known to be free")
+    until(lambda: sizes(cluster, elastic)[-1] == 2, "another rank has taken its place")
+    cluster.client.cancel(elastic)
+    cluster.ends(elastic, "CANCELLED")
 
 
 @pytest.mark.parametrize("model", MODELS)

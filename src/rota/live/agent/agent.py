@@ -180,6 +180,8 @@ class Agent:
         for attempt in self.attempts.values():
             if attempt.ended is None and (model := attempt.model_report()):
                 self._outbox.put_nowait(model)
+            if attempt.ended is None and attempt.elastic is not None:
+                self._outbox.put_nowait(attempt.size_report())  # it may have lost ranks meanwhile
         sender = asyncio.create_task(self._send_outbox(connection))
         try:
             async for frame in connection:

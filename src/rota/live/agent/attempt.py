@@ -261,8 +261,11 @@ class Attempt:
             return
         if command_id is not None:
             self._notify({"type": "failed", "command_id": command_id, "error": error})
-        size = {"gpus": self.record["gpus"], "cause": cause, "lost_ranks": lost_ranks}
-        self._notify(self._about("resized") | size | {"at_s": time.time()})
+        self._notify(self.size_report() | {"cause": cause, "lost_ranks": lost_ranks})
+
+    def size_report(self) -> Message:
+        """The GPUs that have ranks on them, for the controller."""
+        return self._about("resized") | {"gpus": self.record["gpus"], "at_s": time.time()}
 
     def device_index(self, position: int) -> int:
         """Where in the worker's list of visible devices the GPU of one rank stands."""

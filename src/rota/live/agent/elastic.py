@@ -330,7 +330,7 @@ class Elastic:
         causes, num_lost = self._causes(error), len(self._losses)
         self._losses, self._lagging = [], ""
         if error is not None:
-            self._log(f"goes on with {len(gang.members)} ranks: {error}")
+            self._log(f"a change of members has ended with {len(gang.members)}: {error}")
         if gang.members:  # else the next agent, too, is to learn the end from who was the last
             attempt.record["members"] = list(gang.members)
             leaders = attempt.record.setdefault("leaders", [0])

@@ -256,7 +256,7 @@ class Gang:
             if was_member:
                 self.call_off("a member ended")
             elif resize is not None and slot in resize.newcomers:
-                self.call_off("a newcomer ended before it could join")
+                self.call_off(f"a newcomer ended before it could join (process {slot})")
         elif placed and self.phase == FORMING:
             self._give_up()
         elif placed and resize is not None:
