@@ -1,94 +1,176 @@
-"""What suspension and resumption cost, by the size of the model.
+"""What suspension and resumption cost, by the size of the model, beside a checkpoint.
 
-    python bench/suspend.py [--millions 1 25 100] [--times 15]
+    python bench/suspend.py [--millions 1 25 100] [--times 5]
 
-For each size a training is suspended and resumed through a live cluster. Printed as median with
-minimum and maximum, in milliseconds: from the step boundary until the device was confirmed free,
-and from the resume command until the job ran. On a GPU the state is copied to host memory and back
-in that time, and the rate is printed beside; on a CPU it stays where it is. The first suspension,
-which makes the host memory, is listed by itself.
+A training is suspended and resumed by a live agent, in place (the process waits) and vacated (its
+state goes into an arena in host memory, the process ends, another one is forked and adopts it);
+and, in the same run, saved by torch.save to host memory and loaded by a fresh process. Printed as
+median with minimum and maximum, in milliseconds: from the step boundary until all is put away and
+what is to end has ended; from the resume command until training goes on; and until the first step
+after it is done. The first time, which makes the memory that the others use again, is listed by
+itself. The last table has ratios: torch.save and a fresh process to the vacated job.
 """
 
 import argparse
+import os
+import subprocess
+import sys
 import tempfile
 import time
 from pathlib import Path
 from statistics import median
+from typing import NamedTuple
 
-from rota.client.client import Client
-from rota.demo.cluster import private_cluster, read_run
-from rota.folder import Folder
+from rota.testing.lone_agent import LoneAgent
 
-SCRIPT = """
-import math, sys, torch, rota.train
+TRAINING = """
+import math, os, sys, time, torch, rota.train
 torch.set_num_threads(1)
 width = int(math.sqrt(float(sys.argv[1]) * 1e6 / 4))
+saved = sys.argv[3] if len(sys.argv) > 3 else None
+
+def tell(what):
+    with open(sys.argv[2], "a") as file:
+        print(what, time.time(), file=file)
+
 with rota.train.session() as s:
     model = torch.nn.Sequential(*(torch.nn.Linear(width, width, bias=False) for _ in range(4)))
     model, optimizer = s.prepare(model, torch.optim.AdamW(model.parameters()))
-    for _ in s.steps():
+    if saved and os.path.exists(saved):
+        state = torch.load(saved)
+        model.load_state_dict(state["model"])
+        optimizer.load_state_dict(state["optimizer"])
+        torch.set_rng_state(state["random"])
+        tell("loaded")
+    for step in s.steps():
+        optimizer.zero_grad()
         loss = model(torch.randn(8, width, device=s.device)).square().mean()
-        optimizer.zero_grad(set_to_none=False)
         loss.backward()
         optimizer.step()
         s.report(loss=loss.item(), samples=8)
+        tell("step")
+        if saved and step == 2:
+            state = {"model": model.state_dict(), "optimizer": optimizer.state_dict()}
+            state["random"] = torch.get_rng_state()
+            torch.save(state, saved + ".new")
+            os.replace(saved + ".new", saved)
+            os._exit(0)
 """
-COPIES = 4  # parameters, gradients, and AdamW's two moments
+STEPS_BETWEEN = 3
+WAYS = ("in place", "vacated", "torch.save")
+
+
+class Times(NamedTuple):
+    """One suspension and resumption, in seconds."""
+
+    suspend_s: float
+    resume_s: float
+    first_step_s: float  # from the resume command
+    num_bytes: int
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--millions", type=float, nargs="+", default=[1, 25, 100])
-    parser.add_argument("--times", type=int, default=15)
+    parser.add_argument("--times", type=int, default=5)
     options = parser.parse_args()
-    print(f"{'parameters':>12}{'state':>10}{'first':>10}{'suspend ms (min, max)':>30}", end="")
-    print(f"{'resume ms (min, max)':>30}{'GB/s':>14}")
+    print(f"{'parameters':>12}{'way':>12}{'GB':>7}{'first, ms':>22}", end="")
+    for name in ("suspend", "resume", "first step"):
+        print(f"{name + ', ms (min, max)':>30}", end="")
+    print()
+    ratios = []
     for millions in options.millions:
         with tempfile.TemporaryDirectory(prefix="rota-bench-") as folder:
-            measure(Path(folder), millions, options.times)
+            ratios.append((millions, measure(Path(folder), millions, options.times)))
+    print("\ntorch.save and a fresh process, in times of a vacated job")
+    for millions, (suspend, resume, first_step) in ratios:
+        print(
+            f"{millions:>10g} M: suspend {suspend:.1f}, resume {resume:.1f}, "
+            f"until the first step is done {first_step:.1f}"
+        )
 
 
-def measure(folder: Path, millions: float, times: int) -> None:
-    (folder / "train.py").write_text(SCRIPT)
-    home = folder / "home"
-    with private_cluster(home, "fifo", {}, 1) as client:
-        on_gpu = client.nodes()[0]["kind"] == "cuda"
-        run = f"python train.py {millions}"
-        job = client.submit({"run": run, "workdir": str(folder)})["id"]
-        for _ in range(times + 1):
-            wait_for(client, job, "RUNNING", steps=2)
-            client.suspend(job)
-            wait_for(client, job, "SUSPENDED")
-            client.resume(job)
-        client.cancel(job)
-        client.wait(job)
-    switches = read_run(Folder(home), [job]).timeline.switches[0]
-    first, *suspend_s = switches.suspend_s
-    resume_s = switches.resume_s[1:]
-    state_gb = millions * 1e6 * 4 * COPIES / 1e9
-    rates = f"{state_gb / median(suspend_s):.1f}, {state_gb / median(resume_s):.1f}"
-    print(
-        f"{millions:>10g} M{state_gb:>7.2f} GB{1e3 * first:>10.1f}{spread(suspend_s):>30}"
-        f"{spread(resume_s):>30}{rates if on_gpu else '-':>14}"
-    )
+def measure(folder: Path, millions: float, times: int) -> list[float]:
+    """Print the lines of one size; the ratios of medians, torch.save over vacated."""
+    (folder / "train.py").write_text(TRAINING)
+    found = {}
+    with LoneAgent(folder / "agent", 1) as agent:
+        for way in WAYS[:2]:
+            found[way] = suspended(agent, folder, millions, times, vacate=way == "vacated")
+    found["torch.save"] = [saved(folder, millions) for _ in range(times + 1)]
+    medians = {}
+    for way, (first, *others) in found.items():
+        columns = list(zip(*others, strict=True))
+        medians[way] = [median(column) for column in columns[:3]]
+        first_ms = " + ".join(f"{1e3 * seconds:.0f}" for seconds in first[:2])
+        print(
+            f"{millions:>10g} M{way:>12}{first.num_bytes / 1e9:>7.2f}{first_ms:>22}"
+            + "".join(f"{spread(column):>30}" for column in columns[:3]),
+            flush=True,
+        )
+    return [
+        slow / fast for slow, fast in zip(medians["torch.save"], medians["vacated"], strict=True)
+    ]
 
 
-def wait_for(client: Client, job: str, state: str, steps: int = 0) -> None:
-    """Wait for a state, and in it for so many more steps than were reported before."""
-    goal = None
+def suspended(
+    agent: LoneAgent, folder: Path, millions: float, times: int, *, vacate: bool
+) -> list[Times]:
+    """A training that the agent suspends and resumes."""
+    told = folder / f"told{vacate}"
+    agent.launch(f"python {folder}/train.py {millions} {told}", [0], 1)
+    job_id, found = agent.attempt.job_id, []
+    for _ in range(times + 1):
+        lines_of(told, "step", len(lines_of(told, "step")) + STEPS_BETWEEN)
+        away = agent.command("suspend", vacate=vacate, timeout_s=600)
+        assert not vacate or away["kept"] is None, away
+        state_bytes = away["vacated"]["bytes"] if vacate else int(16e6 * millions)
+        before = len(lines_of(told, "step"))
+        resumed_s = time.time()
+        back = agent.command("resume", gpus=[0], timeout_s=600)
+        first_step_s = lines_of(told, "step", before + 1)[before] - resumed_s
+        suspend_s = away["at_s"] - away["stopped_s"]
+        found.append(Times(suspend_s, back["at_s"] - resumed_s, first_step_s, state_bytes))
+    agent.begin("stop")
+    agent.await_(lambda message: message["type"] == "ended" and message["job_id"] == job_id)
+    return found
+
+
+def saved(folder: Path, millions: float) -> Times:
+    """A training that saves itself and ends, and a fresh process that goes on from there."""
+    shm = tempfile.mkdtemp(prefix="rota-bench-", dir="/dev/shm")
+    told, file = folder / "told", Path(shm, "state.pt")
+    told.unlink(missing_ok=True)
+    command = [sys.executable, folder / "train.py", str(millions), told, file]
+    environment = {key: value for key, value in os.environ.items() if not key.startswith("ROTA_")}
+    try:
+        subprocess.run(command, check=True, env=environment | {"OMP_NUM_THREADS": "1"})
+        suspend_s = time.time() - lines_of(told, "step")[2]
+        resumed_s = time.time()
+        process = subprocess.Popen(command, env=environment | {"OMP_NUM_THREADS": "1"})
+        first_step_s = lines_of(told, "step", 4)[3] - resumed_s
+        process.kill()
+        process.wait()
+        (loaded_s,) = lines_of(told, "loaded")
+        return Times(suspend_s, loaded_s - resumed_s, first_step_s, file.stat().st_size)
+    finally:
+        for each in Path(shm).iterdir():
+            each.unlink()
+        os.rmdir(shm)
+
+
+def lines_of(file: Path, what: str, at_least: int = 0) -> list[float]:
+    """When the training said so; waits until it has said it often enough."""
     while True:
-        now = client.job(job)
-        if now["state"] == "FAILED":
-            raise SystemExit("".join(client.logs(job)))
-        if now["state"] == state:
-            step = now["progress"].get("step") or 0
-            goal = step + steps if goal is None else goal
-            if step >= goal:
-                return
-        time.sleep(0.01)
+        text = file.read_text() if file.exists() else ""
+        lines = [line.split() for line in text.splitlines(keepends=True) if line[-1] == "\n"]
+        found = [float(at_s) for name, at_s in lines if name == what]
+        if len(found) >= at_least:
+            return found
+        time.sleep(0.002)
 
 
-def spread(seconds: list[float]) -> str:
+def spread(seconds: tuple[float, ...]) -> str:
     """Median, minimum and maximum in milliseconds."""
     values = [1e3 * value for value in seconds]
     return f"{median(values):.1f} ({min(values):.1f}, {max(values):.1f})"

@@ -13,6 +13,7 @@ RotaError
 ├── SimulationError         a simulation that lost a job or cannot go on
 ├── StoreError              the event log can't be read or written
 ├── AgentError              a node agent can't do what it was asked
+├── ArenaError              the state of a suspended job is damaged, or not whole
 └── ServerError             the controller's answer to a client call
     ├── UnreachableError    no controller answers
     ├── AuthError           the token is missing, wrong or of the wrong kind
@@ -72,6 +73,10 @@ class StoreError(RotaError):
 
 class AgentError(RotaError):
     """A node agent can't do what it was asked."""
+
+
+class ArenaError(RotaError):
+    """A file with the state of a suspended job is damaged, or was never written to its end."""
 
 
 class GangError(RotaError):

@@ -10,6 +10,8 @@ from typing import IO
 
 from rota.errors import InputError
 
+HOST_MEMORY = Path("/dev/shm")  # noqa: S108 - a folder of this user's own is made in it
+
 
 class Folder:
     """The paths of one cluster's state folder. Nothing is created until it is asked for.
@@ -49,6 +51,10 @@ class Folder:
         """What one attempt of a job leaves on a node: its logs, its processes' exit statuses."""
         return self.node(node) / "jobs" / job_id / str(attempt)
 
+    def checkpoints(self, job_id: str) -> Path:
+        """Where a job's own checkpoints go, on whichever node it is, in every attempt."""
+        return self.path / "checkpoints" / job_id
+
     def log(self, node: str, job_id: str, attempt: int, rank: int) -> Path:
         """Output and errors of one rank."""
         return self.attempt(node, job_id, attempt) / f"rank{rank}.log"
@@ -60,14 +66,38 @@ class Folder:
         Raises InputError if somebody else owns that folder.
         """
         base = Path(os.environ.get("XDG_RUNTIME_DIR") or tempfile.gettempdir())
+        folder = self._own_folder_in(base)
+        if folder is None:
+            raise InputError(
+                f"{base / self._short_name()} belongs to somebody else; set XDG_RUNTIME_DIR"
+            )
+        return folder / f"{name}.sock"
+
+    def arenas(self, name: str) -> Path:
+        """Where a node keeps the state of suspended jobs: in host memory, where that is files.
+
+        In the node's folder if there is no ``/dev/shm`` to write to.
+        """
+        folder = None
+        if os.access(HOST_MEMORY, os.W_OK):
+            folder = self._own_folder_in(HOST_MEMORY)
+        arenas = folder / name if folder is not None else self.node(name) / "arenas"
+        arenas.mkdir(mode=0o700, parents=True, exist_ok=True)
+        return arenas
+
+    def _short_name(self) -> str:
         digest = hashlib.sha256(os.fsencode(self.path)).hexdigest()[:10]
-        folder = base / f"rota-{os.getuid()}-{digest}"
+        return f"rota-{os.getuid()}-{digest}"
+
+    def _own_folder_in(self, base: Path) -> Path | None:
+        """A folder that only this user can enter; None if somebody else owns it."""
+        folder = base / self._short_name()
         folder.mkdir(mode=0o700, exist_ok=True)
         status = folder.lstat()
         if not stat.S_ISDIR(status.st_mode) or status.st_uid != os.getuid():
-            raise InputError(f"{folder} belongs to somebody else; set XDG_RUNTIME_DIR")
+            return None
         folder.chmod(0o700)
-        return folder / f"{name}.sock"
+        return folder
 
 
 def hold_lock(path: Path) -> IO[str] | None:

@@ -93,3 +93,25 @@ def test_a_live_run_with_restarts_replays_to_the_same_plans_and_commands(
         decisions, commands = replay(events, create(policy, settings), keep_indexes=keep_indexes)
         assert decisions > 5
         assert commands > 8
+
+
+def test_a_live_run_with_moves_between_nodes_replays_to_the_same_plans_and_commands(tmp_path):
+    settings = {"quantum_s": "0.5"}
+    cluster = Cluster(tmp_path, "gandiva", 2, nodes=2, **settings)
+    try:
+        cluster.up()
+        sizes = (1, 2, 1, 2, 1)
+        jobs = [cluster.train(f"job{i}", "--steps", 200, gpus=n) for i, n in enumerate(sizes)]
+        opaque = cluster.submit("for i in $(seq 40); do sleep 0.05; done")
+        for job in (*jobs, opaque):
+            cluster.ends(job)
+        moves = sum(cluster.show(job)["migrations"] for job in jobs)
+        assert cluster.show(opaque)["migrations"] == 0
+    finally:
+        cluster.close()
+    events = read(cluster.folder.database)
+    assert moves > 0
+    for keep_indexes in (True, False):
+        decisions, commands = replay(events, create("gandiva", settings), keep_indexes=keep_indexes)
+        assert decisions > 5
+        assert commands > 8

@@ -54,19 +54,30 @@ def until(
 class Cluster:
     """``rota up`` on a private folder, with what tests do to it and ask of it."""
 
-    def __init__(self, base: Path, policy: str = "fifo-backfill", gpus: int = 2, **settings: Any):
+    def __init__(
+        self,
+        base: Path,
+        policy: str = "fifo-backfill",
+        gpus: int = 2,
+        nodes: int = 1,
+        options: tuple[str, ...] = (),
+        **settings: Any,
+    ):
         self.base = base
         self.folder = Folder(base / "home")
         self.policy, self.gpus, self.settings = policy, gpus, settings
+        self.nodes, self.options = nodes, options
+        self.environment: dict[str, str] = {}  # of `rota up`, beside this process's
         self.client = Client(folder=self.folder)
         self.process: subprocess.Popen[bytes] | None = None
 
     # -- life --------------------------------------------------------------------------------------
 
     def up(self, *, connected: bool = True) -> "Cluster":
-        """Start the controller; returns when it answers and, unless told not to, has its node."""
+        """Start the controller; returns when it answers and, unless told not to, has its nodes."""
         command = [sys.executable, "-m", "rota.cli.main", "up", "--home", str(self.folder.path)]
         command += ["--gpus", str(self.gpus), "--policy", self.policy]
+        command += ["--nodes", str(self.nodes), *self.options]
         for key, value in self.settings.items():
             command += ["--set", f"{key}={value}"]
         environment = {k: v for k, v in os.environ.items() if not k.startswith("ROTA_")}
@@ -76,12 +87,15 @@ class Cluster:
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=log,
-                env=environment | {MARK: str(self.folder.path)},
+                env=environment | {MARK: str(self.folder.path)} | self.environment,
             )
         until(self._answers, "the controller answers")
         if connected:
-            until(lambda: any(n["connected"] for n in self.client.nodes()), "the node is connected")
+            until(lambda: self._connected() >= self.nodes, "the nodes are connected")
         return self
+
+    def _connected(self) -> int:
+        return sum(node["connected"] for node in self.client.nodes())
 
     def _answers(self) -> bool:
         assert self.process is not None
@@ -148,6 +162,23 @@ class Cluster:
         """The node's agent."""
         return self._only("rota.live.agent")
 
+    def agent_of(self, node: str) -> psutil.Process:
+        """The agent of one of several nodes."""
+
+        def find() -> psutil.Process | None:
+            for process in self.processes():
+                with contextlib.suppress(psutil.Error):
+                    words = process.cmdline()
+                    if "rota.live.agent" in words and words[words.index("--node") + 1] == node:
+                        return process
+            return None
+
+        return until(find, f"the agent of {node} runs")  # type: ignore[return-value]
+
+    def node_names(self) -> list[str]:
+        """The nodes that are there, in the order in which they joined."""
+        return [node["name"] for node in self.client.nodes() if node["alive"]]
+
     def zygote(self) -> psutil.Process:
         """The zygote itself; shims, and workers in its interpreter, have the same command line."""
         agent = self.agent()
@@ -189,6 +220,11 @@ class Cluster:
             self.process.wait()
         for process in processes:
             until(lambda process=process: is_gone(process), "it is dead")
+
+    def controller(self) -> psutil.Process:
+        """The controller."""
+        assert self.process is not None
+        return psutil.Process(self.process.pid)
 
     def kill_controller(self) -> None:
         """kill -9 of the controller."""
@@ -295,10 +331,16 @@ def make_cluster(tmp_path: Path) -> Iterator[Callable[..., Cluster]]:
     """Start a cluster of the test's own; taken down at its end."""
     made: list[Cluster] = []
 
-    def make(policy: str = "fifo-backfill", gpus: int = 2, **settings: Any) -> Cluster:
+    def make(
+        policy: str = "fifo-backfill",
+        gpus: int = 2,
+        environment: dict[str, str] | None = None,
+        **more: Any,
+    ) -> Cluster:
         base = tmp_path / f"cluster{len(made)}"
         base.mkdir()
-        made.append(Cluster(base, policy, gpus, **settings))
+        made.append(Cluster(base, policy, gpus, **more))
+        made[-1].environment = environment or {}
         return made[-1].up()
 
     yield make

@@ -1,8 +1,10 @@
-"""``KEY=VALUE`` texts on the command line: settings of policies."""
+"""Texts on the command line that stand for values: ``KEY=VALUE`` settings, and sizes."""
 
 from collections.abc import Iterable
 
-from rota.errors import PolicySettingError
+from rota.errors import InputError, PolicySettingError
+
+SIZES = {"KiB": 10, "MiB": 20, "GiB": 30, "TiB": 40}
 
 
 def parse_pairs(texts: Iterable[str], whose: str) -> dict[str, str]:
@@ -28,3 +30,20 @@ def parse_policy(text: str, more: Iterable[str] = ()) -> tuple[str, dict[str, st
     """
     name, *parts = text.split(":")
     return name, parse_pairs((*parts, *more), f"policy {name}")
+
+
+def parse_size(option: str, text: str) -> int:
+    """``8GiB`` in bytes. Raises InputError, which begins with the option."""
+    number, shift = text.strip(), 0
+    for unit, power in SIZES.items():
+        if number.endswith(unit):
+            number, shift = number.removesuffix(unit).strip(), power
+    try:
+        size = float(number) * 2**shift
+        if 0 <= size < 2**60:
+            return int(size)
+    except ValueError:
+        pass
+    raise InputError(
+        f"{option} {text!r} is not a size; write for example 8GiB or 512MiB, or a number of bytes"
+    )

@@ -155,9 +155,12 @@ def job_text(job: Mapping[str, Any], verdict: Mapping[str, Any]) -> str:
     facts += [(name, value) for name, value in (progress.get("metrics") or {}).items()]
     facts += [
         ("model", _model_text(job)),
+        ("GPU memory", _cycle_text(job["memory"])),
+        ("state kept", _kept_text(job["memory"])),
         ("lost", f"{duration(job['lost_s'])} of work" if job["lost_s"] else None),
         ("lost ranks", job["lost_ranks"] or None),
         ("preempted", f"{job['preemptions']} times, moved {job['migrations']} times"),
+        ("its state", None if job["state_on"] is None else f"on {job['state_on']}"),
         ("processes", job["processes"]),
         ("time limit", None if job["time_limit_s"] is None else duration(job["time_limit_s"])),
         ("exit code", job["exit_code"]),
@@ -197,11 +200,37 @@ def _model_text(job: Mapping[str, Any]) -> str | None:
     """``98.4 MiB, the largest tensor 12 % of it``, as far as the job's script told."""
     if job["model_bytes"] is None:
         return None
-    unit, size = "B", float(job["model_bytes"])
+    return f"{_size_text(job['model_bytes'])}, the largest tensor {job['skew']:.0%} of it"
+
+
+def _cycle_text(memory: Mapping[str, Any] | None) -> str | None:
+    """``312 MiB to 22.9 GiB over a step, the least at its boundary``, if it has been measured."""
+    cycle = memory and memory["cycle"]
+    if not cycle:
+        return None
+    point = {"backward": "after backward", "optimizer": "after the optimizer's step"}
+    least, most = _size_text(cycle["least_bytes"]), _size_text(cycle["most_bytes"])
+    where = point.get(cycle["least_after"], "at its boundary")
+    return f"{least} to {most} over a step, the least {where}"
+
+
+def _kept_text(memory: Mapping[str, Any] | None) -> str | None:
+    """Where the state of a suspended job is, and what has kept it there."""
+    if memory is None or memory["where"] is None:
+        return None
+    where = {"processes": "in its processes", "memory": "in host memory", "disk": "on the disk"}
+    text = where[memory["where"]]
+    if memory["bytes"] is not None:
+        text += f", {_size_text(memory['bytes'])}"
+    return text + (f" ({memory['error']})" if memory["error"] else "")
+
+
+def _size_text(num_bytes: int) -> str:
+    unit, size = "B", float(num_bytes)
     for larger in ("KiB", "MiB", "GiB", "TiB"):
         if size >= 1024:
             unit, size = larger, size / 1024
-    return f"{size:.4g} {unit}, the largest tensor {job['skew']:.0%} of it"
+    return f"{size:.4g} {unit}"
 
 
 def why_text(verdict: Mapping[str, Any]) -> str:
@@ -239,9 +268,11 @@ def nodes_text(nodes: Sequence[Mapping[str, Any]]) -> str:
         free = sum(holder is None for holder in holders) if node["alive"] else 0
         who = " ".join(f"{gpu}:{job}" for gpu, job in enumerate(holders) if job is not None)
         state = "lost" if not node["alive"] else "up" if node.get("connected", True) else "away"
-        cells = (node["name"], node["kind"], node["num_gpus"], free, state, who or "-")
+        kind = node.get("gpu_type") or "-"
+        cells = (node["name"], node["kind"], kind, node["num_gpus"], free, state, who or "-")
         rows.append([printable(cell) for cell in cells])
-    return render(("NODE", "KIND", "GPUS", "FREE", "STATE", "GPU:JOB"), rows, text_columns=6)
+    header = ("NODE", "KIND", "TYPE", "GPUS", "FREE", "STATE", "GPU:JOB")
+    return render(header, rows, text_columns=len(header))
 
 
 def truth(job: Mapping[str, Any], verdict: Mapping[str, Any]) -> str:

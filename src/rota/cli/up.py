@@ -6,12 +6,13 @@ from typing import TYPE_CHECKING
 
 import click
 
-from rota.cli.keyvalue import parse_pairs
-from rota.errors import UnreachableError
+from rota.cli.keyvalue import parse_pairs, parse_size
+from rota.errors import InputError, UnreachableError
 from rota.folder import Folder, is_locked
 
 if TYPE_CHECKING:
     from rota.live.controller import Controller
+    from rota.live.provider.local import LocalProvider
 
 
 @click.command()
@@ -19,7 +20,27 @@ if TYPE_CHECKING:
     "--gpus",
     type=click.IntRange(1, 1024),
     metavar="N",
-    help="Offer so many GPUs, or device slots where there is no GPU; all of them by default.",
+    help="Offer so many GPUs per node, or device slots where there is no GPU; all by default.",
+)
+@click.option(
+    "--nodes",
+    type=click.IntRange(1, 64),
+    metavar="N",
+    default=1,
+    show_default=True,
+    help="Make so many nodes of this machine, each with an agent and GPUs or slots of its own.",
+)
+@click.option(
+    "--gpu-types",
+    metavar="T,...",
+    default="",
+    help="What to call the GPUs: one type for all nodes, or one for each, as a100,t4,t4.",
+)
+@click.option(
+    "--host-memory",
+    metavar="SIZE",
+    help="What suspended jobs may hold of a node's memory, such as 8GiB; half of it by default. "
+    "What is more goes to the disk.",
 )
 @click.option(
     "--policy",
@@ -51,16 +72,20 @@ if TYPE_CHECKING:
 )
 def up(
     gpus: int | None,
+    nodes: int,
+    gpu_types: str,
+    host_memory: str | None,
     policy_name: str,
     settings: tuple[str, ...],
     port: int,
     home: str | None,
 ) -> int | None:
-    """Start a cluster on this machine: controller, API and an agent for its GPUs.
+    """Start a cluster on this machine: controller, API and an agent for each node.
 
     It runs until Ctrl-C. Where there is no NVIDIA GPU, each CPU core is a device slot. The API
     listens on 127.0.0.1 only; every other command finds it, and its token, in the state folder.
-    Jobs that run when it ends go on, and the next `rota up` takes them over; `rota down` ends them.
+    Jobs that run when it ends go on, and the next `rota up` takes them over, with their nodes as
+    these were; `rota down` ends them.
     """
     from rota.policy.registry import create
     from rota.server.up import run_cluster
@@ -72,8 +97,11 @@ def up(
         policy=policy,
         policy_name=policy_name,
         gpus=gpus,
+        nodes=nodes,
+        gpu_types=_gpu_types(gpu_types),
+        host_memory_bytes=None if host_memory is None else parse_size("--host-memory", host_memory),
         port=port,
-        on_listen=lambda url, controller: _greet(folder, url, controller),
+        on_listen=lambda url, controller, provider: _greet(folder, url, controller, provider),
     )
     if controller.failed:
         click.echo(f"error: the controller had to stop; see {folder.controller_log}", err=True)
@@ -87,21 +115,41 @@ def up(
     return 0
 
 
-def _greet(folder: Folder, url: str, controller: Controller) -> None:
+def _gpu_types(text: str) -> list[str]:
+    types = [word.strip() for word in text.split(",")] if text else []
+    for word in types:
+        if not word or not word.replace("-", "").replace("_", "").isalnum() or not word.isascii():
+            raise InputError(
+                f"--gpu-types: {word!r} is no name of a GPU type; use letters, digits, - and _, "
+                "and a comma between types"
+            )
+    return types
+
+
+def _greet(folder: Folder, url: str, controller: Controller, provider: LocalProvider) -> None:
     settings = ", ".join(f"{key}={value}" for key, value in controller.policy_settings.items())
-    click.echo(
-        f"rota is up at {url}\n"
-        f"policy: {controller.policy_name}" + (f" ({settings})" if settings else "") + "\n"
-        f"state:  {folder.path} (the token is in {folder.token})\n"
-        "In another terminal: rota run -- python train.py    Ctrl-C here stops the controller.",
-        err=True,
+    lines = [
+        f"rota is up at {url}",
+        f"policy: {controller.policy_name}" + (f" ({settings})" if settings else ""),
+        f"nodes:  {', '.join(f'{node.name} ({node.offers})' for node in provider.nodes.values())}",
+        f"state:  {folder.path} (the token is in {folder.token})",
+    ]
+    living = controller.living()
+    if provider.taken_over and living:
+        names = ", ".join(node.name for node in provider.taken_over)
+        lines.append(f"taken over: {living} job{'s'[: living != 1]} that had started, on {names}")
+    for difference in provider.differences():
+        lines.append(f"{difference}, because jobs may be there; `rota down` frees it")
+    lines.append(
+        "In another terminal: rota run -- python train.py    Ctrl-C here stops the controller."
     )
+    click.echo("\n".join(lines), err=True)
 
 
 @click.command()
 @click.option("--home", type=click.Path(file_okay=False), metavar="DIR", help="The state folder.")
 def down(home: str | None) -> None:
-    """End the cluster on this machine: jobs, agent and controller.
+    """End the cluster on this machine: jobs, agents and controller.
 
     Jobs that had not ended start anew with the next `rota up`.
     """

@@ -44,7 +44,7 @@ class Run(NamedTuple):
 
 @contextlib.contextmanager
 def private_cluster(
-    home: Path, policy: str, settings: dict[str, str], gpus: int
+    home: Path, policy: str, settings: dict[str, str], gpus: int, nodes: int = 1
 ) -> Iterator[Client]:
     """``rota up`` on a folder of its own. Leaves no process behind, whatever happens inside.
 
@@ -52,7 +52,7 @@ def private_cluster(
     """
     folder = Folder(home)
     command = [sys.executable, "-m", "rota.cli.main", "up", "--home", str(home)]
-    command += ["--gpus", str(gpus), "--policy", policy]
+    command += ["--gpus", str(gpus), "--nodes", str(nodes), "--policy", policy]
     for key, value in settings.items():
         command += ["--set", f"{key}={value}"]
     environment = {k: v for k, v in os.environ.items() if not k.startswith("ROTA_")}
@@ -69,7 +69,7 @@ def private_cluster(
     before = signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
     with Client(folder=folder) as client:
         try:
-            wait_until_up(client, process, home / "up.log")
+            wait_until_up(client, process, home / "up.log", nodes)
             yield client
         finally:
             with contextlib.suppress(RotaError):
@@ -82,14 +82,16 @@ def private_cluster(
             signal.signal(signal.SIGTERM, before)
 
 
-def wait_until_up(client: Client, process: "subprocess.Popen[bytes]", log: Path) -> None:
-    """Wait until the node has joined and its zygote is warm. Raises RotaError if it never is."""
+def wait_until_up(
+    client: Client, process: "subprocess.Popen[bytes]", log: Path, nodes: int = 1
+) -> None:
+    """Wait until all nodes have joined and a zygote is warm. Raises RotaError if it never is."""
     deadline = time.monotonic() + START_TIMEOUT_S
     while time.monotonic() < deadline:
         if process.poll() is not None:
             raise RotaError(f"the cluster did not start: {log.read_text().strip()}")
         with contextlib.suppress(UnreachableError):
-            if any(node["connected"] for node in client.nodes()):
+            if sum(node["connected"] for node in client.nodes()) >= nodes:
                 warm = client.submit({"name": "warm-up", "run": "true", "workdir": str(log.parent)})
                 client.wait(warm["id"])
                 return

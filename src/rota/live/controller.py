@@ -10,38 +10,45 @@ import json
 import logging
 from typing import Any, Protocol
 
-from rota.errors import AgentError, JobFileError, NeverFitsError
+from rota.errors import AgentError
 from rota.folder import Folder
-from rota.live.provider.local import LocalProvider
-from rota.live.record import SHUT_DOWN, Record
-from rota.live.recovery import attempt_lost, ended, node_changed, reconcile, registered
+from rota.live.dispatch import command_message, node_of
+from rota.live.intake import Intake
+from rota.live.provider.base import Provider
+from rota.live.record import SHUT_DOWN
+from rota.live.recovery import (
+    NODE_CHANGED,
+    NODE_GONE,
+    attempt_lost,
+    end_of_attempt,
+    node_left,
+    reconcile,
+    registered,
+    seats,
+)
+from rota.live.relay import pass_on, pass_piece_on
 from rota.live.wire import Message, decode, is_model
-from rota.model.allocation import on_node
-from rota.model.commands import Command, Launch, Migrate, Resize, Resume, Suspend
+from rota.model.allocation import Allocation, on_node
+from rota.model.commands import Command, Launch, Migrate, Resize, Resume, Stop, Suspend
 from rota.model.decision import take_decision
 from rota.model.events import (
     CommandFailed,
     CommandSent,
-    Event,
     JobLaunched,
     JobResized,
     JobResumed,
-    JobSubmitted,
     JobSuspended,
     ModelReported,
     NodeJoined,
-    ResumeRequested,
     RetryDue,
     StopRequested,
-    SuspendRequested,
     WorkerReported,
 )
-from rota.model.job import JobSpec, JobState, Program
-from rota.model.jobfile import JobRequest
+from rota.model.job import JobState
 from rota.model.plan import diff
 from rota.model.view import identity
 from rota.policy.base import Policy
-from rota.store.events import EventStore, Submission
+from rota.store.events import EventStore
 
 RETRY_S = 5.0  # a failed launch is tried again after so long, times the number of failures
 POLICY_RETRY_S = 5.0  # a policy that raised is asked again after so long
@@ -53,11 +60,11 @@ log = logging.getLogger("rota.controller")
 class Channel(Protocol):
     """One agent's connection."""
 
-    async def receive_text(self) -> str: ...
-    async def send_text(self, data: str) -> None: ...
+    async def receive(self) -> str | bytes: ...
+    async def send(self, data: str | bytes) -> None: ...
 
 
-class Controller(Record):
+class Controller(Intake):
     """Owns the cluster's state. All methods run on one event loop, and none waits half-way."""
 
     def __init__(
@@ -66,7 +73,7 @@ class Controller(Record):
         folder: Folder,
         policy: Policy,
         policy_name: str,
-        provider: LocalProvider,
+        provider: Provider,
     ) -> None:
         super().__init__(store, folder)
         self.failed = False
@@ -76,9 +83,8 @@ class Controller(Record):
         self.resizes: bool = getattr(policy, "resizes", False)
         self._policy = policy
         self._failures: dict[int, int] = {}
-        self._unwritten: list[Event] = []
+        self.memory: dict[int, dict[str, Any]] = {}  # by row: see the agent's ``Attempt.memory``
         self._to_send: list[Command] = []
-        self._kick = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
         self._policy_retry_at_s: float | None = None
         self._provider = provider
@@ -89,7 +95,11 @@ class Controller(Record):
     # -- life ----------------------------------------------------------------------------------
 
     async def start(self) -> None:
-        """Begin to decide, and have the node's agent started if none is there."""
+        """Begin to decide, and have the agents started that are not there."""
+        for node in self.state.nodes:
+            if node.alive and node.name not in self._provider.names:
+                for event in node_left(self.state, node.name, self._clock.now_s(), NODE_GONE):
+                    self._note(event)
         self._task = asyncio.create_task(self._run())
         await self._provider.start()
 
@@ -105,7 +115,7 @@ class Controller(Record):
         if not self.failed and (self.ends_jobs or not self.living()):
             self.ends_jobs = True
             self._tell_agents({"type": "shutdown"})
-            await self._provider.wait_for_end(started=bool(self._outboxes))
+            await self._provider.wait_for_end(connected=set(self._outboxes))
         else:
             await self._provider.stop()
         if not self.failed:
@@ -144,11 +154,6 @@ class Controller(Record):
         commands, self._to_send = self._to_send, []
         for command in commands:
             self._dispatch(command)
-
-    def _write_down(self) -> None:
-        if self._unwritten:
-            self.store.append(self._unwritten)
-            self._unwritten = []
 
     def _advance(self) -> None:
         state, now_s = self.state, self._clock.now_s()
@@ -192,183 +197,119 @@ class Controller(Record):
                 limits.append((row, since_s + limit_s - state.service_s[row]))
         return limits
 
-    # -- events --------------------------------------------------------------------------------
-
-    def _note(self, event: Event) -> None:
-        """Apply an event; it is written down at the end of the turn."""
-        self._apply(event)
-        self._unwritten.append(event)
-        self._kick.set()
-
-    # -- what users ask ------------------------------------------------------------------------
-
-    def check(self, request: JobRequest) -> None:
-        """Refuse a job that can never run here. Raises NeverFitsError or JobFileError."""
-        have = self.state.total_gpus
-        if self.state.nodes and request.num_gpus > have:
-            raise NeverFitsError(
-                f"NEVER_FITS: resources.gpus is {request.num_gpus} and this cluster has {have}; "
-                f"ask for {have} or fewer"
-            )
-        most = max((node.num_gpus for node in self.state.nodes if node.alive), default=have)
-        if self.state.nodes and request.processes == "node" and request.num_gpus > most:
-            raise NeverFitsError(
-                f"NEVER_FITS: processes: node needs its GPUs on one node, and no node has "
-                f"{request.num_gpus}"
-            )
-
-    async def submit(
-        self, request: JobRequest, *, user: str, key: str | None, body_hash: str
-    ) -> int:
-        """Accept a job; its row. The same idempotency key gives the same job.
-
-        When this returns the job is on disk. Raises NeverFitsError, and JobFileError if the key
-        was used for another job.
-        """
-        if key is not None:
-            known = self.store.find_submission(user, key)
-            if known is not None:
-                if known.body_hash != body_hash:
-                    raise JobFileError(
-                        f"Idempotency-Key {key!r} was used for another job; use a new key"
-                    )
-                return known.row
-        self.check(request)
-        row = len(self.state.spec)
-        spec = JobSpec(
-            job_id=str(row + 1),
-            num_gpus=request.num_gpus,
-            submit_s=self._clock.now_s(),
-            priority=request.priority,
-            name=request.name,
-            user=user,
-            vc=request.queue,
-            time_limit_s=request.time_limit_s,
-            elastic=request.elastic,
-            program=Program(request.run, request.workdir, request.env, request.processes),
-        )
-        event = JobSubmitted(spec.submit_s, spec)
-        submission = Submission(user, key, body_hash, row) if key is not None else None
-        self._write_first(event, submission=submission, durable=True)
-        return row
-
-    async def cancel(self, row: int) -> None:
-        """End a job; nothing happens if it is ending or was cancelled. TransitionError if over."""
-        if self.state.state[row] not in (JobState.STOPPING, JobState.CANCELLED):
-            self.state.require_open(row, "cancelled")
-            self._write_first(StopRequested(self._clock.now_s(), row))
-
-    async def suspend(self, row: int) -> None:
-        """Take a job's GPUs away until it is resumed. TransitionError if it is over."""
-        self.state.require_open(row, "suspended")
-        if row not in self.state.user_suspended:
-            self._write_first(SuspendRequested(self._clock.now_s(), row))
-
-    async def resume(self, row: int) -> None:
-        """Let a job that its owner suspended go on. TransitionError if it is over."""
-        self.state.require_open(row, "resumed")
-        if row in self.state.user_suspended:
-            self._write_first(ResumeRequested(self._clock.now_s(), row))
-
-    def _write_first(
-        self, event: Event, *, submission: Submission | None = None, durable: bool = False
-    ) -> None:
-        """Write an event that can't be refused down, then apply it. StoreError changes nothing."""
-        self.store.append([*self._unwritten, event], submission=submission, durable=durable)
-        self._unwritten = []
-        self._apply(event)
-        self._kick.set()
-
     # -- agents --------------------------------------------------------------------------------
 
     async def serve_agent(self, channel: Channel) -> None:
         """Talk to one agent until its connection ends."""
-        hello = decode(await channel.receive_text())
+        hello = decode(await channel.receive())
         if hello["type"] != "hello":
             raise AgentError(f"an agent began with {hello['type']!r} instead of hello")
         node = hello["node"]
-        outbox: asyncio.Queue[Message] = asyncio.Queue()
+        outbox: asyncio.Queue[Message | bytes] = asyncio.Queue()
         self._outboxes[node] = outbox
         self._greet(hello)
         sender = asyncio.create_task(self._send_outbox(channel, outbox))
         try:
             while True:
-                self._hear(decode(await channel.receive_text()))
+                frame = await channel.receive()
+                if isinstance(frame, bytes):
+                    pass_piece_on(self, node, frame)
+                else:
+                    self._hear(node, decode(frame))
         finally:
             sender.cancel()
             if self._outboxes.get(node) is outbox:
                 del self._outboxes[node]
 
-    async def _send_outbox(self, channel: Channel, outbox: asyncio.Queue[Message]) -> None:
+    async def _send_outbox(self, channel: Channel, outbox: asyncio.Queue[Message | bytes]) -> None:
         while True:
-            await channel.send_text(json.dumps(await outbox.get()))
+            message = await outbox.get()
+            await channel.send(message if isinstance(message, bytes) else json.dumps(message))
 
     def _greet(self, hello: Message) -> None:
         """Take an agent's account of its node, mend what differs, repeat what it may lack."""
         state, now_s, node = self.state, self._clock.now_s(), hello["node"]
-        known = state.node_index.get(node)
+        known, gpu_type = state.node_index.get(node), hello.get("gpu_type", "")
         if known is not None and state.nodes[known].alive:
-            same = (state.nodes[known].num_gpus, state.nodes[known].kind)
-            if same != (hello["num_gpus"], hello["kind"]):
-                for event in node_changed(state, node, now_s):
+            before = state.nodes[known]
+            same = (before.num_gpus, before.kind, before.gpu_type)
+            if same != (hello["num_gpus"], hello["kind"], gpu_type):
+                for event in node_left(state, node, now_s, NODE_CHANGED):
                     self._note(event)
         if known is None or not state.nodes[known].alive:
-            self._note(NodeJoined(now_s, node, hello["num_gpus"], hello["kind"]))
-        findings = reconcile(state, node, hello["attempts"], now_s, self._losses)
+            self._note(NodeJoined(now_s, node, hello["num_gpus"], hello["kind"], gpu_type))
+        findings = reconcile(state, node, hello["attempts"], now_s, self._losses, self._last_node)
         for event in findings.events:
             self._note(event)
         repeated = [
             command
             for command in state.outstanding
-            if command is not None and self._node_of(command) == node
+            if command is not None and node_of(state, command) == node
         ]
         self.turn()  # what is known now is on disk before anything is said
         self._outboxes[node].put_nowait({"type": "welcome", "epoch": state.epoch})
-        for message in findings.forget + findings.kill:
+        for message in findings.forget + findings.kill + findings.drop:
             self._outboxes[node].put_nowait(message)
+        for name, message in findings.left:
+            self.tell(name, message)
         for command in repeated:
             self._dispatch(command)
 
-    def _hear(self, message: Message) -> None:
-        """Take note of one message from an agent; what is out of date is passed over."""
+    def _hear(self, node: str, message: Message) -> None:
+        """Take note of one message from a node's agent; what is out of date is passed over."""
         kind, now_s = message["type"], self._clock.now_s()
         if kind in ("done", "failed"):
             self._command_answered(message, now_s)
             return
-        row = self._rows.get(message["job_id"])
-        if row is None or message["attempt"] != self.state.attempt[row]:
-            if kind in ("ended", "lost"):
-                self._tell_agents({**message, "type": "forget"})
+        if kind in ("fetch", "fetched"):
+            pass_on(self, node, message)
             return
+        row = self.rows.get(message["job_id"])
+        if not self._is_present(node, row, message["attempt"]):
+            if kind in ("ended", "lost"):
+                self.tell(node, {**message, "type": "forget"})
+            return
+        assert row is not None
         if kind == "progress":
             self._latest[row] = message["progress"]
             written = (self.state.progress[row] or {}).get("at_s", 0.0)
             if message["progress"]["at_s"] - written >= LOG_PROGRESS_EVERY_S:
                 self._write_progress(row, now_s)
-        elif not self.state.has_processes(row):
-            if kind in ("ended", "lost"):
-                self._tell_agents({**message, "type": "forget"})
         elif kind == "registered":
             event = registered(message, row, now_s)
             state = self.state
-            known = (state.suspension[row], state.movable[row])
-            if event[2:] != (*known, state.resizable[row], state.most_ranks[row]):
+            known = (state.suspension[row], state.movable[row], state.resizable[row])
+            if event[2:] != (*known, state.most_ranks[row], state.portable[row]):
                 self._note(event)
         elif kind == "resized":
             self._note_size(row, message, now_s)
+        elif kind == "memory":
+            self.memory[row] = message["memory"]
         elif kind == "model":
             self._note_model(row, message, now_s)
         elif kind in ("ended", "lost"):
-            outbox = self._outbox_of(row)
+            others = [name for name in self._names(row) if name != node]
             self._write_progress(row, now_s)
             stopped = self.ends_jobs and (kind == "lost" or message["stop_asked"])
             if stopped and row not in self.state.stop_outcome:
                 self._note(attempt_lost(self.state, row, now_s, SHUT_DOWN))
             else:
-                self._note(ended(self.state, row, message, now_s, self._losses))
+                for end in end_of_attempt(self.state, row, node, message, now_s, self._losses):
+                    self._note(end)
             self.turn()
-            if outbox is not None:
-                outbox.put_nowait({**message, "type": "forget"})
+            self.tell(node, {**message, "type": "forget"})
+            for other in others:  # it was on its way there, or had just come from there
+                self.tell(other, {**message, "type": "drop"})
+
+    def _names(self, row: int) -> list[str]:
+        """The nodes that may have the job's attempt; see :func:`~rota.live.recovery.seats`."""
+        return [self.state.nodes[index].name for index in seats(self.state, row)]
+
+    def _is_present(self, node: str, row: int | None, attempt: int) -> bool:
+        """Whether what this node says of an attempt is about the one that there is."""
+        if row is None or attempt != self.state.attempt[row]:
+            return False
+        return self.state.has_processes(row) and node in self._names(row)
 
     def _note_model(self, row: int, message: Message, now_s: float) -> None:
         if is_model(message):
@@ -410,7 +351,11 @@ class Controller(Record):
             self._note(JobSuspended(at_s, row, min(message["stopped_s"], at_s)))
         elif isinstance(command, Resume | Migrate):
             self._failures.pop(row, None)
+            former = self.state.home[row]
             self._note(JobResumed(at_s, row))
+            if isinstance(command, Migrate) and former is not None:
+                self.turn()  # first on disk that it is elsewhere
+                self._drop(row, former, command.allocation)
         elif isinstance(command, Resize):
             self._failures.pop(row, None)
             self._write_progress(row, now_s)
@@ -429,34 +374,16 @@ class Controller(Record):
 
     def _dispatch(self, command: Command) -> None:
         """Send a command to its node; if the agent is away it is repeated at its next hello."""
-        state, row = self.state, command.row
-        spec = state.spec[row]
-        message: Message = {
-            "type": "command",
-            "kind": type(command).__name__.lower(),
-            "command_id": command.command_id,
-            "epoch": state.epoch,
-            "job_id": spec.job_id,
-            "attempt": command.attempt,
-        }
-        if isinstance(command, Launch | Resume | Migrate | Resize):
-            message["gpus"] = [gpu for _, gpus in command.allocation.gpus() for gpu in gpus]
-        if isinstance(command, Launch) and spec.program is not None:
-            program = spec.program._asdict() | {"env": dict(spec.program.env)}
-            message |= {"program": program, "name": spec.name, "at_s": state.changed_s[row]}
-            if spec.elastic is not None:
-                message["max_gpus"] = spec.elastic.sizes[-1]
-        outbox = self._outboxes.get(self._node_of(command) or "")
-        if outbox is not None:
-            outbox.put_nowait(message)
+        home, held = self.state.home[command.row], self.state.held[command.row]
+        if isinstance(command, Stop) and home is not None and held is not None:
+            self._drop(command.row, held, home)
+        self.tell(node_of(self.state, command) or "", command_message(self.state, command))
 
-    def _node_of(self, command: Command) -> str | None:
-        place = self.state.held[command.row] or self.state.home[command.row]
-        return self.state.nodes[place.nodes()[0]].name if place else None
-
-    def _outbox_of(self, row: int) -> asyncio.Queue[Message] | None:
-        place = self.state.held[row] or self.state.home[row]
-        return self._outboxes.get(self.state.nodes[place.nodes()[0]].name) if place else None
+    def _drop(self, row: int, place: Allocation, other: Allocation) -> None:
+        """Have nothing of the job kept where it is not, or is not going to, any more."""
+        for index in set(place.nodes()) - set(other.nodes()):
+            about = {"job_id": self.state.spec[row].job_id, "attempt": self.state.attempt[row]}
+            self.tell(self.state.nodes[index].name, {"type": "drop", **about})
 
     def _tell_agents(self, message: Message) -> None:
         for outbox in self._outboxes.values():

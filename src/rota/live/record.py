@@ -8,13 +8,15 @@ from rota.errors import NotFoundError
 from rota.folder import Folder
 from rota.live.clock import Clock
 from rota.live.ranks import Ranks, read_ranks
-from rota.live.recovery import NEVER_STARTED, NODE_CHANGED
+from rota.live.recovery import NEVER_STARTED, NODE_CHANGED, NODE_GONE
 from rota.live.wire import Message
 from rota.model.events import (
     AttemptLost,
     DecisionTaken,
     Event,
+    JobLaunched,
     JobResized,
+    JobResumed,
     JobSubmitted,
     ModelReported,
     SuspendRequested,
@@ -24,7 +26,12 @@ from rota.model.state import ClusterState
 from rota.store.events import EventStore
 
 SHUT_DOWN = "the cluster was shut down"
-UNCOUNTED = (SHUT_DOWN, NEVER_STARTED, NODE_CHANGED)  # losses that say nothing about the job
+UNCOUNTED = (
+    SHUT_DOWN,
+    NEVER_STARTED,
+    NODE_CHANGED,
+    NODE_GONE,
+)  # losses that say nothing about the job
 
 
 class Record:
@@ -39,11 +46,12 @@ class Record:
         self._folder = folder
         self._latest: dict[int, dict[str, Any]] = {}  # progress, newer than what is written down
         self._history: dict[int, list[tuple[float, int]]] = {}
-        self._rows: dict[str, int] = {}
+        self.rows: dict[str, int] = {}
         self._losses: dict[int, int] = {}
         self._models: dict[int, tuple[int, int]] = {}
         self._lost_ranks: dict[int, int] = {}
-        self._outboxes: dict[str, asyncio.Queue[Message]] = {}
+        self._outboxes: dict[str, asyncio.Queue[Message | bytes]] = {}
+        self._last_node: dict[tuple[int, int], str] = {}  # (row, attempt) -> where it ran last
         last_s = 0.0
         for event in store.load():
             self._apply(event)
@@ -57,13 +65,18 @@ class Record:
     def _remember(self, event: Event) -> None:
         """Keep what questions will be asked about."""
         if isinstance(event, JobSubmitted):
-            self._rows[event.spec.job_id] = len(self.state.spec) - 1
+            self.rows[event.spec.job_id] = len(self.state.spec) - 1
         elif isinstance(event, DecisionTaken):
             for row, code in event.reasons.items():
                 self._history.setdefault(row, []).append((event.at_s, code))
             for row, allocation in event.allocations.items():
                 if allocation is not None and row not in event.reasons:
                     self._history.setdefault(row, []).append((event.at_s, Reason.NONE))
+        elif isinstance(event, JobLaunched | JobResumed):
+            held = self.state.held[event.row]
+            if held is not None:
+                key = (event.row, self.state.attempt[event.row])
+                self._last_node[key] = self.state.nodes[held.nodes()[0]].name
         elif isinstance(event, AttemptLost) and event.error not in UNCOUNTED:
             self._losses[event.row] = self._losses.get(event.row, 0) + 1
         elif isinstance(event, JobResized):
@@ -88,8 +101,8 @@ class Record:
         """
         if job_id == "@last" and self.state.spec:
             return len(self.state.spec) - 1
-        if job_id in self._rows:
-            return self._rows[job_id]
+        if job_id in self.rows:
+            return self.rows[job_id]
         named = [row for row, spec in enumerate(self.state.spec) if spec.name == job_id]
         active = [row for row in named if self.state.finish_s[row] < 0]
         if len(named) == 1 or len(active) == 1:
@@ -133,12 +146,24 @@ class Record:
         """Where a process's output is, or None before the job's first start."""
         number = attempt if attempt is not None else self.state.attempt[row]
         job_id = self.state.spec[row].job_id
-        paths = [
-            self._folder.log(node.name, job_id, number, process)
-            for node in self.state.nodes
-            if number > 0
-        ]
+        last = self._last_node.get((row, number))
+        names = [node.name for node in self.state.nodes if number > 0]
+        names.sort(key=lambda name: name != last)  # what it printed elsewhere came along
+        paths = [self._folder.log(name, job_id, number, process) for name in names]
         return next((path for path in paths if path.exists()), None)
+
+    def state_on(self, row: int) -> str | None:
+        """The node where the state of a started job lies; None if it has none."""
+        if not self.state.has_processes(row):
+            return None
+        return self._last_node.get((row, self.state.attempt[row]))
+
+    def tell(self, node: str, message: Message | bytes) -> bool:
+        """Send an agent something; False if it is not connected."""
+        outbox = self._outboxes.get(node)
+        if outbox is not None:
+            outbox.put_nowait(message)
+        return outbox is not None
 
     def nodes(self) -> list[dict[str, Any]]:
         """Each node with its devices and who holds which."""
@@ -150,6 +175,7 @@ class Record:
             {
                 "name": node.name,
                 "kind": node.kind,
+                "gpu_type": node.gpu_type,
                 "num_gpus": node.num_gpus,
                 "alive": node.alive,
                 "connected": node.name in self._outboxes,

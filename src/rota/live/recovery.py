@@ -1,15 +1,25 @@
 """What a controller does after its own restart, and after an agent's: compare, then mend."""
 
+from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 from rota.live.wire import Message
-from rota.model.events import AttemptLost, Event, JobFinished, NodeLost, WorkerRegistered
+from rota.model.commands import Migrate
+from rota.model.events import (
+    AttemptLost,
+    Event,
+    JobFinished,
+    JobResumed,
+    NodeLost,
+    WorkerRegistered,
+)
 from rota.model.job import JobState, Suspension
 from rota.model.state import ClusterState
 
 MAX_LOST_ATTEMPTS = 3
 NEVER_STARTED = "it never started"
 NODE_CHANGED = "its node came back with other devices"
+NODE_GONE = "its node is no longer part of the cluster"
 
 
 class Findings(NamedTuple):
@@ -18,50 +28,102 @@ class Findings(NamedTuple):
     events: list[Event]
     forget: list[Message]  # ends that are written down: the agent need not keep them
     kill: list[Message]  # attempts that no job should have
+    drop: list[Message]  # attempts that are elsewhere by now
+    left: list[tuple[str, Message]]  # for other nodes: of attempts that ended while they moved
+
+
+def seats(state: ClusterState, row: int) -> tuple[int, ...]:
+    """The nodes that may rightly have the job's attempt, the one that has its state first.
+
+    Two while it moves: until it has gone on at the other, its state is where it was.
+    """
+    held, home = state.held[row], state.home[row]
+    if home is None:
+        return held.nodes() if held is not None else ()
+    moves = held is not None and isinstance(state.outstanding[row], Migrate)
+    return home.nodes() + held.nodes() if held is not None and moves else home.nodes()
 
 
 def reconcile(
-    state: ClusterState, node: str, attempts: list[Message], now_s: float, losses: dict[int, int]
+    state: ClusterState,
+    node: str,
+    attempts: list[Message],
+    now_s: float,
+    losses: dict[int, int],
+    last_nodes: Mapping[tuple[int, int], str],
 ) -> Findings:
     """Hold what an agent says it has against what the state says it should have.
 
     A job whose processes are neither alive nor known to have ended has lost its attempt. Commands
     on their way are not touched: they are sent again, and agents carry each out once. ``losses``
-    counts each row's lost attempts so far.
+    counts each row's lost attempts so far, ``last_nodes`` says where each attempt of a row ran.
     """
     found = {(message["job_id"], message["attempt"]): message for message in attempts}
     events: list[Event] = []
+    left: list[tuple[str, Message]] = []
     expected: set[tuple[str, int]] = set()
     index = state.node_index[node]
     for row, spec in enumerate(state.spec):
         if not state.has_processes(row):
             continue
-        place = state.held[row] or state.home[row]
-        if place is None or index not in place.nodes():
+        places = seats(state, row)
+        if index not in places:
             continue
         key = (spec.job_id, state.attempt[row])
+        message, moves = found.get(key), len(places) > 1
+        if message is not None and message["type"] == "arriving" and not moves:
+            continue
         expected.add(key)
-        message = found.get(key)
-        if message is None:
-            if state.state[row] != JobState.STARTING:  # else its launch is sent again
+        if message is None or message["type"] == "arriving":
+            # Its launch is sent again; and of a move it is told by those who ask in vain.
+            if state.state[row] != JobState.STARTING and not moves:
                 events.append(lost(state, row, now_s, "the node has no trace of it", losses))
         elif message["type"] != "alive":
-            events.append(ended(state, row, message, now_s, losses))
+            events += end_of_attempt(state, row, node, message, now_s, losses)
+            others = [state.nodes[place].name for place in places if place != index]
+            left += [(name, _name("drop", message)) for name in others]
         else:
             events.append(registered(message, row, now_s))
-    over = [found[key] for key in found.keys() - expected]
-    return Findings(
-        events,
-        [_name("forget", message) for message in attempts if message["type"] != "alive"],
-        [_name("kill", message) for message in over if message["type"] == "alive"],
-    )
+    rows = {(spec.job_id, state.attempt[row]): row for row, spec in enumerate(state.spec)}
+    forget, kill, drop = [], [], []
+    for key, message in found.items():
+        if message["type"] not in ("alive", "arriving"):
+            forget.append(_name("forget", message))
+        elif key not in expected:
+            ran_on = last_nodes.get((rows[key], key[1])) if key in rows else None
+            elsewhere = message["type"] == "alive" and ran_on not in (None, node)
+            if elsewhere:
+                drop.append(_name("drop", message))
+            else:
+                kill.append(_name("kill", message))
+    return Findings(events, forget, kill, drop, left)
 
 
 def registered(message: Message, row: int, now_s: float) -> WorkerRegistered:
     """The event for what an agent says of how an attempt can be suspended and resized."""
     kind = Suspension[message["suspension"].upper()]
     resizable, most_ranks = message.get("resizable", False), message.get("most_ranks", 0)
-    return WorkerRegistered(now_s, row, kind, message["movable"], resizable, most_ranks)
+    more = resizable, most_ranks, message.get("portable", False)
+    return WorkerRegistered(now_s, row, kind, message["movable"], *more)
+
+
+def end_of_attempt(
+    state: ClusterState,
+    row: int,
+    node: str,
+    message: Message,
+    now_s: float,
+    losses: dict[int, int],
+) -> list[Event]:
+    """The events for an attempt that a node reports as ended or lost.
+
+    If it was on its way there, it has come there first: nobody lived to say so.
+    """
+    end = ended(state, row, message, now_s, losses)
+    places = seats(state, row)
+    if len(places) > 1 and state.nodes[places[0]].name != node:
+        return [JobResumed(state.changed_s[row], row), end]
+    return [end]
 
 
 def ended(
@@ -81,15 +143,16 @@ def ended(
     return JobFinished(at_s, row, outcome, code, message["message"])
 
 
-def node_changed(state: ClusterState, node: str, now_s: float) -> list[Event]:
-    """The events for a node that offers other devices than before: all that ran there is lost."""
+def node_left(state: ClusterState, node: str, now_s: float, error: str) -> list[Event]:
+    """The events for a node that is gone, or offers other devices than before: all that ran there
+    is lost, because of ``error``."""
     index = state.node_index[node]
     events: list[Event] = []
     for row in range(len(state.spec)):
         places = (state.held[row], state.home[row])
         there = any(place is not None and index in place.nodes() for place in places)
         if there and state.has_processes(row):
-            events.append(attempt_lost(state, row, now_s, NODE_CHANGED))
+            events.append(attempt_lost(state, row, now_s, error))
     return [*events, NodeLost(now_s, node)]
 
 

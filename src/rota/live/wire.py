@@ -1,16 +1,20 @@
 """Messages between controller, agents and workers.
 
 Each is one JSON object with a ``type``. Between an agent and a worker they are lines on a Unix
-socket; between the controller and an agent they are text frames of a WebSocket.
+socket; between the controller and an agent they are text frames of a WebSocket, or binary frames
+where raw bytes follow the line: pieces of the state of a job that moves to another node.
 
 | from, to | type | fields |
 | --- | --- | --- |
-| worker, agent | hello | job_id, attempt, rank, suspended (then stopped_s), step, total, model |
+| worker, agent | hello | job_id, attempt, rank, suspended (then stopped_s, keeps), step, model |
 | | report | step, total, samples, total_samples, loss, step_time_s, metrics, device_util, |
 | | | at_s, first_100_s |
 | | model | model_bytes, largest_tensor_bytes: of all models so far; null in a hello without |
+| | memory | least_bytes, most_bytes, least_after: device memory over a step; also in a hello |
 | | at | step: it holds at the boundary after this many steps; round: of the pause it answers |
-| | suspended | step, stopped_s, at_s |
+| | suspended | step, stopped_s, at_s; keeps: why its process can't end meanwhile, or null |
+| | written | round, bytes: the state is in the arena |
+| | kept | round, error, full (no room): the state can't be written, and stays where it is |
 | | resumed | at_s |
 | | elastic | shards: as many ranks can share its batches; also in a hello |
 | | ready | a newcomer has warmed up, or one that was parked waits to come back |
@@ -24,6 +28,8 @@ socket; between the controller and an agent they are text frames of a WebSocket.
 | | run_to | step: go on and hold there |
 | | offload | suspend now |
 | | resume | device: index of the GPU to go on with, or null |
+| | vacate | path, round: write the state into an arena there, while suspended |
+| | end | the state is in the arena: end with the exit code VACATED |
 | | vote | all hold at this step: vote in the process group |
 | | host | generation: open its meeting place |
 | | form | generation, host, port, rank, world, senders: meet the others, after a second vote |
@@ -31,19 +37,27 @@ socket; between the controller and an agent they are text frames of a WebSocket.
 | | give_up | generation: not all will come to the meeting place |
 | | park | free the device, and wait to come back |
 | | leave | end |
-| agent, controller | hello | node, num_gpus, kind, attempts |
+| agent, controller | hello | node, num_gpus, kind, gpu_type, attempts (and those arriving) |
 | | done, failed | command_id; at_s, stopped_s; error |
-| | registered | job_id, attempt, suspension, movable, resizable, most_ranks |
+| | registered | job_id, attempt, suspension, movable, resizable, most_ranks, portable |
 | | resized | job_id, attempt, gpus, cause, lost_ranks: by itself, not by a command |
 | | model | job_id, attempt, model_bytes, largest_tensor_bytes |
 | | progress | job_id, attempt, progress |
+| | memory | job_id, attempt, memory: see ``Attempt.memory`` |
 | | ended | job_id, attempt, at_s, exit_code, message, stop_asked |
 | | lost | job_id, attempt, error, started |
 | controller, agent | welcome | epoch |
-| | command | kind, command_id, epoch, job_id, attempt; gpus; for a launch program, name, at_s |
+| | command | kind, command_id, epoch, job_id, attempt; gpus; for a launch program, name, at_s; |
+| | | for a migration source: the node where the state lies |
 | | kill | job_id, attempt: no job should have it |
 | | forget | job_id, attempt: its end is written down |
+| | drop | job_id, attempt: it is on another node, or over; leave nothing of it |
 | | shutdown | |
+| agent, agent | fetch | node, epoch, job_id, attempt; want: state, or file and offset |
+| | fetched | node, job_id, attempt; want, record, files, state_id; or file, offset, checksum, and |
+| | | then the bytes; or error, or wait: not yet, or away: the node is not connected |
+
+What agents tell one another goes by way of the controller, which adds the ``asker`` to a ``fetch``.
 """
 
 import json
@@ -59,7 +73,9 @@ Message = dict[str, Any]
 PULSE = struct.Struct("=qddd")
 COMPUTING, WAITING, EVALUATING = 0, 1, 2
 
+VACATED = 83  # the exit code of a worker whose state is in an arena, as it was asked to
 MAX_LINE_BYTES = 1 << 20
+PIECE_BYTES = 1 << 20  # of a file on its way to another node
 MAX_METRICS, MAX_NAME, MAX_NUMBER = 1000, 200, 1e300
 MAX_MODEL_BYTES = 1 << 60
 
@@ -78,6 +94,19 @@ def decode(line: bytes | str) -> Message:
     if not isinstance(message, dict) or not isinstance(message.get("type"), str):
         raise AgentError(f"a message without a type: {line[:80]!r}")
     return message
+
+
+def pack(message: Message, piece: bytes) -> bytes:
+    """A message with raw bytes after it, as a binary frame."""
+    return encode(message) + piece
+
+
+def unpack(frame: bytes) -> tuple[Message, bytes]:
+    """What :func:`pack` was given. Raises AgentError."""
+    line, newline, piece = frame.partition(b"\n")
+    if not newline or len(piece) > PIECE_BYTES:
+        raise AgentError(f"not a piece of a file: {frame[:80]!r}")
+    return decode(line), piece
 
 
 def split(buffer: bytearray) -> list[Message]:
@@ -124,6 +153,16 @@ def is_model(message: Any) -> bool:
     model, largest = message.get("model_bytes"), message.get("largest_tensor_bytes")
     whole = type(model) is int and type(largest) is int  # True and False are none
     return whole and 0 < largest <= model <= MAX_MODEL_BYTES  # type: ignore[operator]
+
+
+def is_memory_cycle(message: Any) -> bool:
+    """Whether this tells how much device memory a step takes, and after what it is least."""
+    if not isinstance(message, dict):
+        return False
+    least, most = message.get("least_bytes"), message.get("most_bytes")
+    whole = type(least) is int and type(most) is int
+    known = message.get("least_after") in ("backward", "optimizer", "boundary")
+    return known and whole and 0 <= least <= most <= MAX_MODEL_BYTES  # type: ignore[operator]
 
 
 def _is_number(value: Any, kind: Any = int | float) -> bool:

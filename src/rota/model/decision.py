@@ -5,6 +5,7 @@ from typing import Any, NoReturn
 
 from rota.errors import PlanError
 from rota.model.allocation import Allocation
+from rota.model.confinement import confine
 from rota.model.events import DecisionTaken, new
 from rota.model.plan import Plan
 from rota.model.reason import Reason
@@ -39,6 +40,9 @@ class Decider:
             allocations, reasons, marks, policy_mark, wake_at_s = plan
         except (TypeError, ValueError):
             raise PlanError(f"the policy decided {plan!r:.200}, which is no Plan") from None
+        if state.one_node_gangs:
+            plan = confine(state, Plan(*plan))
+            allocations, reasons, marks, policy_mark, wake_at_s = plan
         state.foreseen = free = view.free_after(plan) if allocations else None
         if allocations or reasons or marks or policy_mark is not None or wake_at_s is not None:
             check(state, plan, now_s, free is not None)

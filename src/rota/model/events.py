@@ -150,7 +150,8 @@ class SpeedChanged(NamedTuple):
 
 
 class WorkerRegistered(NamedTuple):
-    """It became known how the job can be suspended, and whether it can go on on other GPUs.
+    """It became known how the job can be suspended, and whether it can go on on other GPUs, or
+    even on another node (``portable``).
 
     ``most_ranks`` is how many can share the program's batches, 0 if it has not told.
     """
@@ -161,6 +162,7 @@ class WorkerRegistered(NamedTuple):
     movable: bool
     resizable: bool = False
     most_ranks: int = 0
+    portable: bool = True
 
 
 class ModelReported(NamedTuple):

@@ -3,7 +3,8 @@
 from collections.abc import Iterable
 from typing import Any
 
-from rota.model.allocation import Allocation, gpus_text
+from rota.model.allocation import Allocation, gpus_text, on_node
+from rota.model.confinement import largest_node, stays_on_node
 from rota.model.job import JobState, Suspension
 from rota.model.reason import SENTENCES, Reason
 from rota.model.state import ClusterState
@@ -130,6 +131,10 @@ def _by_policy(state: ClusterState, row: int, reason: Reason) -> dict[str, Any]:
 def _cluster_too_small(state: ClusterState, row: int) -> list[dict[str, Any]]:
     wanted = state.num_gpus[row]
     if wanted <= state.total_gpus:
+        largest = largest_node(state)
+        if state.one_node_gangs and wanted > largest:
+            have = f"{largest} on the largest node, and a gang is on one node"
+            return [_blocker(Reason.NEVER_FITS, gpus_text(wanted), have)]
         return []
     lost = [node for node in state.nodes if not node.alive]
     have = f"{state.total_gpus} in the cluster"
@@ -165,6 +170,16 @@ def _gpus_taken(state: ClusterState, row: int) -> list[dict[str, Any]]:
         need = f"the GPUs where its stopped processes are: {_places(state, home)}"
         holders = _holders(state, row, home)
         found.append(_blocker(Reason.WAIT_TOPOLOGY, need, "taken", holders))
+    elif home is not None and stays_on_node(state, row):
+        node = home.nodes()[0]
+        free = state.idle.masks[node].bit_count()
+        if free < wanted:
+            whole = on_node(node, (1 << state.nodes[node].num_gpus) - 1)
+            need = (
+                f"{gpus_text(wanted)} of {state.nodes[node].name}, where its stopped processes are"
+            )
+            holders = _holders(state, row, whole)
+            found.append(_blocker(Reason.WAIT_TOPOLOGY, need, f"{free} free", holders))
     return found
 
 
@@ -175,7 +190,8 @@ def _would_start_if(
     job_id = state.spec[row].job_id
     rules = [blocker["rule"] for blocker in blockers]
     if Reason.NEVER_FITS.name in rules:
-        return f"it asked for at most {gpus_text(state.total_gpus)}"
+        most = largest_node(state) if state.one_node_gangs else state.total_gpus
+        return f"it asked for at most {gpus_text(most)}"
     if Reason.NODE_UNHEALTHY.name in rules:
         return "the lost nodes came back" if state.nodes else "a node joined"
     if row in state.user_suspended:
@@ -253,7 +269,10 @@ def _sentence(state: ClusterState, row: int, reason: Reason) -> str:
         return "it is being stopped"
     if held is not None and job_state == JobState.RUNNING:
         return f"it runs on {_places(state, held)}"
-    if held is not None and job_state in (JobState.STARTING, JobState.MIGRATING):
+    home = state.home[row]
+    if held is not None and home is not None and job_state == JobState.MIGRATING:
+        return f"its state is on its way from {_places(state, home)} to {_places(state, held)}"
+    if held is not None and job_state == JobState.STARTING:
         return f"it is starting on {_places(state, held)}"
     if held is not None and job_state == JobState.SUSPENDED:
         return f"it is about to go on, on {_places(state, held)}"

@@ -152,6 +152,7 @@ class ClusterState(Transitions):
         else:
             self.nodes[index] = node
         self.total_gpus += e.num_gpus
+        self.one_node_gangs = self.one_node_gangs or e.kind != "gpu"
         self.assumed.set_mask(index, full)
         self.idle.set_mask(index, full)
         self.decision_needed = True
@@ -345,10 +346,11 @@ class ClusterState(Transitions):
             self.migrations[row] += 1
         self.outstanding[row] = None
         self.home[row] = None
+        held = self.held[row]
         if at_s != self.changed_s[row]:
             self.overhead_s[row] += at_s - self.changed_s[row]
             self.changed_s[row] = at_s
-        if self.held[row] is self.target[row] and self.state[row] != STOPPING:
+        if held is self.target[row] and self.state[row] != STOPPING:
             self.unsettled.pop(row, None)
         else:
             self._settle(row)
@@ -360,6 +362,8 @@ class ClusterState(Transitions):
         self.changed.append(row)
         self.state[row] = RUNNING
         if self._stories is not None:
+            if type(command) is Migrate and held is not None:
+                verb = f"resumed on {' '.join(self.nodes[n].name for n in held.nodes())}"
             self._tell(row, at_s, verb)
 
     def _speed_changed(self, e: SpeedChanged) -> None:
@@ -389,6 +393,7 @@ class ClusterState(Transitions):
     def _worker_registered(self, e: WorkerRegistered) -> None:
         self.suspension[e.row] = e.suspension
         self.movable[e.row] = e.movable
+        self.portable[e.row] = e.portable
         if (self.resizable[e.row], self.most_ranks[e.row]) != (e.resizable, e.most_ranks):
             self.resizable[e.row], self.most_ranks[e.row] = e.resizable, e.most_ranks
             self._changed(e.row)
@@ -419,7 +424,7 @@ class ClusterState(Transitions):
         self.resizing.pop(row, None)
         self.home[row] = None
         self.suspension[row] = Suspension.UNKNOWN
-        self.movable[row] = True
+        self.movable[row] = self.portable[row] = True
         outcome = self.stop_outcome.pop(row, None)
         if outcome is not None:
             self._end(row, at_s, outcome, None, error)

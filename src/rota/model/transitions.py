@@ -41,6 +41,7 @@ class Transitions(Columns):
         # Free after the decision that is about to be applied, if its maker knows; ours to keep.
         self.foreseen: FreeGpus | None = None
         self.total_gpus = 0
+        self.one_node_gangs = False  # so it is on live nodes: an agent starts whole gangs
         self.priorities: set[int] = set()  # those that any job has had
         self.completed_gpu_s: array[float] = array("d")  # of jobs that ended by themselves
 

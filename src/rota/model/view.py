@@ -183,6 +183,13 @@ class View:
         """
         return self.home[row] is not None and not self.state.movable[row]
 
+    def stays_on_node(self, row: int) -> bool:
+        """Whether a suspended job can go on only on GPUs of the node where it was.
+
+        So it is with stopped processes: only what a job's own session writes down can be moved.
+        """
+        return self.home[row] is not None and not self.state.portable[row]
+
     def trial(self) -> Trial:
         """A what-if copy: release and place jobs on it, then ask for the plan."""
         self._last_trial = trial = Trial(self)

@@ -110,7 +110,8 @@ class Round:
         sizes = {n: node.num_gpus for n, node in enumerate(view.state.nodes) if node.alive}
         affinity = {int(node): size for node, size in mark.get("affinity", {}).items()}
         strict = settings["affinity"] == "strict"
-        self.servers = Servers(sizes, affinity, settings["limit"], strict=strict)
+        whole = view.state.one_node_gangs
+        self.servers = Servers(sizes, affinity, settings["limit"], strict=strict, whole=whole)
         self.places = Places(view, self.servers, self.notes, settings, mark.get("idle_from_s"))
         self.packing = Packing(view, self.servers, self.notes, settings)
 

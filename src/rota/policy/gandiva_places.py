@@ -64,7 +64,7 @@ class Places:
     def _kept(self, row: int) -> Home | None:
         """Where a suspended job's state lies, if it can go on nowhere else."""
         kept = self._view.home[row]
-        if kept is None or not self._view.must_stay(row):
+        if kept is None or not self._view.stays_on_node(row):
             return None
         return tuple((node, mask.bit_count()) for node, mask in kept.parts)
 
@@ -118,7 +118,8 @@ class Places:
             and notes.pack is None
             and notes.move is None
             and not view.must_stay(row)
-            and view.state.movable[row]
+            and not view.stays_on_node(row)
+            and view.state.portable[row]
             and (notes.moved_s is None or now_s - notes.moved_s >= self._stay_s(row))
             and (view.target[row] is None or view.since_s[row] >= 0)
         ]

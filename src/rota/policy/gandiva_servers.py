@@ -14,16 +14,24 @@ class Servers:
     to nodes of their own size first, so that gangs find whole nodes. ``limit`` is the height that
     no newcomer may exceed. ``strict`` as published: a gang that finds neither a node of its size
     nor free GPUs waits in the queue, even if a node of another size has a height below the limit.
+    ``whole``: a gang must live on one node.
     """
 
     def __init__(
-        self, sizes: Mapping[int, int], affinity: Mapping[int, int], limit: int, *, strict: bool
+        self,
+        sizes: Mapping[int, int],
+        affinity: Mapping[int, int],
+        limit: int,
+        *,
+        strict: bool,
+        whole: bool = False,
     ) -> None:
         self.sizes = dict(sizes)
         self.load = dict.fromkeys(self.sizes, 0)
         self.affinity = {node: affinity.get(node, 0) for node in self.sizes}
         self._limit = limit
         self._strict = strict
+        self._whole = whole
 
     def height(self, node: int, more: int = 0) -> int:
         """The node's height, with so many more GPUs asked for."""
@@ -58,7 +66,7 @@ class Servers:
             return home
         large = [node for node, size in self.sizes.items() if size >= num_gpus]
         if not large:
-            return self._several(num_gpus)
+            return None if self._whole else self._several(num_gpus)
         alike = [node for node in large if self.affinity[node] == num_gpus]
         for nodes in (alike,) if self._strict else (alike, large):
             low = [node for node in nodes if self.height(node, num_gpus) <= self._limit]
@@ -75,7 +83,7 @@ class Servers:
                 return ((self._least_loaded(same, num_gpus), num_gpus),)
         if fits:
             return ((min(fits, key=lambda node: (self.room(node), node)), num_gpus),)
-        return self._fragments(num_gpus)
+        return None if self._whole else self._fragments(num_gpus)
 
     def on_one_node(self, num_gpus: int, but: Iterable[int] = ()) -> Home | None:
         """One node with so many GPUs to spare, the tightest; none of ``but``."""

@@ -199,7 +199,7 @@ def _process_routes(controller: Any) -> APIRouter:
         """An agent's connection: accepted here, then the controller's until it ends."""
         await websocket.accept()
         try:
-            await controller.serve_agent(websocket)
+            await controller.serve_agent(AgentChannel(websocket))
         except WebSocketDisconnect:
             pass
         except RotaError as error:
@@ -208,6 +208,28 @@ def _process_routes(controller: Any) -> APIRouter:
                 await websocket.close(1008)
 
     return router
+
+
+class AgentChannel:
+    """An agent's connection: text frames as ``str``, binary ones as ``bytes``."""
+
+    def __init__(self, websocket: WebSocket) -> None:
+        self._websocket = websocket
+
+    async def receive(self) -> str | bytes:
+        """The next frame. Raises WebSocketDisconnect."""
+        message = await self._websocket.receive()
+        if message["type"] == "websocket.disconnect":
+            raise WebSocketDisconnect(message.get("code", 1005))
+        text: str | None = message.get("text")
+        return text if text is not None else bytes(message["bytes"])
+
+    async def send(self, data: str | bytes) -> None:
+        """Send a frame; returns when there is room for the next one."""
+        if isinstance(data, bytes):
+            await self._websocket.send_bytes(data)
+        else:
+            await self._websocket.send_text(data)
 
 
 def body_hash(job: JobRequest) -> str:

@@ -21,13 +21,15 @@ class LoneAgent:
     Commands go straight to it; what it would tell a controller is kept in ``said``.
     """
 
-    def __init__(self, folder: Path, num_gpus: int = 4) -> None:
+    def __init__(
+        self, folder: Path, num_gpus: int = 4, host_memory_bytes: int | None = None
+    ) -> None:
         os.makedirs(Folder(folder).node("node0"), exist_ok=True)
         cores = sorted(os.sched_getaffinity(0))
         devices = Devices("cpu", num_gpus, tuple(cores[i % len(cores)] for i in range(num_gpus)))
         self.said: list[Message] = []
         self._loop = asyncio.new_event_loop()
-        self._agent = Agent(Folder(folder), "node0", devices, os.getpid())
+        self._agent = Agent(Folder(folder), "node0", devices, os.getpid(), host_memory_bytes)
         self._agent._notify = self.said.append  # type: ignore[assignment, method-assign]
         self._thread = threading.Thread(target=self._run, daemon=True)
         self._command_id = 0

@@ -48,6 +48,7 @@ class StandInController:
         self.policy_settings: dict[str, Any] = {}
         self.reports: dict[int, dict[str, Any]] = {}
         self.models: dict[int, tuple[int, int]] = {}
+        self.memory: dict[int, dict[str, Any]] = {}
         self.life: list[str] = []
         self.agents_said: list[str] = []
         self._keys: dict[tuple[str, str], tuple[str, int]] = {}
@@ -63,8 +64,8 @@ class StandInController:
         self.life.append("stop")
 
     async def serve_agent(self, channel: Any) -> None:
-        self.agents_said.append(await channel.receive_text())
-        await channel.send_text("welcome")
+        self.agents_said.append(await channel.receive())
+        await channel.send("welcome")
 
     def now_s(self) -> float:
         return time.time()
@@ -137,6 +138,9 @@ class StandInController:
     def lost_ranks(self, row: int) -> int:
         return 0
 
+    def state_on(self, row: int) -> str | None:
+        return NODE if self.state.has_processes(row) else None
+
     def device_share(self, row: int) -> float:
         return 0.5
 
@@ -155,6 +159,7 @@ class StandInController:
             {
                 "name": n.name,
                 "kind": n.kind,
+                "gpu_type": n.gpu_type,
                 "num_gpus": n.num_gpus,
                 "alive": n.alive,
                 "jobs": [None] * n.num_gpus,

@@ -71,7 +71,7 @@ def every_event() -> list[Event]:
         JobSuspended(8.0, 0, 7.9),
         JobResumed(9.0, 0),
         JobResized(9.5, 0, on_node(2, 3), 1.75, 0.125, "rank 1 hung and was killed", 1),
-        WorkerRegistered(10.0, 0, Suspension.BOUNDARY, True, True, 8),
+        WorkerRegistered(10.0, 0, Suspension.BOUNDARY, True, True, 8, False),
         ModelReported(10.5, 0, 4 << 40, 1 << 30),
         WorkerReported(11.0, 0, {"step": 3, "loss": float("inf"), "metrics": {"acc": 0.5}}),
         AttemptLost(12.0, 0, 1, "", 3.5),

@@ -28,6 +28,7 @@ class Reports:
         # How the agent calls this process, whatever its rank is.
         self._slot = int(os.environ.get("ROTA_SLOT", world.rank))
         self._model: Message | None = None  # its size, and that of its largest tensor
+        self._cycle: Message | None = None  # its device memory over a step
 
     def introduce(self, **state: object) -> None:
         """Have the next connection begin with what is known by now, and with ``state``."""
@@ -53,6 +54,13 @@ class Reports:
         self.introduce()
         self._link.send({"type": "model", **self._model})
 
+    def memory(self, cycle: Message) -> None:
+        """Tell how much device memory a step takes, at the least and at the most."""
+        if self._link is not None:
+            self._cycle = cycle
+            self.introduce()
+            self._link.send({"type": "memory", **cycle})
+
     def loader(self) -> None:
         """Tell that the job can be resized."""
         if self._link is not None:
@@ -70,5 +78,6 @@ class Reports:
             "total": self._progress.total,
             "generation": self._world.generation,
             "model": self._model,
+            "memory": self._cycle,
             "shards": self._most_ranks(),
         }

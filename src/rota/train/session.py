@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import errno
 import os
+import sys
 import time
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NoReturn
 
 from rota.errors import InputError
-from rota.live.wire import COMPUTING, EVALUATING, WAITING
+from rota.live.wire import COMPUTING, EVALUATING, VACATED, WAITING, Message
 from rota.train.kept import check_kept
 from rota.train.link import Link
 from rota.train.member import Member
@@ -330,7 +332,8 @@ class Session:
         """Before the first step: everybody has the same state."""
         if not self._started:
             self._started = True
-            self._training.start()
+            if self._training.start() and self._link is not None:
+                self._await_turn(self._link, time.time())
 
     def end_step(self) -> None:
         """A step is over: report, suspend or change the gang if asked to.
@@ -338,6 +341,8 @@ class Session:
         :meth:`steps` and the loader call it. Call it yourself only where a framework owns the loop.
         """
         due = self._training.end_step()
+        if (cycle := self._training.measure()) is not None:
+            self._reports.memory(cycle._asdict())
         if self._link is not None and not self._member.rehearses:
             if due:
                 self._reports.progress()
@@ -361,24 +366,55 @@ class Session:
     def _suspend(self, link: Link, stopped_s: float) -> None:
         self._reports.progress(must_arrive=True)
         self._training.offload()
-        self._reports.introduce(suspended=True, stopped_s=stopped_s)
-        suspended = {"type": "suspended", "step": self._progress.step, "stopped_s": stopped_s}
+        self._await_turn(link, stopped_s)
+
+    def _await_turn(self, link: Link, stopped_s: float) -> None:
+        """Say that this rank is suspended, and go on when it is told to."""
+        suspended = {"stopped_s": stopped_s, "keeps": self._training.keeps()}
+        self._reports.introduce(suspended=True, **suspended)
+        suspended |= {"type": "suspended", "step": self._progress.step}
         link.send(suspended | {"at_s": time.time()})
         self._training.restore(self._await_resume(link))
+        self._training.stay()
         self._reports.introduce()
         link.send({"type": "resumed", "at_s": time.time()})
 
     def _await_resume(self, link: Link) -> int | None:
         while True:
             message = link.wait()
-            if message is not None and message["type"] == "resume":
+            if message is None:
+                continue
+            if message["type"] == "resume":
                 return message["device"]
+            if message["type"] == "vacate":
+                self._vacate(link, message)
+            elif message["type"] == "end":
+                _end_here()
+
+    def _vacate(self, link: Link, message: Message) -> None:
+        """Write the state down, for a process that is to take this one's place."""
+        answer: Message = {"type": "kept", "round": message["round"]}
+        try:
+            num_bytes = self._training.vacate(message["path"])
+        except Exception as error:  # whatever it is: the state is safe where it is
+            answer["error"] = f"{type(error).__name__}: {error}"[:500]
+            answer["full"] = isinstance(error, OSError) and error.errno == errno.ENOSPC
+        else:
+            answer |= {"type": "written", "bytes": num_bytes}
+        link.send(answer)
 
     def _join(self) -> None:
         """The rehearsal is over: take over everything from the others."""
         self._training.join()
         self._reports.introduce()
         self._progress.begin_step()
+
+
+def _end_here() -> NoReturn:
+    """End this process, in the middle of the program: another one goes on from here."""
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(VACATED)
 
 
 def session() -> Session:

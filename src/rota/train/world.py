@@ -25,7 +25,7 @@ class World:
     def __init__(self) -> None:
         self.rank = int(os.environ.get("RANK", "0"))
         self.size = int(os.environ.get("WORLD_SIZE", "1"))
-        self.generation = 0
+        self.generation = int(os.environ.get("ROTA_GENERATION", "0"))
         self.timeout_s = float(os.environ.get("ROTA_GROUP_TIMEOUT_S", GROUP_TIMEOUT_S))
         self.form_timeout_s = float(os.environ.get("ROTA_FORM_TIMEOUT_S", FORM_TIMEOUT_S))
         self._store: torch.distributed.TCPStore | None = None

@@ -87,12 +87,12 @@ def become_shim(request: dict[str, Any]) -> bool:
         return True
     os.close(started)
     where = Path(request["folder"])
-    rank = request["rank"]
-    if not claim(where / f"rank{rank}.pid", {"shim": shim, "worker": worker}):
+    name = request["name"]
+    if not claim(where / f"{name}.pid", {"shim": shim, "worker": worker}):
         os._exit(1)  # the agent has given this rank up meanwhile
     os.write(start, b"g")
     os.close(start)
-    watch(worker, where / f"rank{rank}.exit")
+    watch(worker, where / f"{name}.exit")
 
 
 def watch(worker: int, report: Path) -> NoReturn:
@@ -166,6 +166,7 @@ def run_program(request: dict[str, Any]) -> None:
         for number in (signal.SIGPIPE, signal.SIGXFSZ):  # Python ignores them, others must not
             signal.signal(number, signal.SIG_DFL)
         os.execvpe("bash", ["bash", "-c", request["run"]], request["env"])  # noqa: S606
+    os.environ["ROTA_WORKER"] = str(os.getpid())  # and not that of a process which it starts
     run_python(request["python"])
 
 

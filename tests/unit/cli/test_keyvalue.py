@@ -1,7 +1,7 @@
 import pytest
 
-from rota.cli.keyvalue import parse_pairs, parse_policy
-from rota.errors import PolicySettingError
+from rota.cli.keyvalue import parse_pairs, parse_policy, parse_size
+from rota.errors import InputError, PolicySettingError
 
 
 def test_a_policy_text_carries_its_settings():
@@ -29,3 +29,17 @@ def test_what_is_no_setting_is_refused_and_named(texts, says):
 def test_a_setting_stands_once_in_the_policy_and_its_further_texts():
     with pytest.raises(PolicySettingError, match="given twice"):
         parse_policy("tiresias:within=entry", ["within=entry"])
+
+
+@pytest.mark.parametrize(
+    ("text", "size"),
+    [("0", 0), ("4096", 4096), ("1.5KiB", 1536), ("512 MiB", 512 << 20), ("8GiB", 8 << 30)],
+)
+def test_a_size_may_have_a_unit(text, size):
+    assert parse_size("--host-memory", text) == size
+
+
+@pytest.mark.parametrize("text", ["", "GiB", "8GB", "-1", "nan", "inf", "1e30"])
+def test_what_is_no_size_is_refused_and_named(text):
+    with pytest.raises(InputError, match=f"--host-memory '{text}' is not a size"):
+        parse_size("--host-memory", text)

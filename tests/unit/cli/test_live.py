@@ -231,6 +231,21 @@ class TestLooking:
         assert "largest tensor" not in rota("show", "2")[1]
         assert json.loads(rota("show", "2", "--json")[1])["skew"] is None
 
+    def test_show_tells_where_the_state_of_a_job_is_and_what_a_step_takes(self, rota, cluster):
+        self.three_jobs(rota, cluster)
+        assert "state kept" not in rota("show", "1")[1]
+        cycle = {"least_bytes": 300 << 20, "most_bytes": 23 << 30, "least_after": "boundary"}
+        memory = {"where": "memory", "bytes": 3 << 30, "error": "disk full", "cycle": cycle}
+        cluster.controller.memory[0] = memory
+        shown = rota("show", "1")[1]
+        assert "in host memory, 3 GiB (disk full)" in shown
+        assert "300 MiB to 23 GiB over a step, the least at its boundary" in shown
+        assert json.loads(rota("show", "1", "--json")[1])["memory"] == memory
+        nothing = {"where": None, "bytes": None, "error": None, "cycle": None}
+        cluster.controller.memory[1] = nothing
+        assert "state kept" not in rota("show", "2")[1]
+        assert "GPU memory" not in rota("show", "2")[1]
+
     def test_show_tells_what_work_was_lost(self, rota, cluster):
         self.three_jobs(rota, cluster)
         assert "of work" not in rota("show", "1")[1]
@@ -249,7 +264,7 @@ class TestLooking:
 
     def test_nodes(self, rota):
         code, out, _ = rota("nodes")
-        assert (code, out.split()[:6]) == (0, ["NODE", "KIND", "GPUS", "FREE", "STATE", "GPU:JOB"])
+        assert (code, out.split()[:4]) == (0, ["NODE", "KIND", "TYPE", "GPUS"])
         assert json.loads(rota("nodes", "-o", "json")[1])[0]["name"] == "here"
 
     def test_text_from_jobs_plays_no_tricks_on_the_terminal(self, rota, cluster):

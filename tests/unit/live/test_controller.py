@@ -17,13 +17,15 @@ from rota.store.events import EventStore
 
 
 class NoProvider:
+    names = ("n",)
+
     async def start(self):
         pass
 
     async def stop(self):
         pass
 
-    async def wait_for_end(self, *, started):
+    async def wait_for_end(self, *, connected):
         pass
 
 
@@ -34,10 +36,10 @@ class Agent:
         self._to_controller, self.heard = asyncio.Queue(), asyncio.Queue()
         self._task = asyncio.create_task(controller.serve_agent(self))
 
-    async def receive_text(self):
+    async def receive(self):
         return await self._to_controller.get()
 
-    async def send_text(self, data):
+    async def send(self, data):
         self.heard.put_nowait(json.loads(data))
 
     def says(self, **message):

@@ -1,7 +1,14 @@
 import pytest
 
-from rota.live.recovery import NODE_CHANGED, attempt_lost, node_changed, reconcile
-from rota.model.events import AttemptLost, JobFinished, NodeLost, WorkerRegistered
+from rota.live.dispatch import node_of
+from rota.live.recovery import NODE_CHANGED, attempt_lost, node_left, reconcile
+from rota.model.events import (
+    AttemptLost,
+    JobFinished,
+    NodeLost,
+    StopRequested,
+    WorkerRegistered,
+)
 from rota.model.job import JobState
 from rota.testing.driven import cluster_with_a_job_that_is
 
@@ -15,7 +22,7 @@ S = JobState
 def findings(state, report, *, losses=0, attempt=1):
     cluster = cluster_with_a_job_that_is(state)
     reports = [] if report is None else [report | {"job_id": "the-job", "attempt": attempt}]
-    return reconcile(cluster.state, "node0", reports, 12.0, {0: losses})
+    return reconcile(cluster.state, "node0", reports, 12.0, {0: losses}, {})
 
 
 @pytest.mark.parametrize(
@@ -93,11 +100,75 @@ def test_a_second_loss_takes_only_what_was_done_since_the_first():
 
 def test_a_node_with_other_devices_loses_what_ran_there_and_that_work_is_counted():
     cluster = cluster_with_a_job_that_is(S.RUNNING)
-    lost, gone = node_changed(cluster.state, "node0", cluster.now_s)
+    lost, gone = node_left(cluster.state, "node0", cluster.now_s, NODE_CHANGED)
     assert lost == AttemptLost(cluster.now_s, 0, 1, NODE_CHANGED, 10.0)
     assert gone == NodeLost(cluster.now_s, "node0")
     for event in (lost, gone):
         cluster.state.apply(event)
     cluster.state.validate()
     assert (cluster.state_of(0), cluster.state.lost_s[0]) == (S.PENDING, 10.0)
-    assert node_changed(cluster.state, "node1", cluster.now_s) == [NodeLost(cluster.now_s, "node1")]
+    assert node_left(cluster.state, "node1", cluster.now_s, "gone") == [
+        NodeLost(cluster.now_s, "node1")
+    ]
+
+
+def moving(node, *reports, last_node="node0"):
+    """What follows when this node says hello while the job moves from node0 to node1."""
+    cluster = cluster_with_a_job_that_is(S.MIGRATING)
+    named = [report | {"job_id": "the-job", "attempt": 1} for report in reports]
+    found = reconcile(cluster.state, node, named, 12.0, {}, {(0, 1): last_node})
+    for event in found.events:
+        cluster.state.apply(event)
+    cluster.state.validate()
+    return cluster, found
+
+
+ARRIVING = {"type": "arriving"}
+
+
+@pytest.mark.parametrize(
+    ("node", "reports"),
+    [("node0", [ALIVE]), ("node1", [ALIVE]), ("node1", [ARRIVING]), ("node1", []), ("node0", [])],
+)
+def test_both_nodes_may_have_a_job_that_moves_or_not_yet_or_no_more(node, reports):
+    cluster, found = moving(node, *reports)
+    assert not found.kill
+    assert not found.drop
+    assert cluster.state_of(0) == S.MIGRATING
+
+
+def test_a_job_that_ended_before_it_was_known_to_have_come_has_come_there_first():
+    cluster, found = moving("node1", DONE)
+    assert [type(event).__name__ for event in found.events] == ["JobResumed", "JobFinished"]
+    assert cluster.state.migrations[0] == 1
+    assert cluster.state_of(0).is_final
+    assert found.left == [("node0", {"type": "drop", "job_id": "the-job", "attempt": 1})]
+
+
+def test_a_job_whose_processes_ended_before_it_left_has_not_come():
+    cluster, found = moving("node0", DONE)
+    assert isinstance(found.events[0], JobFinished)
+    assert cluster.state.migrations[0] == 0
+    assert [name for name, _ in found.left] == ["node1"]
+
+
+def test_what_a_job_left_behind_is_dropped_and_not_killed():
+    cluster = cluster_with_a_job_that_is(S.RUNNING)
+    report = ALIVE | {"job_id": "the-job", "attempt": 1}
+    found = reconcile(cluster.state, "node1", [report], 12.0, {}, {(0, 1): "node0"})
+    assert ([m["type"] for m in found.drop], found.kill) == (["drop"], [])
+    arriving = ARRIVING | {"job_id": "the-job", "attempt": 1}
+    found = reconcile(cluster.state, "node1", [arriving], 12.0, {}, {(0, 1): "node0"})
+    assert ([m["type"] for m in found.kill], found.drop) == (["kill"], [])
+
+
+def test_a_job_that_is_stopped_while_it_moves_ends_where_its_state_lies():
+    cluster = cluster_with_a_job_that_is(S.MIGRATING)
+    cluster.happens(StopRequested, 0)
+    (stop,) = cluster.send()
+    assert node_of(cluster.state, stop) == "node0"
+    report = ALIVE | {"job_id": "the-job", "attempt": 1}
+    for node, kept in (("node0", True), ("node1", False)):
+        found = reconcile(cluster.state, node, [report], 12.0, {}, {(0, 1): "node0"})
+        assert bool(found.drop) != kept
+        assert not found.kill

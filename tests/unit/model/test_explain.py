@@ -29,7 +29,7 @@ from rota.model.reason import Reason
 from rota.model.state import ClusterState
 from rota.policy.registry import create
 from rota.testing.builders import job
-from rota.testing.driven import DrivenCluster
+from rota.testing.driven import DrivenCluster, cluster_with_a_job_that_is
 
 SCHEMA = [
     "job_id",
@@ -389,3 +389,9 @@ class TestSizes:
         ended = self.running()
         ended.apply(JobFinished(2.0, 0, JobState.SUCCEEDED))
         assert self.said(ended) is None
+
+
+def test_a_job_that_moves_says_from_where_to_where():
+    cluster = cluster_with_a_job_that_is(JobState.MIGRATING)
+    sentence = explain(cluster.state, 0, cluster.now_s)["sentence"]
+    assert sentence == "its state is on its way from node0:0 to node1:0"

@@ -87,6 +87,7 @@ STRATEGIES = {
     "movable": st.booleans(),
     "resizable": st.booleans(),
     "most_ranks": rows,
+    "portable": st.booleans(),
     "spec": specs,
     "outcome": st.sampled_from(JobState),
     "suspension": st.sampled_from(Suspension),

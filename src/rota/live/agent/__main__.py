@@ -1,4 +1,4 @@
-"""``python -m rota.live.agent --home DIR --node NAME [--gpus N] [--controller-pid PID]``."""
+"""``python -m rota.live.agent --home DIR --node NAME [--gpus N] ...``: the agent of one node."""
 
 import argparse
 import asyncio
@@ -18,6 +18,9 @@ def main() -> None:
     parser.add_argument("--home", required=True)
     parser.add_argument("--node", default=socket.gethostname())
     parser.add_argument("--gpus", type=int)
+    parser.add_argument("--first-gpu", type=int, default=0)
+    parser.add_argument("--gpu-type", default="")
+    parser.add_argument("--host-memory", type=int, help="bytes that suspended jobs may hold")
     parser.add_argument("--controller-pid", type=int, default=os.getppid())
     options = parser.parse_args()
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s")
@@ -27,7 +30,8 @@ def main() -> None:
     lock = hold_lock(folder.node(options.node) / "agent.lock")
     if lock is None:
         sys.exit(f"rota agent: another agent of node {options.node} runs on {folder.path}")
-    agent = Agent(folder, options.node, discover(options.gpus), options.controller_pid)
+    devices = discover(options.gpus, options.first_gpu)._replace(gpu_type=options.gpu_type)
+    agent = Agent(folder, options.node, devices, options.controller_pid, options.host_memory)
     asyncio.run(agent.run())
     lock.close()
 

@@ -23,8 +23,11 @@ from rota.live.agent.attempt import Attempt
 from rota.live.agent.devices import Devices
 from rota.live.agent.elastic import Elastic
 from rota.live.agent.launching import rank_requests, uses_library, visible_gpus
+from rota.live.agent.memory import HostMemory
+from rota.live.agent.moves import Moves
+from rota.live.agent.vacating import Vacating
 from rota.live.agent.zygote_link import ZygoteLink
-from rota.live.wire import MAX_LINE_BYTES, Message, decode
+from rota.live.wire import MAX_LINE_BYTES, Message, decode, pack, unpack
 
 RECONNECT_S = 0.2
 PROGRESS_EVERY_S = 0.25
@@ -38,17 +41,29 @@ log = logging.getLogger("rota.agent")
 class Agent:
     """One node's devices and the attempts on them."""
 
-    def __init__(self, folder: Folder, node: str, devices: Devices, controller_pid: int) -> None:
+    def __init__(
+        self,
+        folder: Folder,
+        node: str,
+        devices: Devices,
+        controller_pid: int,
+        host_memory_bytes: int | None = None,
+    ) -> None:
         self.folder = folder
         self.node = node
         self.devices = devices
         self.attempts: dict[tuple[str, int], Attempt] = {}
         self._socket_path = folder.socket(node)
+        self._arenas = folder.arenas(node)
+        self._memory = HostMemory(self.attempts.values, host_memory_bytes)
         self._zygote = ZygoteLink(str(folder.node(node) / "zygote.log"))
         self._controller: ClientConnection | None = None
         self._controller_pid = controller_pid
-        self._outbox: asyncio.Queue[Message] = asyncio.Queue()
+        self._outbox: asyncio.Queue[Message | bytes] = asyncio.Queue()
         self._epoch = 0
+        self._moves = Moves(
+            folder, node, devices, self.attempts, self._attempt, self._send, self._spawn
+        )
         self._ending = asyncio.Event()
         self._tasks: set[asyncio.Task[Any]] = set()
         self._lonely_since: float | None = None
@@ -62,23 +77,28 @@ class Agent:
         self._socket_path.chmod(0o600)
         self._spawn(self._zygote.warm_up())
         self._adopt_all()
+        self._moves.adopt()
+        self._remove_orphans()
         await self._wait_for_hellos()
         self._spawn(self._talk_to_controller())
         self._spawn(self._tell_progress())
         await self._ending.wait()
         server.close()
+        self._memory.close()
         for task in list(self._tasks):
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
         await self._zygote.close()
         self._socket_path.unlink(missing_ok=True)
-        with contextlib.suppress(OSError):
-            self._socket_path.parent.rmdir()
+        for empty in (self._socket_path.parent, self._arenas, self._arenas.parent):
+            with contextlib.suppress(OSError):
+                empty.rmdir()
 
-    def _spawn(self, coroutine: Any) -> None:
+    def _spawn(self, coroutine: Any) -> asyncio.Task[Any]:
         task = asyncio.get_running_loop().create_task(coroutine)
         self._tasks.add(task)
         task.add_done_callback(self._task_ended)
+        return task
 
     def _task_ended(self, task: asyncio.Task[Any]) -> None:
         self._tasks.discard(task)
@@ -97,8 +117,18 @@ class Agent:
                 log.exception("%s can't be read and is put aside", file)
                 file.rename(file.with_name("damaged.json"))
                 continue
+            if attempt.state == "refused":
+                continue
             self.attempts[attempt.job_id, attempt.number] = attempt
             log.info("adopted job %s.%s: %s", attempt.job_id, attempt.number, attempt.state)
+
+    def _remove_orphans(self) -> None:
+        """Remove the arenas of attempts that are over."""
+        known = {f"{job_id}-{number}" for job_id, number in self.attempts.keys() | self._moves.keys}
+        on_disk = self.folder.node(self.node).glob("jobs/*/*/*.arena*")
+        for file in [*self._arenas.iterdir(), *on_disk]:
+            if file.name.rpartition("-")[0] not in known:
+                file.unlink(missing_ok=True)
 
     async def _wait_for_hellos(self) -> None:
         deadline = asyncio.get_running_loop().time() + ADOPTION_S
@@ -139,6 +169,7 @@ class Agent:
                     server["url"].replace("http", "ws", 1) + "/agent/v1",
                     additional_headers={"Authorization": f"Bearer {token}"},
                     max_size=None,
+                    compression=None,  # weights hardly shrink, and that at a high price
                     proxy=None,
                 ) as connection:
                     await self._converse(connection)
@@ -174,29 +205,49 @@ class Agent:
             "node": self.node,
             "num_gpus": self.devices.num_gpus,
             "kind": self.devices.kind,
-            "attempts": [attempt.observed() for attempt in self.attempts.values()],
+            "gpu_type": self.devices.gpu_type,
+            "attempts": [
+                *(attempt.observed() for attempt in self.attempts.values()),
+                *self._moves.arrivals,
+            ],
         }
         await connection.send(json.dumps(hello))
         for attempt in self.attempts.values():
-            if attempt.ended is None and (model := attempt.model_report()):
-                self._outbox.put_nowait(model)
-            if attempt.ended is None and attempt.elastic is not None:
+            if attempt.ended is not None:
+                continue
+            for message in (attempt.model_report(), attempt.memory()):
+                if message is not None:
+                    self._outbox.put_nowait(message)
+            if attempt.elastic is not None:
                 self._outbox.put_nowait(attempt.size_report())  # it may have lost ranks meanwhile
         sender = asyncio.create_task(self._send_outbox(connection))
         try:
             async for frame in connection:
-                self._obey(decode(frame))
+                if isinstance(frame, bytes):
+                    self._moves.heard(*unpack(frame))
+                else:
+                    self._obey(decode(frame))
         finally:
             sender.cancel()
 
     async def _send_outbox(self, connection: ClientConnection) -> None:
         with contextlib.suppress(websockets.WebSocketException):
             while True:
-                await connection.send(json.dumps(await self._outbox.get()))
+                message = await self._outbox.get()
+                await connection.send(
+                    message if isinstance(message, bytes) else json.dumps(message)
+                )
 
     def _notify(self, message: Message) -> None:
         if self._controller is not None:
             self._outbox.put_nowait(message)
+
+    def _send(self, message: Message, piece: bytes) -> None:
+        """Tell the controller something for another node, raw bytes after it if there are any."""
+        if not piece:
+            self._notify(message)
+        elif self._controller is not None:
+            self._outbox.put_nowait(pack(message, piece))
 
     async def _tell_progress(self) -> None:
         told: dict[tuple[str, int], Any] = {}
@@ -219,9 +270,16 @@ class Agent:
         elif kind == "forget":
             self._forget(message["job_id"], message["attempt"])
         elif kind == "kill":
-            attempt = self.attempts.get((message["job_id"], message["attempt"]))
-            if attempt is not None:
-                attempt.kill()
+            key = (message["job_id"], message["attempt"])
+            self._moves.call_off(key)
+            if key in self.attempts:
+                self.attempts[key].kill()
+        elif kind == "drop":
+            self._moves.leave((message["job_id"], message["attempt"]))
+        elif kind == "fetch" and message["epoch"] >= self._epoch:
+            self._spawn(self._moves.answer(message))
+        elif kind == "fetched":
+            self._moves.heard(message)
         elif kind == "shutdown":
             self._spawn(self._shut_down())
 
@@ -233,6 +291,9 @@ class Agent:
             if message["kind"] == "launch":
                 await self._launch(message)
                 return
+            if message["kind"] == "migrate":
+                self._moves.arrive(message)
+                return
             attempt = self.attempts.get((message["job_id"], message["attempt"]))
             if attempt is None:
                 key = {"job_id": message["job_id"], "attempt": message["attempt"]}
@@ -241,8 +302,8 @@ class Agent:
             elif attempt.ended is not None:
                 self._notify(attempt.ended)
             elif message["kind"] == "suspend":
-                attempt.pausing.suspend(command_id)
-            elif message["kind"] in ("resume", "migrate"):
+                attempt.pausing.suspend(command_id, vacate=message.get("vacate", False))
+            elif message["kind"] == "resume":
                 gpus = message["gpus"]
                 attempt.pausing.resume(command_id, gpus, self.devices.cores_of(gpus))
             elif message["kind"] == "resize":
@@ -293,15 +354,18 @@ class Agent:
 
     def _attempt(self, record: dict[str, Any], folder: Path) -> Attempt:
         attempt = Attempt(record, folder, self._notify)
+        attempt.vacating = Vacating(attempt, self._zygote.fork, self._requests, self._arenas)
+        attempt.at_rest = self._memory.look
+        attempt.refused = self._moves.refused
         if record["max_world"] > 1:
             attempt.elastic = Elastic(attempt, self._zygote.fork, self._newcomers)
         return attempt
 
     def _requests(
-        self, attempt: Attempt, slots: list[int], gpus: list[int], step: int | None = None
+        self, attempt: Attempt, slots: list[int], gpus: list[int], **options: Any
     ) -> list[dict[str, Any]]:
         where = (attempt.folder, self.devices, str(self._socket_path))
-        return rank_requests(attempt.record, *where, slots, gpus, step=step)
+        return rank_requests(attempt.record, *where, slots, gpus, **options)
 
     def _newcomers(
         self, attempt: Attempt, slots: list[int], gpus: list[int]
@@ -338,6 +402,7 @@ class Agent:
 
     async def _shut_down(self) -> None:
         """End every process of every job here, then this agent."""
+        self._moves.call_all_off()
         for attempt in self.attempts.values():
             attempt.stop()
         while any(attempt.ended is None for attempt in self.attempts.values()):

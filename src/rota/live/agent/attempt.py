@@ -16,11 +16,12 @@ from typing import Any
 
 from rota.errors import AgentError
 from rota.live.agent.elastic import Elastic
-from rota.live.agent.launching import checkpoints
+from rota.live.agent.launching import checkpoints, node_name
 from rota.live.agent.pausing import Pausing
 from rota.live.agent.processes import kill_remains, signal_name
-from rota.live.agent.rank import Rank
-from rota.live.wire import Message, is_model, is_progress
+from rota.live.agent.rank import Rank, life_of
+from rota.live.agent.vacating import Vacating
+from rota.live.wire import Message, is_memory_cycle, is_model, is_progress
 
 GRACE_S = 5.0  # from SIGTERM to SIGKILL
 LOOK_AGAIN_S = 0.02
@@ -38,7 +39,8 @@ class Attempt:
         self.folder = folder
         self.job_id: str = record["job_id"]
         self.number: int = record["attempt"]
-        self.ranks = [Rank(slot, folder) for slot in range(record["slots"])]
+        slots = range(record["slots"])
+        self.ranks = [Rank(slot, folder, life_of(record, slot)) for slot in slots]
         self.elastic: Elastic | None = None
         self.shards: int | None = None  # of the program's batches: as many ranks can share them
         self.tasks: set[asyncio.Task[Any]] = set()
@@ -49,7 +51,13 @@ class Attempt:
         self.ended: Message | None = None
         self._notify = notify
         self.pausing = Pausing(self)
+        self.vacating: Vacating | None = None
+        self.at_rest: Callable[[], object] = bool  # called when it has been suspended, or vacated
+        # Called when an attempt that has come from another node can't go on here.
+        self.refused: Callable[[Attempt], object] | None = None
         self.stopping = False
+        self._memory_error: str | None = None
+        self._cycle: dict[str, Any] | None = None  # device memory over a step
         self._model_reports = 0
         self._over_s: float | None = None  # since when no process is left
         self._timers: list[asyncio.TimerHandle] = []
@@ -104,7 +112,9 @@ class Attempt:
                 rank.signal(signal.SIGKILL)
             elif not rank.alive and self.elastic is not None:
                 rank.survived = self.elastic.ended(rank)
-        if "suspended_s" in self.record:
+        if self.is_vacated and self.vacating is not None:
+            self.vacating.adopt()
+        elif "suspended_s" in self.record:
             self.state = "suspended"
         else:
             self.state = "adopted" if self.record["suspension"] == "boundary" else "running"
@@ -139,13 +149,17 @@ class Attempt:
         rank.close()
         rank.gone = True
         rank.read_exit()
-        if self.elastic is not None and self.elastic.ended(rank):
+        expected = self.is_vacated and rank.index in self.record["members"]
+        if self.elastic is not None and not expected and self.elastic.ended(rank):
             rank.survived = True
         self.check_end()
 
     def check_end(self) -> None:
         """Once a rank has failed the whole gang goes; once all are gone the attempt has ended."""
         if self.ended is not None:
+            return
+        if self.is_vacated and self.vacating is not None:
+            self.vacating.ended()
             return
         failed = [
             r
@@ -154,7 +168,7 @@ class Attempt:
         ]
         if any(rank.alive for rank in self.ranks):
             if failed:
-                self.kill()
+                self.kill_ranks()
             elif self.state == "suspending":
                 self.pausing.check_held()
             return
@@ -177,10 +191,20 @@ class Attempt:
         exits = [(rank, rank.exit) for rank in last if rank.exit is not None]
         bad = [(e["at_s"], rank.index, e["code"]) for rank, e in exits if e["code"] != 0]
         _, process, code = min(bad, default=(0.0, 0, 0))
+        if code == -signal.SIGKILL and self._is_out_of_the_way() and not self.stopping:
+            # By the kernel, when memory ran out, or by somebody else. Who is killed while it
+            # trains has failed; but one that was made to wait must not lose by that.
+            self._end("lost", error="its processes were killed while suspended", started=True)
+            return
         message = self._failure(process, code) if bad else ""
         at_s = max(e["at_s"] for _, e in exits)
         asked = self.stopping
         self._end("ended", at_s=at_s, exit_code=code, message=message, stop_asked=asked)
+
+    def _is_out_of_the_way(self) -> bool:
+        """Whether it is suspended at a boundary, or on its way there or back."""
+        at_boundary = self.record["suspension"] == "boundary"
+        return at_boundary and self.state in ("suspending", "suspended", "resuming")
 
     def _failure(self, process: int, code: int) -> str:
         """How the process ended that ended the others, and where its output is."""
@@ -209,16 +233,56 @@ class Attempt:
         return self._now() < self._over_s + LAST_WORDS_S
 
     def _end(self, kind: str, **fields: Any) -> None:
+        if self.is_guest and (kind == "lost" or self.stopping):
+            self.refuse(str(fields.get("error", "it was told to end")))
+            return
         self.state = kind
+        if self.vacating is not None:
+            self.vacating.closed()
         self.ended = self._about(kind) | fields
         if self.progress:
             self._notify(self.report())  # the last one, which says how far it has come
         self._notify(self.ended)
 
+    @property
+    def is_guest(self) -> bool:
+        """Whether its state has come from another node, and is there as well: it has not gone on
+        here yet."""
+        return self.is_vacated and "source" in self.record
+
+    def refuse(self, error: str) -> None:
+        """A guest can't go on here; nothing is lost by that."""
+        command_id = self.vacating.command_id if self.vacating is not None else None
+        self.vanish("refused")
+        if self.refused is not None:
+            self.refused(self)
+        if command_id is not None:
+            self._notify({"type": "failed", "command_id": command_id, "error": error})
+
+    def vanish(self, state: str) -> None:
+        """End without a word and without a trace in host memory: its state is elsewhere."""
+        self.kill_ranks()
+        self.cancel_timers()
+        self.state, self.ended = state, self._about(state)
+        if self.vacating is not None:
+            self.vacating.closed()
+
+    def end_without_processes(self) -> None:
+        """The attempt was told to end, and is in arenas alone."""
+        code, message = -int(signal.SIGTERM), f"killed by {signal_name(signal.SIGTERM)}"
+        ended = {"exit_code": code, "message": message, "stop_asked": self.stopping}
+        self._end("ended", at_s=time.time(), **ended)
+
+    def lose(self, error: str) -> None:
+        """Its state is gone: it has to start anew."""
+        self.kill_ranks()
+        self._end("lost", error=error, started=True)
+
     def _kill_remains(self) -> int:
         """Kill what vanished shims left behind, of this attempt of this cluster alone."""
         marks = {
             "ROTA_CHECKPOINT_DIR": str(checkpoints(self.folder)),
+            "ROTA_NODE": node_name(self.folder),
             "ROTA_JOB_ID": self.job_id,
             "ROTA_ATTEMPT": str(self.number),
         }
@@ -232,12 +296,26 @@ class Attempt:
         for rank in self.ranks:
             rank.signal(signal.SIGTERM)
             rank.signal(signal.SIGCONT)
-        asyncio.get_running_loop().call_later(GRACE_S, self.kill)
+        asyncio.get_running_loop().call_later(GRACE_S, self.kill_ranks)
+        if self.is_vacated:
+            self.check_end()
 
     def kill(self) -> None:
+        """End the attempt now."""
+        self.kill_ranks()
+        if self.is_vacated:
+            self.stopping = True
+            self.check_end()
+
+    def kill_ranks(self) -> None:
         """Kill every process now."""
         for rank in self.ranks:
             rank.signal(signal.SIGKILL)
+
+    @property
+    def is_vacated(self) -> bool:
+        """Whether its state is in arenas, and not in processes."""
+        return "vacated" in self.record
 
     @property
     def members(self) -> list[Rank]:
@@ -260,7 +338,7 @@ class Attempt:
             self.done(command_id, gpus=self.record["gpus"])
             return
         if command_id is not None:
-            self._notify({"type": "failed", "command_id": command_id, "error": error})
+            self.failed(command_id, str(error))
         self._notify(self.size_report() | {"cause": cause, "lost_ranks": lost_ranks})
 
     def size_report(self) -> Message:
@@ -277,6 +355,13 @@ class Attempt:
         message = {"type": "done", "command_id": command_id, "at_s": time.time()}
         self._notify(message | fields)
 
+    def failed(self, command_id: int | None, error: str) -> None:
+        """Tell the controller that a command could not be carried out."""
+        if self.is_guest:
+            self.refuse(error)
+            return
+        self._notify({"type": "failed", "command_id": command_id, "error": error})
+
     # -- what the workers say ------------------------------------------------------------------
 
     def joined(self, index: int, writer: asyncio.StreamWriter, hello: Message) -> None:
@@ -284,13 +369,14 @@ class Attempt:
         rank = self.ranks[index]
         rank.writer = writer
         rank.suspended = hello if hello["suspended"] else None
-        if rank.suspended is not None and self.state in ("running", "resuming"):
-            self.pausing.go_on(rank)  # it missed that it may
+        if rank.suspended is not None:
+            self.pausing.rejoined(rank)
         self.pausing.check_resumed()
         if hello.get("shards") is not None:
             self._note_shards(hello)
         if [index] == self.record["members"][:1]:
             self._note_model(hello.get("model"))
+            self._note_cycle(hello.get("memory"))
         if self.elastic is not None:
             self.elastic.gang.is_in(index, int(hello.get("generation", 0)))
         if not self.cooperates:
@@ -310,6 +396,33 @@ class Attempt:
         model = self.record.get("model")
         return self._about("model") | model if model else None
 
+    def memory(self) -> Message:
+        """Where the state of a suspended attempt is, and what a step takes, for the controller.
+
+        ``where`` is null while it runs, else ``processes``, ``memory`` (arenas in host memory) or
+        ``disk``; ``bytes`` are those of the arenas; ``error`` says why the state could not be put
+        elsewhere. ``cycle`` is the device memory over a step, null if it has not been measured.
+        """
+        vacated, where = self.record.get("vacated"), None
+        if vacated is not None:
+            in_memory = self.vacating is not None and self.vacating.in_memory
+            where = "memory" if in_memory else "disk"
+        elif "suspended_s" in self.record:
+            where = "processes"
+        error = self._memory_error if where is not None else None
+        state = {"where": where, "bytes": vacated and vacated["bytes"], "error": error}
+        return self._about("memory") | {"memory": state | {"cycle": self._cycle}}
+
+    def note_memory(self, error: str | None) -> None:
+        """The state has been put elsewhere, or could not be, for this error."""
+        if error != self._memory_error or error is None:
+            self._memory_error = error
+            self.tell_memory()
+
+    def tell_memory(self) -> None:
+        """Tell the controller where the state is, and what a step takes."""
+        self._notify(self.memory())
+
     def registration(self) -> Message:
         """How this attempt can be suspended and resized, for the controller."""
         return self._about("registered") | self._abilities()
@@ -320,6 +433,7 @@ class Attempt:
             "movable": self.record["movable"] and not self.record.get("stays", False),
             "resizable": self.resizable,
             "most_ranks": self.shards or 0,
+            "portable": self.portable,
         }
 
     def tell_registration(self) -> None:
@@ -331,12 +445,24 @@ class Attempt:
         """Whether the attempt can have more or fewer ranks: its job may, its program can."""
         return self.elastic is not None and self.shards is not None
 
+    @property
+    def portable(self) -> bool:
+        """Whether its state can be written down, so that it can go on on another node.
+
+        As far as is known: its library says so for certain whenever it is suspended.
+        """
+        record = self.record
+        may = not record.get("frozen", False) and record.get("keeps") is None
+        return record["suspension"] == "boundary" and may
+
     def left(self, index: int, writer: asyncio.StreamWriter) -> None:
         """A rank's connection closed."""
         rank = self.ranks[index]
         if rank.writer is not writer:
             return
         rank.writer = rank.suspended = None
+        if self.vacating is not None:
+            self.vacating.call_off(f"rank {index} closed its connection")
         self.pausing.check_resumed()
         if self.elastic is None or len(self.members) < 2:
             self.pausing.freeze()  # if it was to hold at a boundary: none will come
@@ -352,6 +478,9 @@ class Attempt:
         elif kind == "model":
             if first:
                 self._note_model(message)
+        elif kind == "memory":
+            if first:
+                self._note_cycle(message)
         elif kind == "elastic":
             self._note_shards(message)
         elif kind == "at" and self.state == "suspending":
@@ -363,6 +492,9 @@ class Attempt:
         elif kind == "resumed":
             rank.suspended = None
             self.pausing.check_resumed()
+        elif kind in ("written", "kept"):
+            if self.vacating is not None:
+                self.vacating.heard(index, message)
         elif self.elastic is not None:
             self.elastic.heard(index, message)
 
@@ -392,6 +524,13 @@ class Attempt:
             with contextlib.suppress(OSError):  # the worker tells it again to the next agent
                 self.save(durable=False)
             self._notify(self._about("model") | model)
+
+    def _note_cycle(self, message: Any) -> None:
+        """Pass on what rank 0 tells of its device memory."""
+        if is_memory_cycle(message):
+            names = ("least_bytes", "most_bytes", "least_after")
+            self._cycle = {name: message[name] for name in names}
+            self.tell_memory()
 
     # -- shared --------------------------------------------------------------------------------
 

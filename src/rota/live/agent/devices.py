@@ -11,24 +11,31 @@ class Devices(NamedTuple):
     num_gpus: int
     cores: tuple[int, ...] = ()  # core of each slot, for kind "cpu"
     ids: tuple[str, ...] = ()  # what CUDA_VISIBLE_DEVICES calls each GPU, for kind "cuda"
+    gpu_type: str = ""  # what whoever started the node calls its GPUs, if anything
 
     def cores_of(self, gpus: list[int]) -> list[int]:
         """The cores to bind a job to that holds these slots; empty for no binding."""
         return [self.cores[index] for index in gpus] if self.kind == "cpu" else []
 
 
-def discover(limit: int | None) -> Devices:
-    """The GPUs that NVML finds, or a slot per core that this process may use.
+def discover(limit: int | None, first: int = 0) -> Devices:
+    """The GPUs that NVML finds, or a slot per core that this process may use, from ``first`` on.
 
     ``limit`` is how many to offer (None: all). Without GPUs it may exceed the cores, which are then
     shared in turn. GPUs that this process's own CUDA_VISIBLE_DEVICES hides are not offered.
     """
-    ids = visible_ids(count_gpus(), os.environ.get("CUDA_VISIBLE_DEVICES"))[:limit]
-    if ids:
+    found = offered_ids()
+    if found:
+        ids = found[first:][:limit]
         return Devices("cuda", len(ids), ids=ids)
     cores = sorted(os.sched_getaffinity(0))
     count = limit or len(cores)
-    return Devices("cpu", count, tuple(cores[i % len(cores)] for i in range(count)))
+    return Devices("cpu", count, tuple(cores[(first + i) % len(cores)] for i in range(count)))
+
+
+def offered_ids() -> tuple[str, ...]:
+    """The ids of the GPUs that this process may use; none without a driver."""
+    return visible_ids(count_gpus(), os.environ.get("CUDA_VISIBLE_DEVICES"))
 
 
 def visible_ids(found: int, setting: str | None) -> tuple[str, ...]:

@@ -131,6 +131,10 @@ class Elastic:
         """Give up a resize that can still be given up."""
         self.gang.call_off(error)
 
+    def disband(self) -> None:
+        """Nobody need stand by any more: all processes of the attempt end."""
+        self._dismiss(list(self._standby))
+
     def _check(self, gpus: list[int]) -> None:
         most, shards = self._attempt.record["max_world"], self._attempt.shards
         if shards is None:

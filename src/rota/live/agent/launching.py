@@ -10,7 +10,9 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from rota.folder import Folder
 from rota.live.agent.devices import Devices
+from rota.live.agent.rank import life_name, life_of
 
 MAX_SCRIPT_BYTES = 1 << 20
 READ_AT_START = ("PYTHON", "LD_", "MALLOC_", "MKL_", "KMP_", "TORCH_")  # by a fresh interpreter
@@ -26,10 +28,12 @@ def rank_requests(
     gpus: Sequence[int],
     *,
     step: int | None = None,
+    adopt: dict[int, dict[str, str]] | None = None,
 ) -> list[dict[str, Any]]:
     """What the zygote is asked for, one request per slot; ``gpus`` are those of the slots.
 
-    ``step`` is given for newcomers to a gang that has come so far.
+    ``step`` is given for newcomers to a gang that has come so far, ``adopt`` for ranks that go on
+    from an arena: the environment that tells each slot so.
     """
     program = record["program"]
     shared = _environment(record, folder, devices, agent_socket)
@@ -43,11 +47,13 @@ def rank_requests(
         rank = str(before + position)
         environment = shared | {"RANK": rank, "LOCAL_RANK": rank, "ROTA_SLOT": str(slot)}
         environment["ROTA_PULSE"] = str(folder / f"rank{slot}.pulse")
+        if adopt is not None:
+            environment |= adopt[slot]
         if devices.kind == "cuda":
             environment["ROTA_DEVICE"] = str(record["visible"].index(gpus[position]))
         requests.append(
             {
-                "rank": slot,
+                "name": life_name(slot, life_of(record, slot)),
                 "folder": str(folder),
                 "log": str(folder / f"rank{slot}.log"),
                 "env": environment,
@@ -67,7 +73,7 @@ def _environment(
     inherited = {key: value for key, value in os.environ.items() if not key.startswith("ROTA_")}
     port = str(free_port())
     checkpoint_folder = checkpoints(folder)
-    checkpoint_folder.mkdir(exist_ok=True)
+    checkpoint_folder.mkdir(parents=True, exist_ok=True)
     own_programs = os.path.dirname(sys.executable)
     environment = inherited | {
         # `python` in a job is the Python that Rota runs in, unless the job brings its own PATH.
@@ -79,6 +85,7 @@ def _environment(
     environment |= {
         "ROTA_JOB_ID": record["job_id"],
         "ROTA_ATTEMPT": str(record["attempt"]),
+        "ROTA_NODE": node_name(folder),
         "ROTA_NODE_RANK": "0",
         "ROTA_NUM_NODES": "1",
         "ROTA_GPUS_PER_NODE": str(len(record["gpus"])),
@@ -86,6 +93,7 @@ def _environment(
         "ROTA_MASTER_PORT": port,
         "ROTA_CHECKPOINT_DIR": str(checkpoint_folder),
         "ROTA_AGENT_SOCKET": agent_socket,
+        "ROTA_GENERATION": str(record.get("generation", 0)),
         "MASTER_ADDR": "127.0.0.1",
         "MASTER_PORT": port,
     }
@@ -99,8 +107,16 @@ def _environment(
 
 
 def checkpoints(attempt_folder: Path) -> Path:
-    """Where a job's checkpoints go, the same for all of its attempts."""
-    return attempt_folder.parent / "checkpoints"
+    """Where a job's checkpoints go, the same for all of its attempts, on whichever node.
+
+    The attempt's folder is ``HOME/nodes/NODE/jobs/ID/ATTEMPT``.
+    """
+    return Folder(attempt_folder.parents[4]).checkpoints(attempt_folder.parent.name)
+
+
+def node_name(attempt_folder: Path) -> str:
+    """The node that an attempt's folder belongs to."""
+    return attempt_folder.parents[2].name
 
 
 def visible_gpus(gpus: list[int], devices: Devices, *, everything: bool) -> list[int] | None:

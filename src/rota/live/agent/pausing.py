@@ -27,14 +27,19 @@ class Pausing:
         self._command_id: int | None = None
         self._steps: dict[int, int] = {}  # of the ranks that hold at a boundary
         self._round = 0  # counts down: what answers a resize, whose rounds count up, must not count
+        self._vacates = False
 
     # -- commands ------------------------------------------------------------------------------
 
-    def suspend(self, command_id: int) -> None:
-        """Pause the attempt; ``done`` follows when its devices are free. Raises AgentError."""
+    def suspend(self, command_id: int, *, vacate: bool = False) -> None:
+        """Pause the attempt; ``done`` follows when its devices are free. Raises AgentError.
+
+        ``vacate``: its processes are to end, too, if they can; ``done`` follows then.
+        """
         attempt = self._attempt
         if attempt.state == "suspended":
-            attempt.done(command_id, stopped_s=attempt.record["suspended_s"])
+            self._command_id, self._vacates = command_id, vacate
+            self._answer()
             return
         if attempt.state != "running":
             raise AgentError(f"job {attempt.job_id} is {attempt.state}, and can't be suspended now")
@@ -42,7 +47,8 @@ class Pausing:
             attempt.elastic.call_off("the job is to be suspended")
             if attempt.elastic.gang.busy:
                 raise AgentError(f"job {attempt.job_id} is being resized; ask again")
-        self._command_id = command_id  # not before: a command under way awaits its own answer
+        # Not before: a command under way awaits its own answer.
+        self._command_id, self._vacates = command_id, vacate
         attempt.state = "suspending"
         if not attempt.cooperates:
             self.freeze()
@@ -65,6 +71,11 @@ class Pausing:
         if attempt.state == "running":
             attempt.done(command_id)
             return
+        if attempt.vacating is not None:
+            if attempt.vacating.vacated:
+                attempt.vacating.bring_back(command_id, gpus)
+                return
+            attempt.vacating.call_off("the job is to go on")
         attempt.record["gpus"] = gpus
         if attempt.elastic is not None:
             attempt.elastic.moved()
@@ -95,7 +106,21 @@ class Pausing:
         rank.suspended = message
         if attempt.state == "suspending" and all(r.suspended for r in attempt.members if r.alive):
             self._suspended(max(r.suspended["stopped_s"] for r in attempt.members if r.suspended))
+        else:
+            self.rejoined(rank)
+
+    def rejoined(self, rank: Rank) -> None:
+        """A rank waits at a boundary to be told to go on: it is back, or missed that it may."""
+        attempt = self._attempt
+        if attempt.vacating is not None and attempt.vacating.returning:
+            attempt.vacating.came(rank.index)
         elif attempt.state in ("running", "resuming"):
+            self.go_on(rank)
+
+    def go_on_all(self, command_id: int | None) -> None:
+        """All ranks are back and hold at one boundary: let them go on."""
+        self._command_id = command_id
+        for rank in self._attempt.members:
             self.go_on(rank)
 
     def check_held(self) -> None:
@@ -108,9 +133,12 @@ class Pausing:
     def check_resumed(self) -> None:
         """If none is suspended any more, a continuation is complete."""
         attempt = self._attempt
-        if attempt.state == "resuming" and not any(rank.suspended for rank in attempt.ranks):
+        if attempt.state != "resuming" or attempt.is_vacated:
+            return
+        if not any(rank.suspended for rank in attempt.ranks):
             attempt.state = "running"
             attempt.done(self._command_id)
+            attempt.tell_memory()
 
     def go_on(self, rank: Rank) -> None:
         """Let a rank that holds at a boundary go on where its device is now."""
@@ -138,14 +166,38 @@ class Pausing:
         attempt.cancel_timers()
         attempt.state = "suspended"
         attempt.record["suspended_s"] = stopped_s
+        before = attempt.registration()
         # What is in a device's memory can't follow the job to another one.
-        stays = frozen and attempt.record["visible"] is not None
-        if stays != attempt.record.get("stays", False):
-            attempt.record["stays"] = stays
+        attempt.record["stays"] = frozen and attempt.record["visible"] is not None
+        attempt.record["frozen"] = frozen
+        attempt.record["keeps"] = self._keeps()
+        if attempt.registration() != before:
             attempt.tell_registration()
         with contextlib.suppress(OSError):  # the next agent lets it go on, and it is asked again
             attempt.save(durable=False)  # what a power cut takes with it needs no adoption
-        attempt.done(self._command_id, stopped_s=stopped_s)
+        self._answer()
+        attempt.tell_memory()
+        attempt.at_rest()
+
+    def _keeps(self) -> str | None:
+        """Why a rank says that its process can't end meanwhile."""
+        suspended = (rank.suspended for rank in self._attempt.members if rank.suspended)
+        return next((each["keeps"] for each in suspended if each.get("keeps")), None)
+
+    def _answer(self) -> None:
+        """Tell the controller that the attempt is suspended; before that, vacate it if asked to."""
+        attempt, command_id = self._attempt, self._command_id
+        stopped_s = attempt.record["suspended_s"]
+        if not self._vacates or attempt.vacating is None:
+            attempt.done(command_id, stopped_s=stopped_s)
+            return
+
+        def vacated(error: str | None) -> None:
+            if attempt.state not in ("ended", "lost"):
+                vacated = {"vacated": attempt.record.get("vacated"), "kept": error}
+                attempt.done(command_id, stopped_s=stopped_s, **vacated)
+
+        attempt.vacating.vacate(vacated)
 
     def _advance_holders(self) -> None:
         """A rank that has not answered may be in a step that the holders must take part in."""

@@ -15,10 +15,15 @@ from rota.live.wire import Message, encode
 
 
 class Rank:
-    """One rank. What its shim wrote is in ``folder``: ``rankN.pid`` and ``rankN.exit``."""
+    """One rank. What its shim wrote is in ``folder``: ``rankN.pid`` and ``rankN.exit``.
 
-    def __init__(self, index: int, folder: Path) -> None:
+    A process that takes the place of one whose state is in an arena leads another ``life`` of the
+    rank; its files are ``rankN.LIFE.pid`` and ``rankN.LIFE.exit``.
+    """
+
+    def __init__(self, index: int, folder: Path, life: int = 0) -> None:
         self.index = index
+        name = life_name(index, life)
         self.shim = 0
         self.worker = 0
         self.pidfd = -1
@@ -27,8 +32,8 @@ class Rank:
         self.writer: asyncio.StreamWriter | None = None
         self.survived = False  # it has ended, and the others go on
         self.suspended: Message | None = None
-        self._pids = folder / f"rank{index}.pid"
-        self._exit = folder / f"rank{index}.exit"
+        self._pids = folder / f"{name}.pid"
+        self._exit = folder / f"{name}.exit"
 
     @property
     def alive(self) -> bool:
@@ -112,3 +117,13 @@ class Rank:
         with contextlib.suppress(FileExistsError):
             os.link(draft, self._pids)
         draft.unlink()
+
+
+def life_name(index: int, life: int) -> str:
+    """What the files of one life of a rank are called."""
+    return f"rank{index}.{life}" if life else f"rank{index}"
+
+
+def life_of(record: dict[str, Any], slot: int) -> int:
+    """Which life a slot of an attempt leads, by the attempt's record."""
+    return int(record.get("lives", {}).get(str(slot), 0))

@@ -1,54 +1,163 @@
-"""This machine as a one-node cluster: the agent is a child process, restarted when it dies."""
+"""This machine as a cluster: each node's agent is a child process, restarted when it dies.
+
+Several nodes on one machine are for development and tests: each has a part of the GPUs, or slots
+on cores that it may share with the others, and an agent, a zygote and a folder of its own.
+"""
 
 import asyncio
+import json
 import logging
 import os
+import shutil
 import socket
 import sys
+from collections.abc import Collection, Sequence
+from itertools import chain
+from typing import NamedTuple
 
+from rota.errors import InputError
 from rota.folder import Folder, is_locked
 
 WATCH_EVERY_S = 0.5
 END_TIMEOUT_S = 60.0  # for all jobs to be asked, killed, and gone
 RESTART_PAUSE_S = 0.2  # so that an agent that can't start does not take a core
+SETTINGS = "node.json"  # in a node's folder: what its agent was last started with
 
 log = logging.getLogger("rota.provider")
 
 
-class LocalProvider:
-    """Keeps one agent alive for this machine, and leaves alone one that already is."""
+class LocalNode(NamedTuple):
+    """A part of this machine: ``gpus`` (None: all) of its GPUs or slots, from ``first_gpu`` on."""
 
-    def __init__(self, folder: Folder, gpus: int | None) -> None:
-        self.node = "".join(c if c.isalnum() or c in "-." else "-" for c in socket.gethostname())
+    name: str
+    gpus: int | None = None
+    first_gpu: int = 0
+    gpu_type: str = ""
+
+    @property
+    def offers(self) -> str:
+        """For example ``2 GPUs of type t4``."""
+        if self.gpus is None:
+            count = "all its GPUs, or a slot per core"
+        else:
+            count = f"{self.gpus} GPU{'s'[: self.gpus != 1]}"
+        return count + (f" of type {self.gpu_type}" if self.gpu_type else "")
+
+
+def lay_out(
+    count: int, gpus: int | None, gpu_types: Sequence[str], machine_gpus: int, cores: int
+) -> list[LocalNode]:
+    """``count`` nodes of ``gpus`` GPUs each, named after this machine.
+
+    ``machine_gpus`` are the GPUs that it has; if none, slots on its ``cores`` stand for them.
+    ``gpu_types`` are none, one for all nodes, or one for each. Raises InputError.
+    """
+    host = "".join(c if c.isalnum() or c in "-." else "-" for c in socket.gethostname())
+    if len(gpu_types) not in (0, 1, count):
+        raise InputError(
+            f"--gpu-types: {','.join(gpu_types)} names {len(gpu_types)} types for {count} "
+            f"node{'s'[: count != 1]}; give one, or one for each node"
+        )
+    types = list(gpu_types) * (count if len(gpu_types) == 1 else 1) or [""] * count
+    if count == 1:
+        return [LocalNode(host, gpus, 0, types[0])]
+    each = gpus if gpus is not None else max(1, (machine_gpus or cores) // count)
+    if machine_gpus and count * each > machine_gpus:
+        raise InputError(
+            f"--nodes: {count} nodes of {each} GPUs need {count * each}, and this machine has "
+            f"{machine_gpus}; ask for fewer nodes or --gpus"
+        )
+    return [LocalNode(f"{host}-{i}", each, i * each, types[i]) for i in range(count)]
+
+
+class LocalProvider:
+    """Keeps one agent alive for each node, and leaves alone those that already are.
+
+    ``host_memory_bytes`` is what suspended jobs may hold of each node's memory (None: its default).
+    A node of former times that may still have jobs is taken over with the devices that it had,
+    whether or not it is asked for: ``taken_over`` names these.
+    """
+
+    def __init__(
+        self, folder: Folder, nodes: Sequence[LocalNode], host_memory_bytes: int | None = None
+    ) -> None:
         self._folder = folder
-        self._gpus = gpus
+        self.taken_over = [node for node in former_nodes(folder) if _in_use(folder, node.name)]
+        kept = {node.name: node for node in self.taken_over}
+        self.asked_for = list(nodes)
+        self.nodes = {node.name: node for node in nodes} | kept
+        self._watched = [
+            _WatchedAgent(folder, node, host_memory_bytes) for node in self.nodes.values()
+        ]
+
+    @property
+    def names(self) -> Collection[str]:
+        """The nodes that it looks after."""
+        return self.nodes.keys()
+
+    async def start(self) -> None:
+        """Begin to watch over the agents."""
+        for node in former_nodes(self._folder):
+            if node.name not in self.nodes:  # its agent may have been killed
+                self._folder.socket(node.name).unlink(missing_ok=True)
+                shutil.rmtree(self._folder.arenas(node.name), ignore_errors=True)
+        for agent in self._watched:
+            agent.start()
+
+    async def stop(self) -> None:
+        """Stop watching. An agent ends by itself when it has nothing left to do."""
+        await asyncio.gather(*(agent.stop() for agent in self._watched))
+
+    async def wait_for_end(self, *, connected: Collection[str]) -> None:
+        """Wait until all agents are gone; those that never got as far as to connect are killed."""
+        await asyncio.gather(
+            *(agent.wait_for_end(connected=agent.node.name in connected) for agent in self._watched)
+        )
+
+    def differences(self) -> list[str]:
+        """What is taken over and is not as it is asked for now, a sentence for each node."""
+        wanted = {node.name: node for node in self.asked_for}
+        lines = []
+        for node in self.taken_over:
+            now = wanted.get(node.name)
+            if now is None:
+                lines.append(f"node {node.name} ({node.offers}) stays beside those asked for")
+            elif now != node:
+                lines.append(f"node {node.name} stays as it was, with {node.offers}")
+        return lines
+
+
+class _WatchedAgent:
+    """One node's agent."""
+
+    def __init__(self, folder: Folder, node: LocalNode, host_memory_bytes: int | None) -> None:
+        self.node = node
+        self._folder = folder
+        self._host_memory_bytes = host_memory_bytes
         self._task: asyncio.Task[None] | None = None
         self._process: asyncio.subprocess.Process | None = None
 
-    async def start(self) -> None:
-        """Begin to watch over the agent."""
+    def start(self) -> None:
         self._task = asyncio.create_task(self._watch())
 
     async def stop(self) -> None:
-        """Stop watching. The agent ends by itself when it has nothing left to do."""
         if self._task is not None:
             self._task.cancel()
             await asyncio.gather(self._task, return_exceptions=True)
 
-    async def wait_for_end(self, *, started: bool) -> None:
-        """Wait until the agent is gone; one that never got as far as to connect is killed."""
+    async def wait_for_end(self, *, connected: bool) -> None:
         await self.stop()
         if self._process is not None:
-            if not started:
+            if not connected:
                 self._process.kill()
             try:
                 await asyncio.wait_for(self._process.wait(), END_TIMEOUT_S)
             except TimeoutError:  # a process that even SIGKILL does not end, for example
-                log.error("the agent did not end in %s s and is killed", END_TIMEOUT_S)
+                log.error("%s's agent did not end in %s s", self.node.name, END_TIMEOUT_S)
                 self._process.kill()
             return
         deadline = asyncio.get_running_loop().time() + END_TIMEOUT_S
-        while started and self._is_alive() and asyncio.get_running_loop().time() < deadline:
+        while connected and self._is_alive() and asyncio.get_running_loop().time() < deadline:
             await asyncio.sleep(0.02)
 
     async def _watch(self) -> None:
@@ -57,26 +166,30 @@ class LocalProvider:
                 await self._spawn()
             if self._process is not None:
                 await self._process.wait()
-                log.warning("the agent ended with status %s", self._process.returncode)
+                status = self._process.returncode
+                log.warning("%s's agent ended with status %s", self.node.name, status)
                 self._process = None
                 await asyncio.sleep(RESTART_PAUSE_S)
             else:  # an agent that a former controller started
                 await asyncio.sleep(WATCH_EVERY_S)
 
     def _is_alive(self) -> bool:
-        path = self._folder.node(self.node) / "agent.lock"
-        if not path.exists():
-            return False
-        return is_locked(path)
+        return _is_alive(self._folder, self.node.name)
 
     async def _spawn(self) -> None:
-        folder = self._folder.node(self.node)
+        node, folder = self.node, self._folder.node(self.node.name)
         folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+        draft = folder / f"{SETTINGS}.new"
+        draft.write_text(json.dumps(node._asdict()))
+        draft.replace(folder / SETTINGS)
         command = [sys.executable, "-m", "rota.live.agent"]
-        command += ["--home", str(self._folder.path), "--node", self.node]
+        command += ["--home", str(self._folder.path), "--node", node.name]
         command += ["--controller-pid", str(os.getpid())]
-        if self._gpus is not None:
-            command += ["--gpus", str(self._gpus)]
+        command += ["--first-gpu", str(node.first_gpu), "--gpu-type", node.gpu_type]
+        if node.gpus is not None:
+            command += ["--gpus", str(node.gpus)]
+        if self._host_memory_bytes is not None:
+            command += ["--host-memory", str(self._host_memory_bytes)]
         with open(folder / "agent.log", "ab") as output:
             self._process = await asyncio.create_subprocess_exec(
                 *command,
@@ -85,3 +198,30 @@ class LocalProvider:
                 stderr=output,
                 start_new_session=True,  # Ctrl-C in the terminal is for the controller
             )
+
+
+def former_nodes(folder: Folder) -> list[LocalNode]:
+    """The nodes that this state folder has had, as they were last started, by name.
+
+    One without a readable note of that counts as one with all GPUs: somebody must look after its
+    processes, whatever devices they had.
+    """
+    nodes = []
+    for path in sorted(folder.path.glob("nodes/*")):
+        try:
+            nodes.append(LocalNode(**json.loads((path / SETTINGS).read_text())))
+        except (OSError, ValueError, TypeError):
+            nodes.append(LocalNode(path.name))
+    return nodes
+
+
+def _is_alive(folder: Folder, name: str) -> bool:
+    path = folder.node(name) / "agent.lock"
+    return path.exists() and is_locked(path)
+
+
+def _in_use(folder: Folder, name: str) -> bool:
+    """Whether its agent lives, or attempts that nobody has seen the end of are there."""
+    jobs = folder.node(name) / "jobs"
+    unfinished = chain(jobs.glob("*/*/attempt.json"), jobs.glob("*/*/arrival.json"))
+    return _is_alive(folder, name) or next(unfinished, None) is not None

@@ -1,0 +1,230 @@
+"""An attempt on its way to this node: its files are fetched from the node where its state lies.
+
+Pieces come by way of the controller, one after the other and only as fast as they are asked for.
+What has come is kept, so that after a lost connection, or the end of this agent, it goes on after
+the last whole piece. Nothing can be started from it before all is here and has been checked.
+"""
+
+import asyncio
+import contextlib
+import json
+import os
+import re
+import shutil
+import time
+import zlib
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from rota.errors import AgentError, ArenaError
+from rota.live.arena_file import verify
+from rota.live.wire import PIECE_BYTES, Message
+
+MARK = "arrival.json"  # in the attempt's folder, for as long as there is no attempt.json
+ASKED_AHEAD = 4  # pieces
+ASK_AGAIN_S = 1.0
+PATIENCE_S = 60.0  # without a sign of the other node
+MAX_DAMAGED = 10  # pieces
+FILE_NAME = re.compile(r"[a-z0-9]+\.(log|jsonl)\Z")
+
+
+class Arrival:
+    """One attempt. ``ask`` sends a message towards the node ``source``."""
+
+    def __init__(
+        self,
+        source: str,
+        job_id: str,
+        number: int,
+        folder: Path,
+        arenas: Path,
+        ask: Callable[[Message], None],
+    ) -> None:
+        self.source = source
+        self.job_id = job_id
+        self.number = number
+        self.epoch = 0
+        self.folder = folder
+        self.received_bytes = 0
+        self._memory = self._arenas = arenas
+        self._ask = ask
+        self._replies: asyncio.Queue[tuple[Message, bytes]] = asyncio.Queue()
+        self._heard_s = 0.0  # when there was a sign of the other node
+        self._damaged = 0
+
+    async def run(self) -> dict[str, Any]:
+        """Fetch everything; the attempt's record, with its arenas here. Raises AgentError."""
+        self._mark({})
+        self._heard_s = time.monotonic()
+        try:
+            state = await self._fetch_state()
+            arenas = {}
+            for file in state["files"]:
+                path = self._path_of(file)
+                await self._fetch(file, path.with_name(f"{path.name}.part"))
+                if file["slot"] is not None:
+                    arenas[str(file["slot"])] = str(path)
+            await _to_its_end(self._put_in_place, state["files"])
+        except (OSError, ArenaError) as error:
+            raise AgentError(
+                f"the state of job {self.job_id} can't be kept here: {error}"
+            ) from None
+        record: dict[str, Any] = state["record"]
+        record["vacated"]["arenas"] = arenas
+        return record
+
+    def heard(self, message: Message, piece: bytes) -> None:
+        """An answer of the other node, or a word of the controller about it."""
+        self._replies.put_nowait((message, piece))
+
+    def discard(self) -> None:
+        """Leave nothing of it behind."""
+        shutil.rmtree(self.folder, ignore_errors=True)
+        for file in self._memory.glob(f"{self.job_id}-{self.number}-*.arena*"):
+            with contextlib.suppress(OSError):
+                file.unlink()
+
+    # -- what there is to fetch ----------------------------------------------------------------
+
+    async def _fetch_state(self) -> dict[str, Any]:
+        while True:
+            self._send(want="state")
+            message, _ = await self._next()
+            if message.get("want") == "state" and "record" in message:
+                break
+        state = {key: message[key] for key in ("record", "files", "state_id")}
+        if self._marked().get("state_id") != state["state_id"]:  # what is here is of another one
+            self.discard()
+            self._mark({"state_id": state["state_id"]})
+        size = sum(file["bytes"] for file in state["files"] if file["slot"] is not None)
+        status = os.statvfs(self._memory)
+        if status.f_bavail * status.f_frsize + self._received() < size:  # then on the disk
+            self._arenas = self.folder
+        return state
+
+    def _received(self) -> int:
+        """Bytes of arenas that are in memory already."""
+        files = self._memory.glob(f"{self.job_id}-{self.number}-*.arena*")
+        return sum(file.stat().st_size for file in files)
+
+    def _path_of(self, file: dict[str, Any]) -> Path:
+        if file["slot"] is not None:
+            return self._arenas / f"{self.job_id}-{self.number}-{int(file['slot'])}.arena"
+        if not FILE_NAME.match(file["name"]):
+            raise AgentError(f"{self.source} offers a file {file['name']!r:.80}; it is not taken")
+        return self.folder / str(file["name"])
+
+    # -- pieces --------------------------------------------------------------------------------
+
+    async def _fetch(self, file: dict[str, Any], path: Path) -> None:
+        size = file["bytes"]
+        descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        try:
+            have = min(os.fstat(descriptor).st_size, size)
+            have -= have % PIECE_BYTES if have < size else 0
+            asked = have
+            while have < size:
+                while asked < min(size, have + ASKED_AHEAD * PIECE_BYTES):
+                    self._send(file=file["name"], offset=asked)
+                    asked += PIECE_BYTES
+                message, piece = await self._next()
+                if "offset" not in message:  # no answer in time: it may have been lost
+                    asked = have
+                elif (message["file"], message["offset"]) == (file["name"], have):
+                    if self._is_whole(message, piece, min(PIECE_BYTES, size - have)):
+                        await _to_its_end(_write, descriptor, piece, have)
+                        have += len(piece)
+                        self.received_bytes += len(piece)
+                    else:
+                        asked = have
+            os.ftruncate(descriptor, size)
+        finally:
+            os.close(descriptor)
+
+    def _is_whole(self, message: Message, piece: bytes, expected: int) -> bool:
+        if len(piece) == expected and zlib.crc32(piece) == message["checksum"]:
+            return True
+        self._damaged += 1
+        if self._damaged > MAX_DAMAGED:
+            raise AgentError(
+                f"{self._damaged} pieces of job {self.job_id} came damaged from {self.source}"
+            )
+        return False
+
+    def _put_in_place(self, files: list[dict[str, Any]]) -> None:
+        """Check what has come, and give it its names."""
+        for file in files:
+            path = self._path_of(file)
+            part = path.with_name(f"{path.name}.part")
+            if file["slot"] is not None:
+                verify(part)
+            os.replace(part, path)
+
+    # -- asking --------------------------------------------------------------------------------
+
+    def _send(self, **what: Any) -> None:
+        self._ask(
+            {
+                "type": "fetch",
+                "node": self.source,
+                "job_id": self.job_id,
+                "attempt": self.number,
+                "epoch": self.epoch,
+                **what,
+            }
+        )
+
+    async def _next(self) -> tuple[Message, bytes]:
+        """The next answer; an empty one if it is time to ask again. Raises AgentError."""
+        try:
+            message, piece = await asyncio.wait_for(self._replies.get(), ASK_AGAIN_S)
+        except TimeoutError:
+            message, piece = {"away": True}, b""
+        if "error" in message:
+            raise AgentError(str(message["error"]))
+        now_s = time.monotonic()
+        if not message.get("away"):
+            self._heard_s = now_s
+        elif now_s - self._heard_s > PATIENCE_S:
+            raise AgentError(
+                f"node {self.source}, where the state of job {self.job_id} lies, has not "
+                f"answered for {PATIENCE_S:.0f} s"
+            )
+        if message.get("away") or message.get("wait"):
+            await asyncio.sleep(ASK_AGAIN_S / 10)
+            return {}, b""
+        return message, piece
+
+    # -- what outlives the agent ---------------------------------------------------------------
+
+    def _mark(self, more: dict[str, Any]) -> None:
+        self.folder.mkdir(parents=True, exist_ok=True)
+        file = self.folder / MARK
+        if more or not file.exists():
+            known = {"source": self.source, "job_id": self.job_id, "attempt": self.number}
+            draft = file.with_name(f"{MARK}.new")
+            draft.write_text(json.dumps(known | more))
+            os.replace(draft, file)
+
+    def _marked(self) -> dict[str, Any]:
+        with contextlib.suppress(OSError, ValueError):
+            return dict(json.loads((self.folder / MARK).read_text()))
+        return {}
+
+
+async def _to_its_end(call: Callable[..., object], *arguments: Any) -> None:
+    """Call something in a thread; it has returned before a cancellation goes on."""
+    task = asyncio.ensure_future(asyncio.to_thread(call, *arguments))
+    try:
+        await asyncio.shield(task)
+    except asyncio.CancelledError:
+        await asyncio.wait([task])
+        raise
+
+
+def _write(descriptor: int, data: bytes, offset: int) -> None:
+    view = memoryview(data)
+    while view:
+        count = os.pwrite(descriptor, view, offset)
+        view, offset = view[count:], offset + count

@@ -1,0 +1,203 @@
+"""The host memory of a node that suspended jobs may hold, and what gives way when it is short.
+
+A paused job holds the memory of its processes, a vacated one that of its arenas. When they hold
+more than the budget, the job that has been paused longest is vacated; when arenas alone hold more,
+or nobody else can be vacated, the oldest arenas are spilled to the disk. Nothing ever waits for
+that: a suspension is complete before, and a resumption takes the state from where it is.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import os
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import psutil
+
+from rota.live.agent.processes import descendants
+
+if TYPE_CHECKING:
+    from rota.live.agent.attempt import Attempt
+
+DEFAULT_SHARE = 0.5  # of the node's memory
+COPY_BYTES = 1 << 20
+PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
+
+log = logging.getLogger("rota.agent")
+
+
+class HostMemory:
+    """The budget of one node. ``attempts`` gives all attempts there.
+
+    ``budget_bytes`` is what suspended jobs may hold; by default half of the node's memory.
+    """
+
+    def __init__(
+        self, attempts: Callable[[], Iterable[Attempt]], budget_bytes: int | None = None
+    ) -> None:
+        if budget_bytes is None:
+            budget_bytes = int(DEFAULT_SHARE * psutil.virtual_memory().total)
+        self.budget_bytes = budget_bytes
+        self._attempts = attempts
+        self._task: asyncio.Task[None] | None = None
+        self._again = False  # whether something has come to rest since the last look
+        self._stuck: set[tuple[str, int, float]] = set()  # suspensions that can't give way
+
+    def held_bytes(self) -> int:
+        """What all suspended jobs hold now."""
+        return sum(held_by(attempt) for attempt in self._at_rest())
+
+    def look(self) -> None:
+        """A job has come to rest: make room if that is too much. Returns at once."""
+        self._again = True
+        if self._task is None or self._task.done():
+            self._task = asyncio.get_running_loop().create_task(self._make_room())
+
+    def close(self) -> None:
+        """Do nothing any more."""
+        if self._task is not None:
+            self._task.cancel()
+
+    async def _make_room(self) -> None:
+        """Each turn moves one job's state one place further; no job goes through more than two."""
+        while self._again:
+            self._again = False
+            while self.held_bytes() > self.budget_bytes:
+                arenas = self._by_age(vacated=True)
+                paused = self._by_age(vacated=False)
+                full = sum(map(held_by, arenas)) > self.budget_bytes
+                if arenas and (full or not paused):
+                    await self._try(arenas[0], spill)
+                elif paused:
+                    await self._try(paused[0], vacate)
+                else:
+                    self._tell_refusals()
+                    break
+
+    def _tell_refusals(self) -> None:
+        """Jobs that keep their processes although room is needed say why."""
+        for attempt in self._at_rest():
+            if attempt.vacating is not None and not attempt.is_vacated:
+                refusal = attempt.vacating.refusal()
+                if refusal is not None and not attempt.vacating.writing:
+                    attempt.note_memory(refusal)
+
+    async def _try(self, attempt: Attempt, give_way: Callable[[Attempt], Any]) -> None:
+        error = await give_way(attempt)
+        if attempt.state != "suspended":
+            return
+        attempt.note_memory(error)
+        if error is not None:
+            log.warning("job %s keeps its state in host memory: %s", attempt.job_id, error)
+            self._stuck.add(_suspension(attempt))
+
+    def _at_rest(self) -> list[Attempt]:
+        return [attempt for attempt in self._attempts() if attempt.state == "suspended"]
+
+    def _by_age(self, *, vacated: bool) -> list[Attempt]:
+        """Those that can give way, longest suspended first."""
+        now = {_suspension(attempt) for attempt in self._at_rest()}
+        self._stuck &= now
+        found = []
+        for attempt in self._at_rest():
+            if _suspension(attempt) in self._stuck or attempt.vacating is None:
+                continue
+            if attempt.is_vacated != vacated:
+                continue
+            ending = any(rank.alive for rank in attempt.ranks)
+            if vacated and (ending or not attempt.vacating.in_memory):
+                continue
+            if not vacated and attempt.vacating.refusal() is not None:
+                continue
+            found.append(attempt)
+        return sorted(found, key=lambda attempt: attempt.record["suspended_s"])
+
+
+def held_by(attempt: Attempt) -> int:
+    """The host memory that a suspended attempt holds: of its processes, and of its arenas."""
+    total = 0
+    for rank in attempt.ranks:
+        if rank.alive:
+            total += sum(map(own_memory, descendants(rank.shim)[1:]))
+    if attempt.vacating is not None:
+        for file in attempt.vacating.files_in_memory():
+            with contextlib.suppress(OSError):
+                total += file.stat().st_blocks * 512
+    return total
+
+
+def own_memory(pid: int) -> int:
+    """Resident memory of a process that it shares with no file, in bytes; 0 if it is gone.
+
+    What it still shares with the process that it was forked from counts: the kernel does not tell
+    it apart at little cost.
+    """
+    try:
+        _, resident, shared, *_ = Path(f"/proc/{pid}/statm").read_text().split()
+    except (OSError, ValueError):
+        return 0
+    return (int(resident) - int(shared)) * PAGE_BYTES
+
+
+async def vacate(attempt: Attempt) -> str | None:
+    """Have a paused attempt write its arenas and end its processes; the error, or None."""
+    assert attempt.vacating is not None
+    outcome: asyncio.Future[str | None] = asyncio.get_running_loop().create_future()
+
+    def conclude(error: str | None) -> None:
+        if not outcome.done():
+            outcome.set_result(error)
+
+    attempt.vacating.vacate(conclude)
+    return await outcome
+
+
+async def spill(attempt: Attempt) -> str | None:
+    """Move the arenas of a vacated attempt to its folder on the disk; the error, or None.
+
+    They are used from there only when all are whole: a resumption meanwhile takes them from memory.
+    """
+    assert attempt.vacating is not None
+    arenas = {slot: Path(path) for slot, path in attempt.record["vacated"]["arenas"].items()}
+    spilled = {slot: attempt.folder / path.name for slot, path in arenas.items()}
+    error = None
+    try:
+        for slot, path in arenas.items():
+            await asyncio.to_thread(copy_file, path, spilled[slot])
+        if not attempt.vacating.moved({slot: str(path) for slot, path in spilled.items()}):
+            error = "the job goes on"
+    except OSError as failure:
+        error = f"its arena can't be written to {attempt.folder}: {failure.strerror}"
+    for path in spilled.values() if error else arenas.values():
+        path.unlink(missing_ok=True)
+    return error
+
+
+def copy_file(source: Path, target: Path) -> None:
+    """Copy a file to a disk, there whole or not at all. Raises OSError."""
+    draft = target.with_name(f"{target.name}.new")
+    buffer = memoryview(bytearray(COPY_BYTES))
+    try:
+        with open(source, "rb", buffering=0) as reader, open(draft, "wb", buffering=0) as writer:
+            while count := reader.readinto(buffer):
+                piece = buffer[:count]
+                while piece:
+                    piece = piece[writer.write(piece) :]
+            os.fsync(writer.fileno())
+        os.replace(draft, target)
+        folder = os.open(target.parent, os.O_RDONLY)
+        try:
+            os.fsync(folder)
+        finally:
+            os.close(folder)
+    except BaseException:
+        draft.unlink(missing_ok=True)
+        raise
+
+
+def _suspension(attempt: Attempt) -> tuple[str, int, float]:
+    return attempt.job_id, attempt.number, attempt.record["suspended_s"]

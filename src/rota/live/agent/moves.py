@@ -1,0 +1,204 @@
+"""Attempts that move between this node and others."""
+
+import asyncio
+import json
+import logging
+import shutil
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from rota.errors import AgentError
+from rota.folder import Folder
+from rota.live.agent.arrival import MARK, Arrival
+from rota.live.agent.attempt import Attempt
+from rota.live.agent.departure import Departure
+from rota.live.agent.devices import Devices
+from rota.live.agent.launching import visible_gpus
+from rota.live.wire import Message
+
+log = logging.getLogger("rota.agent")
+
+Key = tuple[str, int]
+Send = Callable[[Message, bytes], None]
+
+
+class Moves:
+    """Those that come, and those that go.
+
+    ``attempts`` are the node's; ``make`` builds one from its record and folder; ``send`` gives the
+    controller a message, with raw bytes if there are any, and ``spawn`` starts a task.
+    """
+
+    def __init__(
+        self,
+        folder: Folder,
+        node: str,
+        devices: Devices,
+        attempts: dict[Key, Attempt],
+        make: Callable[[dict[str, Any], Path], Attempt],
+        send: Send,
+        spawn: Callable[[Any], asyncio.Task[Any]],
+    ) -> None:
+        self._folder = folder
+        self._node = node
+        self._devices = devices
+        self._attempts = attempts
+        self._make = make
+        self._send = send
+        self._spawn = spawn
+        self._arrivals: dict[Key, Arrival] = {}
+        self._running: dict[Key, asyncio.Task[None]] = {}
+        self._ending: dict[Key, asyncio.Task[None]] = {}  # called off, and not yet at their end
+        self._departures: dict[Key, Departure] = {}
+
+    @property
+    def keys(self) -> set[Key]:
+        """The attempts that are on their way here."""
+        return set(self._arrivals)
+
+    @property
+    def arrivals(self) -> list[Message]:
+        """What is on its way here, for the controller's comparison."""
+        return [{"type": "arriving", "job_id": key[0], "attempt": key[1]} for key in self._arrivals]
+
+    def adopt(self) -> None:
+        """Find what an earlier agent was fetching; the controller says whether to go on with it."""
+        for file in self._folder.node(self._node).glob(f"jobs/*/*/{MARK}"):
+            key = (file.parent.parent.name, int(file.parent.name))
+            if key in self._attempts:
+                file.unlink()
+                continue
+            try:
+                source = str(json.loads(file.read_text())["source"])
+            except (OSError, ValueError, KeyError, TypeError):
+                source = ""
+            self._arrivals[key] = self._arrival(key, source)
+
+    # -- coming --------------------------------------------------------------------------------
+
+    def arrive(self, message: Message) -> None:
+        """Bring an attempt here and let it go on; ``done`` or ``failed`` follows. AgentError."""
+        key, gpus = (message["job_id"], message["attempt"]), message["gpus"]
+        known = self._attempts.get(key)
+        if known is not None and "source" not in known.record and known.state == "suspended":
+            self.leave(key)  # what was left here when it last left this node
+            known = None
+        if known is not None:
+            known.pausing.resume(message["command_id"], gpus, self._devices.cores_of(gpus))
+            return
+        for other in self._attempts.values():
+            if other.job_id == key[0] and other.ended is None:
+                raise AgentError(f"attempt {other.number} of job {key[0]} may still be alive here")
+        arrival = self._arrivals.get(key)
+        if arrival is None or arrival.source != message["source"]:
+            self.call_off(key)
+            arrival = self._arrivals[key] = self._arrival(key, message["source"])
+        arrival.epoch = message["epoch"]
+        if key not in self._running:
+            self._running[key] = self._spawn(self._fetch(key, arrival, message))
+
+    def heard(self, message: Message, piece: bytes = b"") -> None:
+        """An answer from the node that an attempt comes from."""
+        arrival = self._arrivals.get((message["job_id"], message["attempt"]))
+        if arrival is not None:
+            arrival.heard(message, piece)
+
+    def call_off(self, key: Key) -> None:
+        """Leave nothing of an attempt that was on its way here."""
+        task, arrival = self._running.pop(key, None), self._arrivals.pop(key, None)
+        if arrival is None:
+            return
+        if task is None:
+            arrival.discard()
+            return
+
+        def discard(_: object) -> None:
+            del self._ending[key]
+            arrival.discard()
+
+        self._ending[key] = task
+        task.add_done_callback(discard)
+        task.cancel()
+
+    def call_all_off(self) -> None:
+        """Leave nothing of what was on its way here."""
+        for key in list(self._arrivals):
+            self.call_off(key)
+
+    def _arrival(self, key: Key, source: str) -> Arrival:
+        folder = self._folder.attempt(self._node, *key)
+        arenas = self._folder.arenas(self._node)
+        return Arrival(source, *key, folder, arenas, lambda message: self._send(message, b""))
+
+    async def _fetch(self, key: Key, arrival: Arrival, message: Message) -> None:
+        command_id, began_s = message["command_id"], time.monotonic()
+        if key in self._ending:
+            await asyncio.wait([self._ending[key]])
+        try:
+            record = await arrival.run()
+            attempt = self._settle(arrival, record, message["gpus"])
+        except (AgentError, OSError, ValueError, KeyError, TypeError) as error:
+            log.warning("job %s.%s did not arrive: %s", *key, error)
+            self._running.pop(key, None)
+            self.call_off(key)
+            self._send({"type": "failed", "command_id": command_id, "error": str(error)}, b"")
+            return
+        del self._running[key], self._arrivals[key]
+        took_s = time.monotonic() - began_s
+        size = arrival.received_bytes
+        log.info("job %s.%s: %d bytes from %s in %.3f s", *key, size, arrival.source, took_s)
+        try:
+            cores = self._devices.cores_of(message["gpus"])
+            attempt.pausing.resume(command_id, message["gpus"], cores)
+        except AgentError as error:
+            attempt.failed(command_id, str(error))
+
+    def _settle(self, arrival: Arrival, record: dict[str, Any], gpus: list[int]) -> Attempt:
+        """Make an attempt of what has come: suspended, with its state in arenas of this node."""
+        cooperative = bool(record["movable"])
+        record |= {
+            "source": arrival.source,  # where the state lies as well, until it has gone on here
+            "gpus": gpus,
+            "visible": visible_gpus(gpus, self._devices, everything=cooperative),
+            "movable": self._devices.kind == "cpu" or cooperative,
+        }
+        attempt = self._make(record, arrival.folder)
+        attempt.save()
+        (arrival.folder / MARK).unlink(missing_ok=True)
+        self._attempts[arrival.job_id, arrival.number] = attempt
+        attempt.adopt()
+        if attempt.ended is not None:
+            raise AgentError(f"the state of job {attempt.job_id} was damaged on its way")
+        return attempt
+
+    def refused(self, attempt: Attempt) -> None:
+        """An attempt that has come could not go on here: it is still where it came from."""
+        self._attempts.pop((attempt.job_id, attempt.number), None)
+        shutil.rmtree(attempt.folder, ignore_errors=True)
+
+    # -- going ---------------------------------------------------------------------------------
+
+    async def answer(self, question: Message) -> None:
+        """Tell or send another node what it asks for."""
+        about = {key: question[key] for key in ("job_id", "attempt")}
+        key, piece = (about["job_id"], about["attempt"]), b""
+        attempt = self._attempts.get(key)
+        try:
+            if attempt is None or attempt.ended is not None:
+                raise AgentError(f"node {self._node} has no trace of job {key[0]}")
+            departure = self._departures.setdefault(key, Departure(attempt))
+            reply, piece = await departure.answer(question)
+        except (AgentError, OSError) as error:
+            reply = {"error": str(error)}
+        self._send({"type": "fetched", "node": question["asker"], **about, **reply}, piece)
+
+    def leave(self, key: Key) -> None:
+        """The attempt is elsewhere: nothing of it stays here, or comes here any more."""
+        self.call_off(key)
+        self._departures.pop(key, None)
+        attempt = self._attempts.pop(key, None)
+        if attempt is not None:
+            attempt.vanish("moved")
+            shutil.rmtree(attempt.folder, ignore_errors=True)

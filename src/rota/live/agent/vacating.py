@@ -1,0 +1,378 @@
+"""How a suspended attempt gives up its processes, and how it comes back without them.
+
+Each rank writes its state into an arena, and holds on to it. Only when all have is that written
+down, and only then they end: whatever is killed before, the processes have the state, and after
+that the arenas have it. To resume, every rank is forked anew and reads its arena. It leaves it as
+it is, and no other rank goes on, until all have said that they are there.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import signal
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from rota.errors import AgentError, ArenaError
+from rota.folder import HOST_MEMORY
+from rota.live.agent.rank import Rank, life_of
+from rota.live.arena_file import read_header, verify
+from rota.live.wire import Message
+
+if TYPE_CHECKING:
+    from rota.live.agent.attempt import Attempt
+
+WRITING_TIMEOUT_S = 300.0  # an arena that is not there by then will not come
+END_TIMEOUT_S = 5.0  # a process whose state is in its arena is killed after so long
+MAX_TRIES = 3  # to bring back an attempt whose processes are killed meanwhile
+
+Outcome = Callable[[str | None], object]  # is told the error, or None
+
+
+class Vacating:
+    """The arenas of one attempt, whose ``state`` it changes.
+
+    ``fork`` and ``requests`` are how ranks are started; arenas are made in ``folder``.
+    """
+
+    def __init__(
+        self,
+        attempt: Attempt,
+        fork: Callable[[dict[str, Any]], Any],
+        requests: Callable[..., list[dict[str, Any]]],
+        folder: Path,
+    ) -> None:
+        self._attempt = attempt
+        self._fork = fork
+        self._requests = requests
+        self._folder = folder
+        self._round = 0  # of writing: an answer to a request that was called off must not count
+        self._written: dict[int, int] | None = None  # bytes by slot, while arenas are written
+        self._outcome: Outcome | None = None
+        self._came: set[int] | None = None  # the slots that have read their arena, of a return
+        self._command_id: int | None = None
+        self._tries = 0
+        self._failure: str | None = None  # why a return is given up
+
+    @property
+    def vacated(self) -> bool:
+        """Whether the state is in arenas, and not in processes."""
+        return "vacated" in self._attempt.record
+
+    @property
+    def returning(self) -> bool:
+        """Whether processes are started that have not all read their arenas yet."""
+        return self._came is not None
+
+    @property
+    def writing(self) -> bool:
+        """Whether arenas are being written."""
+        return self._written is not None
+
+    @property
+    def command_id(self) -> int | None:
+        """The command that last asked for the attempt to come back."""
+        return self._command_id
+
+    @property
+    def in_memory(self) -> bool:
+        """Whether the attempt is vacated, and its arenas are in host memory."""
+        return self.vacated and any(
+            map(_in_memory, self._attempt.record["vacated"]["arenas"].values())
+        )
+
+    def files_in_memory(self) -> list[Path]:
+        """Arenas of this attempt in host memory, in use or kept for the next time."""
+        return list(self._folder.glob(self._names())) if _in_memory(self._folder) else []
+
+    def _arena(self, folder: Path, slot: int) -> Path:
+        return folder / f"{self._attempt.job_id}-{self._attempt.number}-{slot}.arena"
+
+    def _names(self) -> str:
+        return f"{self._attempt.job_id}-{self._attempt.number}-*.arena*"
+
+    # -- into arenas ---------------------------------------------------------------------------
+
+    def refusal(self) -> str | None:
+        """Why the attempt can't do without its processes now; None if it can."""
+        attempt = self._attempt
+        if attempt.state != "suspended" or self.writing:
+            return f"job {attempt.job_id} is {attempt.state}, and not at rest"
+        for rank in attempt.members:
+            if rank.suspended is None:
+                return f"job {attempt.job_id} was stopped where it was, and not at a boundary"
+            if keeps := rank.suspended.get("keeps", "its library is an older one"):
+                return f"job {attempt.job_id} keeps its processes: {keeps}"
+        return None
+
+    def vacate(self, outcome: Outcome) -> None:
+        """Have the state of a suspended attempt written to arenas, and its processes ended.
+
+        ``outcome`` is called with None when that is so, or with the error for which the state
+        stays in the processes. Arenas are in host memory, or on the disk if there is no room.
+        """
+        if self.vacated:
+            outcome(None)
+            return
+        if refused := self.refusal():
+            outcome(refused)
+            return
+        self._outcome = outcome
+        self._write_to(self._folder)
+
+    def _write_to(self, folder: Path) -> None:
+        attempt = self._attempt
+        self._round += 1
+        self._written = {}
+        self._paths = {rank.index: self._arena(folder, rank.index) for rank in attempt.members}
+        for rank in attempt.members:
+            path = str(self._paths[rank.index])
+            rank.send({"type": "vacate", "path": path, "round": self._round})
+        attempt.after(WRITING_TIMEOUT_S, self._took_too_long, self._round)
+
+    def heard(self, slot: int, message: Message) -> None:
+        """A rank has written its arena, or could not."""
+        if self._written is None or message.get("round") != self._round:
+            return
+        if message["type"] == "kept":
+            on_disk = self._attempt.folder
+            if message.get("full") and self._paths[slot].parent != on_disk:
+                self.remove_arenas()
+                self._write_to(on_disk)
+            else:
+                self.call_off(str(message["error"]))
+            return
+        self._written[slot] = int(message["bytes"])
+        members = self._attempt.record["members"]
+        if self._written.keys() >= set(members):
+            self._leave()
+
+    def call_off(self, error: str) -> None:
+        """Leave the state in the processes."""
+        if self._written is None:
+            return
+        self._written = None
+        self.remove_arenas()
+        self._conclude(error)
+
+    def _leave(self) -> None:
+        """All arenas are whole: from here on the state is there."""
+        attempt, written = self._attempt, self._written or {}
+        try:
+            for path in self._paths.values():
+                read_header(path)
+        except ArenaError as error:
+            self.call_off(str(error))
+            return
+        self._written = None
+        attempt.record["vacated"] = {
+            "arenas": {str(slot): str(path) for slot, path in self._paths.items()},
+            "bytes": sum(written.values()),
+            "step": max(int(rank.suspended["step"]) for rank in attempt.members if rank.suspended),
+            "at_s": time.time(),
+        }
+        try:
+            attempt.save(durable=False)  # host memory does not outlast a power cut either
+        except OSError as error:
+            del attempt.record["vacated"]
+            self.remove_arenas()
+            self._conclude(f"its record can't be written: {error.strerror}")
+            return
+        if attempt.elastic is not None:
+            attempt.elastic.disband()
+        for rank in attempt.ranks:
+            rank.send({"type": "end"})
+            if rank.suspended is None:  # it stood by
+                rank.signal(signal.SIGKILL)
+        attempt.after(END_TIMEOUT_S, self._kill)
+        self.ended()
+
+    def _took_too_long(self, round_: int) -> None:
+        if round_ == self._round:
+            self.call_off(f"its state was not written within {WRITING_TIMEOUT_S:.0f} s")
+
+    def _kill(self) -> None:
+        if self.vacated and not self.returning:
+            self._attempt.kill_ranks()
+
+    def _conclude(self, error: str | None) -> None:
+        outcome, self._outcome = self._outcome, None
+        if outcome is not None:
+            outcome(error)
+
+    # -- and back ------------------------------------------------------------------------------
+
+    def bring_back(self, command_id: int, gpus: list[int]) -> None:
+        """Fork every rank anew, to go on on these devices; ``done`` follows when all run."""
+        attempt = self._attempt
+        self._command_id = command_id
+        if attempt.state == "resuming":
+            return  # the answer follows
+        if len(gpus) != len(attempt.members):
+            raise AgentError(
+                f"job {attempt.job_id} was suspended with {len(attempt.members)} ranks, "
+                f"and can't go on with {len(gpus)}; resize it when it runs"
+            )
+        attempt.record["gpus"] = gpus
+        if attempt.elastic is not None:
+            attempt.elastic.moved()
+        self._tries, self._failure = 0, None
+        attempt.state = "resuming"
+        self.ended()
+
+    def _try(self) -> None:
+        self._tries += 1
+        self._came = set()
+        attempt = self._attempt
+        task = asyncio.get_running_loop().create_task(self._fork_ranks())
+        attempt.tasks.add(task)
+        task.add_done_callback(attempt.tasks.discard)
+
+    async def _fork_ranks(self) -> None:
+        attempt = self._attempt
+        record, slots = attempt.record, list(attempt.record["members"])
+        try:
+            for path in record["vacated"]["arenas"].values():
+                check = read_header if _in_memory(path) else verify
+                await asyncio.to_thread(check, path)
+            lives = record.setdefault("lives", {})
+            for slot in slots:
+                lives[str(slot)] = life_of(record, slot) + 1
+                attempt.ranks[slot] = Rank(slot, attempt.folder, lives[str(slot)])
+            attempt.save(durable=False)
+            adopt = {slot: self._environment(slot) for slot in slots}
+            requests = self._requests(attempt, slots, record["gpus"], adopt=adopt)
+            for slot, request in zip(slots, requests, strict=True):
+                if attempt.stopping:
+                    raise AgentError("it was told to end")
+                await attempt.ranks[slot].start(self._fork, request)
+        except ArenaError as error:
+            self._came = None
+            attempt.lose(str(error))
+            return
+        except (AgentError, OSError, ValueError) as error:
+            self._failure = f"job {attempt.job_id} could not be brought back: {error}"
+            for slot in slots:
+                with contextlib.suppress(OSError):
+                    await attempt.ranks[slot].abandon()
+                attempt.ranks[slot].gone = True
+            self.ended()
+            return
+        for slot in slots:
+            attempt.watch(attempt.ranks[slot])
+
+    def _environment(self, slot: int) -> dict[str, str]:
+        path = self._attempt.record["vacated"]["arenas"][str(slot)]
+        environment = {"ROTA_ADOPT": path}
+        if not _in_memory(path):
+            environment["ROTA_ADOPT_COPY"] = "1"
+        return environment
+
+    def came(self, slot: int) -> None:
+        """A rank has read its arena, and waits. When all do, they go on."""
+        attempt = self._attempt
+        if self._came is None:
+            return
+        self._came.add(slot)
+        if not self._came >= set(attempt.record["members"]):
+            return
+        vacated = attempt.record.pop("vacated")
+        attempt.record.pop("source", None)  # from now on its state is here alone
+        attempt.record.pop("suspended_s", None)
+        attempt.save(durable=False)
+        self._came = None
+        for path in map(Path, vacated["arenas"].values()):
+            if not _in_memory(path):
+                path.unlink(missing_ok=True)
+        attempt.pausing.go_on_all(self._command_id)
+
+    # -- ends ----------------------------------------------------------------------------------
+
+    def ended(self) -> None:
+        """A process of a vacated attempt is gone, or none is there: see what follows."""
+        attempt = self._attempt
+        if self.returning:
+            self._check_return()
+        elif any(rank.alive for rank in attempt.ranks):
+            return  # they are ending
+        elif attempt.stopping:
+            attempt.end_without_processes()
+        else:
+            attempt.cancel_timers()
+            self._conclude(None)
+            if attempt.state == "resuming":
+                self._try()
+            else:
+                attempt.tell_memory()
+                attempt.at_rest()
+
+    def _check_return(self) -> None:
+        """A gang comes back as a whole: if one of its processes has ended, the others go, too."""
+        attempt = self._attempt
+        members = attempt.members
+        if any(rank.alive for rank in members):
+            if any(rank.exit is not None or rank.gone for rank in members):
+                attempt.kill_ranks()
+            return
+        self._came = None
+        by_itself = any(rank.exit is not None and rank.exit["code"] >= 0 for rank in members)
+        if self._failure is None and by_itself:
+            del attempt.record["vacated"]  # its program has ended before it went on
+            attempt.check_end()
+        elif attempt.stopping:
+            attempt.end_without_processes()
+        elif self._failure is None and self._tries < MAX_TRIES:
+            self._try()
+        else:
+            attempt.state = "suspended"
+            error = self._failure or f"its processes were killed {self._tries} times"
+            attempt.failed(self._command_id, error)
+
+    def adopt(self) -> None:
+        """The agent is new: what was to be brought back is not, what was to end is to end."""
+        attempt = self._attempt
+        attempt.state = "suspended"
+        for rank in attempt.ranks:
+            rank.signal(signal.SIGKILL)
+        try:
+            for path in attempt.record["vacated"]["arenas"].values():
+                read_header(path)
+        except ArenaError as error:
+            attempt.lose(str(error))
+
+    def closed(self) -> None:
+        """The attempt has ended: nothing is left of it in arenas."""
+        self._written = None
+        self.remove_arenas()
+        self._conclude(f"job {self._attempt.job_id} has ended")
+
+    def remove_arenas(self) -> None:
+        """Remove every arena of this attempt."""
+        for folder in (self._folder, self._attempt.folder):
+            for file in folder.glob(self._names()):
+                with contextlib.suppress(OSError):
+                    file.unlink()
+
+    def moved(self, arenas: dict[str, str]) -> bool:
+        """The arenas are elsewhere now, whole; False if nobody is to look for them there.
+
+        Raises OSError if that can't be written down.
+        """
+        attempt = self._attempt
+        if attempt.state != "suspended" or not self.vacated:
+            return False
+        before = attempt.record["vacated"]
+        attempt.record["vacated"] = before | {"arenas": arenas}
+        try:
+            attempt.save()
+        except OSError:
+            attempt.record["vacated"] = before
+            raise
+        return True
+
+
+def _in_memory(path: str | Path) -> bool:
+    return Path(path).is_relative_to(HOST_MEMORY)

@@ -1,0 +1,138 @@
+"""The file that the state of a suspended training lies in, and how to tell that it is whole.
+
+    header   4096 bytes: magic, version, sizes, checksum of the table and the skeleton, and its own
+    tensors  each at a multiple of 64 bytes
+    table    offset, bytes and checksum of each tensor
+    skeleton a pickle of all else, which only the job that wrote it reads
+
+The header is emptied before anything else is written, and filled in when all else is there: a file
+that a killed process was writing has none.
+"""
+
+from __future__ import annotations
+
+import os
+import struct
+import zlib
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from rota.errors import ArenaError
+
+MAGIC, VERSION = b"ROTARENA", 1
+HEADER = struct.Struct("=8sIIQQQI")  # magic, version, tensors, table at, skeleton, total, checksum
+OWN_CHECKSUM = struct.Struct("=I")
+PLACE = struct.Struct("=QQI")  # of one tensor: offset, bytes, checksum
+FIRST_TENSOR_AT = 4096
+ALIGNMENT = 64
+BLOCK_BYTES = 1 << 20  # is summed up, and written, at a time: it stays in the processor's caches
+
+
+class ArenaHeader(NamedTuple):
+    """What the header says of the rest."""
+
+    num_tensors: int
+    table_at: int
+    skeleton_bytes: int
+    total_bytes: int
+    checksum: int  # of the table and the skeleton
+
+    def pack(self) -> bytes:
+        """The header as it stands in the file."""
+        fields = HEADER.pack(MAGIC, VERSION, *self)
+        return fields + OWN_CHECKSUM.pack(zlib.crc32(fields))
+
+
+class Checksum:
+    """The checksum of bytes that are added block by block, at the speed of memory.
+
+    The sum of the 8-byte words of each block, and the CRC-32 of these sums. Every piece but the
+    last is a multiple of BLOCK_BYTES long.
+    """
+
+    def __init__(self) -> None:
+        self.value = 0
+
+    def add(self, piece: Any) -> None:
+        """Take in a piece: anything with the buffer interface."""
+        import numpy
+
+        view = memoryview(piece).cast("B")
+        for first in range(0, len(view), BLOCK_BYTES):
+            block = view[first : first + BLOCK_BYTES]
+            whole = len(block) // 8 * 8
+            words = numpy.frombuffer(block[:whole], numpy.uint64)
+            total = words.sum(dtype=numpy.uint64).tobytes() + bytes(block[whole:])
+            self.value = zlib.crc32(total, self.value)
+
+
+def read_header(path: str | Path) -> ArenaHeader:
+    """The header of an arena that was written to its end. Raises ArenaError."""
+    try:
+        with open(path, "rb") as file:
+            data = file.read(HEADER.size + OWN_CHECKSUM.size)
+            size = os.fstat(file.fileno()).st_size
+    except OSError as error:
+        raise ArenaError(f"arena {path}: {error.strerror}") from None
+    if len(data) < HEADER.size + OWN_CHECKSUM.size or data[: len(MAGIC)] != MAGIC:
+        raise ArenaError(f"arena {path}: it was not written to its end")
+    _, version, *fields = HEADER.unpack_from(data)
+    (own,) = OWN_CHECKSUM.unpack_from(data, HEADER.size)
+    if own != zlib.crc32(data[: HEADER.size]):
+        raise ArenaError(f"arena {path}: its header is damaged")
+    if version != VERSION:
+        raise ArenaError(
+            f"arena {path}: it has version {version}, and this Rota reads {VERSION}; "
+            "use the Rota that wrote it"
+        )
+    header = ArenaHeader(*fields)
+    if size < header.total_bytes:
+        raise ArenaError(f"arena {path}: {size} bytes are left of {header.total_bytes}")
+    return header
+
+
+def read_table(path: str | Path) -> tuple[list[tuple[int, int, int]], bytes]:
+    """Where each tensor lies, with its checksum, and the skeleton. Raises ArenaError."""
+    header = read_header(path)
+    try:
+        with open(path, "rb") as file:
+            file.seek(header.table_at)
+            table = file.read(header.num_tensors * PLACE.size)
+            skeleton = file.read(header.skeleton_bytes)
+    except OSError as error:
+        raise ArenaError(f"arena {path}: {error.strerror}") from None
+    if zlib.crc32(skeleton, zlib.crc32(table)) != header.checksum:
+        raise ArenaError(f"arena {path}: its table is damaged")
+    return list(PLACE.iter_unpack(table)), skeleton
+
+
+def verify(path: str | Path) -> None:
+    """Read all of an arena once. Raises ArenaError if anything in it has changed."""
+    places, _ = read_table(path)
+    buffer = bytearray(BLOCK_BYTES)
+    view = memoryview(buffer)
+    try:
+        with open(path, "rb", buffering=0) as file:
+            for number, (offset, size, expected) in enumerate(places):
+                checksum = Checksum()
+                file.seek(offset)
+                while size:
+                    block = view[: min(size, BLOCK_BYTES)]
+                    if not _fill(file, block):
+                        raise ArenaError(f"arena {path}: it ends within tensor {number}")
+                    checksum.add(block)
+                    size -= len(block)
+                if checksum.value != expected:
+                    raise ArenaError(f"arena {path}: tensor {number} is damaged")
+    except OSError as error:
+        raise ArenaError(f"arena {path}: {error.strerror}") from None
+
+
+def _fill(file: Any, block: memoryview) -> bool:
+    """Read until the block is full; False at the end of the file."""
+    while block:
+        count = file.readinto(block)
+        if not count:
+            return False
+        block = block[count:]
+    return True

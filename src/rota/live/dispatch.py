@@ -1,0 +1,40 @@
+"""Commands as messages: what an agent has to know to carry one out, and which agent that is."""
+
+from rota.live.wire import Message
+from rota.model.commands import Command, Launch, Migrate, Resize, Resume, Stop
+from rota.model.state import ClusterState
+
+
+def command_message(state: ClusterState, command: Command) -> Message:
+    """The message that tells an agent to carry a command out; see :mod:`rota.live.wire`."""
+    row = command.row
+    spec, home = state.spec[row], state.home[row]
+    message: Message = {
+        "type": "command",
+        "kind": type(command).__name__.lower(),
+        "command_id": command.command_id,
+        "epoch": state.epoch,
+        "job_id": spec.job_id,
+        "attempt": command.attempt,
+    }
+    if isinstance(command, Launch | Resume | Migrate | Resize):
+        message["gpus"] = [gpu for _, gpus in command.allocation.gpus() for gpu in gpus]
+    if isinstance(command, Launch) and spec.program is not None:
+        program = spec.program._asdict() | {"env": dict(spec.program.env)}
+        message |= {"program": program, "name": spec.name, "at_s": state.changed_s[row]}
+        if spec.elastic is not None:
+            message["max_gpus"] = spec.elastic.sizes[-1]
+    if isinstance(command, Migrate) and home is not None:
+        message["source"] = state.nodes[home.nodes()[0]].name
+    return message
+
+
+def node_of(state: ClusterState, command: Command) -> str | None:
+    """The node whose agent carries a command out.
+
+    That is where the job's GPUs are, or else its state; a stop goes to the state first, because a
+    job that moves has its processes there, or none.
+    """
+    held, home = state.held[command.row], state.home[command.row]
+    place = (home or held) if isinstance(command, Stop) else (held or home)
+    return state.nodes[place.nodes()[0]].name if place else None

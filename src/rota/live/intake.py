@@ -1,0 +1,115 @@
+"""What users ask of the live cluster: checked, written down, and only then done."""
+
+import asyncio
+
+from rota.errors import JobFileError, NeverFitsError
+from rota.folder import Folder
+from rota.live.record import Record
+from rota.model.confinement import largest_node
+from rota.model.events import (
+    Event,
+    JobSubmitted,
+    ResumeRequested,
+    StopRequested,
+    SuspendRequested,
+)
+from rota.model.job import JobSpec, JobState, Program
+from rota.model.jobfile import JobRequest
+from rota.store.events import EventStore, Submission
+
+
+class Intake(Record):
+    """The record, with what has yet to be written down, and with what its users may do to it."""
+
+    def __init__(self, store: EventStore, folder: Folder) -> None:
+        super().__init__(store, folder)
+        self._unwritten: list[Event] = []
+        self._kick = asyncio.Event()  # set when there is something to decide
+
+    def _note(self, event: Event) -> None:
+        """Apply an event; it is written down at the end of the turn."""
+        self._apply(event)
+        self._unwritten.append(event)
+        self._kick.set()
+
+    def _write_down(self) -> None:
+        if self._unwritten:
+            self.store.append(self._unwritten)
+            self._unwritten = []
+
+    def check(self, request: JobRequest) -> None:
+        """Refuse a job that can never run here. Raises NeverFitsError or JobFileError."""
+        have = self.state.total_gpus
+        if self.state.nodes and request.num_gpus > have:
+            raise NeverFitsError(
+                f"NEVER_FITS: resources.gpus is {request.num_gpus} and this cluster has {have}; "
+                f"ask for {have} or fewer"
+            )
+        most = largest_node(self.state)
+        if self.state.nodes and request.num_gpus > most:
+            raise NeverFitsError(
+                f"NEVER_FITS: resources.gpus is {request.num_gpus}, a gang is on one node, and the "
+                f"largest node has {most}; ask for {most} or fewer"
+            )
+
+    async def submit(
+        self, request: JobRequest, *, user: str, key: str | None, body_hash: str
+    ) -> int:
+        """Accept a job; its row. The same idempotency key gives the same job.
+
+        When this returns the job is on disk. Raises NeverFitsError, and JobFileError if the key
+        was used for another job.
+        """
+        if key is not None:
+            known = self.store.find_submission(user, key)
+            if known is not None:
+                if known.body_hash != body_hash:
+                    raise JobFileError(
+                        f"Idempotency-Key {key!r} was used for another job; use a new key"
+                    )
+                return known.row
+        self.check(request)
+        row = len(self.state.spec)
+        spec = JobSpec(
+            job_id=str(row + 1),
+            num_gpus=request.num_gpus,
+            submit_s=self._clock.now_s(),
+            priority=request.priority,
+            name=request.name,
+            user=user,
+            vc=request.queue,
+            time_limit_s=request.time_limit_s,
+            elastic=request.elastic,
+            program=Program(request.run, request.workdir, request.env, request.processes),
+        )
+        event = JobSubmitted(spec.submit_s, spec)
+        submission = Submission(user, key, body_hash, row) if key is not None else None
+        self._write_first(event, submission=submission, durable=True)
+        return row
+
+    async def cancel(self, row: int) -> None:
+        """End a job; nothing happens if it is ending or was cancelled. TransitionError if over."""
+        if self.state.state[row] not in (JobState.STOPPING, JobState.CANCELLED):
+            self.state.require_open(row, "cancelled")
+            self._write_first(StopRequested(self._clock.now_s(), row))
+
+    async def suspend(self, row: int) -> None:
+        """Take a job's GPUs away until it is resumed. TransitionError if it is over."""
+        self.state.require_open(row, "suspended")
+        if row not in self.state.user_suspended:
+            self._write_first(SuspendRequested(self._clock.now_s(), row))
+
+    async def resume(self, row: int) -> None:
+        """Let a job that its owner suspended go on. TransitionError if it is over."""
+        self.state.require_open(row, "resumed")
+        if row in self.state.user_suspended:
+            self._write_first(ResumeRequested(self._clock.now_s(), row))
+
+    def _write_first(
+        self, event: Event, *, submission: Submission | None = None, durable: bool = False
+    ) -> None:
+        """Write an event that can't be refused down, then apply it. StoreError changes nothing."""
+        self.store.append([*self._unwritten, event], submission=submission, durable=durable)
+        self._unwritten = []
+        self._apply(event)
+        self._kick.set()

@@ -1,0 +1,25 @@
+"""What every provider of nodes has to offer: agents on its nodes, and which nodes there are."""
+
+from collections.abc import Collection
+from typing import Protocol
+
+
+class Provider(Protocol):
+    """Gets an agent onto each of its nodes, and keeps it alive. Agents call the controller."""
+
+    @property
+    def names(self) -> Collection[str]:
+        """The nodes that it looks after. One of former times that is not among them is gone."""
+        ...
+
+    async def start(self) -> None:
+        """Begin to watch over the agents."""
+        ...
+
+    async def stop(self) -> None:
+        """Stop watching. An agent ends by itself when it has nothing left to do."""
+        ...
+
+    async def wait_for_end(self, *, connected: Collection[str]) -> None:
+        """Wait until all agents, told to end, are gone; those never ``connected`` are killed."""
+        ...

@@ -1,0 +1,256 @@
+"""The state of a training in one flat file, from which another process goes on.
+
+Tensors are written from where they lie, without a copy in between. They are read by mapping the
+file: what takes over whole tensors, as torch's optimisers do, goes on with those in the file, at
+no cost, and the next time only the rest has to be written. First touch of fresh memory costs far
+more than copying, so a file that is there already is written over where it lies.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import mmap
+import os
+import pickle
+import random
+import sys
+import zlib
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+from rota.errors import ArenaError
+from rota.live.arena_file import (
+    ALIGNMENT,
+    BLOCK_BYTES,
+    FIRST_TENSOR_AT,
+    PLACE,
+    ArenaHeader,
+    Checksum,
+    read_table,
+)
+from rota.train.replica import put_together, take_apart
+
+if TYPE_CHECKING:
+    import torch
+
+# How a tensor lies in its part of the file: shape, strides, type.
+Form = tuple[tuple[int, ...], tuple[int, ...], Any]
+
+
+class Arena:
+    """One file. Tensors that :meth:`read` gave may live in it until the process ends."""
+
+    def __init__(self, path: str) -> None:
+        self.path = path
+        self._map: mmap.mmap | None = None
+        self._base: torch.Tensor | None = None  # all bytes of the mapped file
+        self._file: tuple[int, int] | None = None  # what is mapped: device and inode
+
+    # -- writing -------------------------------------------------------------------------------
+
+    def write(self, state: Any) -> int:
+        """Write ``state``, whose tensors are in host memory; its size in bytes.
+
+        On return the file is whole. Raises OSError if there is no room for it, and then leaves no
+        file unless tensors in use live in it; raises whatever pickling raises.
+        """
+        skeleton, tensors = take_apart(state)
+        tensors = [dense(tensor) for tensor in tensors]
+        forms: list[Form] = [(tuple(t.shape), t.stride(), t.dtype) for t in tensors]
+        rest = pickle.dumps((skeleton, forms))
+        offsets, end = lay_out(tensors)
+        if self._can_stay(tensors, offsets):
+            self._write_to(self.path, tensors, offsets, end, rest)
+        else:
+            draft = f"{self.path}.new"
+            self._write_to(draft, tensors, offsets, end, rest)
+            os.replace(draft, self.path)
+        return end + len(tensors) * PLACE.size + len(rest)
+
+    def forget(self) -> None:
+        """Training goes on: what the file says is not its state any more."""
+        with contextlib.suppress(OSError):
+            descriptor = os.open(self.path, os.O_RDWR | os.O_CLOEXEC)
+            os.pwrite(descriptor, bytes(FIRST_TENSOR_AT), 0)
+            os.close(descriptor)
+
+    def _can_stay(self, tensors: Sequence[torch.Tensor], offsets: Sequence[int]) -> bool:
+        """Whether no tensor that lives in the file would have to move within it."""
+        homes = [self._home(tensor) for tensor in tensors]
+        if all(home is None for home in homes):
+            return True
+        return self._is_mapped(self.path) and all(
+            home in (None, offset) for home, offset in zip(homes, offsets, strict=True)
+        )
+
+    def _home(self, tensor: torch.Tensor) -> int | None:
+        """Where in the mapped file the tensor lives; None if elsewhere."""
+        if self._base is None or not tensor.numel():
+            return None
+        distance = tensor.data_ptr() - self._base.data_ptr()
+        return distance if 0 <= distance < self._base.numel() else None
+
+    def _is_mapped(self, path: str) -> bool:
+        try:
+            status = os.stat(path)
+        except OSError:
+            return False
+        return (status.st_dev, status.st_ino) == self._file
+
+    def _write_to(
+        self,
+        path: str,
+        tensors: Sequence[torch.Tensor],
+        offsets: Sequence[int],
+        end: int,
+        rest: bytes,
+    ) -> None:
+        mapped = self._is_mapped(path)
+        descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        try:
+            # No reader takes this file for a whole one until its header is there again.
+            _write(descriptor, bytes(FIRST_TENSOR_AT), 0)
+            table = b"".join(
+                PLACE.pack(
+                    offset,
+                    _size(tensor),
+                    write_tensor(descriptor, tensor, offset, skip=mapped and self._lives(tensor)),
+                )
+                for tensor, offset in zip(tensors, offsets, strict=True)
+            )
+            total = end + len(table) + len(rest)
+            _write(descriptor, table + rest, end)
+            os.ftruncate(descriptor, total)
+            os.fsync(descriptor)  # costs nothing where files are host memory
+            checksum = zlib.crc32(rest, zlib.crc32(table))
+            header = ArenaHeader(len(tensors), end, len(rest), total, checksum)
+            _write(descriptor, header.pack(), 0)
+            os.fsync(descriptor)
+        except BaseException:
+            if not mapped:
+                with contextlib.suppress(OSError):
+                    os.unlink(path)  # gives its room back: others may need it
+            raise
+        finally:
+            os.close(descriptor)
+
+    def _lives(self, tensor: torch.Tensor) -> bool:
+        return self._home(tensor) is not None
+
+    # -- reading -------------------------------------------------------------------------------
+
+    def read(self, *, copy: bool = False) -> Any:
+        """The state that was written. Raises ArenaError.
+
+        Its tensors live in the file, unless a ``copy`` is asked for: of a file on a disk, above
+        all, which is then read to its end and checked.
+        """
+        import torch
+
+        places, rest = read_table(self.path)
+        skeleton, forms = pickle.loads(rest)  # noqa: S301 (this job wrote it)
+        with open(self.path, "r+b") as file:
+            status = os.fstat(file.fileno())
+            mapped = mmap.mmap(file.fileno(), 0)
+        base = torch.frombuffer(mapped, dtype=torch.uint8)
+        tensors = []
+        for number, ((offset, size, expected), form) in enumerate(zip(places, forms, strict=True)):
+            shape, strides, dtype = form
+            if not size:
+                tensors.append(torch.empty(shape, dtype=dtype))
+                continue
+            # Each has a storage of its own: programs save tensors with all of their storage.
+            count = size // dtype.itemsize
+            flat = torch.frombuffer(mapped, dtype=dtype, count=count, offset=offset)
+            if copy:
+                flat = flat.clone()
+                checksum = Checksum()
+                checksum.add(flat.view(torch.uint8).numpy())
+                if checksum.value != expected:
+                    raise ArenaError(f"arena {self.path}: tensor {number} is damaged")
+            tensors.append(flat.as_strided(shape, strides))
+        if not copy:
+            self._map, self._base = mapped, base
+            self._file = (status.st_dev, status.st_ino)
+        return put_together(skeleton, tensors)
+
+
+def lay_out(tensors: Sequence[torch.Tensor]) -> tuple[list[int], int]:
+    """Where in the file each tensor begins, and where the last one ends."""
+    offsets, end = [], FIRST_TENSOR_AT
+    for tensor in tensors:
+        offsets.append(end)
+        end += -(-_size(tensor) // ALIGNMENT) * ALIGNMENT
+    return offsets, end
+
+
+def dense(tensor: torch.Tensor) -> torch.Tensor:
+    """The tensor, or a contiguous copy if its elements don't lie side by side in host memory."""
+    tensor = tensor.detach().cpu().resolve_conj().resolve_neg()
+    sizes = sorted(
+        (stride, length)
+        for stride, length in zip(tensor.stride(), tensor.shape, strict=True)
+        if length != 1
+    )
+    expected = 1
+    for stride, length in sizes:
+        if stride != expected:
+            return tensor.contiguous()
+        expected *= length
+    return tensor
+
+
+def write_tensor(descriptor: int, tensor: torch.Tensor, offset: int, *, skip: bool) -> int:
+    """Write a dense tensor, unless it is there already and to be skipped; its checksum."""
+    import torch
+
+    checksum = Checksum()
+    if not tensor.numel():
+        return checksum.value
+    flat = tensor.as_strided((tensor.numel(),), (1,)).view(torch.uint8).numpy()
+    view = memoryview(flat)
+    for first in range(0, len(view), BLOCK_BYTES):
+        block = view[first : first + BLOCK_BYTES]
+        checksum.add(block)
+        if not skip:
+            _write(descriptor, block, offset + first)
+    return checksum.value
+
+
+def random_state() -> dict[str, Any]:
+    """The state of the generators of Python, torch, its GPU, and of NumPy if that is loaded."""
+    import torch
+
+    numpy = sys.modules.get("numpy")
+    return {
+        "python": random.getstate(),
+        "numpy": numpy.random.get_state() if numpy is not None else None,
+        "torch": torch.get_rng_state(),
+        "cuda": torch.cuda.get_rng_state() if torch.cuda.is_initialized() else None,
+    }
+
+
+def set_random_state(state: dict[str, Any]) -> None:
+    """Take over what :func:`random_state` gave."""
+    import torch
+
+    random.setstate(state["python"])
+    if state["numpy"] is not None:
+        import numpy
+
+        numpy.random.set_state(state["numpy"])
+    torch.set_rng_state(state["torch"].clone())
+    if state["cuda"] is not None and torch.cuda.is_available():  # on whichever GPU it is now
+        torch.cuda.set_rng_state(state["cuda"].clone())
+
+
+def _size(tensor: torch.Tensor) -> int:
+    return tensor.numel() * tensor.element_size()
+
+
+def _write(descriptor: int, data: Any, offset: int) -> None:
+    """Write all of it. Raises OSError, above all when there is no room."""
+    view = memoryview(data)
+    while view:
+        count = os.pwrite(descriptor, view, offset)
+        view, offset = view[count:], offset + count

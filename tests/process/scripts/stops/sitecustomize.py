@@ -1,0 +1,84 @@
+"""Loaded at the start of every Python below a cluster under test: stops it at named points.
+
+A process that comes to a point for which a file ``$STOPS/POINT`` is there, and whose node that file
+names (or that is the controller, for ``controller``), renames it to ``POINT.at`` with its pid in it
+and stops itself. Whoever made the file kills it then, or lets it go on. Pieces of files are small
+here, so that there are many.
+"""
+
+import os
+import signal
+import sys
+from pathlib import Path
+
+WORDS = sys.orig_argv
+STOPS = Path(os.environ.get("STOPS", "/nowhere"))
+WHO = "controller"
+if "rota.live.agent" in WORDS:
+    WHO = WORDS[WORDS.index("--node") + 1]
+
+
+def reach(point):
+    file = STOPS / point
+    try:
+        if file.read_text() != WHO:
+            return
+        (STOPS / f"{point}.new").write_text(str(os.getpid()))
+        file.unlink()
+        os.replace(STOPS / f"{point}.new", STOPS / f"{point}.at")
+    except FileNotFoundError:
+        return
+    os.kill(os.getpid(), signal.SIGSTOP)
+
+
+def point(owner, function, name):
+    """Make ``NAME-before`` and ``NAME-after`` points of a function, plain or asynchronous."""
+    import inspect
+
+    original = getattr(owner, function)
+
+    def plain(*arguments, **named):
+        reach(f"{name}-before")
+        result = original(*arguments, **named)
+        reach(f"{name}-after")
+        return result
+
+    async def waiting(*arguments, **named):
+        reach(f"{name}-before")
+        result = await original(*arguments, **named)
+        reach(f"{name}-after")
+        return result
+
+    setattr(owner, function, waiting if inspect.iscoroutinefunction(original) else plain)
+
+
+def patch_agent():
+    from rota.live.agent import arrival, departure, moves, vacating
+
+    point(departure.Departure, "_vacate", "vacate")
+    point(departure.Departure, "_describe", "describe")
+    point(vacating.Vacating, "_leave", "leave_processes")
+    point(departure, "_read", "read")
+    point(arrival.Arrival, "_fetch_state", "fetch_state")
+    point(arrival, "_write", "write")
+    point(arrival.Arrival, "_put_in_place", "put_in_place")
+    point(moves.Moves, "_settle", "settle")
+    point(vacating.Vacating, "_fork_ranks", "fork")
+    point(vacating.Vacating, "came", "came")
+    point(moves.Moves, "leave", "drop")
+
+
+def patch_controller():
+    from rota.live import controller
+
+    point(controller, "pass_on", "pass_on")
+    point(controller, "pass_piece_on", "pass_piece_on")
+    point(controller.Controller, "_command_answered", "answered")
+    point(controller.Controller, "_drop", "tell_drop")
+
+
+if STOPS.exists() and ("rota.live.agent" in WORDS or "rota.cli.main" in WORDS):
+    import rota.live.wire
+
+    rota.live.wire.PIECE_BYTES = int(os.environ.get("STOPS_PIECE", "1024"))
+    patch_agent() if WHO != "controller" else patch_controller()

@@ -1,0 +1,172 @@
+"""Jobs move between nodes: their state is written down, sent, checked, and they go on from it."""
+
+import pytest
+
+from rota.model.commands import Migrate
+from rota.model.events import CommandSent
+
+from .conftest import Cluster, until
+from .test_nodes import node_of
+from .test_suspension import equal, weights
+
+STEPS = 200
+
+
+@pytest.fixture
+def two_nodes(make_cluster):
+    return make_cluster(nodes=2, gpus=1)
+
+
+def suspend(cluster: Cluster, job: str) -> str:
+    """Suspend a running job; the node where its state lies."""
+    node = node_of(cluster.until_state(job, "RUNNING"))
+    cluster.client.suspend(job)
+    cluster.until_state(job, "SUSPENDED")
+    return node
+
+
+def occupy(cluster: Cluster, node: str, *, gpus: int = 1) -> str:
+    """A job that has this node until it is cancelled. It takes the one with the lowest number."""
+    job = cluster.submit("while :; do sleep 0.05; done", gpus=gpus, processes="node")
+    assert node_of(cluster.until_state(job, "RUNNING")) == node
+    return job
+
+
+def move(cluster: Cluster, job: str, *, gpus: int = 1) -> tuple[str, str]:
+    """Suspend a running job and let it go on on the other node; from where, to where."""
+    source = suspend(cluster, job)
+    blocker = occupy(cluster, source, gpus=gpus)
+    cluster.client.resume(job)
+    target = node_of(cluster.until_state(job, "RUNNING"))
+    cluster.client.cancel(blocker)
+    cluster.ends(blocker, "CANCELLED")
+    return source, target
+
+
+def leftovers(cluster: Cluster, node: str, job: str) -> list[str]:
+    """What a node still has of a job's attempts."""
+    folders = [cluster.folder.node(node) / "jobs" / job, cluster.folder.arenas(node)]
+    return [str(path) for folder in folders for path in folder.rglob("*") if path.is_file()]
+
+
+def test_a_training_that_moves_ends_with_the_weights_of_an_undisturbed_run(two_nodes):
+    cluster = two_nodes
+    alone = cluster.train("alone", "--steps", STEPS)
+    cluster.ends(alone)
+    job = cluster.train("job", "--steps", STEPS, "--gate", 60, "--gate", 120)
+    cluster.until_at("job", 60)
+    cluster.opens("job", 60)
+    source, target = move(cluster, job)
+    assert source != target
+    cluster.until_at("job", 120)
+    assert leftovers(cluster, source, job) == []
+    cluster.opens("job", 120)
+    show = cluster.ends(job)
+    assert (show["attempt"], show["migrations"]) == (1, 1)
+    assert cluster.step("job") == STEPS
+    assert equal(weights(cluster.base / "job"), weights(cluster.base / "alone"))
+
+
+def test_what_a_job_prints_on_both_nodes_is_one_log(two_nodes):
+    cluster = two_nodes
+    (cluster.base / "talk.py").write_text(
+        "import os, time, torch, rota.train\n"
+        "with rota.train.session() as s:\n"
+        "    net = torch.nn.Linear(2, 1)\n"
+        "    net, sgd = s.prepare(net, torch.optim.SGD(net.parameters(), lr=0.1))\n"
+        "    for step in s.steps(12):\n"
+        "        print(f'step {step} on', os.environ['ROTA_NODE'], flush=True)\n"
+        "        while step in (5, 6) and not os.path.exists(f'go{step}'):\n"
+        "            time.sleep(0.01)\n"
+        "        s.report()\n"
+    )
+    job = cluster.submit("python talk.py")
+
+    def said(word: str) -> bool:
+        return word in "".join(cluster.client.logs(job))
+
+    until(lambda: said("step 5 on"), "it waits at step 5")
+    cluster.client.suspend(job)
+    (cluster.base / "go5").touch()
+    cluster.until_state(job, "SUSPENDED")
+    source = cluster.show(job)["state_on"]
+    assert cluster.show(job)["gpus"] == []
+    blocker = occupy(cluster, source)
+    cluster.client.resume(job)
+    target = node_of(cluster.until_state(job, "RUNNING"))
+    until(lambda: said("step 6 on"), "it waits at step 6")
+    show = cluster.show(job)
+    assert (show["state_on"], show["migrations"]) == (target, 1)
+    assert f"resumed on {target}" in [line["line"] for line in show["story"]]
+    (cluster.base / "go6").touch()
+    cluster.ends(job)
+    lines = "".join(cluster.client.logs(job)).splitlines()
+    expected = [f"step {i} on {source if i < 6 else target}" for i in range(12)]
+    assert [line for line in lines if line.startswith("step")] == expected
+    assert cluster.show(job)["state_on"] is None
+    cluster.client.cancel(blocker)
+
+
+def test_a_gang_moves_as_a_whole_and_there_and_back(make_cluster):
+    cluster = make_cluster(nodes=2, gpus=2)
+    alone = cluster.train("alone", "--steps", STEPS, gpus=2)
+    cluster.ends(alone)
+    gates = ("--gate", 50, "--gate", 100, "--gate", 150)
+    job = cluster.train("gang", "--steps", STEPS, *gates, gpus=2)
+    cluster.until_at("gang", 50)
+    cluster.opens("gang", 50)
+    source, target = move(cluster, job, gpus=2)
+    cluster.until_at("gang", 100)
+    first = cluster.submit("while [ ! -e free ]; do sleep 0.05; done", gpus=2, processes="node")
+    assert node_of(cluster.until_state(first, "RUNNING")) == source
+    cluster.client.suspend(job)
+    cluster.opens("gang", 100)
+    cluster.until_state(job, "SUSPENDED")
+    (cluster.base / "free").touch()
+    cluster.ends(first)
+    low = occupy(cluster, source, gpus=2)
+    high = occupy(cluster, target, gpus=2)
+    cluster.client.cancel(low)
+    cluster.ends(low, "CANCELLED")
+    cluster.client.resume(job)
+    assert node_of(cluster.until_state(job, "RUNNING")) == source
+    cluster.opens("gang", 150)
+    assert cluster.ends(job)["migrations"] == 2
+    cluster.client.cancel(high)
+    assert equal(weights(cluster.base / "gang"), weights(cluster.base / "alone"))
+    for name in (source, target):
+        kept = [path for path in leftovers(cluster, name, job) if path.endswith(".arena")]
+        assert kept == []
+    assert leftovers(cluster, target, job) == []
+
+
+def test_stopped_processes_wait_for_their_own_node(two_nodes):
+    cluster = two_nodes
+    job = cluster.submit("while [ ! -e go ]; do sleep 0.05; done")
+    source = suspend(cluster, job)
+    blocker = occupy(cluster, source)
+    cluster.client.resume(job)
+    until(lambda: cluster.show(job)["reason"] == "WAIT_TOPOLOGY", "it says for what it waits")
+    (blocked,) = [
+        b for b in cluster.client.explain(job)["blockers"] if b["rule"] == "WAIT_TOPOLOGY"
+    ]
+    assert blocked["need"] == f"1 GPU of {source}, where its stopped processes are"
+    cluster.client.cancel(blocker)
+    assert node_of(cluster.until_state(job, "RUNNING")) == source
+    (cluster.base / "go").touch()
+    assert cluster.ends(job)["migrations"] == 0
+    moves = [e for e in cluster.events() if isinstance(e, CommandSent)]
+    assert not any(isinstance(event.command, Migrate) for event in moves)
+
+
+def test_jobs_that_take_turns_on_two_nodes_move_to_and_fro_unharmed(make_cluster):
+    cluster = make_cluster("gandiva", nodes=2, gpus=1, quantum_s=1.0)
+    alone = cluster.train("alone", "--steps", STEPS)
+    cluster.ends(alone)
+    jobs = [cluster.train(f"job{i}", "--steps", STEPS, "--pace", 0.02) for i in range(3)]
+    shows = [cluster.ends(job) for job in jobs]
+    assert {show["attempt"] for show in shows} == {1}
+    assert sum(show["migrations"] for show in shows) >= 2
+    for i in range(3):
+        assert cluster.step(f"job{i}") == STEPS
+        assert equal(weights(cluster.base / f"job{i}"), weights(cluster.base / "alone"))

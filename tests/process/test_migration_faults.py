@@ -1,0 +1,158 @@
+"""Whatever is killed while a job moves, it goes on from its state, once, and leaves nothing behind.
+
+Each party is stopped at a named point (``scripts/stops``), killed there, and started again.
+"""
+
+import os
+import signal
+from pathlib import Path
+
+import psutil
+import pytest
+
+from .conftest import SCRIPTS, Cluster, until
+from .test_migration import STEPS, leftovers, node_of, occupy
+from .test_suspension import equal, weights
+
+# When a point is armed: as soon as the job is suspended.
+POINTS = [
+    ("source", "vacate-before"),
+    ("source", "leave_processes-before"),
+    ("source", "leave_processes-after"),
+    ("source", "describe-after"),
+    ("source", "read-before"),
+    ("source", "read-after"),
+    ("source", "drop-before"),
+    ("source", "drop-after"),
+    ("target", "fetch_state-before"),
+    ("target", "fetch_state-after"),
+    ("target", "write-before"),
+    ("target", "write-after"),
+    ("target", "put_in_place-before"),
+    ("target", "put_in_place-after"),
+    ("target", "settle-before"),
+    ("target", "settle-after"),
+    ("target", "fork-before"),
+    ("target", "fork-after"),
+    ("target", "came-before"),
+    ("target", "came-after"),
+    ("controller", "pass_on-before"),
+    ("controller", "pass_on-after"),
+    ("controller", "pass_piece_on-before"),
+    ("controller", "pass_piece_on-after"),
+    ("controller", "answered-before"),
+    ("controller", "answered-after"),
+    ("controller", "tell_drop-before"),
+    ("controller", "tell_drop-after"),
+]
+
+
+class Moving:
+    """A job on its way from the first of two nodes to the second, until a party stops."""
+
+    def __init__(self, cluster: Cluster, stops: Path) -> None:
+        self.cluster, self.stops = cluster, stops
+        self.job = cluster.train("job", "--steps", STEPS, "--gate", 60)
+        cluster.until_at("job", 60)
+        self.source = node_of(cluster.show(self.job))
+        cluster.client.suspend(self.job)
+        cluster.opens("job", 60)
+        cluster.until_state(self.job, "SUSPENDED")
+        self.blocker = occupy(cluster, self.source)
+        (self.target,) = (name for name in cluster.node_names() if name != self.source)
+
+    def name(self, party: str) -> str:
+        return {"source": self.source, "target": self.target}.get(party, party)
+
+    def stops_at(self, party: str, point: str) -> psutil.Process:
+        """Let it move; the party's process, once that has stopped at the point."""
+        (self.stops / point).write_text(self.name(party))
+        self.cluster.client.resume(self.job)
+        at = self.stops / f"{point}.at"
+        until(at.exists, f"{party} is at {point}")
+        process = psutil.Process(int(at.read_text()))
+        until(lambda: process.status() == psutil.STATUS_STOPPED, "it is stopped")
+        return process
+
+    def kill(self, party: str, process: psutil.Process) -> None:
+        """Kill it, and have it started again."""
+        cluster = self.cluster
+        cluster.kill(process)
+        if party == "controller":
+            cluster.up()
+        else:
+            node = self.name(party)
+            until(lambda: cluster.agent_of(node).pid != process.pid, "there is another agent")
+
+    def ends_well(self) -> None:
+        """Assert that it trained as if undisturbed, each step once, and that nothing is left."""
+        cluster = self.cluster
+        show = cluster.ends(self.job)
+        assert show["attempt"] == 1
+        assert cluster.step("job") == STEPS
+        alone = cluster.train("alone", "--steps", STEPS)
+        cluster.ends(alone)
+        assert equal(weights(cluster.base / "job"), weights(cluster.base / "alone"))
+        cluster.client.cancel(self.blocker)
+        cluster.ends(self.blocker, "CANCELLED")
+        self.leaves_nothing()
+
+    def leaves_nothing(self) -> None:
+        """Assert that no arena is left, and of the job only what the last node has of it."""
+        cluster = self.cluster
+
+        def untidy() -> list[str]:
+            arenas = [
+                str(file)
+                for node in (self.source, self.target)
+                for file in cluster.folder.arenas(node).iterdir()
+            ]
+            folders = [bool(leftovers(cluster, n, self.job)) for n in (self.source, self.target)]
+            return arenas + ["on both nodes"] * all(folders)
+
+        until(lambda: not untidy(), f"nothing is left of {untidy()}", 20)
+
+
+@pytest.fixture
+def moving(make_cluster, tmp_path):
+    stops = tmp_path / "stops"
+    stops.mkdir()
+    path = [str(SCRIPTS / "stops"), os.environ.get("PYTHONPATH", "")]
+    environment = {"STOPS": str(stops), "PYTHONPATH": os.pathsep.join(filter(None, path))}
+    return Moving(make_cluster(nodes=2, gpus=1, environment=environment), stops)
+
+
+@pytest.mark.parametrize(("party", "point"), POINTS, ids=[":".join(pair) for pair in POINTS])
+def test_a_job_goes_on_once_whoever_is_killed_while_it_moves(moving, party, point):
+    process = moving.stops_at(party, point)
+    moving.kill(party, process)
+    moving.ends_well()
+
+
+@pytest.mark.parametrize(("party", "point"), [("source", "read-before"), ("target", "write-after")])
+def test_a_party_that_is_stopped_for_a_while_goes_on_where_it_was(moving, party, point):
+    process = moving.stops_at(party, point)
+    moving.cluster.kill_controller()
+    moving.cluster.up(connected=False)
+    process.send_signal(signal.SIGCONT)
+    moving.ends_well()
+
+
+@pytest.mark.parametrize(
+    ("party", "point"),
+    [
+        ("source", "vacate-before"),
+        ("source", "read-after"),
+        ("target", "write-before"),
+        ("target", "settle-after"),
+        ("target", "came-before"),
+    ],
+)
+def test_a_job_that_is_cancelled_while_it_moves_ends_and_leaves_nothing(moving, party, point):
+    process = moving.stops_at(party, point)
+    moving.cluster.client.cancel(moving.job)
+    until(lambda: moving.cluster.show(moving.job)["state"] != "MIGRATING", "it is stopping")
+    process.send_signal(signal.SIGCONT)
+    moving.cluster.ends(moving.job, "CANCELLED")
+    until(lambda: not moving.cluster.of_job(moving.job), "no process is left")
+    moving.leaves_nothing()

@@ -1,0 +1,92 @@
+import json
+import socket
+
+import pytest
+
+from rota.errors import InputError
+from rota.folder import Folder, hold_lock
+from rota.live.provider.local import LocalNode, LocalProvider, lay_out
+
+
+@pytest.fixture(autouse=True)
+def host(monkeypatch):
+    monkeypatch.setattr(socket, "gethostname", lambda: "box")
+
+
+def test_one_node_is_this_machine_with_all_that_it_has():
+    assert lay_out(1, None, [], 4, 8) == [LocalNode("box")]
+    assert lay_out(1, 2, ["t4"], 0, 8) == [LocalNode("box", 2, 0, "t4")]
+
+
+def test_several_nodes_have_gpus_of_their_own_and_a_type_each():
+    nodes = lay_out(3, 2, ["a100", "t4", "t4"], 6, 8)
+    assert [node.name for node in nodes] == ["box-0", "box-1", "box-2"]
+    assert [(node.first_gpu, node.gpus) for node in nodes] == [(0, 2), (2, 2), (4, 2)]
+    assert [node.gpu_type for node in nodes] == ["a100", "t4", "t4"]
+    assert {node.gpu_type for node in lay_out(3, 1, ["v100"], 0, 1)} == {"v100"}
+
+
+def test_what_is_there_is_shared_out_when_nobody_says_how_much():
+    assert [node.gpus for node in lay_out(2, None, [], 8, 4)] == [4, 4]
+    assert [node.gpus for node in lay_out(2, None, [], 0, 6)] == [3, 3]
+    assert [node.gpus for node in lay_out(3, None, [], 0, 2)] == [1, 1, 1]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ((3, 2, [], 4, 8), "--nodes: 3 nodes of 2 GPUs need 6, and this machine has 4"),
+        ((5, None, [], 4, 8), "--nodes: 5 nodes of 1 GPUs need 5, and this machine has 4"),
+        ((3, 2, ["a", "b"], 0, 8), "--gpu-types: a,b names 2 types for 3 nodes"),
+        ((1, 2, ["a", "b"], 0, 8), "--gpu-types: a,b names 2 types for 1 node;"),
+    ],
+)
+def test_what_can_not_be_laid_out_is_refused(arguments, message):
+    with pytest.raises(InputError, match=message):
+        lay_out(*arguments)
+
+
+def former(folder, *nodes):
+    for node in nodes:
+        folder.node(node.name).mkdir(parents=True)
+        (folder.node(node.name) / "node.json").write_text(json.dumps(node._asdict()))
+
+
+def unfinished(folder, node):
+    attempt = folder.attempt(node, "1", 1)
+    attempt.mkdir(parents=True)
+    (attempt / "attempt.json").touch()
+
+
+def test_former_nodes_without_jobs_are_forgotten(tmp_path):
+    folder = Folder(tmp_path)
+    former(folder, LocalNode("box-0", 2), LocalNode("box-1", 2, 2))
+    provider = LocalProvider(folder, [LocalNode("box")])
+    assert list(provider.names) == ["box"]
+    assert provider.taken_over == provider.differences() == []
+
+
+def test_former_nodes_that_may_have_jobs_are_taken_over_as_they_were(tmp_path):
+    folder = Folder(tmp_path)
+    former(folder, LocalNode("box-0", 2, 0, "t4"), LocalNode("box-1", 2, 2), LocalNode("box", 1))
+    unfinished(folder, "box-0")
+    unfinished(folder, "box-1")
+    lock = hold_lock(folder.node("box") / "agent.lock")
+    provider = LocalProvider(folder, [LocalNode("box-0", 4), LocalNode("box-1", 2, 2)])
+    lock.close()
+    assert provider.nodes["box-0"] == LocalNode("box-0", 2, 0, "t4")
+    assert set(provider.names) == {"box-0", "box-1", "box"}
+    assert provider.differences() == [
+        "node box (1 GPU) stays beside those asked for",
+        "node box-0 stays as it was, with 2 GPUs of type t4",
+    ]
+
+
+def test_a_former_node_without_a_readable_note_is_looked_after_all_the_same(tmp_path):
+    folder = Folder(tmp_path)
+    former(folder, LocalNode("box-0", 2))
+    (folder.node("box-0") / "node.json").write_text("{")
+    unfinished(folder, "box-0")
+    unfinished(folder, "old")
+    provider = LocalProvider(folder, [LocalNode("box")])
+    assert provider.taken_over == [LocalNode("box-0"), LocalNode("old")]
