@@ -10,6 +10,7 @@ from statistics import fmean
 from typing import Any
 
 from rota.experiment.base import Figure, Outcome
+from rota.experiment.runs.course import Course
 from rota.model.cluster import parse_cluster
 from rota.model.job import JobSpec
 from rota.policy.registry import create
@@ -115,38 +116,19 @@ def _first_figures() -> list[Figure]:
 
 def shares(policy: str) -> list[float]:
     """Each job's run time over the length of the window, during which all jobs are active."""
-    simulation = _simulation(policy, SHARE_JOBS, SHARE_JOB_S)
-    while 0 <= _next_s(simulation) <= WINDOW_S:
-        simulation.step()
-    state = simulation.state
-    return [state.service(row, WINDOW_S) / WINDOW_S for row in range(SHARE_JOBS)]
+    course = Course(_simulation(policy, SHARE_JOBS, SHARE_JOB_S))
+    course.until(WINDOW_S)
+    return [course.state.service(row, WINDOW_S) / WINDOW_S for row in range(SHARE_JOBS)]
 
 
 def first_mini_batches(policy: str) -> list[float]:
     """When each job has run its first mini-batches, in seconds after its arrival."""
-    simulation = _simulation(policy, FIRST_JOBS, FIRST_JOB_S)
-    state = simulation.state
-    reached: dict[int, float] = {}
-    while len(reached) < FIRST_JOBS:
-        foreseen = {
-            row: state.since_s[row] + FIRST_S - state.service_s[row]
-            for row in range(len(state.spec))
-            if row not in reached and state.since_s[row] >= 0
-        }
-        if not simulation.step():
-            break
-        now_s = simulation.engine.now_s
-        reached |= {row: at_s for row, at_s in foreseen.items() if at_s <= now_s}
-    return [reached[row] - state.submit_s[row] for row in range(FIRST_JOBS)]
+    course = Course(_simulation(policy, FIRST_JOBS, FIRST_JOB_S), FIRST_S)
+    course.until_all_have()
+    return [course.first_s[row] for row in range(FIRST_JOBS)]
 
 
 def _simulation(policy: str, num_jobs: int, duration_s: float) -> Simulation:
     jobs = [JobSpec(f"job{i}", 1, 0.0, duration_s) for i in range(num_jobs)]
     settings = {"quantum_s": str(QUANTUM_S)} if policy == "gandiva" else {}
     return Simulation(Trace(jobs, NAME), parse_cluster(CLUSTER), create(policy, settings), COSTS)
-
-
-def _next_s(simulation: Simulation) -> float:
-    """When something happens next, or -1 if nothing does."""
-    times = (simulation.engine.next_time_s(), simulation.state.wake_at_s)
-    return min((time for time in times if time is not None), default=-1.0)

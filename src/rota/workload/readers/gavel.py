@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterable
 from functools import lru_cache
 from math import inf
 from pathlib import Path
+from typing import NamedTuple, NoReturn
 
 from rota.errors import TraceError
 from rota.model.job import JobSpec
@@ -30,8 +31,28 @@ PRIORITY = 50  # of a job of weight 1, unless a larger weight would then be abov
 MAX_PRIORITY = 100
 MAX_STEPS = 10**15
 
+ALONE = "null"  # what the table has for the other job if there is none
+
 # Steps per second of a job type on so many GPUs, all workers together, by GPU type; 0: can't run.
 Rates = Callable[[str, int], dict[str, float]]
+
+
+class Pair(NamedTuple):
+    """Steps per second of two jobs, each alone on its GPUs and beside the other.
+
+    Beside each other both are 0 if they could not run together, or were never measured so.
+    """
+
+    num_gpus: int
+    alone: float
+    other_alone: float
+    beside: float
+    other_beside: float
+
+    @property
+    def speeds(self) -> tuple[float, float]:
+        """How fast each is beside the other, relative to alone."""
+        return self.beside / self.alone, self.other_beside / self.other_alone
 
 
 def matches(source: Source) -> bool:
@@ -65,24 +86,40 @@ def read_rates(path: str | Path) -> Rates:
     TraceError.
     """
     path = Path(path)
-    try:
-        table = json.loads(Source(str(path), read_bytes(path, "throughputs")).text)
-    except (ValueError, RecursionError) as error:
-        raise TraceError(f"throughputs {path}: not JSON: {error}") from None
     rates: dict[tuple[str, int], dict[str, float]] = {}
-    for kind, of_kind in _mapping(path, "the file", table).items():
+    for kind, of_kind in _table(path).items():
         if kind.endswith("_unconsolidated"):
             continue
         for key, beside in _mapping(path, kind, of_kind).items():
-            job = re.fullmatch(r"\('(.*)', (\d{1,7})\)", key)
-            rate = _rate(_mapping(path, f"{kind}, {key}", beside).get("null"))
-            if job is None or not 0 <= rate < inf:
-                raise TraceError(
-                    f"throughputs {path}: {kind[:80]}, {key[:80]} can't be read; it must be "
-                    "('JOB TYPE', GPUS) with steps per second, zero or more, as null"
-                )
-            rates.setdefault((job[1], int(job[2])), {})[kind] = rate
+            alone = _mapping(path, f"{kind}, {key}", beside).get(ALONE)
+            rates.setdefault(_job_of(path, kind, key), {})[kind] = _steps(path, kind, key, alone)
     return lambda job_type, gpus: rates.get((job_type, gpus), {})
+
+
+def read_pairs(path: str | Path, kind: str) -> list[Pair]:
+    """Pairs of jobs on the same GPUs of type ``kind``, of which the rates of both alone are known.
+
+    From the same file, which maps ``('JOB TYPE', GPUS)`` further to ``('OTHER JOB TYPE', GPUS)`` to
+    the steps per second of both; a pair comes as often as it is listed there. Raises TraceError.
+    """
+    path = Path(path)
+    table = _table(path)
+    if kind not in table:
+        raise TraceError(
+            f"throughputs {path}: there is no GPU type {kind!r}, only {', '.join(table)}"[:400]
+        )
+    beside = {
+        key: _mapping(path, f"{kind}, {key}", of_key)
+        for key, of_key in _mapping(path, kind, table[kind]).items()
+    }
+    gpus = {key: _job_of(path, kind, key)[1] for key in beside}
+    alone = {key: _steps(path, kind, key, of_key.get(ALONE)) for key, of_key in beside.items()}
+    return [
+        Pair(gpus[key], alone[key], alone[other], *_both(path, kind, key, measured))
+        for key, of_key in beside.items()
+        for other, measured in of_key.items()
+        if other in alone and gpus[other] == gpus[key] and alone[key] and alone[other]
+    ]
 
 
 @lru_cache(maxsize=4096)
@@ -155,6 +192,49 @@ def _with_priorities(
     if not exact:
         report.note(f"weights are rounded to priorities from 1 to {MAX_PRIORITY}")
     return listed
+
+
+def _table(path: Path) -> dict[str, object]:
+    """The file of measured rates, as JSON. Raises TraceError."""
+    try:
+        table = json.loads(Source(str(path), read_bytes(path, "throughputs")).text)
+    except (ValueError, RecursionError) as error:
+        raise TraceError(f"throughputs {path}: not JSON: {error}") from None
+    return _mapping(path, "the file", table)
+
+
+def _job_of(path: Path, kind: str, key: str) -> tuple[str, int]:
+    """Job type and GPUs. Raises TraceError."""
+    job = re.fullmatch(r"\('(.*)', (\d{1,7})\)", key)
+    if job is None:
+        _refuse(path, kind, key, "('JOB TYPE', GPUS) with steps per second, zero or more, as null")
+    return job[1], int(job[2])
+
+
+def _steps(path: Path, kind: str, key: str, value: object) -> float:
+    """Steps per second. Raises TraceError."""
+    rate = _rate(value)
+    if not 0 <= rate < inf:
+        _refuse(path, kind, key, "('JOB TYPE', GPUS) with steps per second, zero or more, as null")
+    return rate
+
+
+def _both(path: Path, kind: str, key: str, value: object) -> tuple[float, float]:
+    """The steps per second of two jobs, neither or both zero. Raises TraceError."""
+    rates = [_rate(each) for each in value] if isinstance(value, list) else []
+    if (
+        len(rates) != 2
+        or not all(0 <= rate < inf for rate in rates)
+        or (0 in rates) != (not any(rates))
+    ):
+        _refuse(path, kind, key, "a list of two numbers above zero, or of two zeros, for a pair")
+    return rates[0], rates[1]
+
+
+def _refuse(path: Path, kind: str, key: str, must: str) -> NoReturn:
+    raise TraceError(
+        f"throughputs {path}: {kind[:80]}, {key[:80]} can't be read; it must be {must}"
+    )
 
 
 def _rate(value: object) -> float:
