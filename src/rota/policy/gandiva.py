@@ -5,6 +5,7 @@ that live there. Introspective: homes are changed, and jobs put together on one 
 seems to pay; what was tried is measured, and undone where it does not pay.
 """
 
+from collections import Counter
 from collections.abc import Iterable
 from typing import Any
 
@@ -199,9 +200,11 @@ class Round:
     def _place(self, chosen: dict[int, None]) -> None:
         """Give those chosen GPUs of their homes; others lose theirs first."""
         view, trial = self.view, self.trial
+        seats = self._seats(chosen)
         for row in self.notes:
             target = view.target[row]
-            if target is not None and (row not in chosen or not self._may_stay(row, target)):
+            stays = row in chosen and target is not None and self._may_stay(row, target, seats)
+            if target is not None and not stays:
                 trial.release(row, Reason.SLICE_WAITING_TURN)
         # Who can only go on where it was comes first, then who is in a pack that has a GPU.
         waiting = [row for row in chosen if trial.target(row) is None]
@@ -213,8 +216,30 @@ class Round:
             else:
                 trial.give(row, allocation)
 
-    def _may_stay(self, row: int, target: Allocation) -> bool:
+    def _seats(self, chosen: dict[int, None]) -> dict[tuple[int, ...], Allocation]:
+        """The GPU that each pack keeps, of which it has most jobs there already.
+
+        Jobs that change packs may still be on one GPU with those whom they have left.
+        """
+        there: Counter[tuple[tuple[int, ...], Allocation]] = Counter()
+        for row in chosen:
+            target = self.view.target[row]
+            if target is not None and target.shared and self.packing.is_packed(row):
+                there[self.packing.unit(row), target] += 1
+        seats: dict[tuple[int, ...], Allocation] = {}
+        taken: set[Allocation] = set()
+        for (unit, gpu), _ in sorted(there.items(), key=lambda item: (-item[1], item[0][0])):
+            if unit not in seats and gpu not in taken:
+                seats[unit] = gpu
+                taken.add(gpu)
+        return seats
+
+    def _may_stay(
+        self, row: int, target: Allocation, seats: dict[tuple[int, ...], Allocation]
+    ) -> bool:
         """Whether the GPUs that a job has are those that it should have."""
+        if self.packing.is_packed(row) and seats.get(self.packing.unit(row)) != target:
+            return False
         home = self.notes[row].home
         counts = tuple((node, mask.bit_count()) for node, mask in target.parts)
         return counts == home and target.shared == self.packing.is_packed(row)
@@ -228,7 +253,8 @@ class Round:
                 return of_parts([(home[0][0], 1 << gpu)], shared=True)
         for known in self._known(row):
             counts = tuple((node, mask.bit_count()) for node, mask in known.parts)
-            if counts == home and trial.free.fits(known.with_sharing(packed)):
+            # The first of a pack needs a GPU that is free: one that others share is another pack's.
+            if counts == home and trial.free.fits(known.with_sharing(False)):
                 return known.with_sharing(packed)
         if self.view.must_stay(row):
             return None

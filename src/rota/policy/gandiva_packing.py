@@ -96,14 +96,17 @@ class Packing:
 
     def try_one(self) -> None:
         """On each node where jobs take turns, put the two together that use their GPU least."""
-        for node, size in self._servers.sizes.items():
-            if self._servers.load[node] <= size:
-                continue
-            rows = [
-                row
-                for row, notes in self._notes.items()
-                if notes.home == ((node, 1),) and len(self._view.sizes(row)) == 1
-            ]
+        crowded: dict[int, list[int]] = {
+            node: []
+            for node, size in self._servers.sizes.items()
+            if self._servers.load[node] > size
+        }
+        for row, notes in self._notes.items():
+            home = notes.home
+            if len(home) == 1 and home[0][1] == 1 and home[0][0] in crowded:
+                if len(self._view.sizes(row)) == 1:
+                    crowded[home[0][0]].append(row)
+        for rows in crowded.values():
             if any(self.is_on_trial(self.unit(row)) for row in rows):
                 continue
             pair = self._candidates(rows)
@@ -162,7 +165,9 @@ class Packing:
                 notes.pack = None
                 self._changed.add(row)
             elif left != pack.rows:
-                notes.pack = Pack(left, 1.0)
+                # Those who stay are no slower than they were: a newcomer has to beat that.
+                was = pack.gain if pack.gain is not None else 2 * pack.beat - 1
+                notes.pack = Pack(left, max(1.0, was * len(left) / len(pack.rows)))
                 self._changed.add(row)
 
     def _is_with(self, other: int, row: int) -> bool:
@@ -193,6 +198,8 @@ class Packing:
 
     def alone(self, row: int) -> float | None:
         """Steps a second of a job that has its GPUs for itself, or had before its trial."""
+        if row in self._changed:  # who has left a pack in this decision was not alone until now
+            return self._notes[row].alone
         return speed_alone(self._view, row, self._notes[row])
 
     def begin(self) -> None:

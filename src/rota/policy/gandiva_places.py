@@ -135,11 +135,13 @@ class Places:
     def _defragment(self, had: Callable[[int], float]) -> None:
         """Empty the node with the most free GPUs into fuller ones, if all of it goes there."""
         servers = self._servers
-        movable = set(self._movable())
         used = [n for n, load in servers.load.items() if load]
+        movable: set[int] | None = None
         for node in sorted(used, key=lambda n: (-servers.room(n), n)):
             if servers.room(node) < SPARE * servers.sizes[node]:
                 break
+            if movable is None:
+                movable = set(self._movable())
             rows = [r for r, n in self._notes.items() if any(where == node for where, _ in n.home)]
             if not movable.issuperset(rows) or any(len(self._notes[r].home) > 1 for r in rows):
                 continue
