@@ -102,10 +102,9 @@ class Packing:
             if self._servers.load[node] > size
         }
         for row, notes in self._notes.items():
-            home = notes.home
-            if len(home) == 1 and home[0][1] == 1 and home[0][0] in crowded:
-                if len(self._view.sizes(row)) == 1:
-                    crowded[home[0][0]].append(row)
+            node = notes.home[0][0] if notes.home else -1
+            if node in crowded and notes.home == ((node, 1),) and len(self._view.sizes(row)) == 1:
+                crowded[node].append(row)
         for rows in crowded.values():
             if any(self.is_on_trial(self.unit(row)) for row in rows):
                 continue
