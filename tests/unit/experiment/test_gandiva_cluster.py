@@ -51,7 +51,9 @@ def test_the_mix_is_the_one_that_was_fixed(monkeypatch):
 def test_more_packable_jobs_than_there_are_single_ones_leave_fewer_gangs(monkeypatch):
     monkeypatch.setattr(gandiva_cluster, "NUM_JOBS", 20_000)
     jobs = workload(0.8, 0).jobs
-    assert sum(job.model != RESNET.model for job in jobs) / len(jobs) == pytest.approx(0.8, abs=0.01)
+    assert sum(job.model != RESNET.model for job in jobs) / len(jobs) == pytest.approx(
+        0.8, abs=0.01
+    )
     assert sum(job.num_gpus == 4 for job in jobs) / len(jobs) == pytest.approx(0.8 / 7, abs=0.01)
 
 

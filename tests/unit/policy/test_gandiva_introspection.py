@@ -103,6 +103,43 @@ def test_a_job_whose_partner_has_ended_has_the_gpu_for_itself():
     assert sim.state.speed[0] == 1.0
 
 
+def test_a_bad_pair_is_undone_though_one_of_it_was_slowed_in_another_bad_pair_just_before():
+    """What a job did in a pack is not its own speed: against that the next pack would gain."""
+    jobs = [idle_job(name, "x") for name in "abcdef"]
+    sim = until(sim_of(jobs, "1x2", {("x", "x"): (0.45, 0.45)}, costs=SWITCH), 7200.0)
+    verdicts = [verdict for row in range(6) for verdict in sim.state.marks[row]["trials"]]
+    assert len(verdicts) >= 12
+    assert max(measured for _, _, _, measured, _ in verdicts) < 1.0
+    assert not any("pack" in mark for mark in sim.state.marks)
+
+
+def test_two_packs_never_share_a_gpu():
+    models = {"a": "x", "b": "x", "c": "y", "d": "y", "e": "y", "f": "x", "g": "y", "h": "x"}
+    jobs = [idle_job(name, model) for name, model in models.items()]
+    pairs = {("x", "x"): (0.9, 0.9), ("y", "y"): (0.45, 0.45), ("x", "y"): (0.45, 0.45)}
+    sim = sim_of(jobs, "1x2", pairs, costs=SWITCH)
+    crowds = 0
+    while sim.engine.now_s < 7200.0 and sim.step():
+        on = {}
+        for row, target in enumerate(sim.state.target):
+            if target is not None:
+                pack = (sim.state.marks[row] or {}).get("pack")
+                on.setdefault(target.parts, set()).add(tuple(pack[0]) if pack else (row,))
+        crowds += sum(len(packs) > 1 for packs in on.values())
+    assert crowds == 0
+
+
+def test_a_pack_that_a_member_has_left_takes_in_no_newcomer_with_which_it_does_less():
+    """Two at 0.95 do 1.9; with a third at a half they would do 1.45, which is more than one."""
+    good = [idle_job("a", "x"), idle_job("b", "x")]
+    ends = job("c", lasts=1200)._replace(model="x", gpu_util=0.4)
+    late = [job(name, at=3600, lasts=DAY)._replace(model="y", gpu_util=0.4) for name in "de"]
+    pairs = {("x", "x"): (0.95, 0.95), ("x", "y"): (0.5, 0.5), ("y", "y"): (0.4, 0.4)}
+    sim = until(sim_of([*good, ends, *late], "1x1", pairs), 3 * 3600.0)
+    assert sim.state.finish_s[2] > 0
+    assert sim.state.marks[0]["pack"][0] == [0, 1]
+
+
 # -- homes ---------------------------------------------------------------------------------------
 
 

@@ -5,7 +5,7 @@ import pytest
 
 from rota.errors import TraceError
 from rota.workload.readers import read_trace
-from rota.workload.readers.gavel import catalog_rates, read_gavel, read_rates
+from rota.workload.readers.gavel import Pair, catalog_rates, read_gavel, read_pairs, read_rates
 
 LM = "LM (batch size 40)"
 TABLE = {
@@ -121,3 +121,35 @@ def test_files_that_can_not_be_read_at_all_are_told(write, tmp_path, table):
         read_gavel(write(gzip.compress(row().encode() * 50)[:-20]), table)
     with pytest.raises(TraceError, match="UTF-8"):
         read_gavel(write(b"\xff\xfe" + row().encode()), table)
+
+
+def beside(pair):
+    """A table of two jobs on a P100, and what was measured of both together."""
+    job, other, gang = "('A', 1)", "('B', 1)", "('C', 2)"
+    return json.dumps(
+        {
+            "p100": {
+                job: {"null": 4.0, other: pair, gang: [1.0, 1.0], "('A3C', 1)": [1.0, 1.0]},
+                other: {"null": 2.0},
+                gang: {"null": 3.0, gang: [0.0, 0.0]},
+                "('never alone', 1)": {"null": 0.0, job: [1.0, 1.0]},
+            }
+        }
+    )
+
+
+def test_pairs_are_those_on_the_same_gpus_of_which_both_are_known_alone(write):
+    pairs = read_pairs(write(beside([3.0, 1.0]), "rates.json"), "p100")
+    assert pairs == [Pair(1, 4.0, 2.0, 3.0, 1.0), Pair(2, 3.0, 3.0, 0.0, 0.0)]
+    assert pairs[0].speeds == (0.75, 0.5)
+
+
+@pytest.mark.parametrize("pair", [3, [1.0], [1.0, -1.0], [0.0, 1.0], [1.0, "x"]])
+def test_a_pair_that_can_not_be_read_is_refused(write, pair):
+    with pytest.raises(TraceError, match="list of two numbers above zero, or of two zeros"):
+        read_pairs(write(beside(pair), "rates.json"), "p100")
+
+
+def test_a_gpu_type_without_measurements_is_refused(write):
+    with pytest.raises(TraceError, match="no GPU type 'h100', only p100"):
+        read_pairs(write(beside([1.0, 1.0]), "rates.json"), "h100")
