@@ -253,11 +253,21 @@ def why_text(verdict: Mapping[str, Any]) -> str:
         lines.append(f"position        {verdict['position']} by arrival among jobs without GPUs")
     if verdict["resizing"]:
         lines.append(f"size            {printable(verdict['resizing'])}")
+    if verdict["trials"]:
+        lines.append("tried, in speeds relative to before")
+        lines += [f"  {clock(trial['at_s'])}  {_trial_text(trial)}" for trial in verdict["trials"]]
     history = [item for item in verdict["history"] if item["reason"] != "NONE"]
     if history:
         lines.append("history")
         lines += [f"  {clock(item['at_s'])}  {item['reason']}" for item in history[-20:]]
     return "\n".join(lines)
+
+
+def _trial_text(trial: Mapping[str, Any]) -> str:
+    """``pack: predicted 1, measured 1.2, kept``."""
+    outcome = "kept" if trial["kept"] else "undone"
+    speeds = f"predicted {trial['predicted']:.3g}, measured {trial['measured']:.3g}"
+    return f"{printable(str(trial['what']))}: {speeds}, {outcome}"
 
 
 def nodes_text(nodes: Sequence[Mapping[str, Any]]) -> str:

@@ -23,14 +23,15 @@ def explain(
     """The verdict on one job, JSON-able, as of ``now_s``.
 
     ``{"job_id", "state", "reason", "sentence", "blockers": [{"rule", "need", "have", "held_by"}],
-    "would_start_if", "position", "resizing", "history": [{"at_s", "reason"}]}``. Reasons and rules
-    are the names of :class:`Reason`; need, have, would_start_if and resizing are sentences,
-    ``held_by`` job ids.
+    "would_start_if", "position", "resizing", "trials": [{"at_s", "what", "predicted", "measured",
+    "kept"}], "history": [{"at_s", "reason"}]}``. Reasons and rules are the names of
+    :class:`Reason`; need, have, would_start_if and resizing are sentences, ``held_by`` job ids.
     A job that needs nothing has no blockers, and None for would_start_if and position; position
     counts the jobs that want GPUs and have none, by arrival, from 1. ``history`` is
     ``(at_s, reason code)`` as the controller saw it change. ``resizing`` says of a job with a
     range of GPUs why it has as many as it has, or why that can't change, and is None for others;
-    ``resizes``: whether the policy changes the sizes of running jobs.
+    ``resizes``: whether the policy changes the sizes of running jobs. ``trials`` are those that the
+    policy remembers having made with the job; speeds are relative to before.
     """
     job_state = JobState(state.state[row])
     waits = job_state in WAITING
@@ -47,8 +48,16 @@ def explain(
         "would_start_if": _would_start_if(state, row, now_s, blockers) if blockers else None,
         "position": _position(state, row),
         "resizing": _resizing(state, row, resizes),
+        "trials": _trials(state.marks[row]),
         "history": [{"at_s": at_s, "reason": Reason(code).name} for at_s, code in history],
     }
+
+
+def _trials(mark: Any) -> list[dict[str, Any]]:
+    """What a policy has noted under ``trials`` in a job's mark."""
+    noted = mark.get("trials", ()) if isinstance(mark, dict) else ()
+    names = ("at_s", "what", "predicted", "measured", "kept")
+    return [dict(zip(names, trial, strict=False)) for trial in noted if isinstance(trial, list)]
 
 
 def _resizing(state: ClusterState, row: int, resizes: bool) -> str | None:

@@ -47,6 +47,7 @@ class Gandiva(RoundRobin):
 
     name = "gandiva"
     weighs_priority = True
+    resizes = True
     stages: Stages | None = Stages(priority=False)
     per_unit = PER_S * LARGEST_PRIORITY  # a microsecond of anybody's run time is a step at least
     SETTINGS = {

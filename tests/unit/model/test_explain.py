@@ -40,6 +40,7 @@ SCHEMA = [
     "would_start_if",
     "position",
     "resizing",
+    "trials",
     "history",
 ]
 
@@ -395,3 +396,13 @@ def test_a_job_that_moves_says_from_where_to_where():
     cluster = cluster_with_a_job_that_is(JobState.MIGRATING)
     sentence = explain(cluster.state, 0, cluster.now_s)["sentence"]
     assert sentence == "its state is on its way from node0:0 to node1:0"
+
+
+def test_what_a_policy_has_tried_with_a_job_is_told():
+    cluster = Cluster(2, 1)
+    cluster.decide(1.0)
+    assert cluster.why(0)["trials"] == []
+    cluster.state.marks[0] = {"home": [[0, 1]], "trials": [[90.0, "pack", 1.0, 1.2, True]]}
+    assert cluster.why(0)["trials"] == [
+        {"at_s": 90.0, "what": "pack", "predicted": 1.0, "measured": 1.2, "kept": True}
+    ]

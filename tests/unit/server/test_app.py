@@ -140,6 +140,7 @@ def test_explain_names_the_blockers(http, cluster):
     assert set(verdict) == {
         "job_id", "state", "reason", "sentence", "blockers", "would_start_if", "position",
         "resizing",
+        "trials",
         "history",
     }  # fmt: skip
     assert verdict["blockers"][0]["held_by"] == ["1", "2"]
