@@ -8,21 +8,15 @@ before it became slow, of which 1 is the limit. A piece takes its time by waitin
 ranks do not compete for cores: what is measured is detection and replacement, not this machine.
 """
 
-import contextlib
-import os
-import subprocess
-import sys
 import tempfile
-import time
 from itertools import pairwise
 from pathlib import Path
 from statistics import median
 from typing import Any
 
 from rota.client.client import Client
-from rota.errors import RotaError, SimulationError, UnreachableError
 from rota.experiment.base import Figure, Outcome
-from rota.folder import Folder
+from rota.experiment.runs.live import cluster, wait_for_all
 
 NAME = "elasticity-stragglers"
 FACTORS = (1.33, 2.0, 4.0)  # as published
@@ -58,11 +52,11 @@ with rota.train.session() as s:
 
 
 def run() -> Outcome:
-    """Plant each straggler in turn, on one cluster. Raises RotaError if a job fails."""
+    """Plant each straggler in turn, on one cluster. Raises SimulationError if a job fails."""
     figures = []
     with tempfile.TemporaryDirectory(prefix="rota-stragglers-") as folder:
         (Path(folder) / "train.py").write_text(SCRIPT)
-        with _cluster(Path(folder)) as client:
+        with cluster(Path(folder) / "home", gpus=RANKS, policy="elastic") as client:
             for factor in FACTORS:
                 figures += figures_of(factor, _steps_s(client, Path(folder), factor))
     settings: dict[str, Any] = {"ranks": RANKS, "steps": STEPS, "slow_from": SLOW_FROM}
@@ -99,52 +93,6 @@ def _steps_s(client: Client, folder: Path, factor: float) -> list[float]:
         "resources": {"gpus": f"{RANKS}..{RANKS + 1}"},
     }
     job_id = client.submit(job)["id"]
-    deadline = time.monotonic() + DEADLINE_S
-    while (state := client.job(job_id)["state"]) not in ("SUCCEEDED", "FAILED", "LOST"):
-        if time.monotonic() > deadline:
-            raise SimulationError(f"the training with x{factor:g} took over {DEADLINE_S:.0f} s")
-        time.sleep(0.1)
-    if state != "SUCCEEDED":
-        tail = "".join(client.logs(job_id, tail=5)).strip()
-        raise SimulationError(f"the training with x{factor:g}: {state}; its last words: {tail}")
+    wait_for_all(client, [job_id], DEADLINE_S)
     times = [float(line) for line in out.read_text().split()]
     return [after - before for before, after in pairwise(times)]
-
-
-@contextlib.contextmanager
-def _cluster(folder: Path) -> Any:
-    """``rota up`` on a folder of its own, taken down at the end."""
-    home = folder / "home"
-    command = [sys.executable, "-m", "rota.cli.main", "up", "--home", str(home)]
-    command += ["--gpus", str(RANKS), "--policy", "elastic"]
-    environment = {k: v for k, v in os.environ.items() if not k.startswith("ROTA_")}
-    process = subprocess.Popen(
-        command,
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.DEVNULL,
-        stderr=subprocess.DEVNULL,
-        env=environment,
-        start_new_session=True,
-    )
-    with Client(folder=Folder(home)) as client:
-        try:
-            _wait_until_up(client, process)
-            yield client
-        finally:
-            with contextlib.suppress(RotaError):
-                client.shut_down()
-            try:
-                process.wait(30)
-            except subprocess.TimeoutExpired:
-                process.kill()
-                process.wait()
-
-
-def _wait_until_up(client: Client, process: "subprocess.Popen[bytes]") -> None:
-    deadline = time.monotonic() + 60
-    while time.monotonic() < deadline and process.poll() is None:
-        with contextlib.suppress(UnreachableError):
-            if any(node["connected"] for node in client.nodes()):
-                return
-        time.sleep(0.05)
-    raise SimulationError("the cluster for the experiment did not start; try `rota up` by hand")

@@ -7,6 +7,7 @@ from rota.experiment.gandiva_timeslice import (
     QUANTUM_S,
     WINDOW_S,
     first_mini_batches,
+    live_figures,
     run,
     shares,
 )
@@ -44,3 +45,37 @@ def test_first_mini_batches_come_when_that_much_service_is_attained():
     start_s = COSTS.cold_start_s
     assert fifo[:4] == pytest.approx([start_s + FIRST_S] * 4)
     assert fifo[4:] == pytest.approx([28800.0 + 2 * start_s + FIRST_S] * 4)
+
+
+def turns(num_jobs, slots, rounds, step_s=0.02, lost_s=0.0):
+    """When jobs that take turns of a second have done their steps, each turn ``lost_s`` late."""
+    times = [[] for _ in range(num_jobs)]
+    for turn in range(rounds * num_jobs // slots):
+        for slot in range(slots):
+            done = times[(turn * slots + slot) % num_jobs]
+            per_turn = round((1 - lost_s) / step_s)
+            done += [turn + lost_s + (step + 1) * step_s for step in range(per_turn)]
+    return times
+
+
+FIFO = [[0.02 * step for step in range(900)]] * 6
+
+
+def test_live_turns_are_judged_by_the_steps_that_were_done():
+    figures = live_figures(turns(6, 2, 18), FIFO)
+    assert all(figure.ok for figure in figures), figures
+    assert figures[2].ours == pytest.approx(2.0, rel=0.02)
+
+
+def test_live_turns_that_cost_too_much_or_are_unequal_do_not_hold():
+    assert not live_figures(turns(6, 2, 18, lost_s=0.1), FIFO)[2].ok
+    starved = turns(6, 2, 18)
+    starved[3] = starved[3][:10] + starved[3][-1:]
+    assert not live_figures(starved, FIFO)[0].ok
+
+
+def test_only_a_live_run_starts_a_cluster(monkeypatch):
+    monkeypatch.setattr(gandiva_timeslice, "_live", {"gandiva": turns(6, 2, 18), "fifo": FIFO}.get)
+    assert run(live=True).figures[-1].name == "live: total throughput"
+    monkeypatch.delattr(gandiva_timeslice, "_live")
+    assert not any("live" in figure.name for figure in run().figures)
