@@ -371,7 +371,7 @@ def test_a_rank_that_lags_behind_is_replaced(launch, reference, monkeypatch):
     job = launch([0, 1], "--slow", 1, "--steps", 100, "--gate", 95)
     until(lambda: job.gang.members == [0, 2], "slot 2 has taken over from slot 1")
     assert job.attempt.record["gpus"] == [0, 1]
-    assert job.causes() == ["rank 1 lagged behind and was replaced"]
+    until(lambda: job.causes() == ["rank 1 lagged behind and was replaced"], "it is told")
     job.opens(95)
     assert not differences(outcome(job.succeeds()), reference("--steps", 100))
 

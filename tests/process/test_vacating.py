@@ -181,7 +181,7 @@ def test_a_gang_is_resized_after_it_came_back(launch):
 
 @pytest.mark.parametrize(
     ("words", "reason"),
-    [(("--unprepared",), "s.prepare"), (("--unpicklable",), "generator")],
+    [(("--unprepared",), "s.prepare")],
 )
 def test_a_job_that_can_not_be_written_down_keeps_its_processes(launch, words, reason):
     job = launch(1, *words, *gates(3))

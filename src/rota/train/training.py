@@ -435,6 +435,7 @@ class Training:
 
     def _watch(self, optimizer: torch.optim.Optimizer) -> None:
         """Note when the optimiser uses its gradients: those of before are not needed any more."""
+        from rota.train.optimizers import torch_optimizers
 
         def before(*_: Any) -> None:
             if self._memory is not None:
@@ -445,9 +446,9 @@ class Training:
             if self._memory is not None:
                 self._memory.at(OPTIMIZER)
 
-        if hasattr(optimizer, "register_step_post_hook"):
-            optimizer.register_step_pre_hook(before)
-            optimizer.register_step_post_hook(after)
+        for inner in torch_optimizers([optimizer]):
+            inner.register_step_pre_hook(before)
+            inner.register_step_post_hook(after)
         if self._memory is None and self.state.device.type == "cuda":
             from torch import cuda
 

@@ -24,7 +24,6 @@ parser.add_argument("--gate", type=int, action="append", default=[], help="wait 
 parser.add_argument("--accumulate", type=int, default=1, help="steps to one of the optimiser")
 parser.add_argument("--amp", action="store_true", help="bfloat16, and a gradient scaler")
 parser.add_argument("--unprepared", action="store_true")
-parser.add_argument("--unpicklable", action="store_true", help="keep what can't be written")
 parser.add_argument("--ends-at-once", action="store_true", help="in its second life")
 options = parser.parse_args()
 RANK = int(os.environ.get("RANK", "0"))
@@ -61,8 +60,6 @@ def train(s):
             scheduler.step()
         s.report(loss=loss.item())
         s.save(trail=[*s.restore("trail", []), step], mean=x.mean())
-        if options.unpicklable:
-            s.save(generator=(each for each in ()))
     s.save(generator=None)
     state = s._training.replica.state() | {"next": [random.random(), np.random.rand()]}
     torch.save(state | {"torch": torch.rand(1)}, options.out / f"end{RANK}.pt")

@@ -92,7 +92,7 @@ def test_absent_data_is_exit_code_3_and_a_sentence(rota, monkeypatch):
         (["gandiva-timeslise"], "did you mean 'gandiva-timeslice'"),
         (["base"], "there is no experiment 'base'"),
         (["gandiva_timeslice"], "did you mean 'gandiva-timeslice'"),
-        (["gandiva-timeslice", "--live"], "leave out --live"),
+        (["tiresias-example", "--live"], "leave out --live"),
         (["gandiva-timeslice", "--data", "."], "leave out --data"),
     ],
     ids=" ".join,

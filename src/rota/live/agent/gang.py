@@ -151,6 +151,8 @@ class Gang:
 
     def holds(self, slot: int, step: int, round_: int | None) -> None:
         """A member holds at a boundary, as it was asked to in this round or an earlier one."""
+        if self.phase == VOTING and round_ == self._round:
+            return  # it has said so before, and is about to vote
         if self.phase != HOLDING:
             self._send(slot, {"type": "resume", "device": None})
             return

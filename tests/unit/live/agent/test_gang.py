@@ -9,7 +9,7 @@ from collections import deque
 from itertools import count
 from random import Random
 
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
 from rota.live.agent.gang import FORMING, HOLDING, PLACING, SETTLED, Gang
@@ -88,6 +88,7 @@ class Ranks:
             elif rank.doing == DEAD:
                 self.gang.ended(slot)
         self.known_to_have_state &= set(members)
+        self.lost = self.lost or not self.gang.has_state
 
     def reconnect(self, rank):
         """As a rank does at a boundary or while it waits: it says where it is, and if it waits."""
@@ -327,6 +328,7 @@ def stories(draw):
 
 @settings(max_examples=400, deadline=None, suppress_health_check=list(HealthCheck))
 @given(stories(), st.integers(0, 2**32))
+@example((3, {0}, 0, {2: 1}, None, 0, True), 1_073_741_824)  # a pause of an agent that was lost
 def test_a_resize_ends_whatever_happens_and_nobody_loses_the_state(story, seed):
     random = Random(seed)
     members, leavers, newcomers, deaths, called_off, agent_lost, once_more = story
