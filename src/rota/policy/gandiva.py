@@ -125,7 +125,7 @@ class Round:
         self.places.count()
         self.packing.judge()
         self.places.judge()
-        arrived = self.places.find_homes(self.had)
+        self.places.find_homes(self.had)
         if self._set["migrate"] == "on":
             self.places.improve(self.had)
         if self._set["grow"] == "on":
@@ -145,7 +145,7 @@ class Round:
         affinity = {str(n): size for n, size in self.servers.affinity.items() if size}
         mark: dict[str, Any] = {"began_s": self._began_s}
         mark |= {"affinity": affinity} if affinity else {}
-        wake = self._wake_s(bool(waiting), bool(arrived))
+        wake = self._wake_s(bool(waiting))
         if self.places.idle_from_s is not None:
             mark["idle_from_s"] = self.places.idle_from_s
         return self.trial.plan(
@@ -185,7 +185,7 @@ class Round:
             chosen.update(dict.fromkeys(unit))
         return chosen
 
-    def _wake_s(self, waiting: bool, arrived: bool) -> float | None:
+    def _wake_s(self, waiting: bool) -> float | None:
         """The end of the quantum if anybody waits for a turn; of trials; the time to grow."""
         now_s, times = self.view.now_s, []
         assert self._began_s is not None

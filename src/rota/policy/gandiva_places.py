@@ -47,19 +47,13 @@ class Places:
 
     # -- arrivals ------------------------------------------------------------------------------
 
-    def find_homes(self, had: Callable[[int], float]) -> list[int]:
-        """Give homes to jobs that have none, in order of arrival; who got one."""
-        view, found = self._view, []
+    def find_homes(self, had: Callable[[int], float]) -> None:
+        """Give homes to jobs that have none, in order of arrival."""
         for row, notes in self._notes.items():
-            if notes.home:
-                continue
-            if view.num_gpus[row] > view.total_gpus:
-                continue
-            home = self._kept(row) or self._room_for(row)
-            if home is not None:
-                self._move_in(row, home, had)
-                found.append(row)
-        return found
+            if not notes.home and self._view.num_gpus[row] <= self._view.total_gpus:
+                home = self._kept(row) or self._room_for(row)
+                if home is not None:
+                    self._move_in(row, home, had)
 
     def _kept(self, row: int) -> Home | None:
         """Where a suspended job's state lies, if it can go on nowhere else."""
