@@ -5,7 +5,7 @@ import json
 
 import pytest
 
-from rota.live.agent import attempt as attempt_module
+from rota.live.agent import account
 from rota.live.agent.attempt import Attempt
 
 SIZES = {"model_bytes": 400, "largest_tensor_bytes": 100}
@@ -63,7 +63,7 @@ def test_sizes_that_no_model_has_are_passed_over(kept, sizes):
 
 
 def test_a_program_that_never_stops_telling_is_not_heard_for_ever(kept, monkeypatch):
-    monkeypatch.setattr(attempt_module, "MAX_MODEL_REPORTS", 5)
+    monkeypatch.setattr(account, "MAX_MODEL_REPORTS", 5)
     for size in range(1, 100):
         kept.attempt.heard(0, {"type": "model", "model_bytes": size, "largest_tensor_bytes": 1})
     assert len(kept.heard) == 5

@@ -5,9 +5,6 @@ anything is started), ``rankN.pid`` and ``rankN.exit`` (written by the shim of e
 """
 
 import asyncio
-import contextlib
-import json
-import os
 import signal
 import time
 from collections.abc import Callable
@@ -15,65 +12,37 @@ from pathlib import Path
 from typing import Any
 
 from rota.errors import AgentError
-from rota.live.agent.elastic import Elastic
+from rota.live.agent.account import Account
 from rota.live.agent.launching import checkpoints, node_name
 from rota.live.agent.pausing import Pausing
 from rota.live.agent.processes import kill_remains, signal_name
 from rota.live.agent.rank import Rank, life_of
-from rota.live.agent.vacating import Vacating
-from rota.live.wire import Message, is_memory_cycle, is_model, is_progress
+from rota.live.wire import Message
 
 GRACE_S = 5.0  # from SIGTERM to SIGKILL
 LOOK_AGAIN_S = 0.02
 LAST_WORDS_S = 0.5  # how long connections of processes that have ended are still read
-MAX_MODEL_REPORTS = 100  # of one attempt; each is written down
 
 
-class Attempt:
+class Attempt(Account):
     """The processes of one attempt. ``notify`` is called with each message for the controller."""
 
     def __init__(
         self, record: dict[str, Any], folder: Path, notify: Callable[[Message], None]
     ) -> None:
-        self.record = record
-        self.folder = folder
-        self.job_id: str = record["job_id"]
-        self.number: int = record["attempt"]
+        super().__init__(record, folder, notify)
         slots = range(record["slots"])
         self.ranks = [Rank(slot, folder, life_of(record, slot)) for slot in slots]
-        self.elastic: Elastic | None = None
-        self.shards: int | None = None  # of the program's batches: as many ranks can share them
         self.tasks: set[asyncio.Task[Any]] = set()
-        self.progress: dict[str, Any] = {}
-        self.state = (
-            "starting"  # adopted, running, suspending, suspended, resuming, ending, ended, lost
-        )
-        self.ended: Message | None = None
-        self._notify = notify
         self.pausing = Pausing(self)
-        self.vacating: Vacating | None = None
         self.at_rest: Callable[[], object] = bool  # called when it has been suspended, or vacated
         # Called when an attempt that has come from another node can't go on here.
         self.refused: Callable[[Attempt], object] | None = None
         self.stopping = False
-        self._memory_error: str | None = None
-        self._cycle: dict[str, Any] | None = None  # device memory over a step
-        self._model_reports = 0
         self._over_s: float | None = None  # since when no process is left
         self._timers: list[asyncio.TimerHandle] = []
-        self._metrics = folder / "metrics.jsonl"
 
     # -- starting and adopting -------------------------------------------------------------------
-
-    def save(self, *, durable: bool = True) -> None:
-        """Write the record down before acting on it; ``durable``: to outlast a power cut."""
-        draft = self.folder / "attempt.json.new"
-        with open(draft, "w") as file:
-            json.dump(self.record, file)
-            file.flush()
-            if durable:
-                os.fsync(file.fileno())
-        os.replace(draft, self.folder / "attempt.json")
 
     async def launch(self, fork: Callable[[dict[str, Any]], Any], requests: list[Any]) -> None:
         """Start every rank, or none: what has started is killed if another can't. AgentError."""
@@ -350,11 +319,6 @@ class Attempt:
         visible, gpus = self.record["visible"], self.record["gpus"]
         return int(visible.index(gpus[position])) if visible else position
 
-    def done(self, command_id: int | None, **fields: Any) -> None:
-        """Tell the controller that a command has been carried out."""
-        message = {"type": "done", "command_id": command_id, "at_s": time.time()}
-        self._notify(message | fields)
-
     def failed(self, command_id: int | None, error: str) -> None:
         """Tell the controller that a command could not be carried out."""
         if self.is_guest:
@@ -373,10 +337,10 @@ class Attempt:
             self.pausing.rejoined(rank)
         self.pausing.check_resumed()
         if hello.get("shards") is not None:
-            self._note_shards(hello)
+            self.note_shards(hello)
         if [index] == self.record["members"][:1]:
-            self._note_model(hello.get("model"))
-            self._note_cycle(hello.get("memory"))
+            self.note_model(hello.get("model"))
+            self.note_cycle(hello.get("memory"))
         if self.elastic is not None:
             self.elastic.gang.is_in(index, int(hello.get("generation", 0)))
         if not self.cooperates:
@@ -386,74 +350,6 @@ class Attempt:
             self.save()
         self.tell_registration()
         self.settle()
-
-    def report(self) -> Message:
-        """The latest progress, for the controller."""
-        return self._about("progress") | {"progress": self.progress}
-
-    def model_report(self) -> Message | None:
-        """The sizes of the job's model, for the controller; None if they are not known."""
-        model = self.record.get("model")
-        return self._about("model") | model if model else None
-
-    def memory(self) -> Message:
-        """Where the state of a suspended attempt is, and what a step takes, for the controller.
-
-        ``where`` is null while it runs, else ``processes``, ``memory`` (arenas in host memory) or
-        ``disk``; ``bytes`` are those of the arenas; ``error`` says why the state could not be put
-        elsewhere. ``cycle`` is the device memory over a step, null if it has not been measured.
-        """
-        vacated, where = self.record.get("vacated"), None
-        if vacated is not None:
-            in_memory = self.vacating is not None and self.vacating.in_memory
-            where = "memory" if in_memory else "disk"
-        elif "suspended_s" in self.record:
-            where = "processes"
-        error = self._memory_error if where is not None else None
-        state = {"where": where, "bytes": vacated and vacated["bytes"], "error": error}
-        return self._about("memory") | {"memory": state | {"cycle": self._cycle}}
-
-    def note_memory(self, error: str | None) -> None:
-        """The state has been put elsewhere, or could not be, for this error."""
-        if error != self._memory_error or error is None:
-            self._memory_error = error
-            self.tell_memory()
-
-    def tell_memory(self) -> None:
-        """Tell the controller where the state is, and what a step takes."""
-        self._notify(self.memory())
-
-    def registration(self) -> Message:
-        """How this attempt can be suspended and resized, for the controller."""
-        return self._about("registered") | self._abilities()
-
-    def _abilities(self) -> Message:
-        return {
-            "suspension": self.record["suspension"],
-            "movable": self.record["movable"] and not self.record.get("stays", False),
-            "resizable": self.resizable,
-            "most_ranks": self.shards or 0,
-            "portable": self.portable,
-        }
-
-    def tell_registration(self) -> None:
-        """Tell the controller how this attempt can be suspended."""
-        self._notify(self.registration())
-
-    @property
-    def resizable(self) -> bool:
-        """Whether the attempt can have more or fewer ranks: its job may, its program can."""
-        return self.elastic is not None and self.shards is not None
-
-    @property
-    def portable(self) -> bool:
-        """Whether its state can be written down, so that it can go on on another node.
-
-        As far as is known: its library says so for certain whenever it is suspended.
-        """
-        record = self.record
-        may = not record.get("frozen", False) and record.get("keeps") is None
-        return record["suspension"] == "boundary" and may
 
     def left(self, index: int, writer: asyncio.StreamWriter) -> None:
         """A rank's connection closed."""
@@ -474,15 +370,15 @@ class Attempt:
         first = [index] == self.record["members"][:1]
         if kind == "report":
             if first:
-                self._note_progress(message)
+                self.note_progress(message)
         elif kind == "model":
             if first:
-                self._note_model(message)
+                self.note_model(message)
         elif kind == "memory":
             if first:
-                self._note_cycle(message)
+                self.note_cycle(message)
         elif kind == "elastic":
-            self._note_shards(message)
+            self.note_shards(message)
         elif kind == "at" and self.state == "suspending":
             self.pausing.holds(index, message["step"], message.get("round"))
         elif kind == "at" and not (self.elastic is not None and self.elastic.gang.busy):
@@ -498,50 +394,7 @@ class Attempt:
         elif self.elastic is not None:
             self.elastic.heard(index, message)
 
-    def _note_shards(self, message: Message) -> None:
-        """Remember into how many parts the program cuts its batches."""
-        shards = message.get("shards")
-        if isinstance(shards, int) and not isinstance(shards, bool) and shards > 0:
-            new, self.shards = shards != self.shards, shards
-            if new and self.elastic is not None:
-                self.tell_registration()
-
-    def _note_progress(self, message: Message) -> None:
-        if not is_progress(message):
-            return  # a program may say what it likes; nobody else has to read it
-        self.progress = {key: value for key, value in message.items() if key != "type"}
-        with contextlib.suppress(OSError), open(self._metrics, "a") as file:
-            file.write(json.dumps(self.progress) + "\n")
-
-    def _note_model(self, message: Any) -> None:
-        """Keep the sizes that rank 0 tells of its model, and pass them on if they are new."""
-        if not is_model(message) or self._model_reports >= MAX_MODEL_REPORTS:
-            return
-        model = {key: message[key] for key in ("model_bytes", "largest_tensor_bytes")}
-        if model != self.record.get("model"):
-            self._model_reports += 1
-            self.record["model"] = model
-            with contextlib.suppress(OSError):  # the worker tells it again to the next agent
-                self.save(durable=False)
-            self._notify(self._about("model") | model)
-
-    def _note_cycle(self, message: Any) -> None:
-        """Pass on what rank 0 tells of its device memory."""
-        if is_memory_cycle(message):
-            names = ("least_bytes", "most_bytes", "least_after")
-            self._cycle = {name: message[name] for name in names}
-            self.tell_memory()
-
     # -- shared --------------------------------------------------------------------------------
-
-    def observed(self) -> Message:
-        """What the controller should know of this attempt after a gap."""
-        if self.ended is not None:
-            return self.ended
-        return self._about("alive") | {"state": self.state} | self._abilities()
-
-    def _about(self, kind: str) -> Message:
-        return {"type": kind, "job_id": self.job_id, "attempt": self.number}
 
     def after(self, seconds: float, call: Callable[..., object], *arguments: Any) -> None:
         """Call something later, unless the attempt has ended by then."""

@@ -1,0 +1,174 @@
+"""What is known of one attempt, by its record and by what its ranks tell, for the controller."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from rota.live.wire import Message, is_memory_cycle, is_model, is_progress
+
+if TYPE_CHECKING:
+    from rota.live.agent.elastic import Elastic
+    from rota.live.agent.vacating import Vacating
+
+MAX_MODEL_REPORTS = 100  # of one attempt; each is written down
+
+
+class Account:
+    """The record of one attempt, and the messages about it; see ``Attempt`` for what it does."""
+
+    def __init__(
+        self, record: dict[str, Any], folder: Path, notify: Callable[[Message], None]
+    ) -> None:
+        self.record = record
+        self.folder = folder
+        self.job_id: str = record["job_id"]
+        self.number: int = record["attempt"]
+        self.elastic: Elastic | None = None
+        self.vacating: Vacating | None = None
+        self.shards: int | None = None  # of the program's batches: as many ranks can share them
+        self.progress: dict[str, Any] = {}
+        # starting, adopted, running, suspending, suspended, resuming, ending, ended, lost
+        self.state = "starting"
+        self.ended: Message | None = None
+        self._notify = notify
+        self._memory_error: str | None = None
+        self._cycle: dict[str, Any] | None = None  # device memory over a step
+        self._model_reports = 0
+        self._metrics = folder / "metrics.jsonl"
+
+    def save(self, *, durable: bool = True) -> None:
+        """Write the record down before acting on it; ``durable``: to outlast a power cut."""
+        draft = self.folder / "attempt.json.new"
+        with open(draft, "w") as file:
+            json.dump(self.record, file)
+            file.flush()
+            if durable:
+                os.fsync(file.fileno())
+        os.replace(draft, self.folder / "attempt.json")
+
+    # -- for the controller ---------------------------------------------------------------------
+
+    def done(self, command_id: int | None, **fields: Any) -> None:
+        """Tell the controller that a command has been carried out."""
+        message = {"type": "done", "command_id": command_id, "at_s": time.time()}
+        self._notify(message | fields)
+
+    def observed(self) -> Message:
+        """What the controller should know of this attempt after a gap."""
+        if self.ended is not None:
+            return self.ended
+        return self._about("alive") | {"state": self.state} | self._abilities()
+
+    def _about(self, kind: str) -> Message:
+        return {"type": kind, "job_id": self.job_id, "attempt": self.number}
+
+    def report(self) -> Message:
+        """The latest progress, for the controller."""
+        return self._about("progress") | {"progress": self.progress}
+
+    def model_report(self) -> Message | None:
+        """The sizes of the job's model, for the controller; None if they are not known."""
+        model = self.record.get("model")
+        return self._about("model") | model if model else None
+
+    def memory(self) -> Message:
+        """Where the state of a suspended attempt is, and what a step takes, for the controller.
+
+        ``where`` is null while it runs, else ``processes``, ``memory`` (arenas in host memory) or
+        ``disk``; ``bytes`` are those of the arenas; ``error`` says why the state could not be put
+        elsewhere. ``cycle`` is the device memory over a step, null if it has not been measured.
+        """
+        vacated, where = self.record.get("vacated"), None
+        if vacated is not None:
+            in_memory = self.vacating is not None and self.vacating.in_memory
+            where = "memory" if in_memory else "disk"
+        elif "suspended_s" in self.record:
+            where = "processes"
+        error = self._memory_error if where is not None else None
+        state = {"where": where, "bytes": vacated and vacated["bytes"], "error": error}
+        return self._about("memory") | {"memory": state | {"cycle": self._cycle}}
+
+    def note_memory(self, error: str | None) -> None:
+        """The state has been put elsewhere, or could not be, for this error."""
+        if error != self._memory_error or error is None:
+            self._memory_error = error
+            self.tell_memory()
+
+    def tell_memory(self) -> None:
+        """Tell the controller where the state is, and what a step takes."""
+        self._notify(self.memory())
+
+    def registration(self) -> Message:
+        """How this attempt can be suspended and resized, for the controller."""
+        return self._about("registered") | self._abilities()
+
+    def _abilities(self) -> Message:
+        return {
+            "suspension": self.record["suspension"],
+            "movable": self.record["movable"] and not self.record.get("stays", False),
+            "resizable": self.resizable,
+            "most_ranks": self.shards or 0,
+            "portable": self.portable,
+        }
+
+    def tell_registration(self) -> None:
+        """Tell the controller how this attempt can be suspended."""
+        self._notify(self.registration())
+
+    @property
+    def resizable(self) -> bool:
+        """Whether the attempt can have more or fewer ranks: its job may, its program can."""
+        return self.elastic is not None and self.shards is not None
+
+    @property
+    def portable(self) -> bool:
+        """Whether its state can be written down, so that it can go on on another node.
+
+        As far as is known: its library says so for certain whenever it is suspended.
+        """
+        record = self.record
+        may = not record.get("frozen", False) and record.get("keeps") is None
+        return record["suspension"] == "boundary" and may
+
+    # -- what the ranks tell --------------------------------------------------------------------
+
+    def note_shards(self, message: Message) -> None:
+        """Remember into how many parts the program cuts its batches."""
+        shards = message.get("shards")
+        if isinstance(shards, int) and not isinstance(shards, bool) and shards > 0:
+            new, self.shards = shards != self.shards, shards
+            if new and self.elastic is not None:
+                self.tell_registration()
+
+    def note_progress(self, message: Message) -> None:
+        """Keep a report of rank 0, if it is well-formed."""
+        if not is_progress(message):
+            return  # a program may say what it likes; nobody else has to read it
+        self.progress = {key: value for key, value in message.items() if key != "type"}
+        with contextlib.suppress(OSError), open(self._metrics, "a") as file:
+            file.write(json.dumps(self.progress) + "\n")
+
+    def note_model(self, message: Any) -> None:
+        """Keep the sizes that rank 0 tells of its model, and pass them on if they are new."""
+        if not is_model(message) or self._model_reports >= MAX_MODEL_REPORTS:
+            return
+        model = {key: message[key] for key in ("model_bytes", "largest_tensor_bytes")}
+        if model != self.record.get("model"):
+            self._model_reports += 1
+            self.record["model"] = model
+            with contextlib.suppress(OSError):  # the worker tells it again to the next agent
+                self.save(durable=False)
+            self._notify(self._about("model") | model)
+
+    def note_cycle(self, message: Any) -> None:
+        """Pass on what rank 0 tells of its device memory."""
+        if is_memory_cycle(message):
+            names = ("least_bytes", "most_bytes", "least_after")
+            self._cycle = {name: message[name] for name in names}
+            self.tell_memory()
