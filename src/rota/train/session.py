@@ -341,7 +341,7 @@ class Session:
         :meth:`steps` and the loader call it. Call it yourself only where a framework owns the loop.
         """
         due = self._training.end_step()
-        if (cycle := self._training.measure()) is not None:
+        if (cycle := self._training.handover.measure()) is not None:
             self._reports.memory(cycle._asdict())
         if self._link is not None and not self._member.rehearses:
             if due:
@@ -370,12 +370,12 @@ class Session:
 
     def _await_turn(self, link: Link, stopped_s: float) -> None:
         """Say that this rank is suspended, and go on when it is told to."""
-        suspended = {"stopped_s": stopped_s, "keeps": self._training.keeps()}
+        suspended = {"stopped_s": stopped_s, "keeps": self._training.handover.keeps()}
         self._reports.introduce(suspended=True, **suspended)
         suspended |= {"type": "suspended", "step": self._progress.step}
         link.send(suspended | {"at_s": time.time()})
         self._training.restore(self._await_resume(link))
-        self._training.stay()
+        self._training.handover.stay()
         self._reports.introduce()
         link.send({"type": "resumed", "at_s": time.time()})
 
@@ -395,7 +395,7 @@ class Session:
         """Write the state down, for a process that is to take this one's place."""
         answer: Message = {"type": "kept", "round": message["round"]}
         try:
-            num_bytes = self._training.vacate(message["path"])
+            num_bytes = self._training.handover.vacate(message["path"])
         except Exception as error:  # whatever it is: the state is safe where it is
             answer["error"] = f"{type(error).__name__}: {error}"[:500]
             answer["full"] = isinstance(error, OSError) and error.errno == errno.ENOSPC

@@ -7,8 +7,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from rota.errors import InputError
+from rota.train.handover import Handover
 from rota.train.member import Member
-from rota.train.memory_cycle import BACKWARD, BOUNDARY, OPTIMIZER, Cycle, MemoryCycle
 from rota.train.progress import Progress
 from rota.train.pulse import Pulse
 from rota.train.world import World
@@ -16,7 +16,6 @@ from rota.train.world import World
 if TYPE_CHECKING:
     import torch
 
-    from rota.train.arena import Arena
     from rota.train.batch import Batch
     from rota.train.device import DeviceState
     from rota.train.loader import Loader
@@ -51,12 +50,7 @@ class Training:
         self._asked_for: set[str | None] = set()  # kinds of reduction
         self._optimizers: Optimizers | None = None
         self._looked = False  # into the checkpoint
-        self._stepped: dict[int, int] = {}  # by optimiser: the step in which it was called last
-        self._memory: MemoryCycle | None = None
-        self._arena: Arena | None = None
-        # A worker alone may end and come back: what it starts has its environment, too.
-        self._is_worker = os.environ.get("ROTA_WORKER") == str(os.getpid())
-        self._adopts = os.environ.get("ROTA_ADOPT") if self._is_worker else None
+        self.handover = Handover(self, member, progress)
 
     @property
     def state(self) -> DeviceState:
@@ -106,7 +100,7 @@ class Training:
         self.state.add(model, optimizer)
         self._progress.counts_cpu = self.state.device.type == "cpu"
         self.replica.add(model, optimizer, *others)
-        self._watch(optimizer)
+        self.handover.watch(optimizer)
         self.prepared = True
         self._open_world()
         if reduction == DDP or (reduction is None and self._world.size > 1):
@@ -175,10 +169,7 @@ class Training:
             self._start_without_loader()
         else:
             self._start_with_loader()
-        if self._adopts is None:
-            return False
-        self._adopt(self._adopts)
-        return True
+        return self.handover.adopt()
 
     def _start_with_loader(self) -> None:
         if not self.prepared:
@@ -192,7 +183,7 @@ class Training:
         if self._member.rehearses:
             return
         self.enlist()
-        if self._adopts is not None:
+        if self.handover.adopts is not None:
             return
         self._open_checkpoint()
         self._member.share_state()
@@ -227,7 +218,7 @@ class Training:
                 "their gradients come together: take batches from s.loader(...), or call "
                 "s.prepare(..., reduction='ddp') if the program cuts its batches itself"
             )
-        if self._adopts is None:
+        if self.handover.adopts is None:
             self._open_checkpoint()
 
     def _follow(self, lr_scaling: LrScaling) -> None:
@@ -387,97 +378,6 @@ class Training:
         if self.loader is not None and self._reduction is not None:
             self._reduction.reduced_batch = self.loader.position.batches - 1
 
-    # -- in an arena -----------------------------------------------------------------------------
-
-    def keeps(self) -> str | None:
-        """Why this process must be kept while it is suspended; None if it may end and come back."""
-        if not self._is_worker:
-            return "its program does not run in a worker of the zygote"
-        if not self.prepared:
-            return "its program has not called s.prepare, which says what its state is"
-        if not self._member.can_return:
-            return "its program has no loop over s.steps() or s.epochs() to come back to"
-        return None
-
-    def vacate(self, path: str) -> int:
-        """Write all that another process needs to go on from here; its size in bytes.
-
-        Call it after :meth:`offload`. Raises OSError if there is no room.
-        """
-        from rota.train.arena import Arena, random_state
-
-        if self._arena is None or self._arena.path != path:
-            self._arena = Arena(path)
-        state = self.replica.state() | {"gradients": self._unused(), "random": random_state()}
-        return self._arena.write(state)
-
-    def stay(self) -> None:
-        """Training goes on in this process: what has been written of it is out of date."""
-        if self._arena is not None:
-            self._arena.forget()
-
-    def _adopt(self, path: str) -> None:
-        """Take over the state that a process before this one wrote. Raises ArenaError."""
-        from rota.train.arena import Arena, set_random_state
-        from rota.train.replica import put_together, take_apart
-
-        self._arena = Arena(path)
-        state = self._arena.read(copy=os.environ.get("ROTA_ADOPT_COPY") == "1")
-        skeleton, tensors = take_apart(state["plain"])
-        state["plain"] = put_together(skeleton, [tensor.clone() for tensor in tensors])
-        self.replica.load(state)
-        for optimizer, gradients in zip(self._with_parameters(), state["gradients"], strict=True):
-            for parameter, gradient in zip(_trained(optimizer), gradients or (), strict=False):
-                if gradient is not None:
-                    parameter.grad = gradient.clone().to(parameter.device)
-        set_random_state(state["random"])
-        self._adopts = None
-
-    def _watch(self, optimizer: torch.optim.Optimizer) -> None:
-        """Note when the optimiser uses its gradients: those of before are not needed any more."""
-        from rota.train.optimizers import torch_optimizers
-
-        def before(*_: Any) -> None:
-            if self._memory is not None:
-                self._memory.at(BACKWARD)
-
-        def after(*_: Any) -> None:
-            self._stepped[id(optimizer)] = self._progress.step
-            if self._memory is not None:
-                self._memory.at(OPTIMIZER)
-
-        for inner in torch_optimizers([optimizer]):
-            inner.register_step_pre_hook(before)
-            inner.register_step_post_hook(after)
-        if self._memory is None and self.state.device.type == "cuda":
-            from torch import cuda
-
-            self._memory = MemoryCycle(
-                lambda: cuda.memory_allocated(self.state.device),
-                lambda: cuda.max_memory_allocated(self.state.device),
-            )
-
-    def measure(self) -> Cycle | None:
-        """At a step boundary: the memory over a step, once it has been measured; not on a CPU."""
-        return self._memory.at(BOUNDARY) if self._memory is not None else None
-
-    def _with_parameters(self) -> list[Any]:
-        return [part for part in self.replica.others if hasattr(part, "param_groups")]
-
-    def _unused(self) -> list[list[torch.Tensor | None] | None]:
-        """For each optimiser the gradients that it has yet to use; None if it has used them.
-
-        A program that accumulates them over several steps needs them. Those of a loader's batch
-        are made anew.
-        """
-        last = self._progress.step - 1
-        return [
-            None
-            if self.loader is not None or self._stepped.get(id(optimizer)) == last
-            else [p.grad for p in _trained(optimizer)]
-            for optimizer in self._with_parameters()
-        ]
-
     def _plain(self) -> dict[str, Any]:
         """What to go on with: in a step whose batch has been worked through, after that step; in an
         epoch whose batches have been, after that epoch.
@@ -515,7 +415,3 @@ class Training:
         if self.loader is not None and plain["position"]:
             position = self.loader.position
             position.epoch, position.samples, position.batches = plain["position"]
-
-
-def _trained(optimizer: Any) -> list[Any]:
-    return [parameter for group in optimizer.param_groups for parameter in group["params"]]

@@ -14,7 +14,7 @@ import signal
 import sys
 from pathlib import Path
 
-from rota.train import arena, training
+from rota.train import arena, handover, training
 from rota.train.link import Link
 
 DEED, POINT = os.environ["FAULT"].split(":")
@@ -57,11 +57,11 @@ def tensor(*_):
 
 for owner, method, name in [
     (training.Training, "offload", "offload"),
-    (training.Training, "vacate", "write"),
+    (handover.Handover, "vacate", "write"),
     (arena.ArenaHeader, "pack", "header"),
     (sys.modules["rota.train.session"], "_end_here", "end"),  # the name is a function's, too
-    (training.Training, "_adopt", "adopt"),
-    (training.Training, "stay", "stay"),
+    (handover.Handover, "adopt", "adopt"),
+    (handover.Handover, "stay", "stay"),
 ]:
     point(owner, method, lambda *_, name=name: name)
 point(arena, "write_tensor", tensor)

@@ -6,6 +6,7 @@ import json
 import pytest
 
 from rota.live.agent import account
+from rota.live.agent import attempt as attempt_module
 from rota.live.agent.attempt import Attempt
 
 SIZES = {"model_bytes": 400, "largest_tensor_bytes": 100}

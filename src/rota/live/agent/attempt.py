@@ -5,6 +5,7 @@ anything is started), ``rankN.pid`` and ``rankN.exit`` (written by the shim of e
 """
 
 import asyncio
+import contextlib
 import signal
 import time
 from collections.abc import Callable

@@ -1,0 +1,130 @@
+"""What a process hands over to the one that takes its place, and how much memory a step takes."""
+
+from __future__ import annotations
+
+import os
+from typing import TYPE_CHECKING, Any
+
+from rota.train.member import Member
+from rota.train.memory_cycle import BACKWARD, BOUNDARY, OPTIMIZER, Cycle, MemoryCycle
+from rota.train.progress import Progress
+
+if TYPE_CHECKING:
+    import torch
+
+    from rota.train.arena import Arena
+    from rota.train.training import Training
+
+
+class Handover:
+    """The state of one training, into an arena and out of it; it watches the optimisers."""
+
+    def __init__(self, training: Training, member: Member, progress: Progress) -> None:
+        self._training = training
+        self._member = member
+        self._progress = progress
+        self._stepped: dict[int, int] = {}  # by optimiser: the step in which it was called last
+        self._memory: MemoryCycle | None = None
+        self._arena: Arena | None = None
+        # A worker alone may end and come back: what it starts has its environment, too.
+        self._is_worker = os.environ.get("ROTA_WORKER") == str(os.getpid())
+        self.adopts = os.environ.get("ROTA_ADOPT") if self._is_worker else None
+
+    def keeps(self) -> str | None:
+        """Why this process must be kept while it is suspended; None if it may end and come back."""
+        if not self._is_worker:
+            return "its program does not run in a worker of the zygote"
+        if not self._training.prepared:
+            return "its program has not called s.prepare, which says what its state is"
+        if not self._member.can_return:
+            return "its program has no loop over s.steps() or s.epochs() to come back to"
+        return None
+
+    def vacate(self, path: str) -> int:
+        """Write all that another process needs to go on from here; its size in bytes.
+
+        Call it when the device has been freed. Raises OSError if there is no room.
+        """
+        from rota.train.arena import Arena, random_state
+
+        if self._arena is None or self._arena.path != path:
+            self._arena = Arena(path)
+        state = self._training.replica.state() | {
+            "gradients": self._unused(),
+            "random": random_state(),
+        }
+        return self._arena.write(state)
+
+    def stay(self) -> None:
+        """Training goes on in this process: what has been written of it is out of date."""
+        if self._arena is not None:
+            self._arena.forget()
+
+    def adopt(self) -> bool:
+        """Take over the state that a process before this one wrote, if there is one. ArenaError."""
+        path, self.adopts = self.adopts, None
+        if path is None:
+            return False
+        from rota.train.arena import Arena, set_random_state
+        from rota.train.replica import put_together, take_apart
+
+        self._arena = Arena(path)
+        state = self._arena.read(copy=os.environ.get("ROTA_ADOPT_COPY") == "1")
+        skeleton, tensors = take_apart(state["plain"])
+        state["plain"] = put_together(skeleton, [tensor.clone() for tensor in tensors])
+        self._training.replica.load(state)
+        for optimizer, gradients in zip(self._optimizers(), state["gradients"], strict=True):
+            for parameter, gradient in zip(_trained(optimizer), gradients or (), strict=False):
+                if gradient is not None:
+                    parameter.grad = gradient.clone().to(parameter.device)
+        set_random_state(state["random"])
+        return True
+
+    def watch(self, optimizer: torch.optim.Optimizer) -> None:
+        """Note when the optimiser uses its gradients: those of before are not needed any more."""
+        from rota.train.optimizers import torch_optimizers
+
+        def before(*_: Any) -> None:
+            if self._memory is not None:
+                self._memory.at(BACKWARD)
+
+        def after(*_: Any) -> None:
+            self._stepped[id(optimizer)] = self._progress.step
+            if self._memory is not None:
+                self._memory.at(OPTIMIZER)
+
+        for inner in torch_optimizers([optimizer]):
+            inner.register_step_pre_hook(before)
+            inner.register_step_post_hook(after)
+        if self._memory is None and self._training.state.device.type == "cuda":
+            from torch import cuda
+
+            self._memory = MemoryCycle(
+                lambda: cuda.memory_allocated(self._training.state.device),
+                lambda: cuda.max_memory_allocated(self._training.state.device),
+            )
+
+    def measure(self) -> Cycle | None:
+        """At a step boundary: the memory over a step, once it has been measured; not on a CPU."""
+        return self._memory.at(BOUNDARY) if self._memory is not None else None
+
+    def _optimizers(self) -> list[Any]:
+        return [part for part in self._training.replica.others if hasattr(part, "param_groups")]
+
+    def _unused(self) -> list[list[torch.Tensor | None] | None]:
+        """For each optimiser the gradients that it has yet to use; None if it has used them.
+
+        A program that accumulates them over several steps needs them. Those of a loader's batch
+        are made anew.
+        """
+        last = self._progress.step - 1
+        return [
+            None
+            if self._training.loader is not None or self._stepped.get(id(optimizer)) == last
+            else [p.grad for p in _trained(optimizer)]
+            for optimizer in self._optimizers()
+        ]
+
+
+def _trained(optimizer: Any) -> list[Any]:
+    return [parameter for group in optimizer.param_groups for parameter in group["params"]]
