@@ -214,6 +214,34 @@ def test_a_vacated_job_that_is_stopped_leaves_nothing(launch):
     assert job.arenas() == []
 
 
+@pytest.mark.parametrize("gpus", [1, 2])
+def test_without_room_in_host_memory_the_state_goes_to_the_disk_at_once(launch, gpus):
+    alone = launch(gpus)
+    job = launch(gpus, *gates(3), fault=("full:half-after", gpus - 1))
+    (job.out / "armed").touch()
+    answer = job.vacates_at(3)
+    assert answer["kept"] is None
+    assert {path.parent for path in job.arenas()} == {job.attempt.folder}
+    assert job.resumes()["type"] == "done", job.logs()
+    job.succeeds()
+    alone.succeeds()
+    for rank in range(gpus):
+        assert not differences(job.end(rank), alone.end(rank))
+
+
+@pytest.mark.parametrize("gpus", [1, 2])
+def test_without_room_anywhere_the_state_stays_in_the_processes(launch, gpus):
+    job = launch(gpus, *gates(3), fault=("full-for-good:header-before", gpus - 1))
+    (job.out / "armed").touch()
+    answer = job.vacates_at(3)
+    assert answer["vacated"] is None
+    assert "No space left on device" in answer["kept"]
+    assert job.arenas() == []
+    assert job.resumes()["type"] == "done", job.logs()
+    job.succeeds()
+    assert [len(job.pids(rank)) for rank in range(gpus)] == [1] * gpus
+
+
 def crowded(base: Path) -> LoneAgent:
     """An agent whose suspended jobs may hold next to nothing."""
     return LoneAgent(base / "agent", host_memory_bytes=1 << 12)
@@ -399,10 +427,10 @@ def test_a_job_goes_on_in_its_process_if_it_is_resumed_while_its_arena_is_writte
     assert len(job.pids()) == 1
 
 
-def next_agent(job: Job, agent: LoneAgent, folder: Path) -> LoneAgent:
+def next_agent(job: Job, agent: LoneAgent, folder: Path, **options: Any) -> LoneAgent:
     """Another agent takes over from one that has died."""
     agent.join()
-    successor = LoneAgent(folder)
+    successor = LoneAgent(folder, **options)
     successor.__enter__()
     key = job.attempt.job_id, job.attempt.number
     until(lambda: key in successor._agent.attempts, "it has adopted the job")
@@ -466,6 +494,21 @@ def test_an_agent_that_dies_while_it_spills_leaves_the_arena_and_no_other_file(
         successor = next_agent(job, agent, folder)
     try:
         assert where(job) == "memory"
+        assert job.resumes()["type"] == "done"
+        job.succeeds()
+    finally:
+        successor.__exit__()
+
+
+def test_a_new_agent_has_a_budget_for_the_jobs_that_it_finds_suspended(tmp_path):
+    folder = tmp_path / "agent"
+    with LoneAgent(folder) as agent:
+        job = Job(agent, tmp_path / "job", 2, *gates(3))
+        suspends_at(job, 3)
+        agent.vanish()
+        successor = next_agent(job, agent, folder, host_memory_bytes=0)
+    try:
+        until(lambda: is_spilled(job), "its arena is on the disk")
         assert job.resumes()["type"] == "done"
         job.succeeds()
     finally:

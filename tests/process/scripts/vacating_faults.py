@@ -2,12 +2,14 @@
 
     FAULT="kill:write-after" FAULT_SLOT=1 FAULT_ARMED=/file python vacating_faults.py script.py ...
 
-does so to slot 1, once, if the file is there: it is removed. Points are ``NAME-before`` and
+does so to slot 1, once, if the file is there: it is removed. ``full`` lets it find no room there,
+and ``full-for-good`` as long as the file is there. Points are ``NAME-before`` and
 ``NAME-after``: offload (free the device), write (the arena), half (of its tensors), header (the
 end of writing), told (the agent that it is written), end (the process), adopt (read the arena),
 came (the agent is told that it is read), stay (training goes on), resumed (the agent is told).
 """
 
+import errno
 import os
 import runpy
 import signal
@@ -23,7 +25,11 @@ ARMED = Path(os.environ["FAULT_ARMED"])
 
 def reach(point):
     if os.environ["FAULT_SLOT"] == os.environ["ROTA_SLOT"] and point == POINT and ARMED.exists():
+        if DEED == "full-for-good":
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
         ARMED.rename(ARMED.with_name("fault"))
+        if DEED == "full":
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
         os.kill(os.getpid(), signal.SIGKILL if DEED == "kill" else signal.SIGSTOP)
 
 
@@ -60,11 +66,11 @@ for owner, method, name in [
     (handover.Handover, "vacate", "write"),
     (arena.ArenaHeader, "pack", "header"),
     (sys.modules["rota.train.session"], "_end_here", "end"),  # the name is a function's, too
-    (handover.Handover, "adopt", "adopt"),
     (handover.Handover, "stay", "stay"),
 ]:
     point(owner, method, lambda *_, name=name: name)
 point(arena, "write_tensor", tensor)
+point(handover.Handover, "adopt", lambda mine: "adopt" if mine.adopts else "start")
 point(Link, "send", tells)
 
 sys.argv = sys.argv[1:]

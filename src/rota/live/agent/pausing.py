@@ -116,6 +116,8 @@ class Pausing:
             attempt.vacating.came(rank.index)
         elif attempt.state in ("running", "resuming"):
             self.go_on(rank)
+        elif attempt.state == "suspended" and all(each.suspended for each in attempt.members):
+            attempt.at_rest()  # a new agent knows of it only now
 
     def go_on_all(self, command_id: int | None) -> None:
         """All ranks are back and hold at one boundary: let them go on."""
