@@ -254,7 +254,7 @@ def where(job: Job) -> str:
 def is_spilled(job: Job) -> bool:
     """Whether its state is on the disk, and nowhere else."""
     arenas = job.arenas()
-    return where(job) == "disk" and [path.parent for path in arenas] == [job.attempt.folder]
+    return where(job) == "disk" and {path.parent for path in arenas} == {job.attempt.folder}
 
 
 def suspends_at(job: Job, gate: int) -> None:
