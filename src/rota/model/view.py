@@ -156,6 +156,10 @@ class View:
         util = told.get("device_util")
         return Usage(spec.gpu_util if util is None else util, spec.memory_gb)
 
+    def kind(self, row: int) -> str:
+        """What jobs that behave alike have in common; empty if nothing is known of it."""
+        return self.state.spec[row].model
+
     def remaining_s(self, row: int) -> float:
         """Seconds that the job still has to run at speed 1. Only if needs_duration is declared."""
         if not self._needs_duration:
