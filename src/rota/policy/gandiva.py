@@ -15,6 +15,7 @@ from rota.model.reason import Reason
 from rota.model.view import Trial, View
 from rota.policy.base import PER_S, Setting, not_negative, one_of, positive, to_instant, turn_s
 from rota.policy.gandiva_jobs import Notes
+from rota.policy.gandiva_kinds import Kinds, as_mark
 from rota.policy.gandiva_packing import Packing
 from rota.policy.gandiva_places import Places
 from rota.policy.gandiva_servers import Servers
@@ -23,6 +24,7 @@ from rota.policy.round_robin import RoundRobin
 from rota.policy.stages import Stages, has_a_say
 
 LARGEST_PRIORITY = 100
+LEAD = 0.5  # quanta that a gang may be ahead of those whose turn it takes to use idle GPUs
 
 
 def height(text: str) -> int:
@@ -115,7 +117,8 @@ class Round:
         whole = view.state.one_node_gangs
         self.servers = Servers(sizes, affinity, settings["limit"], strict=strict, whole=whole)
         self.places = Places(view, self.servers, self.notes, settings, mark.get("idle_from_s"))
-        self.packing = Packing(view, self.servers, self.notes, settings)
+        self.kinds = Kinds(as_mark(mark))
+        self.packing = Packing(view, self.servers, self.notes, self.kinds, settings)
 
     def plan(self) -> Plan:
         """What to do now."""
@@ -131,7 +134,9 @@ class Round:
         if self._set["grow"] == "on":
             self.places.resize()
         if self._set["pack"] == "on":
-            self.packing.try_one()
+            self.packing.try_more()
+            if self._set["migrate"] == "on":
+                self.packing.gather(self.places.movable)
         units = self._units()
         chosen = self._choose(units)
         self._place(chosen)
@@ -145,6 +150,7 @@ class Round:
         affinity = {str(n): size for n, size in self.servers.affinity.items() if size}
         mark: dict[str, Any] = {"began_s": self._began_s}
         mark |= {"affinity": affinity} if affinity else {}
+        mark |= {"kinds": self.kinds.mark()} if self.kinds.mark() else {}
         wake = self._wake_s(bool(waiting))
         if self.places.idle_from_s is not None:
             mark["idle_from_s"] = self.places.idle_from_s
@@ -183,7 +189,39 @@ class Round:
             for node, gpus in home:
                 room[node] -= gpus
             chosen.update(dict.fromkeys(unit))
+        if self._over:
+            self._fill(room, chosen, order)
         return chosen
+
+    def _fill(
+        self, room: dict[int, int], chosen: dict[int, None], order: list[tuple[int, ...]]
+    ) -> None:
+        """Let a gang that waits beside idle GPUs have its turn before single jobs that block it.
+
+        Those lose theirs who had most, and not much less than the gang.
+        """
+        for unit in order:
+            home = self.notes[unit[0]].home
+            if unit[0] in chosen or len(home) > 1 or not 0 < room[home[0][0]] < home[0][1]:
+                continue
+            node, gpus = home[0]
+            one = ((node, 1),)
+            lead = LEAD * self._set["quantum_s"] / self.view.priority[unit[0]]
+            singles = [
+                other
+                for other in reversed(order)
+                if other[0] in chosen
+                and self.notes[other[0]].home == one
+                and min(map(self.had, other)) + lead >= self.had(unit[0])
+                and not self.packing.is_on_trial(other)
+            ]
+            out = singles[: gpus - room[node]]
+            if room[node] + len(out) == gpus:
+                for other in out:
+                    for row in other:
+                        del chosen[row]
+                chosen.update(dict.fromkeys(unit))
+                room[node] = 0
 
     def _wake_s(self, waiting: bool) -> float | None:
         """The end of the quantum if anybody waits for a turn; of trials; the time to grow."""

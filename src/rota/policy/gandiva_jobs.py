@@ -21,13 +21,15 @@ class Pack(NamedTuple):
     """Jobs on one GPU. ``gain`` is their work in sum, relative to each alone.
 
     On trial it is None; then ``newcomer`` is the job that leaves if the pack does not do more than
-    ``beat``, which is what turns on the GPU would do.
+    ``beat``, which is what turns on the GPU would do. ``predicted`` is what others of these kinds
+    did, if any.
     """
 
     rows: tuple[int, ...]
     gain: float | None
     newcomer: int = -1
     beat: float = 1.0
+    predicted: float | None = None
 
 
 class Notes:

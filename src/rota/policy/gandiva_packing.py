@@ -1,24 +1,41 @@
 """Gandiva's packing: jobs that share a GPU for as long as that does more work than turns."""
 
-from collections.abc import Mapping
-from typing import Any
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any, NamedTuple
 
 from rota.model.view import Trial, View
 from rota.policy.gandiva_jobs import Notes, Pack, left_s, look, rate, speed_alone
+from rota.policy.gandiva_kinds import Kinds
 from rota.policy.gandiva_servers import Servers
+
+
+class Unit(NamedTuple):
+    """A job, or jobs that are packed, with what they use of one GPU in sum."""
+
+    rows: tuple[int, ...]
+    util: float  # of 1 for each
+    memory_gb: float
+    kinds: tuple[str, ...]
 
 
 class Packing:
     """Which jobs of one GPU are packed together, on trial or for good."""
 
     def __init__(
-        self, view: View, servers: Servers, notes: Mapping[int, Notes], settings: Mapping[str, Any]
+        self,
+        view: View,
+        servers: Servers,
+        notes: Mapping[int, Notes],
+        kinds: Kinds,
+        settings: Mapping[str, Any],
     ) -> None:
         self._view = view
         self._servers = servers
         self._notes = notes
+        self._kinds = kinds
         self._set = settings
         self._changed: set[int] = set()  # rows whose progress counts from now on
+        self._expected: dict[tuple[str, ...], float | None] = {}  # looked up once in a decision
 
     def unit(self, row: int) -> tuple[int, ...]:
         """The job, with those that it is packed with."""
@@ -76,13 +93,14 @@ class Packing:
 
     def _end_trial(self, pack: Pack, gain: float) -> None:
         """Keep the pack, or take its newcomer out of it."""
-        kept = gain > pack.beat * (1 + self._set["least_gain"])
+        kept = self._pays(gain, pack.beat)
+        self._kinds.learn(map(self._view.kind, pack.rows), gain)
         rest = tuple(row for row in pack.rows if row != pack.newcomer)
         before = Pack(rest, 2 * pack.beat - 1) if len(rest) > 1 else None
         for row in pack.rows:
             notes = self._notes[row]
             self._credit(row, len(pack.rows))
-            notes.note(self._view.now_s, "pack", pack.beat, gain, kept)
+            notes.note(self._view.now_s, "pack", pack.predicted or pack.beat, gain, kept)
             self._changed.add(row)
             if kept:
                 notes.pack = Pack(pack.rows, gain)
@@ -94,62 +112,143 @@ class Packing:
                 notes.pack = before
                 notes.keep_apart({pack.newcomer})
 
-    def try_one(self) -> None:
-        """On each node where jobs take turns, put the two together that use their GPU least."""
-        crowded: dict[int, list[int]] = {
-            node: []
-            for node, size in self._servers.sizes.items()
-            if self._servers.load[node] > size
-        }
-        for row, notes in self._notes.items():
-            node = notes.home[0][0] if notes.home else -1
-            if node in crowded and notes.home == ((node, 1),) and len(self._view.sizes(row)) == 1:
-                crowded[node].append(row)
-        for rows in crowded.values():
-            if any(self.is_on_trial(self.unit(row)) for row in rows):
-                continue
-            pair = self._candidates(rows)
-            if pair is not None:
-                self._pack(*pair)
+    def try_more(self) -> None:
+        """On each node where jobs take turns, put those together that use their GPU least.
 
-    def _candidates(self, rows: list[int]) -> tuple[tuple[int, ...], tuple[int, ...]] | None:
-        """The single job that uses its GPU least, and the GPU's worth of jobs that uses it least.
-
-        Of those that were measured alone, are known to leave their GPU idle at times, fit the
-        memory together, and have not failed together.
+        Of combinations that are new only one at a time.
         """
-        known = {self.unit(row) for row in rows if self._util(row) < 1 and self.alone(row)}
-        units = sorted(known, key=lambda unit: (sum(map(self._util, unit)), unit))
-        for single in units:
-            if len(single) > 1 or self._view.must_stay(single[0]):
+        exploring = {n.home[0][0] for row, n in self._notes.items() if self._explores(row)}
+        for node, units in self._by_node().items():
+            while self._is_crowded(node):
+                mates = (self._mate(one, units, node not in exploring) for one in units)
+                pair = next(filter(None, mates), None)
+                if pair is None:
+                    break
+                self._pack(*pair)
+                if self._explores(pair[0].rows[0]):
+                    exploring.add(node)
+                units = [unit for unit in units if unit not in pair]
+
+    def gather(self, movable: Callable[[], Iterable[int]]) -> None:
+        """Move jobs to packs of other nodes, if packs of their kinds are known to do more work.
+
+        Only jobs of nodes where others wait for their turn, and ``movable`` ones.
+        """
+        by_node = self._by_node()
+        lonely = [
+            unit
+            for node, units in by_node.items()
+            for unit in units
+            if len(unit.rows) == 1 and self._is_crowded(node)
+        ]
+        alike: dict[tuple[str, ...], list[Unit]] = {}
+        for units in by_node.values():
+            for unit in units:
+                alike.setdefault(unit.kinds, []).append(unit)
+        may_move = set(movable()) if lonely else set()
+        for one in lonely:
+            if one.rows[0] not in may_move or self.is_packed(one.rows[0]):
                 continue
-            apart = self._notes[single[0]].apart
-            for other in units:
-                if other != single and not apart & set(other) and self._fit(single + other):
-                    return single, other
-        return None
+            gains = {kinds: self._predicted(one.kinds + kinds) for kinds in alike}
+            for kinds in sorted(alike, key=lambda kinds: -(gains[kinds] or 0.0)):
+                pair = self._mate(one, alike[kinds], explore=False) if gains[kinds] else None
+                if pair is not None:
+                    self._pack(*pair)
+                    for unit in pair:
+                        alike[unit.kinds].remove(unit)
+                    break
 
-    def _util(self, row: int) -> float:
-        util = self._view.usage(row).gpu_util
-        return 1.0 if util is None else util
+    def _by_node(self) -> dict[int, list[Unit]]:
+        """On each node the one-GPU jobs and packs that may be in a pack, the least busy first.
 
-    def _fit(self, rows: tuple[int, ...]) -> bool:
+        They were measured alone, are known to leave their GPU idle at times, and are not on trial.
+        """
+        found: dict[int, list[Unit]] = {}
+        for row, notes in self._notes.items():
+            if len(notes.home) != 1 or notes.home[0][1] > 1 or len(self._view.sizes(row)) > 1:
+                continue
+            rows = self.unit(row)
+            if row != rows[0] or self.is_on_trial(rows) or any(map(self._view.must_stay, rows)):
+                continue
+            usages = [self._view.usage(each) for each in rows]
+            util = sum(1.0 if use.gpu_util is None else use.gpu_util for use in usages)
+            if util < len(rows) and all(map(self.alone, rows)):
+                gb = sum(use.memory_gb or 0.0 for use in usages)
+                kinds = tuple(sorted(map(self._view.kind, rows)))
+                found.setdefault(notes.home[0][0], []).append(Unit(rows, util, gb, kinds))
+        for units in found.values():
+            units.sort(key=lambda unit: (unit.util, unit.rows))
+        return found
+
+    def _is_crowded(self, node: int) -> bool:
+        """Whether jobs take turns there."""
+        return self._servers.load[node] > self._servers.sizes[node]
+
+    def _explores(self, row: int) -> bool:
+        """Whether it is in a pack on trial of which nobody knows what to expect."""
+        pack = self._notes[row].pack
+        return pack is not None and pack.gain is None and pack.predicted is None
+
+    def _mate(self, one: Unit, units: Iterable[Unit], explore: bool) -> tuple[Unit, Unit] | None:
+        """A single job and the GPU's worth of jobs to put it with, if there is any such.
+
+        They must fit the memory together, and not have failed together. Best is what has done most
+        work before with jobs of these kinds; else, to ``explore``, the first that is new.
+        """
+        if len(one.rows) > 1:
+            return None
+        best: tuple[float, Unit] | None = None
+        for other in units:
+            if other is one or not self._may_join(one, other):
+                continue
+            gain = self._predicted(one.kinds + other.kinds)
+            if gain is None and explore:
+                gain = 0.0
+            if gain is not None and (best is None or gain > best[0]):
+                best = gain, other
+        return (one, best[1]) if best else None
+
+    def _may_join(self, one: Unit, other: Unit) -> bool:
+        """Whether nothing speaks against putting a job to these."""
         most = self._set["gpu_memory_gb"] * self._set["memory_fraction"]
-        needed = [self._view.usage(row).memory_gb for row in rows]
-        return not most or sum(gb or 0.0 for gb in needed) <= most
+        if most and one.memory_gb + other.memory_gb > most:
+            return False
+        if not self._notes[one.rows[0]].apart.isdisjoint(other.rows):
+            return False
+        gain = self._predicted(one.kinds + other.kinds)
+        return gain is None or self._pays(gain, self._turns(other.rows))
 
-    def _pack(self, single: tuple[int, ...], other: tuple[int, ...]) -> None:
-        rows = tuple(sorted(single + other))
-        together = self._notes[other[0]].pack
-        turns = 1.0 if together is None or together.gain is None else (together.gain + 1) / 2
-        self._servers.remove(self._notes[single[0]].home)
+    def _predicted(self, kinds: tuple[str, ...]) -> float | None:
+        """The work of a pack, as that of others of the same kinds; None if it has to be tried."""
+        if kinds not in self._expected:
+            gain = self._kinds.gain(kinds)
+            sure = self._kinds.is_sure(kinds)
+            trusted = gain is not None and (sure or self._pays(gain, 1.0))
+            self._expected[kinds] = gain if trusted else None
+        return self._expected[kinds]
+
+    def _pays(self, gain: float, turns: float) -> bool:
+        return gain > turns * (1 + float(self._set["least_gain"]))
+
+    def _pack(self, one: Unit, other: Unit) -> None:
+        rows = tuple(sorted(one.rows + other.rows))
+        turns, predicted = self._turns(other.rows), self._predicted(one.kinds + other.kinds)
+        newcomer, home = self._notes[one.rows[0]], self._notes[other.rows[0]].home
+        self._servers.remove(newcomer.home)
         for row in rows:
             if self._notes[row].pack is not None:
-                self._credit(row, len(other))
+                self._credit(row, len(other.rows))
             else:
                 self._notes[row].alone = self.alone(row)
-            self._notes[row].pack = Pack(rows, None, single[0], turns)
+            self._notes[row].pack = Pack(rows, None, one.rows[0], turns, predicted)
             self._changed.add(row)
+        if newcomer.home != home:
+            newcomer.home, newcomer.moved_s = home, self._view.now_s
+
+    def _turns(self, unit: tuple[int, ...]) -> float:
+        """The work that turns on one GPU do: of a job alone, and of these."""
+        pack = self._notes[unit[0]].pack
+        return 1.0 if pack is None or pack.gain is None else (pack.gain + 1) / 2
 
     def settle(self) -> None:
         """Leave those that have ended, or gone."""

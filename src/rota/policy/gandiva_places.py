@@ -91,19 +91,20 @@ class Places:
 
         Only jobs that may move, and have stayed for a while.
         """
-        for row in self._movable():
+        for row in self.movable():
             home = self._notes[row].home
             size = sum(gpus for _, gpus in home)
             better: Home | None = None
             if len(home) > 1:
-                better = self._servers.on_one_node(size)
+                better = self._servers.on_one_node(size) or self._servers.with_its_like(home)
             elif self._view.target[row] is None and self._crowded(home):
                 better = self._servers.on_one_node(size, but=[home[0][0]])
             if better is not None and better != home:
                 self._move(row, better, had)
         self._defragment(had)
 
-    def _movable(self) -> list[int]:
+    def movable(self) -> list[int]:
+        """Jobs that can go to other nodes, and have not been moved just before."""
         view, now_s = self._view, self._view.now_s
         return [
             row
@@ -135,7 +136,7 @@ class Places:
             if servers.room(node) < SPARE * servers.sizes[node]:
                 break
             if movable is None:
-                movable = set(self._movable())
+                movable = set(self.movable())
             rows = [r for r, n in self._notes.items() if any(where == node for where, _ in n.home)]
             if not movable.issuperset(rows) or any(len(self._notes[r].home) > 1 for r in rows):
                 continue

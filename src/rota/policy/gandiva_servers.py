@@ -1,5 +1,6 @@
 """Gandiva's servers: where jobs live, and where the next one goes (OSDI 2018, section 3)."""
 
+from collections import Counter
 from collections.abc import Iterable, Mapping
 from math import ceil
 
@@ -29,6 +30,7 @@ class Servers:
         self.sizes = dict(sizes)
         self.load = dict.fromkeys(self.sizes, 0)
         self.affinity = {node: affinity.get(node, 0) for node in self.sizes}
+        self._groups: Counter[Home] = Counter()  # of gangs on several nodes, how many live where
         self._limit = limit
         self._strict = strict
         self._whole = whole
@@ -48,12 +50,18 @@ class Servers:
     def add(self, home: Home) -> None:
         """A job comes to live here."""
         size = sum(gpus for _, gpus in home)
+        if len(home) > 1:
+            self._groups[home] += 1
         for node, gpus in home:
             self.load[node] += gpus
             self.affinity[node] = self.affinity[node] or size
 
     def remove(self, home: Home) -> None:
         """A job that lived here does so no more."""
+        if len(home) > 1:
+            self._groups[home] -= 1
+            if not self._groups[home]:
+                del self._groups[home]
         for node, gpus in home:
             self.load[node] -= gpus
             if not self.load[node]:
@@ -106,12 +114,44 @@ class Servers:
                 left -= gpus
         return None if left else tuple(sorted(home))
 
+    def with_its_like(self, home: Home) -> Home | None:
+        """Where gangs of that size live that need several nodes, too, rather than in ``home``.
+
+        Gangs on the same nodes leave none of these idle in their turns. None unless more of them
+        live there than in ``home``, and no node there would be higher than those of ``home``.
+        """
+        size, here = sum(gpus for _, gpus in home), self._groups[home]
+        high = max(self.height(node) for node, _ in home)
+        better = [
+            (count, group)
+            for group, count in self._like(size)
+            if group != home and (count, home) > (here, group)
+        ]
+        for _, group in sorted(better, key=lambda each: (-each[0], each[1])):
+            stay = dict(home)
+            if all(self.height(n, gpus - stay.get(n, 0)) <= high for n, gpus in group):
+                return group
+        return None
+
+    def _like(self, size: int) -> list[tuple[Home, int]]:
+        """Whole nodes where gangs of this size live, and how many of them."""
+        return [
+            (group, count)
+            for group, count in self._groups.items()
+            if sum(gpus for _, gpus in group) == size
+            and all(gpus == self.sizes[node] for node, gpus in group)
+        ]
+
     def _several(self, num_gpus: int) -> Home | None:
-        """Whole nodes for a gang that is larger than any, the least loaded first."""
+        """Whole nodes for a gang that is larger than any: with its like, or the least loaded."""
         home, left = [], num_gpus
         for node in sorted(self.sizes, key=lambda node: (self.load[node], node)):
             gpus = min(left, self.sizes[node])
             if gpus and self.height(node, gpus) <= self._limit:
                 home.append((node, gpus))
                 left -= gpus
-        return None if left else tuple(sorted(home))
+        if left:
+            return None
+        choices = [tuple(sorted(home))] + [group for group, _ in self._like(num_gpus)]
+        heights = {each: max(self.height(node, gpus) for node, gpus in each) for each in choices}
+        return min(choices, key=lambda each: (heights[each], -self._groups[each], each))

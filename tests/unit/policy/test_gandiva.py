@@ -65,6 +65,21 @@ def test_gangs_take_turns_whole():
     assert narrow == pytest.approx([3000.0] * 4, rel=0.03)
 
 
+def test_a_gang_takes_the_turn_of_a_single_job_where_a_gpu_would_be_idle():
+    """Three single jobs and a gang of two on four GPUs: one of the three makes way, in turn."""
+    jobs = [job("wide", 2, lasts=DAY), *(job(f"x{i}", lasts=DAY) for i in range(3))]
+    wide, *narrow = service_at(60.0 * 100, jobs)
+    assert 2 * wide + sum(narrow) >= 0.9 * 4 * 6000.0
+    # The gang may be ahead by the turns that were to be had beside it, by half a turn at first.
+    assert narrow == pytest.approx([wide] * 3, rel=0.03)
+
+
+def test_single_jobs_are_not_starved_by_a_gang_that_needs_all_of_the_node():
+    jobs = [job("wide", 4, lasts=DAY), *(job(f"x{i}", lasts=DAY) for i in range(3))]
+    wide, *narrow = service_at(60.0 * 100, jobs)
+    assert [wide, *narrow] == pytest.approx([3000.0] * 4, rel=0.03)
+
+
 def test_a_newcomer_neither_shuts_the_others_out_nor_waits_for_their_history():
     jobs = [*(job(i, lasts=DAY) for i in range(4)), job(9, at=7200.0, lasts=DAY)]
     before = service_at(7200.0, jobs)

@@ -1,5 +1,7 @@
 """What Gandiva tries is measured, kept where it pays, and undone where it does not (OSDI 2018)."""
 
+from itertools import combinations
+
 import pytest
 
 from rota.model.cluster import parse_cluster
@@ -105,8 +107,9 @@ def test_a_job_whose_partner_has_ended_has_the_gpu_for_itself():
 
 def test_a_bad_pair_is_undone_though_one_of_it_was_slowed_in_another_bad_pair_just_before():
     """What a job did in a pack is not its own speed: against that the next pack would gain."""
-    jobs = [idle_job(name, "x") for name in "abcdef"]
-    sim = until(sim_of(jobs, "1x2", {("x", "x"): (0.45, 0.45)}, costs=SWITCH), 7200.0)
+    jobs = [idle_job(name, name) for name in "abcdef"]
+    pairs = dict.fromkeys(combinations("abcdef", 2), (0.45, 0.45))
+    sim = until(sim_of(jobs, "1x2", pairs, costs=SWITCH), 7200.0)
     verdicts = [verdict for row in range(6) for verdict in sim.state.marks[row]["trials"]]
     assert len(verdicts) >= 12
     assert max(measured for _, _, _, measured, _ in verdicts) < 1.0

@@ -87,6 +87,28 @@ def test_a_gang_larger_than_any_server_gets_whole_ones():
     assert made.choose(13) is None
 
 
+def test_a_gang_on_several_nodes_lives_with_its_like():
+    """Two that overlapped on one node only would leave the other nodes idle in turns."""
+    made = servers([4] * 4, limit=4)
+    made.add(((0, 4), (1, 4)))
+    made.add(((2, 4),))
+    made.add(((3, 4),))
+    assert made.choose(8) == ((0, 4), (1, 4))
+
+
+def test_a_gang_across_the_nodes_of_others_goes_where_its_like_live_if_that_is_no_higher():
+    made = servers([4] * 4, limit=4)
+    across = ((1, 4), (2, 4))
+    made.add(((0, 4), (1, 4)))
+    made.add(across)
+    made.add(((2, 4),))
+    assert made.with_its_like(across) == ((0, 4), (1, 4))
+    assert made.with_its_like(((0, 4), (1, 4))) is None
+    for _ in range(2):
+        made.add(((0, 4),))
+    assert made.with_its_like(across) is None
+
+
 def test_fragments_are_better_than_the_queue(three):
     three.add(((2, 4),))
     assert three.choose(3) == ((0, 1), (1, 2))

@@ -1,0 +1,52 @@
+"""What trials have told Gandiva of kinds of jobs: how much work they do together on one GPU."""
+
+from collections.abc import Iterable
+from typing import Any
+
+MOST_KNOWN = 500  # combinations remembered; beyond that the one measured longest ago is forgotten
+SURE_AFTER = 2  # measurements after which a combination counts as bad: one may be chance
+
+
+class Kinds:
+    """Work of combinations of kinds in sum, relative to each job alone, as measured on average.
+
+    ``mark`` is what :meth:`mark` gave before. Jobs of which no kind is known are left out.
+    """
+
+    def __init__(self, mark: dict[str, list[float]]) -> None:
+        self._known = dict(mark)
+
+    def mark(self) -> dict[str, list[float]]:
+        """What is known, for the next decision: combination -> (measurements, mean gain)."""
+        return self._known
+
+    def learn(self, kinds: Iterable[str], gain: float) -> None:
+        """A pack of these kinds has been measured."""
+        key = _key(kinds)
+        if key is None:
+            return
+        times, mean = self._known.pop(key, (0, 0.0))
+        self._known[key] = [times + 1, mean + (gain - mean) / (times + 1)]
+        while len(self._known) > MOST_KNOWN:
+            del self._known[next(iter(self._known))]
+
+    def gain(self, kinds: Iterable[str]) -> float | None:
+        """The work that these kinds do together; None if they were not measured."""
+        known = self._known.get(_key(kinds) or "")
+        return known[1] if known else None
+
+    def is_sure(self, kinds: Iterable[str]) -> bool:
+        """Whether they were measured so often that a bad result need not be checked again."""
+        known = self._known.get(_key(kinds) or "")
+        return known is not None and known[0] >= SURE_AFTER
+
+
+def _key(kinds: Iterable[str]) -> str | None:
+    named = sorted(kinds)
+    return " + ".join(named) if all(named) else None
+
+
+def as_mark(mark: dict[str, Any] | None) -> dict[str, list[float]]:
+    """The part of the policy's mark that is about kinds."""
+    known: dict[str, list[float]] = (mark or {}).get("kinds", {})
+    return known

@@ -1,0 +1,127 @@
+"""What Gandiva learns of kinds of jobs from its trials, and what it does with that."""
+
+import pytest
+
+from rota.model.cluster import parse_cluster
+from rota.policy.gandiva_kinds import MOST_KNOWN, Kinds
+from rota.policy.registry import create
+from rota.predict.interference import Interference
+from rota.sim.machine import FREE
+from rota.sim.simulation import Simulation
+from rota.testing.builders import job, trace
+
+DAY = 86400.0
+
+
+def sim_of(jobs, cluster, pairs, **settings):
+    policy = create("gandiva", settings)
+    interference = Interference(pairs)
+    return Simulation(trace(*jobs), parse_cluster(cluster), policy, FREE, interference=interference)
+
+
+def until(sim, at_s):
+    while min(t for t in (sim.engine.next_time_s(), sim.state.wake_at_s) if t is not None) <= at_s:
+        sim.step()
+        sim.state.validate()
+    return sim
+
+
+def idle_job(name, model, at=0.0, lasts=DAY):
+    return job(name, at=at, lasts=lasts)._replace(model=model, gpu_util=0.4)
+
+
+def trials(sim, row):
+    return (sim.state.marks[row] or {}).get("trials", [])
+
+
+def test_measurements_of_the_same_kinds_are_averaged_in_any_order():
+    kinds = Kinds({})
+    kinds.learn(["a", "b"], 1.2)
+    kinds.learn(["b", "a"], 1.6)
+    assert Kinds(kinds.mark()).gain(["a", "b"]) == pytest.approx(1.4)
+    assert kinds.gain(["a"]) is None
+    assert kinds.gain(["a", "b", "b"]) is None
+
+
+def test_one_bad_result_may_be_chance_and_two_are_not():
+    kinds = Kinds({})
+    kinds.learn(["a", "b"], 0.9)
+    assert not kinds.is_sure(["a", "b"])
+    kinds.learn(["a", "b"], 0.8)
+    assert kinds.is_sure(["b", "a"])
+
+
+def test_nothing_is_learned_of_jobs_without_a_kind():
+    kinds = Kinds({})
+    kinds.learn(["a", ""], 1.5)
+    assert kinds.mark() == {}
+    assert kinds.gain(["", "a"]) is None
+
+
+def test_what_was_measured_longest_ago_is_forgotten_first():
+    kinds = Kinds({})
+    for number in range(MOST_KNOWN):
+        kinds.learn([str(number)], 1.0)
+    kinds.learn(["0"], 1.0)
+    kinds.learn(["new"], 1.0)
+    assert len(kinds.mark()) == MOST_KNOWN
+    assert kinds.gain(["0"]) == 1.0
+    assert kinds.gain(["1"]) is None
+
+
+def test_the_trial_of_a_pair_foretells_what_others_of_its_kinds_do():
+    jobs = [idle_job(name, "x") for name in "abcd"]
+    sim = until(sim_of(jobs, "1x1", {("x", "x"): (0.8, 0.8)}, gpu_memory_gb="0"), 2 * 3600.0)
+    predicted = [
+        (round(was, 3), kept) for row in range(4) for _, _, was, _, kept in trials(sim, row)
+    ]
+    assert (1.0, True) in predicted  # the first pair, of which nothing was known
+    later = idle_job("e", "x", at=600.0, lasts=3600.0)
+    early = [idle_job("a", "x"), idle_job("b", "x", lasts=300.0)]
+    sim = until(sim_of([*early, later], "1x1", {("x", "x"): (0.8, 0.8)}), 1800.0)
+    assert [round(was, 2) for _, _, was, _, _ in trials(sim, 2)] == [1.6]
+
+
+def test_jobs_of_kinds_that_failed_twice_are_not_tried_any_more():
+    jobs = [idle_job(f"a{i}", "x") for i in range(6)]
+    sim = until(sim_of(jobs, "1x2", {("x", "x"): (0.45, 0.45)}), 4 * 3600.0)
+    failed = {at_s for row in range(6) for at_s, *_ in trials(sim, row)}
+    assert len(failed) == 2
+    assert not any(kept for row in range(6) for *_, kept in trials(sim, row))
+    assert not any(target is not None and target.shared for target in sim.state.target)
+
+
+def test_pairs_of_known_kinds_are_packed_all_at_once_and_still_measured():
+    first = [idle_job("a", "x"), idle_job("b", "x", lasts=300.0)]
+    crowd = [idle_job(f"c{i}", "x", at=1000.0) for i in range(5)]
+    jobs = [*first, *[idle_job(f"o{i}", "x", lasts=400.0) for i in range(5)], *crowd]
+    sim = sim_of(jobs, "1x4", {("x", "x"): (0.9, 0.9)})
+    packs_on_trial = 0
+    while sim.engine.now_s < 3600.0 and sim.step():
+        marks = [mark for mark in sim.state.marks if mark]
+        on_trial = {tuple(m["pack"][0]) for m in marks if "pack" in m and m["pack"][1] is None}
+        packs_on_trial = max(packs_on_trial, len(on_trial))
+    assert packs_on_trial >= 2
+    assert all(kept for row in range(len(jobs)) for *_, kept in trials(sim, row))
+
+
+ALONE = {("x", "x"): (0.9, 0.9), ("x", "y"): (0.3, 0.3), ("y", "y"): (0.4, 0.4)}
+
+
+def one_apart():
+    """Two of a kind are packed on one node until one ends; one of it is on another, with others."""
+    alike = [idle_job("a", "x"), idle_job("b", "x"), idle_job("c", "x", lasts=600.0)]
+    return [*alike, *[job(f"d{i}", at=120.0, lasts=DAY)._replace(model="y") for i in range(2)]]
+
+
+def test_a_job_goes_to_another_node_to_join_a_pack_of_a_kind_that_is_known_to_gain():
+    sim = until(sim_of(one_apart(), "2x1", ALONE), 4 * 3600.0)
+    assert [sim.state.marks[row]["pack"][0] for row in range(2)] == [[0, 1]] * 2
+    assert trials(sim, 1)[-1][2:] == [pytest.approx(1.8), pytest.approx(1.8), True]
+    assert len({sim.state.marks[row]["home"][0][0] for row in range(2)}) == 1
+    assert sum(sim.state.migrations) >= 1
+
+
+def test_with_migration_off_nobody_changes_nodes_to_be_packed():
+    sim = until(sim_of(one_apart(), "2x1", ALONE, migrate="off"), 4 * 3600.0)
+    assert sum(sim.state.migrations) == 0
