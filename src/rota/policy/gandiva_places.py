@@ -98,26 +98,44 @@ class Places:
             if len(home) > 1:
                 better = self._servers.on_one_node(size) or self._servers.with_its_like(home)
             elif self._view.target[row] is None and self._crowded(home):
-                better = self._servers.on_one_node(size, but=[home[0][0]])
+                elsewhere = self._servers.on_one_node(size, but=[home[0][0]])
+                better = elsewhere or self._servers.of_its_size(home)
             if better is not None and better != home:
                 self._move(row, better, had)
+        self._move_packs()
         self._defragment(had)
+
+    def _move_packs(self) -> None:
+        """Packs that wait among gangs of another size go where jobs of their size take turns."""
+        for row, notes in self._notes.items():
+            pack, home = notes.pack, notes.home
+            if pack is None or pack.gain is None or row != pack.rows[0] or not self._crowded(home):
+                continue
+            waits = all(self._view.target[each] is None for each in pack.rows)
+            better = self._servers.of_its_size(home) if waits else None
+            if better is not None and all(map(self._may_move, pack.rows)):
+                self._servers.remove(home)
+                self._servers.add(better)
+                for each in pack.rows:
+                    self._notes[each].home, self._notes[each].moved_s = better, self._view.now_s
 
     def movable(self) -> list[int]:
         """Jobs that can go to other nodes, and have not been moved just before."""
-        view, now_s = self._view, self._view.now_s
         return [
             row
             for row, notes in self._notes.items()
-            if notes.home
-            and notes.pack is None
-            and notes.move is None
-            and not view.must_stay(row)
-            and not view.stays_on_node(row)
-            and view.state.portable[row]
-            and (notes.moved_s is None or now_s - notes.moved_s >= self._stay_s(row))
-            and (view.target[row] is None or view.since_s[row] >= 0)
+            if notes.home and notes.pack is None and notes.move is None and self._may_move(row)
         ]
+
+    def _may_move(self, row: int) -> bool:
+        view, moved_s = self._view, self._notes[row].moved_s
+        return (
+            not view.must_stay(row)
+            and not view.stays_on_node(row)
+            and bool(view.state.portable[row])
+            and (moved_s is None or view.now_s - moved_s >= self._stay_s(row))
+            and (view.target[row] is None or view.since_s[row] >= 0)
+        )
 
     def _stay_s(self, row: int) -> float:
         """How long a job that was moved stays: one that waits beside idle GPUs, for one quantum."""

@@ -54,7 +54,8 @@ class Servers:
             self._groups[home] += 1
         for node, gpus in home:
             self.load[node] += gpus
-            self.affinity[node] = self.affinity[node] or size
+            # Gangs on several nodes leave those of any other size more idle turns than others do.
+            self.affinity[node] = size if len(home) > 1 else self.affinity[node] or size
 
     def remove(self, home: Home) -> None:
         """A job that lived here does so no more."""
@@ -133,6 +134,21 @@ class Servers:
                 return group
         return None
 
+    def of_its_size(self, home: Home) -> Home | None:
+        """A node where gangs of its size live, for one that lives among others.
+
+        Gangs of unlike sizes leave GPUs idle in their turns. None if those nodes would be higher.
+        """
+        (node, size), *more = home
+        if more or self.affinity[node] == size:
+            return None
+        same = [
+            n
+            for n, affinity in self.affinity.items()
+            if affinity == size and self.height(n, size) <= self.height(node)
+        ]
+        return ((self._least_loaded(same, size), size),) if same else None
+
     def _like(self, size: int) -> list[tuple[Home, int]]:
         """Whole nodes where gangs of this size live, and how many of them."""
         return [
@@ -154,4 +170,9 @@ class Servers:
             return None
         choices = [tuple(sorted(home))] + [group for group, _ in self._like(num_gpus)]
         heights = {each: max(self.height(node, gpus) for node, gpus in each) for each in choices}
-        return min(choices, key=lambda each: (heights[each], -self._groups[each], each))
+        like = [
+            each
+            for each in choices[1:]
+            if heights[each] <= min(self._limit, heights[choices[0]] + 1)
+        ]
+        return min(like or choices, key=lambda each: (heights[each], -self._groups[each], each))

@@ -109,6 +109,20 @@ def test_a_gang_across_the_nodes_of_others_goes_where_its_like_live_if_that_is_n
     assert made.with_its_like(across) is None
 
 
+def test_who_lives_among_gangs_of_another_size_goes_to_its_own_if_those_are_no_higher():
+    made = servers(limit=4)
+    made.add(((0, 4), (1, 4)))
+    made.add(((0, 1),))  # a single job among gangs that need the whole of two nodes
+    for _ in range(4):
+        made.add(((2, 1),))
+    assert made.affinity == {0: 8, 1: 8, 2: 1}
+    assert made.of_its_size(((0, 1),)) == ((2, 1),)
+    assert made.of_its_size(((2, 1),)) is None
+    for _ in range(4):
+        made.add(((2, 1),))
+    assert made.of_its_size(((0, 1),)) is None
+
+
 def test_fragments_are_better_than_the_queue(three):
     three.add(((2, 4),))
     assert three.choose(3) == ((0, 1), (1, 2))
