@@ -129,14 +129,15 @@ class Round:
         self.packing.judge()
         self.places.judge()
         self.places.find_homes(self.had)
-        if self._set["migrate"] == "on":
+        migrates = self._set["migrate"] == "on"
+        if self._set["pack"] == "on":
+            self.packing.try_more()
+            if migrates:
+                self.packing.gather(self.places.movable)
+        if migrates:  # into what packing has freed, too
             self.places.improve(self.had)
         if self._set["grow"] == "on":
             self.places.resize()
-        if self._set["pack"] == "on":
-            self.packing.try_more()
-            if self._set["migrate"] == "on":
-                self.packing.gather(self.places.movable)
         units = self._units()
         chosen = self._choose(units)
         self._place(chosen)

@@ -96,7 +96,11 @@ class Places:
             size = sum(gpus for _, gpus in home)
             better: Home | None = None
             if len(home) > 1:
-                better = self._servers.on_one_node(size) or self._servers.with_its_like(home)
+                better = (
+                    self._servers.on_one_node(size)
+                    or self._servers.of_its_size(home)
+                    or self._servers.with_its_like(home)
+                )
             elif self._view.target[row] is None and self._crowded(home):
                 elsewhere = self._servers.on_one_node(size, but=[home[0][0]])
                 better = elsewhere or self._servers.of_its_size(home)

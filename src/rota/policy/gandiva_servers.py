@@ -28,6 +28,7 @@ class Servers:
         whole: bool = False,
     ) -> None:
         self.sizes = dict(sizes)
+        self._largest = max(self.sizes.values(), default=0)
         self.load = dict.fromkeys(self.sizes, 0)
         self.affinity = {node: affinity.get(node, 0) for node in self.sizes}
         self._groups: Counter[Home] = Counter()  # of gangs on several nodes, how many live where
@@ -54,8 +55,8 @@ class Servers:
             self._groups[home] += 1
         for node, gpus in home:
             self.load[node] += gpus
-            # Gangs on several nodes leave those of any other size more idle turns than others do.
-            self.affinity[node] = size if len(home) > 1 else self.affinity[node] or size
+            # Gangs larger than any node leave idle more of the turns of others than these of theirs.
+            self.affinity[node] = size if size > self._largest else self.affinity[node] or size
 
     def remove(self, home: Home) -> None:
         """A job that lived here does so no more."""
@@ -135,17 +136,18 @@ class Servers:
         return None
 
     def of_its_size(self, home: Home) -> Home | None:
-        """A node where gangs of its size live, for one that lives among others.
+        """A node where gangs of its size live, for one among others or on several nodes.
 
         Gangs of unlike sizes leave GPUs idle in their turns. None if those nodes would be higher.
         """
-        (node, size), *more = home
-        if more or self.affinity[node] == size:
+        size = sum(gpus for _, gpus in home)
+        if len(home) == 1 and self.affinity[home[0][0]] == size:
             return None
+        high = max(self.height(node) for node, _ in home)
         same = [
             n
             for n, affinity in self.affinity.items()
-            if affinity == size and self.height(n, size) <= self.height(node)
+            if affinity == size <= self.sizes[n] and self.height(n, size) <= high
         ]
         return ((self._least_loaded(same, size), size),) if same else None
 
