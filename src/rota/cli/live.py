@@ -12,7 +12,7 @@ import click
 
 from rota.cli import present
 from rota.errors import JobFileError, NeverFitsError
-from rota.model.jobfile import PRIORITIES, PROCESSES, JobRequest, parse_job
+from rota.model.jobfile import PRIORITIES, PROCESSES, SUSPEND, JobRequest, parse_job
 
 if TYPE_CHECKING:
     from rota.client.client import Client
@@ -71,6 +71,14 @@ def _handing_in(command: Callable[..., Any]) -> Callable[..., Any]:
     help="gpu: a process per GPU, a rank each; node: one that sees all GPUs.",
 )
 @click.option("--queue", metavar="QUEUE", help="The queue whose quota it counts against.")
+@click.option(
+    "--suspend",
+    type=click.Choice(SUSPEND),
+    default="auto",
+    show_default=True,
+    help="How to take it off its GPUs; restart: SIGTERM, and later anew from its own checkpoint.",
+)
+@click.option("--grace", metavar="T", help="With restart: until SIGKILL; 10s by default.")
 @click.option("--time-limit", metavar="T", help="For example 30s, 10m, 2h, 1d.")
 @click.option(
     "--env", "env", multiple=True, metavar="K=V", help="Set a variable; K alone passes yours on."
@@ -83,6 +91,8 @@ def run(
     priority: str | None,
     processes: str,
     queue: str | None,
+    suspend: str,
+    grace: str | None,
     time_limit: str | None,
     env: tuple[str, ...],
     wait: bool,
@@ -103,6 +113,8 @@ def run(
         "queue": queue,
         "priority": priority,
         "processes": processes,
+        "suspend": suspend,
+        "grace": grace,
         "time_limit": time_limit,
         "env": own_environment() | dict(_variable(text) for text in env),
         "resources": {"gpus": gpus},

@@ -30,6 +30,8 @@ WIDE = (*COLUMNS, "QUEUE", "USER", "ATTEMPT", "EXIT", "MESSAGE")
 SUSPENSIONS = {
     "BOUNDARY": "at a step boundary (rota.train)",
     "PROCESS": "its processes are stopped and continued",
+    "CHECKPOINT": "its device memory is copied to the host (CUDA checkpoint)",
+    "RESTART": "its processes end, and start again from its own checkpoint",
     "UNKNOWN": "not known yet",
 }
 FORMATS = ("table", "wide", "json", "yaml", "csv")
@@ -138,7 +140,7 @@ def job_text(job: Mapping[str, Any], verdict: Mapping[str, Any]) -> str:
     progress = job["progress"]
     facts = [
         ("state", f"{job['state']}: {verdict['sentence']}"),
-        ("suspension", SUSPENSIONS.get(job["suspension"], job["suspension"])),
+        ("suspension", _suspension_text(job)),
         ("queue", job["queue"] or None),
         ("priority", job["priority"]),
         ("GPUs", f"{job['num_gpus']}{_range_text(job['sizes'])}, now {places(job)}"),
@@ -183,6 +185,12 @@ def job_text(job: Mapping[str, Any], verdict: Mapping[str, Any]) -> str:
     return "\n".join(lines)
 
 
+def _suspension_text(job: Mapping[str, Any]) -> str:
+    """How the job is suspended, and why so."""
+    text, why = SUSPENSIONS.get(job["suspension"], job["suspension"]), job["suspension_why"]
+    return f"{text}: {why}" if why else text
+
+
 def _range_text(sizes: Sequence[int]) -> str:
     """For example `` of 1..8 (pow2)``; empty for a job of a fixed size."""
     least, most = sizes[0], sizes[-1]
@@ -219,6 +227,7 @@ def _kept_text(memory: Mapping[str, Any] | None) -> str | None:
     if memory is None or memory["where"] is None:
         return None
     where = {"processes": "in its processes", "memory": "in host memory", "disk": "on the disk"}
+    where["checkpoint"] = "in its own checkpoint"
     text = where[memory["where"]]
     if memory["bytes"] is not None:
         text += f", {_size_text(memory['bytes'])}"

@@ -276,10 +276,10 @@ class Controller(Intake):
             if message["progress"]["at_s"] - written >= LOG_PROGRESS_EVERY_S:
                 self._write_progress(row, now_s)
         elif kind == "registered":
-            event = registered(message, row, now_s)
-            state = self.state
+            event, state = registered(message, row, now_s), self.state
             known = (state.suspension[row], state.movable[row], state.resizable[row])
-            if event[2:] != (*known, state.most_ranks[row], state.portable[row]):
+            more = (state.most_ranks[row], state.portable[row], self.why_suspended.get(row, ""))
+            if event[2:] != (*known, *more):
                 self._note(event)
         elif kind == "resized":
             self._note_size(row, message, now_s)

@@ -13,8 +13,8 @@ from rota.model.events import (
     StopRequested,
     SuspendRequested,
 )
-from rota.model.job import JobSpec, JobState, Program
-from rota.model.jobfile import JobRequest
+from rota.model.job import JobSpec, JobState
+from rota.model.jobfile import JobRequest, program_of
 from rota.store.events import EventStore, Submission
 
 
@@ -80,7 +80,7 @@ class Intake(Record):
             vc=request.queue,
             time_limit_s=request.time_limit_s,
             elastic=request.elastic,
-            program=Program(request.run, request.workdir, request.env, request.processes),
+            program=program_of(request),
         )
         event = JobSubmitted(spec.submit_s, spec)
         submission = Submission(user, key, body_hash, row) if key is not None else None

@@ -20,6 +20,7 @@ from rota.model.events import (
     JobSubmitted,
     ModelReported,
     SuspendRequested,
+    WorkerRegistered,
 )
 from rota.model.reason import Reason
 from rota.model.state import ClusterState
@@ -50,6 +51,7 @@ class Record:
         self._losses: dict[int, int] = {}
         self._models: dict[int, tuple[int, int]] = {}
         self._lost_ranks: dict[int, int] = {}
+        self.why_suspended: dict[int, str] = {}  # in the way that it is, by row
         self._outboxes: dict[str, asyncio.Queue[Message | bytes]] = {}
         self._last_node: dict[tuple[int, int], str] = {}  # (row, attempt) -> where it ran last
         last_s = 0.0
@@ -77,10 +79,14 @@ class Record:
             if held is not None:
                 key = (event.row, self.state.attempt[event.row])
                 self._last_node[key] = self.state.nodes[held.nodes()[0]].name
-        elif isinstance(event, AttemptLost) and event.error not in UNCOUNTED:
-            self._losses[event.row] = self._losses.get(event.row, 0) + 1
+        elif isinstance(event, AttemptLost):
+            self.why_suspended.pop(event.row, None)
+            if event.error not in UNCOUNTED:
+                self._losses[event.row] = self._losses.get(event.row, 0) + 1
         elif isinstance(event, JobResized):
             self._lost_ranks[event.row] = self.lost_ranks(event.row) + event.lost_ranks
+        elif isinstance(event, WorkerRegistered):
+            self.why_suspended[event.row] = event.why
         elif isinstance(event, ModelReported):
             self._models[event.row] = (event.model_bytes, event.largest_tensor_bytes)
         elif isinstance(event, SuspendRequested):

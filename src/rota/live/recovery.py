@@ -103,7 +103,7 @@ def registered(message: Message, row: int, now_s: float) -> WorkerRegistered:
     """The event for what an agent says of how an attempt can be suspended and resized."""
     kind = Suspension[message["suspension"].upper()]
     resizable, most_ranks = message.get("resizable", False), message.get("most_ranks", 0)
-    more = resizable, most_ranks, message.get("portable", False)
+    more = resizable, most_ranks, message.get("portable", False), message.get("why", "")
     return WorkerRegistered(now_s, row, kind, message["movable"], *more)
 
 

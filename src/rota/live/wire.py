@@ -39,7 +39,7 @@ where raw bytes follow the line: pieces of the state of a job that moves to anot
 | | leave | end |
 | agent, controller | hello | node, num_gpus, kind, gpu_type, attempts (and those arriving) |
 | | done, failed | command_id; at_s, stopped_s; error |
-| | registered | job_id, attempt, suspension, movable, resizable, most_ranks, portable |
+| | registered | job_id, attempt, suspension, movable, resizable, most_ranks, portable, why |
 | | resized | job_id, attempt, gpus, cause, lost_ranks: by itself, not by a command |
 | | model | job_id, attempt, model_bytes, largest_tensor_bytes |
 | | progress | job_id, attempt, progress |

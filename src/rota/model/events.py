@@ -153,7 +153,8 @@ class WorkerRegistered(NamedTuple):
     """It became known how the job can be suspended, and whether it can go on on other GPUs, or
     even on another node (``portable``).
 
-    ``most_ranks`` is how many can share the program's batches, 0 if it has not told.
+    ``most_ranks`` is how many can share the program's batches, 0 if it has not told. ``why`` says
+    why it is suspended that way, in words.
     """
 
     at_s: float
@@ -163,6 +164,7 @@ class WorkerRegistered(NamedTuple):
     resizable: bool = False
     most_ranks: int = 0
     portable: bool = True
+    why: str = ""
 
 
 class ModelReported(NamedTuple):

@@ -33,6 +33,8 @@ class Suspension(IntEnum):
     UNKNOWN = 0
     PROCESS = 1  # its processes are stopped and continued; device memory stays in use
     BOUNDARY = 2  # it stops by itself at a step boundary and frees the device
+    CHECKPOINT = 3  # device memory is copied to the host, then as PROCESS
+    RESTART = 4  # its processes end, and are started again to go on from its own checkpoint
 
 
 class Program(NamedTuple):
@@ -42,6 +44,8 @@ class Program(NamedTuple):
     workdir: str
     env: tuple[tuple[str, str], ...] = ()
     processes: str = "gpu"  # "gpu": one process per GPU (a rank each); "node": one per node
+    suspend: str = "auto"  # how it asks to be suspended where no session of rota.train does it
+    grace_s: float = 10.0  # for "restart": from SIGTERM to SIGKILL
 
 
 class Elastic(NamedTuple):

@@ -10,10 +10,11 @@ from difflib import get_close_matches
 from typing import Any, NamedTuple, NoReturn
 
 from rota.errors import JobFileError
-from rota.model.job import Elastic, powers_of_two
+from rota.model.job import Elastic, Program, powers_of_two
 
 PRIORITIES = {"low": 10, "normal": 50, "high": 90}
 PROCESSES = ("gpu", "node")
+SUSPEND = ("auto", "stop", "cuda-checkpoint", "restart")
 FIELDS = (
     "version",
     "name",
@@ -25,6 +26,8 @@ FIELDS = (
     "resources",
     "elastic",
     "processes",
+    "suspend",
+    "grace",
     "time_limit",
 )
 RESOURCES = ("gpus",)
@@ -38,6 +41,7 @@ MAX_ENV_BYTES = 500_000
 MAX_PATH_BYTES = 4095
 MAX_GPUS = 1_000_000
 MAX_TIME_LIMIT_S = 3650 * 86400.0
+GRACE_S, MAX_GRACE_S = 10.0, 3600.0
 MAX_PRICE = 1e12
 MAX_SIZES = 1024
 
@@ -57,7 +61,7 @@ class JobRequest(NamedTuple):
 
     ``workdir`` is absolute. ``processes`` is "gpu" for one process per GPU, a rank each, or "node"
     for a single process that sees all GPUs of its node. ``num_gpus`` is the least number of an
-    ``elastic`` job.
+    ``elastic`` job. ``suspend`` is one of SUSPEND.
     """
 
     name: str
@@ -70,6 +74,8 @@ class JobRequest(NamedTuple):
     time_limit_s: float | None = None
     queue: str = ""
     elastic: Elastic | None = None
+    suspend: str = SUSPEND[0]
+    grace_s: float = GRACE_S  # counts for the suspension "restart" alone
 
     def to_fields(self) -> dict[str, Any]:
         """The JSON-able fields from which :func:`parse_job` makes this very request."""
@@ -97,6 +103,10 @@ class JobRequest(NamedTuple):
             fields["queue"] = self.queue
         if self.time_limit_s is not None:
             fields["time_limit"] = self.time_limit_s
+        if self.suspend != SUSPEND[0]:
+            fields["suspend"] = self.suspend
+        if self.suspend == "restart":
+            fields["grace"] = self.grace_s
         return fields
 
 
@@ -115,6 +125,7 @@ def parse_job(fields: Mapping[str, Any], *, workdir: str) -> JobRequest:
     name = fields.get("name")
     least, most = _gpus(fields.get("resources"))
     processes = _processes(fields.get("processes"))
+    suspend = _suspend(fields.get("suspend"), least, most)
     return JobRequest(
         name=name_of(run) if name is None else _name(name),
         run=run,
@@ -126,7 +137,15 @@ def parse_job(fields: Mapping[str, Any], *, workdir: str) -> JobRequest:
         time_limit_s=_time_limit_s(fields.get("time_limit")),
         queue=_queue(fields.get("queue")),
         elastic=_elastic(fields.get("elastic"), least, most, processes),
+        suspend=suspend,
+        grace_s=_grace_s(fields.get("grace"), suspend),
     )
+
+
+def program_of(request: JobRequest) -> Program:
+    """What a live job runs, as it was asked for."""
+    r = request
+    return Program(r.run, r.workdir, r.env, r.processes, r.suspend, r.grace_s)
 
 
 def name_of(run: str) -> str:
@@ -327,6 +346,29 @@ def _processes(value: Any) -> str:
     if isinstance(value, str) and value in PROCESSES:
         return value
     _refuse("processes", value, "write gpu (a process per GPU) or node (one that sees all GPUs)")
+
+
+def _suspend(value: Any, least: int, most: int) -> str:
+    if value is None:
+        return SUSPEND[0]
+    if not isinstance(value, str) or value not in SUSPEND:
+        _refuse("suspend", value, f"write one of {', '.join(SUSPEND)}")
+    if value != SUSPEND[0] and least != most:
+        _refuse(
+            "suspend", value, "a job with a range of GPUs pauses between its steps: leave it out"
+        )
+    return value
+
+
+def _grace_s(value: Any, suspend: str) -> float:
+    if value is None:
+        return GRACE_S
+    if suspend != "restart":
+        _refuse("grace", value, "it counts with suspend: restart alone: add that, or leave it out")
+    seconds = _seconds("grace", value)
+    if seconds > MAX_GRACE_S:
+        _refuse("grace", value, "write 1h or less")
+    return seconds
 
 
 def _time_limit_s(value: Any) -> float | None:

@@ -88,6 +88,8 @@ def detail(controller: Any, row: int) -> dict[str, Any]:
         "sizes": _sizes(job),
         "resizable": bool(controller.state.resizable[row]),
         "suspension": job.suspension.name,
+        "suspension_why": controller.why_suspended.get(row) or None,
+        "suspend": program.suspend if program else None,
         "preemptions": job.preemptions,
         "migrations": job.migrations,
         "state_on": controller.state_on(row),

@@ -24,8 +24,8 @@ from rota.model.events import (
     StopRequested,
     SuspendRequested,
 )
-from rota.model.job import JobSpec, Program
-from rota.model.jobfile import JobRequest
+from rota.model.job import JobSpec
+from rota.model.jobfile import JobRequest, program_of
 from rota.model.plan import diff
 from rota.model.state import ClusterState
 from rota.policy.registry import create
@@ -49,6 +49,7 @@ class StandInController:
         self.reports: dict[int, dict[str, Any]] = {}
         self.models: dict[int, tuple[int, int]] = {}
         self.memory: dict[int, dict[str, Any]] = {}
+        self.why_suspended: dict[int, str] = {}
         self.life: list[str] = []
         self.agents_said: list[str] = []
         self._keys: dict[tuple[str, str], tuple[str, int]] = {}
@@ -92,7 +93,6 @@ class StandInController:
             return row
         self.check(request)
         row = len(self.state.spec)
-        program = Program(request.run, request.workdir, request.env, request.processes)
         spec = JobSpec(
             str(row + 1),
             request.num_gpus,
@@ -102,7 +102,7 @@ class StandInController:
             user=user,
             time_limit_s=request.time_limit_s,
             elastic=request.elastic,
-            program=program,
+            program=program_of(request),
         )
         self.state.apply(JobSubmitted(spec.submit_s, spec))
         if key is not None:

@@ -96,14 +96,20 @@ def become_shim(request: dict[str, Any]) -> bool:
 
 
 def watch(worker: int, report: Path) -> NoReturn:
-    """Wait for the worker, kill what it left behind, write down how it ended, and exit."""
+    """Wait for the worker, kill what it left behind, write down how it ended, and exit.
+
+    What it left behind is waited for if the agent has asked it to end: its grace counts for them
+    too, and the agent kills what is there after that.
+    """
     _, status = os.waitpid(worker, 0)
     ended = {"code": os.waitstatus_to_exitcode(status), "at_s": time.time()}
-    with contextlib.suppress(ProcessLookupError, PermissionError):
-        os.killpg(worker, signal.SIGKILL)
+    at_once = not report.with_suffix(".grace").exists()
+    if at_once:
+        with contextlib.suppress(ProcessLookupError, PermissionError):
+            os.killpg(worker, signal.SIGKILL)
     while True:  # orphans of the worker were handed to this process, whatever group they are in
         tasks = Path(f"/proc/self/task/{os.getpid()}/children").read_text().split()
-        for child in tasks:
+        for child in tasks if at_once else ():
             os.kill(int(child), signal.SIGKILL)
         try:
             os.waitpid(-1, 0)

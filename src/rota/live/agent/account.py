@@ -10,6 +10,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from rota.live.agent.method import RESTART, STOP, SUSPENSIONS, Method
 from rota.live.wire import Message, is_memory_cycle, is_model, is_progress
 
 if TYPE_CHECKING:
@@ -80,14 +81,14 @@ class Account:
     def memory(self) -> Message:
         """Where the state of a suspended attempt is, and what a step takes, for the controller.
 
-        ``where`` is null while it runs, else ``processes``, ``memory`` (arenas in host memory) or
-        ``disk``; ``bytes`` are those of the arenas; ``error`` says why the state could not be put
+        ``where`` is null while it runs, else ``processes``, ``memory`` (arenas in host memory),
+        ``disk`` or ``checkpoint`` (the job's own); ``bytes`` are those of the arenas; ``error`` says why the state could not be put
         elsewhere. ``cycle`` is the device memory over a step, null if it has not been measured.
         """
         vacated, where = self.record.get("vacated"), None
         if vacated is not None:
             in_memory = self.vacating is not None and self.vacating.in_memory
-            where = "memory" if in_memory else "disk"
+            where = "memory" if in_memory else "disk" if vacated["arenas"] else "checkpoint"
         elif "suspended_s" in self.record:
             where = "processes"
         error = self._memory_error if where is not None else None
@@ -109,13 +110,28 @@ class Account:
         return self._about("registered") | self._abilities()
 
     def _abilities(self) -> Message:
+        record, method = self.record, self.method
+        suspension, why = record["suspension"], "all its ranks use rota.train"
+        if suspension != "boundary":
+            suspension, why = SUSPENSIONS[method.kind], method.why
         return {
-            "suspension": self.record["suspension"],
-            "movable": self.record["movable"] and not self.record.get("stays", False),
+            "suspension": suspension,
+            "movable": self._restarts or (record["movable"] and not record.get("stays", False)),
             "resizable": self.resizable,
             "most_ranks": self.shards or 0,
             "portable": self.portable,
+            "why": why,
         }
+
+    @property
+    def method(self) -> Method:
+        """How it is suspended where no session does it, and why so."""
+        return Method(*self.record.get("method", (STOP, "")))
+
+    @property
+    def _restarts(self) -> bool:
+        """Whether it goes on from a checkpoint of its own, wherever that is."""
+        return self.record["suspension"] != "boundary" and self.method.kind == RESTART
 
     def tell_registration(self) -> None:
         """Tell the controller how this attempt can be suspended."""
@@ -134,7 +150,7 @@ class Account:
         """
         record = self.record
         may = not record.get("frozen", False) and record.get("keeps") is None
-        return record["suspension"] == "boundary" and may
+        return self._restarts or (record["suspension"] == "boundary" and may)
 
     # -- what the ranks tell --------------------------------------------------------------------
 

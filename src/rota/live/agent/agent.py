@@ -24,6 +24,7 @@ from rota.live.agent.devices import Devices
 from rota.live.agent.elastic import Elastic
 from rota.live.agent.launching import rank_requests, uses_library, visible_gpus
 from rota.live.agent.memory import HostMemory
+from rota.live.agent.method import choose
 from rota.live.agent.moves import Moves
 from rota.live.agent.vacating import Vacating
 from rota.live.agent.zygote_link import ZygoteLink
@@ -376,6 +377,7 @@ class Agent:
         program, gpus = message["program"], message["gpus"]
         cooperative = uses_library(program)
         world = len(gpus) if program["processes"] == "gpu" else 1
+        method = choose(program, self.devices.kind, len(gpus), "no driver")
         return {
             "job_id": message["job_id"],
             "attempt": message["attempt"],
@@ -390,6 +392,7 @@ class Agent:
             "visible": visible_gpus(gpus, self.devices, everything=cooperative),
             "movable": self.devices.kind == "cpu" or cooperative,
             "suspension": "process",
+            "method": method,
             "launched_s": message["at_s"],  # until it is known
         }
 

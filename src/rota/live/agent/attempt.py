@@ -18,6 +18,7 @@ from rota.live.agent.launching import checkpoints, node_name
 from rota.live.agent.pausing import Pausing
 from rota.live.agent.processes import kill_remains, signal_name
 from rota.live.agent.rank import Rank, life_of
+from rota.live.agent.restarting import Restarting
 from rota.live.wire import Message
 
 GRACE_S = 5.0  # from SIGTERM to SIGKILL
@@ -36,6 +37,7 @@ class Attempt(Account):
         self.ranks = [Rank(slot, folder, life_of(record, slot)) for slot in slots]
         self.tasks: set[asyncio.Task[Any]] = set()
         self.pausing = Pausing(self)
+        self.restarting = Restarting(self)
         self.at_rest: Callable[[], object] = bool  # called when it has been suspended, or vacated
         # Called when an attempt that has come from another node can't go on here.
         self.refused: Callable[[Attempt], object] | None = None
@@ -151,7 +153,7 @@ class Attempt(Account):
         self.cancel_timers()
         last = [rank for rank in self.ranks if not rank.survived] or self.ranks
         if any(rank.gone for rank in last):
-            if self._kill_remains():  # killed is not yet gone: look until none is there
+            if self.kill_remains():  # killed is not yet gone: look until none is there
                 self.after(LOOK_AGAIN_S, self.check_end)
                 return
             started = any(rank.shim for rank in self.ranks)
@@ -248,8 +250,11 @@ class Attempt(Account):
         self.kill_ranks()
         self._end("lost", error=error, started=True)
 
-    def _kill_remains(self) -> int:
-        """Kill what vanished shims left behind, of this attempt of this cluster alone."""
+    def kill_remains(self) -> int:
+        """Kill what vanished shims left behind, of this attempt of this cluster alone.
+
+        How many processes there were.
+        """
         marks = {
             "ROTA_CHECKPOINT_DIR": str(checkpoints(self.folder)),
             "ROTA_NODE": node_name(self.folder),

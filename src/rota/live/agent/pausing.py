@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from rota.errors import AgentError
 from rota.live.agent.gang import agree_on_step, let_go_on
+from rota.live.agent.method import RESTART
 from rota.live.agent.processes import bind
 from rota.live.agent.rank import Rank
 from rota.live.wire import Message
@@ -40,6 +41,9 @@ class Pausing:
         if attempt.state == "suspended":
             self._command_id, self._vacates = command_id, vacate
             self._answer()
+            return
+        if attempt.restarting.leaving:
+            self._command_id = command_id  # the answer follows
             return
         if attempt.state != "running":
             raise AgentError(f"job {attempt.job_id} is {attempt.state}, and can't be suspended now")
@@ -124,6 +128,7 @@ class Pausing:
         self._command_id = command_id
         for rank in self._attempt.members:
             self.go_on(rank)
+        self.check_resumed()  # unless one has been at a boundary, and has yet to say that it went on
 
     def check_held(self) -> None:
         """Bring all ranks that still run to one boundary; then let them suspend."""
@@ -153,15 +158,37 @@ class Pausing:
     # -- inside --------------------------------------------------------------------------------
 
     def freeze(self) -> None:
-        """Stop the processes where they are, if they are to be suspended."""
+        """Suspend the attempt without its help, if it is to be: in the way that it has."""
         attempt = self._attempt
-        if attempt.state != "suspending":
+        if attempt.state != "suspending" or attempt.restarting.leaving:
             return
-        stopped_s = time.time()
         for rank in attempt.ranks:
             rank.send({"type": "resume", "device": None})  # no longer asked to stop by itself
+        if attempt.method.kind == RESTART:
+            self._leave()
+        else:
+            self._stop()
+
+    def _stop(self) -> None:
+        """Stop the processes where they are."""
+        stopped_s = time.time()
+        for rank in self._attempt.ranks:
             rank.signal(signal.SIGSTOP)
         self._suspended(stopped_s, frozen=True)
+
+    def _leave(self) -> None:
+        """Have the processes end."""
+        attempt = self._attempt
+        attempt.cancel_timers()
+        try:
+            attempt.restarting.leave()
+        except OSError as error:
+            attempt.state = "running"
+            attempt.failed(self._command_id, f"its record can't be written: {error.strerror}")
+
+    def has_left(self, asked_s: float) -> None:
+        """The processes were asked to end, and have."""
+        self._suspended(asked_s)
 
     def _suspended(self, stopped_s: float, *, frozen: bool = False) -> None:
         attempt = self._attempt
@@ -189,6 +216,8 @@ class Pausing:
     def _answer(self) -> None:
         """Tell the controller that the attempt is suspended; before that, vacate it if asked to."""
         attempt, command_id = self._attempt, self._command_id
+        if command_id is None:
+            return  # an agent before this one was asked, and its controller asks again
         stopped_s = attempt.record["suspended_s"]
         if not self._vacates or attempt.vacating is None:
             attempt.done(command_id, stopped_s=stopped_s)

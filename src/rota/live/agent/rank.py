@@ -34,6 +34,7 @@ class Rank:
         self.suspended: Message | None = None
         self._pids = folder / f"{name}.pid"
         self._exit = folder / f"{name}.exit"
+        self._grace = folder / f"{name}.grace"
 
     @property
     def alive(self) -> bool:
@@ -52,6 +53,13 @@ class Rank:
             if number != signal.SIGSTOP:  # should the job have stopped its own shim
                 with contextlib.suppress(ProcessLookupError):
                     os.kill(self.shim, signal.SIGCONT)
+
+    def give_grace(self) -> None:
+        """From now on its shim lets what the worker leaves behind live on. Raises OSError.
+
+        It may have a checkpoint to write: of ``bash train.sh`` the SIGTERM ends bash first.
+        """
+        self._grace.touch()
 
     async def start(self, fork: Callable[[dict[str, Any]], Any], request: Any) -> None:
         """Have the rank forked; returns when its worker is known. Raises AgentError."""

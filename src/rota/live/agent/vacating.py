@@ -211,12 +211,15 @@ class Vacating:
         self._command_id = command_id
         if attempt.state == "resuming":
             return  # the answer follows
-        if len(gpus) != len(attempt.members):
+        before, visible = attempt.record["gpus"], attempt.record["visible"]
+        if len(gpus) != len(before):
             raise AgentError(
-                f"job {attempt.job_id} was suspended with {len(attempt.members)} ranks, "
+                f"job {attempt.job_id} was suspended with {len(before)} GPUs, "
                 f"and can't go on with {len(gpus)}; resize it when it runs"
             )
         attempt.record["gpus"] = gpus
+        if visible is not None and not set(gpus) <= set(visible):
+            attempt.record["visible"] = gpus  # its processes see nothing but their own
         if attempt.elastic is not None:
             attempt.elastic.moved()
         self._tries, self._failure = 0, None
@@ -243,12 +246,17 @@ class Vacating:
                 lives[str(slot)] = life_of(record, slot) + 1
                 attempt.ranks[slot] = Rank(slot, attempt.folder, lives[str(slot)])
             attempt.save(durable=False)
-            adopt = {slot: self._environment(slot) for slot in slots}
+            arenas = record["vacated"]["arenas"]
+            adopt = {slot: self._environment(slot) for slot in slots} if arenas else None
             requests = self._requests(attempt, slots, record["gpus"], adopt=adopt)
             for slot, request in zip(slots, requests, strict=True):
                 if attempt.stopping:
                     raise AgentError("it was told to end")
                 await attempt.ranks[slot].start(self._fork, request)
+            if attempt.stopping:
+                raise AgentError("it was told to end")
+            if not arenas:  # they go on from a checkpoint of their own
+                self._are_back()
         except ArenaError as error:
             self._came = None
             attempt.lose(str(error))
@@ -277,12 +285,21 @@ class Vacating:
         if self._came is None:
             return
         self._came.add(slot)
-        if not self._came >= set(attempt.record["members"]):
-            return
-        vacated = attempt.record.pop("vacated")
-        attempt.record.pop("source", None)  # from now on its state is here alone
-        attempt.record.pop("suspended_s", None)
-        attempt.save(durable=False)
+        if self._came >= set(attempt.record["members"]):
+            self._are_back()
+
+    def _are_back(self) -> None:
+        """All ranks are there: from now on they have the state. Raises OSError."""
+        attempt, record = self._attempt, self._attempt.record
+        before = dict(record)
+        vacated = record.pop("vacated")
+        record.pop("source", None)  # from now on its state is here alone
+        record.pop("suspended_s", None)
+        try:
+            attempt.save(durable=False)
+        except OSError:
+            record.update(before)
+            raise
         self._came = None
         for path in map(Path, vacated["arenas"].values()):
             if not _in_memory(path):
@@ -294,7 +311,11 @@ class Vacating:
     def ended(self) -> None:
         """A process of a vacated attempt is gone, or none is there: see what follows."""
         attempt = self._attempt
-        if self.returning:
+        if attempt.ended is not None:
+            return
+        if attempt.restarting.leaving:
+            attempt.restarting.ended()
+        elif self.returning:
             self._check_return()
         elif any(rank.alive for rank in attempt.ranks):
             return  # they are ending
@@ -334,6 +355,9 @@ class Vacating:
     def adopt(self) -> None:
         """The agent is new: what was to be brought back is not, what was to end is to end."""
         attempt = self._attempt
+        if attempt.restarting.leaving:
+            attempt.restarting.adopt()
+            return
         attempt.state = "suspended"
         for rank in attempt.ranks:
             rank.signal(signal.SIGKILL)

@@ -1,0 +1,94 @@
+"""How an attempt is suspended that goes on from a checkpoint of its own: its processes end.
+
+They get SIGTERM, and SIGKILL after the job's grace. From before the SIGTERM on the attempt counts
+as vacated, with no arenas: whatever becomes of its processes or of this agent, it is started again
+with the same number, and :class:`~rota.live.agent.vacating.Vacating` does that.
+
+How they end says nothing: a program that saves and then exits with 0 has not finished. One that
+ended before the SIGTERM has.
+"""
+
+from __future__ import annotations
+
+import signal
+import time
+from typing import TYPE_CHECKING
+
+from rota.live.agent.method import GRACE_S
+
+if TYPE_CHECKING:
+    from rota.live.agent.attempt import Attempt
+
+LOOK_AGAIN_S = 0.02
+
+
+class Restarting:
+    """The ends of one attempt's processes, whose ``state`` it changes."""
+
+    def __init__(self, attempt: Attempt) -> None:
+        self._attempt = attempt
+
+    @property
+    def leaving(self) -> bool:
+        """Whether processes have been asked to end that may still be there."""
+        return "grace_ends_s" in self._attempt.record.get("vacated", {})
+
+    def leave(self) -> None:
+        """Have every process of an attempt that is to be suspended end. Raises OSError."""
+        attempt, now_s = self._attempt, time.time()
+        record = attempt.record
+        record["vacated"] = {
+            "arenas": {},
+            "bytes": None,
+            "at_s": now_s,
+            "grace_ends_s": now_s + record["program"].get("grace_s", GRACE_S),
+        }
+        sessions, record["suspension"] = record["suspension"] == "boundary", "process"
+        try:
+            for rank in attempt.members:
+                rank.give_grace()
+            attempt.save()
+        except OSError:
+            del record["vacated"]
+            raise
+        if sessions:  # they end with the processes
+            attempt.tell_registration()
+        self._ask()
+
+    def adopt(self) -> None:
+        """An earlier agent has asked the processes to end, or was about to."""
+        self._attempt.state = "suspending"
+        self._ask()
+
+    def _ask(self) -> None:
+        attempt = self._attempt
+        for rank in attempt.ranks:
+            rank.signal(signal.SIGTERM)
+            rank.signal(signal.SIGCONT)  # should the job have stopped itself
+        left_s = attempt.record["vacated"]["grace_ends_s"] - time.time()
+        attempt.after(max(0.0, left_s), self._kill)
+
+    def _kill(self) -> None:
+        if self.leaving:
+            self._attempt.kill_ranks()
+
+    def ended(self) -> None:
+        """A process is gone. When all are, the attempt is suspended, unless it ended by itself."""
+        attempt = self._attempt
+        if any(rank.alive for rank in attempt.ranks):
+            return
+        if any(rank.gone for rank in attempt.ranks) and attempt.kill_remains():
+            attempt.after(LOOK_AGAIN_S, self.ended)  # killed is not yet gone
+            return
+        if attempt.stopping:
+            attempt.end_without_processes()
+            return
+        asked_s = attempt.record["vacated"]["at_s"]
+        exits = [rank.exit for rank in attempt.members]
+        early = [each for each in exits if each is not None and each["at_s"] < asked_s]
+        if len(early) == len(exits) or any(each["code"] for each in early):
+            del attempt.record["vacated"]
+            attempt.check_end()
+            return
+        del attempt.record["vacated"]["grace_ends_s"]
+        attempt.pausing.has_left(asked_s)
