@@ -86,10 +86,14 @@ class LoneAgent:
         env: dict[str, str] | None = None,
         job_id: str | None = None,
         attempt: int = 1,
+        **more: Any,
     ) -> Message:
-        """Start an attempt on these GPUs, of a job of its own unless one is named; the answer."""
+        """Start an attempt on these GPUs, of a job of its own unless one is named; the answer.
+
+        ``more`` are other fields of :class:`~rota.model.job.Program`.
+        """
         number = len(self._agent.attempts) + 1
-        program = {"run": run, "workdir": os.getcwd(), "env": env or {}, "processes": "gpu"}
+        program = {"run": run, "workdir": os.getcwd(), "env": env or {}, "processes": "gpu"} | more
         return self.command(
             "launch",
             job_id=job_id or str(number),
