@@ -11,6 +11,7 @@ from typing import Any
 from rota.folder import Folder
 from rota.live.agent.agent import Agent
 from rota.live.agent.attempt import Attempt
+from rota.live.agent.cuda_checkpoint import Driver
 from rota.live.agent.devices import Devices
 from rota.live.wire import Message
 
@@ -18,18 +19,25 @@ from rota.live.wire import Message
 class LoneAgent:
     """An agent in a thread of its own: ``with LoneAgent(folder) as agent``.
 
-    Commands go straight to it; what it would tell a controller is kept in ``said``.
+    Commands go straight to it; what it would tell a controller is kept in ``said``. It has slots
+    on cores, or the ``devices`` that it is given, with a ``driver`` of CUDA in place of the real.
     """
 
     def __init__(
-        self, folder: Path, num_gpus: int = 4, host_memory_bytes: int | None = None
+        self,
+        folder: Path,
+        num_gpus: int = 4,
+        host_memory_bytes: int | None = None,
+        devices: Devices | None = None,
+        driver: Driver | None = None,
     ) -> None:
         os.makedirs(Folder(folder).node("node0"), exist_ok=True)
         cores = sorted(os.sched_getaffinity(0))
-        devices = Devices("cpu", num_gpus, tuple(cores[i % len(cores)] for i in range(num_gpus)))
+        slots = Devices("cpu", num_gpus, tuple(cores[i % len(cores)] for i in range(num_gpus)))
         self.said: list[Message] = []
         self._loop = asyncio.new_event_loop()
-        self._agent = Agent(Folder(folder), "node0", devices, os.getpid(), host_memory_bytes)
+        limits = (os.getpid(), host_memory_bytes, driver)
+        self._agent = Agent(Folder(folder), "node0", devices or slots, *limits)
         self._agent._notify = self.said.append  # type: ignore[assignment, method-assign]
         self._thread = threading.Thread(target=self._run, daemon=True)
         self._command_id = 0

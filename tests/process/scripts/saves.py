@@ -1,8 +1,8 @@
 """A program that Rota knows nothing of: it counts, and goes on from its own checkpoint.
 
 It adds up 0..N-1, a number every few milliseconds, and writes the sum to the file RESULT. On
-SIGTERM it saves, and exits with the status EXIT (or does not exit: EXIT=stay; or ignores the signal:
-EXIT=ignore). Each start, and each end that it sees, is a line in the file TOLD.
+SIGTERM it saves, and exits with the status EXIT; or saves and goes on (EXIT=stay); or ignores the
+signal (EXIT=ignore). Each start, and each end that it sees, is a line in the file TOLD.
 """
 
 import json

@@ -84,6 +84,7 @@ STRATEGIES = {
     "policy": words,
     "error": words,
     "message": words,
+    "why": words,
     "movable": st.booleans(),
     "resizable": st.booleans(),
     "most_ranks": rows,

@@ -10,7 +10,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from rota.live.agent.method import RESTART, STOP, SUSPENSIONS, Method
+from rota.live.agent.method import RESTART, STAYS, STOP, SUSPENSIONS, Method
 from rota.live.wire import Message, is_memory_cycle, is_model, is_progress
 
 if TYPE_CHECKING:
@@ -82,8 +82,9 @@ class Account:
         """Where the state of a suspended attempt is, and what a step takes, for the controller.
 
         ``where`` is null while it runs, else ``processes``, ``memory`` (arenas in host memory),
-        ``disk`` or ``checkpoint`` (the job's own); ``bytes`` are those of the arenas; ``error`` says why the state could not be put
-        elsewhere. ``cycle`` is the device memory over a step, null if it has not been measured.
+        ``disk`` or ``checkpoint`` (the job's own); ``bytes`` are those of the arenas; ``error``
+        says why the state could not be put elsewhere. ``cycle`` is the device memory over a step,
+        null if it has not been measured.
         """
         vacated, where = self.record.get("vacated"), None
         if vacated is not None:
@@ -112,11 +113,16 @@ class Account:
     def _abilities(self) -> Message:
         record, method = self.record, self.method
         suspension, why = record["suspension"], "all its ranks use rota.train"
-        if suspension != "boundary":
+        if suspension != "boundary" and "fallback" in record:
+            suspension, why = SUSPENSIONS[STOP], f"{record['fallback']}; {STAYS}"
+        elif suspension != "boundary":
             suspension, why = SUSPENSIONS[method.kind], method.why
+        movable = record["movable"] and not record.get("stays", False)
         return {
             "suspension": suspension,
-            "movable": self._restarts or (record["movable"] and not record.get("stays", False)),
+            "movable": movable
+            or self._restarts
+            or record.get("checkpoint", {}).get("moves", False),
             "resizable": self.resizable,
             "most_ranks": self.shards or 0,
             "portable": self.portable,

@@ -20,6 +20,7 @@ from websockets.asyncio.client import ClientConnection, connect
 from rota.errors import AgentError
 from rota.folder import Folder
 from rota.live.agent.attempt import Attempt
+from rota.live.agent.cuda_checkpoint import Checkpoints, Driver, NvidiaDriver
 from rota.live.agent.devices import Devices
 from rota.live.agent.elastic import Elastic
 from rota.live.agent.launching import rank_requests, uses_library, visible_gpus
@@ -49,6 +50,7 @@ class Agent:
         devices: Devices,
         controller_pid: int,
         host_memory_bytes: int | None = None,
+        driver: Driver | None = None,
     ) -> None:
         self.folder = folder
         self.node = node
@@ -57,6 +59,9 @@ class Agent:
         self._socket_path = folder.socket(node)
         self._arenas = folder.arenas(node)
         self._memory = HostMemory(self.attempts.values, host_memory_bytes)
+        self._checkpoints = None
+        if devices.kind == "cuda":
+            self._checkpoints = Checkpoints(driver or NvidiaDriver(), devices.ids)
         self._zygote = ZygoteLink(str(folder.node(node) / "zygote.log"))
         self._controller: ClientConnection | None = None
         self._controller_pid = controller_pid
@@ -77,6 +82,8 @@ class Agent:
         )
         self._socket_path.chmod(0o600)
         self._spawn(self._zygote.warm_up())
+        if self._checkpoints is not None:  # now, because it takes a moment to find out
+            log.info("CUDA checkpoints: %s", self._checkpoints.refusal or "available")
         self._adopt_all()
         self._moves.adopt()
         self._remove_orphans()
@@ -357,6 +364,7 @@ class Agent:
         attempt = Attempt(record, folder, self._notify)
         attempt.vacating = Vacating(attempt, self._zygote.fork, self._requests, self._arenas)
         attempt.at_rest = self._memory.look
+        attempt.checkpointing.node = self._checkpoints
         attempt.refused = self._moves.refused
         if record["max_world"] > 1:
             attempt.elastic = Elastic(attempt, self._zygote.fork, self._newcomers)
@@ -377,7 +385,7 @@ class Agent:
         program, gpus = message["program"], message["gpus"]
         cooperative = uses_library(program)
         world = len(gpus) if program["processes"] == "gpu" else 1
-        method = choose(program, self.devices.kind, len(gpus), "no driver")
+        refusal = self._checkpoints.refusal if self._checkpoints is not None else None
         return {
             "job_id": message["job_id"],
             "attempt": message["attempt"],
@@ -392,7 +400,7 @@ class Agent:
             "visible": visible_gpus(gpus, self.devices, everything=cooperative),
             "movable": self.devices.kind == "cpu" or cooperative,
             "suspension": "process",
-            "method": method,
+            "method": choose(program, self.devices.kind, len(gpus), refusal),
             "launched_s": message["at_s"],  # until it is known
         }
 

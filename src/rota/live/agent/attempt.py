@@ -14,6 +14,7 @@ from typing import Any
 
 from rota.errors import AgentError
 from rota.live.agent.account import Account
+from rota.live.agent.checkpointing import Checkpointing
 from rota.live.agent.launching import checkpoints, node_name
 from rota.live.agent.pausing import Pausing
 from rota.live.agent.processes import kill_remains, signal_name
@@ -38,6 +39,7 @@ class Attempt(Account):
         self.tasks: set[asyncio.Task[Any]] = set()
         self.pausing = Pausing(self)
         self.restarting = Restarting(self)
+        self.checkpointing = Checkpointing(self)
         self.at_rest: Callable[[], object] = bool  # called when it has been suspended, or vacated
         # Called when an attempt that has come from another node can't go on here.
         self.refused: Callable[[Attempt], object] | None = None
@@ -92,6 +94,7 @@ class Attempt(Account):
             self.state = "adopted" if self.record["suspension"] == "boundary" else "running"
             for rank in self.ranks:
                 rank.signal(signal.SIGCONT)
+        self.checkpointing.adopt()
         if self.elastic is not None:
             self.elastic.look()
         if not all(rank.alive for rank in self.members):

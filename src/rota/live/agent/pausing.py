@@ -53,6 +53,7 @@ class Pausing:
                 raise AgentError(f"job {attempt.job_id} is being resized; ask again")
         # Not before: a command under way awaits its own answer.
         self._command_id, self._vacates = command_id, vacate
+        attempt.record.pop("fallback", None)
         attempt.state = "suspending"
         if not attempt.cooperates:
             self.freeze()
@@ -80,6 +81,10 @@ class Pausing:
                 attempt.vacating.bring_back(command_id, gpus)
                 return
             attempt.vacating.call_off("the job is to go on")
+        if attempt.checkpointing.taken:
+            if attempt.state != "resuming":  # else the answer follows
+                attempt.checkpointing.put_back(gpus)
+            return
         attempt.record["gpus"] = gpus
         if attempt.elastic is not None:
             attempt.elastic.moved()
@@ -128,7 +133,7 @@ class Pausing:
         self._command_id = command_id
         for rank in self._attempt.members:
             self.go_on(rank)
-        self.check_resumed()  # unless one has been at a boundary, and has yet to say that it went on
+        self.check_resumed()  # at once if none of them waits at a boundary
 
     def check_held(self) -> None:
         """Bring all ranks that still run to one boundary; then let them suspend."""
@@ -166,15 +171,14 @@ class Pausing:
             rank.send({"type": "resume", "device": None})  # no longer asked to stop by itself
         if attempt.method.kind == RESTART:
             self._leave()
+        elif attempt.checkpointing.is_method:
+            attempt.cancel_timers()
+            attempt.checkpointing.take()
         else:
-            self._stop()
-
-    def _stop(self) -> None:
-        """Stop the processes where they are."""
-        stopped_s = time.time()
-        for rank in self._attempt.ranks:
-            rank.signal(signal.SIGSTOP)
-        self._suspended(stopped_s, frozen=True)
+            stopped_s = time.time()
+            for rank in attempt.ranks:
+                rank.signal(signal.SIGSTOP)
+            self._suspended(stopped_s, frozen=True)
 
     def _leave(self) -> None:
         """Have the processes end."""
@@ -186,22 +190,32 @@ class Pausing:
             attempt.state = "running"
             attempt.failed(self._command_id, f"its record can't be written: {error.strerror}")
 
+    def is_stopped(self, stopped_s: float, error: str | None) -> None:
+        """The processes are stopped; ``error`` says why only that, if it was to be done better."""
+        self._suspended(stopped_s, frozen=True, error=error)
+
+    def could_not(self, error: str) -> None:
+        """The command that was last given can't be carried out."""
+        self._attempt.failed(self._command_id, error)
+
     def has_left(self, asked_s: float) -> None:
         """The processes were asked to end, and have."""
         self._suspended(asked_s)
 
-    def _suspended(self, stopped_s: float, *, frozen: bool = False) -> None:
+    def _suspended(
+        self, stopped_s: float, *, frozen: bool = False, error: str | None = None
+    ) -> None:
         attempt = self._attempt
         attempt.cancel_timers()
         attempt.state = "suspended"
         attempt.record["suspended_s"] = stopped_s
-        before = attempt.registration()
+        if error is not None:
+            attempt.record["fallback"] = error
         # What is in a device's memory can't follow the job to another one.
         attempt.record["stays"] = frozen and attempt.record["visible"] is not None
         attempt.record["frozen"] = frozen
         attempt.record["keeps"] = self._keeps()
-        if attempt.registration() != before:
-            attempt.tell_registration()
+        attempt.tell_registration()
         with contextlib.suppress(OSError):  # the next agent lets it go on, and it is asked again
             attempt.save(durable=False)  # what a power cut takes with it needs no adoption
         self._answer()

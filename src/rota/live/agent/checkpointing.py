@@ -1,0 +1,138 @@
+"""How an attempt is suspended whose device memory the CUDA driver takes to the host, and continued.
+
+The driver does its part first, and then the processes are stopped; to continue they run first,
+waiting in their CUDA calls, until the driver has put back what they had on the GPU. What it can't
+do is undone: then they are stopped as they are, and stay on their GPUs.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import signal
+import time
+from collections.abc import Coroutine
+from typing import TYPE_CHECKING, Any
+
+from rota.errors import AgentError, ArenaError
+from rota.live.agent.method import CHECKPOINT
+from rota.live.agent.processes import descendants
+
+if TYPE_CHECKING:
+    from rota.live.agent.attempt import Attempt
+    from rota.live.agent.cuda_checkpoint import Checkpoints
+
+log = logging.getLogger("rota.agent")
+
+
+class Checkpointing:
+    """The checkpoints of one attempt, whose ``state`` it changes."""
+
+    def __init__(self, attempt: Attempt) -> None:
+        self._attempt = attempt
+        self.node: Checkpoints | None = None
+        self._turn = asyncio.Lock()  # the driver is asked for one thing at a time
+
+    @property
+    def is_method(self) -> bool:
+        """Whether the attempt is suspended in this way where no session does it."""
+        return self._attempt.method.kind == CHECKPOINT and self.node is not None
+
+    @property
+    def taken(self) -> bool:
+        """Whether the device memory of the processes is on the host."""
+        return "checkpoint" in self._attempt.record
+
+    def take(self) -> None:
+        """Checkpoint the processes and stop them; they are suspended then, however that went."""
+        self._do(self._take())
+
+    async def _take(self) -> None:
+        attempt, stopped_s = self._attempt, time.time()
+        error = None
+        async with self._turn:
+            try:
+                assert self.node is not None
+                whole = await asyncio.to_thread(self.node.take, self._processes)
+            except AgentError as failure:
+                error = f"it could not be checkpointed: {failure}"
+                log.warning("job %s: %s", attempt.job_id, error)
+            except ArenaError as failure:
+                self._lose(failure)
+        if attempt.state != "suspending" or attempt.ended is not None:
+            return
+        if error is None:
+            gpus = attempt.record["gpus"]
+            # Who has no CUDA state may look for a GPU later, and find the one of its environment.
+            attempt.record["checkpoint"] = {"gpus": gpus, "moves": whole}
+        self._signal(signal.SIGSTOP)
+        attempt.pausing.is_stopped(stopped_s, error)
+
+    def put_back(self, gpus: list[int]) -> None:
+        """Let the processes go on, on these GPUs; ``done`` or ``failed`` follows."""
+        self._attempt.state = "resuming"
+        self._do(self._put_back(gpus))
+
+    async def _put_back(self, gpus: list[int]) -> None:
+        attempt, record = self._attempt, self._attempt.record
+        before = record["checkpoint"]["gpus"]
+        async with self._turn:
+            self._signal(signal.SIGCONT)
+            try:
+                if self.node is None:
+                    raise AgentError("this agent has no GPUs")
+                await asyncio.to_thread(self.node.put_back, self._processes(), before, gpus)
+            except AgentError as failure:
+                if attempt.state == "resuming":
+                    self._signal(signal.SIGSTOP)
+                    attempt.state = "suspended"
+                    attempt.pausing.could_not(f"job {attempt.job_id} can't go on: {failure}")
+                return
+            except ArenaError as failure:
+                self._lose(failure)
+        if attempt.state != "resuming" or attempt.ended is not None:
+            return
+        record["gpus"] = gpus
+        del record["checkpoint"], record["suspended_s"]
+        with contextlib.suppress(
+            OSError
+        ):  # the next agent finds processes that run, and stops them
+            attempt.save(durable=False)
+        attempt.pausing.check_resumed()
+
+    def adopt(self) -> None:
+        """The agent is new: what a former one had begun is undone."""
+        if "suspended_s" in self._attempt.record:
+            if self.taken:  # it may have been about to go on
+                self._signal(signal.SIGSTOP)
+        elif self.is_method:
+            self._do(self._undo())
+
+    async def _undo(self) -> None:
+        gpus = self._attempt.record["gpus"]
+        async with self._turn:
+            try:
+                assert self.node is not None
+                await asyncio.to_thread(self.node.put_back, self._processes(), gpus, gpus)
+            except AgentError as failure:
+                log.warning("job %s: %s", self._attempt.job_id, failure)
+            except ArenaError as failure:
+                self._lose(failure)
+
+    def _lose(self, failure: ArenaError) -> None:
+        if self._attempt.ended is None:
+            self._attempt.lose(str(failure))
+
+    def _processes(self) -> list[int]:
+        found = [descendants(rank.shim)[1:] for rank in self._attempt.ranks if rank.alive]
+        return [pid for pids in found for pid in pids]
+
+    def _signal(self, number: signal.Signals) -> None:
+        for rank in self._attempt.ranks:
+            rank.signal(number)
+
+    def _do(self, coroutine: Coroutine[Any, Any, None]) -> None:
+        task = asyncio.get_running_loop().create_task(coroutine)
+        self._attempt.tasks.add(task)
+        task.add_done_callback(self._attempt.tasks.discard)

@@ -1,0 +1,204 @@
+"""Jobs whose device memory the CUDA driver takes to the host; the driver is none, the rest is real."""
+
+import asyncio
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+import psutil
+import pytest
+
+from rota.live.agent.checkpointing import Checkpointing
+from rota.live.agent.devices import Devices
+from rota.testing.checkpoint_contract import FakeDriver
+from rota.testing.lone_agent import LoneAgent
+
+from .conftest import until
+
+GPUS = Devices("cuda", 2, ids=("0", "1"))
+LOOP = "while :; do echo x >> {}; sleep 0.01; done"
+
+
+class Job:
+    """A shell that writes a file, and seems to use a GPU."""
+
+    def __init__(self, agent: LoneAgent, file: Path, before: str = "", **wish: object) -> None:
+        self.agent, self.file = agent, file
+        run = before + LOOP.format(file)
+        answer = agent.launch(run, wish.pop("gpus", [0]), 1, env={"USES_CUDA": "1"}, **wish)
+        assert answer["type"] == "done", answer
+        until(file.exists, "it runs")
+
+    @property
+    def told(self) -> dict:
+        """What the controller was last told of how it is suspended."""
+        return [m for m in self.agent.said if m["type"] == "registered"][-1]
+
+    def grows(self) -> None:
+        size = self.file.stat().st_size
+        until(lambda: self.file.stat().st_size > size, "it goes on")
+
+    def statuses(self) -> set[str]:
+        worker = psutil.Process(self.agent.attempt.ranks[0].worker)
+        return {process.status() for process in [worker, *worker.children(recursive=True)]}
+
+    def stands_still(self) -> bool:
+        return self.statuses() == {psutil.STATUS_STOPPED}
+
+
+@pytest.fixture
+def driver():
+    return FakeDriver()
+
+
+@pytest.fixture
+def agent(tmp_path, driver) -> Iterator[LoneAgent]:
+    with LoneAgent(tmp_path / "agent", devices=GPUS, driver=driver) as agent:
+        yield agent
+
+
+def test_it_is_checkpointed_and_stopped_and_goes_on_on_another_gpu(agent, driver, tmp_path):
+    job = Job(agent, tmp_path / "file")
+    assert (job.told["suspension"], job.told["movable"]) == ("checkpoint", False)
+    assert agent.command("suspend")["type"] == "done"
+    assert job.stands_still()
+    assert (job.told["suspension"], job.told["movable"]) == ("checkpoint", True)
+    assert not job.told["portable"]
+    assert agent.command("resume", gpus=[1])["type"] == "done"
+    job.grows()
+    worker = agent.attempt.ranks[0].worker
+    steps = [(verb, stopped) for verb, pid, stopped in driver.calls if pid == worker]
+    assert steps == [(v, False) for v in ("lock", "checkpoint", "restore", "unlock")]
+    first, second = driver.uuids()
+    assert driver.restored_on[0] == {first: second, second: first}
+    assert agent.command("suspend")["type"] == "done"  # from there
+    assert agent.command("resume", gpus=[1])["type"] == "done"
+    assert driver.restored_on[-1] == {}
+    job.grows()
+
+
+def test_who_may_look_for_a_gpu_later_goes_on_on_the_same(agent, tmp_path):
+    job = Job(agent, tmp_path / "file", before="env -u USES_CUDA sleep 1000 &\n")
+    assert agent.command("suspend")["type"] == "done"
+    assert job.stands_still()
+    assert (job.told["suspension"], job.told["movable"]) == ("checkpoint", False)
+    assert agent.command("resume", gpus=[0])["type"] == "done"
+    job.grows()
+
+
+def test_what_can_not_be_checkpointed_is_stopped_and_says_why(agent, driver, tmp_path):
+    job = Job(agent, tmp_path / "file")
+    driver.errors["checkpoint"] = "shared memory"
+    assert agent.command("suspend")["type"] == "done"
+    assert job.stands_still()
+    assert (job.told["suspension"], job.told["movable"]) == ("process", False)
+    assert "could not be checkpointed: shared memory" in job.told["why"]
+    assert agent.command("resume", gpus=[0])["type"] == "done"
+    job.grows()
+    driver.errors.clear()  # it is tried each time
+    assert agent.command("suspend")["type"] == "done"
+    assert (job.told["suspension"], job.told["movable"]) == ("checkpoint", True)
+
+
+def test_a_restoration_that_fails_leaves_it_suspended(agent, driver, tmp_path):
+    job = Job(agent, tmp_path / "file")
+    agent.command("suspend")
+    driver.errors["restore"] = "the GPU is full"
+    answer = agent.command("resume", gpus=[0])
+    assert answer["type"] == "failed"
+    assert "the GPU is full" in answer["error"]
+    assert job.stands_still()
+    driver.errors.clear()
+    assert agent.command("resume", gpus=[0])["type"] == "done"
+    job.grows()
+
+
+def test_device_memory_that_is_lost_is_a_lost_attempt(agent, driver, tmp_path):
+    Job(agent, tmp_path / "file")
+    agent.command("suspend")
+    driver.errors["restore"], driver.breaks = "broken", True
+    agent.begin("resume", gpus=[0])
+    until(lambda: agent.attempt.ended is not None, "it is over")
+    assert agent.attempt.ended["type"] == "lost"
+    assert "broken" in agent.attempt.ended["error"]
+
+
+def test_a_checkpointed_job_can_be_stopped(agent, tmp_path):
+    Job(agent, tmp_path / "file")
+    agent.command("suspend")
+    agent.begin("stop")
+    until(lambda: agent.attempt.ended is not None, "it is over")
+    assert agent.attempt.ended["stop_asked"]
+
+
+@pytest.mark.parametrize(
+    ("wish", "suspension", "why"),
+    [
+        ({"gpus": [0, 1]}, "process", "it has 2 GPUs, and processes that share GPU memory (NCCL)"),
+        ({"suspend": "stop"}, "process", "it asked for that; its device memory stays in use"),
+        ({"suspend": "restart"}, "restart", "it asked for that; SIGKILL follows"),
+        ({"suspend": "cuda-checkpoint"}, "checkpoint", "it asked for that"),
+    ],
+)
+def test_what_it_asks_for_counts_as_far_as_it_can_be(agent, tmp_path, wish, suspension, why):
+    job = Job(agent, tmp_path / "file", **wish)
+    assert job.told["suspension"] == suspension
+    assert why in job.told["why"]
+    if suspension == "restart":
+        assert (job.told["movable"], job.told["portable"]) == (True, True)
+
+
+def test_a_restarted_job_sees_the_gpus_that_it_has_then(agent, tmp_path):
+    show = f"echo $CUDA_VISIBLE_DEVICES $ROTA_DEVICE >> {tmp_path}/seen\n"
+    job = Job(agent, tmp_path / "file", before=show, suspend="restart")
+    assert agent.command("suspend")["type"] == "done"
+    assert agent.command("resume", gpus=[1])["type"] == "done"
+    job.grows()
+    assert (tmp_path / "seen").read_text() == "0 0\n1 0\n"
+
+
+def test_a_node_that_can_not_says_why(tmp_path):
+    driver = FakeDriver(refusal="its driver is too old")
+    with LoneAgent(tmp_path / "agent", devices=GPUS, driver=driver) as agent:
+        job = Job(agent, tmp_path / "file", suspend="cuda-checkpoint")
+        assert "it asked for cuda-checkpoint, but its driver is too old" in job.told["why"]
+        assert agent.command("suspend")["type"] == "done"
+        assert job.stands_still()
+        assert driver.calls == []
+
+
+@pytest.mark.parametrize("point", ["taken", "put back"])
+def test_an_agent_that_dies_half_way_leaves_it_to_the_next(tmp_path, monkeypatch, driver, point):
+    reached = threading.Event()
+
+    def die(*_: object) -> None:
+        reached.set()
+        raise asyncio.CancelledError
+
+    with LoneAgent(tmp_path / "agent", devices=GPUS, driver=driver) as agent:
+        job = Job(agent, tmp_path / "file")
+        with monkeypatch.context() as patch:
+            if point == "taken":
+                patch.setattr(Checkpointing, "_signal", die)
+                agent.begin("suspend")
+            else:
+                assert agent.command("suspend")["type"] == "done"
+                patch.setattr(Checkpointing, "_processes", die)
+                agent.begin("resume", gpus=[1])
+            assert reached.wait(30)
+            agent.vanish()
+            agent.join()
+    with LoneAgent(tmp_path / "agent", devices=GPUS, driver=driver) as agent:
+        job.agent = agent
+        until(lambda: agent._agent.attempts, "it is adopted")
+        worker = agent.attempt.ranks[0].worker
+        if point == "taken":
+            until(lambda: driver.calls[-1][0] == "unlock", "it was let go")
+            assert agent.attempt.state == "running"
+            job.grows()
+            assert agent.command("suspend")["type"] == "done"
+        assert agent.attempt.state == "suspended"
+        until(job.stands_still, "it stands still")
+        assert driver.state(worker) == "checkpointed"
+        assert agent.command("resume", gpus=[1])["type"] == "done"
+        job.grows()
