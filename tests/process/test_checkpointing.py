@@ -1,4 +1,4 @@
-"""Jobs whose device memory the CUDA driver takes to the host; the driver is none, the rest is real."""
+"""Jobs whose device memory goes to the host and back; the CUDA driver is a stand-in."""
 
 import asyncio
 import threading

@@ -83,10 +83,11 @@ def test_however_it_exits_when_it_is_asked_to_it_has_not_ended(shared_cluster, b
     for number in (20, 40):
         job.until_at(number)
         show = job.suspends()
-        assert (show["gpus"], show["ranks"][0]["gpu"]) == ([], 0)
+        assert (show["gpus"], show["ranks"][0]["pid"]) == ([], None)
         assert show["memory"]["where"] == "checkpoint"
         assert shared_cluster.of_job(job.job) == []
-        job.resumes()
+        pid = job.resumes()["ranks"][0]["pid"]
+        until(lambda: job.told("start")[-1]["pid"] == pid, "it has started")  # noqa: B023
     show = job.succeeds()
     assert (show["attempt"], len(job.told("start"))) == (1, 3)
     assert show["suspension"] == "RESTART"
@@ -275,9 +276,37 @@ def test_an_agent_that_dies_half_way_leaves_one_attempt_to_the_next(tmp_path, mo
     with LoneAgent(tmp_path / "agent") as agent:
         until(lambda: agent._agent.attempts, "the attempt is adopted")
         assert agent.command("suspend")["type"] == "done"
-        assert not any(psutil.pid_exists(pid) for pid in starts())
+        until(lambda: not any(psutil.pid_exists(pid) for pid in starts()), "no process is left")
         assert agent.command("resume", gpus=[1])["type"] == "done"
         until(lambda: agent.attempt.ended is not None, "it ends")
         assert agent.attempt.ended["exit_code"] == 0
     assert (tmp_path / "result0").read_text() == str(TOTAL)
     assert len(starts()) == (3 if point == "started anew" else 2)
+
+
+def test_a_training_that_pauses_at_its_boundaries_is_not_restarted(shared_cluster, base):
+    cluster = shared_cluster
+    job = cluster.train("job", "--steps", 100000, suspend="restart")
+    cluster.until_step_advances("job")
+    cluster.client.suspend(job)
+    show = cluster.until_state(job, "SUSPENDED")
+    assert (show["suspension"], show["suspend"]) == ("BOUNDARY", "restart")
+    assert show["suspension_why"] == "all its ranks use rota.train"
+    cluster.client.resume(job)
+    cluster.until_step_advances("job")
+    cluster.client.cancel(job)
+    cluster.ends(job, "CANCELLED")
+    assert len({line["pid"] for line in cluster.lines("job")}) == 1
+
+
+def test_a_session_that_has_been_closed_leaves_it_to_the_restart(shared_cluster, base):
+    cluster = shared_cluster
+    job = cluster.train("job", "--steps", 5, "--linger", suspend="restart")
+    until((base / "job" / "atend").exists, "its session is closed")
+    cluster.client.suspend(job)
+    show = cluster.until_state(job, "SUSPENDED")
+    assert (show["suspension"], cluster.of_job(job)) == ("RESTART", [])
+    cluster.opens("job", "end")
+    cluster.client.resume(job)
+    assert cluster.ends(job)["attempt"] == 1
+    assert len({line["pid"] for line in cluster.lines("job")}) == 2

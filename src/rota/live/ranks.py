@@ -68,9 +68,17 @@ def read_ranks(folder: Path) -> Ranks | None:
 def _ranks(record: dict[str, Any], folder: Path) -> Ranks:
     members = record["members"]
     leaders = record.get("leaders") or members[:1] or [0]
-    pids = [_pid(folder / f"rank{process}.pid") for process in members]
+    pids = [_pid(folder / _pid_file(record, process)) for process in members]
     failed = record.get("failed")
     return Ranks(members, record["gpus"], leaders, record["slots"], failed, pids)
+
+
+def _pid_file(record: dict[str, Any], process: int) -> str:
+    """Of the life that it leads now; one that has given up its process has none."""
+    if "vacated" in record:
+        return "none"
+    life = record.get("lives", {}).get(str(process))
+    return f"rank{process}.{life}.pid" if life else f"rank{process}.pid"
 
 
 def _pid(file: Path) -> int | None:

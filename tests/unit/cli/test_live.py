@@ -66,6 +66,7 @@ class TestRun:
     def test_every_option(self, rota, cluster, monkeypatch):
         monkeypatch.setenv("FROM_HERE", "yes")
         options = "--gpus 2 --name n-1 --priority high --processes node --time-limit 1h"
+        options += " --suspend restart --grace 30s"
         code, out, _ = rota(
             "run", *options.split(), "--env", "A=b=c", "--env", "FROM_HERE", "--json", "--", "true"
         )
@@ -74,6 +75,7 @@ class TestRun:
         assert (spec.num_gpus, spec.priority, spec.time_limit_s) == (2, 90, 3600)
         assert spec.program.env == (("A", "b=c"), ("FROM_HERE", "yes"))
         assert spec.program.processes == "node"
+        assert (spec.program.suspend, spec.program.grace_s) == ("restart", 30.0)
 
     @pytest.mark.parametrize(
         ("args", "words"),
@@ -82,6 +84,8 @@ class TestRun:
             (["--priority", "huge", "--", "x"], ["priority", "'huge'"]),
             (["--env", "1=2", "--", "x"], ["env", "'1'"]),
             (["--env", "NOT_SET_ANYWHERE", "--", "x"], ["--env", "NOT_SET_ANYWHERE"]),
+            (["--suspend", "no", "--", "x"], ["--suspend", "'no'"]),
+            (["--grace", "5s", "--", "x"], ["grace", "'5s'", "suspend: restart"]),
             (["--gpus", "99", "--", "x"], ["NEVER_FITS"]),
             ([], ["COMMAND"]),
             (["--gpu", "1", "x"], ["--gpu"]),
@@ -208,6 +212,14 @@ class TestLooking:
         first, second = rota("show", "1")[1], rota("show", "2")[1]
         assert "at a step boundary (rota.train)" in first
         assert "its processes are stopped and continued" in second
+        why = "it asked for that; SIGKILL follows SIGTERM after 10 s"
+        cluster.controller.why_suspended[1] = why
+        cluster.apply(WorkerRegistered(cluster.controller.now_s(), 1, Suspension.RESTART, True))
+        text = f"its processes end, and start again from its own checkpoint: {why}"
+        assert text in rota("show", "2")[1]
+        shown = json.loads(rota("show", "2", "--json")[1])
+        assert (shown["suspension"], shown["suspension_why"]) == ("RESTART", why)
+        assert shown["suspend"] == "auto"
         assert "python train.py" in first
         assert "submitted" in first
         assert json.loads(rota("show", "@last", "--json")[1])["id"] == "3"

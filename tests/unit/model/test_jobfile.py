@@ -9,7 +9,15 @@ from hypothesis import strategies as st
 
 from rota.errors import JobFileError
 from rota.model.job import Elastic
-from rota.model.jobfile import FIELDS, JobRequest, name_of, parse_job
+from rota.model.jobfile import (
+    FIELDS,
+    GRACE_S,
+    SUSPEND,
+    JobRequest,
+    name_of,
+    parse_job,
+    program_of,
+)
 
 
 def parse(base="/base/dir", **fields):
@@ -32,12 +40,15 @@ def test_every_field():
         env={"A": "b", "LR": 0.5, "N": 3},
         resources={"gpus": 4},
         processes="node",
+        suspend="restart",
+        grace="1m",
         time_limit="2h",
     )
     env = (("A", "b"), ("LR", "0.5"), ("N", "3"))
-    assert request == JobRequest(
-        "mine-1.0", "python train.py", "/base/x", env, 90, 4, "node", 7200.0
-    )
+    expected = JobRequest("mine-1.0", "python train.py", "/base/x", env, 90, 4, "node", 7200.0)
+    assert request == expected._replace(suspend="restart", grace_s=60.0)
+    program = program_of(request)
+    assert (program.suspend, program.grace_s, program.processes) == ("restart", 60.0, "node")
 
 
 @pytest.mark.parametrize(
@@ -135,6 +146,13 @@ def test_a_job_without_a_name_gets_its_scripts(run, name):
         ({"env": {"1A": "x"}}, ["env", "1A"]),
         ({"env": {"A=B": "x"}}, ["env", "A=B"]),
         ({"processes": "thread"}, ["processes", "thread", "node"]),
+        ({"suspend": "kill"}, ["suspend", "kill", "cuda-checkpoint, restart"]),
+        ({"suspend": True}, ["suspend", "True"]),
+        (RANGE | {"suspend": "restart"}, ["suspend", "restart", "range of GPUs"]),
+        ({"grace": 5}, ["grace", "5", "suspend: restart"]),
+        ({"suspend": "stop", "grace": 5}, ["grace", "suspend: restart"]),
+        ({"suspend": "restart", "grace": 0}, ["grace", "0", "30s"]),
+        ({"suspend": "restart", "grace": "61m"}, ["grace", "61m", "1h or less"]),
         ({"version": 2}, ["version", "2", "version: 1"]),
         ({"run": ""}, ["run"]),
         ({"run": ["python", "x"]}, ["run", "text"]),
@@ -243,7 +261,9 @@ names = st.from_regex(r"[A-Za-z][A-Za-z0-9._-]{0,63}", fullmatch=True)
         time_limit_s=st.none() | st.floats(0.001, 1e8),
         queue=st.just("") | names,
         elastic=st.none(),
-    )
+        suspend=st.sampled_from(SUSPEND),
+        grace_s=st.floats(0.001, 3600),
+    ).map(lambda r: r if r.suspend == "restart" else r._replace(grace_s=GRACE_S))
 )
 def test_a_request_comes_back_from_its_fields(request):
     assert parse_job(json.loads(json.dumps(request.to_fields())), workdir="") == request
