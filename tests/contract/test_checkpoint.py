@@ -1,6 +1,7 @@
 """The contract of CUDA checkpoints on a driver that is none; tests/gpu has it on a real one."""
 
 import subprocess
+import time
 
 import pytest
 
@@ -15,9 +16,11 @@ def driver():
 
 
 @pytest.fixture
-def pids():
+def pids(driver):
     """Two processes that seem to use CUDA."""
     sleeping = [subprocess.Popen(["sleep", "60"], env={"USES_CUDA": "1"}) for _ in range(2)]
+    while not all(driver.uses_gpu(process.pid) for process in sleeping):
+        time.sleep(0.001)  # one that has just been executed shows no environment for a moment
     yield [process.pid for process in sleeping]
     for process in sleeping:
         process.kill()

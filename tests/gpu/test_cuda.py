@@ -89,7 +89,8 @@ def test_a_command_without_the_library_is_stopped_and_stays_on_its_gpu(scripts):
         "while True: x = x * 1.0; torch.cuda.synchronize(); time.sleep(0.01)\n"
     )
     with private_cluster(scripts / "home", "fifo", {}, 1) as client:
-        job = client.submit({"run": "python plain.py", "workdir": str(scripts)})["id"]
+        wish = {"run": "python plain.py", "workdir": str(scripts), "suspend": "stop"}
+        job = client.submit(wish)["id"]
         wait_until(lambda: (scripts / "ready").exists())
         client.suspend(job)
         wait_until(lambda: client.job(job)["state"] == "SUSPENDED")

@@ -164,7 +164,8 @@ class NvidiaDriver:
         """Why there are no checkpoints here."""
         version = driver_version()
         if version < LEAST_DRIVER:
-            return f"its driver is of version {version}, and CUDA checkpoints take {LEAST_DRIVER}"
+            its = f"its driver is of version {version}" if version else "its driver is not known"
+            return f"{its}, and CUDA checkpoints take {LEAST_DRIVER}"
         try:
             from cuda.bindings import driver
             from cuda.core.checkpoint import Process
