@@ -52,6 +52,7 @@ class Counting:
 
     def succeeds(self, rank: int = 0) -> dict:
         show = self.cluster.ends(self.job)
+        assert self.told("double", rank) == []
         assert (self.out / f"result{rank}").read_text() == str(TOTAL)
         return show
 
@@ -164,6 +165,7 @@ def goes_on(job: Counting) -> None:
     show = job.cluster.until_state(job.job, "SUSPENDED")
     assert job.cluster.of_job(job.job) == []
     assert (show["attempt"], show["suspension"]) == (1, "RESTART")
+    assert "it asked for that" in show["suspension_why"]
     saved = job.told("saved")[-1]["at"]
     job.resumes()
     job.succeeds()

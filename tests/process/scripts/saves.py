@@ -2,9 +2,11 @@
 
 It adds up 0..N-1, a number every few milliseconds, and writes the sum to the file RESULT. On
 SIGTERM it saves, and exits with the status EXIT; or saves and goes on (EXIT=stay); or ignores the
-signal (EXIT=ignore). Each start, and each end that it sees, is a line in the file TOLD.
+signal (EXIT=ignore). Each start, and each end that it sees, is a line in the file TOLD; also that
+another process of this rank was there at the same time.
 """
 
+import fcntl
 import json
 import os
 import signal
@@ -40,6 +42,11 @@ if EXIT == "ignore":
 else:
     signal.signal(signal.SIGTERM, lambda *_: asked.append(1))
 tell("start")
+lock = open(OUT / f"lock{RANK}", "w")
+try:
+    fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+except OSError:
+    tell("double")
 while at < COUNT:
     total += at
     at += 1

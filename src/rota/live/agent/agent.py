@@ -386,6 +386,7 @@ class Agent:
         cooperative = uses_library(program)
         world = len(gpus) if program["processes"] == "gpu" else 1
         refusal = self._checkpoints.refusal if self._checkpoints is not None else None
+        most_gpus = max(len(gpus), message.get("max_gpus", 1))
         return {
             "job_id": message["job_id"],
             "attempt": message["attempt"],
@@ -400,7 +401,7 @@ class Agent:
             "visible": visible_gpus(gpus, self.devices, everything=cooperative),
             "movable": self.devices.kind == "cpu" or cooperative,
             "suspension": "process",
-            "method": choose(program, self.devices.kind, len(gpus), refusal),
+            "method": choose(program, self.devices.kind, most_gpus, refusal),
             "launched_s": message["at_s"],  # until it is known
         }
 

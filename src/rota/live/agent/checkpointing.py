@@ -52,6 +52,8 @@ class Checkpointing:
         attempt, stopped_s = self._attempt, time.time()
         error = None
         async with self._turn:
+            if attempt.state != "suspending":
+                return
             try:
                 assert self.node is not None
                 whole = await asyncio.to_thread(self.node.take, self._processes)

@@ -21,7 +21,7 @@ class Method(NamedTuple):
 
 
 def choose(program: dict[str, Any], device_kind: str, num_gpus: int, refusal: str | None) -> Method:
-    """The method for a job with this program on so many devices of a node.
+    """The method for a job with this program on so many devices of a node, at most.
 
     ``refusal`` says why the node can't checkpoint CUDA processes; None if it can.
     """
@@ -41,7 +41,7 @@ def choose(program: dict[str, Any], device_kind: str, num_gpus: int, refusal: st
             "can't be checkpointed"
         )
     if refusal is None:
-        asked = "it asked for that" if wish == CHECKPOINT else "it does not use rota.train"
+        asked = "it asked for that" if wish == CHECKPOINT else "it has no session of rota.train"
         return Method(CHECKPOINT, f"{asked}, and driver and cuda-core can")
     if wish == CHECKPOINT:
         return Method(STOP, f"it asked for cuda-checkpoint, but {refusal}; {STAYS}")

@@ -245,8 +245,8 @@ class Vacating:
             for slot in slots:
                 lives[str(slot)] = life_of(record, slot) + 1
                 attempt.ranks[slot] = Rank(slot, attempt.folder, lives[str(slot)])
-            attempt.save(durable=False)
             arenas = record["vacated"]["arenas"]
+            attempt.save(durable=not arenas)
             adopt = {slot: self._environment(slot) for slot in slots} if arenas else None
             requests = self._requests(attempt, slots, record["gpus"], adopt=adopt)
             for slot, request in zip(slots, requests, strict=True):
@@ -296,7 +296,8 @@ class Vacating:
         record.pop("source", None)  # from now on its state is here alone
         record.pop("suspended_s", None)
         try:
-            attempt.save(durable=False)
+            # Arenas do not outlast a power cut. A job's own checkpoint does.
+            attempt.save(durable=not vacated["arenas"])
         except OSError:
             record.update(before)
             raise
