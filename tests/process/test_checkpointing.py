@@ -27,12 +27,14 @@ class Job:
         run = before + LOOP.format(file)
         answer = agent.launch(run, wish.pop("gpus", [0]), 1, env={"USES_CUDA": "1"}, **wish)
         assert answer["type"] == "done", answer
+        self.job_id = agent.attempt.job_id
         until(file.exists, "it runs")
 
     @property
     def told(self) -> dict:
         """What the controller was last told of how it is suspended."""
-        return [m for m in self.agent.said if m["type"] == "registered"][-1]
+        mine = [m for m in self.agent.said if m.get("job_id") == self.job_id]
+        return [m for m in mine if m["type"] == "registered"][-1]
 
     def grows(self) -> None:
         size = self.file.stat().st_size
@@ -40,7 +42,8 @@ class Job:
 
     def statuses(self) -> set[str]:
         worker = psutil.Process(self.agent.attempt.ranks[0].worker)
-        return {process.status() for process in [worker, *worker.children(recursive=True)]}
+        found = {process.status() for process in [worker, *worker.children(recursive=True)]}
+        return found - {psutil.STATUS_ZOMBIE}  # of a shell that can't wait for it now
 
     def stands_still(self) -> bool:
         return self.statuses() == {psutil.STATUS_STOPPED}
@@ -51,17 +54,33 @@ def driver():
     return FakeDriver()
 
 
+@pytest.fixture(scope="module")
+def shared(tmp_path_factory) -> Iterator[tuple[LoneAgent, FakeDriver]]:
+    driver = FakeDriver()
+    folder = tmp_path_factory.mktemp("agent")
+    with LoneAgent(folder, devices=GPUS, driver=driver) as agent:
+        yield agent, driver
+
+
 @pytest.fixture
-def agent(tmp_path, driver) -> Iterator[LoneAgent]:
-    with LoneAgent(tmp_path / "agent", devices=GPUS, driver=driver) as agent:
-        yield agent
+def agent(shared) -> Iterator[LoneAgent]:
+    """An agent for all tests that leave it whole; its driver is as new."""
+    agent, driver = shared
+    driver.calls.clear()
+    driver.restored_on.clear()
+    yield agent
+    driver.errors, driver.breaks = {}, False
+    if agent.attempt.ended is None:
+        agent.begin("stop")
+        until(lambda: agent.attempt.ended is not None, "the job is over")
 
 
-def test_it_is_checkpointed_and_stopped_and_goes_on_on_another_gpu(agent, driver, tmp_path):
+def test_it_is_checkpointed_and_stopped_and_goes_on_on_another_gpu(agent, shared, tmp_path):
+    driver = shared[1]
     job = Job(agent, tmp_path / "file")
     assert (job.told["suspension"], job.told["movable"]) == ("checkpoint", False)
     assert agent.command("suspend")["type"] == "done"
-    assert job.stands_still()
+    until(job.stands_still, "it stands still")
     assert (job.told["suspension"], job.told["movable"]) == ("checkpoint", True)
     assert not job.told["portable"]
     assert agent.command("resume", gpus=[1])["type"] == "done"
@@ -78,19 +97,22 @@ def test_it_is_checkpointed_and_stopped_and_goes_on_on_another_gpu(agent, driver
 
 
 def test_who_may_look_for_a_gpu_later_goes_on_on_the_same(agent, tmp_path):
-    job = Job(agent, tmp_path / "file", before="env -u USES_CUDA sleep 1000 &\n")
+    other = f"touch {tmp_path}/there; exec sleep 1000"
+    job = Job(agent, tmp_path / "file", before=f"env -u USES_CUDA bash -c '{other}' &\n")
+    until((tmp_path / "there").exists, "the other is there")
     assert agent.command("suspend")["type"] == "done"
-    assert job.stands_still()
+    until(job.stands_still, "it stands still")
     assert (job.told["suspension"], job.told["movable"]) == ("checkpoint", False)
     assert agent.command("resume", gpus=[0])["type"] == "done"
     job.grows()
 
 
-def test_what_can_not_be_checkpointed_is_stopped_and_says_why(agent, driver, tmp_path):
+def test_what_can_not_be_checkpointed_is_stopped_and_says_why(agent, shared, tmp_path):
+    driver = shared[1]
     job = Job(agent, tmp_path / "file")
     driver.errors["checkpoint"] = "shared memory"
     assert agent.command("suspend")["type"] == "done"
-    assert job.stands_still()
+    until(job.stands_still, "it stands still")
     assert (job.told["suspension"], job.told["movable"]) == ("process", False)
     assert "could not be checkpointed: shared memory" in job.told["why"]
     assert agent.command("resume", gpus=[0])["type"] == "done"
@@ -100,20 +122,22 @@ def test_what_can_not_be_checkpointed_is_stopped_and_says_why(agent, driver, tmp
     assert (job.told["suspension"], job.told["movable"]) == ("checkpoint", True)
 
 
-def test_a_restoration_that_fails_leaves_it_suspended(agent, driver, tmp_path):
+def test_a_restoration_that_fails_leaves_it_suspended(agent, shared, tmp_path):
+    driver = shared[1]
     job = Job(agent, tmp_path / "file")
     agent.command("suspend")
     driver.errors["restore"] = "the GPU is full"
     answer = agent.command("resume", gpus=[0])
     assert answer["type"] == "failed"
     assert "the GPU is full" in answer["error"]
-    assert job.stands_still()
+    until(job.stands_still, "it stands still")
     driver.errors.clear()
     assert agent.command("resume", gpus=[0])["type"] == "done"
     job.grows()
 
 
-def test_device_memory_that_is_lost_is_a_lost_attempt(agent, driver, tmp_path):
+def test_device_memory_that_is_lost_is_a_lost_attempt(agent, shared, tmp_path):
+    driver = shared[1]
     Job(agent, tmp_path / "file")
     agent.command("suspend")
     driver.errors["restore"], driver.breaks = "broken", True
@@ -163,7 +187,7 @@ def test_a_node_that_can_not_says_why(tmp_path):
         job = Job(agent, tmp_path / "file", suspend="cuda-checkpoint")
         assert "it asked for cuda-checkpoint, but its driver is too old" in job.told["why"]
         assert agent.command("suspend")["type"] == "done"
-        assert job.stands_still()
+        until(job.stands_still, "it stands still")
         assert driver.calls == []
 
 

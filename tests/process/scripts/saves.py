@@ -42,7 +42,7 @@ if EXIT == "ignore":
 else:
     signal.signal(signal.SIGTERM, lambda *_: asked.append(1))
 tell("start")
-lock = open(OUT / f"lock{RANK}", "w")
+lock = os.open(OUT / f"lock{RANK}", os.O_WRONLY | os.O_CREAT)
 try:
     fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
 except OSError:
