@@ -55,7 +55,7 @@ class Servers:
             self._groups[home] += 1
         for node, gpus in home:
             self.load[node] += gpus
-            # Gangs larger than any node leave idle more of the turns of others than these of theirs.
+            # Gangs larger than any node leave most GPUs idle where others live, too.
             self.affinity[node] = size if size > self._largest else self.affinity[node] or size
 
     def remove(self, home: Home) -> None:
