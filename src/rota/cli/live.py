@@ -313,6 +313,19 @@ def nodes(output: str) -> None:
         click.echo(present.structure_text(found, output))
 
 
+@click.command()
+@_json_option
+def profiles(as_json: bool) -> None:
+    """List what was measured of each kind of jobs: speed by placement, and what they use.
+
+    Jobs are of a kind if they run the same command, but for its numbers, in the same folder, on a
+    model and in batches of the same size. SPEED is relative to having the GPUs alone.
+    """
+    with _client() as client:
+        found = client.profiles()
+    click.echo(present.structure_text(found) if as_json else present.profiles_text(found))
+
+
 # -- steps ---------------------------------------------------------------------------------------
 
 

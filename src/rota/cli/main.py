@@ -45,6 +45,7 @@ COMMANDS = {
     "Cluster": {
         "up": Entry("rota.cli.up:up", "Start a cluster on this machine."),
         "down": Entry("rota.cli.up:down", "End the cluster on this machine."),
+        "profiles": Entry("rota.cli.live:profiles", "List what was measured of kinds of jobs."),
         "nodes": Entry("rota.cli.live:nodes", "List nodes and who holds their GPUs."),
     },
     "Simulator": {

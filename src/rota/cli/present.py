@@ -180,6 +180,7 @@ def job_text(job: Mapping[str, Any], verdict: Mapping[str, Any]) -> str:
             f"    rank {r['rank']}  GPU {r['gpu']}  pid {r['pid'] or '-'}  process {r['process']}"
             for r in job["ranks"]
         ]
+    lines += _profile_lines(job["profile"])
     lines.append("  story")
     lines += [f"    {clock(e['at_s'])}  {printable(e['line'])}" for e in job["story"]]
     return "\n".join(lines)
@@ -202,6 +203,74 @@ def _range_text(sizes: Sequence[int]) -> str:
     if [size for size in sizes if size != least or size in powers] == powers:
         return f" of {least}..{most} (pow2)"
     return f" of {', '.join(map(str, sizes))}"
+
+
+def _profile_lines(profile: Mapping[str, Any]) -> list[str]:
+    """The job's kind, and what was measured of that; of the job itself, if that is all there is."""
+    known = profile["of_kind"] or profile["own"]
+    if profile["kind"] is None or known is None:
+        return []
+    jobs = "1 job" if known["jobs"] == 1 else f"{known['jobs']} jobs"
+    so = "so far" if profile["certain"] else "so far; as the last with this command"
+    lines = [f"  kind         {printable(profile['kind'])}: {jobs} {so}"]
+    lines += [f"    {_where_text(each)}: {_speed_text(each)}" for each in known["speeds"]]
+    used = [
+        ("device busy", _part_text(known["device_util"])),
+        ("CPU cores", _number_text(known["cpu_cores"])),
+        ("GPU memory", _memory_text(known)),
+    ]
+    told = [f"{name} {text}" for name, text in used if text != "-"]
+    return [*lines, f"    {', '.join(told)}"] if told else lines
+
+
+def _where_text(speed: Mapping[str, Any]) -> str:
+    """``2 GPUs (a100) of 2 nodes, beside train-1a2b3c4d``."""
+    type_ = f" ({speed['gpu_type']})" if speed["gpu_type"] else ""
+    nodes = f" of {speed['num_nodes']} nodes" if speed["num_nodes"] > 1 else ""
+    beside = f", beside {speed['beside']}" if speed["beside"] else ""
+    return printable(f"{gpus_text(speed['num_gpus'])}{type_}{nodes}{beside}")
+
+
+def _speed_text(speed: Mapping[str, Any]) -> str:
+    times = f"measured {speed['count']} times, last {_number_text(speed['latest_s'])}"
+    part = f", {speed['relative']:.2f} of alone" if speed["beside"] and speed["relative"] else ""
+    return f"{_number_text(speed['step_s'])} s per step{part} ({times})"
+
+
+def _part_text(value: float | None) -> str:
+    return "-" if value is None else f"{value:.0%}"
+
+
+def _number_text(value: float | None) -> str:
+    return "-" if value is None else f"{value:.3g}"
+
+
+def _memory_text(known: Mapping[str, Any]) -> str:
+    sizes = [known[name] for name in ("least_bytes", "most_bytes")]
+    return " to ".join(_size_text(size) for size in sizes if size is not None) or "-"
+
+
+def profiles_text(profiles: Sequence[Mapping[str, Any]]) -> str:
+    """The table of ``rota profiles``: a line for each placement of each kind."""
+    rows = []
+    for known in profiles:
+        size, batch = known["model_bytes"], known["batch"]
+        for speed in known["speeds"] or [None]:
+            cells = (
+                known["kind"],
+                "-" if speed is None else _where_text(speed),
+                known["jobs"],
+                "-" if size is None else _size_text(size),
+                batch or "-",
+                "-" if speed is None else _number_text(speed["step_s"]),
+                "-" if speed is None else _part_text(speed["relative"]),
+                _part_text(known["device_util"]),
+                _number_text(known["cpu_cores"]),
+                _memory_text(known),
+            )
+            rows.append([printable(cell) for cell in cells])
+    header = ("KIND", "WHERE", "JOBS", "MODEL", "BATCH", "STEP_S", "SPEED", "BUSY", "CORES", "MEM")
+    return render(header, rows, text_columns=2)
 
 
 def _model_text(job: Mapping[str, Any]) -> str | None:

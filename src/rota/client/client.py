@@ -216,6 +216,10 @@ class Client:
         """Every node that has ever joined."""
         return list(self._call("GET", "/nodes")["nodes"])
 
+    def profiles(self) -> list[dict[str, Any]]:
+        """What was measured of each kind of jobs, the one that was heard of last first."""
+        return list(self._call("GET", "/profiles")["profiles"])
+
     def policies(self) -> list[dict[str, Any]]:
         """The policy in force, with its settings."""
         return list(self._call("GET", "/policies")["policies"])

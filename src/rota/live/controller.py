@@ -171,6 +171,7 @@ class Controller(Intake):
             self._decide(now_s)
         self._to_send = diff(state)
         for command in self._to_send:
+            self._write_sharers(command.row, getattr(command, "allocation", None), now_s)
             self._note(CommandSent(now_s, command))
 
     def _decide(self, now_s: float) -> None:
@@ -272,8 +273,9 @@ class Controller(Intake):
         assert row is not None
         if kind == "progress":
             self._latest[row] = message["progress"]
-            written = (self.state.progress[row] or {}).get("at_s", 0.0)
-            if message["progress"]["at_s"] - written >= LOG_PROGRESS_EVERY_S:
+            at_s = message["progress"]["at_s"]
+            written_s = (self.state.progress[row] or {}).get("at_s", 0.0)
+            if at_s - written_s >= LOG_PROGRESS_EVERY_S or self.state.profiles.awaits(row, at_s):
                 self._write_progress(row, now_s)
         elif kind == "registered":
             event, state = registered(message, row, now_s), self.state
@@ -290,6 +292,7 @@ class Controller(Intake):
         elif kind in ("ended", "lost"):
             others = [name for name in self._names(row) if name != node]
             self._write_progress(row, now_s)
+            self._write_sharers(row, None, now_s)
             stopped = self.ends_jobs and (kind == "lost" or message["stop_asked"])
             if stopped and row not in self.state.stop_outcome:
                 self._note(attempt_lost(self.state, row, now_s, SHUT_DOWN))
@@ -369,6 +372,11 @@ class Controller(Intake):
         latest = self._latest.get(row)
         if latest and latest != self.state.progress[row]:
             self._note(WorkerReported(now_s, row, latest))
+
+    def _write_sharers(self, row: int, allocation: Allocation | None, now_s: float) -> None:
+        """Write down how far those are who share these GPUs, or the job's: that changes now."""
+        for other in self.state.profiles.sharers(allocation or self.state.held[row], row):
+            self._write_progress(other, now_s)
 
     # -- commands ------------------------------------------------------------------------------
 

@@ -7,8 +7,8 @@ where raw bytes follow the line: pieces of the state of a job that moves to anot
 | from, to | type | fields |
 | --- | --- | --- |
 | worker, agent | hello | job_id, attempt, rank, suspended (then stopped_s, keeps), step, model |
-| | report | step, total, samples, total_samples, loss, step_time_s, metrics, device_util, |
-| | | at_s, first_100_s |
+| | report | step, total, samples, total_samples, batch, loss, step_time_s, metrics, at_s, |
+| | | first_100_s, device_util (on a CPU), util_since_s |
 | | model | model_bytes, largest_tensor_bytes: of all models so far; null in a hello without |
 | | memory | least_bytes, most_bytes, least_after: device memory over a step; also in a hello |
 | | at | step: it holds at the boundary after this many steps; round: of the pause it answers |
@@ -42,7 +42,7 @@ where raw bytes follow the line: pieces of the state of a job that moves to anot
 | | registered | job_id, attempt, suspension, movable, resizable, most_ranks, portable, why |
 | | resized | job_id, attempt, gpus, cause, lost_ranks: by itself, not by a command |
 | | model | job_id, attempt, model_bytes, largest_tensor_bytes |
-| | progress | job_id, attempt, progress |
+| | progress | job_id, attempt, progress: the last report, and what the agent measured |
 | | memory | job_id, attempt, memory: see ``Attempt.memory`` |
 | | ended | job_id, attempt, at_s, exit_code, message, stop_asked |
 | | lost | job_id, attempt, error, started |
@@ -78,6 +78,9 @@ MAX_LINE_BYTES = 1 << 20
 PIECE_BYTES = 1 << 20  # of a file on its way to another node
 MAX_METRICS, MAX_NAME, MAX_NUMBER = 1000, 200, 1e300
 MAX_MODEL_BYTES = 1 << 60
+
+WHOLE = ("step", "total", "samples", "total_samples", "batch")
+NUMBERS = ("loss", "step_time_s", "first_100_s", "device_util", "util_since_s")
 
 
 def encode(message: Message) -> bytes:
@@ -123,14 +126,8 @@ def split(buffer: bytearray) -> list[Message]:
 
 def is_progress(message: Message) -> bool:
     """Whether a report is well-formed: finite numbers, and a flat mapping of names to numbers."""
-    whole = all(
-        message.get(key) is None or _is_number(message[key], int)
-        for key in ("step", "total", "samples", "total_samples")
-    )
-    numbers = all(
-        message.get(key) is None or _is_number(message[key], int | float)
-        for key in ("loss", "step_time_s", "first_100_s", "device_util")
-    )
+    whole = all(message.get(key) is None or _is_number(message[key], int) for key in WHOLE)
+    numbers = all(message.get(key) is None or _is_number(message[key]) for key in NUMBERS)
     metrics = message.get("metrics")
     return (
         whole
@@ -144,6 +141,11 @@ def is_progress(message: Message) -> bool:
             for name, value in metrics.items()
         )
     )
+
+
+def progress_of(message: Message) -> Message:
+    """What a well-formed report tells, and nothing else that may be in it."""
+    return {key: message[key] for key in (*WHOLE, *NUMBERS, "at_s", "metrics") if key in message}
 
 
 def is_model(message: Any) -> bool:

@@ -31,6 +31,7 @@ from rota.model.events import (
     WorkerReported,
 )
 from rota.model.job import Job, JobState, Suspension
+from rota.model.profiles import Profiles
 from rota.model.reason import Reason
 from rota.model.transitions import FIRST_FINAL, STOPPING, SUSPENDING, Transitions
 
@@ -56,6 +57,7 @@ class ClusterState(Transitions):
         self.epoch = 0
         self.events = 0
         self.log: list[Event] | None = None  # set it to a list to keep every event applied
+        self.profiles = Profiles()
         self._handlers = {
             NodeJoined: self._node_joined,
             NodeLost: self._node_lost,
@@ -180,6 +182,8 @@ class ClusterState(Transitions):
 
     def _job_submitted(self, e: JobSubmitted) -> None:
         at_s, spec = e
+        if spec.program is not None and not self.profiles.listens:
+            self._handlers |= self.profiles.listen(self, self._handlers)
         row = self.append(spec)
         if self._stories is not None:
             self._stories.append([(at_s, "submitted")])

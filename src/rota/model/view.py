@@ -10,6 +10,7 @@ from rota.model.allocation import Allocation
 from rota.model.cluster import FreeGpus
 from rota.model.events import new
 from rota.model.plan import Plan
+from rota.model.profile import Placement, Profile
 from rota.model.reason import Reason
 from rota.model.state import ClusterState
 
@@ -37,10 +38,14 @@ class Pace(NamedTuple):
 
 
 class Usage(NamedTuple):
-    """Part of the time in which a job's GPUs compute, and GB of memory of each; None: unknown."""
+    """Part of the time in which a job's GPUs compute, GB of memory of each, and CPU cores in use.
+
+    None: unknown.
+    """
 
     gpu_util: float | None
     memory_gb: float | None
+    cpu_cores: float | None = None
 
 
 class View:
@@ -151,14 +156,63 @@ class View:
         return Pace(since_s, told["at_s"], steps, samples or steps, left)
 
     def usage(self, row: int) -> Usage:
-        """How much of its GPUs the job uses when it has them for itself, as far as anybody told."""
+        """What the job uses when it has its GPUs for itself, as far as anybody told.
+
+        Measured, of the job itself, else of its kind; else as it told last, or its spec says.
+        """
         spec, told = self.state.spec[row], self.state.progress[row] or {}
-        util = told.get("device_util")
-        return Usage(spec.gpu_util if util is None else util, spec.memory_gb)
+        held, memory_gb, cores = self.state.held[row], None, None
+        util = None if held is not None and held.shared else told.get("device_util")
+        for known in (self.state.profiles.of_kind(self.state, row), self.own_profile(row)):
+            if known is not None:
+                util = util if known.device_util.mean is None else known.device_util.mean
+                cores = cores if known.cpu_cores.mean is None else known.cpu_cores.mean
+                if known.most_bytes is not None:
+                    memory_gb = known.most_bytes / 1e9
+        return Usage(
+            spec.gpu_util if util is None else util,
+            spec.memory_gb if memory_gb is None else memory_gb,
+            cores,
+        )
 
     def kind(self, row: int) -> str:
-        """What jobs that behave alike have in common; empty if nothing is known of it."""
-        return self.state.spec[row].model
+        """What jobs that behave alike have in common; empty if nothing is known of it.
+
+        Of a live job it is certain when it has told its first step; until then it is that of the
+        last job with the same command.
+        """
+        return self.state.spec[row].model or self.state.profiles.kind(self.state, row)
+
+    def own_profile(self, row: int) -> Profile | None:
+        """What was measured of the job itself; None of a simulated one. Not to be changed."""
+        return self.state.profiles.of_job(row)
+
+    def profile(self, row: int) -> Profile | None:
+        """What was measured of the jobs of its kind; None of a simulated one. Not to be changed."""
+        return self.state.profiles.of_kind(self.state, row)
+
+    def step_s(self, row: int, placement: Placement) -> float | None:
+        """Mean seconds per step of the job in such a placement, else of its kind; None: unknown."""
+        for known in (self.own_profile(row), self.profile(row)):
+            seconds = known.step_s(placement) if known is not None else None
+            if seconds is not None:
+                return seconds
+        return None
+
+    def pair(self, row: int, other: int) -> tuple[float, float] | None:
+        """The speeds of two jobs that share their GPUs, as parts of those alone.
+
+        As jobs of their kinds were measured beside each other, where that was done most often. None
+        unless it was done for both.
+        """
+        speeds = []
+        for one, beside in ((row, other), (other, row)):
+            known = self.profile(one)
+            found = list(known.beside(self.kind(beside))) if known is not None else []
+            if not found:
+                return None
+            speeds.append(max(found, key=lambda each: each[1])[0])
+        return speeds[0], speeds[1]
 
     def remaining_s(self, row: int) -> float:
         """Seconds that the job still has to run at speed 1. Only if needs_duration is declared."""

@@ -21,7 +21,7 @@ from rota.live.ranks import Ranks
 from rota.model.explain import explain
 from rota.model.job import JobState
 from rota.model.jobfile import JobRequest, parse_job
-from rota.server import jobs, problems
+from rota.server import jobs, problems, profiles
 from rota.server.auth import ensure_tokens
 from rota.server.guard import Guard
 from rota.server.logs import MAX_PIECE_BYTES, read_piece, tail_offset
@@ -157,6 +157,11 @@ def _cluster_routes(controller: Any) -> APIRouter:
     async def nodes() -> JSONResponse:
         """Every node that has ever joined."""
         return JSONResponse({"nodes": jobs.finite(controller.nodes())})
+
+    @router.get("/profiles")
+    async def list_profiles() -> JSONResponse:
+        """What was measured of each kind of jobs."""
+        return JSONResponse({"profiles": jobs.finite(profiles.kinds(controller.state))})
 
     @router.get("/policies")
     async def policies() -> JSONResponse:

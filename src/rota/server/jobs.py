@@ -11,6 +11,7 @@ from typing import Any
 from rota.errors import InputError
 from rota.model.job import Job, JobState
 from rota.model.reason import Reason
+from rota.server import profiles
 
 RECENT_S = 3600.0  # for how long an ended job is still listed
 
@@ -100,6 +101,7 @@ def detail(controller: Any, row: int) -> dict[str, Any]:
         "largest_tensor_bytes": largest_tensor_bytes,
         "skew": skew if skew >= 0 else None,
         "memory": None if job.state.is_final else controller.memory.get(row),
+        "profile": finite(profiles.of_job(controller.state, row)),
         "time_limit_s": job.spec.time_limit_s,
         "run": program.run if program else None,
         "workdir": program.workdir if program else None,

@@ -26,6 +26,9 @@ class Progress:
         self._cpu_s = self._cpu_began_s = 0.0  # of this process, in steps since the last report
         self._busy_s = 0.0  # time in steps since the last report, without suspensions
         self._timed_steps = 0
+        self._util_since_s = time.time()
+        self._batch = 0  # the most samples that a step has had
+        self._counted = 0  # samples before the present step
         self._began = self._reported = self._opened = time.monotonic()
 
     def note(self, loss: float | None, samples: int | None, metrics: dict[str, float]) -> None:
@@ -41,6 +44,7 @@ class Progress:
         """Start the clock of a step."""
         self._began = time.monotonic()
         self._cpu_began_s = time.process_time()
+        self._counted = self.samples
 
     def end_step(self) -> bool:
         """Count a step; whether a report is due."""
@@ -57,6 +61,7 @@ class Progress:
     def message(self) -> Message:
         """The report."""
         self._reported = time.monotonic()
+        self._batch = max(self._batch, self.samples - self._counted)
         return {
             "type": "report",
             "at_s": time.time(),
@@ -68,7 +73,9 @@ class Progress:
             "step_time_s": self._busy_s / self._timed_steps if self._timed_steps else None,
             "metrics": self._metrics,
             "first_100_s": self.first_100_s,
+            "batch": self._batch,
             "device_util": self._device_util(),
+            "util_since_s": self._util_since_s,
         }
 
     def _device_util(self) -> float | None:
@@ -80,6 +87,7 @@ class Progress:
     def sent(self) -> None:
         """Take the mean time per step anew from here on."""
         self._busy_s, self._cpu_s, self._timed_steps = 0.0, 0.0, 0
+        self._util_since_s = time.time()
 
 
 def _finite(value: float) -> float | None:

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from rota.live.agent.method import RESTART, STAYS, STOP, SUSPENSIONS, Method
-from rota.live.wire import Message, is_memory_cycle, is_model, is_progress
+from rota.live.wire import Message, is_memory_cycle, is_model, is_progress, progress_of
 
 if TYPE_CHECKING:
     from rota.live.agent.elastic import Elastic
@@ -34,6 +34,7 @@ class Account:
         self.vacating: Vacating | None = None
         self.shards: int | None = None  # of the program's batches: as many ranks can share them
         self.progress: dict[str, Any] = {}
+        self.usage: Callable[[], dict[str, Any]] = dict  # what it uses: see ``Meter.usage``
         # starting, adopted, running, suspending, suspended, resuming, ending, ended, lost
         self.state = "starting"
         self.ended: Message | None = None
@@ -56,7 +57,9 @@ class Account:
     # -- for the controller ---------------------------------------------------------------------
 
     def done(self, command_id: int | None, **fields: Any) -> None:
-        """Tell the controller that a command has been carried out."""
+        """Tell the controller that a command has been carried out, and how far the job is."""
+        if self.progress:
+            self._notify(self.report())
         message = {"type": "done", "command_id": command_id, "at_s": time.time()}
         self._notify(message | fields)
 
@@ -70,8 +73,13 @@ class Account:
         return {"type": kind, "job_id": self.job_id, "attempt": self.number}
 
     def report(self) -> Message:
-        """The latest progress, for the controller."""
-        return self._about("progress") | {"progress": self.progress}
+        """The latest progress, if it tells, and what the job uses by now, for the controller."""
+        told = (self.progress or {"at_s": time.time()}) | self.usage()
+        if self._cycle is not None:
+            least, most = self._cycle["least_bytes"], self._cycle["most_bytes"]
+            told["memory_least_bytes"] = least
+            told["memory_most_bytes"] = max(most, told.get("memory_most_bytes", 0))
+        return self._about("progress") | {"progress": told}
 
     def model_report(self) -> Message | None:
         """The sizes of the job's model, for the controller; None if they are not known."""
@@ -172,7 +180,7 @@ class Account:
         """Keep a report of rank 0, if it is well-formed."""
         if not is_progress(message):
             return  # a program may say what it likes; nobody else has to read it
-        self.progress = {key: value for key, value in message.items() if key != "type"}
+        self.progress = progress_of(message)
         with contextlib.suppress(OSError), open(self._metrics, "a") as file:
             file.write(json.dumps(self.progress) + "\n")
 

@@ -10,6 +10,7 @@ import contextlib
 import json
 import logging
 import time
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +26,7 @@ from rota.live.agent.devices import Devices
 from rota.live.agent.elastic import Elastic
 from rota.live.agent.launching import rank_requests, uses_library, visible_gpus
 from rota.live.agent.memory import HostMemory
+from rota.live.agent.meter import Meter
 from rota.live.agent.method import choose
 from rota.live.agent.moves import Moves
 from rota.live.agent.vacating import Vacating
@@ -33,6 +35,7 @@ from rota.live.wire import MAX_LINE_BYTES, Message, decode, pack, unpack
 
 RECONNECT_S = 0.2
 PROGRESS_EVERY_S = 0.25
+USAGE_EVERY_S = 10.0  # of attempts that do not report
 ADOPTION_S = 3.0  # how long adopted workers have to say hello
 FAREWELL_S = 5.0  # how long the controller has to take note of the last ends
 LONELY_S = 10.0  # without a controller process and without jobs, an agent ends after so long
@@ -62,6 +65,7 @@ class Agent:
         self._checkpoints = None
         if devices.kind == "cuda":
             self._checkpoints = Checkpoints(driver or NvidiaDriver(), devices.ids)
+        self._meter = Meter(devices, self.attempts.values)
         self._zygote = ZygoteLink(str(folder.node(node) / "zygote.log"))
         self._controller: ClientConnection | None = None
         self._controller_pid = controller_pid
@@ -90,6 +94,7 @@ class Agent:
         await self._wait_for_hellos()
         self._spawn(self._talk_to_controller())
         self._spawn(self._tell_progress())
+        self._spawn(self._meter.run())
         await self._ending.wait()
         server.close()
         self._memory.close()
@@ -258,12 +263,16 @@ class Agent:
             self._outbox.put_nowait(pack(message, piece))
 
     async def _tell_progress(self) -> None:
-        told: dict[tuple[str, int], Any] = {}
+        """Pass new reports on; of jobs that do not report, tell now and then what they use."""
+        told: dict[tuple[str, int], tuple[Any, float]] = {}
         while True:
             await asyncio.sleep(PROGRESS_EVERY_S)
+            now_s = time.time()
             for key, attempt in self.attempts.items():
-                if attempt.progress and told.get(key) is not attempt.progress:
-                    told[key] = attempt.progress
+                last, at_s = told.setdefault(key, (attempt.progress, now_s))
+                silent = attempt.state == "running" and now_s - at_s > USAGE_EVERY_S
+                if silent or last is not attempt.progress:
+                    told[key] = (attempt.progress, now_s)
                     self._notify(attempt.report())
             told = {key: value for key, value in told.items() if key in self.attempts}
 
@@ -362,6 +371,7 @@ class Agent:
 
     def _attempt(self, record: dict[str, Any], folder: Path) -> Attempt:
         attempt = Attempt(record, folder, self._notify)
+        attempt.usage = partial(self._meter.usage, attempt)
         attempt.vacating = Vacating(attempt, self._zygote.fork, self._requests, self._arenas)
         attempt.at_rest = self._memory.look
         attempt.checkpointing.node = self._checkpoints

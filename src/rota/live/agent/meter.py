@@ -1,0 +1,155 @@
+"""What the attempts of a node use: CPU time, and of GPUs what NVML tells."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import os
+import time
+from collections import deque
+from collections.abc import Callable, Iterable
+from typing import TYPE_CHECKING, Any
+
+from rota.live.agent.devices import Devices
+from rota.live.agent.nvml import PERIOD_S, Nvml, Reading
+from rota.live.agent.processes import descendants
+
+if TYPE_CHECKING:
+    from rota.live.agent.attempt import Attempt
+
+UTIL_S = 5.0  # over which the use of a device is averaged
+TICKS = os.sysconf("SC_CLK_TCK")
+
+log = logging.getLogger("rota.agent")
+
+
+class Seen:
+    """What was seen of one attempt on its GPUs."""
+
+    def __init__(self) -> None:
+        self.utils: deque[tuple[float, float]] = deque()  # (since, part of the time)
+        self.most_bytes = 0  # that it has had of a GPU
+        self.sharers: set[Any] = set()  # who had GPUs with it, at the last sample
+        self.at_s: float | None = None  # of that
+
+
+class Meter:
+    """Reads what attempts use; ``attempts`` gives those that there are."""
+
+    def __init__(self, devices: Devices, attempts: Callable[[], Iterable[Attempt]]) -> None:
+        self._devices = devices
+        self._attempts = attempts
+        self._seen: dict[Any, Seen] = {}
+
+    def usage(self, attempt: Attempt) -> dict[str, Any]:
+        """What to tell the controller of an attempt; what is not known is left out.
+
+        ``cpu_s`` is the CPU time of all its processes up to ``cpu_at_s``; ``device_util`` the part
+        of the time since ``util_since_s`` that they kept their GPUs busy; ``memory_most_bytes`` the
+        most memory that they have had on one of them.
+        """
+        told: dict[str, Any] = {}
+        if attempt.members and all(rank.alive for rank in attempt.members):
+            shims = [rank.shim for rank in attempt.members]
+            told |= {"cpu_s": cpu_seconds(shims), "cpu_at_s": time.time()}
+        seen = self._seen.get((attempt.job_id, attempt.number))
+        if seen is not None and seen.utils:
+            utils = [util for _, util in seen.utils]
+            told["device_util"] = sum(utils) / len(utils)
+            told["util_since_s"] = seen.utils[0][0]
+        if seen is not None and seen.most_bytes:
+            told["memory_most_bytes"] = seen.most_bytes
+        return told
+
+    async def run(self) -> None:
+        """Look at the GPUs again and again; at once over where there are none."""
+        if self._devices.kind != "cuda":
+            return
+        import pynvml
+
+        try:
+            nvml = Nvml(pynvml)
+        except pynvml.NVMLError as error:
+            log.warning("what jobs use of their GPUs can't be told: %s", error)
+            return
+        try:
+            while True:
+                await asyncio.sleep(PERIOD_S)
+                ids = [self._devices.ids[gpu] for gpu in self._in_use()]
+                self.sample(await asyncio.to_thread(nvml.read, ids))
+        finally:
+            nvml.close()
+
+    def _in_use(self) -> dict[int, list[Attempt]]:
+        """The GPUs on which attempts run, each with those."""
+        found: dict[int, list[Attempt]] = {}
+        for attempt in self._attempts():
+            if attempt.state == "running":
+                for gpu in attempt.record["gpus"]:
+                    found.setdefault(gpu, []).append(attempt)
+        return found
+
+    def sample(self, readings: dict[str, Reading]) -> None:
+        """Take note of what has just been read."""
+        in_use, seen = self._in_use(), {}
+        for attempt in {id(a): a for attempts in in_use.values() for a in attempts}.values():
+            key = (attempt.job_id, attempt.number)
+            seen[key] = self._seen.get(key) or Seen()
+            pids = {pid for rank in attempt.members for pid in descendants(rank.shim)}
+            on = {gpu: readings.get(self._devices.ids[gpu]) for gpu in attempt.record["gpus"]}
+            sharers = {(a.job_id, a.number) for gpu in on for a in in_use[gpu]}
+            _note(seen[key], pids, on, sharers, alone=len(sharers) == 1)
+        for attempt in self._attempts():  # of those that wait, the memory that they took is kept
+            key = (attempt.job_id, attempt.number)
+            if key not in seen and key in self._seen:
+                seen[key] = self._seen[key]
+                seen[key].utils.clear()
+                seen[key].at_s = None
+        self._seen = seen
+
+
+def _note(
+    seen: Seen,
+    pids: set[int],
+    on: dict[int, Reading | None],
+    sharers: set[Any],
+    *,
+    alone: bool,
+) -> None:
+    """Add a sample of each of an attempt's GPUs to what was seen of it."""
+    found = [reading for reading in on.values() if reading is not None]
+    utils = [_util(reading, pids, alone=alone) for reading in found]
+    for reading in found:
+        mine = [size for pid, size in (reading.memory or {}).items() if pid in pids]
+        seen.most_bytes = max([seen.most_bytes, sum(mine)])
+    at_s = min((reading.at_s for reading in found), default=None)
+    if sharers != seen.sharers:
+        seen.utils.clear()
+        seen.at_s, seen.sharers = None, sharers
+    known = [util for util in utils if util is not None]
+    if seen.at_s is not None and at_s is not None and known and len(known) == len(on):
+        seen.utils.append((seen.at_s, sum(known) / len(known)))
+        while at_s - seen.utils[0][0] > UTIL_S:
+            seen.utils.popleft()
+    seen.at_s = at_s
+
+
+def _util(reading: Reading, pids: set[int], *, alone: bool) -> float | None:
+    """The part of the time that these processes kept a GPU busy; None if it can't be told."""
+    mine = pids & (reading.memory or {}).keys()
+    if mine and reading.busy is not None:
+        return min(1.0, sum(reading.busy.get(pid, 0.0) for pid in mine))
+    return reading.util if alone else None
+
+
+def cpu_seconds(pids: Iterable[int]) -> float:
+    """CPU time of these processes and of all below them, also of those that have ended there."""
+    ticks = 0
+    for pid in pids:
+        for each in descendants(pid):
+            with contextlib.suppress(OSError), open(f"/proc/{each}/stat", "rb") as file:
+                # After the command's name, which may hold anything: utime to cstime are 12 to 15.
+                fields = file.read().rpartition(b")")[2].split()
+                ticks += sum(map(int, fields[11:15]))
+    return ticks / TICKS

@@ -1,0 +1,281 @@
+"""The profile store: what jobs, and jobs of their kind, were measured to do, as the log tells it.
+
+It is a fold over the events of live jobs. Only what lies between two reports of one job counts, if
+neither its GPUs nor those who use them with it changed meanwhile: what is measured while a trial
+begins or ends is of no placement.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import TYPE_CHECKING, Any
+
+from rota.model.allocation import Allocation
+from rota.model.commands import Launch, Stop, Suspend
+from rota.model.events import (
+    AttemptLost,
+    CommandFailed,
+    CommandSent,
+    JobFinished,
+    JobLaunched,
+    JobResized,
+    JobResumed,
+    JobSuspended,
+    ModelReported,
+    NodeLost,
+    StopRequested,
+    WorkerReported,
+)
+from rota.model.kind import Kinds, Recent, Signature
+from rota.model.profile import OTHERS, Measured, Placement, Profile
+
+if TYPE_CHECKING:
+    from rota.model.transitions import Transitions
+
+MOST_KINDS = 1000  # of which profiles are kept; of more, those that were heard of last
+MOST_JOBS = 1000  # likewise
+LEAST_S = 0.5  # what is shorter is not measured by itself
+
+
+class JobProfile(Measured):
+    """One job: what was measured of it, and since when its conditions have been what they are."""
+
+    __slots__ = ("began", "kind", "model_bytes", "profile", "since_s", "trains")
+
+    def __init__(self) -> None:
+        self.profile = Profile()
+        self.kind = ""  # once it is certain
+        self.model_bytes = 0
+        self.trains = False  # whether this attempt has done a step
+        self.since_s = 0.0  # its GPUs, and who shares them, are the same since then
+        self.began: dict[str, Any] | None = None  # the report at which measuring began
+
+    def disturbed(self, at_s: float) -> None:
+        """Something has changed, or begins to."""
+        self.since_s = max(self.since_s, at_s)
+        self.began = None
+
+
+class Profiles:
+    """Profiles by kind and by job, of jobs that have a program. Simulated ones cost nothing."""
+
+    def __init__(self) -> None:
+        self.kinds: Recent[str, Profile] = Recent(MOST_KINDS)
+        self.jobs: Recent[int, JobProfile] = Recent(MOST_JOBS)
+        self.listens = False
+        self._names = Kinds()
+        self._placed: dict[int, Allocation] = {}  # jobs with GPUs, as far as is known here
+        self._on_node: dict[int, dict[int, int]] = {}  # node -> row -> its GPUs there, as a mask
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Profiles) and vars(self) == vars(other)
+
+    __hash__ = None  # type: ignore[assignment]
+
+    # -- reading -------------------------------------------------------------------------------
+
+    def kind(self, state: Transitions, row: int) -> str:
+        """The kind of a live job, or what it is taken for; empty if nothing is known."""
+        job, program = self.jobs.get(row), state.spec[row].program
+        if job is not None and job.kind:
+            return job.kind
+        return self._names.expected(program) if program is not None else ""
+
+    def is_certain(self, row: int) -> bool:
+        """Whether the job itself has told enough to know its kind."""
+        job = self.jobs.get(row)
+        return job is not None and bool(job.kind)
+
+    def of_kind(self, state: Transitions, row: int) -> Profile | None:
+        """What is known of the job's kind."""
+        return self.kinds.get(self.kind(state, row))
+
+    def of_job(self, row: int) -> Profile | None:
+        """What was measured of the job itself."""
+        job = self.jobs.get(row)
+        return job.profile if job is not None else None
+
+    def sharers(self, allocation: Allocation | None, row: int) -> list[int]:
+        """The other rows that have any of these GPUs."""
+        found = []
+        for node, mask in allocation.parts if allocation is not None else ():
+            for other, theirs in self._on_node.get(node, {}).items():
+                if theirs & mask and other != row and other not in found:
+                    found.append(other)
+        return found
+
+    def awaits(self, row: int, at_s: float) -> bool:
+        """Whether a report told at ``at_s`` would begin a measurement, as none has since then."""
+        job = self.jobs.get(row)
+        return job is not None and job.began is None and at_s >= job.since_s
+
+    # -- what happens --------------------------------------------------------------------------
+
+    def listen(self, state: Transitions, handlers: dict[Any, Any]) -> dict[Any, Any]:
+        """The handlers of ``state`` that note here what they have done, from now on."""
+        self.listens = True
+        notes: dict[Any, Callable[[Transitions, Any], None]] = {
+            CommandSent: self._command_sent,
+            JobFinished: self._finished,
+            NodeLost: self._node_lost,
+            ModelReported: self._model_reported,
+            WorkerReported: self._reported,
+        }
+        started = (JobLaunched, JobResumed, JobResized)
+        for kind in (*started, JobSuspended, StopRequested, CommandFailed, AttemptLost):
+            notes[kind] = self._placed_anew
+
+        def then(
+            handle: Callable[[Any], None], note: Callable[[Transitions, Any], None]
+        ) -> Callable[[Any], None]:
+            def both(event: Any) -> None:
+                handle(event)
+                note(state, event)
+
+            return both
+
+        return {kind: then(handlers[kind], note) for kind, note in notes.items()}
+
+    def _command_sent(self, state: Transitions, e: CommandSent) -> None:
+        row = e.command.row
+        if isinstance(e.command, Suspend | Stop):  # it goes on until its boundary
+            self._disturb(self.sharers(self._placed.get(row), row), e.at_s)
+        else:
+            if isinstance(e.command, Launch):
+                self._job(row).trains = False
+            self._place(state, row, e.at_s)
+
+    def _placed_anew(self, state: Transitions, e: Any) -> None:
+        self._place(state, e.row, e.at_s)
+
+    def _finished(self, state: Transitions, e: JobFinished) -> None:
+        self._place(state, e.row, e.at_s)
+        job = self.jobs.get(e.row)
+        if job is not None and not job.kind and job.profile.told_s:
+            self._settle(state, e.row, job, Signature())  # it never told of a step
+
+    def _node_lost(self, state: Transitions, e: NodeLost) -> None:
+        for row, allocation in list(self._placed.items()):
+            if state.held[row] is not allocation:
+                self._place(state, row, e.at_s)
+
+    def _place(self, state: Transitions, row: int, at_s: float) -> None:
+        """The job has what it holds now, or will have it in a moment."""
+        before, now = self._placed.pop(row, None), state.held[row]
+        near = {*self.sharers(before, row), *self.sharers(now, row)}
+        for node, _ in before.parts if before is not None else ():
+            del self._on_node[node][row]
+        if now is not None:
+            self._placed[row] = now
+            for node, mask in now.parts:
+                self._on_node.setdefault(node, {})[row] = mask
+        self._disturb([row, *sorted(near)], at_s)
+
+    def _disturb(self, rows: Iterable[int], at_s: float) -> None:
+        for row in rows:
+            self._job(row).disturbed(at_s)
+
+    def _model_reported(self, state: Transitions, e: ModelReported) -> None:
+        job = self._job(e.row)
+        if job.model_bytes != e.model_bytes:
+            job.model_bytes, job.kind = e.model_bytes, ""  # a job of another kind, if it was of one
+            job.profile = Profile()
+
+    # -- measuring -----------------------------------------------------------------------------
+
+    def _reported(self, state: Transitions, e: WorkerReported) -> None:
+        row, told, job = e.row, e.progress, self._job(e.row)
+        at_s, step = told.get("at_s"), told.get("step")
+        if at_s is None:
+            return
+        if step and not job.trains:  # it computes only from now on
+            job.trains = True
+            now_s = min(at_s, e.at_s)
+            self._disturb([row, *self.sharers(self._placed.get(row), row)], now_s)
+        if step and job.kind not in self.kinds:
+            known = job.profile.signature
+            batch = known.batch if job.kind else told.get("batch") or 0
+            self._settle(state, row, job, Signature(job.model_bytes, batch))
+        self.jobs[row] = job
+        for profile in self._profiles(job):
+            profile.told_s = e.at_s
+            profile.took_memory(told.get("memory_least_bytes"), told.get("memory_most_bytes"))
+        before = job.began
+        if before is None or at_s < before["at_s"] or (step or 0) < (before.get("step") or 0):
+            job.began = told if at_s >= job.since_s else None
+        elif at_s - before["at_s"] >= LEAST_S and (step is None or step != before.get("step")):
+            self._measure(state, row, job, before, told)
+            job.began = told
+
+    def _settle(self, state: Transitions, row: int, job: JobProfile, signature: Signature) -> None:
+        """The job's kind is known: what was measured of it so far counts there, too."""
+        program = state.spec[row].program
+        if program is None:
+            return
+        job.kind = self._names.settle(program, signature)
+        job.profile.command, job.profile.signature = program.run, signature
+        profile = self.kinds.get(job.kind) or Profile()
+        profile.command, profile.signature = program.run, signature
+        profile.jobs += 1
+        profile.merge(job.profile)
+        self.kinds[job.kind] = profile
+
+    def _measure(
+        self,
+        state: Transitions,
+        row: int,
+        job: JobProfile,
+        before: dict[str, Any],
+        told: dict[str, Any],
+    ) -> None:
+        """Count what was done between two reports."""
+        allocation, beside = self._placed.get(row), self._beside(row)
+        if allocation is None or beside is None:
+            return
+        types = {state.nodes[node].gpu_type for node in allocation.nodes()}
+        nodes = len(allocation.parts)
+        placement = Placement("+".join(sorted(types)), allocation.num_gpus, nodes, beside)
+        steps = (told.get("step") or 0) - (before.get("step") or 0)
+        for profile in self._profiles(job):
+            if steps > 0:
+                profile.timed(placement, steps, told["at_s"] - before["at_s"])
+            if not beside:
+                _use(profile, job.since_s, before, told)
+
+    def _beside(self, row: int) -> str | None:
+        """Who shares the job's GPUs with it, as a placement tells it; None if that is unclear."""
+        others = self.sharers(self._placed[row], row)
+        if not all(self._job(other).trains for other in others):
+            return None
+        if not others:
+            return ""
+        kind = self._job(others[0]).kind
+        same = self._placed[others[0]].parts == self._placed[row].parts
+        return kind if len(others) == 1 and same and kind else OTHERS
+
+    def _profiles(self, job: JobProfile) -> list[Profile]:
+        """Where that counts which is measured of a job: its own, and that of its kind."""
+        if not job.kind:
+            return [job.profile]
+        profile = self.kinds[job.kind]
+        self.kinds[job.kind] = profile  # it was heard of just now
+        return [job.profile, profile]
+
+    def _job(self, row: int) -> JobProfile:
+        job = self.jobs.get(row)
+        if job is None:
+            self.jobs[row] = job = JobProfile()
+        return job
+
+
+def _use(profile: Profile, since_s: float, before: dict[str, Any], told: dict[str, Any]) -> None:
+    """Count how far a job used its device and the processor between two reports."""
+    util, util_since_s = told.get("device_util"), told.get("util_since_s")
+    if util is not None and util_since_s is not None and util_since_s >= before["at_s"]:
+        seconds = told["at_s"] - util_since_s
+        if seconds > 0:
+            profile.device_util.add(min(max(util, 0.0), 1.0) * seconds, seconds, seconds)
+    if told.get("cpu_at_s") is not None and (before.get("cpu_at_s") or -1.0) >= since_s:
+        seconds, used_s = told["cpu_at_s"] - before["cpu_at_s"], told["cpu_s"] - before["cpu_s"]
+        if seconds > 0 and used_s >= 0:
+            profile.cpu_cores.add(used_s, seconds, seconds)

@@ -1,0 +1,52 @@
+"""What the API says about profiles: JSON-able dicts made from the controller's state."""
+
+from typing import Any
+
+from rota.model.profile import Profile
+from rota.model.state import ClusterState
+
+
+def kinds(state: ClusterState) -> list[dict[str, Any]]:
+    """Every kind of jobs that is known, the one that was heard of last first."""
+    known = state.profiles.kinds
+    return [{"kind": kind, **_figures(known[kind])} for kind in reversed(known)]
+
+
+def of_job(state: ClusterState, row: int) -> dict[str, Any]:
+    """What is known of a job's kind, and of the job itself.
+
+    ``certain`` is whether the job has told enough to know its kind: until then it is taken for what
+    the last job with its command was.
+    """
+    kind, known = state.profiles.kind(state, row), state.profiles.of_kind(state, row)
+    own = state.profiles.of_job(row)
+    return {
+        "kind": kind or None,
+        "certain": state.profiles.is_certain(row),
+        "of_kind": None if known is None else _figures(known),
+        "own": None if own is None else _figures(own),
+    }
+
+
+def _figures(profile: Profile) -> dict[str, Any]:
+    return {
+        "command": profile.command,
+        "model_bytes": profile.signature.model_bytes or None,
+        "batch": profile.signature.batch or None,
+        "jobs": profile.jobs,
+        "told_s": profile.told_s or None,
+        "device_util": profile.device_util.mean,
+        "cpu_cores": profile.cpu_cores.mean,
+        "least_bytes": profile.least_bytes,
+        "most_bytes": profile.most_bytes,
+        "speeds": [
+            {
+                **placement._asdict(),
+                "step_s": speed.mean,
+                "latest_s": speed.latest,
+                "count": speed.count,
+                "relative": profile.relative(placement) if placement.beside else 1.0,
+            }
+            for placement, speed in sorted(profile.speeds.items())
+        ],
+    }
