@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 
 MOST_KINDS = 1000  # of which profiles are kept; of more, those that were heard of last
 MOST_JOBS = 1000  # likewise
-LEAST_S = 0.5  # what is shorter is not measured by itself
+LEAST_S = 0.1  # what is shorter is not measured by itself
 
 
 class JobProfile(Measured):
