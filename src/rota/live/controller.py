@@ -171,8 +171,9 @@ class Controller(Intake):
             self._decide(now_s)
         self._to_send = diff(state)
         for command in self._to_send:
-            self._write_sharers(command.row, getattr(command, "allocation", None), now_s)
             self._note(CommandSent(now_s, command))
+        for command in self._to_send:
+            self._write_sharers(command.row, now_s)
 
     def _decide(self, now_s: float) -> None:
         """Ask the policy. One that fails leaves the last plan in force, and is asked again."""
@@ -292,7 +293,7 @@ class Controller(Intake):
         elif kind in ("ended", "lost"):
             others = [name for name in self._names(row) if name != node]
             self._write_progress(row, now_s)
-            self._write_sharers(row, None, now_s)
+            self._write_sharers(row, now_s)
             stopped = self.ends_jobs and (kind == "lost" or message["stop_asked"])
             if stopped and row not in self.state.stop_outcome:
                 self._note(attempt_lost(self.state, row, now_s, SHUT_DOWN))
@@ -373,9 +374,9 @@ class Controller(Intake):
         if latest and latest != self.state.progress[row]:
             self._note(WorkerReported(now_s, row, latest))
 
-    def _write_sharers(self, row: int, allocation: Allocation | None, now_s: float) -> None:
-        """Write down how far those are who share these GPUs, or the job's: that changes now."""
-        for other in self.state.profiles.sharers(allocation or self.state.held[row], row):
+    def _write_sharers(self, row: int, now_s: float) -> None:
+        """Write down how far those are who share the job's GPUs: their conditions change."""
+        for other in self.state.profiles.sharers(self.state.held[row], row):
             self._write_progress(other, now_s)
 
     # -- commands ------------------------------------------------------------------------------

@@ -8,6 +8,7 @@ begins or ends is of no placement.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
+from math import inf
 from typing import TYPE_CHECKING, Any
 
 from rota.model.allocation import Allocation
@@ -40,7 +41,16 @@ LEAST_S = 0.1  # what is shorter is not measured by itself
 class JobProfile(Measured):
     """One job: what was measured of it, and since when its conditions have been what they are."""
 
-    __slots__ = ("began", "kind", "model_bytes", "profile", "since_s", "trains")
+    __slots__ = (
+        "began",
+        "kind",
+        "model_bytes",
+        "placement",
+        "profile",
+        "since_s",
+        "trains",
+        "until_s",
+    )
 
     def __init__(self) -> None:
         self.profile = Profile()
@@ -48,12 +58,16 @@ class JobProfile(Measured):
         self.model_bytes = 0
         self.trains = False  # whether this attempt has done a step
         self.since_s = 0.0  # its GPUs, and who shares them, are the same since then
-        self.began: dict[str, Any] | None = None  # the report at which measuring began
+        self.began: dict[str, Any] | None = None  # the report at which measuring began,
+        self.placement: Placement | None = None  # where that is, if it is clear,
+        self.until_s = inf  # and until when conditions were the same
 
     def disturbed(self, at_s: float) -> None:
         """Something has changed, or begins to."""
         self.since_s = max(self.since_s, at_s)
-        self.began = None
+        self.until_s = min(self.until_s, self.since_s)
+        if self.began is not None and self.began["at_s"] >= self.until_s:
+            self.began = None
 
 
 class Profiles:
@@ -107,7 +121,9 @@ class Profiles:
     def awaits(self, row: int, at_s: float) -> bool:
         """Whether a report told at ``at_s`` would begin a measurement, as none has since then."""
         job = self.jobs.get(row)
-        return job is not None and job.began is None and at_s >= job.since_s
+        if job is None or at_s < job.since_s:
+            return False
+        return job.began is None or at_s > job.until_s
 
     # -- what happens --------------------------------------------------------------------------
 
@@ -189,7 +205,7 @@ class Profiles:
         if at_s is None:
             return
         if step and not job.trains:  # it computes only from now on
-            job.trains = True
+            job.trains, job.began = True, None
             now_s = min(at_s, e.at_s)
             self._disturb([row, *self.sharers(self._placed.get(row), row)], now_s)
         if step and job.kind not in self.kinds:
@@ -200,12 +216,21 @@ class Profiles:
         for profile in self._profiles(job):
             profile.told_s = e.at_s
             profile.took_memory(told.get("memory_least_bytes"), told.get("memory_most_bytes"))
-        before = job.began
-        if before is None or at_s < before["at_s"] or (step or 0) < (before.get("step") or 0):
-            job.began = told if at_s >= job.since_s else None
-        elif at_s - before["at_s"] >= LEAST_S and (step is None or step != before.get("step")):
-            self._measure(state, row, job, before, told)
-            job.began = told
+        if job.began is not None and job.began["at_s"] + LEAST_S <= at_s <= job.until_s:
+            before = job.began.get("step")
+            if step is None or step > (before or 0):
+                self._measure(job, job.began, told)
+            elif step == before:
+                return  # it is still in the step
+        elif job.began is not None and job.began["at_s"] <= at_s <= job.until_s:
+            return  # too early to tell
+        self._begin(state, row, job, told)
+
+    def _begin(self, state: Transitions, row: int, job: JobProfile, told: dict[str, Any]) -> None:
+        """Measure from this report on, if it was told under the present conditions."""
+        job.began, job.placement, job.until_s = None, None, inf
+        if told["at_s"] >= job.since_s:
+            job.began, job.placement = told, self._placement(state, row)
 
     def _settle(self, state: Transitions, row: int, job: JobProfile, signature: Signature) -> None:
         """The job's kind is known: what was measured of it so far counts there, too."""
@@ -220,27 +245,27 @@ class Profiles:
         profile.merge(job.profile)
         self.kinds[job.kind] = profile
 
-    def _measure(
-        self,
-        state: Transitions,
-        row: int,
-        job: JobProfile,
-        before: dict[str, Any],
-        told: dict[str, Any],
-    ) -> None:
+    def _measure(self, job: JobProfile, before: dict[str, Any], told: dict[str, Any]) -> None:
         """Count what was done between two reports."""
-        allocation, beside = self._placed.get(row), self._beside(row)
-        if allocation is None or beside is None:
+        placement = job.placement
+        if placement is None:
             return
-        types = {state.nodes[node].gpu_type for node in allocation.nodes()}
-        nodes = len(allocation.parts)
-        placement = Placement("+".join(sorted(types)), allocation.num_gpus, nodes, beside)
         steps = (told.get("step") or 0) - (before.get("step") or 0)
         for profile in self._profiles(job):
             if steps > 0:
                 profile.timed(placement, steps, told["at_s"] - before["at_s"])
-            if not beside:
-                _use(profile, job.since_s, before, told)
+            if not placement.beside:
+                _use(profile, before, told)
+
+    def _placement(self, state: Transitions, row: int) -> Placement | None:
+        """Where the job runs now, and beside whom; None if that is unclear."""
+        allocation = self._placed.get(row)
+        beside = self._beside(row) if allocation is not None else None
+        if allocation is None or beside is None:
+            return None
+        types = {state.nodes[node].gpu_type for node in allocation.nodes()}
+        nodes = len(allocation.parts)
+        return Placement("+".join(sorted(types)), allocation.num_gpus, nodes, beside)
 
     def _beside(self, row: int) -> str | None:
         """Who shares the job's GPUs with it, as a placement tells it; None if that is unclear."""
@@ -268,14 +293,14 @@ class Profiles:
         return job
 
 
-def _use(profile: Profile, since_s: float, before: dict[str, Any], told: dict[str, Any]) -> None:
+def _use(profile: Profile, before: dict[str, Any], told: dict[str, Any]) -> None:
     """Count how far a job used its device and the processor between two reports."""
     util, util_since_s = told.get("device_util"), told.get("util_since_s")
     if util is not None and util_since_s is not None and util_since_s >= before["at_s"]:
         seconds = told["at_s"] - util_since_s
         if seconds > 0:
             profile.device_util.add(min(max(util, 0.0), 1.0) * seconds, seconds, seconds)
-    if told.get("cpu_at_s") is not None and (before.get("cpu_at_s") or -1.0) >= since_s:
+    if told.get("cpu_at_s") is not None and before.get("cpu_at_s") is not None:
         seconds, used_s = told["cpu_at_s"] - before["cpu_at_s"], told["cpu_s"] - before["cpu_s"]
         if seconds > 0 and used_s >= 0:
             profile.cpu_cores.add(used_s, seconds, seconds)

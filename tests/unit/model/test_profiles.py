@@ -245,7 +245,7 @@ def test_what_a_neighbour_takes_while_it_starts_is_of_no_placement(cluster):
     assert cluster.step_s(other) is None
 
 
-def test_a_report_from_before_a_change_begins_nothing(cluster):
+def test_a_report_from_before_a_change_tells_of_before_and_begins_nothing(cluster):
     one, other = cluster.job("python a.py"), cluster.job("python b.py")
     cluster.runs(one, SHARED)
     cluster.tells(one, 1)
@@ -253,10 +253,11 @@ def test_a_report_from_before_a_change_begins_nothing(cluster):
     cluster.passes(2.0)
     cluster.runs(other, SHARED)
     cluster.happens(WorkerReported, one, late)
-    cluster.ends(other)
+    assert cluster.step_s(one) == close(0.1)
+    assert cluster.state.profiles.jobs[one].began is None
     cluster.passes(10.0)
     cluster.tells(one, 30)
-    assert cluster.step_s(one) is None
+    assert list(cluster.view.profile(one).speeds) == [ALONE]
 
 
 def test_a_pair_is_known_by_its_kinds_and_tells_speeds_relative_to_alone(cluster):
