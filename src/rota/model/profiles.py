@@ -27,7 +27,7 @@ from rota.model.events import (
     StopRequested,
     WorkerReported,
 )
-from rota.model.kind import Kinds, Recent, Signature
+from rota.model.kind import Kinds, Recent, Signature, kind_of
 from rota.model.profile import OTHERS, Measured, Placement, Profile
 
 if TYPE_CHECKING:
@@ -167,8 +167,11 @@ class Profiles:
     def _finished(self, state: Transitions, e: JobFinished) -> None:
         self._place(state, e.row, e.at_s)
         job = self.jobs.get(e.row)
-        if job is not None and not job.kind and job.profile.told_s:
-            self._settle(state, e.row, job, Signature())  # it never told of a step
+        program = state.spec[e.row].program
+        if job is None or program is None or job.kind or job.model_bytes or not job.profile.told_s:
+            return
+        if self._names.expected(program) in ("", kind_of(program, Signature())):
+            self._settle(state, e.row, job, Signature())  # its command tells of no steps
 
     def _node_lost(self, state: Transitions, e: NodeLost) -> None:
         for row, allocation in list(self._placed.items()):
@@ -280,9 +283,9 @@ class Profiles:
 
     def _profiles(self, job: JobProfile) -> list[Profile]:
         """Where that counts which is measured of a job: its own, and that of its kind."""
-        if not job.kind:
+        profile = self.kinds.get(job.kind)
+        if profile is None:
             return [job.profile]
-        profile = self.kinds[job.kind]
         self.kinds[job.kind] = profile  # it was heard of just now
         return [job.profile, profile]
 

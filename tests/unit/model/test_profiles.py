@@ -373,6 +373,18 @@ def test_a_command_that_never_tells_of_a_step_has_a_kind_at_its_end(cluster):
     assert not cluster.view.profile(row).speeds
 
 
+def test_an_attempt_that_failed_before_its_first_step_does_not_hide_what_others_did(cluster):
+    first = cluster.job()
+    cluster.runs(first)
+    cluster.trains(first)
+    cluster.ends(first)
+    failed = cluster.job()
+    cluster.runs(failed)
+    cluster.happens(WorkerReported, failed, {"at_s": cluster.now_s, "cpu_s": 1.0, "cpu_at_s": 1.0})
+    cluster.ends(failed)
+    assert cluster.view.kind(cluster.job()) == cluster.view.kind(first)
+
+
 # -- what is remembered ----------------------------------------------------------------------------
 
 

@@ -28,6 +28,8 @@ class Nvml:
     def __init__(self, library: Any) -> None:
         """Raises ``library.NVMLError`` where there is no driver."""
         self._nvml = library
+        # The second is raised for a driver too old for the newest version of a function.
+        self._errors = (library.NVMLError, library.NVMLLibraryMismatchError)
         library.nvmlInit()
 
     def close(self) -> None:
@@ -42,7 +44,7 @@ class Nvml:
         now_s = time.time()
         try:
             handle = self._handle(gpu)
-        except self._nvml.NVMLError:
+        except self._errors:
             return Reading(now_s, None, None, None)
         return Reading(now_s, self._memory(handle), self._busy(handle, now_s), self._util(handle))
 
@@ -54,7 +56,7 @@ class Nvml:
     def _memory(self, handle: Any) -> dict[int, int] | None:
         try:
             processes = self._nvml.nvmlDeviceGetComputeRunningProcesses(handle)
-        except self._nvml.NVMLError:
+        except self._errors:
             return None
         return {each.pid: each.usedGpuMemory or 0 for each in processes}
 
@@ -72,5 +74,5 @@ class Nvml:
     def _util(self, handle: Any) -> float | None:
         try:
             return float(self._nvml.nvmlDeviceGetUtilizationRates(handle).gpu) / 100
-        except self._nvml.NVMLError:
+        except self._errors:
             return None

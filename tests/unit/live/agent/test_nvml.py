@@ -1,0 +1,125 @@
+"""What is read of NVML, through the real pynvml, from a stand-in for the driver's library."""
+
+import ctypes
+import time
+
+import pynvml
+import pytest
+
+from rota.live.agent.nvml import Nvml
+
+GPU_0, GPU_1 = "0", "GPU-aaaa"
+
+
+class Driver:
+    """The functions of libnvidia-ml, as their documentation says, over what a test puts in."""
+
+    def __init__(self):
+        self.opened = 0
+        self.memory = {}  # handle -> {pid: bytes}, or an error's code
+        self.samples = {}  # handle -> [(pid, seconds ago, per cent)], or an error's code
+        self.util = {}  # handle -> per cent, or an error's code
+
+    def nvmlInitWithFlags(self, flags):
+        self.opened += 1
+        return 0
+
+    def nvmlShutdown(self):
+        self.opened -= 1
+        return 0
+
+    def nvmlDeviceGetHandleByIndex_v2(self, index, handle):
+        return self._handle(index.value + 1, handle)
+
+    def nvmlDeviceGetHandleByUUID(self, uuid, handle):
+        return self._handle({b"GPU-aaaa": 2}.get(uuid.value, 0), handle)
+
+    def _handle(self, number, handle):
+        if number not in self.memory:
+            return pynvml.NVML_ERROR_NOT_FOUND
+        ctypes.cast(handle, ctypes.POINTER(ctypes.c_void_p))[0] = number
+        return 0
+
+    def nvmlDeviceGetComputeRunningProcesses_v3(self, handle, count, array):
+        found = self.memory[_number(handle)]
+        if isinstance(found, int):
+            return found
+        if len(found) > count._obj.value or array is None:
+            count._obj.value = len(found)
+            return pynvml.NVML_ERROR_INSUFFICIENT_SIZE if found else 0
+        for place, (pid, size) in enumerate(found.items()):
+            array[place].pid, array[place].usedGpuMemory = pid, size
+        count._obj.value = len(found)
+        return 0
+
+    def nvmlDeviceGetProcessUtilization(self, handle, array, count, since):
+        found = self.samples[_number(handle)]
+        if isinstance(found, int):
+            return found
+        if array is None:
+            count._obj.value = len(found)
+            return pynvml.NVML_ERROR_INSUFFICIENT_SIZE
+        now_us = int(time.time() * 1e6)
+        for place, (pid, ago_s, util) in enumerate(found):
+            array[place].pid, array[place].smUtil = pid, util
+            array[place].timeStamp = now_us - int(ago_s * 1e6)
+        return 0
+
+    def nvmlDeviceGetUtilizationRates(self, handle, rates):
+        found = self.util[_number(handle)]
+        if isinstance(found, tuple):
+            return found[0]
+        rates._obj.gpu = found
+        return 0
+
+
+def _number(handle):
+    return ctypes.cast(handle, ctypes.c_void_p).value
+
+
+@pytest.fixture
+def driver(monkeypatch):
+    stand_in = Driver()
+    monkeypatch.setattr(pynvml, "nvmlLib", stand_in)
+    monkeypatch.setattr(pynvml, "_nvmlGetFunctionPointer_cache", {})
+    monkeypatch.setattr(pynvml, "_LoadNvmlLibrary", lambda: None)
+    return stand_in
+
+
+def test_memory_and_use_are_told_by_process(driver):
+    driver.memory = {1: {10: 5 << 30, 11: 1 << 30}, 2: {}}
+    driver.samples = {1: [(10, 0.2, 40), (11, 0.2, 25)], 2: pynvml.NVML_ERROR_NOT_FOUND}
+    driver.util = {1: 65, 2: 0}
+    nvml = Nvml(pynvml)
+    readings = nvml.read([GPU_0, GPU_1])
+    nvml.close()
+    assert driver.opened == 0
+    assert readings[GPU_0][1:] == ({10: 5 << 30, 11: 1 << 30}, {10: 0.4, 11: 0.25}, 0.65)
+    assert readings[GPU_1][1:] == ({}, {}, 0.0), "nobody was busy, which is no error"
+    assert abs(readings[GPU_0].at_s - time.time()) < 60
+
+
+def test_stale_and_senseless_samples_are_passed_over(driver):
+    driver.memory, driver.util = {1: {10: 1}}, {1: 50}
+    driver.samples = {1: [(10, 0.1, 30), (11, 30.0, 90), (0, 0.1, 50), (12, 0.1, 4_000_000)]}
+    assert Nvml(pynvml).read([GPU_0])[GPU_0].busy == {10: 0.3}
+
+
+@pytest.mark.parametrize(
+    "code",
+    [pynvml.NVML_ERROR_NOT_SUPPORTED, pynvml.NVML_ERROR_NO_PERMISSION, pynvml.NVML_ERROR_UNKNOWN],
+)
+def test_what_the_driver_does_not_tell_is_none_and_not_nothing(driver, code):
+    driver.memory, driver.samples, driver.util = {1: code}, {1: code}, {1: (code,)}
+    assert Nvml(pynvml).read([GPU_0])[GPU_0][1:] == (None, None, None)
+
+
+def test_a_gpu_that_can_not_be_found_is_one_of_which_nothing_is_known(driver):
+    driver.memory = {1: {}}
+    assert Nvml(pynvml).read(["MIG-bbbb"])["MIG-bbbb"][1:] == (None, None, None)
+
+
+def test_a_driver_without_the_newest_functions_tells_less(driver, monkeypatch):
+    driver.memory, driver.samples, driver.util = {1: {10: 1}}, {1: [(10, 0.1, 30)]}, {1: 50}
+    monkeypatch.delattr(Driver, "nvmlDeviceGetComputeRunningProcesses_v3")
+    assert Nvml(pynvml).read([GPU_0])[GPU_0][1:] == (None, {10: 0.3}, 0.5)
