@@ -101,6 +101,30 @@ def test_a_command_without_the_library_is_stopped_and_stays_on_its_gpu(scripts):
         assert client.wait(job, timeout_s=60)["state"] == "CANCELLED"
 
 
+def test_what_a_job_uses_of_its_gpu_is_known_of_the_next_one_of_its_kind(scripts):
+    with private_cluster(scripts / "home", "fifo", {}, 1) as client:
+        first = submit(client, scripts, "first", WIDTH, 100_000)
+
+        def known():
+            profile = client.job(first)["profile"]["of_kind"]
+            return profile and profile["device_util"] and profile["most_bytes"] and profile
+
+        wait_until(known)
+        client.cancel(first)
+        client.wait(first, timeout_s=60)
+        own = max(line["own"] for line in memory(scripts, "first"))
+        second = submit(client, scripts, "first", WIDTH, 100_001)
+        profile = client.job(second)["profile"]
+        client.cancel(second)
+        client.wait(second, timeout_s=60)
+    assert not profile["certain"]
+    assert 0.05 < profile["of_kind"]["device_util"] <= 1.0
+    # NVML counts the context and the cache, the session what is allocated.
+    assert STATE_BYTES < profile["of_kind"]["most_bytes"] < own + (2 << 30)
+    assert profile["of_kind"]["least_bytes"] <= profile["of_kind"]["most_bytes"]
+    assert profile["of_kind"]["cpu_cores"] > 0.0
+
+
 def wait_for_lines(folder, name, count):
     file = folder / f"{name}.jsonl"
     wait_until(lambda: file.exists() and len(file.read_text().splitlines()) >= count)

@@ -1,7 +1,7 @@
 import pytest
 
 from rota.errors import AgentError
-from rota.live.wire import MAX_LINE_BYTES, decode, encode, is_model, is_progress, split
+from rota.live.wire import MAX_LINE_BYTES, decode, encode, is_model, is_progress, progress_of, split
 
 
 def test_messages_come_back_whole_however_the_stream_is_cut():
@@ -34,6 +34,11 @@ GOOD = {"at_s": 1.0, "step": 3, "total": None, "samples": 8, "loss": 0.5, "metri
 
 def test_a_report_as_the_library_makes_it_is_well_formed():
     assert is_progress(GOOD | {"step_time_s": 0.01, "first_100_s": None})
+    assert is_progress(GOOD | {"batch": 32, "device_util": 0.5, "util_since_s": 0.25})
+
+
+def test_of_a_report_nothing_is_passed_on_that_was_not_looked_at():
+    assert progress_of(GOOD | {"cpu_s": "all", "type": "report", "batch": 4}) == GOOD | {"batch": 4}
 
 
 @pytest.mark.parametrize(
@@ -43,6 +48,9 @@ def test_a_report_as_the_library_makes_it_is_well_formed():
         {"step": "3"},
         {"total": 10**400},
         {"at_s": "x"},
+        {"batch": 2.5},
+        {"util_since_s": "now"},
+        {"device_util": float("inf")},
         {"loss": float("nan")},
         {"metrics": {"acc\ud800": 1.0}},
         {"metrics": {"acc": {"deep": 1.0}}},
