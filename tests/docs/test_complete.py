@@ -18,17 +18,20 @@ from rota.client.client import Client
 from rota.experiment.base import Figure, names
 from rota.experiment.runs.case import Case, Workload, run_case
 from rota.folder import Folder
+from rota.live.wire import NUMBERS, WHOLE
 from rota.model.commands import Command
-from rota.model.events import Event
-from rota.model.job import JobState, Suspension
+from rota.model.events import Event, JobSubmitted, WorkerReported
+from rota.model.job import JobSpec, JobState, Program, Suspension
 from rota.model.jobfile import FIELDS, PRIORITIES, PROCESSES, RESOURCES
+from rota.model.profile import Placement
 from rota.model.reason import Reason
+from rota.model.state import ClusterState
 from rota.policy.base import Setting
 from rota.policy.composition import COMMON
 from rota.policy.registry import BUILT_IN, policy_class
 from rota.report.metrics import PER_JOB_COLUMNS
 from rota.report.shape import shape_of
-from rota.server import jobs
+from rota.server import jobs, profiles
 from rota.server.app import create_app
 from rota.server.problems import STATUS
 from rota.sim.machine import Costs
@@ -246,6 +249,21 @@ def test_every_key_of_a_job_is_explained(tmp_path: Path) -> None:
     asyncio.run(controller.submit(JobRequest("n", "true", "/"), user="u", key=None, body_hash=""))
     assert not missing(jobs.detail(controller, 0), page("api"))
     assert not missing(controller.nodes()[0], page("api"))
+
+
+def test_every_key_of_a_profile_is_explained() -> None:
+    state = ClusterState()
+    state.apply(JobSubmitted(0.0, JobSpec("1", 1, 0.0, program=Program("python train.py", "/"))))
+    for at_s in (1.0, 11.0):
+        state.apply(WorkerReported(at_s, 0, {"at_s": at_s, "step": int(at_s)}))
+    state.profiles.jobs[0].profile.timed(Placement("", 1), 1, 1.0)
+    known = profiles.of_job(state, 0)
+    assert not missing([*known, *known["own"], *known["own"]["speeds"][0]], page("api"))
+    assert not missing(profiles.kinds(state)[0], page("api"))
+
+
+def test_every_figure_that_a_report_may_hold_is_explained() -> None:
+    assert not missing([*WHOLE, *NUMBERS, "metrics", "at_s"], page("api"))
 
 
 def test_every_status_of_an_error_is_listed() -> None:

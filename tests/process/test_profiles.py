@@ -6,6 +6,7 @@ import pytest
 
 from rota.model.state import ClusterState
 from rota.model.view import View
+from rota.server import profiles
 
 from .conftest import until
 
@@ -96,7 +97,11 @@ def test_two_packed_jobs_tell_what_their_kinds_lose_beside_each_other(make_clust
         alone = until(lambda j=job: measured(cluster, j), "so has the job alone")
         assert found["step_s"] >= 0.02
         assert alone["step_s"] >= 0.02
+    for job in (one, other):
+        cluster.client.cancel(job)
+        cluster.ends(job, "CANCELLED")
     state = replayed(cluster)
+    assert profiles.kinds(state) == cluster.client.profiles(), "the log makes them anew"
     view = View(state, 0.0, None)
     assert view.pair(0, 1) is not None
     assert all(0.2 < speed < 2.0 for speed in view.pair(0, 1))

@@ -232,7 +232,7 @@ def _where_text(speed: Mapping[str, Any]) -> str:
 
 
 def _speed_text(speed: Mapping[str, Any]) -> str:
-    times = f"measured {speed['count']} times, last {_number_text(speed['latest_s'])}"
+    times = f"mean of {speed['count']}, the last {_number_text(speed['latest_s'])}"
     part = f", {speed['relative']:.2f} of alone" if speed["beside"] and speed["relative"] else ""
     return f"{_number_text(speed['step_s'])} s per step{part} ({times})"
 

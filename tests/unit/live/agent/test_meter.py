@@ -1,10 +1,12 @@
 """What attempts use, by their processes' CPU time and by readings of their GPUs."""
 
+import asyncio
 import os
 import subprocess
 import sys
 import time
 
+import pynvml
 import pytest
 
 from rota.live.agent import meter as meter_module
@@ -135,3 +137,32 @@ def test_cpu_time_is_that_of_a_process_and_of_all_that_came_of_it():
     while time.process_time() < before + 0.05:
         pass
     assert cpu_seconds([os.getpid()]) > before - 0.02
+
+
+def test_gpus_are_looked_at_again_and_again_until_the_agent_ends(monkeypatch, driver):
+    monkeypatch.setattr(meter_module, "PERIOD_S", 0.001)
+    node = Node(monkeypatch, Attempt("1", A, 0))
+    driver.memory, driver.samples, driver.util = {1: {A: 9}}, {1: [(A, 0.0, 50)]}, {1: 50}
+
+    async def scenario():
+        task = asyncio.create_task(node.meter.run())
+        while "device_util" not in node.meter.usage(node.attempts[0]):
+            await asyncio.sleep(0.001)
+        assert driver.opened == 1
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)
+
+    asyncio.run(asyncio.wait_for(scenario(), 30))
+    assert driver.opened == 0
+    assert node.meter.usage(node.attempts[0])["device_util"] == 0.5
+
+
+def test_without_a_driver_jobs_are_not_looked_at_and_run_all_the_same(monkeypatch, caplog):
+    monkeypatch.setattr(pynvml, "nvmlInit", _no_driver)
+    asyncio.run(asyncio.wait_for(Node(monkeypatch).meter.run(), 30))
+    assert "can't be told" in caplog.text
+    asyncio.run(asyncio.wait_for(Meter(Devices("cpu", 1, (0,)), list).run(), 30))
+
+
+def _no_driver():
+    raise pynvml.NVMLError(pynvml.NVML_ERROR_DRIVER_NOT_LOADED)

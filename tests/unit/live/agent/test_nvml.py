@@ -1,6 +1,5 @@
 """What is read of NVML, through the real pynvml, from a stand-in for the driver's library."""
 
-import ctypes
 import time
 
 import pynvml
@@ -9,81 +8,6 @@ import pytest
 from rota.live.agent.nvml import Nvml
 
 GPU_0, GPU_1 = "0", "GPU-aaaa"
-
-
-class Driver:
-    """The functions of libnvidia-ml, as their documentation says, over what a test puts in."""
-
-    def __init__(self):
-        self.opened = 0
-        self.memory = {}  # handle -> {pid: bytes}, or an error's code
-        self.samples = {}  # handle -> [(pid, seconds ago, per cent)], or an error's code
-        self.util = {}  # handle -> per cent, or an error's code
-
-    def nvmlInitWithFlags(self, flags):
-        self.opened += 1
-        return 0
-
-    def nvmlShutdown(self):
-        self.opened -= 1
-        return 0
-
-    def nvmlDeviceGetHandleByIndex_v2(self, index, handle):
-        return self._handle(index.value + 1, handle)
-
-    def nvmlDeviceGetHandleByUUID(self, uuid, handle):
-        return self._handle({b"GPU-aaaa": 2}.get(uuid.value, 0), handle)
-
-    def _handle(self, number, handle):
-        if number not in self.memory:
-            return pynvml.NVML_ERROR_NOT_FOUND
-        ctypes.cast(handle, ctypes.POINTER(ctypes.c_void_p))[0] = number
-        return 0
-
-    def nvmlDeviceGetComputeRunningProcesses_v3(self, handle, count, array):
-        found = self.memory[_number(handle)]
-        if isinstance(found, int):
-            return found
-        if len(found) > count._obj.value or array is None:
-            count._obj.value = len(found)
-            return pynvml.NVML_ERROR_INSUFFICIENT_SIZE if found else 0
-        for place, (pid, size) in enumerate(found.items()):
-            array[place].pid, array[place].usedGpuMemory = pid, size
-        count._obj.value = len(found)
-        return 0
-
-    def nvmlDeviceGetProcessUtilization(self, handle, array, count, since):
-        found = self.samples[_number(handle)]
-        if isinstance(found, int):
-            return found
-        if array is None:
-            count._obj.value = len(found)
-            return pynvml.NVML_ERROR_INSUFFICIENT_SIZE
-        now_us = int(time.time() * 1e6)
-        for place, (pid, ago_s, util) in enumerate(found):
-            array[place].pid, array[place].smUtil = pid, util
-            array[place].timeStamp = now_us - int(ago_s * 1e6)
-        return 0
-
-    def nvmlDeviceGetUtilizationRates(self, handle, rates):
-        found = self.util[_number(handle)]
-        if isinstance(found, tuple):
-            return found[0]
-        rates._obj.gpu = found
-        return 0
-
-
-def _number(handle):
-    return ctypes.cast(handle, ctypes.c_void_p).value
-
-
-@pytest.fixture
-def driver(monkeypatch):
-    stand_in = Driver()
-    monkeypatch.setattr(pynvml, "nvmlLib", stand_in)
-    monkeypatch.setattr(pynvml, "_nvmlGetFunctionPointer_cache", {})
-    monkeypatch.setattr(pynvml, "_LoadNvmlLibrary", lambda: None)
-    return stand_in
 
 
 def test_memory_and_use_are_told_by_process(driver):
@@ -121,5 +45,5 @@ def test_a_gpu_that_can_not_be_found_is_one_of_which_nothing_is_known(driver):
 
 def test_a_driver_without_the_newest_functions_tells_less(driver, monkeypatch):
     driver.memory, driver.samples, driver.util = {1: {10: 1}}, {1: [(10, 0.1, 30)]}, {1: 50}
-    monkeypatch.delattr(Driver, "nvmlDeviceGetComputeRunningProcesses_v3")
+    monkeypatch.delattr(type(driver), "nvmlDeviceGetComputeRunningProcesses_v3")
     assert Nvml(pynvml).read([GPU_0])[GPU_0][1:] == (None, {10: 0.3}, 0.5)
