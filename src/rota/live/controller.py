@@ -274,9 +274,7 @@ class Controller(Intake):
         assert row is not None
         if kind == "progress":
             self._latest[row] = message["progress"]
-            at_s = message["progress"]["at_s"]
-            written_s = (self.state.progress[row] or {}).get("at_s", 0.0)
-            if at_s - written_s >= LOG_PROGRESS_EVERY_S or self.state.profiles.awaits(row, at_s):
+            if self._must_be_written(row, message["progress"]["at_s"]):
                 self._write_progress(row, now_s)
         elif kind == "registered":
             event, state = registered(message, row, now_s), self.state
@@ -376,8 +374,17 @@ class Controller(Intake):
 
     def _write_sharers(self, row: int, now_s: float) -> None:
         """Write down how far those are who share the job's GPUs: their conditions change."""
-        for other in self.state.profiles.sharers(self.state.held[row], row):
+        profiles, held = self.state.profiles, self.state.held[row]
+        for other in profiles.sharers(held, row) if profiles is not None else ():
             self._write_progress(other, now_s)
+
+    def _must_be_written(self, row: int, at_s: float) -> bool:
+        """Whether a report told then is to be in the log: now and then, and where profiles begin
+        to measure."""
+        written_s = (self.state.progress[row] or {}).get("at_s", 0.0)
+        profiles = self.state.profiles
+        begins = profiles is not None and profiles.awaits(row, at_s)
+        return bool(begins or at_s - written_s >= LOG_PROGRESS_EVERY_S)
 
     # -- commands ------------------------------------------------------------------------------
 

@@ -71,12 +71,11 @@ class JobProfile(Measured):
 
 
 class Profiles:
-    """Profiles by kind and by job, of jobs that have a program. Simulated ones cost nothing."""
+    """Profiles by kind and by job, of jobs that have a program: simulated ones cost nothing."""
 
     def __init__(self) -> None:
         self.kinds: Recent[str, Profile] = Recent(MOST_KINDS)
         self.jobs: Recent[int, JobProfile] = Recent(MOST_JOBS)
-        self.listens = False
         self._names = Kinds()
         self._placed: dict[int, Allocation] = {}  # jobs with GPUs, as far as is known here
         self._on_node: dict[int, dict[int, int]] = {}  # node -> row -> its GPUs there, as a mask
@@ -129,7 +128,6 @@ class Profiles:
 
     def listen(self, state: Transitions, handlers: dict[Any, Any]) -> dict[Any, Any]:
         """The handlers of ``state`` that note here what they have done, from now on."""
-        self.listens = True
         notes: dict[Any, Callable[[Transitions, Any], None]] = {
             CommandSent: self._command_sent,
             JobFinished: self._finished,

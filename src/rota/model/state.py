@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from rota.errors import PlanError, TransitionError
 from rota.model.cluster import FreeGpus, Node
@@ -31,9 +31,11 @@ from rota.model.events import (
     WorkerReported,
 )
 from rota.model.job import Job, JobState, Suspension
-from rota.model.profiles import Profiles
 from rota.model.reason import Reason
 from rota.model.transitions import FIRST_FINAL, STOPPING, SUSPENDING, Transitions
+
+if TYPE_CHECKING:
+    from rota.model.profiles import Profiles
 
 # As plain integers: columns are compared with them at every event.
 PENDING, STARTING, RUNNING = int(JobState.PENDING), int(JobState.STARTING), int(JobState.RUNNING)
@@ -57,7 +59,7 @@ class ClusterState(Transitions):
         self.epoch = 0
         self.events = 0
         self.log: list[Event] | None = None  # set it to a list to keep every event applied
-        self.profiles = Profiles()
+        self.profiles: Profiles | None = None  # from the first job with a program on
         self._handlers = {
             NodeJoined: self._node_joined,
             NodeLost: self._node_lost,
@@ -182,7 +184,10 @@ class ClusterState(Transitions):
 
     def _job_submitted(self, e: JobSubmitted) -> None:
         at_s, spec = e
-        if spec.program is not None and not self.profiles.listens:
+        if spec.program is not None and self.profiles is None:
+            from rota.model.profiles import Profiles  # here: simulated jobs have no program
+
+            self.profiles = Profiles()
             self._handlers |= self.profiles.listen(self, self._handlers)
         row = self.append(spec)
         if self._stories is not None:

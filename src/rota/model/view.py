@@ -10,12 +10,13 @@ from rota.model.allocation import Allocation
 from rota.model.cluster import FreeGpus
 from rota.model.events import new
 from rota.model.plan import Plan
-from rota.model.profile import Placement, Profile
 from rota.model.reason import Reason
 from rota.model.state import ClusterState
 
 if TYPE_CHECKING:
     import numpy as np
+
+    from rota.model.profile import Placement, Profile
 
 
 def identity(policy: Any) -> str:
@@ -163,7 +164,7 @@ class View:
         spec, told = self.state.spec[row], self.state.progress[row] or {}
         held, memory_gb, cores = self.state.held[row], None, None
         util = None if held is not None and held.shared else told.get("device_util")
-        for known in (self.state.profiles.of_kind(self.state, row), self.own_profile(row)):
+        for known in (self.profile(row), self.own_profile(row)):
             if known is not None:
                 util = util if known.device_util.mean is None else known.device_util.mean
                 cores = cores if known.cpu_cores.mean is None else known.cpu_cores.mean
@@ -181,15 +182,18 @@ class View:
         Of a live job it is certain when it has told its first step; until then it is that of the
         last job with the same command.
         """
-        return self.state.spec[row].model or self.state.profiles.kind(self.state, row)
+        model, profiles = self.state.spec[row].model, self.state.profiles
+        return model if model or profiles is None else profiles.kind(self.state, row)
 
     def own_profile(self, row: int) -> Profile | None:
         """What was measured of the job itself; None of a simulated one. Not to be changed."""
-        return self.state.profiles.of_job(row)
+        profiles = self.state.profiles
+        return None if profiles is None else profiles.of_job(row)
 
     def profile(self, row: int) -> Profile | None:
         """What was measured of the jobs of its kind; None of a simulated one. Not to be changed."""
-        return self.state.profiles.of_kind(self.state, row)
+        profiles = self.state.profiles
+        return None if profiles is None else profiles.of_kind(self.state, row)
 
     def step_s(self, row: int, placement: Placement) -> float | None:
         """Mean seconds per step of the job in such a placement, else of its kind; None: unknown."""

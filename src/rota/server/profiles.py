@@ -8,7 +8,7 @@ from rota.model.state import ClusterState
 
 def kinds(state: ClusterState) -> list[dict[str, Any]]:
     """Every kind of jobs that is known, the one that was heard of last first."""
-    known = state.profiles.kinds
+    known = state.profiles.kinds if state.profiles is not None else {}
     return [{"kind": kind, **_figures(known[kind])} for kind in reversed(known)]
 
 
@@ -18,11 +18,13 @@ def of_job(state: ClusterState, row: int) -> dict[str, Any]:
     ``certain`` is whether the job has told enough to know its kind: until then it is taken for what
     the last job with its command was.
     """
-    kind, known = state.profiles.kind(state, row), state.profiles.of_kind(state, row)
-    own = state.profiles.of_job(row)
+    profiles = state.profiles
+    if profiles is None:
+        return {"kind": None, "certain": False, "of_kind": None, "own": None}
+    known, own = profiles.of_kind(state, row), profiles.of_job(row)
     return {
-        "kind": kind or None,
-        "certain": state.profiles.is_certain(row),
+        "kind": profiles.kind(state, row) or None,
+        "certain": profiles.is_certain(row),
         "of_kind": None if known is None else _figures(known),
         "own": None if own is None else _figures(own),
     }
