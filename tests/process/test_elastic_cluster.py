@@ -60,6 +60,26 @@ def test_a_job_grows_into_idle_slots_and_gives_them_back_to_one_that_arrives(mak
     cluster.ends(elastic, "CANCELLED")
 
 
+def test_under_gandiva_a_job_grows_when_nobody_waits_and_shrinks_at_once_for_an_arrival(
+    make_cluster,
+):
+    """No turn ends while this test lasts: whoever comes has what the grown job gives back."""
+    cluster = make_cluster("gandiva", 2, quantum_s=600.0, idle_s=0.5)
+    elastic = grown(cluster)
+    arrival = cluster.train("arrival", "--steps", 60, "--gate", 30)
+    cluster.until_at("arrival", 30)
+    assert sizes(cluster, elastic) == [2, 1]
+    shows = cluster.show(elastic), cluster.show(arrival)
+    assert [(show["state"], show["num_gpus"]) for show in shows] == [("RUNNING", 1)] * 2
+    cluster.opens("arrival", 30)
+    assert cluster.ends(arrival)["preemptions"] == 0
+    until(lambda: sizes(cluster, elastic) == [2, 1, 2], "it has grown again")
+    show = cluster.show(elastic)
+    assert (show["attempt"], show["preemptions"]) == (1, 0)
+    cluster.client.cancel(elastic)
+    cluster.ends(elastic, "CANCELLED")
+
+
 def settled_size(cluster, job):
     """Where the job's scaler has settled, if it has."""
     row = int(job) - 1

@@ -160,13 +160,53 @@ def test_stopped_processes_wait_for_their_own_node(two_nodes):
 
 
 def test_jobs_that_take_turns_on_two_nodes_move_to_and_fro_unharmed(make_cluster):
-    cluster = make_cluster("gandiva", nodes=2, gpus=1, quantum_s=1.0)
-    alone = cluster.train("alone", "--steps", STEPS)
-    cluster.ends(alone)
-    jobs = [cluster.train(f"job{i}", "--steps", STEPS, "--pace", 0.02) for i in range(3)]
-    shows = [cluster.ends(job) for job in jobs]
-    assert {show["attempt"] for show in shows} == {1}
-    assert sum(show["migrations"] for show in shows) >= 1  # whoever waits beside a free slot
-    for i in range(3):
-        assert cluster.step(f"job{i}") == STEPS
-        assert equal(weights(cluster.base / f"job{i}"), weights(cluster.base / "alone"))
+    """Two share a node until there is room on the other, where one of them goes, and comes back."""
+    cluster = make_cluster("gandiva", nodes=2, gpus=1, quantum_s=0.5, pack="off")
+
+    def hold(name: str) -> str:
+        return cluster.submit(f"while [ ! -e {name} ]; do sleep 0.02; done", processes="node")
+
+    def ends(name: str, job: str) -> None:
+        (cluster.base / name).touch()
+        cluster.ends(job)
+
+    def on(job: str) -> str | None:
+        gpus = cluster.show(job)["gpus"]
+        return gpus[0]["node"] if gpus else None
+
+    stays = cluster.train("stays", "--until", "--steps", 10**6)
+    here = node_of(cluster.until_state(stays, "RUNNING"))
+    short = hold("short")
+    there = node_of(cluster.until_state(short, "RUNNING"))
+    moves = cluster.train("moves", "--until", "--steps", 10**6)
+    for _ in range(2):  # both have had turns, and have something to carry along
+        cluster.until_step_advances("stays")
+        cluster.until_step_advances("moves")
+    assert {cluster.show(job)["state_on"] for job in (stays, moves)} == {here}
+
+    ends("short", short)
+    until(lambda: {on(stays), on(moves)} == {here, there}, "one has gone where there is room")
+    for name in ("stays", "moves"):
+        cluster.until_step_advances(name)
+    first = [cluster.show(job)["migrations"] for job in (stays, moves)]
+    assert sorted(first) == [0, 1]
+    out, job = ("stays", stays) if first[0] else ("moves", moves)
+    other, other_job = ("moves", moves) if first[0] else ("stays", stays)
+    (cluster.base / other / "enough").touch()
+    cluster.ends(other_job)
+
+    holds = {name: hold(name) for name in ("first", "second", "third")}  # here, here, and there
+    until(lambda: all(on(held) for held in (job, holds["first"])), "all nodes are taken")
+    until(lambda: cluster.show(job)["preemptions"] > 0 and on(holds["third"]), "it takes turns")
+    for name in ("first", "second"):
+        ends(name, holds[name])
+    until(lambda: on(job) == here, "it has come back to where there is room")
+    cluster.until_step_advances(out)
+    assert cluster.show(job)["migrations"] >= 2
+    (cluster.base / out / "enough").touch()
+    ends("third", holds["third"])
+    for name, id_ in (("stays", stays), ("moves", moves)):
+        assert cluster.ends(id_)["attempt"] == 1
+        alone = cluster.train(f"{name}_alone", "--steps", cluster.step(name))
+        cluster.ends(alone)
+        assert equal(weights(cluster.base / name), weights(cluster.base / f"{name}_alone"))

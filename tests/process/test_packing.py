@@ -66,6 +66,8 @@ def test_two_jobs_that_leave_their_slot_idle_are_packed_and_end_with_the_same_we
     jobs = [start(cluster) for _ in range(2)]
     until(lambda: all(trials(cluster, job) for job in jobs), "both have been tried together")
     assert [trials(cluster, job)[0] for job in jobs] == [("pack", True)] * 2
+    (node,) = cluster.client.nodes()
+    assert (node["holders"], node["jobs"]) == ([jobs], jobs[:1])
     for job in jobs:
         cluster.ends(job)
     assert {weights(cluster, job) for job in jobs} == {weights(cluster, alone)}

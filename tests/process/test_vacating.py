@@ -164,6 +164,20 @@ def test_training_with_a_loader_ends_with_the_same_bits_in_whichever_process(lau
     assert not differences(outcome(job.end()), outcome(alone.end()))
 
 
+def test_no_more_is_written_down_than_training_holds_at_the_boundary(launch):
+    """Parameters, buffers and the optimiser's state; neither gradients nor activations."""
+    hidden = 40_000
+    job = launch(1, "--hidden", hidden, *gates(4))
+    assert job.vacates_at(4)["type"] == "done"
+    (arena,) = job.arenas()
+    written = arena.stat().st_size
+    job.resumes()
+    job.succeeds()
+    parameters = 4 * (6 * hidden + hidden + 2 * hidden + 3 * hidden + 3)
+    held = 3 * parameters + 4 * 2 * hidden  # with two moments of AdamW, and of the batches
+    assert held <= written <= held + 64 * 1024
+
+
 def test_a_gang_is_resized_after_it_came_back(launch):
     more = {"script": "elastic.py", "max_gpus": 4}
     alone = launch(1, **more)

@@ -344,7 +344,8 @@ def why_text(verdict: Mapping[str, Any]) -> str:
 def _trial_text(trial: Mapping[str, Any]) -> str:
     """``pack: predicted 1, measured 1.2, kept``."""
     outcome = "kept" if trial["kept"] else "undone"
-    speeds = f"predicted {trial['predicted']:.3g}, measured {trial['measured']:.3g}"
+    measured = "not measured" if trial["measured"] is None else f"measured {trial['measured']:.3g}"
+    speeds = f"predicted {trial['predicted']:.3g}, {measured}"
     return f"{printable(str(trial['what']))}: {speeds}, {outcome}"
 
 
@@ -352,9 +353,9 @@ def nodes_text(nodes: Sequence[Mapping[str, Any]]) -> str:
     """The table of ``rota nodes``."""
     rows = []
     for node in nodes:
-        holders = node.get("jobs", [])
-        free = sum(holder is None for holder in holders) if node["alive"] else 0
-        who = " ".join(f"{gpu}:{job}" for gpu, job in enumerate(holders) if job is not None)
+        holders = node.get("holders", [])
+        free = sum(not ids for ids in holders) if node["alive"] else 0
+        who = " ".join(f"{gpu}:{'+'.join(ids)}" for gpu, ids in enumerate(holders) if ids)
         state = "lost" if not node["alive"] else "up" if node.get("connected", True) else "away"
         kind = node.get("gpu_type") or "-"
         cells = (node["name"], node["kind"], kind, node["num_gpus"], free, state, who or "-")

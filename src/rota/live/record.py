@@ -172,11 +172,14 @@ class Record:
         return outbox is not None
 
     def nodes(self) -> list[dict[str, Any]]:
-        """Each node with its devices and who holds which."""
-        holders: dict[tuple[int, int], str] = {}
+        """Each node with its devices and who holds which; several jobs may share one."""
+        holders: list[list[list[str]]] = [
+            [[] for _ in range(node.num_gpus)] for node in self.state.nodes
+        ]
         for row, held in enumerate(self.state.held):
             for node, gpus in held.gpus() if held else ():
-                holders |= {(node, gpu): self.state.spec[row].job_id for gpu in gpus}
+                for gpu in gpus:
+                    holders[node][gpu].append(self.state.spec[row].job_id)
         return [
             {
                 "name": node.name,
@@ -185,7 +188,8 @@ class Record:
                 "num_gpus": node.num_gpus,
                 "alive": node.alive,
                 "connected": node.name in self._outboxes,
-                "jobs": [holders.get((index, gpu)) for gpu in range(node.num_gpus)],
+                "jobs": [ids[0] if ids else None for ids in held_by],
+                "holders": held_by,
             }
-            for index, node in enumerate(self.state.nodes)
+            for node, held_by in zip(self.state.nodes, holders, strict=True)
         ]

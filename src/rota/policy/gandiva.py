@@ -16,9 +16,11 @@ from rota.model.view import Trial, View
 from rota.policy.base import PER_S, Setting, not_negative, one_of, positive, to_instant, turn_s
 from rota.policy.gandiva_jobs import Notes
 from rota.policy.gandiva_kinds import Kinds, as_mark
+from rota.policy.gandiva_moves import Moves
 from rota.policy.gandiva_packing import Packing
 from rota.policy.gandiva_places import Places
 from rota.policy.gandiva_servers import Servers
+from rota.policy.gandiva_types import Types
 from rota.policy.placement.nodesets import lowest_gpus
 from rota.policy.round_robin import RoundRobin
 from rota.policy.stages import Stages, has_a_say
@@ -74,6 +76,11 @@ class Gandiva(RoundRobin):
             not_negative, 0.02, "Gain below which what was tried is undone, relative."
         ),
         "migrate": Setting(one_of("on", "off"), "on", "on: jobs may be moved to other nodes."),
+        "types": Setting(
+            one_of("on", "off"),
+            "on",
+            "on: jobs go to the GPU types that suit them, if every node says its type.",
+        ),
         "stay_s": Setting(positive, 300.0, "Seconds for which a job that was moved stays."),
         "grow": Setting(
             one_of("on", "off"), "on", "on: elastic jobs get GPUs that nobody else needs."
@@ -116,7 +123,11 @@ class Round:
         strict = settings["affinity"] == "strict"
         whole = view.state.one_node_gangs
         self.servers = Servers(sizes, affinity, settings["limit"], strict=strict, whole=whole)
-        self.places = Places(view, self.servers, self.notes, settings, mark.get("idle_from_s"))
+        types = Types(view, self.servers, self.notes, settings)
+        idle_from_s = mark.get("idle_from_s")
+        self.places = Places(view, self.servers, self.notes, settings, types, idle_from_s)
+        move_in = self.places.move_in
+        self.moves = Moves(view, self.servers, self.notes, settings, types, move_in)
         self.kinds = Kinds(as_mark(mark))
         self.packing = Packing(view, self.servers, self.notes, self.kinds, settings)
 
@@ -127,15 +138,15 @@ class Round:
         self.packing.settle()
         self.places.count()
         self.packing.judge()
-        self.places.judge()
+        self.moves.judge()
         self.places.find_homes(self.had)
         migrates = self._set["migrate"] == "on"
         if self._set["pack"] == "on":
             self.packing.try_more()
             if migrates:
-                self.packing.gather(self.places.movable)
+                self.packing.gather(self.moves.movable)
         if migrates:  # into what packing has freed, too
-            self.places.improve(self.had)
+            self.moves.improve(self.had)
         if self._set["grow"] == "on":
             self.places.resize()
         units = self._units()
@@ -231,7 +242,7 @@ class Round:
         if waiting:
             times.append(to_instant(self._began_s + self._set["quantum_s"]))
         times += self.packing.ends_s()
-        times += self.places.ends_s()
+        times += self.places.ends_s() + self.moves.ends_s()
         later = [at_s for at_s in times if at_s > now_s]
         return min(later) if later else None
 
@@ -323,7 +334,12 @@ class Round:
         if trial.target(row) is not None or view.target[row] is not None:
             return
         if not self.notes[row].home:
-            never = view.num_gpus[row] > view.total_gpus
-            trial.wait(row, Reason.NEVER_FITS if never else Reason.WAIT_RESOURCES)
+            trial.wait(row, self._why_no_home(view.num_gpus[row]))
         else:
             trial.wait(row, Reason.SLICE_WAITING_TURN)
+
+    def _why_no_home(self, num_gpus: int) -> Reason:
+        if num_gpus > self.view.total_gpus:
+            return Reason.NEVER_FITS
+        enough = self.trial.free_gpus >= num_gpus
+        return Reason.WAIT_GANG_FRAGMENTED if enough else Reason.WAIT_RESOURCES

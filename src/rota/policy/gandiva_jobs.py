@@ -1,5 +1,6 @@
 """What Gandiva remembers of each job: where it lives, how fast it was, what was tried with it."""
 
+from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 from rota.model.view import Trial, View
@@ -30,6 +31,20 @@ class Pack(NamedTuple):
     newcomer: int = -1
     beat: float = 1.0
     predicted: float | None = None
+
+
+class Move(NamedTuple):
+    """A move on trial: where the job lived, and its steps a second there.
+
+    ``predicted`` is the speed that it was to have, relative to before. A job that it changed places
+    with is the ``partner``: the two are judged together.
+    """
+
+    before: Home
+    was: float
+    what: str = "move"
+    predicted: float = 1.0
+    partner: int = -1
 
 
 class Notes:
@@ -120,20 +135,35 @@ class Notes:
         self._mark["apart"] = sorted(self.apart | rows)
 
     @property
-    def move(self) -> tuple[Home, float] | None:
-        """Where it lived, and its steps a second there, while a move is on trial."""
+    def move(self) -> Move | None:
+        """Its move, while that is on trial."""
         move = self._mark.get("move")
-        return (tuple((n, g) for n, g in move[0]), move[1]) if move else None
+        return Move(tuple((n, g) for n, g in move[0]), *move[1:]) if move else None
 
     @move.setter
-    def move(self, move: tuple[Home, float] | None) -> None:
+    def move(self, move: Move | None) -> None:
         if move is None:
             self._mark.pop("move", None)
         else:
-            self._mark["move"] = [[list(part) for part in move[0]], move[1]]
+            self._mark["move"] = [[list(part) for part in move.before], *move[1:]]
 
-    def note(self, at_s: float, what: str, predicted: float, measured: float, kept: bool) -> None:
-        """Write down what a trial came to; speeds are relative to those before it."""
+    @property
+    def speeds(self) -> Mapping[str, float]:
+        """Steps a second on each GPU type that it has left, or has just come to."""
+        speeds: Mapping[str, float] = self._mark.get("speeds", {})
+        return speeds
+
+    def learn(self, kind: str, speed: float) -> None:
+        """Remember its steps a second on a GPU type."""
+        self._mark["speeds"] = {**self.speeds, kind: speed}
+
+    def note(
+        self, at_s: float, what: str, predicted: float, measured: float | None, kept: bool
+    ) -> None:
+        """Write down what a trial came to; speeds are relative to those before it.
+
+        None: how fast the job was before is not known, and so nothing was measured.
+        """
         trials = [*self._mark.get("trials", ()), [at_s, what, predicted, measured, kept]]
         self._mark["trials"] = trials[-TRIALS_KEPT:]
 

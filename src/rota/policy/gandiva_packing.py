@@ -132,7 +132,8 @@ class Packing:
     def gather(self, movable: Callable[[], Iterable[int]]) -> None:
         """Move jobs to packs of other nodes, if packs of their kinds are known to do more work.
 
-        Only jobs of nodes where others wait for their turn, and ``movable`` ones.
+        Only jobs of nodes where others wait for their turn, and ``movable`` ones; only on GPUs of
+        one type, as speeds are not to be compared else.
         """
         by_node = self._by_node()
         lonely = [
@@ -141,14 +142,17 @@ class Packing:
             for unit in units
             if len(unit.rows) == 1 and self._is_crowded(node)
         ]
-        alike: dict[tuple[str, ...], list[Unit]] = {}
-        for units in by_node.values():
+        nodes = self._view.state.nodes
+        by_type: dict[str, dict[tuple[str, ...], list[Unit]]] = {}
+        for node, units in by_node.items():
             for unit in units:
+                alike = by_type.setdefault(nodes[node].gpu_type, {})
                 alike.setdefault(unit.kinds, []).append(unit)
         may_move = set(movable()) if lonely else set()
         for one in lonely:
             if one.rows[0] not in may_move or self.is_packed(one.rows[0]):
                 continue
+            alike = by_type[nodes[self._notes[one.rows[0]].home[0][0]].gpu_type]
             gains = {kinds: self._predicted(one.kinds + kinds) for kinds in alike}
             for kinds in sorted(alike, key=lambda kinds: -(gains[kinds] or 0.0)):
                 pair = self._mate(one, alike[kinds], explore=False) if gains[kinds] else None
@@ -166,6 +170,8 @@ class Packing:
         found: dict[int, list[Unit]] = {}
         for row, notes in self._notes.items():
             if len(notes.home) != 1 or notes.home[0][1] > 1 or len(self._view.sizes(row)) > 1:
+                continue
+            if notes.move is not None:  # what is measured now is the move
                 continue
             rows = self.unit(row)
             if row != rows[0] or self.is_on_trial(rows) or any(map(self._view.must_stay, rows)):

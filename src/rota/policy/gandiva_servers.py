@@ -1,7 +1,7 @@
 """Gandiva's servers: where jobs live, and where the next one goes (OSDI 2018, section 3)."""
 
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from math import ceil
 
 Home = tuple[tuple[int, int], ...]  # (node, GPUs there) pairs: where a job lives
@@ -84,21 +84,25 @@ class Servers:
                 return ((self._least_loaded(low, num_gpus), num_gpus),)
         return None
 
-    def choose_free(self, num_gpus: int) -> Home | None:
-        """Nodes with so many GPUs to spare: of the same affinity, else none's, else of any."""
-        fits = [node for node in self.sizes if self.room(node) >= num_gpus]
+    def choose_free(self, num_gpus: int, among: Collection[int] | None = None) -> Home | None:
+        """Nodes with so many GPUs to spare: of the same affinity, else none's, else of any.
+
+        With ``among`` one of these nodes; else, unless a gang must be whole, fragments will do.
+        """
+        fits = [
+            node for node in (self.sizes if among is None else among) if self.room(node) >= num_gpus
+        ]
         for affinity in (num_gpus, 0):
             same = [node for node in fits if self.affinity[node] == affinity]
             if same:
                 return ((self._least_loaded(same, num_gpus), num_gpus),)
         if fits:
             return ((min(fits, key=lambda node: (self.room(node), node)), num_gpus),)
-        return None if self._whole else self._fragments(num_gpus)
+        return None if self._whole or among is not None else self._fragments(num_gpus)
 
-    def on_one_node(self, num_gpus: int, but: Iterable[int] = ()) -> Home | None:
-        """One node with so many GPUs to spare, the tightest; none of ``but``."""
-        left_out = set(but)
-        fits = [n for n in self.sizes if self.room(n) >= num_gpus and n not in left_out]
+    def on_one_node(self, num_gpus: int, among: Iterable[int]) -> Home | None:
+        """The one of these nodes with so many GPUs to spare, the tightest."""
+        fits = [node for node in among if self.room(node) >= num_gpus]
         if not fits:
             return None
         return ((min(fits, key=lambda node: (self.room(node), node)), num_gpus),)

@@ -163,6 +163,7 @@ class StandInController:
                 "num_gpus": n.num_gpus,
                 "alive": n.alive,
                 "jobs": [None] * n.num_gpus,
+                "holders": [[] for _ in range(n.num_gpus)],
             }
             for n in self.state.nodes
         ]

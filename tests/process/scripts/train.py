@@ -1,8 +1,9 @@
 """Train a tiny model, stop at gates, and write down what happens.
 
-In the folder --out: ``rankN.jsonl`` (start, suspended, resumed, end; with pid, attempt, step and
-cores), ``stepN`` (one byte for each step begun), ``atS`` when step S waits for ``goS``, and
-``weights.pt`` at the end.
+In the folder --out: ``rankN.jsonl`` (start, suspended, resumed, end; with pid, attempt, step,
+cores and time), ``stepN`` (one byte for each step begun), ``atS`` when step S waits for ``goS``,
+and ``weights.pt`` at the end. With --until a training of one rank ends where it is as soon as a
+file ``enough`` is there.
 """
 
 import argparse
@@ -21,13 +22,14 @@ parser.add_argument("--out", type=Path, required=True)
 parser.add_argument("--steps", type=int, default=100)
 parser.add_argument("--pace", type=float, default=0.004, help="seconds to idle in each step")
 parser.add_argument("--gate", type=int, action="append", default=[], help="wait before this step")
+parser.add_argument("--until", action="store_true", help="stop early if there is a file `enough`")
 parser.add_argument("--linger", action="store_true", help="wait for goend after the session")
 options = parser.parse_args()
 
 
 def write(rank, what, **more):
     line = {"what": what, "pid": os.getpid(), "attempt": int(os.environ.get("ROTA_ATTEMPT", "0"))}
-    line |= {"cores": sorted(os.sched_getaffinity(0)), **more}
+    line |= {"cores": sorted(os.sched_getaffinity(0)), "at_s": time.time(), **more}
     with open(options.out / f"rank{rank}.jsonl", "a") as file:
         file.write(json.dumps(line) + "\n")
 
@@ -67,6 +69,8 @@ def main():
             loss.backward()
             optimizer.step()
             s.report(loss=loss.item(), samples=16)
+            if options.until and (options.out / "enough").exists():
+                break
         if s.rank == 0:
             torch.save(net.state_dict(), options.out / "weights.pt")
     if options.linger:

@@ -21,6 +21,7 @@ parser = argparse.ArgumentParser()
 parser.add_argument("--out", type=Path, required=True)
 parser.add_argument("--steps", type=int, default=12)
 parser.add_argument("--gate", type=int, action="append", default=[], help="wait in this step")
+parser.add_argument("--hidden", type=int, default=16, help="width of the network")
 parser.add_argument("--accumulate", type=int, default=1, help="steps to one of the optimiser")
 parser.add_argument("--amp", action="store_true", help="bfloat16, and a gradient scaler")
 parser.add_argument("--unprepared", action="store_true")
@@ -37,7 +38,11 @@ def gate(number):
 
 def train(s):
     net = nn.Sequential(
-        nn.Linear(6, 16), nn.BatchNorm1d(16), nn.ReLU(), nn.Dropout(0.2), nn.Linear(16, 3)
+        nn.Linear(6, options.hidden),
+        nn.BatchNorm1d(options.hidden),
+        nn.ReLU(),
+        nn.Dropout(0.2),
+        nn.Linear(options.hidden, 3),
     )
     optimizer = torch.optim.AdamW(net.parameters(), lr=0.01)
     scheduler = torch.optim.lr_scheduler.StepLR(optimizer, 4, 0.5)

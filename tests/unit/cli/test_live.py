@@ -11,6 +11,7 @@ import pytest
 import yaml
 
 from rota.cli.main import main
+from rota.cli.present import nodes_text, why_text
 from rota.folder import Folder
 from rota.model.events import AttemptLost, JobFinished, ModelReported, WorkerRegistered
 from rota.model.job import JobState, Suspension
@@ -278,6 +279,22 @@ class TestLooking:
         code, out, _ = rota("nodes")
         assert (code, out.split()[:4]) == (0, ["NODE", "KIND", "TYPE", "GPUS"])
         assert json.loads(rota("nodes", "-o", "json")[1])[0]["name"] == "here"
+
+    def test_why_tells_what_was_tried_and_what_came_of_it(self):
+        names = ("at_s", "what", "predicted", "measured", "kept")
+        told = [(0.0, "move to t4", 0.8, 0.75, False), (9.0, "move", 1.0, None, True)]
+        verdict = {"job_id": "1", "state": "RUNNING", "sentence": "it runs", "blockers": []}
+        verdict |= {"would_start_if": None, "position": None, "resizing": None, "history": []}
+        verdict["trials"] = [dict(zip(names, trial, strict=True)) for trial in told]
+        first, second = why_text(verdict).splitlines()[-2:]
+        assert first.endswith("move to t4: predicted 0.8, measured 0.75, undone")
+        assert second.endswith("move: predicted 1, not measured, kept")
+
+    def test_nodes_names_all_jobs_that_share_a_gpu(self):
+        node = {"name": "a", "kind": "cpu", "num_gpus": 3, "alive": True, "connected": True}
+        node |= {"jobs": ["1", None, "3"], "holders": [["1", "2"], [], ["3"]]}
+        cells = nodes_text([node]).splitlines()[-1].split()
+        assert cells[3:] == ["3", "1", "up", "0:1+2", "2:3"]
 
     def test_text_from_jobs_plays_no_tricks_on_the_terminal(self, rota, cluster):
         self.three_jobs(rota, cluster)

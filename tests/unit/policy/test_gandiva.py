@@ -110,3 +110,23 @@ def test_slicing_brings_first_results_far_earlier_than_running_to_completion():
 
     assert average_first_start("gandiva") <= 60.0
     assert average_first_start("fifo") >= 4 * 3600.0
+
+
+def first_100_s(policy):
+    """When each of eight jobs of 8 h on four GPUs has done its first minute of work (G9)."""
+    sim = simulation([job(i, lasts=8 * 3600.0) for i in range(8)], create(policy), "1x4", SWITCH)
+    state, done = sim.state, dict[int, float]()
+    while len(done) < 8 and sim.step():
+        now_s = sim.engine.now_s
+        for row in range(8):
+            if row not in done and state.work(row, now_s) >= HUNDRED_S - 1:
+                done[row] = now_s - (state.work(row, now_s) - HUNDRED_S)
+    return mean(done.values())
+
+
+HUNDRED_S = 60.0  # for 100 mini-batches
+
+
+def test_the_first_hundred_mini_batches_come_within_three_minutes_not_after_hours():
+    assert first_100_s("fifo") == pytest.approx(4 * 3600.0 + HUNDRED_S, rel=0.01)
+    assert first_100_s("gandiva") <= 60.0 + 2 * HUNDRED_S

@@ -7,6 +7,7 @@ import pytest
 from rota.model.cluster import parse_cluster
 from rota.model.events import NodeLost
 from rota.model.job import Elastic
+from rota.model.reason import Reason
 from rota.policy.registry import create
 from rota.predict.interference import Interference
 from rota.sim.machine import FREE, Costs
@@ -158,6 +159,78 @@ def test_a_nearly_empty_node_is_emptied_into_fuller_ones():
     homes = [mark["home"] for mark in sim.state.marks]
     assert [node for ((node, _),) in homes] == [1, 1, 2] or len({n for ((n, _),) in homes[:2]}) == 1
     assert sim.state.target[0].nodes() == sim.state.target[1].nodes()
+
+
+def test_a_job_that_others_have_left_alone_goes_and_its_node_is_nobodys_again():
+    """G5: free (3, 1, 0) of 4 each; the node that becomes empty has no affinity any more."""
+    short = [job(f"s{i}", 1, lasts=100) for i in range(2)]
+    sim = sim_of(
+        [job("a", 1, lasts=DAY), job("b", 3, lasts=DAY), job("c", 4, lasts=DAY), *short], "3x4"
+    )
+    until(sim, 99.0)
+    assert sim.state.marks[0]["home"] == [[0, 1]]
+    assert [sim.state.marks[row]["home"] for row in (1, 2)] == [[[1, 3]], [[2, 4]]]
+    assert sim.state.policy_mark["affinity"]["0"] == 1
+    until(sim, 101.0)
+    assert sim.state.marks[0]["home"] == [[1, 1]]
+    assert sim.state.target[0].nodes() == (1,)
+    assert sim.state.migrations[0] == 1
+    assert "0" not in sim.state.policy_mark["affinity"]
+
+
+def fragmented(late, c_lasts=DAY, **settings):
+    """Three nodes of two: one GPU is free on each of the first two; a gang of two comes late."""
+    jobs = [
+        job("a", lasts=DAY),
+        job("b", lasts=100),
+        job("c", lasts=c_lasts),
+        job("d", lasts=100),
+        job("pair", 2, lasts=DAY),
+        *late,
+    ]
+    sim = sim_of(jobs, "3x2", costs=SWITCH, **settings)
+    sim.state.one_node_gangs = True  # as on a live cluster
+    until(sim, 150.0)
+    assert [sim.state.target[row].nodes() for row in (0, 2)] == [(0,), (1,)]
+    return sim
+
+
+@pytest.mark.parametrize("limit", ["1", "4"])
+def test_a_gang_that_waits_beside_free_gpus_is_made_room_for(limit):
+    sim = fragmented([job("gang", 2, at=200, lasts=DAY)], limit=limit)
+    until(sim, 1000.0)
+    assert sim.state.first_start_s[5] < 203.0
+    assert list(sim.state.migrations) == [1, 0, 0, 0, 0, 0]
+    assert sim.state.target[0].nodes() == sim.state.target[2].nodes() == (1,)
+    assert sim.state.target[5].nodes() == (0,)
+    ((_, what, predicted, measured, kept),) = sim.state.marks[0]["trials"]
+    assert (what, predicted, kept) == ("move to make room for job gang", 1.0, True)
+    assert measured == pytest.approx(1.0)
+
+
+def test_no_room_is_made_for_a_gang_where_moves_are_switched_off():
+    sim = fragmented([job("gang", 2, at=200, lasts=DAY)], limit="1", migrate="off")
+    until(sim, 1000.0)
+    assert sim.state.first_start_s[5] < 0
+    assert sim.state.reason[5] == Reason.WAIT_GANG_FRAGMENTED
+
+
+def test_room_is_made_once_those_that_were_moved_have_stayed_for_a_while():
+    """The first gang has gone; beside it is a job that can't leave, beside the moved one nobody."""
+    late = [
+        job("first", 2, at=200, lasts=50),
+        job("stays", at=260, lasts=DAY),
+        job("second", 2, at=310, lasts=DAY),
+    ]
+    sim = fragmented(late, c_lasts=300, limit="1", stay_s="500")
+    until(sim, 300.0)
+    sim.state.portable[6] = False
+    until(sim, 2000.0)
+    assert [sim.state.marks[row]["home"] for row in (0, 6, 7)] == [[[0, 1]], [[0, 1]], [[1, 2]]]
+    assert list(sim.state.migrations) == [2, 0, 0, 0, 0, 0, 0, 0]
+    assert sim.state.first_start_s[5] < 203.0
+    # Moved at 200 s, it may be moved again at 700 s; somebody looks once in a quantum.
+    assert 700.0 <= sim.state.first_start_s[7] < 763.0
 
 
 def test_who_waits_goes_where_a_gpu_has_become_free():

@@ -129,3 +129,11 @@ def test_a_model_with_step_times_has_a_batch_size():
 )
 def test_gpu_types_are_known_by_their_family(name, kind):
     assert gpu_type(name) == kind
+
+
+def test_resnet50_holds_a_seventy_seventh_of_its_memory_at_the_boundary_of_a_step():
+    """Gandiva (OSDI 2018): 0.3 of 23 GB, which is what a suspension at the boundary has to copy."""
+    profile = look_up("resnet50")
+    assert round(profile.memory_min_mib * 2**20 / 1e9, 1) == 0.3
+    assert round(profile.memory_max_mib * 2**20 / 1e9) == 23
+    assert profile.memory_max_mib / profile.memory_min_mib == pytest.approx(76.7, abs=0.05)
