@@ -73,7 +73,7 @@ class Gandiva(RoundRobin):
         "memory_fraction": Setting(positive, 0.9, "Part of a GPU's memory that jobs may fill."),
         "trial_s": Setting(turn_s, 30.0, "Seconds that a trial lasts: all that it can cost a job."),
         "least_gain": Setting(
-            not_negative, 0.02, "Gain below which what was tried is undone, relative."
+            not_negative, 0.05, "Gain below which what was tried is undone, relative."
         ),
         "migrate": Setting(one_of("on", "off"), "on", "on: jobs may be moved to other nodes."),
         "types": Setting(

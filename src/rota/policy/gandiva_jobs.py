@@ -3,6 +3,7 @@
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
+from rota.model.profile import Placement
 from rota.model.view import Trial, View
 from rota.policy.base import LEAST_TURN_S
 from rota.policy.gandiva_servers import Home
@@ -206,3 +207,12 @@ def speed_alone(view: View, row: int, notes: Notes) -> float | None:
     if notes.pack is None and notes.move is None:
         return rate(notes.seen, look(view, row), MEASURED_S) or notes.alone
     return notes.alone
+
+
+def profiled(view: View, row: int, gpu_type: str, num_gpus: int) -> float | None:
+    """Steps a second alone on GPUs of a type, as the job or others of its kind were measured.
+
+    None of simulated jobs, which have no profiles.
+    """
+    step_s = view.step_s(row, Placement(gpu_type, num_gpus))
+    return 1 / step_s if step_s else None

@@ -4,7 +4,7 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Any, NamedTuple
 
 from rota.model.view import Trial, View
-from rota.policy.gandiva_jobs import Notes, Pack, left_s, look, rate, speed_alone
+from rota.policy.gandiva_jobs import Notes, Pack, left_s, look, profiled, rate, speed_alone
 from rota.policy.gandiva_kinds import Kinds
 from rota.policy.gandiva_servers import Servers
 
@@ -153,9 +153,9 @@ class Packing:
             if one.rows[0] not in may_move or self.is_packed(one.rows[0]):
                 continue
             alike = by_type[nodes[self._notes[one.rows[0]].home[0][0]].gpu_type]
-            gains = {kinds: self._predicted(one.kinds + kinds) for kinds in alike}
-            for kinds in sorted(alike, key=lambda kinds: -(gains[kinds] or 0.0)):
-                pair = self._mate(one, alike[kinds], explore=False) if gains[kinds] else None
+            known = [(self._predicted(one, units[0]), units) for units in alike.values() if units]
+            for _, units in sorted(known, key=lambda each: -(each[0] or 0.0)):
+                pair = self._mate(one, units, explore=False)
                 if pair is not None:
                     self._pack(*pair)
                     for unit in pair:
@@ -207,7 +207,7 @@ class Packing:
         for other in units:
             if other is one or not self._may_join(one, other):
                 continue
-            gain = self._predicted(one.kinds + other.kinds)
+            gain = self._predicted(one, other)
             if gain is None and explore:
                 gain = 0.0
             if gain is not None and (best is None or gain > best[0]):
@@ -221,14 +221,17 @@ class Packing:
             return False
         if not self._notes[one.rows[0]].apart.isdisjoint(other.rows):
             return False
-        gain = self._predicted(one.kinds + other.kinds)
+        gain = self._predicted(one, other)
         return gain is None or self._pays(gain, self._turns(other.rows))
 
-    def _predicted(self, kinds: tuple[str, ...]) -> float | None:
+    def _predicted(self, one: Unit, other: Unit) -> float | None:
         """The work of a pack, as that of others of the same kinds; None if it has to be tried."""
+        kinds = one.kinds + other.kinds
         if kinds not in self._expected:
-            gain = self._kinds.gain(kinds)
-            sure = self._kinds.is_sure(kinds)
+            gain, sure = self._kinds.gain(kinds), self._kinds.is_sure(kinds)
+            speeds = self._view.pair(one.rows[0], other.rows[0]) if len(kinds) == 2 else None
+            if gain is None and speeds is not None:  # measured under another policy, or before
+                gain = sum(speeds)
             trusted = gain is not None and (sure or self._pays(gain, 1.0))
             self._expected[kinds] = gain if trusted else None
         return self._expected[kinds]
@@ -238,7 +241,7 @@ class Packing:
 
     def _pack(self, one: Unit, other: Unit) -> None:
         rows = tuple(sorted(one.rows + other.rows))
-        turns, predicted = self._turns(other.rows), self._predicted(one.kinds + other.kinds)
+        turns, predicted = self._turns(other.rows), self._predicted(one, other)
         newcomer, home = self._notes[one.rows[0]], self._notes[other.rows[0]].home
         self._servers.remove(newcomer.home)
         for row in rows:
@@ -304,7 +307,12 @@ class Packing:
         """Steps a second of a job that has its GPUs for itself, or had before its trial."""
         if row in self._changed:  # who has left a pack in this decision was not alone until now
             return self._notes[row].alone
-        return speed_alone(self._view, row, self._notes[row])
+        speed = speed_alone(self._view, row, self._notes[row])
+        home = self._notes[row].home
+        if speed is None and len(home) == 1:
+            node, num_gpus = home[0]
+            speed = profiled(self._view, row, self._view.state.nodes[node].gpu_type, num_gpus)
+        return speed
 
     def begin(self) -> None:
         """Where something has changed, measure from now on; a trial once all of it runs."""

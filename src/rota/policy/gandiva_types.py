@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 
 from rota.model.view import View
 from rota.policy.base import LEAST_TURN_S
-from rota.policy.gandiva_jobs import Notes, speed_alone
+from rota.policy.gandiva_jobs import Notes, profiled, speed_alone
 from rota.policy.gandiva_servers import Home, Servers
 
 ENOUGH = 8  # jobs measured on two types, before it may be taken that all others are like them
@@ -91,7 +91,7 @@ class Types:
             speed = notes.speeds.get(kind)
             if kind == self.of(notes.home) and notes.move is None:
                 speed = speed_alone(self._view, row, notes) or speed
-            self._speeds[key] = speed
+            self._speeds[key] = speed or profiled(self._view, row, kind, self._view.num_gpus[row])
         return self._speeds[key]
 
     def _of_all(self, kind: str, than: str) -> list[float]:

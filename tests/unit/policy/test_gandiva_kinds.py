@@ -3,6 +3,7 @@
 import pytest
 
 from rota.model.cluster import parse_cluster
+from rota.model.view import View
 from rota.policy.gandiva_kinds import MOST_KNOWN, Kinds
 from rota.policy.registry import create
 from rota.predict.interference import Interference
@@ -80,6 +81,23 @@ def test_the_trial_of_a_pair_foretells_what_others_of_its_kinds_do():
     early = [idle_job("a", "x"), idle_job("b", "x", lasts=300.0)]
     sim = until(sim_of([*early, later], "1x1", {("x", "x"): (0.8, 0.8)}), 1800.0)
     assert [round(was, 2) for _, _, was, _, _ in trials(sim, 2)] == [1.6]
+
+
+def test_a_pair_of_which_there_are_profiles_is_expected_to_do_what_these_say(monkeypatch):
+    monkeypatch.setattr(View, "pair", lambda view, row, other: (0.9, 0.8))
+    jobs = [idle_job("a", "x"), idle_job("b", "y")]
+    sim = until(sim_of(jobs, "1x1", {("x", "y"): (0.6, 0.6)}), 1800.0)
+    [(_, _, predicted, measured, kept)] = trials(sim, 0)
+    assert (predicted, measured, kept) == (pytest.approx(1.7), pytest.approx(1.2), True)
+
+
+def test_a_job_whose_speed_is_in_a_profile_is_packed_before_it_was_measured(monkeypatch):
+    monkeypatch.setattr(View, "step_s", lambda view, row, placement: 1.0)
+    jobs = [idle_job("a", "x"), idle_job("b", "y")]
+    sim = sim_of(jobs, "1x1", {("x", "y"): (0.8, 0.8)})
+    until(sim, 0.0)
+    assert [sim.state.marks[row]["pack"][0] for row in (0, 1)] == [[0, 1]] * 2
+    assert trials(until(sim, 300.0), 0)[0][2:] == [1.0, pytest.approx(1.6), True]
 
 
 def test_jobs_of_kinds_that_failed_twice_are_not_tried_any_more():
