@@ -239,7 +239,8 @@ class Controller(Intake):
                 for event in node_left(state, node, now_s, NODE_CHANGED):
                     self._note(event)
         if known is None or not state.nodes[known].alive:
-            self._note(NodeJoined(now_s, node, hello["num_gpus"], hello["kind"], gpu_type))
+            gpus, gb = (hello["num_gpus"], hello["kind"], gpu_type), hello.get("memory_gb", 0.0)
+            self._note(NodeJoined(now_s, node, *gpus, memory_gb=gb))
         findings = reconcile(state, node, hello["attempts"], now_s, self._losses, self._last_node)
         for event in findings.events:
             self._note(event)

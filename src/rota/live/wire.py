@@ -37,7 +37,7 @@ where raw bytes follow the line: pieces of the state of a job that moves to anot
 | | give_up | generation: not all will come to the meeting place |
 | | park | free the device, and wait to come back |
 | | leave | end |
-| agent, controller | hello | node, num_gpus, kind, gpu_type, attempts (and those arriving) |
+| agent, controller | hello | node, num_gpus, kind, gpu_type, memory_gb, attempts (also arriving) |
 | | done, failed | command_id; at_s, stopped_s; error |
 | | registered | job_id, attempt, suspension, movable, resizable, most_ranks, portable, why |
 | | resized | job_id, attempt, gpus, cause, lost_ranks: by itself, not by a command |

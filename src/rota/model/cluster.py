@@ -10,7 +10,8 @@ class Node(NamedTuple):
     """A machine with GPUs, or with device slots that stand for them.
 
     GPUs of one ``island`` (so many neighbouring indices; 0: all of the node) are joined by the
-    fastest links. An empty ``gpu_type`` or ``rack`` is one that nobody named.
+    fastest links. An empty ``gpu_type`` or ``rack`` is one that nobody named; ``memory_gb`` is that
+    of each GPU, 0 if not known.
     """
 
     name: str
@@ -20,6 +21,7 @@ class Node(NamedTuple):
     gpu_type: str = ""
     rack: str = ""
     island: int = 0
+    memory_gb: float = 0.0
 
 
 def parse_cluster(text: str) -> list[Node]:

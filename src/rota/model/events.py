@@ -6,6 +6,7 @@
 from typing import Any, NamedTuple
 
 from rota.model.allocation import Allocation
+from rota.model.cluster import Node
 from rota.model.commands import Command
 from rota.model.job import JobSpec, JobState, Suspension
 
@@ -24,6 +25,13 @@ class NodeJoined(NamedTuple):
     gpu_type: str = ""
     rack: str = ""
     island: int = 0
+    memory_gb: float = 0.0
+
+
+def joined(at_s: float, node: Node) -> NodeJoined:
+    """The event that such a node offers its GPUs."""
+    name, num_gpus, kind, _, gpu_type, rack, island, memory_gb = node
+    return NodeJoined(at_s, name, num_gpus, kind, gpu_type, rack, island, memory_gb)
 
 
 class NodeLost(NamedTuple):

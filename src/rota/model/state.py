@@ -146,7 +146,7 @@ class ClusterState(Transitions):
     def _node_joined(self, e: NodeJoined) -> None:
         full = (1 << e.num_gpus) - 1
         index = self.node_index.get(e.name)
-        node = Node(e.name, e.num_gpus, e.kind, True, e.gpu_type, e.rack, e.island)
+        node = Node(e.name, e.num_gpus, e.kind, True, e.gpu_type, e.rack, e.island, e.memory_gb)
         if index is None:
             index = len(self.nodes)
             self.node_index[e.name] = index

@@ -68,7 +68,7 @@ class Gandiva(RoundRobin):
             one_of("on", "off"), "on", "on: jobs may share a GPU where that does more work."
         ),
         "gpu_memory_gb": Setting(
-            not_negative, 0.0, "Memory of a GPU; jobs packed must fit it together (0: not known)."
+            not_negative, 0.0, "Memory of a GPU; jobs packed must fit it (0: as the node tells)."
         ),
         "memory_fraction": Setting(positive, 0.9, "Part of a GPU's memory that jobs may fill."),
         "trial_s": Setting(turn_s, 30.0, "Seconds that a trial lasts: all that it can cost a job."),

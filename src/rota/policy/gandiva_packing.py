@@ -1,12 +1,13 @@
 """Gandiva's packing: jobs that share a GPU for as long as that does more work than turns."""
 
 from collections.abc import Callable, Iterable, Mapping
+from math import nan
 from typing import Any, NamedTuple
 
 from rota.model.view import Trial, View
 from rota.policy.gandiva_jobs import Notes, Pack, left_s, look, profiled, rate, speed_alone
 from rota.policy.gandiva_kinds import Kinds
-from rota.policy.gandiva_servers import Servers
+from rota.policy.gandiva_servers import Home, Servers
 
 
 class Unit(NamedTuple):
@@ -14,7 +15,7 @@ class Unit(NamedTuple):
 
     rows: tuple[int, ...]
     util: float  # of 1 for each
-    memory_gb: float
+    memory_gb: float  # NaN if not known of one
     kinds: tuple[str, ...]
 
 
@@ -179,7 +180,7 @@ class Packing:
             usages = [self._view.usage(each) for each in rows]
             util = sum(1.0 if use.gpu_util is None else use.gpu_util for use in usages)
             if util < len(rows) and all(map(self.alone, rows)):
-                gb = sum(use.memory_gb or 0.0 for use in usages)
+                gb = sum(nan if use.memory_gb is None else use.memory_gb for use in usages)
                 kinds = tuple(sorted(map(self._view.kind, rows)))
                 found.setdefault(notes.home[0][0], []).append(Unit(rows, util, gb, kinds))
         for units in found.values():
@@ -216,13 +217,20 @@ class Packing:
 
     def _may_join(self, one: Unit, other: Unit) -> bool:
         """Whether nothing speaks against putting a job to these."""
-        most = self._set["gpu_memory_gb"] * self._set["memory_fraction"]
-        if most and one.memory_gb + other.memory_gb > most:
+        if not self._fit(one.memory_gb + other.memory_gb, self._notes[other.rows[0]].home):
             return False
         if not self._notes[one.rows[0]].apart.isdisjoint(other.rows):
             return False
         gain = self._predicted(one, other)
         return gain is None or self._pays(gain, self._turns(other.rows))
+
+    def _fit(self, needed_gb: float, home: Home) -> bool:
+        """Whether jobs that need so much memory, NaN if not known, may share a GPU there."""
+        node = self._view.state.nodes[home[0][0]]
+        has_gb = self._set["gpu_memory_gb"] or node.memory_gb
+        if not has_gb:
+            return node.kind != "cuda"  # a job that runs out of memory is lost
+        return needed_gb <= has_gb * float(self._set["memory_fraction"])
 
     def _predicted(self, one: Unit, other: Unit) -> float | None:
         """The work of a pack, as that of others of the same kinds; None if it has to be tried."""

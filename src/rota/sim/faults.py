@@ -22,7 +22,7 @@ from rota.errors import InputError, SimulationError
 from rota.model.allocation import Allocation
 from rota.model.cluster import Node
 from rota.model.commands import Suspend
-from rota.model.events import AttemptLost, JobSuspended, NodeJoined, NodeLost
+from rota.model.events import AttemptLost, JobSuspended, NodeLost, joined
 from rota.model.job import JobSpec, JobState
 from rota.model.state import ClusterState
 from rota.sim.engine import FAULT
@@ -247,17 +247,7 @@ class _Course:
         if self._outages[index]:
             return
         node = simulation.state.nodes[index]
-        simulation.state.apply(
-            NodeJoined(
-                simulation.engine.now_s,
-                node.name,
-                node.num_gpus,
-                node.kind,
-                node.gpu_type,
-                node.rack,
-                node.island,
-            )
-        )
+        simulation.state.apply(joined(simulation.engine.now_s, node))
 
     def _crash(self, simulation: Simulation, index: int, gpu: int) -> None:
         name = simulation.state.nodes[index].name

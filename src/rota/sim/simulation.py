@@ -8,7 +8,7 @@ from typing import Any, NamedTuple, Protocol
 from rota.errors import NeverFitsError, SimulationError
 from rota.model.cluster import Node
 from rota.model.decision import Decider
-from rota.model.events import JobFinished, JobSubmitted, NodeJoined, new
+from rota.model.events import JobFinished, JobSubmitted, joined, new
 from rota.model.job import JobSpec, JobState
 from rota.model.plan import diff
 from rota.model.reason import SENTENCES, Reason
@@ -65,11 +65,7 @@ class Simulation:
         self.decisions = 0
         self._decider = Decider(self.state, policy)
         for node in nodes:
-            self.state.apply(
-                NodeJoined(
-                    0.0, node.name, node.num_gpus, "gpu", node.gpu_type, node.rack, node.island
-                )
-            )
+            self.state.apply(joined(0.0, node._replace(kind="gpu")))
         for spec in trace:
             if spec.num_gpus > self.state.total_gpus:
                 raise NeverFitsError(

@@ -74,6 +74,27 @@ def test_jobs_that_do_not_fit_the_memory_together_are_never_packed():
     assert trials(room, 0) == [("pack", True)]
 
 
+def test_jobs_whose_memory_is_not_known_do_not_share_a_gpu_whose_memory_is():
+    jobs = [idle_job("a", "x"), idle_job("b", "y", memory_gb=1.0)]
+    pairs = {("x", "y"): (0.9, 0.9)}
+    assert trials(until(sim_of(jobs, "1x1", pairs, gpu_memory_gb="16"), 1800.0), 1) == []
+    assert trials(until(sim_of(jobs, "1x1", pairs), 1800.0), 1) == [("pack", True)]
+
+
+def test_a_node_tells_the_memory_of_its_gpus():
+    jobs = [idle_job("a", "x", memory_gb=9.0), idle_job("b", "y", memory_gb=8.0)]
+    pairs = Interference({("x", "y"): (0.9, 0.9)})
+
+    def packed(memory_gb):
+        node = parse_cluster("1x1")[0]._replace(memory_gb=memory_gb)
+        policy = create("gandiva")
+        sim = Simulation(trace(*jobs), [node], policy, FREE, interference=pairs)
+        return trials(until(sim, 1800.0), 0)
+
+    assert packed(16.0) == []
+    assert packed(20.0) == [("pack", True)]
+
+
 def test_jobs_are_packed_only_where_they_would_take_turns():
     jobs = [idle_job("a", "x"), idle_job("b", "y")]
     assert trials(until(sim_of(jobs, "1x2", {("x", "y"): (0.9, 0.9)}), 1800.0), 0) == []

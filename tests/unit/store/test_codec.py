@@ -69,6 +69,7 @@ STRATEGIES = {
     "gpu_type": words,
     "rack": words,
     "island": rows,
+    "memory_gb": seconds,
     "model_bytes": rows,
     "largest_tensor_bytes": rows,
     "wake_at_s": st.none() | seconds,

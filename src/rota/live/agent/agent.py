@@ -219,6 +219,7 @@ class Agent:
             "num_gpus": self.devices.num_gpus,
             "kind": self.devices.kind,
             "gpu_type": self.devices.gpu_type,
+            "memory_gb": self.devices.memory_gb,
             "attempts": [
                 *(attempt.observed() for attempt in self.attempts.values()),
                 *self._moves.arrivals,

@@ -12,6 +12,7 @@ class Devices(NamedTuple):
     cores: tuple[int, ...] = ()  # core of each slot, for kind "cpu"
     ids: tuple[str, ...] = ()  # what CUDA_VISIBLE_DEVICES calls each GPU, for kind "cuda"
     gpu_type: str = ""  # what whoever started the node calls its GPUs, if anything
+    memory_gb: float = 0.0  # of the GPU that has least; 0 for kind "cpu", and if not known
 
     def cores_of(self, gpus: list[int]) -> list[int]:
         """The cores to bind a job to that holds these slots; empty for no binding."""
@@ -27,7 +28,7 @@ def discover(limit: int | None, first: int = 0) -> Devices:
     found = offered_ids()
     if found:
         ids = found[first:][:limit]
-        return Devices("cuda", len(ids), ids=ids)
+        return Devices("cuda", len(ids), ids=ids, memory_gb=least_memory_gb(ids))
     cores = sorted(os.sched_getaffinity(0))
     count = limit or len(cores)
     return Devices("cpu", count, tuple(cores[(first + i) % len(cores)] for i in range(count)))
@@ -63,5 +64,31 @@ def count_gpus() -> int:
         return 0
     try:
         return int(pynvml.nvmlDeviceGetCount())
+    finally:
+        pynvml.nvmlShutdown()
+
+
+def least_memory_gb(ids: tuple[str, ...]) -> float:
+    """Memory in GB of the GPU with the least, of those with these ids; 0 if NVML does not tell.
+
+    Of a part of a GPU (MIG) too, if it goes by its UUID.
+    """
+    import pynvml
+
+    try:
+        pynvml.nvmlInit()
+    except pynvml.NVMLError:
+        return 0.0
+    try:
+        handles = [
+            pynvml.nvmlDeviceGetHandleByIndex(int(gpu))
+            if gpu.isdigit()
+            else pynvml.nvmlDeviceGetHandleByUUID(gpu)
+            for gpu in ids
+        ]
+        memory = [int(pynvml.nvmlDeviceGetMemoryInfo(handle).total) for handle in handles]
+        return min(memory, default=0) / 1e9
+    except pynvml.NVMLError:
+        return 0.0
     finally:
         pynvml.nvmlShutdown()

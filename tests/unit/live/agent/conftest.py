@@ -14,6 +14,7 @@ class Driver:
         self.opened = 0
         self.memory = {}  # handle -> {pid: bytes}, or an error's code
         self.samples = {}  # handle -> [(pid, seconds ago, per cent)], or an error's code
+        self.total = {}  # handle -> bytes
         self.util = {}  # handle -> per cent, or an error's code
 
     def nvmlInitWithFlags(self, flags):
@@ -59,6 +60,10 @@ class Driver:
         for place, (pid, ago_s, util) in enumerate(found):
             array[place].pid, array[place].smUtil = pid, util
             array[place].timeStamp = now_us - int(ago_s * 1e6)
+        return 0
+
+    def nvmlDeviceGetMemoryInfo(self, handle, info):
+        info._obj.total = self.total[_number(handle)]
         return 0
 
     def nvmlDeviceGetUtilizationRates(self, handle, rates):

@@ -21,7 +21,7 @@ def make_view() -> MakeView:
     ) -> View:
         state = ClusterState(keep_stories=False)
         for node in parse_cluster(cluster):
-            _, num_gpus, _, _, gpu_type, rack, island = node
+            _, num_gpus, _, _, gpu_type, rack, island, _ = node
             state.apply(NodeJoined(0.0, node.name, num_gpus, "gpu", gpu_type, rack, island))
         gangs = list(gangs)
         skews = [None] * len(gangs) if skews is None else list(skews)
