@@ -181,6 +181,9 @@ def job_text(job: Mapping[str, Any], verdict: Mapping[str, Any]) -> str:
             for r in job["ranks"]
         ]
     lines += _profile_lines(job["profile"])
+    if job["trials"]:
+        lines.append("  tried, in speeds relative to before")
+        lines += [f"    {clock(trial['at_s'])}  {_trial_text(trial)}" for trial in job["trials"]]
     lines.append("  story")
     lines += [f"    {clock(e['at_s'])}  {printable(e['line'])}" for e in job["story"]]
     return "\n".join(lines)

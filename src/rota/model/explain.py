@@ -48,13 +48,13 @@ def explain(
         "would_start_if": _would_start_if(state, row, now_s, blockers) if blockers else None,
         "position": _position(state, row),
         "resizing": _resizing(state, row, resizes),
-        "trials": _trials(state.marks[row]),
+        "trials": trials_of(state.marks[row]),
         "history": [{"at_s": at_s, "reason": Reason(code).name} for at_s, code in history],
     }
 
 
-def _trials(mark: Any) -> list[dict[str, Any]]:
-    """What a policy has noted under ``trials`` in a job's mark."""
+def trials_of(mark: Any) -> list[dict[str, Any]]:
+    """What a policy has noted under ``trials`` in a job's mark, as in :func:`explain`."""
     noted = mark.get("trials", ()) if isinstance(mark, dict) else ()
     names = ("at_s", "what", "predicted", "measured", "kept")
     return [dict(zip(names, trial, strict=False)) for trial in noted if isinstance(trial, list)]

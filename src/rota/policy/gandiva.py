@@ -256,7 +256,8 @@ class Round:
             target = view.target[row]
             stays = row in chosen and target is not None and self._may_stay(row, target, seats)
             if target is not None and not stays:
-                trial.release(row, Reason.SLICE_WAITING_TURN)
+                undone = row in self.packing.undone
+                trial.release(row, Reason.PACK_UNDONE if undone else Reason.SLICE_WAITING_TURN)
         # Who can only go on where it was comes first, then who is in a pack that has a GPU.
         waiting = [row for row in chosen if trial.target(row) is None]
         waiting.sort(key=lambda row: (not view.must_stay(row), self.packing.gpu_of(row, trial) < 0))

@@ -35,6 +35,7 @@ class Packing:
         self._notes = notes
         self._kinds = kinds
         self._set = settings
+        self.undone: set[int] = set()  # rows that have to leave a pack, in this decision
         self._changed: set[int] = set()  # rows whose progress counts from now on
         self._expected: dict[tuple[str, ...], float | None] = {}  # looked up once in a decision
 
@@ -107,6 +108,7 @@ class Packing:
                 notes.pack = Pack(pack.rows, gain)
             elif row == pack.newcomer:
                 notes.pack = None
+                self.undone.add(row)
                 notes.keep_apart(set(rest))
                 self._servers.add(notes.home)
             else:

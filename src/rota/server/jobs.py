@@ -9,6 +9,7 @@ from difflib import get_close_matches
 from typing import Any
 
 from rota.errors import InputError
+from rota.model.explain import trials_of
 from rota.model.job import Job, JobState
 from rota.model.reason import Reason
 from rota.server import profiles
@@ -108,6 +109,7 @@ def detail(controller: Any, row: int) -> dict[str, Any]:
         "env": [name for name, _ in program.env] if program else [],
         "processes": program.processes if program else None,
         "ranks": ranks(controller, row),
+        "trials": finite(trials_of(controller.state.marks[row])),
         "story": story(controller, row),
     }
 

@@ -66,6 +66,16 @@ def test_a_pair_that_does_less_is_undone_and_not_tried_again():
     assert work == pytest.approx([1800, 1800], abs=61)
 
 
+def test_who_loses_its_gpu_as_a_pack_is_undone_is_told_so():
+    jobs = [idle_job("a", "x"), idle_job("b", "y")]
+    sim = sim_of(jobs, "1x1", {("x", "y"): (0.45, 0.5)})
+    until(sim, 0.0)
+    while not any(trials(sim, row) for row in (0, 1)):
+        sim.step()
+    left = [row for row in (0, 1) if sim.state.target[row] is None]
+    assert [sim.state.reason[row] for row in left] == [Reason.PACK_UNDONE]
+
+
 def test_jobs_that_do_not_fit_the_memory_together_are_never_packed():
     jobs = [idle_job("a", "x", memory_gb=9.0), idle_job("b", "y", memory_gb=8.0)]
     sim = until(sim_of(jobs, "1x1", {("x", "y"): (0.9, 0.9)}, gpu_memory_gb="16"), 1800.0)
