@@ -99,6 +99,8 @@ class Packing:
         self._kinds.learn(map(self._view.kind, pack.rows), gain)
         rest = tuple(row for row in pack.rows if row != pack.newcomer)
         before = Pack(rest, 2 * pack.beat - 1) if len(rest) > 1 else None
+        if not kept:
+            self.undone.update(pack.rows if before is None else [pack.newcomer])
         for row in pack.rows:
             notes = self._notes[row]
             self._credit(row, len(pack.rows))
@@ -108,7 +110,6 @@ class Packing:
                 notes.pack = Pack(pack.rows, gain)
             elif row == pack.newcomer:
                 notes.pack = None
-                self.undone.add(row)
                 notes.keep_apart(set(rest))
                 self._servers.add(notes.home)
             else:
