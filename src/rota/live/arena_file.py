@@ -6,20 +6,23 @@
     skeleton a pickle of all else, which only the job that wrote it reads
 
 The header is emptied before anything else is written, and filled in when all else is there: a file
-that a killed process was writing has none.
+that a killed process was writing has none. The checksum of table and skeleton is also one of the
+name that the file was written under, up to ``.arena``: a copy under another job's name is none.
 """
 
 from __future__ import annotations
 
+import errno
 import os
+import stat
 import struct
 import zlib
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, BinaryIO, NamedTuple
 
 from rota.errors import ArenaError
 
-MAGIC, VERSION = b"ROTARENA", 1
+MAGIC, VERSION = b"ROTARENA", 2
 HEADER = struct.Struct("=8sIIQQQI")  # magic, version, tensors, table at, skeleton, total, checksum
 OWN_CHECKSUM = struct.Struct("=I")
 PLACE = struct.Struct("=QQI")  # of one tensor: offset, bytes, checksum
@@ -66,14 +69,65 @@ class Checksum:
             self.value = zlib.crc32(total, self.value)
 
 
+def checksum_of(path: str | Path, table: bytes | bytearray, skeleton: bytes | bytearray) -> int:
+    """The checksum of the table and the skeleton of the arena of this name."""
+    owner = Path(path).name.partition(".arena")[0]
+    return zlib.crc32(skeleton, zlib.crc32(table, zlib.crc32(os.fsencode(owner))))
+
+
 def read_header(path: str | Path) -> ArenaHeader:
     """The header of an arena that was written to its end. Raises ArenaError."""
     try:
-        with open(path, "rb") as file:
-            data = file.read(HEADER.size + OWN_CHECKSUM.size)
-            size = os.fstat(file.fileno()).st_size
+        with _open(path) as file:
+            return _header(path, file)
     except OSError as error:
         raise ArenaError(f"arena {path}: {error.strerror}") from None
+
+
+def read_table(path: str | Path) -> tuple[list[tuple[int, int, int]], bytes]:
+    """Where each tensor lies, with its checksum, and the skeleton. Raises ArenaError."""
+    try:
+        with _open(path) as file:
+            return _table(path, file)
+    except OSError as error:
+        raise ArenaError(f"arena {path}: {error.strerror}") from None
+
+
+def verify(path: str | Path) -> None:
+    """Read all of an arena once. Raises ArenaError if anything in it has changed."""
+    buffer = bytearray(BLOCK_BYTES)
+    view = memoryview(buffer)
+    try:
+        with _open(path) as file:
+            places, _ = _table(path, file)
+            for number, (offset, size, expected) in enumerate(places):
+                checksum = Checksum()
+                file.seek(offset)
+                while size:
+                    block = view[: min(size, BLOCK_BYTES)]
+                    if not _fill(file, block):
+                        raise ArenaError(f"arena {path}: it ends within tensor {number}")
+                    checksum.add(block)
+                    size -= len(block)
+                if checksum.value != expected:
+                    raise ArenaError(f"arena {path}: tensor {number} is damaged")
+    except OSError as error:
+        raise ArenaError(f"arena {path}: {error.strerror}") from None
+
+
+def _open(path: str | Path) -> BinaryIO:
+    """A file to read; nothing that leads elsewhere, or that whoever reads might wait for."""
+    descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+    file = open(descriptor, "rb", buffering=0)  # noqa: SIM115 (it is returned)
+    if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+        file.close()
+        raise OSError(errno.EINVAL, "it is no file")
+    return file
+
+
+def _header(path: str | Path, file: BinaryIO) -> ArenaHeader:
+    data = file.read(HEADER.size + OWN_CHECKSUM.size)
+    size = os.fstat(file.fileno()).st_size
     if len(data) < HEADER.size + OWN_CHECKSUM.size or data[: len(MAGIC)] != MAGIC:
         raise ArenaError(f"arena {path}: it was not written to its end")
     _, version, *fields = HEADER.unpack_from(data)
@@ -91,41 +145,17 @@ def read_header(path: str | Path) -> ArenaHeader:
     return header
 
 
-def read_table(path: str | Path) -> tuple[list[tuple[int, int, int]], bytes]:
-    """Where each tensor lies, with its checksum, and the skeleton. Raises ArenaError."""
-    header = read_header(path)
-    try:
-        with open(path, "rb") as file:
-            file.seek(header.table_at)
-            table = file.read(header.num_tensors * PLACE.size)
-            skeleton = file.read(header.skeleton_bytes)
-    except OSError as error:
-        raise ArenaError(f"arena {path}: {error.strerror}") from None
-    if zlib.crc32(skeleton, zlib.crc32(table)) != header.checksum:
-        raise ArenaError(f"arena {path}: its table is damaged")
-    return list(PLACE.iter_unpack(table)), skeleton
-
-
-def verify(path: str | Path) -> None:
-    """Read all of an arena once. Raises ArenaError if anything in it has changed."""
-    places, _ = read_table(path)
-    buffer = bytearray(BLOCK_BYTES)
-    view = memoryview(buffer)
-    try:
-        with open(path, "rb", buffering=0) as file:
-            for number, (offset, size, expected) in enumerate(places):
-                checksum = Checksum()
-                file.seek(offset)
-                while size:
-                    block = view[: min(size, BLOCK_BYTES)]
-                    if not _fill(file, block):
-                        raise ArenaError(f"arena {path}: it ends within tensor {number}")
-                    checksum.add(block)
-                    size -= len(block)
-                if checksum.value != expected:
-                    raise ArenaError(f"arena {path}: tensor {number} is damaged")
-    except OSError as error:
-        raise ArenaError(f"arena {path}: {error.strerror}") from None
+def _table(path: str | Path, file: BinaryIO) -> tuple[list[tuple[int, int, int]], bytes]:
+    header = _header(path, file)
+    table_bytes = header.num_tensors * PLACE.size
+    if header.table_at + table_bytes + header.skeleton_bytes > header.total_bytes:
+        raise ArenaError(f"arena {path}: its header is damaged")
+    table, skeleton = bytearray(table_bytes), bytearray(header.skeleton_bytes)
+    file.seek(header.table_at)
+    whole = _fill(file, memoryview(table)) and _fill(file, memoryview(skeleton))
+    if not whole or checksum_of(path, table, skeleton) != header.checksum:
+        raise ArenaError(f"arena {path}: its table is damaged, or another job's")
+    return list(PLACE.iter_unpack(table)), bytes(skeleton)
 
 
 def _fill(file: Any, block: memoryview) -> bool:

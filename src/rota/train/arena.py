@@ -14,7 +14,6 @@ import os
 import pickle
 import random
 import sys
-import zlib
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -26,6 +25,7 @@ from rota.live.arena_file import (
     PLACE,
     ArenaHeader,
     Checksum,
+    checksum_of,
     read_table,
 )
 from rota.train.replica import put_together, take_apart
@@ -106,7 +106,8 @@ class Arena:
         rest: bytes,
     ) -> None:
         mapped = self._is_mapped(path)
-        descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        flags = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC
+        descriptor = os.open(path, flags, 0o600)
         try:
             # No reader takes this file for a whole one until its header is there again.
             _write(descriptor, bytes(FIRST_TENSOR_AT), 0)
@@ -122,7 +123,7 @@ class Arena:
             _write(descriptor, table + rest, end)
             os.ftruncate(descriptor, total)
             os.fsync(descriptor)  # costs nothing where files are host memory
-            checksum = zlib.crc32(rest, zlib.crc32(table))
+            checksum = checksum_of(path, table, rest)
             header = ArenaHeader(len(tensors), end, len(rest), total, checksum)
             _write(descriptor, header.pack(), 0)
             os.fsync(descriptor)

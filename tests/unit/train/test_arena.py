@@ -215,10 +215,10 @@ def test_a_file_that_was_cut_short_or_is_gone_is_told(path):
 
 
 def test_an_arena_of_another_version_is_refused(path, monkeypatch):
-    monkeypatch.setattr(arena_file, "VERSION", 2)
+    monkeypatch.setattr(arena_file, "VERSION", 3)
     Arena(path).write([])
     monkeypatch.undo()
-    with pytest.raises(ArenaError, match="version 2, and this Rota reads 1"):
+    with pytest.raises(ArenaError, match="version 3, and this Rota reads 2"):
         read_header(path)
 
 

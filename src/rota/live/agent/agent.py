@@ -97,7 +97,7 @@ class Agent:
         self._spawn(self._meter.run())
         await self._ending.wait()
         server.close()
-        self._memory.close()
+        await self._memory.close()
         for task in list(self._tasks):
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
@@ -141,7 +141,10 @@ class Agent:
         on_disk = self.folder.node(self.node).glob("jobs/*/*/*.arena*")
         for file in [*self._arenas.iterdir(), *on_disk]:
             if file.name.rpartition("-")[0] not in known:
-                file.unlink(missing_ok=True)
+                try:
+                    file.unlink(missing_ok=True)
+                except OSError as error:  # a folder, or whatever else it may be
+                    log.warning("%s is not Rota's, and stays: %s", file, error.strerror)
 
     async def _wait_for_hellos(self) -> None:
         deadline = asyncio.get_running_loop().time() + ADOPTION_S

@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from rota.errors import AgentError, ArenaError
+from rota.live.agent.blocking import to_its_end
 from rota.live.arena_file import verify
 from rota.live.wire import PIECE_BYTES, Message
 
@@ -65,7 +66,7 @@ class Arrival:
                 await self._fetch(file, path.with_name(f"{path.name}.part"))
                 if file["slot"] is not None:
                     arenas[str(file["slot"])] = str(path)
-            await _to_its_end(self._put_in_place, state["files"])
+            await to_its_end(self._put_in_place, state["files"])
         except (OSError, ArenaError) as error:
             raise AgentError(
                 f"the state of job {self.job_id} can't be kept here: {error}"
@@ -133,7 +134,7 @@ class Arrival:
                     asked = have
                 elif (message["file"], message["offset"]) == (file["name"], have):
                     if self._is_whole(message, piece, min(PIECE_BYTES, size - have)):
-                        await _to_its_end(_write, descriptor, piece, have)
+                        await to_its_end(_write, descriptor, piece, have)
                         have += len(piece)
                         self.received_bytes += len(piece)
                     else:
@@ -211,16 +212,6 @@ class Arrival:
         with contextlib.suppress(OSError, ValueError):
             return dict(json.loads((self.folder / MARK).read_text()))
         return {}
-
-
-async def _to_its_end(call: Callable[..., object], *arguments: Any) -> None:
-    """Call something in a thread; it has returned before a cancellation goes on."""
-    task = asyncio.ensure_future(asyncio.to_thread(call, *arguments))
-    try:
-        await asyncio.shield(task)
-    except asyncio.CancelledError:
-        await asyncio.wait([task])
-        raise
 
 
 def _write(descriptor: int, data: bytes, offset: int) -> None:

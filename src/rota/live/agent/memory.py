@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import errno
 import logging
 import os
 from collections.abc import Callable, Iterable
@@ -18,6 +19,7 @@ from typing import TYPE_CHECKING, Any
 
 import psutil
 
+from rota.live.agent.blocking import to_its_end
 from rota.live.agent.processes import descendants
 
 if TYPE_CHECKING:
@@ -57,10 +59,11 @@ class HostMemory:
         if self._task is None or self._task.done():
             self._task = asyncio.get_running_loop().create_task(self._make_room())
 
-    def close(self) -> None:
-        """Do nothing any more."""
+    async def close(self) -> None:
+        """Do nothing any more; returns when nothing is being moved."""
         if self._task is not None:
             self._task.cancel()
+            await asyncio.gather(self._task, return_exceptions=True)
 
     async def _make_room(self) -> None:
         """Each turn moves one job's state one place further; no job goes through more than two."""
@@ -87,13 +90,14 @@ class HostMemory:
                     attempt.note_memory(refusal)
 
     async def _try(self, attempt: Attempt, give_way: Callable[[Attempt], Any]) -> None:
+        suspension = _suspension(attempt)
         error = await give_way(attempt)
-        if attempt.state != "suspended":
+        if attempt.state != "suspended" or _suspension(attempt) != suspension:
             return
         attempt.note_memory(error)
         if error is not None:
             log.warning("job %s keeps its state in host memory: %s", attempt.job_id, error)
-            self._stuck.add(_suspension(attempt))
+            self._stuck.add(suspension)
 
     def _at_rest(self) -> list[Attempt]:
         return [attempt for attempt in self._attempts() if attempt.state == "suspended"]
@@ -162,27 +166,37 @@ async def spill(attempt: Attempt) -> str | None:
     They are used from there only when all are whole: a resumption meanwhile takes them from memory.
     """
     assert attempt.vacating is not None
-    arenas = {slot: Path(path) for slot, path in attempt.record["vacated"]["arenas"].items()}
+    before = attempt.record["vacated"]
+    arenas = {slot: Path(path) for slot, path in before["arenas"].items()}
     spilled = {slot: attempt.folder / path.name for slot, path in arenas.items()}
-    error = None
+    useless = spilled  # until all of them are whole, and that is written down
     try:
         for slot, path in arenas.items():
-            await asyncio.to_thread(copy_file, path, spilled[slot])
-        if not attempt.vacating.moved({slot: str(path) for slot, path in spilled.items()}):
-            error = "the job goes on"
+            await to_its_end(copy_file, path, spilled[slot])
+        if not attempt.vacating.moved(before, {slot: str(p) for slot, p in spilled.items()}):
+            return "the job goes on"
+        useless = arenas
     except OSError as failure:
-        error = f"its arena can't be written to {attempt.folder}: {failure.strerror}"
-    for path in spilled.values() if error else arenas.values():
-        path.unlink(missing_ok=True)
-    return error
+        return f"its arena can't be written to {attempt.folder}: {failure.strerror}"
+    finally:
+        for path in useless.values():
+            with contextlib.suppress(OSError):
+                path.unlink()
+    return None
 
 
 def copy_file(source: Path, target: Path) -> None:
-    """Copy a file to a disk, there whole or not at all. Raises OSError."""
+    """Copy a file to a disk, there whole or not at all. Raises OSError.
+
+    A disk without room for all of it is left alone: what others write there should not fail.
+    """
     draft = target.with_name(f"{target.name}.new")
     buffer = memoryview(bytearray(COPY_BYTES))
     try:
         with open(source, "rb", buffering=0) as reader, open(draft, "wb", buffering=0) as writer:
+            status = os.statvfs(draft)
+            if os.fstat(reader.fileno()).st_size > status.f_bavail * status.f_frsize:
+                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
             while count := reader.readinto(buffer):
                 piece = buffer[:count]
                 while piece:

@@ -85,11 +85,18 @@ class Pausing:
             if attempt.state != "resuming":  # else the answer follows
                 attempt.checkpointing.put_back(gpus)
             return
+        before = dict(attempt.record)
         attempt.record["gpus"] = gpus
+        attempt.record.pop("suspended_s", None)
+        try:
+            attempt.save(durable=False)
+        except OSError as error:  # the next agent would take it for suspended
+            attempt.record |= before
+            raise AgentError(
+                f"the record of job {attempt.job_id} can't be written: {error.strerror}"
+            ) from None
         if attempt.elastic is not None:
             attempt.elastic.moved()
-        attempt.record.pop("suspended_s", None)
-        attempt.save(durable=False)
         attempt.state = "resuming"
         members = attempt.members
         for position, rank in enumerate(members):

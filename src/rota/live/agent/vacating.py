@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 from rota.errors import AgentError, ArenaError
 from rota.folder import HOST_MEMORY
 from rota.live.agent.rank import Rank, life_of
-from rota.live.arena_file import read_header, verify
+from rota.live.arena_file import read_header, read_table, verify
 from rota.live.wire import Message
 
 if TYPE_CHECKING:
@@ -53,6 +53,7 @@ class Vacating:
         self._written: dict[int, int] | None = None  # bytes by slot, while arenas are written
         self._outcome: Outcome | None = None
         self._came: set[int] | None = None  # the slots that have read their arena, of a return
+        self._forking = False  # whether ranks are still being started, of a return
         self._command_id: int | None = None
         self._tries = 0
         self._failure: str | None = None  # why a return is given up
@@ -228,7 +229,7 @@ class Vacating:
 
     def _try(self) -> None:
         self._tries += 1
-        self._came = set()
+        self._came, self._forking = set(), True
         attempt = self._attempt
         task = asyncio.get_running_loop().create_task(self._fork_ranks())
         attempt.tasks.add(task)
@@ -239,7 +240,7 @@ class Vacating:
         record, slots = attempt.record, list(attempt.record["members"])
         try:
             for path in record["vacated"]["arenas"].values():
-                check = read_header if _in_memory(path) else verify
+                check: Callable[[str], object] = read_table if _in_memory(path) else verify
                 await asyncio.to_thread(check, path)
             lives = record.setdefault("lives", {})
             for slot in slots:
@@ -250,27 +251,39 @@ class Vacating:
             adopt = {slot: self._environment(slot) for slot in slots} if arenas else None
             requests = self._requests(attempt, slots, record["gpus"], adopt=adopt)
             for slot, request in zip(slots, requests, strict=True):
-                if attempt.stopping:
-                    raise AgentError("it was told to end")
+                self._refuse_if_over()
                 await attempt.ranks[slot].start(self._fork, request)
-            if attempt.stopping:
-                raise AgentError("it was told to end")
-            if not arenas:  # they go on from a checkpoint of their own
-                self._are_back()
-        except ArenaError as error:
-            self._came = None
-            attempt.lose(str(error))
+            for path in filter(_in_memory, arenas.values()):
+                await asyncio.to_thread(verify, path)  # while the ranks come so far as to read it
+            self._refuse_if_over()
+        except (ArenaError, AgentError, OSError, ValueError) as error:
+            await self._give_up(slots, error)
             return
-        except (AgentError, OSError, ValueError) as error:
-            self._failure = f"job {attempt.job_id} could not be brought back: {error}"
-            for slot in slots:
-                with contextlib.suppress(OSError):
-                    await attempt.ranks[slot].abandon()
-                attempt.ranks[slot].gone = True
-            self.ended()
-            return
+        self._forking = False
         for slot in slots:
             attempt.watch(attempt.ranks[slot])
+        if not arenas:  # they go on from a checkpoint of their own
+            self._came = set(slots)
+        self._check_came()
+
+    async def _give_up(self, slots: list[int], error: Exception) -> None:
+        """The ranks can't be brought back, or are not to be any more: none of them stays."""
+        attempt = self._attempt
+        for slot in slots:
+            with contextlib.suppress(OSError):
+                await attempt.ranks[slot].abandon()
+            attempt.ranks[slot].gone = True
+        self._forking = False
+        if isinstance(error, ArenaError) and not attempt.stopping and attempt.ended is None:
+            self._came = None
+            attempt.lose(str(error))
+        else:
+            self._failure = f"job {attempt.job_id} could not be brought back: {error}"
+            attempt.check_end()
+
+    def _refuse_if_over(self) -> None:
+        if self._attempt.stopping or self._attempt.ended is not None:
+            raise AgentError("it was told to end")
 
     def _environment(self, slot: int) -> dict[str, str]:
         path = self._attempt.record["vacated"]["arenas"][str(slot)]
@@ -281,26 +294,28 @@ class Vacating:
 
     def came(self, slot: int) -> None:
         """A rank has read its arena, and waits. When all do, they go on."""
-        attempt = self._attempt
-        if self._came is None:
-            return
-        self._came.add(slot)
-        if self._came >= set(attempt.record["members"]):
-            self._are_back()
+        if self._came is not None:
+            self._came.add(slot)
+            self._check_came()
 
-    def _are_back(self) -> None:
-        """All ranks are there: from now on they have the state. Raises OSError."""
-        attempt, record = self._attempt, self._attempt.record
-        before = dict(record)
-        vacated = record.pop("vacated")
-        record.pop("source", None)  # from now on its state is here alone
-        record.pop("suspended_s", None)
+    def _check_came(self) -> None:
+        attempt = self._attempt
+        if self._forking or self._came is None:
+            return
+        if not self._came >= set(attempt.record["members"]):
+            return
+        before = dict(attempt.record)
+        vacated = attempt.record.pop("vacated")
+        attempt.record.pop("source", None)  # from now on its state is here alone
+        attempt.record.pop("suspended_s", None)
         try:
             # Arenas do not outlast a power cut. A job's own checkpoint does.
             attempt.save(durable=not vacated["arenas"])
-        except OSError:
-            record.update(before)
-            raise
+        except OSError as error:  # the next agent would look for the state in the arenas
+            attempt.record |= before
+            self._failure = f"the record of job {attempt.job_id} can't be written: {error.strerror}"
+            attempt.kill_ranks()
+            return
         self._came = None
         for path in map(Path, vacated["arenas"].values()):
             if not _in_memory(path):
@@ -334,6 +349,8 @@ class Vacating:
     def _check_return(self) -> None:
         """A gang comes back as a whole: if one of its processes has ended, the others go, too."""
         attempt = self._attempt
+        if self._forking:
+            return  # it is looked at when that has come to its end
         members = attempt.members
         if any(rank.alive for rank in members):
             if any(rank.exit is not None or rank.gone for rank in members):
@@ -362,6 +379,7 @@ class Vacating:
         attempt.state = "suspended"
         for rank in attempt.ranks:
             rank.signal(signal.SIGKILL)
+        self._remove_strays()
         try:
             for path in attempt.record["vacated"]["arenas"].values():
                 read_header(path)
@@ -381,15 +399,23 @@ class Vacating:
                 with contextlib.suppress(OSError):
                     file.unlink()
 
-    def moved(self, arenas: dict[str, str]) -> bool:
+    def _remove_strays(self) -> None:
+        """Remove what a spill that was cut short has left: it is in host memory, or on the disk."""
+        used = set(map(Path, self._attempt.record["vacated"]["arenas"].values()))
+        for folder in (self._folder, self._attempt.folder):
+            for file in set(folder.glob(self._names())) - used:
+                with contextlib.suppress(OSError):
+                    file.unlink()
+
+    def moved(self, before: dict[str, Any], arenas: dict[str, str]) -> bool:
         """The arenas are elsewhere now, whole; False if nobody is to look for them there.
 
-        Raises OSError if that can't be written down.
+        ``before`` is what the record said of them when they began to move: since then the attempt
+        may have gone on, and have written others. Raises OSError if that can't be written down.
         """
         attempt = self._attempt
-        if attempt.state != "suspended" or not self.vacated:
+        if attempt.state != "suspended" or attempt.record.get("vacated") is not before:
             return False
-        before = attempt.record["vacated"]
         attempt.record["vacated"] = before | {"arenas": arenas}
         try:
             attempt.save()

@@ -18,17 +18,16 @@ from rota.live.wire import PIECE_BYTES
 KEY = ("7", 1)
 
 
-def arena(size: int, fill: int = 1) -> bytes:
+def arena(size: int, fill: int = 1, name: str = "7-1-0") -> bytes:
     """A whole arena of one tensor of so many bytes."""
     data = bytes([fill]) * size
-    checksum = arena_file.Checksum()
-    checksum.add(data)
+    summed = arena_file.Checksum()
+    summed.add(data)
     end = arena_file.FIRST_TENSOR_AT + size
-    table = arena_file.PLACE.pack(arena_file.FIRST_TENSOR_AT, size, checksum.value)
+    table = arena_file.PLACE.pack(arena_file.FIRST_TENSOR_AT, size, summed.value)
     rest = b"skeleton"
-    header = arena_file.ArenaHeader(
-        1, end, len(rest), end + len(table) + len(rest), zlib.crc32(rest, zlib.crc32(table))
-    )
+    checksum = arena_file.checksum_of(f"{name}.arena", table, rest)
+    header = arena_file.ArenaHeader(1, end, len(rest), end + len(table) + len(rest), checksum)
     head = header.pack().ljust(arena_file.FIRST_TENSOR_AT, b"\0")
     return head + data + table + rest
 
@@ -143,6 +142,12 @@ def test_a_state_that_was_damaged_where_it_lay_is_not_taken(tmp_path):
     data[arena_file.FIRST_TENSOR_AT + 5] ^= 1
     with pytest.raises(AgentError, match="tensor 0 is damaged"):
         run(tmp_path, Source({"0.arena": bytes(data)}))
+
+
+def test_another_jobs_arena_is_not_taken(tmp_path):
+    with pytest.raises(AgentError, match="its table is damaged, or another job's"):
+        run(tmp_path, Source({"0.arena": arena(100, name="8-1-0")}))
+    assert list((tmp_path / "arenas").glob("*.arena")) == []
 
 
 def test_another_agent_goes_on_after_the_last_whole_piece(tmp_path):
