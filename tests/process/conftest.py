@@ -30,7 +30,8 @@ Found = TypeVar("Found")
 
 
 # Of these, one case in so many; all of them with ROTA_ALL_FAULTS=1.
-SAMPLED, SAMPLE = ("test_migration_faults.py", "test_vacating.py"), 4
+SAMPLED = ("test_migration_faults.py", "test_suspension_faults.py", "test_vacating.py")
+SAMPLE = 4
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
@@ -335,6 +336,35 @@ class Cluster:
         return [decode(json.loads(body) | {"type": type_}) for type_, body in rows]
 
 
+class Stops:
+    """Named points at which a party of a cluster stops itself; see ``scripts/stops``.
+
+    A cluster with this ``environment`` has them.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        folder.mkdir()
+        self.folder = folder
+        path = [str(SCRIPTS / "stops"), os.environ.get("PYTHONPATH", "")]
+        self.environment = {
+            "STOPS": str(folder),
+            "PYTHONPATH": os.pathsep.join(filter(None, path)),
+        }
+
+    def arm(self, who: str, point: str) -> None:
+        """Let a node's agent, or the ``controller``, stop when it comes there next."""
+        (self.folder / f"{point}.at").unlink(missing_ok=True)
+        (self.folder / point).write_text(who)
+
+    def until_at(self, point: str) -> psutil.Process:
+        """The process, once it has stopped there."""
+        at = self.folder / f"{point}.at"
+        until(at.exists, f"{point} is reached")
+        process = psutil.Process(int(at.read_text()))
+        until(lambda: process.status() == psutil.STATUS_STOPPED, "it is stopped")
+        return process
+
+
 def is_gone(process: psutil.Process) -> bool:
     """Whether it is dead, though maybe not yet buried."""
     try:
@@ -384,8 +414,41 @@ def shared_cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster
 @pytest.fixture
 def base(shared_cluster: Cluster, request: pytest.FixtureRequest) -> Iterator[Path]:
     """A folder for this test's jobs on the shared cluster."""
-    before = shared_cluster.base
-    shared_cluster.base = before / f"{len(os.listdir(before))}-{request.node.name.split('[')[0]}"
-    shared_cluster.base.mkdir()
-    yield shared_cluster.base
-    shared_cluster.base = before
+    with own_base(shared_cluster, request):
+        yield shared_cluster.base
+
+
+@contextlib.contextmanager
+def own_base(cluster: Cluster, request: pytest.FixtureRequest) -> Iterator[None]:
+    """A folder for the jobs of one of several tests on a cluster."""
+    before = cluster.base
+    cluster.base = before / f"{len(os.listdir(before))}-{request.node.name.split('[')[0]}"
+    cluster.base.mkdir()
+    try:
+        yield
+    finally:
+        cluster.base = before
+
+
+@contextlib.contextmanager
+def stoppable_cluster(base: Path, **more: Any) -> Iterator[tuple[Cluster, Stops]]:
+    """A cluster whose parties can be stopped at named points."""
+    stops = Stops(base / "stops")
+    cluster = Cluster(base, **more)
+    cluster.environment = stops.environment
+    try:
+        yield cluster.up(), stops
+    finally:
+        cluster.close()
+
+
+def cancel_everything(cluster: Cluster) -> None:
+    """End every job, so that the next test has the cluster for itself."""
+
+    def active() -> list[str]:
+        jobs = cluster.client.jobs()
+        return [job["id"] for job in jobs if not JobState[job["state"]].is_final]
+
+    for job in active():
+        cluster.client.cancel(job)
+    until(lambda: not active(), "every job has ended")

@@ -3,14 +3,13 @@
 Each party is stopped at a named point (``scripts/stops``), killed there, and started again.
 """
 
-import os
 import signal
 from pathlib import Path
 
 import psutil
 import pytest
 
-from .conftest import SCRIPTS, Cluster, until
+from .conftest import Cluster, Stops, cancel_everything, own_base, stoppable_cluster, until
 from .test_migration import STEPS, leftovers, node_of, occupy
 from .test_suspension import equal, weights
 
@@ -50,8 +49,8 @@ POINTS = [
 class Moving:
     """A job on its way from the first of two nodes to the second, until a party stops."""
 
-    def __init__(self, cluster: Cluster, stops: Path) -> None:
-        self.cluster, self.stops = cluster, stops
+    def __init__(self, cluster: Cluster, stops: Stops, alone: Path) -> None:
+        self.cluster, self.stops, self.alone = cluster, stops, alone
         self.job = cluster.train("job", "--steps", STEPS, "--gate", 60)
         cluster.until_at("job", 60)
         self.source = node_of(cluster.show(self.job))
@@ -66,13 +65,9 @@ class Moving:
 
     def stops_at(self, party: str, point: str) -> psutil.Process:
         """Let it move; the party's process, once that has stopped at the point."""
-        (self.stops / point).write_text(self.name(party))
+        self.stops.arm(self.name(party), point)
         self.cluster.client.resume(self.job)
-        at = self.stops / f"{point}.at"
-        until(at.exists, f"{party} is at {point}")
-        process = psutil.Process(int(at.read_text()))
-        until(lambda: process.status() == psutil.STATUS_STOPPED, "it is stopped")
-        return process
+        return self.stops.until_at(point)
 
     def kill(self, party: str, process: psutil.Process) -> None:
         """Kill it, and have it started again."""
@@ -90,9 +85,7 @@ class Moving:
         show = cluster.ends(self.job)
         assert show["attempt"] == 1
         assert cluster.step("job") == STEPS
-        alone = cluster.train("alone", "--steps", STEPS)
-        cluster.ends(alone)
-        assert equal(weights(cluster.base / "job"), weights(cluster.base / "alone"))
+        assert equal(weights(cluster.base / "job"), weights(self.alone))
         cluster.client.cancel(self.blocker)
         cluster.ends(self.blocker, "CANCELLED")
         self.leaves_nothing()
@@ -113,13 +106,21 @@ class Moving:
         until(lambda: not untidy(), f"nothing is left of {untidy()}", 20)
 
 
+@pytest.fixture(scope="module")
+def stoppable(tmp_path_factory):
+    """A cluster of two nodes for all tests here, and what a job trains that nobody disturbs."""
+    base = tmp_path_factory.mktemp("moving")
+    with stoppable_cluster(base, nodes=2, gpus=1) as (cluster, stops):
+        cluster.ends(cluster.train("alone", "--steps", STEPS))
+        yield cluster, stops, base / "alone"
+
+
 @pytest.fixture
-def moving(make_cluster, tmp_path):
-    stops = tmp_path / "stops"
-    stops.mkdir()
-    path = [str(SCRIPTS / "stops"), os.environ.get("PYTHONPATH", "")]
-    environment = {"STOPS": str(stops), "PYTHONPATH": os.pathsep.join(filter(None, path))}
-    return Moving(make_cluster(nodes=2, gpus=1, environment=environment), stops)
+def moving(stoppable, request):
+    cluster, stops, alone = stoppable
+    with own_base(cluster, request):
+        yield Moving(cluster, stops, alone)
+        cancel_everything(cluster)
 
 
 @pytest.mark.parametrize(("party", "point"), POINTS, ids=[":".join(pair) for pair in POINTS])

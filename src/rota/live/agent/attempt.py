@@ -365,7 +365,9 @@ class Attempt(Account):
         rank = self.ranks[index]
         if rank.writer is not writer:
             return
-        rank.writer = rank.suspended = None
+        rank.writer = None
+        if self.state not in ("suspended", "resuming"):
+            rank.suspended = None  # else it still waits: it comes back, or its process has ended
         if self.vacating is not None:
             self.vacating.call_off(f"rank {index} closed its connection")
         self.pausing.check_resumed()

@@ -89,7 +89,8 @@ class Departure:
         attempt = self._attempt
         if attempt.is_vacated or attempt.record.get("frozen", False):
             return False
-        return any(rank.alive and rank.suspended is None for rank in attempt.members)
+        awaited = (rank.suspended is None or rank.writer is None for rank in attempt.members)
+        return any(awaited) and any(rank.alive for rank in attempt.members)
 
     def _paths(self) -> dict[str, Path]:
         """What goes along, by name: arenas first."""

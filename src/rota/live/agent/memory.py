@@ -191,17 +191,8 @@ def copy_file(source: Path, target: Path) -> None:
     A disk without room for all of it is left alone: what others write there should not fail.
     """
     draft = target.with_name(f"{target.name}.new")
-    buffer = memoryview(bytearray(COPY_BYTES))
     try:
-        with open(source, "rb", buffering=0) as reader, open(draft, "wb", buffering=0) as writer:
-            status = os.statvfs(draft)
-            if os.fstat(reader.fileno()).st_size > status.f_bavail * status.f_frsize:
-                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-            while count := reader.readinto(buffer):
-                piece = buffer[:count]
-                while piece:
-                    piece = piece[writer.write(piece) :]
-            os.fsync(writer.fileno())
+        _write_draft(source, draft)
         os.replace(draft, target)
         folder = os.open(target.parent, os.O_RDONLY)
         try:
@@ -211,6 +202,19 @@ def copy_file(source: Path, target: Path) -> None:
     except BaseException:
         draft.unlink(missing_ok=True)
         raise
+
+
+def _write_draft(source: Path, draft: Path) -> None:
+    buffer = memoryview(bytearray(COPY_BYTES))
+    with open(source, "rb", buffering=0) as reader, open(draft, "wb", buffering=0) as writer:
+        status = os.statvfs(draft)
+        if os.fstat(reader.fileno()).st_size > status.f_bavail * status.f_frsize:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        while count := reader.readinto(buffer):
+            piece = buffer[:count]
+            while piece:
+                piece = piece[writer.write(piece) :]
+        os.fsync(writer.fileno())
 
 
 def _suspension(attempt: Attempt) -> tuple[str, int, float]:

@@ -105,6 +105,8 @@ class Vacating:
         for rank in attempt.members:
             if rank.suspended is None:
                 return f"job {attempt.job_id} was stopped where it was, and not at a boundary"
+            if rank.writer is None:
+                return f"rank {rank.index} of job {attempt.job_id} has no connection"
             if keeps := rank.suspended.get("keeps", "its library is an older one"):
                 return f"job {attempt.job_id} keeps its processes: {keeps}"
         return None

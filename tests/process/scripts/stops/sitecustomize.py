@@ -53,7 +53,7 @@ def point(owner, function, name):
 
 
 def patch_agent():
-    from rota.live.agent import arrival, departure, moves, vacating
+    from rota.live.agent import arrival, departure, memory, moves, pausing, vacating
 
     point(departure.Departure, "_vacate", "vacate")
     point(departure.Departure, "_describe", "describe")
@@ -66,6 +66,15 @@ def patch_agent():
     point(vacating.Vacating, "_fork_ranks", "fork")
     point(vacating.Vacating, "came", "came")
     point(moves.Moves, "leave", "drop")
+    point(pausing.Pausing, "suspend", "suspend")
+    point(pausing.Pausing, "_suspended", "suspended")
+    point(pausing.Pausing, "resume", "resume")
+    point(pausing.Pausing, "check_resumed", "resumed")
+    point(memory, "spill", "spill")
+    point(memory, "copy_file", "copy")
+    point(memory, "_write_draft", "draft")
+    point(vacating.Vacating, "moved", "moved")
+    point(vacating, "verify", "verify")
 
 
 def patch_controller():
@@ -75,6 +84,8 @@ def patch_controller():
     point(controller, "pass_piece_on", "pass_piece_on")
     point(controller.Controller, "_command_answered", "answered")
     point(controller.Controller, "_drop", "tell_drop")
+    point(controller.Controller, "_write_down", "write_down")
+    point(controller.Controller, "_dispatch", "dispatch")
 
 
 if STOPS.exists() and ("rota.live.agent" in WORDS or "rota.cli.main" in WORDS):
