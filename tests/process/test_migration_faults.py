@@ -4,6 +4,7 @@ Each party is stopped at a named point (``scripts/stops``), killed there, and st
 """
 
 import signal
+import subprocess
 from pathlib import Path
 
 import psutil
@@ -157,3 +158,50 @@ def test_a_job_that_is_cancelled_while_it_moves_ends_and_leaves_nothing(moving, 
     moving.cluster.ends(moving.job, "CANCELLED")
     until(lambda: not moving.cluster.of_job(moving.job), "no process is left")
     moving.leaves_nothing()
+
+
+@pytest.mark.parametrize(
+    ("party", "point"),
+    [
+        ("target", "write-after"),
+        ("source", "read-before"),
+        ("target", "settle-after"),
+        ("target", "came-after"),
+        ("controller", "tell_drop-before"),
+    ],
+)
+def test_a_job_goes_on_once_when_everything_but_its_processes_is_killed(moving, party, point):
+    """Both nodes and the controller come back in the middle of the move."""
+    cluster = moving.cluster
+    process = moving.stops_at(party, point)
+    agents = [cluster.agent_of(node) for node in (moving.source, moving.target)]
+    cluster.kill(process, *(p for p in (cluster.controller(), *agents) if p.pid != process.pid))
+    cluster.up()
+    moving.ends_well()
+
+
+@pytest.mark.parametrize("full", ["memory", "disk"])
+def test_a_node_without_room_refuses_a_job_which_goes_on_when_there_is(moving, full):
+    """A file system of a few pages lies over what the target writes to."""
+    cluster, target = moving.cluster, moving.target
+    folders = {
+        "memory": cluster.folder.arenas(target),
+        "disk": cluster.folder.node(target) / "jobs",
+    }
+    folder = folders[full]
+    folder.mkdir(exist_ok=True)
+    command = ["mount", "-t", "tmpfs", "-o", "size=4k", "tmpfs", str(folder)]
+    if subprocess.run(command, capture_output=True, check=False).returncode:
+        pytest.skip("no right to mount a file system")
+    try:
+        cluster.client.resume(moving.job)
+        if full == "disk":
+            said = "No space left on device"
+            until(lambda: said in str(cluster.show(moving.job)["story"]), "it is refused")
+            assert cluster.show(moving.job)["state"] == "SUSPENDED"
+        else:  # then its state is kept on the disk there
+            until(lambda: node_of(cluster.show(moving.job)) == target, "it has come")
+            cluster.ends(moving.job)
+    finally:
+        subprocess.run(["umount", "-l", str(folder)], check=True)
+    moving.ends_well()

@@ -33,6 +33,8 @@ from rota.train.replica import put_together, take_apart
 if TYPE_CHECKING:
     import torch
 
+BYTES_A_BLOCK = 512  # of ``st_blocks``, on whichever file system
+
 # How a tensor lies in its part of the file: shape, strides, type.
 Form = tuple[tuple[int, ...], tuple[int, ...], Any]
 
@@ -106,11 +108,16 @@ class Arena:
         rest: bytes,
     ) -> None:
         mapped = self._is_mapped(path)
+        total = end + len(tensors) * PLACE.size + len(rest)
         flags = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC
         descriptor = os.open(path, flags, 0o600)
         try:
             # No reader takes this file for a whole one until its header is there again.
             _write(descriptor, bytes(FIRST_TENSOR_AT), 0)
+            if os.fstat(descriptor).st_blocks * BYTES_A_BLOCK < total:
+                os.posix_fallocate(
+                    descriptor, 0, total
+                )  # all of it, or no room is taken from others
             table = b"".join(
                 PLACE.pack(
                     offset,
@@ -119,7 +126,6 @@ class Arena:
                 )
                 for tensor, offset in zip(tensors, offsets, strict=True)
             )
-            total = end + len(table) + len(rest)
             _write(descriptor, table + rest, end)
             os.ftruncate(descriptor, total)
             os.fsync(descriptor)  # costs nothing where files are host memory

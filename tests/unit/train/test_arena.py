@@ -3,6 +3,8 @@
 import errno
 import os
 import random
+import shutil
+import subprocess
 
 import numpy as np
 import pytest
@@ -11,7 +13,7 @@ from torch import nn
 
 from rota.errors import ArenaError
 from rota.live import arena_file
-from rota.live.arena_file import BLOCK_BYTES, Checksum, read_header, verify
+from rota.live.arena_file import BLOCK_BYTES, Checksum, read_header, read_table, verify
 from rota.train import arena as arena_module
 from rota.train.arena import Arena, dense, random_state, set_random_state
 
@@ -212,6 +214,50 @@ def test_a_file_that_was_cut_short_or_is_gone_is_told(path):
     os.unlink(path)
     with pytest.raises(ArenaError, match="No such file"):
         read_header(path)
+
+
+def test_without_room_for_all_of_it_nothing_is_written_and_no_room_is_taken(tmp_path, monkeypatch):
+    written = []
+    monkeypatch.setattr(arena_module, "write_tensor", lambda *_, **__: written.append(1))
+    command = ["mount", "-t", "tmpfs", "-o", "size=1m", "tmpfs", str(tmp_path)]
+    if subprocess.run(command, capture_output=True, check=False).returncode:
+        pytest.skip("no right to mount a file system")
+    try:
+        with pytest.raises(OSError) as raised:
+            Arena(str(tmp_path / "a.arena")).write([torch.ones(1 << 18)])
+        assert raised.value.errno == errno.ENOSPC
+        assert not written
+        assert list(tmp_path.iterdir()) == []
+    finally:
+        subprocess.run(["umount", str(tmp_path)], check=True)
+
+
+def test_an_arena_under_another_name_is_not_its_own(path):
+    Arena(path).write([torch.ones(300)])
+    other = path.replace("a.arena", "b.arena")
+    shutil.copyfile(path, other)
+    shutil.copyfile(path, f"{path}.part")
+    verify(f"{path}.part")
+    for read in (verify, read_table):
+        with pytest.raises(ArenaError, match="or another job's"):
+            read(other)
+
+
+def test_a_header_that_promises_too_much_is_damaged(path):
+    Arena(path).write([torch.ones(300)])
+    header = read_header(path)
+    with open(path, "r+b") as file:
+        file.write(header._replace(skeleton_bytes=1 << 60).pack())
+    with pytest.raises(ArenaError, match="its header is damaged"):
+        verify(path)
+
+
+def test_an_arena_is_not_written_over_what_a_link_leads_to(tmp_path, path):
+    (tmp_path / "precious").write_text("precious")
+    os.symlink(tmp_path / "precious", path)
+    with pytest.raises(OSError):
+        Arena(path).write([torch.ones(3)])
+    assert (tmp_path / "precious").read_text() == "precious"
 
 
 def test_an_arena_of_another_version_is_refused(path, monkeypatch):
