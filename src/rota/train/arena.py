@@ -115,9 +115,7 @@ class Arena:
             # No reader takes this file for a whole one until its header is there again.
             _write(descriptor, bytes(FIRST_TENSOR_AT), 0)
             if os.fstat(descriptor).st_blocks * BYTES_A_BLOCK < total:
-                os.posix_fallocate(
-                    descriptor, 0, total
-                )  # all of it, or no room is taken from others
+                os.posix_fallocate(descriptor, 0, total)  # or nothing: others need room, too
             table = b"".join(
                 PLACE.pack(
                     offset,
