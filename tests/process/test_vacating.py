@@ -580,7 +580,8 @@ def test_a_cluster_without_host_memory_for_them_keeps_suspended_jobs_on_the_disk
 def test_jobs_take_turns_from_the_disk_and_end_with_the_weights_of_an_uninterrupted_run(
     make_cluster,
 ):
-    cluster = make_cluster("gandiva", gpus=1, quantum_s=1.0, options=("--host-memory", "0"))
+    options = ("--host-memory", "0")
+    cluster = make_cluster("gandiva", gpus=1, quantum_s=1.0, pack="off", options=options)
     jobs = [cluster.train(f"turns{i}", "--steps", 300) for i in range(3)]
     shows = [cluster.ends(job) for job in jobs]
     assert sum(show["preemptions"] for show in shows) >= 3
