@@ -31,6 +31,7 @@ def _zombie(pid):
         ("echo 'unclosed", None, "", "unexpected EOF"),
         ("python crash.py", 1, "", "RuntimeError: on purpose"),
         ("python exit.py", 7, "", ""),
+        ("python stop.py", 1, "", "out of tea\nand its exit functions ran"),
         ("python segfault.py", -11, "killed by SIGSEGV", ""),
         ("kill -40 $$", -40, "killed by signal 40", ""),
     ],
@@ -40,6 +41,11 @@ def test_a_command_that_fails_is_failed_with_its_code(
 ):
     (base / "crash.py").write_text("raise RuntimeError('on purpose')\n")
     (base / "exit.py").write_text("import sys\nsys.exit(7)\n")
+    (base / "stop.py").write_text(
+        "import atexit, sys\n"
+        "atexit.register(print, 'and its exit functions ran')\n"
+        "sys.exit('out of tea')\n"
+    )
     (base / "segfault.py").write_text("import os\nos.kill(os.getpid(), 11)\n")
     job = shared_cluster.submit(run)
     show = shared_cluster.ends(job, "FAILED")

@@ -50,8 +50,7 @@ def main() -> None:
         if pid == 0:
             link.close()
             if become_shim(request):
-                run_program(request)
-                leave()
+                leave(exit_code(request))
             return
         link.sendall(json.dumps({"pid": pid}).encode() + b"\n")
 
@@ -156,6 +155,21 @@ def redirect(log: str) -> None:
     os.dup2(output, 2)
 
 
+def exit_code(request: dict[str, Any]) -> int:
+    """Run the job's program to its end; what it exits with. What ended it is told as ever."""
+    try:
+        run_program(request)
+    except SystemExit as end:
+        if end.code is None or isinstance(end.code, int):
+            return (end.code or 0) & 0xFF
+        print(end.code, file=sys.stderr)
+        return 1
+    except Exception:
+        sys.excepthook(*sys.exc_info())
+        return 1
+    return 0
+
+
 def run_program(request: dict[str, Any]) -> None:
     """In the worker: become the job's program. A Python script runs here, others are executed."""
     for number in (signal.SIGTERM, signal.SIGINT, signal.SIGCHLD):
@@ -198,7 +212,7 @@ def run_python(arguments: list[str]) -> None:
     runpy.run_path(arguments[0], run_name="__main__")
 
 
-def leave() -> None:
+def leave(code: int) -> None:
     """End a program that has come to its end, without taking its modules apart.
 
     With torch that would take a second, for memory that the kernel takes back anyway. Threads are
@@ -210,8 +224,9 @@ def leave() -> None:
         sys.stdout.flush()
         sys.stderr.flush()
     except (OSError, ValueError):
-        return  # the interpreter tells it
-    os._exit(0)
+        if code == 0:
+            return  # the interpreter tells it
+    os._exit(code)
 
 
 if __name__ == "__main__":
