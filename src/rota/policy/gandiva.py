@@ -142,6 +142,7 @@ class Round:
         self.places.find_homes(self.had)
         migrates = self._set["migrate"] == "on"
         if self._set["pack"] == "on":
+            self.packing.spread()
             self.packing.try_more()
             if migrates:
                 self.packing.gather(self.moves.movable)

@@ -1,6 +1,7 @@
 """Gandiva's packing: jobs that share a GPU for as long as that does more work than turns."""
 
 from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
 from math import nan
 from typing import Any, NamedTuple
 
@@ -17,6 +18,34 @@ class Unit(NamedTuple):
     util: float  # of 1 for each
     memory_gb: float  # NaN if not known of one
     kinds: tuple[str, ...]
+
+
+@dataclass
+class Lodgers:
+    """Who lives on a node of ``size`` GPUs: gangs, by their GPUs, and jobs and packs of one."""
+
+    size: int
+    gangs: list[int]
+    singles: int
+
+    def fewer_turns(self) -> bool:
+        """Whether everybody would have had a turn sooner with one single job less."""
+        return self.turns(self.singles - 1) < self.turns(self.singles)
+
+    def turns(self, singles: int) -> float:
+        """Turns until everybody has had one, with so many single jobs.
+
+        They use what gangs leave free, then take turns among themselves.
+        """
+        rooms: list[int] = []
+        for gpus in sorted(self.gangs, reverse=True):
+            fits = next((n for n, room in enumerate(rooms) if room >= gpus), None)
+            if fits is None:
+                rooms.append(self.size - gpus)
+            else:
+                rooms[fits] -= gpus
+        left = singles - sum(rooms)
+        return len(rooms) + (max(1.0, left / self.size) if left > 0 else 0.0)
 
 
 class Packing:
@@ -121,17 +150,40 @@ class Packing:
 
         Of combinations that are new only one at a time.
         """
+        lodgers = self._lodgers()
         exploring = {n.home[0][0] for row, n in self._notes.items() if self._explores(row)}
         for node, units in self._by_node().items():
-            while self._is_crowded(node):
+            while lodgers[node].fewer_turns():
                 mates = (self._mate(one, units, node not in exploring) for one in units)
                 pair = next(filter(None, mates), None)
                 if pair is None:
                     break
                 self._pack(*pair)
+                lodgers[node].singles -= 1
                 if self._explores(pair[0].rows[0]):
                     exploring.add(node)
                 units = [unit for unit in units if unit not in pair]
+
+    def spread(self) -> None:
+        """Give jobs of packs a GPU of their own where that costs nobody a turn."""
+        for node, lodgers in self._lodgers().items():
+            packs = [
+                row
+                for row, notes in self._notes.items()
+                if notes.pack is not None
+                and notes.pack.gain is not None
+                and notes.home[0][0] == node
+                and row == notes.pack.rows[-1]
+            ]
+            for row in packs:
+                if lodgers.turns(lodgers.singles + 1) > lodgers.turns(lodgers.singles):
+                    break
+                self._credit(row, len(self.unit(row)))
+                self._notes[row].pack = None
+                self._changed.add(row)
+                self._servers.add(self._notes[row].home)
+                lodgers.singles += 1
+        self.settle()
 
     def gather(self, movable: Callable[[], Iterable[int]]) -> None:
         """Move jobs to packs of other nodes, if packs of their kinds are known to do more work.
@@ -139,12 +191,12 @@ class Packing:
         Only jobs of nodes where others wait for their turn, and ``movable`` ones; only on GPUs of
         one type, as speeds are not to be compared else.
         """
-        by_node = self._by_node()
+        by_node, lodgers = self._by_node(), self._lodgers()
         lonely = [
-            unit
+            (node, unit)
             for node, units in by_node.items()
             for unit in units
-            if len(unit.rows) == 1 and self._is_crowded(node)
+            if len(unit.rows) == 1 and lodgers[node].fewer_turns()
         ]
         nodes = self._view.state.nodes
         by_type: dict[str, dict[tuple[str, ...], list[Unit]]] = {}
@@ -153,8 +205,10 @@ class Packing:
                 alike = by_type.setdefault(nodes[node].gpu_type, {})
                 alike.setdefault(unit.kinds, []).append(unit)
         may_move = set(movable()) if lonely else set()
-        for one in lonely:
+        for node, one in lonely:
             if one.rows[0] not in may_move or self.is_packed(one.rows[0]):
+                continue
+            if not lodgers[node].fewer_turns():
                 continue
             alike = by_type[nodes[self._notes[one.rows[0]].home[0][0]].gpu_type]
             known = [(self._predicted(one, units[0]), units) for units in alike.values() if units]
@@ -162,6 +216,7 @@ class Packing:
                 pair = self._mate(one, units, explore=False)
                 if pair is not None:
                     self._pack(*pair)
+                    lodgers[node].singles -= 1
                     for unit in pair:
                         alike[unit.kinds].remove(unit)
                     break
@@ -190,9 +245,18 @@ class Packing:
             units.sort(key=lambda unit: (unit.util, unit.rows))
         return found
 
-    def _is_crowded(self, node: int) -> bool:
-        """Whether jobs take turns there."""
-        return self._servers.load[node] > self._servers.sizes[node]
+    def _lodgers(self) -> dict[int, Lodgers]:
+        """Who takes turns on each node; a pack as one."""
+        found = {node: Lodgers(size, [], 0) for node, size in self._servers.sizes.items()}
+        for row, notes in self._notes.items():
+            if row != self.unit(row)[0]:
+                continue
+            for node, gpus in notes.home:
+                if gpus > 1:
+                    found[node].gangs.append(gpus)
+                else:
+                    found[node].singles += 1
+        return found
 
     def _explores(self, row: int) -> bool:
         """Whether it is in a pack on trial of which nobody knows what to expect."""

@@ -112,6 +112,25 @@ def test_jobs_are_packed_only_where_they_would_take_turns():
     assert trials(off, 0) == []
 
 
+def test_nobody_is_packed_if_that_saves_no_turn():
+    """Beside a gang of two the single jobs have both GPUs in their turn: one would be idle."""
+    jobs = [job("wide", 2, lasts=DAY), idle_job("a", "x"), idle_job("b", "x")]
+    sim = until(sim_of(jobs, "1x2", {("x", "x"): (1.0, 1.0)}), 3600.0)
+    assert not any("trials" in mark or "pack" in mark for mark in sim.state.marks)
+    assert sim.state.service(0, 3600.0) == pytest.approx(1800, abs=120)
+
+
+def test_a_pack_is_spread_over_gpus_that_nobody_needs_any_more():
+    jobs = [idle_job("a", "x"), idle_job("b", "x"), job("c", lasts=1200)._replace(model="y")]
+    sim = sim_of(jobs, "1x2", {("x", "x"): (0.9, 0.9)})
+    until(sim, 600.0)
+    assert any(target is not None and target.shared for target in sim.state.target)
+    until(sim, 7200.0)
+    assert sim.state.finish_s[2] > 0
+    assert [target.shared for target in sim.state.target[:2]] == [False, False]
+    assert sim.state.speed[0] == sim.state.speed[1] == 1.0
+
+
 def test_a_third_joins_a_pair_if_all_of_them_do_more_work_then():
     jobs = [idle_job(name, "x") for name in "abc"]
     alike = {("x", "x"): (0.95, 0.95)}
