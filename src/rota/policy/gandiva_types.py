@@ -138,7 +138,8 @@ class Types:
         if not self.on or not here or here == there:
             return True
         known = self.expected(row, there, here)
-        return known is None or known >= 1 - self._set["least_gain"]
+        # As in _to_free, seen from there: else it would come back as soon as it may.
+        return known is None or known * (1 + self._set["least_gain"]) >= 1
 
     def better(self, movable: Iterable[int]) -> TypeMove | None:
         """The move or exchange that promises most; None if there is none to be made or tried.

@@ -91,6 +91,13 @@ def test_a_job_tries_free_gpus_of_another_type_and_stays_if_it_is_faster():
     assert trials(sim, 0) == [("move to fast", True)]
 
 
+def test_a_job_that_gains_hardly_enough_is_not_moved_to_and_fro():
+    """It goes to the fast type by itself, and would lose little beside others on the slow one."""
+    jobs = [gains("a", 1.051), gains("b", 1, gpus=2, at=1.0)]
+    sim = until(sim_of(jobs, "1x4:slow,1x4:fast"), DAY / 4)
+    assert sum(sim.state.migrations) <= 4
+
+
 def test_a_job_that_is_slower_on_free_gpus_goes_back_for_good():
     sim = until(sim_of([gains("a", 0.5)], f"{SLOW},{FAST}"), DAY / 4)
     assert types(sim) == ["slow"]
