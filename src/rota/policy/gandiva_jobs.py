@@ -22,9 +22,9 @@ class Seen(NamedTuple):
 class Pack(NamedTuple):
     """Jobs on one GPU. ``gain`` is their work in sum, relative to each alone.
 
-    On trial it is None; then ``newcomer`` is the job that leaves if the pack does not do more than
-    ``beat``, which is what turns on the GPU would do. ``predicted`` is what others of these kinds
-    did, if any.
+    On trial, since ``began_s``, it is None; then ``newcomer`` is the job that leaves if the pack
+    does not do more than ``beat``, which is what turns on the GPU would do. ``predicted`` is what
+    others of these kinds did, if any.
     """
 
     rows: tuple[int, ...]
@@ -32,6 +32,7 @@ class Pack(NamedTuple):
     newcomer: int = -1
     beat: float = 1.0
     predicted: float | None = None
+    began_s: float = 0.0
 
 
 class Move(NamedTuple):
@@ -131,9 +132,9 @@ class Notes:
         """Jobs that it was packed with in vain."""
         return set(self._mark.get("apart", ()))
 
-    def keep_apart(self, rows: set[int]) -> None:
-        """Never pack it with these again."""
-        self._mark["apart"] = sorted(self.apart | rows)
+    @apart.setter
+    def apart(self, rows: set[int]) -> None:
+        self._mark["apart"] = sorted(rows)
 
     @property
     def move(self) -> Move | None:
@@ -163,7 +164,7 @@ class Notes:
     ) -> None:
         """Write down what a trial came to; speeds are relative to those before it.
 
-        None: how fast the job was before is not known, and so nothing was measured.
+        None: nothing was measured, as the job does not tell how fast it is, or was before.
         """
         trials = [*self._mark.get("trials", ()), [at_s, what, predicted, measured, kept]]
         self._mark["trials"] = trials[-TRIALS_KEPT:]

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
-from math import nan
+from math import inf
 from typing import Any, NamedTuple
 
 from rota.model.view import Trial, View
@@ -10,13 +10,15 @@ from rota.policy.gandiva_jobs import Notes, Pack, left_s, look, profiled, rate, 
 from rota.policy.gandiva_kinds import Kinds
 from rota.policy.gandiva_servers import Home, Servers
 
+PATIENCE = 20  # times ``trial_s``: a trial is given up if its jobs have not told enough by then
+
 
 class Unit(NamedTuple):
     """A job, or jobs that are packed, with what they use of one GPU in sum."""
 
     rows: tuple[int, ...]
     util: float  # of 1 for each
-    memory_gb: float  # NaN if not known of one
+    memory_gb: float  # infinite if not known of one
     kinds: tuple[str, ...]
 
 
@@ -108,7 +110,8 @@ class Packing:
             pack = notes.pack
             if pack is not None and pack.gain is None and row == pack.rows[0]:
                 gain = self._gain(pack)
-                if gain is not None:
+                late_s = pack.began_s + PATIENCE * self._set["trial_s"]
+                if gain is not None or self._view.now_s >= late_s:
                     self._end_trial(pack, gain)
 
     def _gain(self, pack: Pack) -> float | None:
@@ -122,10 +125,11 @@ class Packing:
             gain += now / notes.alone
         return gain
 
-    def _end_trial(self, pack: Pack, gain: float) -> None:
-        """Keep the pack, or take its newcomer out of it."""
-        kept = self._pays(gain, pack.beat)
-        self._kinds.learn(map(self._view.kind, pack.rows), gain)
+    def _end_trial(self, pack: Pack, gain: float | None) -> None:
+        """Keep the pack, or take its newcomer out of it; if there is nothing measured, too."""
+        kept = gain is not None and self._pays(gain, pack.beat)
+        if gain is not None:
+            self._kinds.learn(map(self._view.kind, pack.rows), gain)
         rest = tuple(row for row in pack.rows if row != pack.newcomer)
         before = Pack(rest, 2 * pack.beat - 1) if len(rest) > 1 else None
         if not kept:
@@ -139,11 +143,16 @@ class Packing:
                 notes.pack = Pack(pack.rows, gain)
             elif row == pack.newcomer:
                 notes.pack = None
-                notes.keep_apart(set(rest))
+                self._keep_apart(notes, rest)
                 self._servers.add(notes.home)
             else:
                 notes.pack = before
-                notes.keep_apart({pack.newcomer})
+                self._keep_apart(notes, [pack.newcomer])
+
+    def _keep_apart(self, notes: Notes, rows: Iterable[int]) -> None:
+        """Never pack a job with these again; those that have ended need not be remembered."""
+        finish_s = self._view.state.finish_s
+        notes.apart = {row for row in notes.apart.union(rows) if finish_s[row] < 0}
 
     def try_more(self) -> None:
         """On each node where jobs take turns, put those together that use their GPU least.
@@ -211,13 +220,17 @@ class Packing:
             if not lodgers[node].fewer_turns():
                 continue
             alike = by_type[nodes[self._notes[one.rows[0]].home[0][0]].gpu_type]
-            known = [(self._predicted(one, units[0]), units) for units in alike.values() if units]
-            for _, units in sorted(known, key=lambda each: -(each[0] or 0.0)):
-                pair = self._mate(one, units, explore=False)
-                if pair is not None:
-                    self._pack(*pair)
+            known = [
+                (gain, units)
+                for units in alike.values()
+                if units and (gain := self._predicted(one, units[0])) and self._pays(gain, 1.0)
+            ]
+            for _, units in sorted(known, key=lambda each: -each[0]):
+                other = next((u for u in units if u is not one and self._may_join(one, u)), None)
+                if other is not None:
+                    self._pack(one, other)
                     lodgers[node].singles -= 1
-                    for unit in pair:
+                    for unit in (one, other):
                         alike[unit.kinds].remove(unit)
                     break
 
@@ -238,7 +251,7 @@ class Packing:
             usages = [self._view.usage(each) for each in rows]
             util = sum(1.0 if use.gpu_util is None else use.gpu_util for use in usages)
             if util < len(rows) and all(map(self.alone, rows)):
-                gb = sum(nan if use.memory_gb is None else use.memory_gb for use in usages)
+                gb = sum(inf if use.memory_gb is None else use.memory_gb for use in usages)
                 kinds = tuple(sorted(map(self._view.kind, rows)))
                 found.setdefault(notes.home[0][0], []).append(Unit(rows, util, gb, kinds))
         for units in found.values():
@@ -292,7 +305,7 @@ class Packing:
         return gain is None or self._pays(gain, self._turns(other.rows))
 
     def _fit(self, needed_gb: float, home: Home) -> bool:
-        """Whether jobs that need so much memory, NaN if not known, may share a GPU there."""
+        """Whether jobs that need so much memory, infinite if not known, may share a GPU there."""
         node = self._view.state.nodes[home[0][0]]
         has_gb = self._set["gpu_memory_gb"] or node.memory_gb
         if not has_gb:
@@ -324,7 +337,9 @@ class Packing:
                 self._credit(row, len(other.rows))
             else:
                 self._notes[row].alone = self.alone(row)
-            self._notes[row].pack = Pack(rows, None, one.rows[0], turns, predicted)
+            self._notes[row].pack = Pack(
+                rows, None, one.rows[0], turns, predicted, self._view.now_s
+            )
             self._changed.add(row)
         if newcomer.home != home:
             newcomer.home, newcomer.moved_s = home, self._view.now_s

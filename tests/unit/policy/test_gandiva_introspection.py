@@ -8,6 +8,7 @@ from rota.model.cluster import parse_cluster
 from rota.model.events import NodeLost
 from rota.model.job import Elastic
 from rota.model.reason import Reason
+from rota.policy import gandiva_packing
 from rota.policy.registry import create
 from rota.predict.interference import Interference
 from rota.sim.machine import FREE, Costs
@@ -84,13 +85,6 @@ def test_jobs_that_do_not_fit_the_memory_together_are_never_packed():
     assert trials(room, 0) == [("pack", True)]
 
 
-def test_jobs_whose_memory_is_not_known_do_not_share_a_gpu_whose_memory_is():
-    jobs = [idle_job("a", "x"), idle_job("b", "y", memory_gb=1.0)]
-    pairs = {("x", "y"): (0.9, 0.9)}
-    assert trials(until(sim_of(jobs, "1x1", pairs, gpu_memory_gb="16"), 1800.0), 1) == []
-    assert trials(until(sim_of(jobs, "1x1", pairs), 1800.0), 1) == [("pack", True)]
-
-
 def test_a_node_tells_the_memory_of_its_gpus():
     jobs = [idle_job("a", "x", memory_gb=9.0), idle_job("b", "y", memory_gb=8.0)]
     pairs = Interference({("x", "y"): (0.9, 0.9)})
@@ -103,6 +97,42 @@ def test_a_node_tells_the_memory_of_its_gpus():
 
     assert packed(16.0) == []
     assert packed(20.0) == [("pack", True)]
+
+
+def test_a_job_whose_memory_is_not_known_is_not_packed_where_memory_counts():
+    jobs = [idle_job("a", "x", memory_gb=1.0), idle_job("b", "y")]
+    pairs = {("x", "y"): (0.9, 0.9)}
+    assert trials(until(sim_of(jobs, "1x1", pairs, gpu_memory_gb="16"), 1800.0), 0) == []
+    assert trials(until(sim_of(jobs, "1x1", pairs), 1800.0), 0) == [("pack", True)]
+
+
+def test_a_trial_in_which_a_job_tells_nothing_is_given_up_and_the_others_get_their_turns(
+    monkeypatch,
+):
+    """On trial the two come first, so that the third would never run."""
+    jobs = [idle_job("a", "x"), idle_job("b", "y"), job("c", lasts=DAY)]
+    sim = sim_of(jobs, "1x1", {("x", "y"): (0.9, 0.9)}, trial_s="30")
+    while sim.step() and not (sim.state.marks[0] or {}).get("pack"):
+        pass
+    began_s = sim.engine.now_s
+    monkeypatch.setattr(gandiva_packing, "look", lambda view, row: None)
+    until(sim, began_s + 590.0)
+    assert sim.state.service(2, sim.engine.now_s) <= 60.0
+    until(sim, began_s + 1800.0)
+    assert sim.state.marks[0]["trials"][0][1:] == ["pack", 1.0, None, False]
+    assert sim.state.service(2, sim.engine.now_s) > 300.0
+    assert sim.state.policy_mark.get("kinds") is None
+
+
+def test_jobs_that_have_ended_need_not_be_kept_apart_any_more():
+    """Each short one is packed with the long one in vain; only the last is still there."""
+    short = [job(f"s{i}", at=1000 * i, lasts=300) for i in range(4)]
+    short = [each._replace(model="y", gpu_util=0.4) for each in short]
+    stays = job("t", at=4000, lasts=DAY)._replace(model="y", gpu_util=0.4)
+    sim = sim_of([idle_job("long", ""), *short, stays], "1x1", {("", "y"): (0.4, 0.4)})
+    until(sim, 5000.0)
+    assert len(trials(sim, 0)) == 5
+    assert sim.state.marks[0]["apart"] == [5]
 
 
 def test_jobs_are_packed_only_where_they_would_take_turns():
@@ -206,8 +236,6 @@ def test_a_nearly_empty_node_is_emptied_into_fuller_ones():
     ]
     sim = sim_of(jobs, "3x4", affinity="strict")
     until(sim, 0.0)
-    homes = [mark["home"] for mark in sim.state.marks]
-    assert [node for ((node, _),) in homes] == [1, 1, 2] or len({n for ((n, _),) in homes[:2]}) == 1
     assert sim.state.target[0].nodes() == sim.state.target[1].nodes()
 
 
