@@ -115,6 +115,16 @@ class Notes:
         self._mark["moved_s"] = at_s
 
     @property
+    def undone(self) -> int:
+        """How many moves in succession were undone, as it was slower elsewhere."""
+        return int(self._mark.get("undone", 0))
+
+    @undone.setter
+    def undone(self, moves: int) -> None:
+        if moves != self.undone:
+            self._mark["undone"] = moves
+
+    @property
     def pack(self) -> Pack | None:
         """With whom it shares its GPU."""
         return self._pack

@@ -9,6 +9,7 @@ from rota.policy.gandiva_jobs import Move, Notes, left_s, look, rate, speed_alon
 from rota.policy.gandiva_servers import Home, Servers
 from rota.policy.gandiva_types import Types
 
+MOST_DOUBLINGS = 8  # of the time that a job stays whose moves were undone
 SPARE = 0.75  # of a node's GPUs must be free for it to be worth emptying (3 of 4, OSDI 2018)
 Had = Callable[[int], float]
 
@@ -81,9 +82,13 @@ class Moves:
         )
 
     def _stay_s(self, row: int) -> float:
-        """How long a job that was moved stays: one that waits beside idle GPUs, for one quantum."""
+        """How long a job that was moved stays: one that waits beside idle GPUs, for one quantum.
+
+        Twice as long after each move that was undone: the next one may be as vain.
+        """
         running = self._view.target[row] is not None
-        return float(self._set["stay_s"] if running else self._set["quantum_s"])
+        stay_s: float = self._set["stay_s"] if running else self._set["quantum_s"]
+        return stay_s * float(2 ** min(self._notes[row].undone, MOST_DOUBLINGS))
 
     def _crowded(self, home: Home) -> bool:
         return any(self._servers.load[node] > self._servers.sizes[node] for node, _ in home)
@@ -276,6 +281,9 @@ class Moves:
         back = not kept and (
             left or all(node in sizes and room(node) >= gpus for node, gpus in before)
         )
+        types = self._types  # of other types it is remembered how fast the job was there
+        if not types.on or types.of(before) == types.of(notes.home):
+            notes.undone = notes.undone + 1 if back else 0
         notes.move = None
         notes.seen = look(view, row)
         notes.alone = was if back else now

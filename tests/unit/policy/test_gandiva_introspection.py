@@ -360,6 +360,22 @@ def test_a_move_that_slows_the_job_is_undone_and_not_repeated_for_a_while():
     assert sim.state.work(0, 9000.0) > 9000 - 15 - 2 * 2.5 - 1
 
 
+def test_a_job_whose_moves_are_undone_is_moved_less_and_less_often():
+    """Jobs that come and go on the third node are occasions to empty the first one again."""
+    passing = [job(f"s{i}", 4, at=200 + 100 * i, lasts=90) for i in range(280)]
+    jobs = [job("a", 1, lasts=DAY), job("b", 3, at=100, lasts=DAY), *passing]
+    sim = Simulation(
+        trace(*jobs), parse_cluster("3x4"), create("gandiva", {}), SWITCH, speeds=Slower(1)
+    )
+    moved = []
+    for hours in (2, 8):
+        until(sim, hours * 3600.0)
+        moved.append(sim.state.migrations[0])
+    assert 2 <= moved[0] <= 10
+    assert moved[1] - moved[0] <= 4
+    assert sim.state.target[0].nodes() == (0,)
+
+
 # -- sizes ---------------------------------------------------------------------------------------
 
 
