@@ -1,6 +1,6 @@
 """What Gandiva remembers of each job: where it lives, how fast it was, what was tried with it."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Collection, Mapping
 from typing import Any, NamedTuple
 
 from rota.model.profile import Placement
@@ -183,6 +183,24 @@ class Notes:
         """Remember what has changed."""
         if self._mark != self._before:
             trial.mark(row, self._mark)
+
+
+def level(
+    notes: Mapping[int, Notes], rows: Collection[int], home: Home, had: Callable[[int], float]
+) -> None:
+    """Credit jobs that come to live together with what the least served has had who live there.
+
+    ``had`` tells seconds per priority.
+    """
+    nodes = {node for node, _ in home}
+    others = [
+        had(other)
+        for other, their in notes.items()
+        if other not in rows and not nodes.isdisjoint(node for node, _ in their.home)
+    ]
+    for row in rows if others else ():
+        mine = had(row)
+        notes[row].credit += max(mine, min(others)) - mine
 
 
 def look(view: View, row: int) -> Seen | None:

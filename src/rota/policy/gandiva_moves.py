@@ -5,7 +5,7 @@ from typing import Any
 
 from rota.model.view import View
 from rota.policy.gandiva_fragments import Clearing, Job, clear_one, fit_elsewhere
-from rota.policy.gandiva_jobs import Move, Notes, left_s, look, rate, speed_alone
+from rota.policy.gandiva_jobs import Move, Notes, left_s, level, look, rate, speed_alone
 from rota.policy.gandiva_servers import Home, Servers
 from rota.policy.gandiva_types import Types
 
@@ -58,7 +58,7 @@ class Moves:
                 better = elsewhere or self._servers.of_its_size(home)
             if better is not None and better != home:
                 self._move(row, better, had)
-        self._move_packs()
+        self._move_packs(had)
         self._make_room(had)
         self._empty(had)
         self._change_types(had)
@@ -100,7 +100,7 @@ class Moves:
                 return home
         return None
 
-    def _move_packs(self) -> None:
+    def _move_packs(self, had: Had) -> None:
         """Packs that wait among gangs of another size go where jobs of their size take turns."""
         for row, notes in self._notes.items():
             pack, home = notes.pack, notes.home
@@ -109,6 +109,7 @@ class Moves:
             waits = all(self._view.target[each] is None for each in pack.rows)
             better = self._servers.of_its_size(home) if waits else None
             if better is not None and all(map(self._may_move, pack.rows)):
+                level(self._notes, pack.rows, better, had)
                 self._servers.remove(home)
                 self._servers.add(better)
                 for each in pack.rows:

@@ -6,7 +6,7 @@ from math import inf
 from typing import Any, NamedTuple
 
 from rota.model.view import Trial, View
-from rota.policy.gandiva_jobs import Notes, Pack, left_s, look, profiled, rate, speed_alone
+from rota.policy.gandiva_jobs import Notes, Pack, left_s, level, look, profiled, rate, speed_alone
 from rota.policy.gandiva_kinds import Kinds
 from rota.policy.gandiva_servers import Home, Servers
 
@@ -331,6 +331,8 @@ class Packing:
         rows = tuple(sorted(one.rows + other.rows))
         turns, predicted = self._turns(other.rows), self._predicted(one, other)
         newcomer, home = self._notes[one.rows[0]], self._notes[other.rows[0]].home
+        if newcomer.home != home:
+            level(self._notes, one.rows, home, self.had)
         self._servers.remove(newcomer.home)
         for row in rows:
             if self._notes[row].pack is not None:

@@ -5,7 +5,7 @@ from typing import Any
 
 from rota.model.reason import Reason
 from rota.model.view import View
-from rota.policy.gandiva_jobs import Notes
+from rota.policy.gandiva_jobs import Notes, level
 from rota.policy.gandiva_servers import Home, Servers
 from rota.policy.gandiva_types import Types
 
@@ -77,18 +77,9 @@ class Places:
 
     def move_in(self, row: int, home: Home, had: Callable[[int], float]) -> None:
         """A job comes to live with others, level with the least served of them."""
-        nodes = {node for node, _ in home}
-        notes = self._notes[row]
-        others = [
-            had(other)
-            for other, their in self._notes.items()
-            if other != row and nodes & {node for node, _ in their.home}
-        ]
+        level(self._notes, [row], home, had)
         self._servers.add(home)
-        notes.home = home
-        if others:
-            mine = had(row)
-            notes.credit += max(mine, min(others)) - mine
+        self._notes[row].home = home
 
     # -- sizes ---------------------------------------------------------------------------------
 

@@ -140,6 +140,27 @@ def test_a_job_goes_to_another_node_to_join_a_pack_of_a_kind_that_is_known_to_ga
     assert sum(sim.state.migrations) >= 1
 
 
+def test_a_job_that_joins_a_pack_elsewhere_starts_level_with_those_who_live_there(monkeypatch):
+    """It comes from a node where all are new; beside the pack another job wants its turns."""
+    monkeypatch.setattr(View, "pair", lambda view, row, other: (0.9, 0.9))
+    jobs = [
+        idle_job("a", "x"),
+        job("b", lasts=7000.0),
+        job("c", at=1.0, lasts=DAY),
+        job("d", at=7050.0, lasts=DAY),
+        idle_job("e", "x", at=7100.0),
+    ]
+    sim = until(sim_of(jobs, "2x1", {("x", "x"): (0.9, 0.9)}), 0.0)
+    sim.state.portable[0] = False
+    until(sim, 1.0)
+    sim.state.portable[2] = False
+    until(sim, 7200.0)
+    assert [sim.state.marks[row]["home"] for row in (0, 2, 4)] == [[[0, 1]]] * 3
+    before_s = sim.state.service(2, 7200.0)
+    after_s = sim.state.service(2, until(sim, 9000.0).engine.now_s)
+    assert after_s - before_s >= 540  # a third, but for the trial
+
+
 def test_with_migration_off_nobody_changes_nodes_to_be_packed():
     sim = until(sim_of(one_apart(), "2x1", ALONE, migrate="off"), 4 * 3600.0)
     assert sum(sim.state.migrations) == 0
