@@ -15,7 +15,7 @@ from rota.model.reason import Reason
 from rota.model.view import Trial, View
 from rota.policy.base import PER_S, Setting, not_negative, one_of, positive, to_instant, turn_s
 from rota.policy.gandiva_jobs import Notes
-from rota.policy.gandiva_kinds import Kinds, as_mark
+from rota.policy.gandiva_kinds import Kinds
 from rota.policy.gandiva_moves import Moves
 from rota.policy.gandiva_packing import Packing
 from rota.policy.gandiva_places import Places
@@ -128,7 +128,7 @@ class Round:
         self.places = Places(view, self.servers, self.notes, settings, types, idle_from_s)
         move_in = self.places.move_in
         self.moves = Moves(view, self.servers, self.notes, settings, types, move_in)
-        self.kinds = Kinds(as_mark(mark))
+        self.kinds = Kinds(mark.get("kinds", {}))
         self.packing = Packing(view, self.servers, self.notes, self.kinds, settings)
 
     def plan(self) -> Plan:

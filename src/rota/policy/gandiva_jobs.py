@@ -60,11 +60,6 @@ class Notes:
         self._pack = Pack(tuple(pack[0]), *pack[1:]) if pack else None
 
     @property
-    def is_new(self) -> bool:
-        """Whether the job has not been seen before."""
-        return self._before is None
-
-    @property
     def home(self) -> Home:
         """Where it lives; empty while it is in the queue."""
         return self._home

@@ -1,7 +1,6 @@
 """What trials have told Gandiva of kinds of jobs: how much work they do together on one GPU."""
 
-from collections.abc import Iterable
-from typing import Any
+from collections.abc import Iterable, Mapping
 
 MOST_KNOWN = 500  # combinations remembered; beyond that the one measured longest ago is forgotten
 SURE_AFTER = 2  # measurements after which a combination counts as bad: one may be chance
@@ -13,7 +12,7 @@ class Kinds:
     ``mark`` is what :meth:`mark` gave before. Jobs of which no kind is known are left out.
     """
 
-    def __init__(self, mark: dict[str, list[float]]) -> None:
+    def __init__(self, mark: Mapping[str, list[float]]) -> None:
         self._known = dict(mark)
 
     def mark(self) -> dict[str, list[float]]:
@@ -44,9 +43,3 @@ class Kinds:
 def _key(kinds: Iterable[str]) -> str | None:
     named = sorted(kinds)
     return " + ".join(named) if all(named) else None
-
-
-def as_mark(mark: dict[str, Any] | None) -> dict[str, list[float]]:
-    """The part of the policy's mark that is about kinds."""
-    known: dict[str, list[float]] = (mark or {}).get("kinds", {})
-    return known
