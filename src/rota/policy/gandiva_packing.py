@@ -357,7 +357,8 @@ class Packing:
             pack = notes.pack
             if pack is None:
                 continue
-            left = tuple(other for other in pack.rows if self._is_with(other, row))
+            stays = bool(notes.home)
+            left = tuple(each for each in pack.rows if stays and self._is_with(each, row))
             if left != pack.rows:
                 self._credit(row, len(pack.rows))
             if len(left) < 2:
@@ -371,7 +372,8 @@ class Packing:
 
     def _is_with(self, other: int, row: int) -> bool:
         """Whether a job is still there, and in the same pack as another."""
-        pack = self._notes[other].pack if other in self._notes else None
+        notes = self._notes.get(other)
+        pack = notes.pack if notes is not None and notes.home else None
         return pack is not None and row in pack.rows
 
     def had(self, row: int) -> float:

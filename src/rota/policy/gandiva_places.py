@@ -36,7 +36,9 @@ class Places:
         for row, notes in self._notes.items():
             came_back = self._view.reason[row] == Reason.WAIT_PRIORITY
             if came_back or any(node not in self._servers.sizes for node, _ in notes.home):
-                notes.home, notes.pack, notes.move, notes.seen = (), None, None, None
+                notes.home, notes.move = (), None
+                if notes.pack is None:  # else it is still to be credited for its part of the GPU
+                    notes.seen = None
 
     def count(self) -> None:
         """Count who lives where; a pack needs what one of it needs."""

@@ -5,7 +5,7 @@ from itertools import combinations
 import pytest
 
 from rota.model.cluster import parse_cluster
-from rota.model.events import NodeLost
+from rota.model.events import NodeLost, ResumeRequested, SuspendRequested
 from rota.model.job import Elastic
 from rota.model.reason import Reason
 from rota.policy import gandiva_packing
@@ -222,6 +222,24 @@ def test_a_pack_that_a_member_has_left_takes_in_no_newcomer_with_which_it_does_l
     sim = until(sim_of([*good, ends, *late], "1x1", pairs), 3 * 3600.0)
     assert sim.state.finish_s[2] > 0
     assert sim.state.marks[0]["pack"][0] == [0, 1]
+
+
+def test_who_leaves_a_pack_by_its_owner_is_not_charged_for_what_the_others_had():
+    """The pack had the GPU two thirds of the time, a third for each: as much as the third job."""
+    jobs = [idle_job("a", "x"), idle_job("b", "x"), job("c", lasts=DAY)]
+    sim = until(sim_of(jobs, "1x1", {("x", "x"): (0.9, 0.9)}), 14400.0)
+    assert sim.state.marks[0]["pack"][0] == [0, 1]
+    for row in (0, 1):
+        sim.state.apply(SuspendRequested(sim.engine.now_s, row))
+    sim.step()
+    until(sim, 14500.0)
+    assert sim.state.target[0] is None
+    sim.state.apply(ResumeRequested(sim.engine.now_s, 0))
+    sim.step()
+    until(sim, 15000.0)
+    before_s = sim.state.service(0, 15000.0)
+    until(sim, 16800.0)
+    assert sim.state.service(0, 16800.0) - before_s == pytest.approx(900, abs=61)
 
 
 # -- homes ---------------------------------------------------------------------------------------
