@@ -62,6 +62,7 @@ What agents tell one another goes by way of the controller, which adds the ``ask
 
 import json
 import struct
+from collections.abc import Callable
 from typing import Any
 
 from rota.errors import AgentError
@@ -78,9 +79,12 @@ MAX_LINE_BYTES = 1 << 20
 PIECE_BYTES = 1 << 20  # of a file on its way to another node
 MAX_METRICS, MAX_NAME, MAX_NUMBER = 1000, 200, 1e300
 MAX_MODEL_BYTES = 1 << 60
+MAX_COUNT = 1 << 62
+MAX_SECONDS = 1e11  # since 1970, or of a step
 
 WHOLE = ("step", "total", "samples", "total_samples", "batch")
-NUMBERS = ("loss", "step_time_s", "first_100_s", "device_util", "util_since_s")
+SECONDS = ("step_time_s", "first_100_s", "util_since_s")
+NUMBERS = ("loss", "device_util", *SECONDS)
 
 
 def encode(message: Message) -> bytes:
@@ -124,16 +128,39 @@ def split(buffer: bytearray) -> list[Message]:
     return [decode(line) for line in lines]
 
 
+def from_worker(line: bytes) -> Message:
+    """A line of a worker as a message on which its agent can act. Raises AgentError.
+
+    Any program can write to the agent's socket. Reports and sizes are not looked at here: what is
+    wrong with them is passed over, and the program may go on talking.
+    """
+    message = decode(line)
+    kind = message["type"]
+    names = _NEEDED.get(kind, ())
+    if kind == "hello" and message.get("suspended"):
+        names += _NEEDED["suspended"]
+    for name in names:
+        if not _SOUND[name](message.get(name)):
+            raise AgentError(f"{kind}: its {name} is {message.get(name)!r:.80}")
+    return message
+
+
 def is_progress(message: Message) -> bool:
     """Whether a report is well-formed: finite numbers, and a flat mapping of names to numbers."""
-    whole = all(message.get(key) is None or _is_number(message[key], int) for key in WHOLE)
+    whole = all(
+        message.get(key) is None
+        or (_is_number(message[key], int) and abs(message[key]) < MAX_COUNT)
+        for key in WHOLE
+    )
     numbers = all(message.get(key) is None or _is_number(message[key]) for key in NUMBERS)
+    seconds = all(message.get(key) is None or _is_seconds(message[key]) for key in SECONDS)
     metrics = message.get("metrics")
     return (
         whole
         and numbers
-        and message.get("step") is not None
-        and _is_number(message.get("at_s"), int | float)
+        and seconds
+        and _is_count(message.get("step"))
+        and _is_seconds(message.get("at_s"))
         and isinstance(metrics, dict)
         and len(metrics) <= MAX_METRICS
         and all(
@@ -170,3 +197,39 @@ def is_memory_cycle(message: Any) -> bool:
 def _is_number(value: Any, kind: Any = int | float) -> bool:
     """A number that fits a float exactly or closely; surrogates and giants have no place here."""
     return isinstance(value, kind) and not isinstance(value, bool) and abs(value) < MAX_NUMBER
+
+
+def _is_count(value: Any) -> bool:
+    return type(value) is int and 0 <= value < MAX_COUNT  # True and False are none
+
+
+def _is_seconds(value: Any) -> bool:
+    return _is_number(value) and 0 <= value < MAX_SECONDS
+
+
+def _is_text(value: Any) -> bool:
+    return isinstance(value, str)
+
+
+# The fields without which a worker's message means nothing, and what they have to be.
+_NEEDED: dict[str, tuple[str, ...]] = {
+    "hello": ("job_id", "attempt", "rank", "generation", "shards"),
+    "at": ("step",),
+    "suspended": ("step", "stopped_s", "keeps"),
+    "written": ("bytes",),
+    "kept": ("error",),
+    "elastic": ("shards",),
+    "hosting": ("generation", "port"),
+    "standing_by": ("generation",),
+    "stayed": ("generation",),
+    "formed": ("generation",),
+    "broken": ("generation", "error"),
+}
+_SOUND: dict[str, Callable[[Any], bool]] = {
+    **dict.fromkeys(("attempt", "rank", "step", "bytes", "port"), _is_count),
+    **dict.fromkeys(("job_id", "error"), _is_text),
+    "stopped_s": _is_seconds,
+    "keeps": lambda value: value is None or _is_text(value),
+    # What an older library does not know, or nobody knows yet, is left out.
+    **dict.fromkeys(("generation", "shards"), lambda value: value is None or _is_count(value)),
+}

@@ -116,3 +116,12 @@ def test_a_connection_that_stays_open_does_not_keep_an_attempt_from_ending(kept,
     monkeypatch.setattr(attempt_module, "LAST_WORDS_S", 0.01)
     asyncio.run(story())
     assert [message["type"] for message in kept.heard] == ["ended"]
+
+
+def test_a_program_that_cuts_its_batches_anew_for_ever_is_not_heard_for_ever(kept, monkeypatch):
+    monkeypatch.setattr(account, "MAX_SHARD_REPORTS", 5)
+    kept.attempt.elastic = object()
+    kept.attempt.tell_registration = lambda: kept.heard.append(kept.attempt.shards)
+    for shards in [*range(1, 50), 5]:
+        kept.attempt.note_shards({"type": "elastic", "shards": shards})
+    assert kept.heard == [1, 2, 3, 4, 5]

@@ -1,7 +1,16 @@
 import pytest
 
 from rota.errors import AgentError
-from rota.live.wire import MAX_LINE_BYTES, decode, encode, is_model, is_progress, progress_of, split
+from rota.live.wire import (
+    MAX_LINE_BYTES,
+    decode,
+    encode,
+    from_worker,
+    is_model,
+    is_progress,
+    progress_of,
+    split,
+)
 
 
 def test_messages_come_back_whole_however_the_stream_is_cut():
@@ -46,6 +55,11 @@ def test_of_a_report_nothing_is_passed_on_that_was_not_looked_at():
     [
         {"step": None},
         {"step": "3"},
+        {"step": -1},
+        {"samples": 1 << 63},
+        {"step_time_s": -0.5},
+        {"first_100_s": 1e12},
+        {"at_s": -1.0},
         {"total": 10**400},
         {"at_s": "x"},
         {"batch": 2.5},
@@ -61,6 +75,51 @@ def test_of_a_report_nothing_is_passed_on_that_was_not_looked_at():
 )
 def test_a_report_that_would_hurt_its_readers_is_not(bad):
     assert not is_progress(GOOD | bad)
+
+
+HELLO = {"type": "hello", "job_id": "1", "attempt": 1, "rank": 0, "suspended": False}
+SUSPENDED = {"type": "suspended", "step": 4, "stopped_s": 2.5, "keeps": None}
+
+
+@pytest.mark.parametrize(
+    "message",
+    [
+        HELLO,
+        HELLO | {"generation": 2, "shards": None},
+        HELLO | {"suspended": True, "step": 4, "stopped_s": 2.5},
+        SUSPENDED,
+        SUSPENDED | {"keeps": "it has threads"},
+        {"type": "report", "step": "looked at elsewhere"},
+        {"type": "of a later version"},
+    ],
+    ids=str,
+)
+def test_what_a_worker_says_is_taken_as_it_is(message):
+    assert from_worker(encode(message)) == message
+
+
+@pytest.mark.parametrize(
+    ("message", "field"),
+    [
+        (HELLO | {"job_id": ["1"]}, "job_id"),
+        (HELLO | {"rank": -1}, "rank"),
+        (HELLO | {"rank": True}, "rank"),
+        (HELLO | {"shards": 1 << 63}, "shards"),
+        (HELLO | {"suspended": True, "step": 4}, "stopped_s"),
+        (SUSPENDED | {"stopped_s": float("nan")}, "stopped_s"),
+        (SUSPENDED | {"stopped_s": "now"}, "stopped_s"),
+        (SUSPENDED | {"keeps": {}}, "keeps"),
+        ({"type": "at", "step": 10**400}, "step"),
+        ({"type": "written"}, "bytes"),
+        ({"type": "kept", "error": None}, "error"),
+        ({"type": "hosting", "generation": 1, "port": "80"}, "port"),
+        ({"type": "broken", "generation": 1.5, "error": ""}, "generation"),
+    ],
+    ids=str,
+)
+def test_what_its_agent_could_not_act_upon_is_refused(message, field):
+    with pytest.raises(AgentError, match=f"{message['type']}: its {field} is"):
+        from_worker(encode(message))
 
 
 @pytest.mark.parametrize(("model", "largest"), [(1, 1), (10, 3), (1 << 60, 1 << 59)])

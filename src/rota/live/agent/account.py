@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from rota.live.agent.vacating import Vacating
 
 MAX_MODEL_REPORTS = 100  # of one attempt; each is written down
+MAX_SHARD_REPORTS = 100  # likewise
 
 
 class Account:
@@ -41,7 +42,7 @@ class Account:
         self._notify = notify
         self._memory_error: str | None = None
         self._cycle: dict[str, Any] | None = None  # device memory over a step
-        self._model_reports = 0
+        self._model_reports = self._shard_reports = 0
         self._metrics = folder / "metrics.jsonl"
 
     def save(self, *, durable: bool = True) -> None:
@@ -169,18 +170,22 @@ class Account:
     # -- what the ranks tell --------------------------------------------------------------------
 
     def note_shards(self, message: Message) -> None:
-        """Remember into how many parts the program cuts its batches."""
+        """Remember into how many parts the program cuts its batches, if it is another number."""
         shards = message.get("shards")
-        if isinstance(shards, int) and not isinstance(shards, bool) and shards > 0:
-            new, self.shards = shards != self.shards, shards
-            if new and self.elastic is not None:
-                self.tell_registration()
+        if not shards or shards == self.shards or self._shard_reports >= MAX_SHARD_REPORTS:
+            return
+        self.shards = shards
+        self._shard_reports += 1
+        if self.elastic is not None:
+            self.tell_registration()
 
     def note_progress(self, message: Message) -> None:
         """Keep a report of rank 0, if it is well-formed."""
         if not is_progress(message):
             return  # a program may say what it likes; nobody else has to read it
-        self.progress = progress_of(message)
+        told = progress_of(message)
+        # Its clock is this one's. What comes from the future would be newer than all that follows.
+        self.progress = told | {"at_s": min(told["at_s"], time.time())}
         with contextlib.suppress(OSError), open(self._metrics, "a") as file:
             file.write(json.dumps(self.progress) + "\n")
 

@@ -31,7 +31,7 @@ from rota.live.agent.method import choose
 from rota.live.agent.moves import Moves
 from rota.live.agent.vacating import Vacating
 from rota.live.agent.zygote_link import ZygoteLink
-from rota.live.wire import MAX_LINE_BYTES, Message, decode, pack, unpack
+from rota.live.wire import MAX_LINE_BYTES, Message, decode, from_worker, pack, unpack
 
 RECONNECT_S = 0.2
 PROGRESS_EVERY_S = 0.25
@@ -160,12 +160,12 @@ class Agent:
     ) -> None:
         attempt, rank = None, 0
         try:
-            hello = decode(await reader.readline())
+            hello = from_worker(await reader.readline())
             attempt = self.attempts[hello["job_id"], hello["attempt"]]
-            rank = int(hello["rank"])
+            rank = hello["rank"]
             attempt.joined(rank, writer, hello)
             while line := await reader.readline():
-                attempt.heard(rank, decode(line))
+                attempt.heard(rank, from_worker(line))
         except (AgentError, KeyError, IndexError, TypeError, ValueError, OSError) as error:
             log.warning("a worker's connection ended: %r", error)
         finally:

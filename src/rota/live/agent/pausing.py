@@ -65,6 +65,7 @@ class Pausing:
             rank.suspended = None
             rank.send({"type": "pause", "gang": gang, "round": self._round})
         steps_s = BOUNDARY_TIMEOUT_STEPS * (attempt.progress.get("step_time_s") or 0.0)
+        steps_s = min(steps_s, time.time() - attempt.record["launched_s"])  # as long as it has run
         attempt.after(max(BOUNDARY_TIMEOUT_S, steps_s), self.freeze)
         if gang:
             attempt.after(COUPLED_STEP_S, self._advance_holders)

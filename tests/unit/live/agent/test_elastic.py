@@ -59,7 +59,7 @@ class Job:
         self.heard = []
         record = {"job_id": "5", "attempt": 1, "suspension": "boundary", "max_world": 4}
         record |= {"slots": 2, "members": [0, 1], "gpus": [0, 1], "generation": 0}
-        record |= {"movable": True, "visible": None}
+        record |= {"movable": True, "visible": None, "launched_s": 0.0}
         self.attempt = Attempt(record, folder, self.heard.append)
         self.attempt.ranks = [FakeRank(0), FakeRank(1)]
         for rank in self.attempt.ranks:
