@@ -5,6 +5,7 @@ import math
 import shlex
 import time
 
+import psutil
 import pytest
 
 from .conftest import SCRIPTS, until
@@ -116,5 +117,41 @@ def test_a_session_that_says_its_steps_take_for_ever_is_suspended_all_the_same(
     until(lambda: cluster.show(job)["progress"], "it has told")
     cluster.client.suspend(job)
     cluster.until_state(job, "SUSPENDED")
+    cluster.client.cancel(job)
+    cluster.ends(job, "CANCELLED")
+
+
+FORKS = "f() { while :; do (sleep 0.003 &); done; }; for i in 1 2 3 4; do f & done; wait"
+
+
+@pytest.mark.parametrize(
+    "way", [{"suspend": "restart", "grace": 0.5}, {"suspend": "stop"}], ids=str
+)
+def test_a_job_that_forks_without_end_does_not_keep_its_agent_from_the_others(
+    shared_cluster, base, way
+):
+    cluster = shared_cluster
+    job = cluster.submit(f"trap '' TERM; touch runs; {FORKS}", **way)
+    until((base / "runs").exists, "it runs")
+    cluster.client.suspend(job)
+    cluster.until_state(job, "SUSPENDED")
+    states = {process.status() for process in cluster.of_job(job)}
+    assert states == ({psutil.STATUS_STOPPED} if way["suspend"] == "stop" else set())
+    cluster.ends(cluster.submit("true"))
+    cluster.client.resume(job)
+    cluster.until_state(job, "RUNNING")
+    cluster.client.cancel(job)
+    cluster.ends(job, "CANCELLED")
+    assert cluster.of_job(job) == []
+
+
+def test_orphans_of_a_running_job_are_buried(shared_cluster, base):
+    cluster = shared_cluster
+    job = cluster.submit("for i in {1..50}; do (bash -c 'echo $$ >> pids' &); done; sleep 1000")
+    pids = base / "pids"
+    until(lambda: pids.exists() and len(pids.read_text().split()) == 50, "all have run")
+    gone = [int(pid) for pid in pids.read_text().split()]
+    until(lambda: not any(map(psutil.pid_exists, gone)), "none of them is left")
+    assert cluster.show(job)["state"] == "RUNNING"
     cluster.client.cancel(job)
     cluster.ends(job, "CANCELLED")

@@ -100,7 +100,9 @@ def watch(worker: int, report: Path) -> NoReturn:
     What it left behind is waited for if the agent has asked it to end: its grace counts for them
     too, and the agent kills what is there after that.
     """
-    _, status = os.waitpid(worker, 0)
+    ended_pid = 0
+    while ended_pid != worker:  # its orphans come here, too: none is to stay as a zombie
+        ended_pid, status = os.waitpid(-1, 0)
     ended = {"code": os.waitstatus_to_exitcode(status), "at_s": time.time()}
     at_once = not report.with_suffix(".grace").exists()
     if at_once:

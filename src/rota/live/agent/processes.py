@@ -4,9 +4,12 @@ import contextlib
 import os
 import signal
 from collections.abc import Iterable
+from itertools import count
 from pathlib import Path
 
 import psutil
+
+MOST_LOOKS = 5  # at processes that may go on forking
 
 
 def descendants(pid: int) -> list[int]:
@@ -25,9 +28,17 @@ def descendants(pid: int) -> list[int]:
 
 
 def signal_below(pid: int, number: signal.Signals) -> None:
-    """Send a signal to everything below a process, also to what is being forked meanwhile."""
+    """Send a signal to everything below a process, also to what is being forked meanwhile.
+
+    Whoever is stopped or killed forks no more, and all are found in the end. After other signals a
+    program may fork without end: what it has not had by the last look goes without.
+    """
+    ends = number in (signal.SIGSTOP, signal.SIGKILL)
     done: set[int] = set()
-    while new := [each for each in descendants(pid)[1:] if each not in done]:
+    for _ in count() if ends else range(MOST_LOOKS):
+        new = [each for each in descendants(pid)[1:] if each not in done]
+        if not new:
+            return
         done.update(new)
         for each in new:
             with contextlib.suppress(ProcessLookupError, PermissionError):
