@@ -61,6 +61,11 @@ class Rank:
         """
         self._grace.touch()
 
+    def take_grace_back(self) -> None:
+        """It is not asked to end after all: what its worker leaves behind goes with that again."""
+        with contextlib.suppress(OSError):
+            self._grace.unlink(missing_ok=True)
+
     async def start(self, fork: Callable[[dict[str, Any]], Any], request: Any) -> None:
         """Have the rank forked; returns when its worker is known. Raises AgentError."""
         self.shim = await fork(request)

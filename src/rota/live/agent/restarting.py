@@ -50,6 +50,9 @@ class Restarting:
             attempt.save()
         except OSError:
             del record["vacated"]
+            record["suspension"] = "boundary" if sessions else "process"
+            for rank in attempt.members:
+                rank.take_grace_back()
             raise
         if sessions:  # they end with the processes
             attempt.tell_registration()
