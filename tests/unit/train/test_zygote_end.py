@@ -13,7 +13,7 @@ kept = Unending()
 atexit.register(print, "exit function")
 threading.Thread(target=lambda: (time.sleep(0.1), print("thread"))).start()
 sys.stdout.write("unfinished line")
-leave()
+leave(0)
 """
 
 

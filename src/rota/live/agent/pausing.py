@@ -155,7 +155,7 @@ class Pausing:
         attempt = self._attempt
         if attempt.state != "resuming" or attempt.is_vacated:
             return
-        if not any(rank.suspended for rank in attempt.ranks):
+        if not any(rank.suspended for rank in attempt.ranks if not rank.survived):
             attempt.state = "running"
             attempt.done(self._command_id)
             attempt.tell_memory()
