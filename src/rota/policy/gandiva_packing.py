@@ -1,14 +1,13 @@
 """Gandiva's packing: jobs that share a GPU for as long as that does more work than turns."""
 
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
 from math import inf
 from typing import Any, NamedTuple
 
 from rota.model.view import Trial, View
 from rota.policy.gandiva_jobs import Notes, Pack, left_s, level, look, profiled, rate, speed_alone
 from rota.policy.gandiva_kinds import Kinds
-from rota.policy.gandiva_servers import Home, Servers
+from rota.policy.gandiva_servers import Home, Lodgers, Servers
 
 PATIENCE = 20  # times ``trial_s``: a trial is given up if its jobs have not told enough by then
 
@@ -20,34 +19,6 @@ class Unit(NamedTuple):
     util: float  # of 1 for each
     memory_gb: float  # infinite if not known of one
     kinds: tuple[str, ...]
-
-
-@dataclass
-class Lodgers:
-    """Who lives on a node of ``size`` GPUs: gangs, by their GPUs, and jobs and packs of one."""
-
-    size: int
-    gangs: list[int]
-    singles: int
-
-    def fewer_turns(self) -> bool:
-        """Whether everybody would have had a turn sooner with one single job less."""
-        return self.turns(self.singles - 1) < self.turns(self.singles)
-
-    def turns(self, singles: int) -> float:
-        """Turns until everybody has had one, with so many single jobs.
-
-        They use what gangs leave free, then take turns among themselves.
-        """
-        rooms: list[int] = []
-        for gpus in sorted(self.gangs, reverse=True):
-            fits = next((n for n, room in enumerate(rooms) if room >= gpus), None)
-            if fits is None:
-                rooms.append(self.size - gpus)
-            else:
-                rooms[fits] -= gpus
-        left = singles - sum(rooms)
-        return len(rooms) + (max(1.0, left / self.size) if left > 0 else 0.0)
 
 
 class Packing:
@@ -175,23 +146,17 @@ class Packing:
 
     def spread(self) -> None:
         """Give jobs of packs a GPU of their own where that costs nobody a turn."""
-        for node, lodgers in self._lodgers().items():
-            packs = [
-                row
-                for row, notes in self._notes.items()
-                if notes.pack is not None
-                and notes.pack.gain is not None
-                and notes.home[0][0] == node
-                and row == notes.pack.rows[-1]
-            ]
-            for row in packs:
-                if lodgers.turns(lodgers.singles + 1) > lodgers.turns(lodgers.singles):
-                    break
-                self._credit(row, len(self.unit(row)))
-                self._notes[row].pack = None
+        lodgers = self._lodgers()
+        for row, notes in self._notes.items():
+            if notes.pack is None or notes.pack.gain is None or row != notes.pack.rows[-1]:
+                continue
+            here = lodgers[notes.home[0][0]]
+            if here.turns(here.singles + 1) <= here.turns(here.singles):
+                self._credit(row, len(notes.pack.rows))
+                notes.pack = None
                 self._changed.add(row)
-                self._servers.add(self._notes[row].home)
-                lodgers.singles += 1
+                self._servers.add(notes.home)
+                here.singles += 1
         self.settle()
 
     def gather(self, movable: Callable[[], Iterable[int]]) -> None:

@@ -2,6 +2,7 @@
 
 from collections import Counter
 from collections.abc import Collection, Iterable, Mapping
+from dataclasses import dataclass
 from math import ceil
 
 Home = tuple[tuple[int, int], ...]  # (node, GPUs there) pairs: where a job lives
@@ -182,3 +183,31 @@ class Servers:
             if heights[each] <= min(self._limit, heights[choices[0]] + 1)
         ]
         return min(like or choices, key=lambda each: (heights[each], -self._groups[each], each))
+
+
+@dataclass
+class Lodgers:
+    """Who lives on a node of ``size`` GPUs: gangs, by their GPUs, and jobs and packs of one."""
+
+    size: int
+    gangs: list[int]
+    singles: int
+
+    def fewer_turns(self) -> bool:
+        """Whether everybody would have had a turn sooner with one single job less."""
+        return self.turns(self.singles - 1) < self.turns(self.singles)
+
+    def turns(self, singles: int) -> float:
+        """Turns until everybody has had one, with so many single jobs.
+
+        They use what gangs leave free, then take turns among themselves.
+        """
+        rooms: list[int] = []
+        for gpus in sorted(self.gangs, reverse=True):
+            fits = next((n for n, room in enumerate(rooms) if room >= gpus), None)
+            if fits is None:
+                rooms.append(self.size - gpus)
+            else:
+                rooms[fits] -= gpus
+        left = singles - sum(rooms)
+        return len(rooms) + (max(1.0, left / self.size) if left > 0 else 0.0)
