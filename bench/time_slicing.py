@@ -23,7 +23,7 @@ from pathlib import Path
 from statistics import median
 
 from rota.demo.cluster import JobRecord, Run, run_workload
-from rota.demo.figures import compare
+from rota.demo.figures import compare, settings_of
 from rota.demo.workload import TRAININGS, examples_folder, fields
 
 
@@ -53,13 +53,12 @@ def main() -> None:
 
 
 def measure(home: Path, policy: str, options: argparse.Namespace) -> Run:
-    settings = {"quantum_s": str(options.quantum)} if policy == "gandiva" else {}
     jobs = [fields(training, examples_folder()) for training in TRAININGS]
     return run_workload(
         home,
         jobs,
         policy=policy,
-        settings=settings,
+        settings=settings_of(policy, options.quantum),
         gpus=options.slots,
         watch=lambda _: None,
     )

@@ -11,7 +11,7 @@ from pathlib import Path
 from rich.console import Console
 
 from rota.demo.cluster import Run, run_workload
-from rota.demo.figures import Comparison, compare
+from rota.demo.figures import Comparison, compare, settings_of
 from rota.demo.screen import Screen
 from rota.demo.story import print_story, write_report
 from rota.demo.workload import TRAININGS, examples_folder, fields
@@ -64,7 +64,7 @@ def run(
     options: argparse.Namespace,
 ) -> Run:
     """One measured run with its progress on the terminal."""
-    settings = {"quantum_s": str(options.quantum)} if policy == "gandiva" else {}
+    settings = settings_of(policy, options.quantum)
     began = time.monotonic()
     with Screen(console, policy, options.slots) as screen:
         done = run_workload(

@@ -143,6 +143,11 @@ def measured_costs(timeline: Timeline) -> Costs:
     )
 
 
+def settings_of(policy: str, quantum_s: float) -> dict[str, str]:
+    """Under gandiva the jobs take turns and nothing else: they are not packed on one slot."""
+    return {"quantum_s": str(quantum_s), "pack": "off"} if policy == "gandiva" else {}
+
+
 def predict(
     lengths: list[Lengths], slots: int, policy: str, quantum_s: float, costs: Costs
 ) -> Timeline:
@@ -151,7 +156,7 @@ def predict(
         [JobSpec(str(row), 1, 0.0, length.total_s) for row, length in enumerate(lengths)],
         "the demo",
     )
-    settings = {"quantum_s": str(quantum_s)} if policy == "gandiva" else {}
+    settings = settings_of(policy, quantum_s)
     simulation = Simulation(trace, [Node("here", slots)], create(policy, settings), costs)
     events: list[Any] = []
     simulation.state.log = events

@@ -183,7 +183,7 @@ def live_figures(ours: list[list[float]], fifo: list[list[float]]) -> list[Figur
 
 def _live(policy: str) -> list[list[float]]:
     """When each of the jobs, run on a cluster of their own, had done each of its steps."""
-    settings = {"quantum_s": str(LIVE_QUANTUM_S)} if policy == "gandiva" else {}
+    settings = _settings_of(policy, LIVE_QUANTUM_S)
     with tempfile.TemporaryDirectory(prefix="rota-timeslice-") as name:
         folder = Path(name)
         (folder / "train.py").write_text(SCRIPT)
@@ -219,5 +219,10 @@ def first_mini_batches(policy: str) -> list[float]:
 
 def _simulation(policy: str, num_jobs: int, duration_s: float) -> Simulation:
     jobs = [JobSpec(f"job{i}", 1, 0.0, duration_s) for i in range(num_jobs)]
-    settings = {"quantum_s": str(QUANTUM_S)} if policy == "gandiva" else {}
+    settings = _settings_of(policy, QUANTUM_S)
     return Simulation(Trace(jobs, NAME), parse_cluster(CLUSTER), create(policy, settings), COSTS)
+
+
+def _settings_of(policy: str, quantum_s: float) -> dict[str, str]:
+    """Under gandiva the jobs take turns and nothing else: they are not packed on one GPU."""
+    return {"quantum_s": str(quantum_s), "pack": "off"} if policy == "gandiva" else {}
