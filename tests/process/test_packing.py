@@ -38,7 +38,7 @@ def cluster_of(make_cluster: Any) -> Any:
     return make_cluster("gandiva", 1, **settings)
 
 
-def start(cluster: Any, *, thrashes: bool = False, seconds: float = 0.1, steps: int = 150) -> str:
+def start(cluster: Any, *, thrashes: bool = False, seconds: float = 0.05, steps: int = 600) -> str:
     script = cluster.base / "train.py"
     script.write_text(SCRIPT)
     words = ["python", script, cluster.base / "lock", steps, thrashes, seconds]
@@ -82,7 +82,7 @@ def test_a_pair_that_keeps_each_other_waiting_is_undone_and_not_tried_again(make
     steps = [cluster.show(job)["progress"]["step"] for job in jobs]
     until(
         lambda: all(
-            cluster.show(job)["progress"]["step"] > step + 15
+            cluster.show(job)["progress"]["step"] > step + 30
             for job, step in zip(jobs, steps, strict=True)
         ),
         "both go on in turns",

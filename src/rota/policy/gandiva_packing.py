@@ -5,7 +5,7 @@ from math import inf
 from typing import Any, NamedTuple
 
 from rota.model.view import Trial, View
-from rota.policy.gandiva_jobs import Notes, Pack, left_s, level, look, profiled, rate, speed_alone
+from rota.policy.gandiva_jobs import Notes, Pack, left_s, level, look, rate, speed_alone
 from rota.policy.gandiva_kinds import Kinds
 from rota.policy.gandiva_servers import Home, Lodgers, Servers
 
@@ -363,15 +363,14 @@ class Packing:
     # -- speeds --------------------------------------------------------------------------------
 
     def alone(self, row: int) -> float | None:
-        """Steps a second of a job that has its GPUs for itself, or had before its trial."""
+        """Steps a second of a job that has its GPUs for itself, or had before its trial.
+
+        Its own: jobs of one kind may differ in what numbers of their command stand for, and a pack
+        that hurts must not be kept for that.
+        """
         if row in self._changed:  # who has left a pack in this decision was not alone until now
             return self._notes[row].alone
-        speed = speed_alone(self._view, row, self._notes[row])
-        home = self._notes[row].home
-        if speed is None and len(home) == 1:
-            node, num_gpus = home[0]
-            speed = profiled(self._view, row, self._view.state.nodes[node].gpu_type, num_gpus)
-        return speed
+        return speed_alone(self._view, row, self._notes[row])
 
     def begin(self) -> None:
         """Where something has changed, measure from now on; a trial once all of it runs."""

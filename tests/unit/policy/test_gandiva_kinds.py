@@ -91,12 +91,11 @@ def test_a_pair_of_which_there_are_profiles_is_expected_to_do_what_these_say(mon
     assert (predicted, measured, kept) == (pytest.approx(1.7), pytest.approx(1.2), True)
 
 
-def test_a_job_whose_speed_is_in_a_profile_is_packed_before_it_was_measured(monkeypatch):
-    monkeypatch.setattr(View, "step_s", lambda view, row, placement: 1.0)
-    jobs = [idle_job("a", "x"), idle_job("b", "y")]
-    sim = sim_of(jobs, "1x1", {("x", "y"): (0.8, 0.8)})
+def test_a_pack_is_judged_by_what_its_jobs_did_themselves_not_by_others_of_their_kinds(monkeypatch):
+    monkeypatch.setattr(View, "step_s", lambda view, row, placement: 1e-3)
+    sim = sim_of([idle_job("a", "x"), idle_job("b", "y")], "1x1", {("x", "y"): (0.8, 0.8)})
     until(sim, 0.0)
-    assert [sim.state.marks[row]["pack"][0] for row in (0, 1)] == [[0, 1]] * 2
+    assert not any("pack" in (sim.state.marks[row] or {}) for row in (0, 1))
     assert trials(until(sim, 300.0), 0)[0][2:] == [1.0, pytest.approx(1.6), True]
 
 
