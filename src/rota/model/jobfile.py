@@ -10,7 +10,7 @@ from difflib import get_close_matches
 from typing import Any, NamedTuple, NoReturn
 
 from rota.errors import JobFileError
-from rota.model.job import Elastic, Program, powers_of_two
+from rota.model.job import GRACE_S, Elastic, Program, powers_of_two
 
 PRIORITIES = {"low": 10, "normal": 50, "high": 90}
 PROCESSES = ("gpu", "node")
@@ -41,7 +41,7 @@ MAX_ENV_BYTES = 500_000
 MAX_PATH_BYTES = 4095
 MAX_GPUS = 1_000_000
 MAX_TIME_LIMIT_S = 3650 * 86400.0
-GRACE_S, MAX_GRACE_S = 10.0, 3600.0
+MAX_GRACE_S = 3600.0
 MAX_PRICE = 1e12
 MAX_SIZES = 1024
 

@@ -17,13 +17,12 @@ from rota.live.agent.account import Account
 from rota.live.agent.checkpointing import Checkpointing
 from rota.live.agent.launching import checkpoints, node_name
 from rota.live.agent.pausing import Pausing
-from rota.live.agent.processes import kill_remains, signal_name
+from rota.live.agent.processes import LOOK_AGAIN_S, kill_remains, signal_name
 from rota.live.agent.rank import Rank, life_of
 from rota.live.agent.restarting import Restarting
 from rota.live.wire import Message
 
-GRACE_S = 5.0  # from SIGTERM to SIGKILL
-LOOK_AGAIN_S = 0.02
+STOP_GRACE_S = 5.0  # from SIGTERM to SIGKILL
 LAST_WORDS_S = 0.5  # how long connections of processes that have ended are still read
 
 
@@ -274,7 +273,7 @@ class Attempt(Account):
         for rank in self.ranks:
             rank.signal(signal.SIGTERM)
             rank.signal(signal.SIGCONT)
-        asyncio.get_running_loop().call_later(GRACE_S, self.kill_ranks)
+        asyncio.get_running_loop().call_later(STOP_GRACE_S, self.kill_ranks)
         if self.is_vacated:
             self.check_end()
 
