@@ -19,8 +19,8 @@ from typing import TYPE_CHECKING, Any
 from rota.errors import AgentError, ArenaError
 from rota.folder import HOST_MEMORY
 from rota.live.agent.rank import Rank, life_of
-from rota.live.arena_file import read_header, read_table, verify
 from rota.live.wire import Message
+from rota.live.wire.arena_file import read_header, read_table, verify
 
 if TYPE_CHECKING:
     from rota.live.agent.attempt import Attempt
