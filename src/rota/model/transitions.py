@@ -15,7 +15,9 @@ from rota.model.job import JobState
 from rota.model.reason import Reason
 
 # As plain integers: columns are compared with them at every event.
-SUSPENDING, STOPPING = int(JobState.SUSPENDING), int(JobState.STOPPING)
+PENDING, STARTING, RUNNING = int(JobState.PENDING), int(JobState.STARTING), int(JobState.RUNNING)
+SUSPENDING, SUSPENDED = int(JobState.SUSPENDING), int(JobState.SUSPENDED)
+MIGRATING, STOPPING, HELD = int(JobState.MIGRATING), int(JobState.STOPPING), int(JobState.HELD)
 FIRST_FINAL = int(JobState.SUCCEEDED)
 NO_REASON = int(Reason.NONE)
 
