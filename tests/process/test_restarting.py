@@ -8,7 +8,7 @@ import psutil
 import pytest
 
 from rota.live.agent.restarting import Restarting
-from rota.live.agent.vacating import Vacating
+from rota.live.agent.returning import Returning
 from rota.testing.lone_agent import LoneAgent
 
 from .conftest import SCRIPTS, Cluster, until
@@ -267,7 +267,7 @@ def test_an_agent_that_dies_half_way_leaves_one_attempt_to_the_next(tmp_path, mo
                 patch.setattr(Restarting, "ended", lambda _: reached.set())
             else:
                 assert agent.command("suspend")["type"] == "done"
-                patch.setattr(Vacating, "_check_came", die)
+                patch.setattr(Returning, "_check_came", die)
             kind = "resume" if point == "started anew" else "suspend"
             agent.begin(kind, **({"gpus": [1]} if kind == "resume" else {}))
             assert reached.wait(30)

@@ -8,7 +8,7 @@ import asyncio
 import contextlib
 import signal
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
 from pathlib import Path
 from typing import Any
 
@@ -226,7 +226,7 @@ class Attempt(Account):
 
     def refuse(self, error: str) -> None:
         """A guest can't go on here; nothing is lost by that."""
-        command_id = self.vacating.command_id if self.vacating is not None else None
+        command_id = self.vacating.returning.command_id if self.vacating is not None else None
         self.vanish("refused")
         if self.refused is not None:
             self.refused(self)
@@ -405,6 +405,12 @@ class Attempt(Account):
             self.elastic.heard(index, message)
 
     # -- shared --------------------------------------------------------------------------------
+
+    def spawn(self, coroutine: Coroutine[Any, Any, None]) -> None:
+        """Do something meanwhile."""
+        task = asyncio.get_running_loop().create_task(coroutine)
+        self.tasks.add(task)
+        task.add_done_callback(self.tasks.discard)
 
     def after(self, seconds: float, call: Callable[..., object], *arguments: Any) -> None:
         """Call something later, unless the attempt has ended by then."""

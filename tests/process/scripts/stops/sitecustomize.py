@@ -53,7 +53,7 @@ def point(owner, function, name):
 
 
 def patch_agent():
-    from rota.live.agent import arrival, departure, memory, moves, pausing, vacating
+    from rota.live.agent import arrival, departure, memory, moves, pausing, returning, vacating
 
     point(departure.Departure, "_vacate", "vacate")
     point(departure.Departure, "_describe", "describe")
@@ -63,8 +63,8 @@ def patch_agent():
     point(arrival, "_write", "write")
     point(arrival.Arrival, "_put_in_place", "put_in_place")
     point(moves.Moves, "_settle", "settle")
-    point(vacating.Vacating, "_fork_ranks", "fork")
-    point(vacating.Vacating, "came", "came")
+    point(returning.Returning, "_fork_ranks", "fork")
+    point(returning.Returning, "came", "came")
     point(moves.Moves, "leave", "drop")
     point(pausing.Pausing, "suspend", "suspend")
     point(pausing.Pausing, "_suspended", "suspended")
@@ -74,7 +74,7 @@ def patch_agent():
     point(memory, "copy_file", "copy")
     point(memory, "_write_draft", "draft")
     point(vacating.Vacating, "moved", "moved")
-    point(vacating, "verify", "verify")
+    point(returning, "verify", "verify")
 
 
 def patch_controller():
