@@ -121,7 +121,7 @@ class Checkpointing:
 
     def _lose(self, failure: ArenaError) -> None:
         if self._attempt.ended is None:
-            self._attempt.lose(str(failure))
+            self._attempt.ending.lose(str(failure))
 
     def _processes(self) -> list[int]:
         found = [descendants(rank.shim)[1:] for rank in self._attempt.ranks if rank.alive]

@@ -83,7 +83,7 @@ class Restarting:
             attempt.after(LOOK_AGAIN_S, self.ended)
             return
         if attempt.stopping:
-            attempt.end_without_processes()
+            attempt.ending.without_processes()
             return
         asked_s = attempt.record["vacated"]["at_s"]
         exits = [rank.exit for rank in attempt.members]

@@ -117,7 +117,7 @@ class Returning:
         self._forking = False
         if isinstance(error, ArenaError) and not attempt.stopping and attempt.ended is None:
             self._came = None
-            attempt.lose(str(error))
+            attempt.ending.lose(str(error))
         else:
             self._failure = f"job {attempt.job_id} could not be brought back: {error}"
             attempt.check_end()
@@ -179,7 +179,7 @@ class Returning:
             del attempt.record["vacated"]  # its program has ended before it went on
             attempt.check_end()
         elif attempt.stopping:
-            attempt.end_without_processes()
+            attempt.ending.without_processes()
         elif self._failure is None and self._tries < MAX_TRIES:
             self.start()
         else:

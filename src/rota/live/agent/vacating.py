@@ -201,7 +201,7 @@ class Vacating:
         elif any(rank.alive for rank in attempt.ranks):
             return  # they are ending
         elif attempt.stopping:
-            attempt.end_without_processes()
+            attempt.ending.without_processes()
         else:
             attempt.cancel_timers()
             self._conclude(None)
@@ -225,7 +225,7 @@ class Vacating:
             for path in attempt.record["vacated"]["arenas"].values():
                 read_header(path)
         except ArenaError as error:
-            attempt.lose(str(error))
+            attempt.ending.lose(str(error))
 
     def closed(self) -> None:
         """The attempt has ended: nothing is left of it in arenas."""
