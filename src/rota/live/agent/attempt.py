@@ -138,6 +138,8 @@ class Attempt(Account):
                 self.kill_ranks()
             elif self.state == "suspending":
                 self.pausing.check_held()
+            else:
+                self.pausing.check_resumed()  # it may have been the last that it waited for
         elif self.elastic is not None and self.elastic.launching:
             return  # a newcomer may be about to start; it asks again
         else:
