@@ -307,6 +307,7 @@ class Controller(Reports):
         command = self.state.outstanding[row]
         if message["type"] == "failed":
             self._failures[row] = self._failures.get(row, 0) + 1
+            self._early_sizes.pop(row, None)
             retry_at_s = now_s + RETRY_S * self._failures[row]
             self._note(CommandFailed(now_s, row, command_id, message["error"], retry_at_s))
             return
@@ -322,6 +323,7 @@ class Controller(Reports):
             self._failures.pop(row, None)
             former = self.state.home[row]
             self._note(JobResumed(at_s, row))
+            self._note_early_size(row, now_s)
             if isinstance(command, Migrate) and former is not None:
                 self.turn()  # first on disk that it is elsewhere
                 self._drop(row, former, command.allocation)

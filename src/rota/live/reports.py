@@ -7,6 +7,7 @@ from rota.live.intake import Intake
 from rota.live.recovery import registered
 from rota.live.wire import Message, is_model
 from rota.model.allocation import on_node
+from rota.model.commands import Migrate, Resume
 from rota.model.events import JobResized, ModelReported, WorkerReported
 from rota.store.events import EventStore
 
@@ -19,6 +20,7 @@ class Reports(Intake):
     def __init__(self, store: EventStore, folder: Folder) -> None:
         super().__init__(store, folder)
         self.memory: dict[int, dict[str, Any]] = {}  # by row: see the agent's ``Attempt.memory``
+        self._early_sizes: dict[int, Message] = {}  # by row: told before the job has gone on here
 
     def _note_report(self, row: int, message: Message, now_s: float) -> None:
         """Take note of one message about a job's attempt, other than its end."""
@@ -53,6 +55,8 @@ class Reports(Intake):
         """A job has changed by itself: it has lost a rank, or has had one replaced."""
         state = self.state
         held = state.resizing.get(row) or state.held[row]
+        if isinstance(state.outstanding[row], Resume | Migrate):
+            self._early_sizes[row] = message  # an agent that comes back tells it before its answer
         if state.since_s[row] < 0 or held is None or state.outstanding[row] is not None:
             return
         allocation = on_node(held.parts[0][0], sum(1 << gpu for gpu in message["gpus"]))
@@ -61,6 +65,12 @@ class Reports(Intake):
             self._write_progress(row, now_s)
             lost_ranks = message.get("lost_ranks", 0)
             self._note(JobResized(now_s, row, allocation, cause=cause, lost_ranks=lost_ranks))
+
+    def _note_early_size(self, row: int, now_s: float) -> None:
+        """The job has gone on: what was told of its size since it was to do that counts now."""
+        message = self._early_sizes.pop(row, None)
+        if message is not None and message["attempt"] == self.state.attempt[row]:
+            self._note_size(row, message, now_s)
 
     # -- progress ------------------------------------------------------------------------------
 
