@@ -21,6 +21,7 @@ from rota.folder import Folder
 from rota.model.job import JobState
 from rota.store import tables
 from rota.store.codec import decode
+from rota.testing.lone_agent import LoneAgent
 
 SCRIPTS = Path(__file__).parent / "scripts"
 DEADLINE_S = float(os.environ.get("ROTA_TEST_DEADLINE_S", "60"))  # the machine may be shared
@@ -376,6 +377,30 @@ def is_gone(process: psutil.Process) -> bool:
         return not process.is_running() or process.status() == psutil.STATUS_ZOMBIE
     except psutil.NoSuchProcess:
         return True
+
+
+def node_of(job: dict[str, Any]) -> str:
+    """The node that a job is on, which has it whole."""
+    (part,) = job["gpus"]
+    return str(part["node"])
+
+
+@pytest.fixture(scope="module")
+def agent(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LoneAgent]:
+    """An agent of four slots without a controller, for all tests of a module."""
+    with LoneAgent(tmp_path_factory.mktemp("agent")) as agent:
+        yield agent
+
+
+@pytest.fixture
+def launch(agent: LoneAgent, tmp_path: Path, request: pytest.FixtureRequest) -> Callable[..., Any]:
+    """Start jobs on the agent, each a ``Job`` of the module's with a folder of its own."""
+    count = iter(range(100))
+
+    def launch(*words: object, **more: Any) -> Any:
+        return request.module.Job(agent, tmp_path / f"job{next(count)}", *words, **more)
+
+    return launch
 
 
 @pytest.fixture

@@ -16,25 +16,8 @@ from rota.live.agent.account import Account
 from rota.testing.lone_agent import LoneAgent
 
 from .conftest import until
-from .test_elastic import differences
+from .states import differences
 from .test_vacating import Job, crowded, gates, is_spilled, next_agent, suspends_at, where
-
-
-@pytest.fixture(scope="module")
-def agent(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LoneAgent]:
-    with LoneAgent(tmp_path_factory.mktemp("agent")) as agent:
-        yield agent
-
-
-@pytest.fixture
-def launch(agent: LoneAgent, tmp_path: Path) -> Callable[..., Job]:
-    """Start the training script on GPUs of the shared agent."""
-    count = iter(range(100))
-
-    def launch(gpus: int, *words: object) -> Job:
-        return Job(agent, tmp_path / f"job{next(count)}", gpus, *words)
-
-    return launch
 
 
 def in_agent(agent: LoneAgent, call: Callable[..., object], *arguments: object) -> None:

@@ -4,9 +4,8 @@ from typing import Any
 
 from rota.model.events import WorkerReported
 
-from .conftest import Cluster, until
-from .test_nodes import node_of
-from .test_suspension import equal, weights
+from .conftest import Cluster, node_of, until
+from .states import equal, weights
 
 STEPS = 150
 

@@ -11,8 +11,7 @@ from rota.live.agent.restarting import Restarting
 from rota.live.agent.returning import Returning
 from rota.testing.lone_agent import LoneAgent
 
-from .conftest import SCRIPTS, Cluster, until
-from .test_nodes import node_of
+from .conftest import SCRIPTS, Cluster, node_of, until
 
 COUNT = 200
 TOTAL = COUNT * (COUNT - 1) // 2
