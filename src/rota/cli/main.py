@@ -33,10 +33,10 @@ COMMANDS = {
     "Jobs": {
         "run": Entry("rota.cli.live:run", "Submit a command: rota run --gpus 1 -- python train.py"),
         "submit": Entry("rota.cli.live:submit", "Submit a job file."),
-        "ps": Entry("rota.cli.live:ps", "List jobs."),
-        "show": Entry("rota.cli.live:show", "Everything about one job."),
+        "ps": Entry("rota.cli.looking:ps", "List jobs."),
+        "show": Entry("rota.cli.looking:show", "Everything about one job."),
         "logs": Entry("rota.cli.live:logs", "What a job printed."),
-        "why": Entry("rota.cli.live:why", "Why a job does not run."),
+        "why": Entry("rota.cli.looking:why", "Why a job does not run."),
         "wait": Entry("rota.cli.live:wait", "Wait for a job to end."),
         "suspend": Entry("rota.cli.live:suspend", "Take a job off its GPUs until it is resumed."),
         "resume": Entry("rota.cli.live:resume", "Let a suspended job go on."),
@@ -45,8 +45,8 @@ COMMANDS = {
     "Cluster": {
         "up": Entry("rota.cli.up:up", "Start a cluster on this machine."),
         "down": Entry("rota.cli.up:down", "End the cluster on this machine."),
-        "profiles": Entry("rota.cli.live:profiles", "List what was measured of kinds of jobs."),
-        "nodes": Entry("rota.cli.live:nodes", "List nodes and who holds their GPUs."),
+        "profiles": Entry("rota.cli.looking:profiles", "List what was measured of kinds of jobs."),
+        "nodes": Entry("rota.cli.looking:nodes", "List nodes and who holds their GPUs."),
     },
     "Simulator": {
         "sim": Entry("rota.cli.sim:sim", "Run a trace under a policy, or compare policies."),

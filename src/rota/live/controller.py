@@ -43,7 +43,8 @@ from rota.model.events import (
 )
 from rota.model.job import JobState
 from rota.model.plan import diff
-from rota.model.view import identity
+from rota.model.turns import Turns
+from rota.model.view import View, identity
 from rota.policy.base import Policy
 from rota.store.events import EventStore
 
@@ -183,6 +184,18 @@ class Controller(Reports):
             return
         self._remember(event)
         self._unwritten.append(event)
+
+    def turns(self, row: int) -> Turns | None:
+        """Who takes turns where the job lives, if the policy tells that."""
+        ask = getattr(self._policy, "turns", None)
+        if ask is None or row not in self.state.active:
+            return None
+        try:
+            told: Turns | None = ask(View(self.state, self._clock.now_s(), self._policy), row)
+        except Exception:  # a policy is anybody's code
+            log.exception("policy %s can't tell whose turn it is", identity(self._policy))
+            return None
+        return told
 
     def _time_limits(self) -> list[tuple[int, float]]:
         """(row, time) at which each running job with a limit will have run for that long."""

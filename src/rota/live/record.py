@@ -19,11 +19,13 @@ from rota.model.events import (
     JobResumed,
     JobSubmitted,
     ModelReported,
+    NodeLost,
     SuspendRequested,
     WorkerRegistered,
 )
 from rota.model.reason import Reason
 from rota.model.state import ClusterState
+from rota.model.trials import Trials, Tried
 from rota.store.events import EventStore
 
 SHUT_DOWN = "the cluster was shut down"
@@ -49,6 +51,8 @@ class Record:
         self._history: dict[int, list[tuple[float, int]]] = {}
         self.rows: dict[str, int] = {}
         self._losses: dict[int, int] = {}
+        self._trials = Trials()
+        self._lost_s: dict[str, float] = {}  # when nodes that are gone were lost
         self._models: dict[int, tuple[int, int]] = {}
         self._lost_ranks: dict[int, int] = {}
         self.why_suspended: dict[int, str] = {}  # in the way that it is, by row
@@ -74,6 +78,8 @@ class Record:
             for row, allocation in event.allocations.items():
                 if allocation is not None and row not in event.reasons:
                     self._history.setdefault(row, []).append((event.at_s, Reason.NONE))
+            for row, mark in event.marks.items():
+                self._trials.note(row, mark)
         elif isinstance(event, JobLaunched | JobResumed):
             held = self.state.held[event.row]
             if held is not None:
@@ -89,6 +95,8 @@ class Record:
             self.why_suspended[event.row] = event.why
         elif isinstance(event, ModelReported):
             self._models[event.row] = (event.model_bytes, event.largest_tensor_bytes)
+        elif isinstance(event, NodeLost):
+            self._lost_s[event.name] = event.at_s
         elif isinstance(event, SuspendRequested):
             self._history.setdefault(event.row, []).append((event.at_s, Reason.HELD_BY_USER))
 
@@ -141,6 +149,10 @@ class Record:
         """(time, reason code) each time the policy's verdict on the job changed."""
         return self._history.get(row, [])
 
+    def trials(self, row: int) -> list[Tried]:
+        """What policies have tried with the job, oldest first, also after its end."""
+        return self._trials.of(row)
+
     def ranks(self, row: int, attempt: int) -> Ranks | None:
         """The processes of an attempt; None as long as its agent has written nothing down."""
         job_id = self.state.spec[row].job_id
@@ -187,6 +199,7 @@ class Record:
                 "gpu_type": node.gpu_type,
                 "num_gpus": node.num_gpus,
                 "alive": node.alive,
+                "lost_s": None if node.alive else self._lost_s.get(node.name),
                 "connected": node.name in self._outboxes,
                 "jobs": [ids[0] if ids else None for ids in held_by],
                 "holders": held_by,

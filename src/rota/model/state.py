@@ -259,6 +259,8 @@ class ClusterState(Confirmations):
         if reasons:
             for row, code in reasons.items():
                 self.reason[row] = code
+        if self._stories is not None and (allocations or reasons):
+            self._tell_sharing(e.at_s, reasons)
         if policy != self.policy:
             self.policy, self.policy_mark = policy, None
             self.marks = [None] * len(self.marks)

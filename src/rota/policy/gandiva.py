@@ -12,6 +12,7 @@ from typing import Any
 from rota.model.allocation import Allocation, of_parts
 from rota.model.plan import Plan
 from rota.model.reason import Reason
+from rota.model.turns import Turns
 from rota.model.view import Trial, View
 from rota.policy.base import PER_S, Setting, not_negative, one_of, positive, to_instant, turn_s
 from rota.policy.gandiva_jobs import Notes
@@ -103,6 +104,12 @@ class Gandiva(RoundRobin):
             return super().decide(view)
         return Round(view, self._set).plan()
 
+    def turns(self, view: View, row: int) -> Turns | None:
+        """Who takes turns on the nodes where the job lives; None of one without a home."""
+        if has_a_say(self.stages, view):
+            return None
+        return Round(view, self._set).turns(row)
+
 
 class Round:
     """One decision."""
@@ -170,6 +177,21 @@ class Round:
         return self.trial.plan(
             wake_at_s=wake, policy_mark=mark if mark != view.policy_mark else None
         )
+
+    def turns(self, row: int) -> Turns | None:
+        """Who takes turns where a job lives, as things are. Nothing is decided."""
+        self.places.forget()
+        self.packing.settle()
+        if row not in self.notes or not self.notes[row].home:
+            return None
+        nodes = {node for node, _ in self.notes[row].home}
+        homes = ((unit, self.notes[unit[0]].home) for unit in self._units())
+        here = [unit for unit, home in homes if not nodes.isdisjoint(node for node, _ in home)]
+        runs = [unit for unit in here if any(self.view.target[each] is not None for each in unit)]
+        waits = [unit for unit in here if unit not in runs]
+        assert self._began_s is not None
+        ends_s = self.view.now_s if self._over else self._began_s + self._set["quantum_s"]
+        return Turns(tuple(sorted(nodes)), tuple(runs), tuple(waits), to_instant(ends_s))
 
     # -- whose turn it is ----------------------------------------------------------------------
 

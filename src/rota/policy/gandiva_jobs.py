@@ -4,6 +4,7 @@ from collections.abc import Callable, Collection, Mapping
 from typing import Any, NamedTuple
 
 from rota.model.profile import Placement
+from rota.model.trials import Tried
 from rota.model.view import Trial, View
 from rota.policy.base import LEAST_TURN_S
 from rota.policy.gandiva_servers import Home
@@ -164,20 +165,25 @@ class Notes:
         """Remember its steps a second on a GPU type."""
         self._mark["speeds"] = {**self.speeds, kind: speed}
 
-    def note(
-        self, at_s: float, what: str, predicted: float, measured: float | None, kept: bool
-    ) -> None:
+    def note(self, tried: Tried) -> None:
         """Write down what a trial came to; speeds are relative to those before it.
 
-        None: nothing was measured, as the job does not tell how fast it is, or was before.
+        ``measured`` is None if the job does not tell how fast it is, or was before.
         """
-        trials = [*self._mark.get("trials", ()), [at_s, what, predicted, measured, kept]]
-        self._mark["trials"] = trials[-TRIALS_KEPT:]
+        *verdict, mates, on, before = tried
+        more = [list(mates), [list(part) for part in on], [list(part) for part in before]]
+        for name, entry in (("trials", verdict), ("tried", more)):
+            self._mark[name] = [*self._mark.get(name, ()), entry][-TRIALS_KEPT:]
 
     def write(self, trial: Trial, row: int) -> None:
         """Remember what has changed."""
         if self._mark != self._before:
             trial.mark(row, self._mark)
+
+
+def nodes_of(home: Home) -> tuple[tuple[int, int], ...]:
+    """The nodes of a home, as a trial tells them: whichever GPUs."""
+    return tuple((node, 0) for node, _ in home)
 
 
 def level(

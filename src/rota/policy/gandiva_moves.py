@@ -3,9 +3,19 @@
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from rota.model.trials import Tried
 from rota.model.view import View
 from rota.policy.gandiva_fragments import Clearing, Job, clear_one, fit_elsewhere
-from rota.policy.gandiva_jobs import Move, Notes, left_s, level, look, rate, speed_alone
+from rota.policy.gandiva_jobs import (
+    Move,
+    Notes,
+    left_s,
+    level,
+    look,
+    nodes_of,
+    rate,
+    speed_alone,
+)
 from rota.policy.gandiva_servers import Home, Servers
 from rota.policy.gandiva_types import Types
 
@@ -232,7 +242,8 @@ class Moves:
         if alone and now is not None:
             notes.move = Move(before, alone, what, predicted, partner)
         elif view.home[row] is not None or view.target[row] is not None:
-            notes.note(view.now_s, what, predicted, None, kept=True)
+            mates, places = _mates(partner), (nodes_of(home), nodes_of(before))
+            notes.note(Tried(view.now_s, what, predicted, None, True, mates, *places))
         notes.seen = now  # of what it did elsewhere nothing follows for its speed here
 
     def judge(self) -> None:
@@ -276,7 +287,7 @@ class Moves:
         """
         view, notes = self._view, self._notes[row]
         assert notes.move is not None
-        before, was, what, predicted, _ = notes.move
+        before, was, what, predicted, partner = notes.move
         self._types.learn(row, notes.home, now)
         sizes, room = self._servers.sizes, self._servers.room
         back = not kept and (
@@ -288,7 +299,10 @@ class Moves:
         notes.move = None
         notes.seen = look(view, row)
         notes.alone = was if back else now
-        notes.note(view.now_s, what, predicted, now / was, not back)
+        places = (nodes_of(notes.home), nodes_of(before))
+        notes.note(
+            Tried(view.now_s, what, predicted, now / was, not back, _mates(partner), *places)
+        )
         if back:
             if not left:
                 self._servers.remove(notes.home)
@@ -309,3 +323,8 @@ class Moves:
             if self._gangs_that_wait():
                 times.append(view.now_s + self._set["quantum_s"])
         return times
+
+
+def _mates(partner: int) -> tuple[int, ...]:
+    """The job that it changes places with, if there is one."""
+    return () if partner < 0 else (partner,)

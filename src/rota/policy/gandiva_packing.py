@@ -4,8 +4,9 @@ from collections.abc import Callable, Iterable, Mapping
 from math import inf
 from typing import Any, NamedTuple
 
+from rota.model.trials import Tried
 from rota.model.view import Trial, View
-from rota.policy.gandiva_jobs import Notes, Pack, left_s, level, look, rate, speed_alone
+from rota.policy.gandiva_jobs import Notes, Pack, left_s, level, look, nodes_of, rate, speed_alone
 from rota.policy.gandiva_kinds import Kinds
 from rota.policy.gandiva_servers import Home, Lodgers, Servers
 
@@ -108,7 +109,10 @@ class Packing:
         for row in pack.rows:
             notes = self._notes[row]
             self._credit(row, len(pack.rows))
-            notes.note(self._view.now_s, "pack", pack.predicted or pack.beat, gain, kept)
+            target, predicted = self._view.target[row], pack.predicted or pack.beat
+            mates = tuple(each for each in pack.rows if each != row)
+            on = nodes_of(notes.home) if target is None else target.parts
+            notes.note(Tried(self._view.now_s, "pack", predicted, gain, kept, mates, on))
             self._changed.add(row)
             if kept:
                 notes.pack = Pack(pack.rows, gain)

@@ -120,9 +120,16 @@ def _reading_routes(controller: Any) -> APIRouter:
     async def why(job_id: str) -> JSONResponse:
         """Why the job does not run: see :func:`rota.model.explain.explain`."""
         row = controller.row(job_id)
-        history, resizes = controller.history(row), controller.resizes
-        verdict = explain(controller.state, row, controller.now_s(), history, resizes=resizes)
-        return JSONResponse(verdict)
+        verdict = explain(
+            controller.state,
+            row,
+            controller.now_s(),
+            controller.history(row),
+            resizes=controller.resizes,
+            trials=controller.trials(row),
+            turns=controller.turns(row),
+        )
+        return JSONResponse(jobs.finite(verdict))
 
     @router.get("/jobs/{job_id}/events")
     async def events(job_id: str) -> JSONResponse:
@@ -154,9 +161,9 @@ def _cluster_routes(controller: Any) -> APIRouter:
     router = APIRouter()
 
     @router.get("/nodes")
-    async def nodes() -> JSONResponse:
-        """Every node that has ever joined."""
-        return JSONResponse({"nodes": jobs.finite(controller.nodes())})
+    async def nodes(all_: Annotated[bool, Query(alias="all")] = False) -> JSONResponse:
+        """Nodes that are there, were lost within the hour, or that a job waits for; or all."""
+        return JSONResponse({"nodes": jobs.finite(jobs.nodes(controller, everything=all_))})
 
     @router.get("/profiles")
     async def list_profiles() -> JSONResponse:

@@ -9,9 +9,10 @@ from difflib import get_close_matches
 from typing import Any
 
 from rota.errors import InputError
-from rota.model.explain import trials_of
 from rota.model.job import Job, JobState
 from rota.model.reason import Reason
+from rota.model.sharing import sharing_of
+from rota.model.trials import tell
 from rota.server import profiles
 
 RECENT_S = 3600.0  # for how long an ended job is still listed
@@ -66,6 +67,7 @@ def summary(controller: Any, row: int) -> dict[str, Any]:
         "min_gpus": sizes[0],
         "max_gpus": sizes[-1],
         "gpus": [{"node": node, "gpus": list(gpus)} for node, gpus in job.gpus],
+        "shared_with": controller.state.ids(controller.state.sharers(row)),
         "share": share,
         "submit_s": job.spec.submit_s,
         "age_s": max(0.0, ended_s - job.spec.submit_s),
@@ -109,9 +111,22 @@ def detail(controller: Any, row: int) -> dict[str, Any]:
         "env": [name for name, _ in program.env] if program else [],
         "processes": program.processes if program else None,
         "ranks": ranks(controller, row),
-        "trials": finite(trials_of(controller.state.marks[row])),
+        "sharing": finite(sharing_of(controller.state, row)),
+        "trials": finite(tell(controller.state, controller.trials(row))),
         "story": story(controller, row),
     }
+
+
+def nodes(controller: Any, *, everything: bool) -> list[dict[str, Any]]:
+    """The nodes that are there, were lost within the hour, or that a job waits for; or all."""
+    state, now_s = controller.state, controller.now_s()
+    most = max((state.num_gpus[row] for row in state.active), default=0)
+    missed = everything or most > state.total_gpus
+    return [
+        node
+        for node in controller.nodes()
+        if missed or node["alive"] or (node["lost_s"] or 0.0) > now_s - RECENT_S
+    ]
 
 
 def ranks(controller: Any, row: int) -> list[dict[str, Any]]:

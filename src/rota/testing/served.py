@@ -28,6 +28,8 @@ from rota.model.job import JobSpec
 from rota.model.jobfile import JobRequest, program_of
 from rota.model.plan import diff
 from rota.model.state import ClusterState
+from rota.model.trials import Tried, tried_in
+from rota.model.turns import Turns
 from rota.policy.registry import create
 from rota.server.serve import serve
 
@@ -147,6 +149,12 @@ class StandInController:
     def history(self, row: int) -> list[tuple[float, int]]:
         return [(1.0, self.state.reason[row])]
 
+    def trials(self, row: int) -> list[Tried]:
+        return tried_in(self.state.marks[row])
+
+    def turns(self, row: int) -> Turns | None:
+        return None
+
     def ranks(self, row: int, attempt: int) -> Ranks | None:
         return read_ranks(self._folder.attempt(NODE, self.state.spec[row].job_id, attempt))
 
@@ -162,6 +170,7 @@ class StandInController:
                 "gpu_type": n.gpu_type,
                 "num_gpus": n.num_gpus,
                 "alive": n.alive,
+                "lost_s": None if n.alive else self.now_s(),
                 "jobs": [None] * n.num_gpus,
                 "holders": [[] for _ in range(n.num_gpus)],
             }

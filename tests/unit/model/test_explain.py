@@ -39,6 +39,8 @@ SCHEMA = [
     "blockers",
     "would_start_if",
     "position",
+    "turns",
+    "sharing",
     "resizing",
     "trials",
     "history",

@@ -139,6 +139,8 @@ def test_explain_names_the_blockers(http, cluster):
     verdict = http.get("/api/v1/jobs/3/explain").json()
     assert set(verdict) == {
         "job_id", "state", "reason", "sentence", "blockers", "would_start_if", "position",
+        "turns",
+        "sharing",
         "resizing",
         "trials",
         "history",
