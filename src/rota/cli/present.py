@@ -130,12 +130,12 @@ def job_text(job: Mapping[str, Any], verdict: Mapping[str, Any]) -> str:
         ("run", f"{duration(job['run_s'])} of {duration(job['age_s'])} ({job['share']:.0%})"),
         ("progress", progress_text(progress)),
     ]
+    told = {name: progress.get(name) for name in ("loss", "samples", "step_time_s")}
+    told |= progress.get("metrics") or {}
     facts += [
-        (name, progress[name])
-        for name in ("loss", "samples", "step_time_s")
-        if progress.get(name) is not None
+        (name, f"{value:.6g}" if isinstance(value, float) else value)
+        for name, value in told.items()
     ]
-    facts += [(name, value) for name, value in (progress.get("metrics") or {}).items()]
     facts += [
         ("model", _model_text(job)),
         ("GPU memory", _cycle_text(job["memory"])),
@@ -301,7 +301,7 @@ def _trial_lines(trials: Sequence[Mapping[str, Any]], width: float) -> list[str]
     """What was tried; nothing if nothing was."""
     if not trials:
         return []
-    heading = "tried, in speeds relative to before; of jobs that share a GPU, to turns"
+    heading = "tried, in speeds relative to before; of jobs that share a GPU, in sum"
     lines = [folded(heading, width, indent=2)]
     for trial in trials:
         stamp = f"  {clock(trial['at_s'])}  "
@@ -347,7 +347,11 @@ def truth(job: Mapping[str, Any], verdict: Mapping[str, Any]) -> str:
     start = f"job {job['id']} ({printable(job['name'])})"
     if not verdict["blockers"]:
         return f"{start}: {printable(verdict['sentence'])}; {needs}; `rota logs {job['id']} -f`"
+    turns = verdict["turns"]
     place = f", number {verdict['position']} by arrival" if verdict["position"] else ""
+    if turns is not None and turns["position"]:
+        place = f", number {turns['position']} of {len(turns['waiting'])} for a turn"
+        place += f" on {', '.join(turns['nodes'])}"
     hint = f"`rota why {job['id']}`"
     return f"{start}: waits{place}; {needs}; {printable(verdict['sentence'])}; {hint}"
 

@@ -51,8 +51,8 @@ def size_text(num_bytes: int) -> str:
 
 
 def times(count: int) -> str:
-    """``once``, ``3 times``, ``never``."""
-    return {0: "never", 1: "once"}.get(count, f"{count} times")
+    """``once``, ``3 times``."""
+    return "once" if count == 1 else f"{count} times"
 
 
 def folded(line: str, width: float, *, indent: int) -> str:

@@ -9,6 +9,7 @@ from difflib import get_close_matches
 from typing import Any
 
 from rota.errors import InputError
+from rota.model.confinement import largest_node
 from rota.model.job import Job, JobState
 from rota.model.reason import Reason
 from rota.model.sharing import sharing_of
@@ -119,13 +120,13 @@ def detail(controller: Any, row: int) -> dict[str, Any]:
 
 def nodes(controller: Any, *, everything: bool) -> list[dict[str, Any]]:
     """The nodes that are there, were lost within the hour, or that a job waits for; or all."""
-    state, now_s = controller.state, controller.now_s()
-    most = max((state.num_gpus[row] for row in state.active), default=0)
-    missed = everything or most > state.total_gpus
+    state, since_s = controller.state, controller.now_s() - RECENT_S
+    have = largest_node(state) if state.one_node_gangs else state.total_gpus
+    wanted = everything or any(state.num_gpus[row] > have for row in state.active)
     return [
         node
         for node in controller.nodes()
-        if missed or node["alive"] or (node["lost_s"] or 0.0) > now_s - RECENT_S
+        if wanted or node["alive"] or (node["lost_s"] or 0.0) > since_s
     ]
 
 

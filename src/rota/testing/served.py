@@ -30,6 +30,7 @@ from rota.model.plan import diff
 from rota.model.state import ClusterState
 from rota.model.trials import Tried, tried_in
 from rota.model.turns import Turns
+from rota.model.view import View
 from rota.policy.registry import create
 from rota.server.serve import serve
 
@@ -58,6 +59,7 @@ class StandInController:
         self._folder = folder
         self._policy = create(policy)
         self.resizes: bool = getattr(self._policy, "resizes", False)
+        self.lost_s: dict[str, float] = {}
         self.state.apply(NodeJoined(self.now_s(), NODE, num_gpus, "cpu"))
 
     async def start(self) -> None:
@@ -153,7 +155,8 @@ class StandInController:
         return tried_in(self.state.marks[row])
 
     def turns(self, row: int) -> Turns | None:
-        return None
+        ask = getattr(self._policy, "turns", None)
+        return ask and ask(View(self.state, self.now_s(), self._policy), row)
 
     def ranks(self, row: int, attempt: int) -> Ranks | None:
         return read_ranks(self._folder.attempt(NODE, self.state.spec[row].job_id, attempt))
@@ -170,7 +173,7 @@ class StandInController:
                 "gpu_type": n.gpu_type,
                 "num_gpus": n.num_gpus,
                 "alive": n.alive,
-                "lost_s": None if n.alive else self.now_s(),
+                "lost_s": self.lost_s.get(n.name),
                 "jobs": [None] * n.num_gpus,
                 "holders": [[] for _ in range(n.num_gpus)],
             }
