@@ -69,8 +69,15 @@ def test_two_jobs_that_leave_their_slot_idle_are_packed_and_end_with_the_same_we
     assert [trials(cluster, job)[0] for job in jobs] == [("pack", True)] * 2
     (node,) = cluster.client.nodes()
     assert (node["holders"], node["jobs"]) == ([jobs], jobs[:1])
-    for job in jobs:
+    assert [cluster.show(job)["shared_with"] for job in jobs] == [jobs[1:], jobs[:1]]
+    for job, other in (jobs, jobs[::-1]):
         cluster.ends(job)
+        show = cluster.show(job)
+        trial = show["trials"][0]  # it is still told
+        assert (trial["what"], trial["with"], trial["kept"]) == ("pack", [other], True)
+        assert trial["on"] == f"{node['name']}:0"
+        story = [entry["line"] for entry in show["story"]]
+        assert f"shares {node['name']}:0 with job {other}" in story
     assert {weights(cluster, job) for job in jobs} == {weights(cluster, alone)}
 
 
