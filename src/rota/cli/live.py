@@ -12,7 +12,7 @@ import click
 from rota.cli import present
 from rota.cli.connection import JOB_HELP, connected, json_option
 from rota.cli.text import printable
-from rota.errors import JobFileError, NeverFitsError
+from rota.errors import JobFileError, NeverFitsError, NotFoundError, TransitionError
 from rota.model.jobfile import PRIORITIES, PROCESSES, SUSPEND, JobRequest, parse_job
 
 if TYPE_CHECKING:
@@ -177,29 +177,40 @@ def logs(
 
 @click.command(epilog=JOB_HELP)
 @click.argument("jobs", nargs=-1, required=True, metavar="JOB...")
-def cancel(jobs: Sequence[str]) -> None:
-    """End jobs: their processes are asked, and killed after a while. Twice does no harm."""
+def cancel(jobs: Sequence[str]) -> int:
+    """End jobs: their processes are asked, and killed after a while. Twice does no harm.
+
+    The exit code is 1 if a job had ended by itself, or there is none; the others are cancelled.
+    """
     with connected() as client:
-        for job in jobs:
-            _echo_state(client.cancel(job), "is being stopped")
+        before = "; it was cancelled before"
+        return _steer(jobs, client.cancel, "is being stopped", lambda job: before)
 
 
 @click.command(epilog=JOB_HELP)
 @click.argument("jobs", nargs=-1, required=True, metavar="JOB...")
-def suspend(jobs: Sequence[str]) -> None:
-    """Take jobs off their GPUs until they are resumed; nothing that they did is lost."""
+def suspend(jobs: Sequence[str]) -> int:
+    """Take jobs off their GPUs until they are resumed; nothing that they did is lost.
+
+    Twice does no harm. The exit code is 1 if a job has ended, or there is none; the others are
+    suspended.
+    """
     with connected() as client:
-        for job in jobs:
-            _echo_state(client.suspend(job), "gives its GPUs up and waits for `rota resume`")
+        before = "; it was suspended before, and waits for `rota resume`"
+        becomes = "gives its GPUs up and waits for `rota resume`"
+        return _steer(jobs, client.suspend, becomes, lambda job: before)
 
 
 @click.command(epilog=JOB_HELP)
 @click.argument("jobs", nargs=-1, required=True, metavar="JOB...")
-def resume(jobs: Sequence[str]) -> None:
-    """Let suspended jobs go on, when the policy gives them GPUs."""
+def resume(jobs: Sequence[str]) -> int:
+    """Let suspended jobs go on, when the policy gives them GPUs.
+
+    Nothing happens to jobs that their owner has not suspended. The exit code is 1 if a job has
+    ended, or there is none; the others are resumed.
+    """
     with connected() as client:
-        for job in jobs:
-            _echo_state(client.resume(job), "goes on when its turn comes")
+        return _steer(jobs, client.resume, "goes on when its turn comes", _not_suspended)
 
 
 @click.command(epilog=JOB_HELP)
@@ -302,9 +313,34 @@ def _write_log(text: str, raw: bool) -> None:
     sys.stdout.flush()
 
 
-def _echo_state(job: dict[str, Any], becomes: str) -> None:
-    line = f"job {job['id']} ({printable(job['name'])})"
-    click.echo(f"{line}: {job['state']}" + ("" if present.is_final(job) else f"; it {becomes}"))
+def _steer(
+    jobs: Sequence[str],
+    call: Callable[[str], dict[str, Any]],
+    becomes: str,
+    unchanged: Callable[[dict[str, Any]], str],
+) -> int:
+    """Ask for something about each job, and say what came of it; 1 if one of them can't do it."""
+    code = 0
+    for name in jobs:
+        try:
+            job = call(name)
+        except (TransitionError, NotFoundError) as error:
+            click.echo(f"error: {printable(error)}", err=True)
+            code = 1
+            continue
+        line = f"job {job['id']} ({printable(job['name'])}): {job['state']}"
+        if not job["changed"]:
+            line += unchanged(job)
+        elif not present.is_final(job):
+            line += f"; it {becomes}"
+        click.echo(line)
+    return code
+
+
+def _not_suspended(job: dict[str, Any]) -> str:
+    runs = job["state"] in ("STARTING", "RUNNING")
+    hint = "" if runs else f"; `rota why {job['id']}` tells what it waits for"
+    return "; its owner had not suspended it" + hint
 
 
 def _echo_end(job: dict[str, Any]) -> None:

@@ -138,13 +138,13 @@ def profiles(kind: str | None, as_json: bool) -> None:
 
 
 def _filter(text: str) -> tuple[str, str]:
-    from difflib import get_close_matches
-
     key, equals, value = text.partition("=")
-    if not equals or key not in FILTERS:
-        close = get_close_matches(key, FILTERS, n=1)
-        hint = f"did you mean {close[0]}?" if close and equals else f"keys: {', '.join(FILTERS)}"
-        raise click.UsageError(f"--filter: {text!r} is not of the form KEY=VALUE; {hint}")
+    takes = f"it takes: {', '.join(FILTERS)}; write for example --filter state=RUNNING"
+    if not equals:
+        raise click.UsageError(f"--filter: {text!r} is not of the form KEY=VALUE; {takes}")
+    if key not in FILTERS:
+        hint = did_you_mean(key, FILTERS)
+        raise click.UsageError(f"--filter {text}: there is no key {key!r}{hint}; {takes}")
     return key, value.lower()
 
 

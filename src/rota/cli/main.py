@@ -19,7 +19,8 @@ from typing import Any, NamedTuple, NoReturn
 import click
 
 from rota import __version__
-from rota.errors import AuthError, DataMissingError, InputError, RotaError, did_you_mean
+from rota.cli.commandgroup import CommandGroup
+from rota.errors import AuthError, DataMissingError, InputError, RotaError
 
 
 class Entry(NamedTuple):
@@ -56,7 +57,7 @@ COMMANDS = {
 }
 
 
-class LazyGroup(click.Group):
+class LazyGroup(CommandGroup):
     """A group whose commands are imported only when they are run or their own help is asked for."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
@@ -71,19 +72,6 @@ class LazyGroup(click.Group):
                 command: click.Command = getattr(import_module(module), attribute)
                 return command
         return None
-
-    def resolve_command(
-        self, ctx: click.Context, args: list[str]
-    ) -> tuple[str | None, click.Command | None, list[str]]:
-        """The command that the first argument names. UsageError with the closest one."""
-        if (
-            args
-            and not args[0].startswith("-")
-            and args[0] not in (names := self.list_commands(ctx))
-        ):
-            hint = did_you_mean(args[0], names)
-            raise click.UsageError(f"there is no command {args[0]!r}{hint}", ctx)
-        return super().resolve_command(ctx, args)
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """Write the commands by section, from the table alone."""

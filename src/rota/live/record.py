@@ -4,7 +4,7 @@ import asyncio
 from pathlib import Path
 from typing import Any
 
-from rota.errors import NotFoundError
+from rota.errors import NotFoundError, did_you_mean
 from rota.folder import Folder
 from rota.live.clock import Clock
 from rota.live.ranks import Ranks, read_ranks
@@ -35,6 +35,9 @@ UNCOUNTED = (
     NODE_CHANGED,
     NODE_GONE,
 )  # losses that say nothing about the job
+
+
+RECENT = 1000  # jobs whose names an unknown one is compared with
 
 
 class Record:
@@ -124,7 +127,8 @@ class Record:
         if named:
             ids = ", ".join(self.state.spec[row].job_id for row in named[-5:])
             raise NotFoundError(f"{len(named)} jobs are named {job_id!r}; use an id: {ids}")
-        raise NotFoundError(f"there is no job {job_id!r}; `rota ps --all` lists them")
+        hint = did_you_mean(job_id, {spec.name for spec in self.state.spec[-RECENT:]})
+        raise NotFoundError(f"there is no job {job_id!r}{hint}; `rota ps --all` lists them")
 
     def progress(self, row: int) -> dict[str, Any]:
         """The latest that the job reported of itself."""

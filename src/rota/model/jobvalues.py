@@ -3,10 +3,9 @@
 import re
 import reprlib
 from collections.abc import Mapping
-from difflib import get_close_matches
 from typing import Any, NoReturn
 
-from rota.errors import JobFileError
+from rota.errors import JobFileError, closest
 
 MAX_DURATION_S = 3650 * 86400.0
 
@@ -61,8 +60,8 @@ def check_keys(fields: Any, known: tuple[str, ...], prefix: str) -> None:
         refuse("job file", fields, "write fields, one a line, for example: run: python train.py")
     for key in fields:
         if not isinstance(key, str) or key not in known:
-            close = get_close_matches(key[:80], known, n=1) if isinstance(key, str) else []
-            hint = f"did you mean {prefix}{close[0]}?" if close else f"known: {', '.join(known)}"
+            close = closest(key, known) if isinstance(key, str) else None
+            hint = f"did you mean {prefix}{close}?" if close else f"known: {', '.join(known)}"
             where = prefix.removesuffix(".") or "job file"
             raise JobFileError(f"{where}: there is no field {_shown(key)}; {hint}")
 

@@ -88,6 +88,11 @@ class Gandiva(RoundRobin):
         ),
         "idle_s": Setting(positive, 30.0, "Seconds without anybody waiting before jobs grow."),
     }
+    alone = frozenset(SETTINGS) - {"quantum_s"}
+    instead = (
+        "jobs take turns over the whole cluster, and nothing is tried: no packing, no moves, "
+        "no GPU types, no growing"
+    )
 
     def __init__(self, **settings: Any) -> None:
         values = {key: setting.default for key, setting in self.SETTINGS.items()} | settings

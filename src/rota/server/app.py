@@ -77,25 +77,26 @@ def _job_routes(controller: Any) -> APIRouter:
     async def suspend(job_id: str) -> JSONResponse:
         """Take the job off its GPUs until it is resumed."""
         row = controller.row(job_id)
-        await controller.suspend(row)
-        return JSONResponse(jobs.summary(controller, row), 202)
+        return _steered(controller, row, await controller.suspend(row))
 
     @router.post("/jobs/{job_id}/resume")
     async def resume(job_id: str) -> JSONResponse:
         """Let the job go on when the policy gives it GPUs."""
         row = controller.row(job_id)
-        await controller.resume(row)
-        return JSONResponse(jobs.summary(controller, row), 202)
+        return _steered(controller, row, await controller.resume(row))
 
     @router.post("/jobs/{job_id}/cancel")
     async def cancel(job_id: str) -> JSONResponse:
         """End the job. A job that was cancelled before stays so."""
         row = controller.row(job_id)
-        if controller.state.state[row] != JobState.CANCELLED:
-            await controller.cancel(row)
-        return JSONResponse(jobs.summary(controller, row), 202)
+        return _steered(controller, row, await controller.cancel(row))
 
     return router
+
+
+def _steered(controller: Any, row: int, changed: bool) -> JSONResponse:
+    """The job, and whether the call has changed anything about it."""
+    return JSONResponse(jobs.summary(controller, row) | {"changed": changed}, 202)
 
 
 def _reading_routes(controller: Any) -> APIRouter:

@@ -5,10 +5,9 @@ Times are seconds since the epoch, durations seconds; what is not known is None.
 
 import math
 from collections.abc import Iterable
-from difflib import get_close_matches
 from typing import Any
 
-from rota.errors import InputError
+from rota.errors import InputError, closest
 from rota.model.confinement import largest_node
 from rota.model.job import Job, JobState
 from rota.model.reason import Reason
@@ -41,8 +40,8 @@ def parse_states(text: str | None) -> set[JobState] | None:
     names = [state.name for state in JobState]
     for word in text.upper().split(","):
         if word.strip() not in names:
-            close = get_close_matches(word, names, n=1)
-            hint = f"did you mean {close[0]}?" if close else f"known: {', '.join(names)}"
+            close = closest(word, names)
+            hint = f"did you mean {close}?" if close else f"known: {', '.join(names)}"
             raise InputError(f"state: there is no {word!r:.80}; {hint}")
         states.add(JobState[word.strip()])
     return states

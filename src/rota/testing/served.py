@@ -12,6 +12,7 @@ from typing import Any
 
 from rota.errors import InputError, NeverFitsError, NotFoundError
 from rota.folder import Folder
+from rota.live.intake import check_open
 from rota.live.ranks import Ranks, read_ranks
 from rota.model.decision import take_decision
 from rota.model.events import (
@@ -24,7 +25,7 @@ from rota.model.events import (
     StopRequested,
     SuspendRequested,
 )
-from rota.model.job import JobSpec
+from rota.model.job import JobSpec, JobState
 from rota.model.jobfile import JobRequest, program_of
 from rota.model.plan import diff
 from rota.model.state import ClusterState
@@ -113,14 +114,24 @@ class StandInController:
             self._keys[user, key] = (body_hash, row)
         return row
 
-    async def cancel(self, row: int) -> None:
+    async def cancel(self, row: int) -> bool:
+        if self.state.state[row] == JobState.CANCELLED:
+            return False
+        check_open(self.state, row, "cancelled")
         self.state.apply(StopRequested(self.now_s(), row))
+        return True
 
-    async def suspend(self, row: int) -> None:
+    async def suspend(self, row: int) -> bool:
+        check_open(self.state, row, "suspended")
+        asked_before = row in self.state.user_suspended
         self.state.apply(SuspendRequested(self.now_s(), row))
+        return not asked_before
 
-    async def resume(self, row: int) -> None:
+    async def resume(self, row: int) -> bool:
+        check_open(self.state, row, "resumed")
+        was_suspended = row in self.state.user_suspended
         self.state.apply(ResumeRequested(self.now_s(), row))
+        return was_suspended
 
     def end_jobs(self) -> None:
         self.life.append("end_jobs")
