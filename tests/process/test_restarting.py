@@ -3,6 +3,7 @@
 import asyncio
 import json
 import threading
+from pathlib import Path
 
 import psutil
 import pytest
@@ -221,6 +222,40 @@ def test_a_job_can_be_cancelled_at_any_time(shared_cluster, base, when):
     shared_cluster.ends(job.job, "CANCELLED")
     assert shared_cluster.of_job(job.job) == []
     assert not (job.out / "result0").exists()
+
+
+@pytest.mark.parametrize("instead", ["file", "link"])
+def test_who_loses_its_folder_waits_is_told_the_fix_and_goes_on_when_it_is_there(
+    shared_cluster, base, instead
+):
+    job = Counting(shared_cluster, "job")
+    job.until_at(20)
+    job.suspends()
+    folder = Path(job.told("start")[0]["ROTA_CHECKPOINT_DIR"])
+    kept = folder.rename(folder.with_name(f"kept-{instead}"))
+    if instead == "file":
+        folder.write_text("not a folder")
+        what = "it is no folder"
+    else:
+        folder.symlink_to("nowhere")
+        what = "it is a link to nowhere, which is no folder"
+    shared_cluster.client.resume(job.job)
+    said = until(
+        lambda: [
+            line["line"]
+            for line in shared_cluster.client.events(job.job)
+            if f"ROTA_CHECKPOINT_DIR {folder} can't be used: {what}; put the folder" in line["line"]
+        ],
+        "it says why it can't go on",
+    )
+    assert said[0].startswith("resume failed: ")
+    folder.unlink()
+    if instead == "file":
+        kept.rename(folder)
+    else:
+        folder.symlink_to(kept)  # a folder elsewhere will do
+    show = job.succeeds()
+    assert (show["attempt"], job.told("start")[1]["at"]) == (1, job.told("saved")[0]["at"])
 
 
 def test_it_goes_on_on_another_node(make_cluster):

@@ -109,7 +109,8 @@ def _blockers(
     found += _cluster_too_small(state, row)
     if row in state.backoff:
         left_s = max(0.0, state.backoff[row] - now_s)
-        have = f"{left_s:.0f} s are left; the last try failed"
+        lines = (line for _, line in reversed(state.story(row)) if " failed: " in line)
+        have = f"{left_s:.0f} s are left; {next(lines, 'the last try failed')}"
         found.append(_blocker(Reason.WAIT_BACKOFF, "a pause before the next try", have))
     reason = Reason(state.reason[row])
     if turns is not None:
