@@ -4,7 +4,7 @@ import asyncio
 from pathlib import Path
 from typing import Any
 
-from rota.errors import NotFoundError, did_you_mean
+from rota.errors import NotFoundError, RotaError, did_you_mean
 from rota.folder import Folder
 from rota.live.clock import Clock
 from rota.live.ranks import Ranks, read_ranks
@@ -43,7 +43,8 @@ RECENT = 1000  # jobs whose names an unknown one is compared with
 class Record:
     """The state, what was said about it, and the agents that are connected.
 
-    Making one reads the whole event log of ``store``.
+    Making one reads the whole event log of ``store``. Raises StoreError for one that this version
+    can't follow, with nothing changed.
     """
 
     def __init__(self, store: EventStore, folder: Folder) -> None:
@@ -62,8 +63,12 @@ class Record:
         self._outboxes: dict[str, asyncio.Queue[Message | bytes]] = {}
         self._last_node: dict[tuple[int, int], str] = {}  # (row, attempt) -> where it ran last
         last_s = 0.0
-        for event in store.load():
-            self._apply(event)
+        for number, event in enumerate(store.load(), 1):
+            try:
+                self._apply(event)
+            except (RotaError, LookupError, TypeError) as error:
+                what = f"a {type(event).__name__} can't follow what was before it"
+                raise store.unreadable(number, what) from error
             last_s = max(last_s, event.at_s)
         self._clock = Clock(last_s)
 

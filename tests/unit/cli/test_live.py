@@ -7,6 +7,7 @@ import re
 import signal
 import subprocess
 import sys
+from contextlib import closing
 
 import pytest
 import yaml
@@ -14,8 +15,15 @@ import yaml
 from rota.cli.main import main
 from rota.cli.present import nodes_text, why_text
 from rota.folder import Folder
-from rota.model.events import AttemptLost, JobFinished, ModelReported, WorkerRegistered
+from rota.model.events import (
+    AttemptLost,
+    JobFinished,
+    ModelReported,
+    RetryDue,
+    WorkerRegistered,
+)
 from rota.model.job import JobState, Suspension
+from rota.store.events import EventStore
 from rota.testing.served import served
 
 HEADER = ["ID", "NAME", "STATE", "REASON", "PRIO", "GPUS", "NODE", "SHARE"]
@@ -344,6 +352,18 @@ class TestUp:
         assert (code, out, err.count("\n")) == (2, "", 1)
         assert says in err
         assert not (tmp_path / "other").exists()
+
+    def test_a_log_that_it_does_not_understand_stays_as_it_is(self, rota, tmp_path):
+        folder = Folder(tmp_path / "other").create()
+        with closing(EventStore(folder.database)) as store:
+            store.append([RetryDue(1.0, 7)])
+        code, out, err = rota("up", "--home", folder.path)
+        assert (code, out, err.count("\n")) == (1, "", 1)
+        assert f"{folder.database}: event 1 can't be read by this version of Rota" in err
+        with closing(EventStore(folder.database)) as store:
+            assert list(store.load()) == [RetryDue(1.0, 7)]
+            assert store.next_epoch() == 1
+        assert not list(folder.path.glob("nodes/*"))
 
 
 class TestSteering:
