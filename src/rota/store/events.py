@@ -190,8 +190,8 @@ class EventStore:
         """What to raise if the ``seq``-th event, from 1, is none that this version understands."""
         return StoreError(
             f"{self.path}: event {seq} can't be read by this version of Rota, {__version__}: "
-            f"{why}; use the version that wrote the log or a newer one, or set ROTA_HOME to another "
-            "folder"
+            f"{why}; use the version that wrote the log or a newer one, or set ROTA_HOME to "
+            "another folder"
         )
 
 
