@@ -15,7 +15,7 @@ from rota.model.reason import Reason
 from rota.model.turns import Turns
 from rota.model.view import Trial, View
 from rota.policy.base import PER_S, Setting, not_negative, one_of, positive, to_instant, turn_s
-from rota.policy.gandiva_jobs import Notes
+from rota.policy.gandiva_jobs import Notes, goes_on
 from rota.policy.gandiva_kinds import Kinds
 from rota.policy.gandiva_moves import Moves
 from rota.policy.gandiva_packing import Packing
@@ -59,6 +59,14 @@ class Gandiva(RoundRobin):
         "quantum_s": Setting(turn_s, 60.0, "Seconds that a job's turn lasts."),
         "limit": Setting(
             height, 4, "How many times a node's GPUs may be promised; jobs beyond that are queued."
+        ),
+        "pass_s": Setting(
+            positive, 300.0, "Seconds for which a job in the queue may be passed by later ones."
+        ),
+        "restart_turn_s": Setting(
+            turn_s,
+            3600.0,
+            "Seconds up to which turns double of jobs that suspend: restart, each time they stop.",
         ),
         "affinity": Setting(
             one_of("prefer", "strict"),
@@ -209,6 +217,9 @@ class Round:
         units = {self.packing.unit(row) for row, each in self.notes.items() if each.home}
         return sorted(units, key=self._rank)
 
+    def _goes_on(self, row: int) -> bool:
+        return goes_on(self.view, row, self._set["quantum_s"], self._set["restart_turn_s"])
+
     def _rank(self, unit: tuple[int, ...]) -> tuple[int, int]:
         least = min(self.had(row) for row in unit)
         return round(least * PER_S * LARGEST_PRIORITY), min(unit)
@@ -217,7 +228,7 @@ class Round:
         """The rows that are to run now, those with GPUs first: they keep the GPUs they have."""
         view, room = self.view, dict(self.servers.sizes)
         on_trial = [unit for unit in units if self.packing.is_on_trial(unit)]
-        order = on_trial + units
+        order = on_trial + [unit for unit in units if any(map(self._goes_on, unit))] + units
         if not self._over:
             runs = [u for u in units if any(view.target[row] is not None for row in u)]
             order = on_trial + runs + units
@@ -254,6 +265,7 @@ class Round:
                 and self.notes[other[0]].home == one
                 and min(map(self.had, other)) + lead >= self.had(unit[0])
                 and not self.packing.is_on_trial(other)
+                and not any(map(self._goes_on, other))
             ]
             out = singles[: gpus - room[node]]
             if room[node] + len(out) == gpus:

@@ -9,6 +9,7 @@ from rota.policy.gandiva_fragments import Clearing, Job, clear_one, fit_elsewher
 from rota.policy.gandiva_jobs import (
     Move,
     Notes,
+    goes_on,
     left_s,
     level,
     look,
@@ -89,6 +90,7 @@ class Moves:
             and bool(view.state.portable[row])
             and (moved_s is None or view.now_s - moved_s >= self._stay_s(row))
             and (view.target[row] is None or view.since_s[row] >= 0)
+            and not goes_on(view, row, self._set["quantum_s"], self._set["restart_turn_s"])
         )
 
     def _stay_s(self, row: int) -> float:
@@ -308,6 +310,7 @@ class Moves:
                 self._servers.remove(notes.home)
             self._servers.add(before)
             notes.home = before
+            notes.give_back()
             notes.moved_s = view.now_s
 
     def ends_s(self) -> list[float]:

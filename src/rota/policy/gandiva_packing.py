@@ -119,10 +119,18 @@ class Packing:
             elif row == pack.newcomer:
                 notes.pack = None
                 self._keep_apart(notes, rest)
-                self._servers.add(notes.home)
+                self._go_back(row, pack.came_from)
             else:
                 notes.pack = before
                 self._keep_apart(notes, [pack.newcomer])
+
+    def _go_back(self, row: int, node: int) -> None:
+        """A newcomer that has left a pack lives where it did before, unless there is no place."""
+        notes = self._notes[row]
+        if self._servers.takes(node, 1):
+            notes.home, notes.moved_s = ((node, 1),), self._view.now_s
+            notes.give_back()
+        self._servers.add(notes.home)
 
     def _keep_apart(self, notes: Notes, rows: Iterable[int]) -> None:
         """Never pack a job with these again; those that have ended need not be remembered."""
@@ -302,6 +310,7 @@ class Packing:
         newcomer, home = self._notes[one.rows[0]], self._notes[other.rows[0]].home
         if newcomer.home != home:
             level(self._notes, one.rows, home, self.had)
+        came_from = -1 if newcomer.home == home else newcomer.home[0][0]
         self._servers.remove(newcomer.home)
         for row in rows:
             if self._notes[row].pack is not None:
@@ -309,7 +318,7 @@ class Packing:
             else:
                 self._notes[row].alone = self.alone(row)
             self._notes[row].pack = Pack(
-                rows, None, one.rows[0], turns, predicted, self._view.now_s
+                rows, None, one.rows[0], turns, predicted, self._view.now_s, came_from
             )
             self._changed.add(row)
         if newcomer.home != home:

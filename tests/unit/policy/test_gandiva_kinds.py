@@ -160,6 +160,31 @@ def test_a_job_that_joins_a_pack_elsewhere_starts_level_with_those_who_live_ther
     assert after_s - before_s >= 540  # a third, but for the trial
 
 
+def test_who_went_to_a_pack_in_vain_goes_back_and_has_its_turns_there(monkeypatch):
+    """It was credited with what the others there had; those where it comes back had far less."""
+    monkeypatch.setattr(View, "pair", lambda view, row, other: (0.9, 0.9))
+    jobs = [
+        idle_job("a", "x"),
+        job("b", lasts=7000.0),
+        job("c", at=1.0, lasts=DAY),
+        job("d", at=7050.0, lasts=DAY),
+        idle_job("e", "x", at=7100.0),
+    ]
+    sim = until(sim_of(jobs, "2x1", {("x", "x"): (0.3, 0.3)}), 0.0)
+    sim.state.portable[0] = False
+    until(sim, 1.0)
+    sim.state.portable[2] = False
+    until(sim, 7200.0)
+    assert sim.state.marks[4]["home"] == [[0, 1]]
+    until(sim, 9000.0)
+    assert [(what, kept) for _, what, _, _, kept in trials(sim, 4)] == [("pack", False)]
+    assert sim.state.marks[4]["home"] == sim.state.marks[3]["home"] == [[1, 1]]
+    before_s = [sim.state.service(row, 9000.0) for row in (3, 4)]
+    until(sim, 10800.0)
+    ran_s = [sim.state.service(r, 10800.0) - s for r, s in zip((3, 4), before_s, strict=True)]
+    assert ran_s == pytest.approx([900.0, 900.0], abs=61)
+
+
 def test_with_migration_off_nobody_changes_nodes_to_be_packed():
     sim = until(sim_of(one_apart(), "2x1", ALONE, migrate="off"), 4 * 3600.0)
     assert sum(sim.state.migrations) == 0
