@@ -143,7 +143,7 @@ class Round:
         strict = settings["affinity"] == "strict"
         whole = view.state.one_node_gangs
         self.servers = Servers(sizes, affinity, settings["limit"], strict=strict, whole=whole)
-        types = Types(view, self.servers, self.notes, settings)
+        self.types = types = Types(view, self.servers, self.notes, settings, mark.get("types", {}))
         idle_from_s = mark.get("idle_from_s")
         self.places = Places(view, self.servers, self.notes, settings, types, idle_from_s)
         move_in = self.places.move_in
@@ -184,6 +184,7 @@ class Round:
         mark: dict[str, Any] = {"began_s": self._began_s}
         mark |= {"affinity": affinity} if affinity else {}
         mark |= {"kinds": self.kinds.mark()} if self.kinds.mark() else {}
+        mark |= {"types": self.types.mark()} if self.types.mark() else {}
         wake = self._wake_s(bool(waiting))
         if self.places.idle_from_s is not None:
             mark["idle_from_s"] = self.places.idle_from_s

@@ -43,7 +43,8 @@ class Move(NamedTuple):
     """A move on trial: where the job lived, and its steps a second there.
 
     ``predicted`` is the speed that it was to have, relative to before. A job that it changed places
-    with is the ``partner``: the two are judged together.
+    with is the ``partner``: the two are judged together. ``overhead_s`` is what it had lost to
+    suspensions and starts before.
     """
 
     before: Home
@@ -51,6 +52,7 @@ class Move(NamedTuple):
     what: str = "move"
     predicted: float = 1.0
     partner: int = -1
+    overhead_s: float = 0.0
 
 
 class Notes:

@@ -56,20 +56,24 @@ class Places:
     def find_homes(self, had: Callable[[int], float]) -> None:
         """Give homes to jobs that have none, in order of arrival.
 
-        Who finds none may be passed by those who came later, but not for ever.
+        Who finds none may be passed by those who came later, but not for ever. Then a node may be
+        promised once more than others may have it, or, where nobody takes turns, is kept for it.
         """
-        now_s = self._view.now_s
+        now_s, turns = self._view.now_s, self._set["limit"] > 1
         for row, notes in self._notes.items():
             num_gpus = self._view.num_gpus[row]
             if notes.home or num_gpus > self._view.total_gpus:
                 continue
             home = self._kept(row) or self._room_for(row)
+            late = notes.queued_s is not None and now_s - notes.queued_s >= self._set["pass_s"]
+            if home is None and late and turns:
+                home = self._servers.choose(num_gpus, higher=1)
             if home is not None:
                 notes.queued_s = None
                 self.move_in(row, home, had)
             elif notes.queued_s is None:
                 notes.queued_s = now_s
-            elif not self._servers.held and now_s - notes.queued_s >= self._set["pass_s"]:
+            elif late and not self._servers.held:
                 self._servers.hold(num_gpus)
 
     def _kept(self, row: int) -> Home | None:
@@ -157,8 +161,9 @@ class Places:
         self._servers.add(self._notes[row].home)
 
     def ends_s(self) -> list[float]:
-        """When jobs may grow."""
-        times = []
+        """When jobs may grow, and when those in the queue have been passed for long enough."""
+        queued = [notes.queued_s for notes in self._notes.values() if not notes.home]
+        times = [since_s + self._set["pass_s"] for since_s in queued if since_s is not None]
         if self.idle_from_s is not None:
             since_s = self._view.now_s if self._grows_later else self.idle_from_s
             times.append(since_s + self._set["idle_s"])

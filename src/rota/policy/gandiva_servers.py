@@ -14,8 +14,9 @@ class Servers:
     ``height`` is load over GPUs, rounded up: above 1 jobs take turns. ``affinity`` is the size of
     the first gang that came to a node which was empty, for as long as anybody lives there; jobs go
     to nodes of their own size first, so that gangs find whole nodes. ``limit`` is the height that
-    no newcomer may exceed. ``strict`` as published: a gang that finds neither a node of its size
-    nor free GPUs waits in the queue, even if a node of another size has a height below the limit.
+    no newcomer may exceed, but for one that has waited for long. ``strict`` as published: a gang
+    that finds neither a node of its size nor free GPUs waits in the queue, even if a node of
+    another size has a height below the limit.
     ``whole``: a gang must live on one node. ``held`` nodes take nobody in: see :meth:`hold`.
     """
 
@@ -75,17 +76,20 @@ class Servers:
             if not self.load[node]:
                 self.affinity[node] = 0
 
-    def choose(self, num_gpus: int) -> Home | None:
-        """Where a gang is to live (Algorithm 1); None: it waits in the queue."""
+    def choose(self, num_gpus: int, *, higher: int = 0) -> Home | None:
+        """Where a gang is to live (Algorithm 1); None: it waits in the queue.
+
+        Its nodes may be so much ``higher`` than the limit.
+        """
         home = self.choose_free(num_gpus)
         if home is not None:
             return home
         if num_gpus > self._largest:
-            return None if self._whole else self._several(num_gpus)
+            return None if self._whole else self._several(num_gpus, self._limit + higher)
         large = [n for n, size in self.sizes.items() if size >= num_gpus and n not in self.held]
         alike = [node for node in large if self.affinity[node] == num_gpus]
         for nodes in (alike,) if self._strict else (alike, large):
-            low = [node for node in nodes if self.height(node, num_gpus) <= self._limit]
+            low = [n for n in nodes if self.height(n, num_gpus) <= self._limit + higher]
             if low:
                 return ((self._least_loaded(low, num_gpus), num_gpus),)
         return None
@@ -190,12 +194,12 @@ class Servers:
             and all(gpus == self.sizes[n] and n not in self.held for n, gpus in group)
         ]
 
-    def _several(self, num_gpus: int) -> Home | None:
+    def _several(self, num_gpus: int, limit: int) -> Home | None:
         """Whole nodes for a gang that is larger than any: with its like, or the least loaded."""
         home, left = [], num_gpus
         for node in sorted(self.sizes, key=lambda node: (self.load[node], node)):
             gpus = min(left, self.sizes[node])
-            if gpus and node not in self.held and self.height(node, gpus) <= self._limit:
+            if gpus and node not in self.held and self.height(node, gpus) <= limit:
                 home.append((node, gpus))
                 left -= gpus
         if left:
@@ -203,9 +207,7 @@ class Servers:
         choices = [tuple(sorted(home))] + [group for group, _ in self._like(num_gpus)]
         heights = {each: max(self.height(node, gpus) for node, gpus in each) for each in choices}
         like = [
-            each
-            for each in choices[1:]
-            if heights[each] <= min(self._limit, heights[choices[0]] + 1)
+            each for each in choices[1:] if heights[each] <= min(limit, heights[choices[0]] + 1)
         ]
         return min(like or choices, key=lambda each: (heights[each], -self._groups[each], each))
 

@@ -40,14 +40,18 @@ def test_small_jobs_that_keep_coming_pass_a_gang_in_the_queue_only_for_a_while(
     assert all(starts[str(i)] >= 0 for i in range(40))
 
 
-def test_with_turns_a_gang_in_the_queue_comes_to_a_node_when_enough_of_those_there_have_ended():
-    """Eight jobs take turns on the node, and whenever one ends the next is there at once."""
-    singles = [job(i, at=100.0 * i, lasts=400 + i) for i in range(120)]
-    gang = job("gang", 4, at=3001, lasts=100)
+@pytest.mark.parametrize(("cluster", "num_gpus"), [("1x4", 4), ("2x4", 8)])
+def test_with_turns_a_node_is_promised_once_more_for_a_gang_that_was_passed_for_long(
+    cluster, num_gpus
+):
+    """Eight jobs take turns on each node, and whenever one ends the next is there at once."""
+    each_s = 100.0 if cluster == "1x4" else 50.0
+    singles = [job(i, at=each_s * i, lasts=400 + i) for i in range(120)]
+    gang = job("gang", num_gpus, at=3001, lasts=100)
     few = {"limit": "2", "pack": "off"}
-    starts = first_starts([*singles, gang], "1x4", 9000.0, pass_s="300", **few)
-    assert 0 < starts["gang"] < 3001 + 300 + 8 * 500
-    passed = first_starts([*singles, gang], "1x4", 9000.0, pass_s="100000", **few)
+    starts = first_starts([*singles, gang], cluster, 6000.0, pass_s="300", **few)
+    assert 3301 <= starts["gang"] <= 3301 + 120
+    passed = first_starts([*singles, gang], cluster, 6000.0, pass_s="100000", **few)
     assert passed["gang"] < 0
 
 
