@@ -40,7 +40,8 @@ class Packing:
         self._set = settings
         self.undone: set[int] = set()  # rows that have to leave a pack, in this decision
         self._changed: set[int] = set()  # rows whose progress counts from now on
-        self._expected: dict[tuple[str, ...], float | None] = {}  # looked up once in a decision
+        # By kinds and GPU type, looked up once in a decision.
+        self._expected: dict[tuple[tuple[str, ...], str], float | None] = {}
 
     def unit(self, row: int) -> tuple[int, ...]:
         """The job, with those that it is packed with."""
@@ -101,7 +102,8 @@ class Packing:
         """Keep the pack, or take its newcomer out of it; if there is nothing measured, too."""
         kept = gain is not None and self._pays(gain, pack.beat)
         if gain is not None:
-            self._kinds.learn(map(self._view.kind, pack.rows), gain)
+            kinds = map(self._view.kind, pack.rows)
+            self._kinds.learn(kinds, gain, self._gpu_type(pack.rows[0]))
         rest = tuple(row for row in pack.rows if row != pack.newcomer)
         before = Pack(rest, 2 * pack.beat - 1) if len(rest) > 1 else None
         if not kept:
@@ -184,11 +186,10 @@ class Packing:
             for unit in units
             if len(unit.rows) == 1 and lodgers[node].fewer_turns()
         ]
-        nodes = self._view.state.nodes
         by_type: dict[str, dict[tuple[str, ...], list[Unit]]] = {}
-        for node, units in by_node.items():
+        for units in by_node.values():
             for unit in units:
-                alike = by_type.setdefault(nodes[node].gpu_type, {})
+                alike = by_type.setdefault(self._gpu_type(unit.rows[0]), {})
                 alike.setdefault(unit.kinds, []).append(unit)
         may_move = set(movable()) if lonely else set()
         for node, one in lonely:
@@ -196,7 +197,7 @@ class Packing:
                 continue
             if not lodgers[node].fewer_turns():
                 continue
-            alike = by_type[nodes[self._notes[one.rows[0]].home[0][0]].gpu_type]
+            alike = by_type[self._gpu_type(one.rows[0])]
             known = [
                 (gain, units)
                 for units in alike.values()
@@ -210,6 +211,9 @@ class Packing:
                     for unit in (one, other):
                         alike[unit.kinds].remove(unit)
                     break
+
+    def _gpu_type(self, row: int) -> str:
+        return self._view.state.nodes[self._notes[row].home[0][0]].gpu_type
 
     def _by_node(self) -> dict[int, list[Unit]]:
         """On each node the one-GPU jobs and packs that may be in a pack, the least busy first.
@@ -291,15 +295,15 @@ class Packing:
 
     def _predicted(self, one: Unit, other: Unit) -> float | None:
         """The work of a pack, as that of others of the same kinds; None if it has to be tried."""
-        kinds = one.kinds + other.kinds
-        if kinds not in self._expected:
-            gain, sure = self._kinds.gain(kinds), self._kinds.is_sure(kinds)
+        kinds, on = one.kinds + other.kinds, self._gpu_type(other.rows[0])
+        if (kinds, on) not in self._expected:
+            gain, sure = self._kinds.gain(kinds, on), self._kinds.is_sure(kinds, on)
             speeds = self._view.pair(one.rows[0], other.rows[0]) if len(kinds) == 2 else None
             if gain is None and speeds is not None:  # measured under another policy, or before
                 gain = sum(speeds)
             trusted = gain is not None and (sure or self._pays(gain, 1.0))
-            self._expected[kinds] = gain if trusted else None
-        return self._expected[kinds]
+            self._expected[kinds, on] = gain if trusted else None
+        return self._expected[kinds, on]
 
     def _pays(self, gain: float, turns: float) -> bool:
         return gain > turns * (1 + float(self._set["least_gain"]))

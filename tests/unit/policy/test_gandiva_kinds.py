@@ -59,6 +59,25 @@ def test_nothing_is_learned_of_jobs_without_a_kind():
     assert kinds.gain(["", "a"]) is None
 
 
+def test_what_was_measured_on_one_gpu_type_is_not_taken_for_another():
+    kinds = Kinds({})
+    for _ in range(2):
+        kinds.learn(["a", "b"], 0.8, on="slow")
+    assert kinds.is_sure(["a", "b"], on="slow")
+    assert kinds.gain(["a", "b"], on="slow") == pytest.approx(0.8)
+    assert kinds.gain(["a", "b"], on="fast") is None
+    assert not kinds.is_sure(["a", "b"], on="fast")
+
+
+def test_a_pair_that_failed_twice_on_one_gpu_type_is_tried_on_another():
+    jobs = [idle_job(f"a{i}", "x", at=4000.0 * (i > 3)) for i in range(8)]
+    pairs = {("x", "x"): (0.45, 0.45)}
+    sim = until(sim_of(jobs, "1x2:slow,1x2:fast", pairs, types="off", migrate="off"), 4 * 3600.0)
+    known = sim.state.policy_mark["kinds"]
+    assert sorted(known) == ["x + x on fast", "x + x on slow"]
+    assert all(times == 2 for times, _ in known.values())
+
+
 def test_what_was_measured_longest_ago_is_forgotten_first():
     kinds = Kinds({})
     for number in range(MOST_KNOWN):
