@@ -3,6 +3,7 @@
 import contextlib
 import json
 import os
+import re
 import signal
 import sqlite3
 import subprocess
@@ -342,6 +343,16 @@ class Cluster:
         return [decode(json.loads(body) | {"type": type_}) for type_, body in rows]
 
 
+def with_stops() -> dict[str, str]:
+    """The environment of a cluster that heeds ``scripts/stops``."""
+    path = [str(SCRIPTS / "stops"), os.environ.get("PYTHONPATH", "")]
+    return {"PYTHONPATH": os.pathsep.join(filter(None, path))}
+
+
+# Of a cluster whose policy is told at once what jobs report, and not after ten seconds.
+PROMPT = {"REPORTS_EVERY_S": "0.2", **with_stops()}
+
+
 class Stops:
     """Named points at which a party of a cluster stops itself; see ``scripts/stops``.
 
@@ -351,11 +362,7 @@ class Stops:
     def __init__(self, folder: Path) -> None:
         folder.mkdir()
         self.folder = folder
-        path = [str(SCRIPTS / "stops"), os.environ.get("PYTHONPATH", "")]
-        self.environment = {
-            "STOPS": str(folder),
-            "PYTHONPATH": os.pathsep.join(filter(None, path)),
-        }
+        self.environment = {"STOPS": str(folder), **with_stops()}
 
     def arm(self, who: str, point: str) -> None:
         """Let a node's agent, or the ``controller``, stop when it comes there next."""
@@ -450,9 +457,13 @@ def base(shared_cluster: Cluster, request: pytest.FixtureRequest) -> Iterator[Pa
 
 @contextlib.contextmanager
 def own_base(cluster: Cluster, request: pytest.FixtureRequest) -> Iterator[None]:
-    """A folder for the jobs of one of several tests on a cluster."""
+    """A folder for the jobs of one of several tests on a cluster, which are of kinds of their own.
+
+    Its name tells the cases of a test apart, as the names of folders do kinds.
+    """
     before = cluster.base
-    cluster.base = before / f"{len(os.listdir(before))}-{request.node.name.split('[')[0]}"
+    name = re.sub(r"\W+", "-", request.node.name)
+    cluster.base = before / f"{len(os.listdir(before))}-{name}"
     cluster.base.mkdir()
     try:
         yield
@@ -461,11 +472,13 @@ def own_base(cluster: Cluster, request: pytest.FixtureRequest) -> Iterator[None]
 
 
 @contextlib.contextmanager
-def stoppable_cluster(base: Path, **more: Any) -> Iterator[tuple[Cluster, Stops]]:
+def stoppable_cluster(
+    base: Path, environment: dict[str, str] | None = None, **more: Any
+) -> Iterator[tuple[Cluster, Stops]]:
     """A cluster whose parties can be stopped at named points."""
     stops = Stops(base / "stops")
     cluster = Cluster(base, **more)
-    cluster.environment = stops.environment
+    cluster.environment = {**stops.environment, **(environment or {})}
     try:
         yield cluster.up(), stops
     finally:

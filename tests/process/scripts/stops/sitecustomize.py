@@ -3,7 +3,8 @@
 A process that comes to a point for which a file ``$STOPS/POINT`` is there, and whose node that file
 names (or that is the controller, for ``controller``), renames it to ``POINT.at`` with its pid in it
 and stops itself. Whoever made the file kills it then, or lets it go on. Pieces of files are small
-here, so that there are many.
+here, so that there are many. A controller writes reports down every ``$REPORTS_EVERY_S`` seconds,
+so that policies know of speeds soon, where that is set; this alone needs no ``$STOPS``.
 """
 
 import os
@@ -87,6 +88,11 @@ def patch_controller():
     point(controller.Controller, "_write_down", "write_down")
     point(controller.Controller, "_dispatch", "dispatch")
 
+
+if "REPORTS_EVERY_S" in os.environ and "rota.cli.main" in WORDS:
+    import rota.live.controller
+
+    rota.live.controller.LOG_PROGRESS_EVERY_S = float(os.environ["REPORTS_EVERY_S"])
 
 if STOPS.exists() and ("rota.live.agent" in WORDS or "rota.cli.main" in WORDS):
     import rota.live.wire
