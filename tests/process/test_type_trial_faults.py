@@ -17,7 +17,7 @@ from .conftest import (
     until,
 )
 from .test_nodes import node_of
-from .tried import STEP_S, Tried, train, undisturbed
+from .tried import STEP_S, Tried, tell, train, undisturbed
 
 SETTINGS = {"trial_s": 1.0, "quantum_s": 0.5, "least_gain": 0.3, "pack": "off"}
 OPTIONS = ("--gpu-types", "fast,slow")
@@ -42,13 +42,17 @@ class Exchange(Tried):
         self.nodes = dict(zip(("fast", "slow"), self.names, strict=True))
 
     def begins(self) -> None:
-        """Let both be there, the first on the node that was there first."""
-        cluster, found = self.cluster, {}
-        for node in cluster.node_names():
-            name, slow_s = ("light", STEP_S) if node == self.nodes["fast"] else ("heavy", 0.25)
-            found[name] = train(cluster, name, slow_s)
-            assert node_of(cluster.until_state(found[name], "RUNNING")) == node
-        self.light, self.heavy = found["light"], found["heavy"]
+        """Let both be there, and take what time they should there."""
+        cluster = self.cluster
+        jobs = {name: train(cluster, name, None) for name in ("one", "other")}
+        places = {name: node_of(cluster.until_state(jobs[name], "RUNNING")) for name in jobs}
+        assert set(places.values()) == set(self.names)
+        for name, node in places.items():
+            if node == self.nodes["fast"]:
+                self.light = jobs[name]
+            else:
+                self.heavy = jobs[name]
+            tell(cluster, name, STEP_S if node == self.nodes["fast"] else 0.25)
 
     def name(self, party: str) -> str:
         return self.nodes.get(party, party)
@@ -86,7 +90,7 @@ def test_two_jobs_change_places_once_whoever_is_killed_meanwhile(tried, party, p
     tried.stops.arm(tried.name(party), point)
     tried.begins()
     tried.kill(tried.name(party), tried.stops.until_at(point))
-    tried.lets_go("light", "heavy")
+    tried.lets_go("one", "other")
     tried.is_over(tried.light, tried.heavy)
     tried.ends_well(tried.light, tried.heavy)
 
@@ -94,21 +98,21 @@ def test_two_jobs_change_places_once_whoever_is_killed_meanwhile(tried, party, p
 @pytest.mark.parametrize("victim", ["controller", "fast", "slow"])
 def test_a_trial_of_types_is_judged_after_whoever_is_killed(tried, victim):
     tried.begins()
-    tried.until_moved("light", "heavy")
+    tried.until_moved("one", "other")
     assert tried.is_open()
     tried.kill(tried.name(victim))
     assert tried.is_open()
-    tried.lets_go("light", "heavy")
+    tried.lets_go("one", "other")
     tried.is_over(tried.light, tried.heavy)
     tried.ends_well(tried.light, tried.heavy)
 
 
 def test_a_job_whose_partner_is_killed_on_trial_is_judged_alone(tried):
     tried.begins()
-    tried.until_moved("light", "heavy")
+    tried.until_moved("one", "other")
     tried.cluster.kill(tried.worker(tried.light))
     tried.cluster.ends(tried.light, "FAILED")
-    tried.lets_go("heavy")
+    tried.lets_go("one", "other")
     tried.is_over(tried.heavy)
     tried.ends_well(tried.heavy)
     tried.leave_nothing(tried.light)
@@ -121,7 +125,7 @@ def test_a_job_that_is_lost_as_it_is_to_leave_starts_anew_and_the_trial_is_over(
     tried.cluster.kill(tried.worker(tried.light))
     agent.send_signal(signal.SIGCONT)
     until(lambda: tried.cluster.show(tried.light)["attempt"] == 2, "it starts anew")
-    tried.lets_go("light", "heavy")
+    tried.lets_go("one", "other")
     until(lambda: not tried.is_on_trial(tried.light), "its trial is over")
     tried.is_over(tried.heavy)
     tried.ends_well(tried.light, attempt=2)

@@ -1,5 +1,6 @@
 """Jobs with whom Gandiva tries a move, on clusters whose parties can be stopped and killed."""
 
+from pathlib import Path
 from typing import Any
 
 import psutil
@@ -8,7 +9,6 @@ from rota.model.events import WorkerReported
 from rota.policy.gandiva_jobs import MEASURED_S
 
 from .conftest import Cluster, Stops, until
-from .test_migration import leftovers
 
 # Each step waits, so that the load of the machine says little about speeds: on the second of two
 # nodes for longer, and nowhere once there is a file ``hurry``. The first step on another node than
@@ -20,6 +20,9 @@ from pathlib import Path
 here, first = os.environ["ROTA_NODE"], Path("{out}/first")
 if not first.exists():
     first.write_text(here)
+while not os.path.exists("{out}/slow"):
+    time.sleep(0.01)
+slow_s = float(Path("{out}/slow").read_text())
 torch.set_num_threads(1)
 torch.manual_seed(0)
 model = torch.nn.Linear(8, 1)
@@ -31,7 +34,7 @@ with rota.train.session() as s:
             while not os.path.exists("{out}/go"):
                 time.sleep(0.01)
         if not os.path.exists("hurry"):
-            time.sleep({slow_s} if here.endswith("-1") else {step_s})
+            time.sleep(slow_s if here.endswith("-1") else {step_s})
         optimizer.zero_grad()
         model(torch.randn(4, 8)).square().mean().backward()
         optimizer.step()
@@ -113,31 +116,46 @@ class Tried:
         self.leave_nothing(*jobs)
 
     def leave_nothing(self, *jobs: str) -> None:
-        """Assert that of these jobs there is no process, no arena, and no file on both nodes."""
+        """Assert that of these jobs there is no process, no arena, and no attempt on both nodes."""
         cluster = self.cluster
 
         def untidy() -> list[object]:
             processes = [process for job in jobs for process in cluster.of_job(job)]
             arenas = [file for name in self.names for file in cluster.folder.arenas(name).iterdir()]
             mine = [file for file in arenas if file.name.split("-")[0] in jobs]
-            both = [j for j in jobs if all(leftovers(cluster, n, j) for n in self.names)]
+            attempts = [f"{job}/{attempt}" for job in jobs for attempt in (1, 2)]
+            both = [a for a in attempts if all(files_of(cluster, n, a) for n in self.names)]
             return [*processes, *mine, *both]
 
         until(lambda: not untidy(), f"nothing is left of {untidy()}", 20)
 
 
-def train(cluster: Cluster, name: str, slow_s: float = STEP_S) -> str:
-    """Submit the training, which takes so long for a step on the second node; the job's id."""
+def files_of(cluster: Cluster, node: str, attempt: str) -> list[Path]:
+    """What a node still has of one attempt of a job, but for its state in memory."""
+    return list((cluster.folder.node(node) / "jobs" / attempt).glob("*"))
+
+
+def train(cluster: Cluster, name: str, slow_s: float | None = STEP_S) -> str:
+    """Submit the training; its id. It waits to be told how long a step takes on the second node."""
     out = cluster.base / name
     out.mkdir()
-    (out / "train.py").write_text(SCRIPT.format(out=out, steps=STEPS, step_s=STEP_S, slow_s=slow_s))
+    (out / "train.py").write_text(SCRIPT.format(out=out, steps=STEPS, step_s=STEP_S))
+    if slow_s is not None:
+        tell(cluster, name, slow_s)
     return cluster.submit(f"python {out}/train.py")
+
+
+def tell(cluster: Cluster, name: str, slow_s: float) -> None:
+    """Let a training begin, with so many seconds for a step on the second node."""
+    (cluster.base / name / "new").write_text(str(slow_s))
+    (cluster.base / name / "new").rename(cluster.base / name / "slow")
 
 
 def undisturbed(cluster: Cluster) -> str:
     """What the training prints at its end if nobody disturbs it."""
     (cluster.base / "hurry").touch()
     job = train(cluster, "alone")
+    (cluster.base / "alone" / "go").touch()
     cluster.ends(job)
     (cluster.base / "hurry").unlink()
     lines = "".join(cluster.client.logs(job)).splitlines()
