@@ -57,9 +57,11 @@ class Places:
         """Give homes to jobs that have none, in order of arrival.
 
         Who finds none may be passed by those who came later, but not for ever. Then a node may be
-        promised once more than others may have it, or, where nobody takes turns, is kept for it.
+        promised once more than others may have it. Where that does not help nodes are kept for it;
+        else not: in an overload all would wait for the largest gangs.
         """
         now_s, turns = self._view.now_s, self._set["limit"] > 1
+        holds = not turns or self._set["affinity"] == "strict"
         for row, notes in self._notes.items():
             num_gpus = self._view.num_gpus[row]
             if notes.home or num_gpus > self._view.total_gpus:
@@ -73,7 +75,7 @@ class Places:
                 self.move_in(row, home, had)
             elif notes.queued_s is None:
                 notes.queued_s = now_s
-            elif late and not self._servers.held:
+            elif late and holds and not self._servers.held:
                 self._servers.hold(num_gpus)
 
     def _kept(self, row: int) -> Home | None:
