@@ -43,16 +43,10 @@ def test_the_elastic_example_grows_onto_the_second_slot_and_ends(make_cluster):
     assert cluster.show(job)["name"] == "elastic"
     cluster.client.cancel(job)
     cluster.ends(job, "CANCELLED")
-    job = submit_again(cluster)
+    run = "python rota_elastic.py --epochs 2"
+    job = cluster.submit(run, workdir=str(cluster.base / "examples"))
     cluster.ends(job)
     assert "epoch 2 loss" in "".join(cluster.client.logs(job))
-
-
-def submit_again(cluster):
-    """The script of the elastic example, for two epochs, on one slot."""
-    run = "python rota_elastic.py --epochs 2"
-    job = {"run": run, "workdir": str(cluster.base / "examples")}
-    return str(cluster.client.submit(job)["id"])
 
 
 @pytest.mark.process

@@ -89,7 +89,16 @@ def changed(number, **fields):
         (changed(8, row=1), 8, "a JobLaunched can't follow what was before it"),
         (changed(2, num_gpus=0), 6, "a CommandSent can't follow what was before it"),
     ],
-    ids=str,
+    ids=[
+        "an unknown event",
+        "an unknown field",
+        "a missing field",
+        "an unknown outcome",
+        "an unknown field of a job",
+        "an unknown command",
+        "an event out of place",
+        "a command without GPUs for it",
+    ],
 )
 def test_what_this_version_does_not_know_is_refused_and_left_as_it_is(
     tmp_path, change, number, why
