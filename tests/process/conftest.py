@@ -34,8 +34,10 @@ Found = TypeVar("Found")
 # Of these, one case in so many; all of them with ROTA_ALL_FAULTS=1.
 SAMPLED = (
     "test_migration_faults.py",
+    "test_move_trial_faults.py",
     "test_packing_faults.py",
     "test_suspension_faults.py",
+    "test_type_trial_faults.py",
     "test_vacating.py",
 )
 SAMPLE = 4

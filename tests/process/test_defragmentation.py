@@ -85,7 +85,7 @@ TYPED = """
 import os, sys, time
 import torch, rota.train
 kind, steps = sys.argv[1], int(sys.argv[2])
-step_s, slow_s = {"heavy": (0.01, 0.05), "light": (0.01, 0.001), "alone": (0, 0)}[kind]
+step_s, slow_s = {"heavy": (0.05, 0.25), "light": (0.05, 0.005), "alone": (0, 0)}[kind]
 torch.set_num_threads(1)
 torch.manual_seed(0)
 model = torch.nn.Linear(8, 1)

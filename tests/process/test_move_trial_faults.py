@@ -135,7 +135,7 @@ def test_a_move_on_trial_is_judged_after_whoever_is_killed(tried, victim):
 
 def test_a_worker_that_is_killed_on_its_way_is_not_missed(tried):
     """Its state is in its arena until it is there."""
-    agent = tried.stops_at("target", "came-before")
+    agent = tried.stops_at("target", "fork-after")
     tried.cluster.kill(tried.forked())
     agent.send_signal(signal.SIGCONT)
     tried.has_made_room()
