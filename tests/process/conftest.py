@@ -95,7 +95,6 @@ class Cluster:
         self.policy, self.gpus, self.settings = policy, gpus, settings
         self.nodes, self.options = nodes, options
         self.environment: dict[str, str] = {}  # of `rota up`, beside this process's
-        self.loads_torch_once = True  # on each node: what comes after a kill is there sooner
         self.client = Client(folder=self.folder)
         self.process: subprocess.Popen[bytes] | None = None
 
@@ -115,17 +114,12 @@ class Cluster:
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=log,
-                env=environment | {MARK: str(self.folder.path)} | self._once() | self.environment,
+                env=environment | {MARK: str(self.folder.path)} | self.environment,
             )
         until(self._answers, "the controller answers")
         if connected:
             until(lambda: self._connected() >= self.nodes, "the nodes are connected")
         return self
-
-    def _once(self) -> dict[str, str]:
-        folder = self.folder.path.parent / "torch"
-        folder.mkdir(exist_ok=True)
-        return {"TORCH_ONCE": str(folder), **with_stops()} if self.loads_torch_once else {}
 
     def _connected(self) -> int:
         return sum(node["connected"] for node in self.client.nodes())

@@ -4,10 +4,7 @@ A process that comes to a point for which a file ``$STOPS/POINT`` is there, and 
 names (or that is the controller, for ``controller``), renames it to ``POINT.at`` with its pid in it
 and stops itself. Whoever made the file kills it then, or lets it go on. Pieces of files are small
 here, so that there are many. A controller writes reports down every ``$REPORTS_EVERY_S`` seconds,
-so that policies know of speeds soon, where that is set; this alone needs no ``$STOPS``. Nor does
-that of the zygotes of one node only the first loads torch if there is a folder ``$TORCH_ONCE``: the
-workers of the others load it when they need it. That takes some seconds, which most tests that
-kill an agent would spend on nothing.
+so that policies know of speeds soon, where that is set; this alone needs no ``$STOPS``.
 """
 
 import os
@@ -91,30 +88,6 @@ def patch_controller():
     point(controller.Controller, "_write_down", "write_down")
     point(controller.Controller, "_dispatch", "dispatch")
 
-
-def load_torch_once(folder):
-    """Keep torch from the zygote that this process is to be, unless it is the first of its node."""
-    with open(f"/proc/{os.getppid()}/cmdline") as file:
-        agent = file.read().split("\0")
-    node = agent[agent.index("--node") + 1] if "--node" in agent else str(os.getppid())
-    try:
-        (Path(folder) / node).touch(exist_ok=False)
-        return
-    except FileExistsError:
-        pass
-    zygote = os.getpid()
-
-    class Later:
-        @staticmethod
-        def find_spec(name, path=None, target=None):
-            if name == "torch" and os.getpid() == zygote:
-                raise ImportError("the workers load it")
-
-    sys.meta_path.insert(0, Later)
-
-
-if "rota.train.zygote" in WORDS and "TORCH_ONCE" in os.environ:
-    load_torch_once(os.environ["TORCH_ONCE"])
 
 if "REPORTS_EVERY_S" in os.environ and "rota.cli.main" in WORDS:
     import rota.live.controller
