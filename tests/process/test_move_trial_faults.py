@@ -19,6 +19,7 @@ from .conftest import (
     stoppable_cluster,
     until,
 )
+from .test_defragmentation import is_measured
 from .test_nodes import node_of
 from .tried import Tried, train, undisturbed
 
@@ -64,7 +65,7 @@ class MakingRoom(Tried):
     def is_ready(self) -> bool:
         """Whether the policy knows how fast it is, and each node has a free slot."""
         free = all(None in node["jobs"] for node in self.cluster.client.nodes())
-        return free and self.has_measured(self.job)
+        return free and is_measured(self.cluster, self.job)
 
     def stops_at(self, party: str, point: str) -> psutil.Process:
         """Let a gang come that needs the node; the party's process, once it has stopped."""

@@ -5,7 +5,7 @@ from typing import Any
 import psutil
 import pytest
 
-from .conftest import Cluster, Stops, until
+from .conftest import PROMPT, Cluster, Stops, until
 
 # As in test_packing.py: a step computes a little and waits a lot, so that the load of the machine
 # says little about speeds; jobs that thrash slow each other down whenever they meet. With the file
@@ -105,7 +105,7 @@ def make_pair(make_cluster, tmp_path):
 
     def make(trial_s: float, *, thrashes: bool = False) -> Pair:
         settings = {"quantum_s": 0.5, "trial_s": trial_s, "least_gain": 0.1}
-        cluster = make_cluster("gandiva", 1, environment=stops.environment, **settings)
+        cluster = make_cluster("gandiva", 1, environment=stops.environment | PROMPT, **settings)
         return Pair(cluster, stops, thrashes=thrashes)
 
     return make

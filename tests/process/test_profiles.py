@@ -8,7 +8,7 @@ from rota.model.state import ClusterState
 from rota.model.view import View
 from rota.server import profiles
 
-from .conftest import until
+from .conftest import PROMPT, until
 
 SCRIPT = """
 import sys, time
@@ -88,7 +88,7 @@ def test_a_job_is_known_before_its_first_report_by_what_its_kind_did(cluster, en
 
 def test_two_packed_jobs_tell_what_their_kinds_lose_beside_each_other(make_cluster):
     settings = {"quantum_s": 0.5, "trial_s": 1.5, "least_gain": 0.1}
-    cluster = make_cluster("gandiva", 1, **settings)
+    cluster = make_cluster("gandiva", 1, environment=PROMPT, **settings)
     one, other = start(cluster, 1, "a"), start(cluster, 2, "b")
     kinds = [until(lambda j=j: certain_kind(cluster, j), "its kind is known") for j in (one, other)]
     assert len(set(kinds)) == 2

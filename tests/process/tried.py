@@ -5,9 +5,6 @@ from typing import Any
 
 import psutil
 
-from rota.model.events import WorkerReported
-from rota.policy.gandiva_jobs import MEASURED_S
-
 from .conftest import Cluster, Stops, until
 
 # Each step waits, so that the load of the machine says little about speeds: on the second of two
@@ -87,13 +84,6 @@ class Tried:
             mark = getattr(event, "marks", {}).get(int(job) - 1)
             found = mark if mark is not None else found
         return found
-
-    def has_measured(self, job: str) -> bool:
-        """Whether the policy has been told for long enough how far it is to know its speed."""
-        reports = [e for e in self.cluster.events() if isinstance(e, WorkerReported)]
-        steps = [e.progress["step"] for e in reports if e.row == int(job) - 1]
-        seen = self.marks(job).get("seen")
-        return bool(seen and steps and steps[-1] - seen[1] > 1.2 * MEASURED_S / STEP_S)
 
     def is_on_trial(self, job: str) -> bool:
         """Whether it is not known yet what its move is worth."""
