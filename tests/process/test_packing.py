@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from .conftest import until
+from .conftest import PROMPT, until
 
 # A step computes a little and waits a lot, as one that waits for its data: so much more that what
 # else the machine does changes its time by little. Jobs that thrash slow each other down whenever
@@ -35,7 +35,7 @@ print("weights", model.weight.double().sum().item().hex())
 
 def cluster_of(make_cluster: Any) -> Any:
     settings = {"quantum_s": 0.5, "trial_s": 1.5, "least_gain": 0.1}
-    return make_cluster("gandiva", 1, **settings)
+    return make_cluster("gandiva", 1, environment=PROMPT, **settings)
 
 
 def start(cluster: Any, *, thrashes: bool = False, seconds: float = 0.05, steps: int = 600) -> str:
