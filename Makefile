@@ -53,8 +53,9 @@ $(STAMP): pyproject.toml constraints.txt
 	touch $@; \
 	echo "==> ready"
 
-# Files stay in order, so that the long ones of tests/process are not left to the end.
-PARALLEL := -n auto --maxprocesses 4 --dist loadfile --no-loadscope-reorder
+# Files stay in order, so that the long ones of tests/process are not left to the end. What takes
+# longest is told.
+PARALLEL := -n auto --maxprocesses 4 --dist loadfile --no-loadscope-reorder --durations=25
 
 demo: $(STAMP) ## run the demo: a small cluster on this machine, from submission to report
 	@$(BIN)/python -m rota.demo

@@ -465,7 +465,7 @@ def own_base(cluster: Cluster, request: pytest.FixtureRequest) -> Iterator[None]
     """
     before = cluster.base
     name = re.sub(r"\W+", "-", request.node.name)
-    cluster.base = before / f"{len(os.listdir(before))}-{name}"
+    cluster.base = before / f"{len(os.listdir(before))}-{name[:80]}"
     cluster.base.mkdir()
     try:
         yield

@@ -10,6 +10,8 @@ import signal
 import psutil
 import pytest
 
+from rota.model.events import WorkerReported
+
 from .conftest import (
     PROMPT,
     Cluster,
@@ -50,6 +52,7 @@ class MakingRoom(Tried):
         (self.target,) = (name for name in self.names if name != self.source)
         self.holds("short", self.source)
         self.holds("stays", self.target)
+        until(self.has_told, "the policy knows how far it is when the next thing happens")
         (cluster.base / "short").touch()
         until(self.is_ready, "its speed is known")
 
@@ -61,6 +64,12 @@ class MakingRoom(Tried):
     def submit(self, name: str, gpus: int = 1) -> str:
         run = f"while [ ! -e {name} ]; do sleep 0.02; done"
         return self.cluster.submit(run, gpus=gpus, processes="node")
+
+    def has_told(self) -> bool:
+        """Whether a report of the job is in the log."""
+        row = int(self.job) - 1
+        events = self.cluster.events()
+        return any(isinstance(event, WorkerReported) and event.row == row for event in events)
 
     def is_ready(self) -> bool:
         """Whether the policy knows how fast it is, and each node has a free slot."""

@@ -17,7 +17,7 @@ SCALED = {
     "srsf": {},
     "las": {"quantum_s": 30},
     "round-robin": {"quantum_s": 30},
-    "gandiva": {"quantum_s": 30},
+    "gandiva": {"quantum_s": 30, "pass_s": 300},
     "tiresias": {"thresholds": 60, "promote_knob": 0},
     "tiresias-gittins": {"thresholds": 120, "promote_knob": 2, "distribution": 600},
 }

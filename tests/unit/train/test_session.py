@@ -372,7 +372,7 @@ def test_a_checkpoint_that_cannot_be_written_says_where_and_what_to_do(
         folder.symlink_to("nowhere")
     elif there == "folder in its place":
         (folder / "rota.pt").mkdir(parents=True)
-        monkeypatch.setattr("rota.train.training.Training._open_checkpoint", lambda _: None)
+        monkeypatch.setattr("rota.train.checkpoint.Checkpoint.open", lambda _: None)
         says = "move away the folder of that name"
     else:
         refused = PermissionError(errno.EACCES, os.strerror(errno.EACCES))

@@ -90,9 +90,14 @@ def patch_controller():
 
 
 if "REPORTS_EVERY_S" in os.environ and "rota.cli.main" in WORDS:
-    import rota.live.controller
+    import rota.live.reports
 
-    rota.live.controller.LOG_PROGRESS_EVERY_S = float(os.environ["REPORTS_EVERY_S"])
+    rota.live.reports.LOG_PROGRESS_EVERY_S = float(os.environ["REPORTS_EVERY_S"])
+
+if STOPS.exists() and "rota.cli.main" in WORDS:
+    import rota.policy.gandiva_types
+
+    rota.policy.gandiva_types.WORTH = 0  # a move that was stopped looks dearer than it is
 
 if STOPS.exists() and ("rota.live.agent" in WORDS or "rota.cli.main" in WORDS):
     import rota.live.wire
