@@ -60,8 +60,12 @@ class Tried:
 
     def worker(self, job: str) -> psutil.Process:
         """The process that runs its program."""
-        (rank,) = self.cluster.show(job)["ranks"]
-        return psutil.Process(rank["pid"])
+
+        def pid() -> int | None:
+            (rank,) = self.cluster.show(job)["ranks"]
+            return rank["pid"]
+
+        return psutil.Process(until(pid, "its process is known"))
 
     def kill(self, victim: str, process: psutil.Process | None = None) -> None:
         """Kill the controller or a node's agent, and have it started again."""

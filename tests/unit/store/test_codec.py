@@ -46,6 +46,8 @@ specs = st.builds(
     model=words,
     time_limit_s=st.none() | seconds,
     program=st.none() | programs,
+    gpu_util=st.none() | seconds,
+    memory_gb=st.none() | seconds,
     skew=st.none() | seconds,
     speeds=st.lists(st.tuples(words, seconds), max_size=3).map(tuple),
     elastic=st.none()
