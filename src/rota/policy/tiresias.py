@@ -50,7 +50,7 @@ class Tiresias:
         "within": Setting(
             parse_within,
             "entry",
-            "Order inside a queue: entry, first-start (arrival breaks ties), or fifo: by entry alone.",
+            "Order inside a queue: entry, first-start (arrival breaks ties), or fifo.",
         ),
     }
 

@@ -36,6 +36,8 @@ class MeasuredSpeeds:
     batches it learned it with, and each epoch has a speed of its own.
     """
 
+    source = "profiles"
+
     def __init__(self, profiles: Mapping[str, Measured]) -> None:
         self._profiles = dict(profiles)
 
@@ -63,6 +65,12 @@ class MeasuredSpeeds:
         ends = self.ends(spec.model, spec.batch, spec.num_gpus)
         epoch = epoch_at(ends, work_s + ROUNDING * ends[-1])
         return Phase(course.speeds[epoch], course.until[epoch])
+
+    def step_s(self, spec: JobSpec) -> float:
+        """Seconds for one step where the job's duration is for."""
+        profile = self.profile(spec)
+        batch = profile.split(spec.batch, spec.num_gpus)
+        return profile.step_s(consolidated(spec.num_gpus), batch)
 
     @lru_cache(maxsize=4096)  # noqa: B019  as many as there are kinds of jobs
     def ends(self, model: str, batch: int | None, num_gpus: int) -> tuple[float, ...]:
