@@ -130,7 +130,10 @@ class Columns:
         self.portable.append(1)
         # A live job is resizable once its program says so, a simulated one from the start.
         self.most_ranks.append(0)
-        self.resizable.append(1 if spec.elastic is not None and spec.program is None else 0)
+        elastic = spec.elastic
+        self.resizable.append(
+            1 if elastic is not None and not elastic.by_restart and spec.program is None else 0
+        )
 
     def service(self, row: int, now_s: float) -> float:
         """Seconds for which the job has held all its GPUs and worked, up to ``now_s``."""

@@ -150,11 +150,15 @@ class JobResized(NamedTuple):
 
 
 class SpeedChanged(NamedTuple):
-    """A running job goes on faster or slower than before."""
+    """A running job goes on faster or slower than before.
+
+    ``by_itself``: its training has become so, and nothing around it, which calls for no decision.
+    """
 
     at_s: float
     row: int
     speed: float
+    by_itself: bool = False
 
 
 class WorkerRegistered(NamedTuple):

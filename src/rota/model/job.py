@@ -53,13 +53,15 @@ class Elastic(NamedTuple):
 
     ``sizes`` rise; the first is what the job needs at least. A ``value`` is that of completion
     within ``deadline_s`` of submission; it falls from there on. Without one, more GPUs are taken
-    for as long as they raise the throughput enough.
+    for as long as they raise the throughput enough. With ``by_restart`` it changes its size by a
+    suspension, after which it goes on with any of ``sizes`` on any nodes, and never as it runs.
     """
 
     sizes: tuple[int, ...]
     deadline_s: float | None = None
     value: float | None = None
     price_per_gpu_hour: float = 0.0
+    by_restart: bool = False
 
 
 def powers_of_two(least: int, most: int) -> tuple[int, ...]:
@@ -91,6 +93,7 @@ class JobSpec(NamedTuple):
     elastic: Elastic | None = None  # if it may have more than num_gpus
     gpu_util: float | None = None  # part of the time in which its GPUs compute, alone: 0..1
     memory_gb: float | None = None  # of each GPU, at most, in 1e9 bytes
+    batch: int | None = None  # samples of a whole step, over all its GPUs
 
 
 class Job(NamedTuple):

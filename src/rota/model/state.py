@@ -284,8 +284,9 @@ class ClusterState(Transitions):
             if self.held[row] is not None or not self.idle.take(allocation):
                 self._refuse(row, f"sent {kind.__name__}")
             self.held[row] = allocation
-            if kind is Launch:
+            if allocation.num_gpus != self.num_gpus[row]:
                 self._size(row, allocation.num_gpus)
+            if kind is Launch:
                 self.attempt[row] = command.attempt
                 self.state[row] = STARTING
             elif kind is Migrate:
@@ -381,7 +382,10 @@ class ClusterState(Transitions):
         self._pause_clock(e.row, e.at_s)
         self.since_s[e.row] = e.at_s
         self.speed[e.row] = e.speed
-        self._changed(e.row)
+        if e.by_itself:
+            self.changed.append(e.row)
+        else:
+            self._changed(e.row)
 
     def _job_suspended(self, e: JobSuspended) -> None:
         row = e.row

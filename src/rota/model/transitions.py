@@ -113,12 +113,15 @@ class Transitions(Columns):
     def sizes(self, row: int) -> tuple[int, ...]:
         """How many GPUs the job can be given now, rising: one number for a gang of fixed size.
 
-        A suspended job goes on with as many as it had. A running one can become larger or smaller
-        if its program can, as far as its batches can be shared out, and no command is on its way.
+        A suspended job goes on with as many as it had, unless it changes its size by a restart. A
+        running one can become larger or smaller if its program can, as far as its batches can be
+        shared out, and no command is on its way.
         """
         elastic = self.spec[row].elastic
         if elastic is None:
             return (self.num_gpus[row],)
+        if elastic.by_restart:
+            return elastic.sizes
         held, home = self.held[row], self.home[row]
         if home is not None:
             return (home.num_gpus,)

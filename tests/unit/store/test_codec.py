@@ -55,7 +55,9 @@ specs = st.builds(
         st.none() | seconds,
         st.none() | seconds,
         seconds,
+        st.booleans(),
     ),
+    batch=st.none() | rows,
 )
 STRATEGIES = {
     "at_s": seconds,
@@ -64,6 +66,7 @@ STRATEGIES = {
     "speed": seconds,
     "lost_s": seconds,
     "paused_s": seconds,
+    "by_itself": st.booleans(),
     "cause": words,
     "lost_ranks": rows,
     "gpu_type": words,
