@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     Matrix = np.ndarray[tuple[int, int], np.dtype[Any]]
 
 POINTS = 50  # whole batch sizes that are tried, in geometric steps from the least to the most
-BLOCK = 16384  # points that are worked on at once: larger arrays are fresh memory each time
+BLOCK = 8192  # points that are worked on at once: the memory of larger arrays is fresh each time
 TOLERANCE = 1e-8  # of rounding up and down
 
 

@@ -30,7 +30,8 @@ BETA_WEIGHT = 1e-2
 BETWEEN_NODES = 1.1  # times as slow as within one, at least, where it was not measured
 OUTLIER = 4.0  # times as long or short as predicted
 FAR_OFF = 0.2  # loss, about 10 % for each of the two errors
-MOST_TRIALS = 500  # of the loss; 50 to 200 are usual
+ROUNDS = 2  # of leaving out
+MOST_TRIALS = 300  # of the loss; 50 to 150 are usual
 
 
 class Fit(NamedTuple):
@@ -55,7 +56,7 @@ def fit(points: Iterable[Point]) -> tuple[Fit | None, tuple[str, ...]]:
         return None, _warnings(warnings, [])
     spare = len(kept) // 4
     found = _closest(kept)
-    while spare:
+    for _ in range(ROUNDS):
         sides = [side for side in found.outliers() if 0 < len(side) <= spare]
         if not sides:
             break
