@@ -149,6 +149,15 @@ class JobResized(NamedTuple):
     lost_ranks: int = 0
 
 
+class JobRetuned(NamedTuple):
+    """The job goes on with another batch, at ``speed`` times the speed that its duration is for."""
+
+    at_s: float
+    row: int
+    batch: tuple[int, int] | None
+    speed: float = 1.0
+
+
 class SpeedChanged(NamedTuple):
     """A running job goes on faster or slower than before.
 
@@ -234,6 +243,7 @@ Event = (
     | JobSuspended
     | JobResumed
     | JobResized
+    | JobRetuned
     | SpeedChanged
     | WorkerRegistered
     | ModelReported

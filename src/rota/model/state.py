@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from rota.errors import PlanError, TransitionError
 from rota.model.cluster import FreeGpus, Node
-from rota.model.commands import Launch, Migrate, Resize, Resume, Stop, Suspend, may_follow
+from rota.model.commands import Launch, Migrate, Resize, Resume, Retune, Stop, Suspend, may_follow
 from rota.model.events import (
     AttemptLost,
     CommandFailed,
@@ -17,6 +17,7 @@ from rota.model.events import (
     JobLaunched,
     JobResized,
     JobResumed,
+    JobRetuned,
     JobSubmitted,
     JobSuspended,
     ModelReported,
@@ -75,6 +76,7 @@ class ClusterState(Transitions):
             JobSuspended: self._job_suspended,
             JobResumed: self._job_resumed,
             JobResized: self._job_resized,
+            JobRetuned: self._job_retuned,
             SpeedChanged: self._speed_changed,
             WorkerRegistered: self._worker_registered,
             ModelReported: self._model_reported,
@@ -291,8 +293,8 @@ class ClusterState(Transitions):
                 self.state[row] = STARTING
             elif kind is Migrate:
                 self.state[row] = MIGRATING
-        elif isinstance(command, Resize):
-            self._send_resize(row, command)
+        elif isinstance(command, Resize | Retune):
+            self._send_change(row, command)
             outstanding[row] = command
             self.next_command_id = max(self.next_command_id, command.command_id + 1)
             return  # the job goes on meanwhile
@@ -314,6 +316,9 @@ class ClusterState(Transitions):
         self._tell(row, e.at_s, f"{type(command).__name__.lower()} failed: {e.error}")
         if isinstance(command, Resize):
             self._fail_resize(row)
+            self.backoff[row] = e.retry_at_s
+        elif isinstance(command, Retune):
+            self._fail_retune(row)
             self.backoff[row] = e.retry_at_s
         elif isinstance(command, Suspend | Stop):
             if isinstance(command, Stop) or self.state[row] != STOPPING:

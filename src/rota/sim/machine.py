@@ -5,7 +5,7 @@ from typing import NamedTuple, Protocol
 
 from rota.model.allocation import Allocation
 from rota.model.cluster import Node
-from rota.model.commands import Command, Launch, Migrate, Resize, Resume, Suspend
+from rota.model.commands import Command, Launch, Migrate, Resize, Resume, Retune, Suspend
 from rota.model.events import (
     CommandSent,
     Event,
@@ -13,6 +13,7 @@ from rota.model.events import (
     JobLaunched,
     JobResized,
     JobResumed,
+    JobRetuned,
     JobSuspended,
     SpeedChanged,
     new,
@@ -22,6 +23,8 @@ from rota.model.state import ClusterState
 from rota.policy.base import to_instant
 from rota.predict.interference import Interference, Load
 from rota.sim.engine import CONFIRM, FINISH, PHASE, Engine
+
+RUNS = frozenset((JobLaunched, JobResumed, JobResized, JobRetuned))  # by which a job begins to run
 
 
 class Costs(NamedTuple):
@@ -121,6 +124,11 @@ class Machine:
             speed = self._speed(row, command.allocation)
             pause_s = costs.resize_pause_s
             event = JobResized(now_s + delay_s, row, command.allocation, speed, pause_s)
+        elif type(command) is Retune:
+            delay_s, held = 0.0, self._state.held[row]
+            assert held is not None
+            speed = self._speed(row, held.with_batch(command.batch))
+            event = JobRetuned(now_s, row, command.batch, speed)
         else:
             delay_s = 0.0
             event = JobFinished(now_s, row, self._state.stop_outcome[row])
@@ -134,7 +142,7 @@ class Machine:
         kind, row = type(event), event.row  # type: ignore[union-attr]
         before = self._state.held[row]
         self._state.apply(event)
-        if kind is JobLaunched or kind is JobResumed or kind is JobResized:
+        if kind in RUNS:
             self.job_runs(row)
             held = self._state.held[row]
             if held is not None and held.shared:

@@ -60,11 +60,17 @@ class MeasuredSpeeds:
     ) -> Phase:
         """The job's speed on these GPUs after so much work, and till how much it holds."""
         placement = tuple(mask.bit_count() for _, mask in allocation.parts)
-        batch = self.profile(spec).split(spec.batch, allocation.num_gpus)
+        batch = self.batch(spec, allocation)
         course = self.course(spec.model, spec.batch, spec.num_gpus, placement, batch)
         ends = self.ends(spec.model, spec.batch, spec.num_gpus)
         epoch = epoch_at(ends, work_s + ROUNDING * ends[-1])
         return Phase(course.speeds[epoch], course.until[epoch])
+
+    def batch(self, spec: JobSpec, allocation: Allocation) -> Batch:
+        """With which batch the job trains on these GPUs."""
+        if allocation.batch is not None:
+            return Batch(*allocation.batch)
+        return self.profile(spec).split(spec.batch, allocation.num_gpus)
 
     def step_s(self, spec: JobSpec) -> float:
         """Seconds for one step where the job's duration is for."""

@@ -23,9 +23,13 @@ json_values = st.recursive(
     lambda inner: st.lists(inner) | st.dictionaries(words, inner),
     max_leaves=10,
 )
-allocations = st.dictionaries(
-    st.integers(0, 5000), st.integers(1, (1 << 1024) - 1), min_size=1, max_size=4
-).map(lambda parts: Allocation(tuple(sorted(parts.items()))))
+batches = st.none() | st.tuples(st.integers(1, 10**6), st.integers(0, 100))
+allocations = st.builds(
+    lambda parts, shared, batch: Allocation(tuple(sorted(parts.items())), shared, batch),
+    st.dictionaries(st.integers(0, 5000), st.integers(1, (1 << 1024) - 1), min_size=1, max_size=4),
+    st.booleans(),
+    batches,
+)
 programs = st.builds(
     Program,
     words,
@@ -98,6 +102,7 @@ STRATEGIES = {
     "suspension": st.sampled_from(Suspension),
     "progress": st.dictionaries(words, json_values, max_size=4),
     "allocation": allocations,
+    "batch": batches,
     "allocations": st.dictionaries(rows, st.none() | allocations, max_size=4),
     "reasons": st.dictionaries(rows, st.integers(0, 16), max_size=4),
     "marks": st.dictionaries(rows, json_values, max_size=4),

@@ -41,9 +41,10 @@ class Case(NamedTuple):
 
     ``given`` are the policy's settings as text. ``oversubscription`` is by how much links between
     racks are slower than those of nodes. ``profiles`` is a folder of measured profiles, which then
-    give the speeds; ``interval_s`` has decisions at its multiples alone. ``faults`` are drawn with the case's own seed; the summary
-    tells them as ``faults_given``. ``history`` asks for the figures that need the run's course,
-    ``drawn`` for a sketch of it, ``with_gpus`` for who held which GPU in the sketch.
+    give the speeds; ``interval_s`` has decisions at its multiples alone. ``faults`` are drawn with
+    the case's own seed; the summary tells them as ``faults_given``. ``history`` asks for the
+    figures that need the run's course, ``drawn`` for a sketch of it, ``with_gpus`` for who held
+    which GPU in the sketch.
     """
 
     policy: str
