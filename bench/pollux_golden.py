@@ -28,7 +28,7 @@ from rota.workload.readers import read_trace
 INTERVAL_S, RESTART_S, LIMIT = 60.0, 30.0, 0.01
 PUBLISHED = {
     "tiresias": (2473.65, 5144.9625, 3876.25625, 3280.2625),
-    "optimus": (4087.0625, 6913.875, 3944.00625, 5967.75),
+    "optimus-oracle": (4087.0625, 6913.875, 3944.00625, 5967.75),
 }
 SETTINGS = {
     "tiresias": {
@@ -37,7 +37,7 @@ SETTINGS = {
         "within": "fifo",
         "placement": "emptiest",
     },
-    "optimus": {"remaining": "whole-epochs"},
+    "optimus-oracle": {"remaining": "whole-epochs"},
 }
 
 
@@ -79,7 +79,7 @@ def average_jct_s(profiles: Any, workload: Any, policy: str) -> float:
 
 
 def row(*cells: Any) -> None:
-    widths = (10, 9, 10, 10, 7, 6)
+    widths = (14, 9, 10, 10, 7, 6)
     print("  ".join(str(cell).ljust(w) for cell, w in zip(cells, widths, strict=True)).rstrip())
 
 

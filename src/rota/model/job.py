@@ -94,6 +94,7 @@ class JobSpec(NamedTuple):
     gpu_util: float | None = None  # part of the time in which its GPUs compute, alone: 0..1
     memory_gb: float | None = None  # of each GPU, at most, in 1e9 bytes
     batch: int | None = None  # samples of a whole step, over all its GPUs
+    epochs: float | None = None  # passes over its data, as its user declared
 
 
 class Job(NamedTuple):

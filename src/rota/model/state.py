@@ -37,6 +37,7 @@ from rota.model.transitions import FIRST_FINAL, STOPPING, SUSPENDING, Transition
 
 if TYPE_CHECKING:
     from rota.model.profiles import Profiles
+    from rota.model.reports import Reports, Truth
 
 # As plain integers: columns are compared with them at every event.
 PENDING, STARTING, RUNNING = int(JobState.PENDING), int(JobState.STARTING), int(JobState.RUNNING)
@@ -61,6 +62,8 @@ class ClusterState(Transitions):
         self.events = 0
         self.log: list[Event] | None = None  # set it to a list to keep every event applied
         self.profiles: Profiles | None = None  # from the first job with a program on
+        self.reports: Reports | None = None  # what jobs tell of their training, if a driver knows
+        self.truth: Truth | None = None  # in a simulation
         self._handlers = {
             NodeJoined: self._node_joined,
             NodeLost: self._node_lost,

@@ -15,6 +15,8 @@ BUILT_IN = {
     "gandiva": "rota.policy.gandiva:Gandiva",
     "las": "rota.policy.las:LeastAttainedService",
     "max-min-fairness": "rota.policy.fairness:MaxMinFairness",
+    "optimus": "rota.policy.optimus:Optimus",
+    "optimus-oracle": "rota.policy.optimus:OptimusOracle",
     "round-robin": "rota.policy.round_robin:RoundRobin",
     "smallest-first": "rota.policy.shortest:SmallestFirst",
     "srsf": "rota.policy.shortest:ShortestRemainingService",

@@ -76,6 +76,14 @@ class PhasedSpeedModel(SpeedModel, Protocol):
         ...
 
 
+class Reporter(Protocol):
+    """Who is to know when a job begins to run somewhere, to tell what it measures there."""
+
+    def runs(self, row: int) -> None:
+        """Note that the job runs on what it holds."""
+        ...
+
+
 class Confirmation(NamedTuple):
     """What confirms ``command``; void if the job lost its attempt in the meantime."""
 
@@ -100,6 +108,7 @@ class Machine:
         self.speeds = speeds
         self._interference = interference or Interference()
         self.unsteady = False  # whether a job's speed may change while it starts
+        self.reports: Reporter | None = None
         self._until_s: dict[int, float] = {}  # row -> work at which its speed changes by itself
 
     def execute(self, command: Command) -> None:
@@ -153,6 +162,8 @@ class Machine:
     def job_runs(self, row: int) -> None:
         """Note that a job has begun to run: it will finish when its work is complete."""
         held = self._state.held[row]
+        if self.reports is not None:
+            self.reports.runs(row)
         unsteady = self.unsteady or (held is not None and held.shared)
         if not (unsteady and self.adapt_speed(row)):
             if self._until_s:

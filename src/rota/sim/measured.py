@@ -41,6 +41,10 @@ class MeasuredSpeeds:
     def __init__(self, profiles: Mapping[str, Measured]) -> None:
         self._profiles = dict(profiles)
 
+    def profile_of(self, model: str) -> Measured:
+        """What was measured of an application, which is there."""
+        return self._profiles[model]
+
     def profile(self, spec: JobSpec) -> Measured:
         """What was measured of the job's application. Raises SimulationError if nothing was."""
         found = self._profiles.get(spec.model)
@@ -62,9 +66,16 @@ class MeasuredSpeeds:
         placement = tuple(mask.bit_count() for _, mask in allocation.parts)
         batch = self.batch(spec, allocation)
         course = self.course(spec.model, spec.batch, spec.num_gpus, placement, batch)
+        epoch, _ = self.standing(spec, work_s)
+        return Phase(course.speeds[epoch], course.until[epoch])
+
+    def standing(self, spec: JobSpec, work_s: float) -> tuple[int, float]:
+        """In which epoch the job is after so much work, from 0, and which part of it is done."""
         ends = self.ends(spec.model, spec.batch, spec.num_gpus)
         epoch = epoch_at(ends, work_s + ROUNDING * ends[-1])
-        return Phase(course.speeds[epoch], course.until[epoch])
+        before_s = ends[epoch - 1] if epoch else 0.0
+        part = (work_s - before_s) / (ends[epoch] - before_s)
+        return epoch, min(max(part, 0.0), 1.0)
 
     def batch(self, spec: JobSpec, allocation: Allocation) -> Batch:
         """With which batch the job trains on these GPUs."""
@@ -115,7 +126,7 @@ def consolidated(num_gpus: int) -> Placement:
 
 
 def played(trace: Trace, profiles: Mapping[str, Measured]) -> Trace:
-    """The trace with the durations of the profiles, and the sizes that its jobs may have.
+    """The trace with the durations and epochs of the profiles, and the sizes its jobs may have.
 
     A duration is that of the job's whole training on the GPUs and with the batch that it asks for.
     """
@@ -126,5 +137,6 @@ def played(trace: Trace, profiles: Mapping[str, Measured]) -> Trace:
         ends = speeds.ends(spec.model, spec.batch, spec.num_gpus)
         sizes = tuple(range(1, max(profile.most_gpus, spec.num_gpus) + 1))
         elastic = Elastic(sizes, by_restart=True) if len(sizes) > 1 else None
-        jobs.append(spec._replace(duration_s=ends[-1], elastic=elastic))
+        epochs = profile.num_epochs
+        jobs.append(spec._replace(duration_s=ends[-1], elastic=elastic, epochs=epochs))
     return trace.with_jobs(jobs)

@@ -65,6 +65,10 @@ class Simulation:
         self.state = ClusterState(keep_stories=False)
         costs = Costs() if costs is None else costs
         self.machine = Machine(self.engine, self.state, costs, speeds, interference)
+        if getattr(policy, "needs_duration", False) or hasattr(speeds, "phase"):
+            from rota.sim.truth import attach  # here: most simulations need none of it
+
+            attach(self.state, self.machine)
         self.decisions = 0
         self._decider = Decider(self.state, policy)
         for node in nodes:

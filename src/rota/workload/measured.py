@@ -172,6 +172,21 @@ class Measured:
             return 0.0
         return min(epochs.progress[epoch - 1] for epochs in self._by_batch.values())
 
+    def steps(self, batch: int | None) -> tuple[float, ...]:
+        """How many steps a job with this whole batch has done by the end of each epoch.
+
+        Linear between the batch sizes that were measured.
+        """
+        sizes = list(self._by_batch)
+        batch = min(max(batch or self.init_batch, sizes[0]), sizes[-1])
+        high = bisect_left(sizes, batch)
+        above = self._by_batch[sizes[high]].steps[: self.num_epochs]
+        if sizes[high] == batch:
+            return above
+        below, part = sizes[high - 1], (batch - sizes[high - 1]) / (sizes[high] - sizes[high - 1])
+        less = self._by_batch[below].steps
+        return tuple(a + part * (b - a) for a, b in zip(less, above, strict=False))
+
     # -- a job ---------------------------------------------------------------------------------
 
     def split(self, batch: int | None, num_gpus: int) -> Batch:
