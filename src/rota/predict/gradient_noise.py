@@ -15,21 +15,22 @@ LEAST_VAR = 1e-6  # of the signal: less noise than that can't be told from none
 class Squares(NamedTuple):
     """What was seen of the gradients of one batch.
 
-    ``of_parts`` is the mean of the squared norms of its ``count`` parts' gradients, and ``of_mean``
-    the squared norm of their mean, both weighted by samples. ``scale`` is the size of the batch in
-    initial batches. ``paired`` says that the parts are batches of two steps; see :func:`pair`.
+    ``of_parts`` is the mean of the squared norms of the gradients of so many ``parts`` of it, and
+    ``of_mean`` the squared norm of their mean, both weighted by samples. ``scale`` is the size of
+    the batch in initial batches. ``paired`` says that the parts are batches of two steps; see
+    :func:`pair`.
     """
 
     of_parts: float
     of_mean: float
-    count: int
+    parts: int
     scale: float
     paired: bool = False
 
     @property
-    def usable(self) -> bool:
-        """Whether noise can be told from it: of several parts, and no overflow."""
-        return self.count > 1 and math.isfinite(self.of_parts) and math.isfinite(self.of_mean)
+    def finite(self) -> bool:
+        """Whether no gradient has overflowed."""
+        return math.isfinite(self.of_parts) and math.isfinite(self.of_mean)
 
 
 def pair(
@@ -74,20 +75,21 @@ class GradientNoise:
         """The trace of the covariance, for the initial batch size."""
         return max(self._var / self._weight, LEAST_VAR * self.sqr) if self.known else 0.0
 
-    def observe(self, squares: Squares) -> bool:
+    def observe(self, squares: Squares, every: int = 1) -> bool:
         """Take in what was seen of one batch; whether anything could be told from it.
 
-        What single gradients have told, with their bias, is forgotten once there are several.
+        It stands for ``every`` so many, of which only this one was looked at. What single gradients
+        have told, with their bias, is forgotten once there are several.
         """
-        if not squares.usable:
+        of_parts, of_mean, parts, scale, paired = squares
+        if parts < 2 or not squares.finite:
             return False
-        if self._paired and not squares.paired:
+        if self._paired and not paired:
             self.forget()
-        self._paired = squares.paired
-        of_parts, of_mean, count, scale, _ = squares
-        kept = THETA**scale
-        sqr = (count * of_mean - of_parts) / (count - 1)
-        var = (of_parts - of_mean) * scale / (count - 1)
+        self._paired = paired
+        kept = THETA ** (scale * every)
+        sqr = (parts * of_mean - of_parts) / (parts - 1)
+        var = (of_parts - of_mean) * scale / (parts - 1)
         self._sqr = kept * self._sqr + (1 - kept) * sqr
         self._var = kept * self._var + (1 - kept) * var
         self._weight = kept * self._weight + (1 - kept)
