@@ -89,6 +89,15 @@ class Adaptation:
         self._answer((per_rank, accumulation), None)
         return True
 
+    def want(self, per_rank: int, accumulation: int) -> None:
+        """Take note of how the scheduler wants the next batches."""
+        self.wanted = (per_rank, accumulation)
+
+    def told(self) -> list[Message]:
+        """What the agent has not been told yet."""
+        answers, self.answers = self.answers, []
+        return answers
+
     def state(self) -> list[int]:
         """What a newcomer must know."""
         word = [self.size, self.per_rank, self.accumulation, self.world]
@@ -118,7 +127,7 @@ class Adaptation:
         return None
 
     def _answer(self, batch: tuple[int, int], error: str | None) -> None:
-        self.answers.append({"type": "tuned", "batch": list(batch), "error": error})
+        self.answers.append({"type": "tuned", "batch": list(batch), "refusal": error})
 
 
 def is_asked_for(adapt: bool | None) -> bool:

@@ -44,7 +44,11 @@ class Batch:
         self._pulse = pulse
         self.samples = len(loader.indices())
         self.begun = self.complete = False
-        self.clock = clock
+        self._clock = clock
+        adaptation = loader.adaptation
+        self.cut = (
+            (adaptation.world, adaptation.per_rank, adaptation.accumulation) if adaptation else None
+        )
         if lr_scaling is not None:
             lr_scaling.scale = loader.batch_size / loader.initial
 
@@ -69,11 +73,11 @@ class Batch:
                 if number:
                     gradients.next_shard()
                 loaded = loader.load(piece, ahead=not self._member.rehearses)
-                if self.clock is not None:
-                    self.clock.start()
+                if self._clock is not None:
+                    self._clock.start()
                 yield loaded
-                if self.clock is not None:
-                    self.clock.stop()
+                if self._clock is not None:
+                    self._clock.stop()
                 gradients.take(piece.shard, piece.weight)
             self._pulse.enter(WAITING, sum(len(piece.samples) for piece in pieces))
             self._reduce()

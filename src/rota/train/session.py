@@ -354,6 +354,8 @@ class Session:
         if self._link is not None and not self._member.rehearses:
             if due:
                 self._reports.progress()
+            if self._training.adaptation is not None:
+                self._reports.tuned(self._training.adaptation.told())
             for message in self._link.poll():
                 self._member.obey(message, self._progress.step)
             if self._member.must_hold(self._progress.step):

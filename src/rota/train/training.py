@@ -157,6 +157,8 @@ class Training:
         if adapts:
             world = int(os.environ.get("ROTA_MIN_WORLD", self._world.size))
             adaptation = Adaptation(limits_of(size, len(dataset), world))
+            self._member.tune = adaptation.want
+            self._progress.adaptation = self._describe
             rule = lr_scaling or BY_OPTIMIZER
             self.lr_scaling = LrScaling(rule, counts_gains=True, warmup_steps=warmup_steps)
             shards = most
@@ -293,11 +295,40 @@ class Training:
         self.in_step = False
         if self.batch is not None:
             assert self.loader is not None
+            if self._clock is not None:
+                self._time(self.batch, self._clock)
             self._progress.note(None, self.batch.samples, {})
             if not self._member.rehearses:
                 self.loader.advance()
             self.batch = None
         return due
+
+    def _time(self, batch: Batch, clock: GradientClock) -> None:
+        """Note how long a step took that had a whole batch, and the ranks for which it was cut."""
+        gradient_s, cut = clock.read(), batch.cut
+        whole = self.loader is not None and batch.samples == self.loader.batch_size
+        if gradient_s is not None and whole and cut is not None and cut[0] == self._world.size:
+            self._progress.times.note(cut, self._progress.step_s, gradient_s)
+
+    def _describe(self) -> dict[str, Any]:
+        """What a report tells of batches that the scheduler chooses."""
+        adaptation, lr_scaling = self.adaptation, self.lr_scaling
+        assert adaptation is not None
+        assert lr_scaling is not None
+        known = lr_scaling.noise.known
+        return {
+            "initial": adaptation.limits.initial,
+            "most": adaptation.limits.most,
+            "most_per_gpu": adaptation.limits.most_per_rank,
+            "size": adaptation.size,
+            "gpus": adaptation.world,
+            "per_gpu": adaptation.per_rank,
+            "accumulation": adaptation.accumulation,
+            "scaled_steps": lr_scaling.scaled_steps,
+            "sqr": lr_scaling.noise.sqr if known else None,
+            "var": lr_scaling.noise.var if known else None,
+            **self._progress.times.message(),
+        }
 
     def leave_step(self) -> None:
         """The loop was left by a break. The step counts as done, unless its batch is not."""

@@ -331,6 +331,8 @@ class Agent:
                 if attempt.elastic is None:
                     raise AgentError(f"job {attempt.job_id} has a fixed number of GPUs")
                 attempt.elastic.resize(command_id, message["gpus"])
+            elif message["kind"] == "retune":
+                attempt.tuning.tune(command_id, message["batch"])
             elif message["kind"] == "stop":
                 attempt.stop()
         except Exception as error:  # whatever it is, the controller must hear of it
@@ -412,6 +414,7 @@ class Agent:
             "leaders": [0],  # those that have been rank 0, one after another
             "generation": 0,
             "max_world": message.get("max_gpus", 1) if program["processes"] == "gpu" else 1,
+            "adapt": message.get("adapt"),  # limits of batches that the scheduler chooses
             "visible": visible_gpus(gpus, self.devices, everything=cooperative),
             "movable": self.devices.kind == "cpu" or cooperative,
             "suspension": "process",
