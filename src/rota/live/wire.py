@@ -31,7 +31,7 @@ where raw bytes follow the line: pieces of the state of a job that moves to anot
 | | resume | device: index of the GPU to go on with, or null |
 | | vacate | path, round: write the state into an arena there, while suspended |
 | | end | the state is in the arena: end with the exit code VACATED |
-| | tune | batch: samples at once of a rank, and how often it accumulates |
+| | tune | batch, [0, 0] for the job's own |
 | | vote | all hold at this step: vote in the process group |
 | | host | generation: open its meeting place |
 | | form | generation, host, port, rank, world, senders: meet the others, after a second vote |
@@ -49,9 +49,10 @@ where raw bytes follow the line: pieces of the state of a job that moves to anot
 | | ended | job_id, attempt, at_s, exit_code, message, stop_asked |
 | | lost | job_id, attempt, error, started |
 | controller, agent | welcome | epoch |
-| | command | kind, command_id, epoch, job_id, attempt; gpus; for a retune, batch; for a launch |
-| | | program, name, at_s, max_gpus, adapt (most, most_per_gpu, min_gpus); for a migration |
-| | | source: the node where the state lies |
+| | command | kind, command_id, epoch, job_id, attempt; gpus; batch: samples at once |
+| | | of a rank, and how often it accumulates, or null; for a launch program, name, at_s, |
+| | | max_gpus, adapt: most, most_per_gpu, min_gpus; for a migration source: the node where |
+| | | the state lies |
 | | kill | job_id, attempt: no job should have it |
 | | forget | job_id, attempt: its end is written down |
 | | drop | job_id, attempt: it is on another node, or over; leave nothing of it |

@@ -62,6 +62,17 @@ class Elastic(NamedTuple):
     price_per_gpu_hour: float = 0.0
 
 
+class Adapt(NamedTuple):
+    """That the scheduler may choose the job's batches: their limits, in samples.
+
+    ``most_per_gpu`` is what a GPU takes at once. None: what it has of the initial batch on the
+    fewest GPUs.
+    """
+
+    most: int
+    most_per_gpu: int | None = None
+
+
 def powers_of_two(least: int, most: int) -> tuple[int, ...]:
     """The sizes ``pow2`` of a range: its least, and the powers of two above that up to ``most``."""
     powers = (1 << n for n in range(most.bit_length()))
@@ -91,6 +102,7 @@ class JobSpec(NamedTuple):
     elastic: Elastic | None = None  # if it may have more than num_gpus
     gpu_util: float | None = None  # part of the time in which its GPUs compute, alone: 0..1
     memory_gb: float | None = None  # of each GPU, at most, in 1e9 bytes
+    adapt: Adapt | None = None  # if the scheduler may choose its batches
 
 
 class Job(NamedTuple):

@@ -8,6 +8,7 @@ from typing import NamedTuple
 from rota.errors import InputError
 from rota.live.wire import Message
 
+OWN = (0, 0)
 MOST_SAMPLES = (1 << 24) - 1  # of a batch: single precision has all whole numbers up to there
 
 
@@ -53,13 +54,17 @@ class Adaptation:
 
     def fit(self, world: int) -> None:
         """Cut the next batch for so many ranks."""
-        if world == self.world:
-            return
-        each = -(-self.size // world)
+        if world != self.world:
+            self.per_rank, self.accumulation = self._cut(self.size, world)
+            self.world = world
+
+    def _cut(self, size: int, world: int) -> tuple[int, int]:
+        """The fewest pieces in which ranks can take a batch."""
+        each = -(-size // world)
         turns = -(-each // self.limits.most_per_rank)
-        if world == 1 and self.size > self.limits.initial:
+        if world == 1 and size > self.limits.initial:
             turns = max(turns, 2)  # of a single gradient the noise can't be told without bias
-        self.per_rank, self.accumulation, self.world = -(-each // turns), turns - 1, world
+        return -(-each // turns), turns - 1
 
     def word(self) -> Word:
         """What rank 0 tells all ranks with the present batch: what holds from the next one on.
@@ -68,6 +73,9 @@ class Adaptation:
         """
         if self.wanted is None:
             return (0, 0, 0, 0)
+        if self.wanted == OWN:
+            initial = self.limits.initial
+            return (initial, *self._cut(initial, self.world), self.world)
         per_rank, accumulation = self.wanted
         error = self._refusal(per_rank, accumulation)
         if error is not None:
@@ -80,17 +88,19 @@ class Adaptation:
 
     def hear(self, word: Word) -> bool:
         """Take over what rank 0 has told all; whether batches change."""
-        size, per_rank, accumulation, _ = word
-        if not size:
+        if word[0] == 0:
             return False
         self.size, self.per_rank, self.accumulation, self.world = word
-        if self.wanted == (per_rank, accumulation):
+        batch = (self.per_rank, self.accumulation)
+        if self.wanted == OWN and self.size == self.limits.initial:
+            batch = OWN
+        if self.wanted == batch:
             self.wanted = None
-        self._answer((per_rank, accumulation), None)
+        self._answer(batch, None)
         return True
 
     def want(self, per_rank: int, accumulation: int) -> None:
-        """Take note of how the scheduler wants the next batches."""
+        """Take note of how the scheduler wants the next batches; ``OWN``: as at first."""
         self.wanted = (per_rank, accumulation)
 
     def told(self) -> list[Message]:

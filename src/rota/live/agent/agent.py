@@ -327,12 +327,14 @@ class Agent:
             elif message["kind"] == "resume":
                 gpus = message["gpus"]
                 attempt.pausing.resume(command_id, gpus, self.devices.cores_of(gpus))
+                attempt.tuning.keep(message.get("batch"))
             elif message["kind"] == "resize":
                 if attempt.elastic is None:
                     raise AgentError(f"job {attempt.job_id} has a fixed number of GPUs")
                 attempt.elastic.resize(command_id, message["gpus"])
+                attempt.tuning.keep(message.get("batch"))
             elif message["kind"] == "retune":
-                attempt.tuning.tune(command_id, message["batch"])
+                attempt.tuning.tune(command_id, message.get("batch"))
             elif message["kind"] == "stop":
                 attempt.stop()
         except Exception as error:  # whatever it is, the controller must hear of it
@@ -359,6 +361,7 @@ class Agent:
         if failed.exists():  # it was tried; the next try is an attempt of its own
             raise AgentError(failed.read_text())
         attempt = self._attempt(self._record(message), folder)
+        attempt.tuning.keep(message.get("batch"))
         attempt.save()
         self.attempts[job_id, number] = attempt
         try:

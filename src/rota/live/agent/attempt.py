@@ -393,6 +393,7 @@ class Attempt(Account):
                 self.note_cycle(message)
         elif kind == "elastic":
             self.note_shards(message)
+            self.tuning.again()
         elif kind == "tuned":
             self.tuning.heard(message)
         elif kind == "at" and self.state == "suspending":
