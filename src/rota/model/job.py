@@ -64,6 +64,17 @@ class Elastic(NamedTuple):
     by_restart: bool = False
 
 
+class Adapt(NamedTuple):
+    """That the scheduler may choose the job's batches: their limits, in samples.
+
+    ``most_per_gpu`` is what a GPU takes at once. None: what it has of the initial batch on the
+    fewest GPUs.
+    """
+
+    most: int
+    most_per_gpu: int | None = None
+
+
 def powers_of_two(least: int, most: int) -> tuple[int, ...]:
     """The sizes ``pow2`` of a range: its least, and the powers of two above that up to ``most``."""
     powers = (1 << n for n in range(most.bit_length()))
@@ -95,6 +106,7 @@ class JobSpec(NamedTuple):
     memory_gb: float | None = None  # of each GPU, at most, in 1e9 bytes
     batch: int | None = None  # samples of a whole step, over all its GPUs
     epochs: float | None = None  # passes over its data, as its user declared
+    adapt: Adapt | None = None  # if the scheduler may choose its batches
 
 
 class Job(NamedTuple):

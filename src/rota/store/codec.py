@@ -22,7 +22,7 @@ from rota.model.events import (
     WorkerRegistered,
     WorkerReported,
 )
-from rota.model.job import Elastic, JobSpec, JobState, Program, Suspension
+from rota.model.job import Adapt, Elastic, JobSpec, JobState, Program, Suspension
 
 
 class _Codec(NamedTuple):
@@ -152,6 +152,14 @@ def _decode_elastic(record: Any) -> Elastic | None:
     return None if record is None else Elastic(**(record | {"sizes": tuple(record["sizes"])}))
 
 
+def _encode_adapt(adapt: Adapt | None) -> Any:
+    return None if adapt is None else adapt._asdict()
+
+
+def _decode_adapt(record: Any) -> Adapt | None:
+    return None if record is None else Adapt(**record)
+
+
 def _encode_spec(spec: JobSpec) -> dict[str, Any]:
     return _encode_fields(spec, _SPEC_FIELDS)
 
@@ -184,6 +192,7 @@ _SPEC_FIELDS = {
         lambda pairs: tuple((gpu_type, speed) for gpu_type, speed in pairs),
     ),
     "elastic": _Codec(_encode_elastic, _decode_elastic),
+    "adapt": _Codec(_encode_adapt, _decode_adapt),
 }
 _EVENTS: dict[str, Any] = {kind.__name__: kind for kind in get_args(Event)}
 _COMMANDS: dict[str, Any] = {kind.__name__: kind for kind in get_args(Command)}

@@ -33,7 +33,7 @@ from rota.model.events import (
     WorkerRegistered,
     WorkerReported,
 )
-from rota.model.job import Elastic, JobSpec, JobState, Program, Suspension
+from rota.model.job import Adapt, Elastic, JobSpec, JobState, Program, Suspension
 from rota.store.events import Submission
 
 TWO_NODES = Allocation(((0, 0b11), (3, 1 << 200)))
@@ -52,6 +52,7 @@ def every_event() -> list[Event]:
         JobSubmitted(0.30000000000000004, spec),
         JobSubmitted(0.3, JobSpec("2", 1, 0.3, duration_s=5, speeds=(("a100", 1.0), ("t4", 0.3)))),
         JobSubmitted(0.4, JobSpec("3", 1, 0.4, elastic=Elastic((1, 2, 4), 7200.0, 100.0, 1.5))),
+        JobSubmitted(0.45, JobSpec("4", 1, 0.45, adapt=Adapt(4096, 256))),
         SuspendRequested(1.0, 0),
         ResumeRequested(2.0, 0),
         StopRequested(3.0, 0, JobState.TIMEOUT),

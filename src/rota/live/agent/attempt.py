@@ -20,6 +20,7 @@ from rota.live.agent.pausing import Pausing
 from rota.live.agent.processes import kill_remains, signal_name
 from rota.live.agent.rank import Rank, life_of
 from rota.live.agent.restarting import Restarting
+from rota.live.agent.tuning import Tuning
 from rota.live.wire import Message
 
 GRACE_S = 5.0  # from SIGTERM to SIGKILL
@@ -39,6 +40,7 @@ class Attempt(Account):
         self.tasks: set[asyncio.Task[Any]] = set()
         self.pausing = Pausing(self)
         self.restarting = Restarting(self)
+        self.tuning = Tuning(self)
         self.checkpointing = Checkpointing(self)
         self.at_rest: Callable[[], object] = bool  # called when it has been suspended, or vacated
         # Called when an attempt that has come from another node can't go on here.
@@ -312,6 +314,7 @@ class Attempt(Account):
 
         ``cause`` says why in words, and ``lost_ranks`` how many were lost.
         """
+        self.tuning.again()
         if command_id is not None and error is None:
             self.done(command_id, gpus=self.record["gpus"])
             return
@@ -390,6 +393,9 @@ class Attempt(Account):
                 self.note_cycle(message)
         elif kind == "elastic":
             self.note_shards(message)
+            self.tuning.again()
+        elif kind == "tuned":
+            self.tuning.heard(message)
         elif kind == "at" and self.state == "suspending":
             self.pausing.holds(index, message["step"], message.get("round"))
         elif kind == "at" and not (self.elastic is not None and self.elastic.gang.busy):
