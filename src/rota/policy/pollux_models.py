@@ -58,15 +58,15 @@ class Models:
             del self._fits[group]
         times = {group: self._fit(view, group, within) for group, within in members.items()}
         early = {group: _early_noise(view, within) for group, within in members.items()}
-        found = []
+        knowledge = []
         for row, group in zip(rows, groups, strict=True):
             step_time, most_seen = times[group]
             limits = _limits(view, row)
             model = None
             if step_time is not None and limits is not None:
                 model = Goodput(step_time, _noise(view, row) or early[group], limits)
-            found.append(Knowledge(model, most_seen, _left_steps(view, row)))
-        return found
+            knowledge.append(Knowledge(model, most_seen, _left_steps(view, row)))
+        return knowledge
 
     def goodputs(self, models: list[Goodput]) -> Matrix:
         """The best goodput of each at each of the shapes."""
@@ -121,13 +121,13 @@ def _early_noise(view: View, rows: list[int]) -> Noise:
     best, least = UNKNOWN_NOISE, None
     for row in rows:
         noise, learned = _noise(view, row), view.learned(row)
-        if noise is not None and learned is not None and (least is None or learned.steps < least):
-            best, least = noise, learned.steps
+        if noise is not None and learned is not None and (least is None or learned.done < least):
+            best, least = noise, learned.done
     return best
 
 
 def _left_steps(view: View, row: int) -> float:
     learned = view.learned(row)
-    if learned is None or learned.total_steps is None:
+    if learned is None or learned.total is None:
         return nan
-    return max(learned.total_steps - learned.steps, LEAST_EPOCH * learned.epoch_steps)
+    return max(learned.total - learned.done, LEAST_EPOCH * learned.epoch)

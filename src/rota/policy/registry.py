@@ -17,6 +17,7 @@ BUILT_IN = {
     "max-min-fairness": "rota.policy.fairness:MaxMinFairness",
     "optimus": "rota.policy.optimus:Optimus",
     "optimus-oracle": "rota.policy.optimus:OptimusOracle",
+    "pollux": "rota.policy.pollux:Pollux",
     "round-robin": "rota.policy.round_robin:RoundRobin",
     "smallest-first": "rota.policy.shortest:SmallestFirst",
     "srsf": "rota.policy.shortest:ShortestRemainingService",
