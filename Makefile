@@ -53,11 +53,14 @@ $(STAMP): pyproject.toml constraints.txt
 	touch $@; \
 	echo "==> ready"
 
+# Files stay in order, so that the long ones of tests/process are not left to the end.
+PARALLEL := -n auto --maxprocesses 4 --dist loadfile --no-loadscope-reorder
+
 demo: $(STAMP) ## run the demo: a small cluster on this machine, from submission to report
 	@$(BIN)/python -m rota.demo
 
 test: $(STAMP) ## run the tests
-	@$(BIN)/python -m pytest -n auto --maxprocesses 4 --dist loadfile
+	@$(BIN)/python -m pytest $(PARALLEL)
 
 lint: $(STAMP) ## check style, formatting, and who imports whom
 	@$(BIN)/ruff check .
@@ -68,7 +71,7 @@ types: $(STAMP) ## check the types
 	@$(BIN)/python -m mypy
 
 docs-check: $(STAMP) ## check that the documentation is complete and that its examples run
-	@$(BIN)/python -m pytest -n auto --maxprocesses 4 --dist loadfile tests/docs
+	@$(BIN)/python -m pytest $(PARALLEL) tests/docs
 
 bench: $(STAMP) ## measure speed, and hold results against published ones
 	@set -eu; for bench in bench/[a-z]*.py; do echo "==> $$bench"; $(BIN)/python "$$bench"; done

@@ -99,9 +99,23 @@ class NotFoundError(ServerError):
     """There is no such job."""
 
 
-def did_you_mean(word: str, known: Iterable[str]) -> str:
-    """Part of a message: `` (did you mean 'x'?)`` if a known word is close to this one, else ""."""
+def closest(word: str, known: Iterable[str]) -> str | None:
+    """The known word that was probably meant by this one, whatever its case; None if none was.
+
+    It is like it, or one of the two begins with the other.
+    """
     from difflib import get_close_matches
 
-    close = get_close_matches(word, list(known), n=1)
-    return f" (did you mean {close[0]!r}?)" if close else ""
+    low = word[:80].lower()
+    words = {name.lower(): name for name in known}
+    close = get_close_matches(low, words, n=1)
+    for name in words:
+        if min(len(low), len(name)) >= 3 and (low.startswith(name) or name.startswith(low)):
+            close.append(name)
+    return words[close[0]] if close else None
+
+
+def did_you_mean(word: str, known: Iterable[str]) -> str:
+    """Part of a message: `` (did you mean 'x'?)`` with the :func:`closest` known word, else ""."""
+    close = closest(word, known)
+    return f" (did you mean {close!r}?)" if close is not None else ""

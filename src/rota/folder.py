@@ -117,3 +117,8 @@ def is_locked(path: Path) -> bool:
     if lock is not None:
         lock.close()
     return lock is None
+
+
+def in_host_memory(path: str | Path) -> bool:
+    """Whether what is at this path takes up memory of the host."""
+    return Path(path).is_relative_to(HOST_MEMORY)

@@ -14,6 +14,7 @@ import pytest
 import rota
 import rota.errors
 from rota.cli.main import _code, cli
+from rota.cli.present import WIDE
 from rota.client.client import Client
 from rota.experiment.base import Figure, names
 from rota.experiment.runs.case import Case, Workload, run_case
@@ -21,11 +22,14 @@ from rota.folder import Folder
 from rota.live.wire import NUMBERS, WHOLE
 from rota.model.commands import Command
 from rota.model.events import Event, JobSubmitted, WorkerReported
+from rota.model.explain import explain
 from rota.model.job import JobSpec, JobState, Program, Suspension
 from rota.model.jobfile import FIELDS, PRIORITIES, PROCESSES, RESOURCES
 from rota.model.profile import Placement
 from rota.model.reason import Reason
 from rota.model.state import ClusterState
+from rota.model.trials import Tried
+from rota.model.turns import Turns
 from rota.policy.base import Setting
 from rota.policy.composition import COMMON
 from rota.policy.registry import BUILT_IN, policy_class
@@ -249,6 +253,16 @@ def test_every_key_of_a_job_is_explained(tmp_path: Path) -> None:
     asyncio.run(controller.submit(JobRequest("n", "true", "/"), user="u", key=None, body_hash=""))
     assert not missing(jobs.detail(controller, 0), page("api"))
     assert not missing(controller.nodes()[0], page("api"))
+    trials, turns = [Tried(0.0, "pack", 1.0, 1.0, True)], Turns((0,), (), ((0,),), 1.0)
+    verdict = explain(controller.state, 0, 1.0, trials=trials, turns=turns)
+    told = [*verdict, *verdict["turns"], *verdict["blockers"][0], *verdict["trials"][0]]
+    assert not missing([*told, "with", "on", "from", "on_trial", "gain"], page("api"))
+
+
+def test_every_column_of_jobs_is_explained() -> None:
+    plain = {"ID", "NAME", "STATE", "QUEUE", "USER", "ATTEMPT", "EXIT", "MESSAGE", "PROGRESS"}
+    words = re.findall(r"\b[A-Z]+\b", page("cli") + page("live"))
+    assert not {*WIDE} - plain - {*words}
 
 
 def test_every_key_of_a_profile_is_explained() -> None:

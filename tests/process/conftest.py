@@ -3,6 +3,7 @@
 import contextlib
 import json
 import os
+import re
 import signal
 import sqlite3
 import subprocess
@@ -21,6 +22,7 @@ from rota.folder import Folder
 from rota.model.job import JobState
 from rota.store import tables
 from rota.store.codec import decode
+from rota.testing.lone_agent import LoneAgent
 
 SCRIPTS = Path(__file__).parent / "scripts"
 DEADLINE_S = float(os.environ.get("ROTA_TEST_DEADLINE_S", "60"))  # the machine may be shared
@@ -32,8 +34,10 @@ Found = TypeVar("Found")
 # Of these, one case in so many; all of them with ROTA_ALL_FAULTS=1.
 SAMPLED = (
     "test_migration_faults.py",
+    "test_move_trial_faults.py",
     "test_packing_faults.py",
     "test_suspension_faults.py",
+    "test_type_trial_faults.py",
     "test_vacating.py",
 )
 SAMPLE = 4
@@ -341,6 +345,16 @@ class Cluster:
         return [decode(json.loads(body) | {"type": type_}) for type_, body in rows]
 
 
+def with_stops() -> dict[str, str]:
+    """The environment of a cluster that heeds ``scripts/stops``."""
+    path = [str(SCRIPTS / "stops"), os.environ.get("PYTHONPATH", "")]
+    return {"PYTHONPATH": os.pathsep.join(filter(None, path))}
+
+
+# Of a cluster whose policy is told at once what jobs report, and not after ten seconds.
+PROMPT = {"REPORTS_EVERY_S": "0.2", **with_stops()}
+
+
 class Stops:
     """Named points at which a party of a cluster stops itself; see ``scripts/stops``.
 
@@ -350,11 +364,7 @@ class Stops:
     def __init__(self, folder: Path) -> None:
         folder.mkdir()
         self.folder = folder
-        path = [str(SCRIPTS / "stops"), os.environ.get("PYTHONPATH", "")]
-        self.environment = {
-            "STOPS": str(folder),
-            "PYTHONPATH": os.pathsep.join(filter(None, path)),
-        }
+        self.environment = {"STOPS": str(folder), **with_stops()}
 
     def arm(self, who: str, point: str) -> None:
         """Let a node's agent, or the ``controller``, stop when it comes there next."""
@@ -376,6 +386,30 @@ def is_gone(process: psutil.Process) -> bool:
         return not process.is_running() or process.status() == psutil.STATUS_ZOMBIE
     except psutil.NoSuchProcess:
         return True
+
+
+def node_of(job: dict[str, Any]) -> str:
+    """The node that a job is on, which has it whole."""
+    (part,) = job["gpus"]
+    return str(part["node"])
+
+
+@pytest.fixture(scope="module")
+def agent(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LoneAgent]:
+    """An agent of four slots without a controller, for all tests of a module."""
+    with LoneAgent(tmp_path_factory.mktemp("agent")) as agent:
+        yield agent
+
+
+@pytest.fixture
+def launch(agent: LoneAgent, tmp_path: Path, request: pytest.FixtureRequest) -> Callable[..., Any]:
+    """Start jobs on the agent, each a ``Job`` of the module's with a folder of its own."""
+    count = iter(range(100))
+
+    def launch(*words: object, **more: Any) -> Any:
+        return request.module.Job(agent, tmp_path / f"job{next(count)}", *words, **more)
+
+    return launch
 
 
 @pytest.fixture
@@ -425,9 +459,13 @@ def base(shared_cluster: Cluster, request: pytest.FixtureRequest) -> Iterator[Pa
 
 @contextlib.contextmanager
 def own_base(cluster: Cluster, request: pytest.FixtureRequest) -> Iterator[None]:
-    """A folder for the jobs of one of several tests on a cluster."""
+    """A folder for the jobs of one of several tests on a cluster, which are of kinds of their own.
+
+    Its name tells the cases of a test apart, as the names of folders do kinds.
+    """
     before = cluster.base
-    cluster.base = before / f"{len(os.listdir(before))}-{request.node.name.split('[')[0]}"
+    name = re.sub(r"\W+", "-", request.node.name)
+    cluster.base = before / f"{len(os.listdir(before))}-{name}"
     cluster.base.mkdir()
     try:
         yield
@@ -436,11 +474,13 @@ def own_base(cluster: Cluster, request: pytest.FixtureRequest) -> Iterator[None]
 
 
 @contextlib.contextmanager
-def stoppable_cluster(base: Path, **more: Any) -> Iterator[tuple[Cluster, Stops]]:
+def stoppable_cluster(
+    base: Path, environment: dict[str, str] | None = None, **more: Any
+) -> Iterator[tuple[Cluster, Stops]]:
     """A cluster whose parties can be stopped at named points."""
     stops = Stops(base / "stops")
     cluster = Cluster(base, **more)
-    cluster.environment = stops.environment
+    cluster.environment = {**stops.environment, **(environment or {})}
     try:
         yield cluster.up(), stops
     finally:

@@ -11,30 +11,13 @@ from pathlib import Path
 
 import pytest
 
-from rota.live.agent import memory, vacating
+from rota.live.agent import memory, returning, vacating
 from rota.live.agent.account import Account
 from rota.testing.lone_agent import LoneAgent
 
 from .conftest import until
-from .test_elastic import differences
+from .states import differences
 from .test_vacating import Job, crowded, gates, is_spilled, next_agent, suspends_at, where
-
-
-@pytest.fixture(scope="module")
-def agent(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LoneAgent]:
-    with LoneAgent(tmp_path_factory.mktemp("agent")) as agent:
-        yield agent
-
-
-@pytest.fixture
-def launch(agent: LoneAgent, tmp_path: Path) -> Callable[..., Job]:
-    """Start the training script on GPUs of the shared agent."""
-    count = iter(range(100))
-
-    def launch(gpus: int, *words: object) -> Job:
-        return Job(agent, tmp_path / f"job{next(count)}", gpus, *words)
-
-    return launch
 
 
 def in_agent(agent: LoneAgent, call: Callable[..., object], *arguments: object) -> None:
@@ -179,9 +162,9 @@ def test_a_job_on_its_way_back_whose_record_cannot_be_written_is_where_it_was(
     launch, full, monkeypatch
 ):
     """All its ranks are there, and the disk is full just then."""
-    came = vacating.Vacating.came
+    came = returning.Returning.came
 
-    def fill(self: vacating.Vacating, slot: int) -> None:
+    def fill(self: returning.Returning, slot: int) -> None:
         full.add(self._attempt.job_id)
         came(self, slot)
 
@@ -189,7 +172,7 @@ def test_a_job_on_its_way_back_whose_record_cannot_be_written_is_where_it_was(
     job = launch(2, *gates(3))
     assert job.vacates_at(3)["kept"] is None
     with monkeypatch.context() as patch:
-        patch.setattr(vacating.Vacating, "came", fill)
+        patch.setattr(returning.Returning, "came", fill)
         answer = job.resumes()
     assert answer["type"] == "failed"
     assert "No space left on device" in answer["error"]
@@ -291,14 +274,14 @@ def test_a_job_that_has_suspended_again_is_not_gone_on_from_an_older_copy(tmp_pa
 def test_a_job_that_ends_while_its_arenas_are_checked_ends_once_and_leaves_nothing(
     tmp_path, monkeypatch, told
 ):
-    check, begun, go = vacating.read_table, threading.Event(), threading.Event()
+    check, begun, go = returning.read_table, threading.Event(), threading.Event()
 
     def slow(path: Path) -> object:
         begun.set()
         assert go.wait(60)
         return check(path)
 
-    monkeypatch.setattr(vacating, "read_table", slow)
+    monkeypatch.setattr(returning, "read_table", slow)
     with LoneAgent(tmp_path / "agent") as agent:
         job = Job(agent, tmp_path / "job", 2, *gates(3))
         assert job.vacates_at(3)["kept"] is None

@@ -3,10 +3,10 @@
 from typing import Any
 
 from rota.model.events import WorkerReported
+from rota.policy.gandiva_jobs import MEASURED_S
 
-from .conftest import Cluster, until
-from .test_nodes import node_of
-from .test_suspension import equal, weights
+from .conftest import PROMPT, Cluster, node_of, until
+from .states import equal, weights
 
 STEPS = 150
 
@@ -24,9 +24,14 @@ def trials(cluster: Cluster, job: str) -> list[dict[str, Any]]:
 
 
 def is_measured(cluster: Cluster, job: str) -> bool:
-    """Whether the policy has been told twice how far it is."""
-    told = [e for e in cluster.events() if isinstance(e, WorkerReported) and e.row == int(job) - 1]
-    return len(told) >= 2
+    """Whether the policy has been told for long enough how far it is to know how fast it is."""
+    row, seen, told = int(job) - 1, None, []
+    for event in cluster.events():
+        seen = (getattr(event, "marks", {}).get(row) or {}).get("seen", seen)
+        if isinstance(event, WorkerReported) and event.row == row:
+            told.append(event.progress)
+    since = [each["at_s"] for each in told if seen and each["step"] >= seen[1]]
+    return bool(since) and since[-1] - since[0] > 1.2 * MEASURED_S
 
 
 def ends_as_alone(cluster: Cluster, out: str, job: str, gpus: int = 1) -> None:
@@ -42,7 +47,9 @@ def test_three_nodes_in_fragments_are_defragmented_and_the_gang_that_waits_start
     """Each node has a job and a free slot: one must leave its node, and the only one that can."""
     # On a busy machine speeds vary: only a tenth of the speed would make it go back.
     more = {"trial_s": 1.0, "least_gain": 0.9, "pack": "off"}
-    cluster = make_cluster("gandiva", nodes=3, gpus=2, quantum_s=0.5, limit=1, **more)
+    cluster = make_cluster(
+        "gandiva", nodes=3, gpus=2, quantum_s=0.5, limit=1, environment=PROMPT, **more
+    )
     moves = cluster.train("moves", "--until", "--steps", 10**6)
     nodes = [node_of(cluster.until_state(moves, "RUNNING"))]
     holds = {}
@@ -86,7 +93,7 @@ TYPED = """
 import os, sys, time
 import torch, rota.train
 kind, steps = sys.argv[1], int(sys.argv[2])
-step_s, slow_s = {"heavy": (0.01, 0.05), "light": (0.01, 0.001), "alone": (0, 0)}[kind]
+step_s, slow_s = {"heavy": (0.05, 0.25), "light": (0.05, 0.005), "alone": (0, 0)}[kind]
 torch.set_num_threads(1)
 torch.manual_seed(0)
 model = torch.nn.Linear(8, 1)
@@ -108,7 +115,12 @@ with rota.train.session() as s:
 def test_a_job_that_gains_little_by_the_fast_slot_leaves_it_to_one_that_gains_much(make_cluster):
     settings = {"trial_s": 2.0, "stay_s": 5.0, "least_gain": 0.3, "quantum_s": 1.0}
     cluster = make_cluster(
-        "gandiva", nodes=2, gpus=1, options=("--gpu-types", "fast,slow"), **settings
+        "gandiva",
+        nodes=2,
+        gpus=1,
+        options=("--gpu-types", "fast,slow"),
+        environment=PROMPT,
+        **settings,
     )
     (cluster.base / "typed.py").write_text(TYPED)
     kinds = {node["name"]: node["gpu_type"] for node in cluster.client.nodes()}

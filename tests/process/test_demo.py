@@ -4,11 +4,13 @@ import os
 import signal
 import subprocess
 import sys
-import time
+from functools import partial
 from pathlib import Path
 
 import psutil
 import pytest
+
+from .conftest import until
 
 ROOT = Path(__file__).parents[2]
 TIMEOUT_S = 110
@@ -24,6 +26,8 @@ def start(tmp_path):
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         text=True,
+        # A shell that runs the tests in the background has them ignore SIGINT, and the demo too.
+        preexec_fn=partial(signal.signal, signal.SIGINT, signal.SIG_DFL),
     )
 
 
@@ -39,13 +43,6 @@ def processes_of(tmp_path):
         except psutil.Error:
             continue
     return found
-
-
-def until(condition, what):
-    deadline = time.monotonic() + TIMEOUT_S
-    while not condition():
-        assert time.monotonic() < deadline, what
-        time.sleep(0.05)
 
 
 @pytest.mark.process
@@ -66,10 +63,10 @@ def test_it_runs_both_policies_and_leaves_a_report_and_no_process(tmp_path):
 def test_it_leaves_no_process_when_it_is_stopped_in_the_middle(tmp_path, number):
     demo = start(tmp_path)
     try:
-        until(lambda: len(processes_of(tmp_path)) >= 5, "its trainings run")
+        until(lambda: len(processes_of(tmp_path)) >= 5, "its trainings run", TIMEOUT_S)
         demo.send_signal(number)
         demo.communicate(timeout=TIMEOUT_S)
-        until(lambda: processes_of(tmp_path) == [], "its processes are gone")
+        until(lambda: processes_of(tmp_path) == [], "its processes are gone", TIMEOUT_S)
     finally:
         for process in processes_of(tmp_path):
             process.kill()

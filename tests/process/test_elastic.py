@@ -2,7 +2,7 @@
 
 import json
 import signal
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +14,7 @@ from rota.live.agent.gang import HOLDING
 from rota.testing.lone_agent import LoneAgent
 
 from .conftest import SCRIPTS, until
+from .states import differences, outcome
 
 
 class Job:
@@ -117,47 +118,6 @@ class Job:
                 if not rehearsal:
                     found.setdefault(epoch, {}).setdefault(batch, set()).update(samples)
         return found
-
-
-def differences(one: Any, other: Any, where: str = "state") -> list[str]:
-    """Where two states differ in a single bit."""
-    if isinstance(one, torch.Tensor):
-        same = one.dtype == other.dtype and torch.equal(one, other)
-        return [] if same else [where]
-    if isinstance(one, dict):
-        if one.keys() != other.keys():
-            return [f"{where}: {set(one) ^ set(other)}"]
-        return [d for key in one for d in differences(one[key], other[key], f"{where}.{key}")]
-    if isinstance(one, list | tuple):
-        if len(one) != len(other):
-            return [f"{where}: {len(one)} and {len(other)}"]
-        return [
-            d for i, each in enumerate(one) for d in differences(each, other[i], f"{where}.{i}")
-        ]
-    return [] if one == other else [f"{where}: {one} and {other}"]
-
-
-def outcome(state: dict[str, Any]) -> dict[str, Any]:
-    """What must not depend on the sizes that a job has had."""
-    plain = {key: state["plain"][key] for key in ("epoch", "position", "step", "samples", "extra")}
-    return {"models": state["models"], "others": state["others"], "plain": plain}
-
-
-@pytest.fixture(scope="module")
-def agent(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LoneAgent]:
-    with LoneAgent(tmp_path_factory.mktemp("agent")) as agent:
-        yield agent
-
-
-@pytest.fixture
-def launch(agent: LoneAgent, tmp_path: Path) -> Callable[..., Job]:
-    """Start the training script on GPUs of the shared agent."""
-    count = iter(range(100))
-
-    def launch(gpus: list[int], *words: object, **more: Any) -> Job:
-        return Job(agent, tmp_path / f"job{next(count)}", gpus, *words, **more)
-
-    return launch
 
 
 @pytest.fixture(scope="module")

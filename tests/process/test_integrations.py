@@ -15,6 +15,8 @@ import torch
 
 from rota.testing.lone_agent import LoneAgent
 
+from .conftest import until
+
 SCRIPT = Path(__file__).parent / "scripts" / "integrations.py"
 LIMIT_S = 100.0
 FREE = {name: value for name, value in os.environ.items() if not name.startswith("ROTA_")}
@@ -46,14 +48,6 @@ def reference(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str, int], 
         return known[kind][1]
 
     return make
-
-
-def until(condition: Callable[[], bool], what: str) -> None:
-    """Wait until it holds."""
-    deadline = time.monotonic() + LIMIT_S
-    while not condition():
-        assert time.monotonic() < deadline, f"{what}: not within {LIMIT_S:.0f} s"
-        time.sleep(0.005)
 
 
 def command(kind: str, out: Path, *more: object) -> list[str]:
@@ -109,9 +103,9 @@ def done(answer: dict[str, Any]) -> None:
 
 def suspend_behind_the_gate(agent: LoneAgent, pool: ThreadPoolExecutor, out: Path) -> None:
     """Suspend the latest attempt at the end of its sixth step, in which it waits."""
-    until((out / "at").exists, "it is in its sixth step")
+    until((out / "at").exists, "it is in its sixth step", LIMIT_S)
     suspension = pool.submit(agent.command, "suspend")
-    until(lambda: agent.attempt.state == "suspending", "it is to be suspended")
+    until(lambda: agent.attempt.state == "suspending", "it is to be suspended", LIMIT_S)
     (out / "go").touch()
     done(suspension.result())
     assert agent.attempt.record["suspension"] == "boundary"
@@ -154,7 +148,7 @@ def test_a_trainer_is_suspended_and_goes_on_from_its_checkpoint_in_a_new_attempt
     run = " ".join(command(kind, out, "--die"))
     done(agent.launch(run, [0], 2))
     first = agent.attempt
-    until((out / "at").exists, "it is in its sixth step")
+    until((out / "at").exists, "it is in its sixth step", LIMIT_S)
     refused = agent.command("resize", gpus=[0, 1])
     assert refused["type"] == "failed"
     assert "no s.loader(...)" in refused["error"]

@@ -5,9 +5,8 @@ import pytest
 from rota.model.commands import Migrate
 from rota.model.events import CommandSent
 
-from .conftest import Cluster, until
-from .test_nodes import node_of
-from .test_suspension import equal, weights
+from .conftest import Cluster, node_of, until
+from .states import equal, weights
 
 STEPS = 200
 

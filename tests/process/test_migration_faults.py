@@ -10,9 +10,9 @@ from pathlib import Path
 import psutil
 import pytest
 
-from .conftest import Cluster, Stops, cancel_everything, own_base, stoppable_cluster, until
-from .test_migration import STEPS, leftovers, node_of, occupy
-from .test_suspension import equal, weights
+from .conftest import Cluster, Stops, cancel_everything, node_of, own_base, stoppable_cluster, until
+from .states import equal, weights
+from .test_migration import STEPS, leftovers, occupy
 
 # When a point is armed: as soon as the job is suspended.
 POINTS = [

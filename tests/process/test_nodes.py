@@ -6,15 +6,10 @@ import pytest
 
 from rota.errors import NeverFitsError
 
-from .conftest import Cluster, is_gone, until
+from .conftest import Cluster, is_gone, node_of, until
 
 HOST = "".join(c if c.isalnum() or c in "-." else "-" for c in socket.gethostname())
 TYPES = ("--gpu-types", "a100,t4,t4")
-
-
-def node_of(job: dict) -> str:
-    (part,) = job["gpus"]
-    return part["node"]
 
 
 def greeting(cluster: Cluster) -> str:

@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from .conftest import until
+from .conftest import PROMPT, until
 
 # A step computes a little and waits a lot, as one that waits for its data: so much more that what
 # else the machine does changes its time by little. Jobs that thrash slow each other down whenever
@@ -35,7 +35,7 @@ print("weights", model.weight.double().sum().item().hex())
 
 def cluster_of(make_cluster: Any) -> Any:
     settings = {"quantum_s": 0.5, "trial_s": 1.5, "least_gain": 0.1}
-    return make_cluster("gandiva", 1, **settings)
+    return make_cluster("gandiva", 1, environment=PROMPT, **settings)
 
 
 def start(cluster: Any, *, thrashes: bool = False, seconds: float = 0.05, steps: int = 600) -> str:
@@ -69,8 +69,15 @@ def test_two_jobs_that_leave_their_slot_idle_are_packed_and_end_with_the_same_we
     assert [trials(cluster, job)[0] for job in jobs] == [("pack", True)] * 2
     (node,) = cluster.client.nodes()
     assert (node["holders"], node["jobs"]) == ([jobs], jobs[:1])
-    for job in jobs:
+    assert [cluster.show(job)["shared_with"] for job in jobs] == [jobs[1:], jobs[:1]]
+    for job, other in (jobs, jobs[::-1]):
         cluster.ends(job)
+        show = cluster.show(job)
+        trial = show["trials"][0]  # it is still told
+        assert (trial["what"], trial["with"], trial["kept"]) == ("pack", [other], True)
+        assert trial["on"] == f"{node['name']}:0"
+        story = [entry["line"] for entry in show["story"]]
+        assert f"shares {node['name']}:0 with job {other}" in story
     assert {weights(cluster, job) for job in jobs} == {weights(cluster, alone)}
 
 

@@ -3,16 +3,16 @@
 import asyncio
 import json
 import threading
+from pathlib import Path
 
 import psutil
 import pytest
 
 from rota.live.agent.restarting import Restarting
-from rota.live.agent.vacating import Vacating
+from rota.live.agent.returning import Returning
 from rota.testing.lone_agent import LoneAgent
 
-from .conftest import SCRIPTS, Cluster, until
-from .test_nodes import node_of
+from .conftest import SCRIPTS, Cluster, node_of, until
 
 COUNT = 200
 TOTAL = COUNT * (COUNT - 1) // 2
@@ -224,6 +224,40 @@ def test_a_job_can_be_cancelled_at_any_time(shared_cluster, base, when):
     assert not (job.out / "result0").exists()
 
 
+@pytest.mark.parametrize("instead", ["file", "link"])
+def test_who_loses_its_folder_waits_is_told_the_fix_and_goes_on_when_it_is_there(
+    shared_cluster, base, instead
+):
+    job = Counting(shared_cluster, "job")
+    job.until_at(20)
+    job.suspends()
+    folder = Path(job.told("start")[0]["ROTA_CHECKPOINT_DIR"])
+    kept = folder.rename(folder.with_name(f"kept-{instead}"))
+    if instead == "file":
+        folder.write_text("not a folder")
+        what = "it is no folder"
+    else:
+        folder.symlink_to("nowhere")
+        what = "it is a link to nowhere, which is no folder"
+    shared_cluster.client.resume(job.job)
+    said = until(
+        lambda: [
+            line["line"]
+            for line in shared_cluster.client.events(job.job)
+            if f"ROTA_CHECKPOINT_DIR {folder} can't be used: {what}; put the folder" in line["line"]
+        ],
+        "it says why it can't go on",
+    )
+    assert said[0].startswith("resume failed: ")
+    folder.unlink()
+    if instead == "file":
+        kept.rename(folder)
+    else:
+        folder.symlink_to(kept)  # a folder elsewhere will do
+    show = job.succeeds()
+    assert (show["attempt"], job.told("start")[1]["at"]) == (1, job.told("saved")[0]["at"])
+
+
 def test_it_goes_on_on_another_node(make_cluster):
     cluster = make_cluster(nodes=2, gpus=1)
     job = Counting(cluster, "job")
@@ -267,7 +301,7 @@ def test_an_agent_that_dies_half_way_leaves_one_attempt_to_the_next(tmp_path, mo
                 patch.setattr(Restarting, "ended", lambda _: reached.set())
             else:
                 assert agent.command("suspend")["type"] == "done"
-                patch.setattr(Vacating, "_check_came", die)
+                patch.setattr(Returning, "_check_came", die)
             kind = "resume" if point == "started anew" else "suspend"
             agent.begin(kind, **({"gpus": [1]} if kind == "resume" else {}))
             assert reached.wait(30)

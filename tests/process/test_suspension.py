@@ -7,19 +7,11 @@ from pathlib import Path
 
 import psutil
 import pytest
-import torch
 
 from rota.model.events import CommandSent
 
 from .conftest import SCRIPTS, Cluster, until
-
-
-def weights(folder: Path) -> dict[str, torch.Tensor]:
-    return torch.load(folder / "weights.pt")
-
-
-def equal(one: dict[str, torch.Tensor], other: dict[str, torch.Tensor]) -> bool:
-    return one.keys() == other.keys() and all(torch.equal(one[key], other[key]) for key in one)
+from .states import equal, weights
 
 
 def test_jobs_that_take_turns_end_with_the_weights_of_an_uninterrupted_run(make_cluster):

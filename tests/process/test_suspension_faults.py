@@ -14,7 +14,7 @@ import pytest
 from rota.errors import RotaError
 
 from .conftest import Cluster, Stops, cancel_everything, own_base, stoppable_cluster, until
-from .test_suspension import equal, weights
+from .states import equal, weights
 
 STEPS, GATE = 100, 20
 

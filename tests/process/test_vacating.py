@@ -4,7 +4,6 @@ import errno
 import os
 import signal
 import threading
-from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -15,8 +14,7 @@ from rota.live.agent import memory, vacating
 from rota.testing.lone_agent import LoneAgent
 
 from .conftest import SCRIPTS, until
-from .test_elastic import differences, outcome
-from .test_suspension import equal, weights
+from .states import differences, equal, outcome, weights
 
 
 class Job:
@@ -90,23 +88,6 @@ class Job:
 
     def logs(self) -> str:
         return "\n".join(file.read_text() for file in sorted(self.attempt.folder.glob("*.log")))
-
-
-@pytest.fixture(scope="module")
-def agent(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LoneAgent]:
-    with LoneAgent(tmp_path_factory.mktemp("agent")) as agent:
-        yield agent
-
-
-@pytest.fixture
-def launch(agent: LoneAgent, tmp_path: Path) -> Callable[..., Job]:
-    """Start the training script on GPUs of the shared agent."""
-    count = iter(range(100))
-
-    def launch(gpus: int, *words: object, **more: Any) -> Job:
-        return Job(agent, tmp_path / f"job{next(count)}", gpus, *words, **more)
-
-    return launch
 
 
 def gates(*steps: int) -> list[object]:

@@ -5,6 +5,7 @@ from pathlib import Path
 
 import click
 
+from rota.cli.commandgroup import CommandGroup
 from rota.cli.progress import many_runs
 from rota.cli.table import render, wide, width_of_terminal
 from rota.experiment.base import Outcome, names, summary
@@ -13,7 +14,7 @@ from rota.experiment.base import run as run_experiment
 LEAST_FIRST = ("over seeds", "baseline", "unit")  # what goes where there is too little room
 
 
-@click.group()
+@click.group(cls=CommandGroup)
 def experiment() -> None:
     """Reproduce published results."""
 

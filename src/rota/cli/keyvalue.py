@@ -2,25 +2,9 @@
 
 from collections.abc import Iterable
 
-from rota.errors import InputError, PolicySettingError
+from rota.errors import InputError, PolicySettingError, closest
 
 SIZES = {"KiB": 10, "MiB": 20, "GiB": 30, "TiB": 40}
-
-
-def parse_pairs(texts: Iterable[str], whose: str) -> dict[str, str]:
-    """``key=value`` texts as a mapping. Raises PolicySettingError; ``whose`` begins its message."""
-    given: dict[str, str] = {}
-    for text in texts:
-        key, equals, value = (part.strip() for part in text.partition("="))
-        if not (key and equals):
-            raise PolicySettingError(
-                f"{whose}: the setting {text!r} is not of the form KEY=VALUE; "
-                "write for example thresholds=600,1800"
-            )
-        if key in given:
-            raise PolicySettingError(f"{whose}: the setting {key!r} is given twice; drop one")
-        given[key] = value
-    return given
 
 
 def parse_policy(text: str, more: Iterable[str] = ()) -> tuple[str, dict[str, str]]:
@@ -29,7 +13,42 @@ def parse_policy(text: str, more: Iterable[str] = ()) -> tuple[str, dict[str, st
     Raises PolicySettingError.
     """
     name, *parts = text.split(":")
-    return name, parse_pairs((*parts, *more), f"policy {name}")
+    return name, parse_settings(name, (*parts, *more))
+
+
+def parse_settings(policy: str, texts: Iterable[str]) -> dict[str, str]:
+    """``key=value`` texts as settings of a policy. Raises PolicySettingError for other forms."""
+    given: dict[str, str] = {}
+    for text in texts:
+        key, equals, value = (part.strip() for part in text.partition("="))
+        if not (key and equals):
+            raise PolicySettingError(
+                f"policy {policy}: the setting {text!r} is not of the form KEY=VALUE; "
+                + _example(policy, key)
+            )
+        if key in given:
+            raise PolicySettingError(
+                f"policy {policy}: the setting {key!r} is given twice; drop one"
+            )
+        given[key] = value
+    return given
+
+
+def _example(policy: str, key: str) -> str:
+    """How to write the setting of the policy that ``key`` seems to mean, or else its first.
+
+    Raises PolicySettingError if there is no such policy.
+    """
+    from rota.policy.registry import settings  # here: it loads the policy
+
+    known = settings(policy)
+    if not known:
+        return "it takes no settings"
+    meant = closest(key, known) or next(iter(known))
+    default = known[meant].default
+    values = default if isinstance(default, tuple) else (default,)
+    words = (f"{value:g}" if isinstance(value, float) else str(value) for value in values)
+    return f"write for example {meant}={','.join(words)}"
 
 
 def parse_size(option: str, text: str) -> int:

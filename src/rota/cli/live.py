@@ -1,38 +1,24 @@
-"""The everyday verbs: hand in jobs, look at them, and steer them. They talk to the controller."""
+"""Verbs that hand in jobs, follow them, and steer them. They talk to the controller."""
 
 import os
 import shlex
 import sys
 import time
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 import click
 
 from rota.cli import present
-from rota.errors import JobFileError, NeverFitsError
+from rota.cli.connection import JOB_HELP, connected, json_option
+from rota.cli.text import printable
+from rota.errors import JobFileError, NeverFitsError, NotFoundError, TransitionError
 from rota.model.jobfile import PRIORITIES, PROCESSES, SUSPEND, JobRequest, parse_job
 
 if TYPE_CHECKING:
     from rota.client.client import Client
 
-JOB_HELP = "JOB is an id, a name that only one job has, or @last for the newest."
 JOB_FAILED, NEVER_PLACED, INTERRUPTED = 4, 3, 130
-WATCH_S = 1.0
-FILTERS = ("id", "name", "state", "reason", "user", "queue", "priority", "gpus", "node", "attempt")
-
-
-@contextmanager
-def _client() -> "Iterator[Client]":
-    from rota.client.client import Client  # here: httpx would slow down every --help
-
-    with Client() as client:
-        yield client
-
-
-def _json_option(command: Callable[..., Any]) -> Callable[..., Any]:
-    return click.option("--json", "as_json", is_flag=True, help="Print JSON.")(command)
 
 
 def _handing_in(command: Callable[..., Any]) -> Callable[..., Any]:
@@ -143,52 +129,6 @@ def submit(job_file: str, wait: bool, follow: bool, dry_run: bool, as_json: bool
     return _hand_in(read_job_file(job_file), wait, follow, dry_run, as_json)
 
 
-@click.command()
-@click.option(
-    "-o",
-    "--output",
-    type=click.Choice(present.FORMATS),
-    default="table",
-    show_default=True,
-    help="How to print them.",
-)
-@click.option("--all", "everything", is_flag=True, help="Also jobs that ended over an hour ago.")
-@click.option("--watch", is_flag=True, help="Print again every second, until Ctrl-C.")
-@click.option(
-    "--filter",
-    "filters",
-    multiple=True,
-    metavar="KEY=VALUE",
-    help="Only jobs whose " + ", ".join(FILTERS) + " is that; all of several must hold.",
-)
-def ps(output: str, everything: bool, watch: bool, filters: tuple[str, ...]) -> int:
-    """List jobs, newest last: active ones, and those that ended within the hour."""
-    wanted = [_filter(text) for text in filters]
-    with _client() as client:
-        while True:
-            jobs = [job for job in client.jobs(everything=everything) if _matches(job, wanted)]
-            text = present.jobs_text(jobs, output)
-            if watch and sys.stdout.isatty():
-                click.clear()
-            click.echo(text)
-            if not watch:
-                return 0
-            time.sleep(WATCH_S)
-
-
-@click.command(epilog=JOB_HELP)
-@click.argument("job")
-@_json_option
-def show(job: str, as_json: bool) -> None:
-    """Everything about a job: standing, how it is suspended, progress, and its story."""
-    with _client() as client:
-        found = client.job(job)
-        if as_json:
-            click.echo(present.structure_text(found))
-        else:
-            click.echo(present.job_text(found, client.explain(found["id"])))
-
-
 @click.command(epilog=JOB_HELP)
 @click.argument("job")
 @click.option("-f", "--follow", is_flag=True, help="Go on until the job ends; Ctrl-C detaches.")
@@ -218,7 +158,7 @@ def logs(
     """
     if rank is not None and process is not None:
         raise click.UsageError("--rank and --process: give one of them")
-    with _client() as client:
+    with connected() as client:
         job_id = client.job(job)["id"]
         which: dict[str, Any] = {"rank": rank, "process": process, "attempt": attempt}
         if follow:
@@ -228,7 +168,7 @@ def logs(
         first = client.log_piece(job_id, **which)
         if first.attempt == 0:
             sentence = client.explain(job_id)["sentence"]
-            click.echo(f"job {job_id} has not started: {present.printable(sentence)}", err=True)
+            click.echo(f"job {job_id} has not started: {printable(sentence)}", err=True)
         elif first.rank and rank is None and process is None:
             other = f"`rota logs {job_id} --rank 0` prints that of rank 0"
             click.echo(f"this is the output of rank {first.rank}, which failed; {other}", err=True)
@@ -237,51 +177,49 @@ def logs(
 
 @click.command(epilog=JOB_HELP)
 @click.argument("jobs", nargs=-1, required=True, metavar="JOB...")
-def cancel(jobs: Sequence[str]) -> None:
-    """End jobs: their processes are asked, and killed after a while. Twice does no harm."""
-    with _client() as client:
-        for job in jobs:
-            _echo_state(client.cancel(job), "is being stopped")
+def cancel(jobs: Sequence[str]) -> int:
+    """End jobs: their processes are asked, and killed after a while. Twice does no harm.
 
-
-@click.command(epilog=JOB_HELP)
-@click.argument("jobs", nargs=-1, required=True, metavar="JOB...")
-def suspend(jobs: Sequence[str]) -> None:
-    """Take jobs off their GPUs until they are resumed; nothing that they did is lost."""
-    with _client() as client:
-        for job in jobs:
-            _echo_state(client.suspend(job), "gives its GPUs up and waits for `rota resume`")
-
-
-@click.command(epilog=JOB_HELP)
-@click.argument("jobs", nargs=-1, required=True, metavar="JOB...")
-def resume(jobs: Sequence[str]) -> None:
-    """Let suspended jobs go on, when the policy gives them GPUs."""
-    with _client() as client:
-        for job in jobs:
-            _echo_state(client.resume(job), "goes on when its turn comes")
-
-
-@click.command(epilog=JOB_HELP)
-@click.argument("job")
-@_json_option
-def why(job: str, as_json: bool) -> None:
-    """Why a job does not run: all that is in its way, who holds it, and what would start it.
-
-    Of a job with a range of GPUs also why it has as many as it has, or what keeps it from changing.
+    The exit code is 1 if a job had ended by itself, or there is none; the others are cancelled.
     """
-    with _client() as client:
-        verdict = client.explain(job)
-    click.echo(present.structure_text(verdict) if as_json else present.why_text(verdict))
+    with connected() as client:
+        before = "; it was cancelled before"
+        return _steer(jobs, client.cancel, "is being stopped", lambda job: before)
+
+
+@click.command(epilog=JOB_HELP)
+@click.argument("jobs", nargs=-1, required=True, metavar="JOB...")
+def suspend(jobs: Sequence[str]) -> int:
+    """Take jobs off their GPUs until they are resumed; nothing that they did is lost.
+
+    Twice does no harm. The exit code is 1 if a job has ended, or there is none; the others are
+    suspended.
+    """
+    with connected() as client:
+        before = "; it was suspended before, and waits for `rota resume`"
+        becomes = "gives its GPUs up and waits for `rota resume`"
+        return _steer(jobs, client.suspend, becomes, lambda job: before)
+
+
+@click.command(epilog=JOB_HELP)
+@click.argument("jobs", nargs=-1, required=True, metavar="JOB...")
+def resume(jobs: Sequence[str]) -> int:
+    """Let suspended jobs go on, when the policy gives them GPUs.
+
+    Nothing happens to jobs that their owner has not suspended. The exit code is 1 if a job has
+    ended, or there is none; the others are resumed.
+    """
+    with connected() as client:
+        return _steer(jobs, client.resume, "goes on when its turn comes", _not_suspended)
 
 
 @click.command(epilog=JOB_HELP)
 @click.argument("job")
 @click.option("--timeout", type=click.FloatRange(0), metavar="S", help="Give up after S seconds.")
-@_json_option
+@json_option
 def wait(job: str, timeout: float | None, as_json: bool) -> int:
     """Wait for a job to end: exit code 0 if it succeeded, 4 if not, 1 if time ran out."""
-    with _client() as client:
+    with connected() as client:
         try:
             ended = client.wait(job, timeout_s=timeout)
         except TimeoutError as error:
@@ -294,43 +232,11 @@ def wait(job: str, timeout: float | None, as_json: bool) -> int:
     return _code_of(ended)
 
 
-@click.command()
-@click.option(
-    "-o",
-    "--output",
-    type=click.Choice(("table", "json", "yaml")),
-    default="table",
-    show_default=True,
-    help="How to print them.",
-)
-def nodes(output: str) -> None:
-    """List nodes, and which job holds which GPU."""
-    with _client() as client:
-        found = client.nodes()
-    if output == "table":
-        click.echo(present.nodes_text(found))
-    else:
-        click.echo(present.structure_text(found, output))
-
-
-@click.command()
-@_json_option
-def profiles(as_json: bool) -> None:
-    """List what was measured of each kind of jobs: speed by placement, and what they use.
-
-    Jobs are of a kind if they run the same command, but for its numbers, in the same folder, on a
-    model and in batches of the same size. SPEED is relative to having the GPUs alone.
-    """
-    with _client() as client:
-        found = client.profiles()
-    click.echo(present.structure_text(found) if as_json else present.profiles_text(found))
-
-
 # -- steps ---------------------------------------------------------------------------------------
 
 
 def _hand_in(request: JobRequest, wait: bool, follow: bool, dry_run: bool, as_json: bool) -> int:
-    with _client() as client:
+    with connected() as client:
         try:
             if dry_run:
                 plan = client.check(request)
@@ -394,27 +300,52 @@ def _await_start(client: "Client", job_id: str) -> None:
             return
         if verdict["sentence"] != told:
             told = verdict["sentence"]
-            click.echo(f"job {job_id} has not started: {present.printable(told)}", err=True)
+            click.echo(f"job {job_id} has not started: {printable(told)}", err=True)
         time.sleep(POLL_S)
 
 
 def _write_log(text: str, raw: bool) -> None:
     if sys.stdout.isatty() and not raw:
-        text = present.printable(text, keep="\n\t\r")
+        text = printable(text, keep="\n\t\r")
     sys.stdout.write(
         text.encode("utf-8", "replace").decode(sys.stdout.encoding or "utf-8", "replace")
     )
     sys.stdout.flush()
 
 
-def _echo_state(job: dict[str, Any], becomes: str) -> None:
-    line = f"job {job['id']} ({present.printable(job['name'])})"
-    click.echo(f"{line}: {job['state']}" + ("" if present.is_final(job) else f"; it {becomes}"))
+def _steer(
+    jobs: Sequence[str],
+    call: Callable[[str], dict[str, Any]],
+    becomes: str,
+    unchanged: Callable[[dict[str, Any]], str],
+) -> int:
+    """Ask for something about each job, and say what came of it; 1 if one of them can't do it."""
+    code = 0
+    for name in jobs:
+        try:
+            job = call(name)
+        except (TransitionError, NotFoundError) as error:
+            click.echo(f"error: {printable(error)}", err=True)
+            code = 1
+            continue
+        line = f"job {job['id']} ({printable(job['name'])}): {job['state']}"
+        if not job["changed"]:
+            line += unchanged(job)
+        elif not present.is_final(job):
+            line += f"; it {becomes}"
+        click.echo(line)
+    return code
+
+
+def _not_suspended(job: dict[str, Any]) -> str:
+    runs = job["state"] in ("STARTING", "RUNNING")
+    hint = "" if runs else f"; `rota why {job['id']}` tells what it waits for"
+    return "; its owner had not suspended it" + hint
 
 
 def _echo_end(job: dict[str, Any]) -> None:
     code = "" if job["exit_code"] is None else f" (exit code {job['exit_code']})"
-    message = f": {present.printable(job['message'])}" if job["message"] else ""
+    message = f": {printable(job['message'])}" if job["message"] else ""
     click.echo(f"job {job['id']} {job['state']}{code}{message}", err=True)
 
 
@@ -437,26 +368,3 @@ def _variable(text: str) -> tuple[str, str]:
     if name not in os.environ:
         raise JobFileError(f"--env: {name!r} is not set here; write {name}=VALUE")
     return name, os.environ[name]
-
-
-def _filter(text: str) -> tuple[str, str]:
-    from difflib import get_close_matches
-
-    key, equals, value = text.partition("=")
-    if not equals or key not in FILTERS:
-        close = get_close_matches(key, FILTERS, n=1)
-        hint = f"did you mean {close[0]}?" if close and equals else f"keys: {', '.join(FILTERS)}"
-        raise click.UsageError(f"--filter: {text!r} is not of the form KEY=VALUE; {hint}")
-    return key, value.lower()
-
-
-def _matches(job: dict[str, Any], wanted: Sequence[tuple[str, str]]) -> bool:
-    values = {**job, "gpus": job["num_gpus"]}
-    for key, value in wanted:
-        if key == "node":
-            found = value in [part["node"].lower() for part in job["gpus"]]
-        else:
-            found = str(values[key]).lower() == value
-        if not found:
-            return False
-    return True

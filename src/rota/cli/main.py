@@ -19,7 +19,8 @@ from typing import Any, NamedTuple, NoReturn
 import click
 
 from rota import __version__
-from rota.errors import AuthError, DataMissingError, InputError, RotaError, did_you_mean
+from rota.cli.commandgroup import CommandGroup
+from rota.errors import AuthError, DataMissingError, InputError, RotaError
 
 
 class Entry(NamedTuple):
@@ -33,10 +34,10 @@ COMMANDS = {
     "Jobs": {
         "run": Entry("rota.cli.live:run", "Submit a command: rota run --gpus 1 -- python train.py"),
         "submit": Entry("rota.cli.live:submit", "Submit a job file."),
-        "ps": Entry("rota.cli.live:ps", "List jobs."),
-        "show": Entry("rota.cli.live:show", "Everything about one job."),
+        "ps": Entry("rota.cli.looking:ps", "List jobs."),
+        "show": Entry("rota.cli.looking:show", "Everything about one job."),
         "logs": Entry("rota.cli.live:logs", "What a job printed."),
-        "why": Entry("rota.cli.live:why", "Why a job does not run."),
+        "why": Entry("rota.cli.looking:why", "Why a job does not run."),
         "wait": Entry("rota.cli.live:wait", "Wait for a job to end."),
         "suspend": Entry("rota.cli.live:suspend", "Take a job off its GPUs until it is resumed."),
         "resume": Entry("rota.cli.live:resume", "Let a suspended job go on."),
@@ -45,8 +46,8 @@ COMMANDS = {
     "Cluster": {
         "up": Entry("rota.cli.up:up", "Start a cluster on this machine."),
         "down": Entry("rota.cli.up:down", "End the cluster on this machine."),
-        "profiles": Entry("rota.cli.live:profiles", "List what was measured of kinds of jobs."),
-        "nodes": Entry("rota.cli.live:nodes", "List nodes and who holds their GPUs."),
+        "profiles": Entry("rota.cli.looking:profiles", "List what was measured of kinds of jobs."),
+        "nodes": Entry("rota.cli.looking:nodes", "List nodes and who holds their GPUs."),
     },
     "Simulator": {
         "sim": Entry("rota.cli.sim:sim", "Run a trace under a policy, or compare policies."),
@@ -56,7 +57,7 @@ COMMANDS = {
 }
 
 
-class LazyGroup(click.Group):
+class LazyGroup(CommandGroup):
     """A group whose commands are imported only when they are run or their own help is asked for."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
@@ -71,19 +72,6 @@ class LazyGroup(click.Group):
                 command: click.Command = getattr(import_module(module), attribute)
                 return command
         return None
-
-    def resolve_command(
-        self, ctx: click.Context, args: list[str]
-    ) -> tuple[str | None, click.Command | None, list[str]]:
-        """The command that the first argument names. UsageError with the closest one."""
-        if (
-            args
-            and not args[0].startswith("-")
-            and args[0] not in (names := self.list_commands(ctx))
-        ):
-            hint = did_you_mean(args[0], names)
-            raise click.UsageError(f"there is no command {args[0]!r}{hint}", ctx)
-        return super().resolve_command(ctx, args)
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """Write the commands by section, from the table alone."""

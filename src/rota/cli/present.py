@@ -1,16 +1,17 @@
-"""How jobs look in a terminal: durations, tables, and text that can't play tricks on it."""
+"""How jobs, verdicts and nodes look in a terminal."""
 
 import csv
 import io
 import json
-import time
-import unicodedata
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from rota.cli.table import render
+from rota.cli.profiles import profile_lines
+from rota.cli.table import render, wide, width_of_terminal
+from rota.cli.text import clock, duration, folded, printable, size_text, times
 from rota.model.allocation import gpus_text
 from rota.model.job import JobState
+from rota.model.transitions import jobs_text as jobs_named
 
 COLUMNS = (
     "ID",
@@ -26,7 +27,11 @@ COLUMNS = (
     "PROGRESS",
     "ETA",
 )
-WIDE = (*COLUMNS, "QUEUE", "USER", "ATTEMPT", "EXIT", "MESSAGE")
+WIDE = (*COLUMNS, "QUEUE", "USER", "ATTEMPT", "EXIT", "MESSAGE", "WITH")
+# Of a table that is too wide for the terminal, what is left out, in order.
+LEAST_NEEDED = ("PRIO", "AGE", "SHARE", "ETA", "RUN", "GPUS", "REASON")
+MOST_LINES = 50  # of a story
+COPIED = ("workdir", "command")  # facts that are not broken into lines
 SUSPENSIONS = {
     "BOUNDARY": "at a step boundary (rota.train)",
     "PROCESS": "its processes are stopped and continued",
@@ -35,42 +40,6 @@ SUSPENSIONS = {
     "UNKNOWN": "not known yet",
 }
 FORMATS = ("table", "wide", "json", "yaml", "csv")
-
-
-def printable(text: object, keep: str = "") -> str:
-    """The text with every character that moves cursors, turns colours or hides written out."""
-    return "".join(
-        char if char in keep or not _is_tricky(char) else _escape(char) for char in str(text)
-    )
-
-
-def _is_tricky(char: str) -> bool:
-    return unicodedata.category(char) in ("Cc", "Cf", "Cs", "Zl", "Zp")
-
-
-def _escape(char: str) -> str:
-    return f"\\x{ord(char):02x}" if ord(char) < 256 else f"\\u{ord(char):04x}"
-
-
-def duration(seconds: float | None) -> str:
-    """For example 45s, 3m20s, 2h05m, 1d03h; a dash for None."""
-    if seconds is None:
-        return "-"
-    whole = int(seconds)
-    if whole < 60:
-        return f"{whole}s"
-    if whole < 3600:
-        return f"{whole // 60}m{whole % 60:02}s"
-    if whole < 86400:
-        return f"{whole // 3600}h{whole % 3600 // 60:02}m"
-    return f"{whole // 86400}d{whole % 86400 // 3600:02}h"
-
-
-def clock(at_s: float) -> str:
-    """Local time, with the date if it is not today's."""
-    local, today = time.localtime(at_s), time.localtime()
-    is_today = (local.tm_year, local.tm_yday) == (today.tm_year, today.tm_yday)
-    return time.strftime("%H:%M:%S" if is_today else "%Y-%m-%d %H:%M:%S", local)
 
 
 def progress_text(progress: Mapping[str, Any]) -> str:
@@ -93,13 +62,22 @@ def jobs_text(jobs: Sequence[Mapping[str, Any]], output: str) -> str:
     """The jobs in one of FORMATS."""
     if output in ("json", "yaml"):
         return structure_text(list(jobs), output)
-    header = COLUMNS if output == "table" else WIDE
-    rows = [_cells(job)[: len(header)] for job in jobs]
+    rows = [dict(zip(WIDE, _cells(job), strict=True)) for job in jobs]
     if output == "csv":
         text = io.StringIO()
-        csv.writer(text, lineterminator="\n").writerows([header, *rows])
+        csv.writer(text, lineterminator="\n").writerows([WIDE, *(row.values() for row in rows)])
         return text.getvalue().rstrip("\n")
-    return render(header, rows, text_columns=len(header))
+    if output == "wide":
+        return render(WIDE, [list(row.values()) for row in rows], text_columns=len(WIDE))
+    for row in rows:
+        row["NODE"] += "" if row["WITH"] == "-" else f" (with {row['WITH']})"
+    header, left_out = [*COLUMNS], iter(LEAST_NEEDED)
+    while True:
+        cells = [[row[name] for name in header] for row in rows]
+        least = wide(header, cells) > width_of_terminal() and next(left_out, None)
+        if not least:
+            return render(header, cells, text_columns=len(header))
+        header.remove(least)
 
 
 def structure_text(value: Any, output: str = "json") -> str:
@@ -131,6 +109,7 @@ def _cells(job: Mapping[str, Any]) -> list[str]:
         job["attempt"],
         "-" if job["exit_code"] is None else job["exit_code"],
         job["message"] or "-",
+        " ".join(job["shared_with"]) or "-",
     ]
     return [printable(cell) for cell in cells]
 
@@ -144,24 +123,26 @@ def job_text(job: Mapping[str, Any], verdict: Mapping[str, Any]) -> str:
         ("queue", job["queue"] or None),
         ("priority", job["priority"]),
         ("GPUs", f"{job['num_gpus']}{_range_text(job['sizes'])}, now {places(job)}"),
+        ("sharing", sharing_text(verdict["sharing"])),
+        ("turns", turns_text(verdict["turns"])),
         ("resizing", verdict["resizing"]),
         ("attempts", job["attempt"]),
         ("run", f"{duration(job['run_s'])} of {duration(job['age_s'])} ({job['share']:.0%})"),
         ("progress", progress_text(progress)),
     ]
+    told = {name: progress.get(name) for name in ("loss", "samples", "step_time_s")}
+    told |= progress.get("metrics") or {}
     facts += [
-        (name, progress[name])
-        for name in ("loss", "samples", "step_time_s")
-        if progress.get(name) is not None
+        (name, f"{value:.6g}" if isinstance(value, float) else value)
+        for name, value in told.items()
     ]
-    facts += [(name, value) for name, value in (progress.get("metrics") or {}).items()]
     facts += [
         ("model", _model_text(job)),
         ("GPU memory", _cycle_text(job["memory"])),
         ("state kept", _kept_text(job["memory"])),
         ("lost", f"{duration(job['lost_s'])} of work" if job["lost_s"] else None),
         ("lost ranks", job["lost_ranks"] or None),
-        ("preempted", f"{job['preemptions']} times, moved {job['migrations']} times"),
+        ("preempted", f"{times(job['preemptions'])}, moved {times(job['migrations'])}"),
         ("its state", None if job["state_on"] is None else f"on {job['state_on']}"),
         ("processes", job["processes"]),
         ("time limit", None if job["time_limit_s"] is None else duration(job["time_limit_s"])),
@@ -170,23 +151,54 @@ def job_text(job: Mapping[str, Any], verdict: Mapping[str, Any]) -> str:
         ("workdir", job["workdir"]),
         ("command", job["run"]),
     ]
+    width = width_of_terminal()
     lines = [f"job {job['id']} ({printable(job['name'])})"]
     for name, value in facts:
         if value is not None:
-            lines.append(f"  {printable(name):<13}{printable(value)}")
+            line = f"  {printable(name):<13}{printable(value)}"
+            lines.append(line if name in COPIED else folded(line, width, indent=15))
     if job["ranks"]:
         lines.append("  ranks")
         lines += [
             f"    rank {r['rank']}  GPU {r['gpu']}  pid {r['pid'] or '-'}  process {r['process']}"
             for r in job["ranks"]
         ]
-    lines += _profile_lines(job["profile"])
-    if job["trials"]:
-        lines.append("  tried, in speeds relative to before")
-        lines += [f"    {clock(trial['at_s'])}  {_trial_text(trial)}" for trial in job["trials"]]
-    lines.append("  story")
-    lines += [f"    {clock(e['at_s'])}  {printable(e['line'])}" for e in job["story"]]
+    lines += profile_lines(job["profile"])
+    lines += [f"  {line}" for line in _trial_lines(job["trials"], width - 2)]
+    first, story = job["story"][:1], job["story"][1:]
+    lines += ["  story", *(_story_line(each, width) for each in first)]
+    if len(story) > MOST_LINES:
+        lines.append(f"    ... {len(story) - MOST_LINES} more: rota show {job['id']} --json")
+    lines += [_story_line(each, width) for each in story[-MOST_LINES:]]
     return "\n".join(lines)
+
+
+def _story_line(entry: Mapping[str, Any], width: float) -> str:
+    stamp = f"    {clock(entry['at_s'])}  "
+    return folded(stamp + printable(entry["line"]), width, indent=len(stamp))
+
+
+def sharing_text(sharing: Mapping[str, Any] | None) -> str | None:
+    """``here:0 with job 4, on trial``, of a job that does not have its GPUs alone."""
+    if sharing is None:
+        return None
+    told = f"{sharing['on']} with {jobs_named(sharing['with'])}"
+    if sharing["on_trial"]:
+        return f"{told}, on trial: what they do together is being measured"
+    if sharing["gain"] is None:
+        return told
+    return f"{told}, kept: together they do {sharing['gain']:.3g} times the work of turns"
+
+
+def turns_text(turns: Mapping[str, Any] | None) -> str | None:
+    """``on here: 1 now, then 4, 3+5; the turn ends at 12:00:05``, where jobs take turns."""
+    if turns is None:
+        return None
+    now, then = (
+        ", ".join("+".join(ids) for ids in turns[name]) or "none" for name in ("running", "waiting")
+    )
+    where = ", ".join(turns["nodes"])
+    return f"on {where}: {now} now, then {then}; the turn ends at {clock(turns['ends_s'])}"
 
 
 def _suspension_text(job: Mapping[str, Any]) -> str:
@@ -208,79 +220,11 @@ def _range_text(sizes: Sequence[int]) -> str:
     return f" of {', '.join(map(str, sizes))}"
 
 
-def _profile_lines(profile: Mapping[str, Any]) -> list[str]:
-    """The job's kind, and what was measured of that; of the job itself, if that is all there is."""
-    known = profile["of_kind"] or profile["own"]
-    if profile["kind"] is None or known is None:
-        return []
-    jobs = "1 job" if known["jobs"] == 1 else f"{known['jobs']} jobs"
-    so = "so far" if profile["certain"] else "so far; as the last with this command"
-    lines = [f"  kind         {printable(profile['kind'])}: {jobs} {so}"]
-    lines += [f"    {_where_text(each)}: {_speed_text(each)}" for each in known["speeds"]]
-    used = [
-        ("device busy", _part_text(known["device_util"])),
-        ("CPU cores", _number_text(known["cpu_cores"])),
-        ("GPU memory", _memory_text(known)),
-    ]
-    told = [f"{name} {text}" for name, text in used if text != "-"]
-    return [*lines, f"    {', '.join(told)}"] if told else lines
-
-
-def _where_text(speed: Mapping[str, Any]) -> str:
-    """``2 GPUs (a100) of 2 nodes, beside train-1a2b3c4d``."""
-    type_ = f" ({speed['gpu_type']})" if speed["gpu_type"] else ""
-    nodes = f" of {speed['num_nodes']} nodes" if speed["num_nodes"] > 1 else ""
-    beside = f", beside {speed['beside']}" if speed["beside"] else ""
-    return printable(f"{gpus_text(speed['num_gpus'])}{type_}{nodes}{beside}")
-
-
-def _speed_text(speed: Mapping[str, Any]) -> str:
-    times = f"mean of {speed['count']}, the last {_number_text(speed['latest_s'])}"
-    part = f", {speed['relative']:.2f} of alone" if speed["beside"] and speed["relative"] else ""
-    return f"{_number_text(speed['step_s'])} s per step{part} ({times})"
-
-
-def _part_text(value: float | None) -> str:
-    return "-" if value is None else f"{value:.0%}"
-
-
-def _number_text(value: float | None) -> str:
-    return "-" if value is None else f"{value:.3g}"
-
-
-def _memory_text(known: Mapping[str, Any]) -> str:
-    sizes = [known[name] for name in ("least_bytes", "most_bytes")]
-    return " to ".join(_size_text(size) for size in sizes if size is not None) or "-"
-
-
-def profiles_text(profiles: Sequence[Mapping[str, Any]]) -> str:
-    """The table of ``rota profiles``: a line for each placement of each kind."""
-    rows = []
-    for known in profiles:
-        size, batch = known["model_bytes"], known["batch"]
-        for speed in known["speeds"] or [None]:
-            cells = (
-                known["kind"],
-                "-" if speed is None else _where_text(speed),
-                known["jobs"],
-                "-" if size is None else _size_text(size),
-                batch or "-",
-                "-" if speed is None else _number_text(speed["step_s"]),
-                "-" if speed is None else _part_text(speed["relative"]),
-                _part_text(known["device_util"]),
-                _number_text(known["cpu_cores"]),
-                _memory_text(known),
-            )
-            rows.append([printable(cell) for cell in cells])
-    header = ("KIND", "WHERE", "JOBS", "MODEL", "BATCH", "STEP_S", "SPEED", "BUSY", "CORES", "MEM")
-    return render(header, rows, text_columns=2)
-
-
 def _model_text(job: Mapping[str, Any]) -> str | None:
     """``98.4 MiB, the largest tensor 12 % of it``, as far as the job's script told."""
     if job["model_bytes"] is None:
         return None
-    return f"{_size_text(job['model_bytes'])}, the largest tensor {job['skew']:.0%} of it"
+    return f"{size_text(job['model_bytes'])}, the largest tensor {job['skew']:.0%} of it"
 
 
 def _cycle_text(memory: Mapping[str, Any] | None) -> str | None:
@@ -289,7 +233,7 @@ def _cycle_text(memory: Mapping[str, Any] | None) -> str | None:
     if not cycle:
         return None
     point = {"backward": "after backward", "optimizer": "after the optimizer's step"}
-    least, most = _size_text(cycle["least_bytes"]), _size_text(cycle["most_bytes"])
+    least, most = size_text(cycle["least_bytes"]), size_text(cycle["most_bytes"])
     where = point.get(cycle["least_after"], "at its boundary")
     return f"{least} to {most} over a step, the least {where}"
 
@@ -302,41 +246,31 @@ def _kept_text(memory: Mapping[str, Any] | None) -> str | None:
     where["checkpoint"] = "in its own checkpoint"
     text = where[memory["where"]]
     if memory["bytes"] is not None:
-        text += f", {_size_text(memory['bytes'])}"
+        text += f", {size_text(memory['bytes'])}"
     return text + (f" ({memory['error']})" if memory["error"] else "")
-
-
-def _size_text(num_bytes: int) -> str:
-    unit, size = "B", float(num_bytes)
-    for larger in ("KiB", "MiB", "GiB", "TiB"):
-        if size >= 1024:
-            unit, size = larger, size / 1024
-    return f"{size:.4g} {unit}"
 
 
 def why_text(verdict: Mapping[str, Any]) -> str:
     """A verdict of ``rota why``."""
-    lines = [f"job {verdict['job_id']} is {verdict['state']}: {printable(verdict['sentence'])}"]
+    width = width_of_terminal()
+    start = f"job {verdict['job_id']} is {verdict['state']}: {printable(verdict['sentence'])}"
+    lines = [folded(start, width, indent=2)]
     if verdict["blockers"]:
-        rows = [
-            [
-                printable(b["rule"]),
-                printable(b["need"]),
-                printable(b["have"]),
-                " ".join(b["held_by"]) or "-",
-            ]
-            for b in verdict["blockers"]
-        ]
-        lines += ["", render(("RULE", "NEED", "HAVE", "HELD BY JOBS"), rows, text_columns=4), ""]
-    if verdict["would_start_if"]:
-        lines.append(f"would start if  {printable(verdict['would_start_if'])}")
-    if verdict["position"]:
-        lines.append(f"position        {verdict['position']} by arrival among jobs without GPUs")
-    if verdict["resizing"]:
-        lines.append(f"size            {printable(verdict['resizing'])}")
-    if verdict["trials"]:
-        lines.append("tried, in speeds relative to before")
-        lines += [f"  {clock(trial['at_s'])}  {_trial_text(trial)}" for trial in verdict["trials"]]
+        lines += ["", *_blocker_lines(verdict["blockers"], width), ""]
+    turns = verdict.get("turns")
+    waits = turns is None or turns["position"] is None
+    place = f"{verdict['position']} by arrival among jobs without GPUs"
+    facts = [
+        ("would start if", verdict["would_start_if"]),
+        ("position", place if verdict["position"] and waits else None),
+        ("turns", turns_text(turns)),
+        ("sharing", sharing_text(verdict.get("sharing"))),
+        ("size", verdict["resizing"]),
+    ]
+    for name, value in facts:
+        if value:
+            lines.append(folded(f"{name:<16}{printable(value)}", width, indent=16))
+    lines += _trial_lines(verdict["trials"], width)
     history = [item for item in verdict["history"] if item["reason"] != "NONE"]
     if history:
         lines.append("history")
@@ -344,12 +278,49 @@ def why_text(verdict: Mapping[str, Any]) -> str:
     return "\n".join(lines)
 
 
+def _blocker_lines(blockers: Sequence[Mapping[str, Any]], width: float) -> list[str]:
+    """A table, or where that is too wide, a paragraph for each."""
+    header = ("RULE", "NEED", "HAVE", "HELD BY JOBS")
+    rows = [
+        [*(printable(b[key]) for key in ("rule", "need", "have")), " ".join(b["held_by"]) or "-"]
+        for b in blockers
+    ]
+    if wide(header, rows) <= width:
+        return [render(header, rows, text_columns=4)]
+    lines = []
+    for rule, *cells in rows:
+        lines.append(rule)
+        names = ("needs", "has", "held by")
+        for name, cell in zip(names, cells, strict=True):
+            if cell != "-":
+                lines.append(folded(f"  {name:<9}{cell}", width, indent=11))
+    return lines
+
+
+def _trial_lines(trials: Sequence[Mapping[str, Any]], width: float) -> list[str]:
+    """What was tried; nothing if nothing was."""
+    if not trials:
+        return []
+    heading = "tried, in speeds relative to before; of jobs that share a GPU, in sum"
+    lines = [folded(heading, width, indent=2)]
+    for trial in trials:
+        stamp = f"  {clock(trial['at_s'])}  "
+        lines.append(folded(stamp + _trial_text(trial), width, indent=len(stamp)))
+    return lines
+
+
 def _trial_text(trial: Mapping[str, Any]) -> str:
-    """``pack: predicted 1, measured 1.2, kept``."""
+    """``pack with job 4 on here:0: predicted 1, measured 1.2, kept``."""
+    what = printable(str(trial["what"]))
+    if trial.get("from"):
+        what += f", {trial['from']} to {trial['on']}"
+        what += f", with {jobs_named(trial['with'])} in exchange" if trial.get("with") else ""
+    else:
+        what += f" with {jobs_named(trial['with'])}" if trial.get("with") else ""
+        what += f" on {trial['on']}" if trial.get("on") else ""
     outcome = "kept" if trial["kept"] else "undone"
     measured = "not measured" if trial["measured"] is None else f"measured {trial['measured']:.3g}"
-    speeds = f"predicted {trial['predicted']:.3g}, {measured}"
-    return f"{printable(str(trial['what']))}: {speeds}, {outcome}"
+    return f"{what}: predicted {trial['predicted']:.3g}, {measured}, {outcome}"
 
 
 def nodes_text(nodes: Sequence[Mapping[str, Any]]) -> str:
@@ -376,7 +347,11 @@ def truth(job: Mapping[str, Any], verdict: Mapping[str, Any]) -> str:
     start = f"job {job['id']} ({printable(job['name'])})"
     if not verdict["blockers"]:
         return f"{start}: {printable(verdict['sentence'])}; {needs}; `rota logs {job['id']} -f`"
+    turns = verdict["turns"]
     place = f", number {verdict['position']} by arrival" if verdict["position"] else ""
+    if turns is not None and turns["position"]:
+        place = f", number {turns['position']} of {len(turns['waiting'])} for a turn"
+        place += f" on {', '.join(turns['nodes'])}"
     hint = f"`rota why {job['id']}`"
     return f"{start}: waits{place}; {needs}; {printable(verdict['sentence'])}; {hint}"
 

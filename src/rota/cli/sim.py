@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from rota.cli.commandgroup import CommandGroup
 from rota.cli.keyvalue import parse_policy
 from rota.cli.optiongroups import options
 from rota.cli.progress import one_run
@@ -23,13 +24,13 @@ from rota.cli.simoptions import (
     world_options_of,
 )
 from rota.errors import InputError
-from rota.policy.registry import create
+from rota.policy.registry import create, remark
 
 if TYPE_CHECKING:
     from rota.model.state import ClusterState
 
 
-@click.group()
+@click.group(cls=CommandGroup)
 def sim() -> None:
     """Run job traces in the simulator."""
 
@@ -66,7 +67,7 @@ def run(
     from rota.experiment.runs.case import run_to_end
 
     name, given = parse_policy(policy_text, set_texts)
-    create(name, given)
+    policy = create(name, given)
     outputs = {"--per-job": per_job, "--html": html_file, "--png": png_folder}
     case = parse_case(**world)._replace(
         policy=name,
@@ -78,6 +79,8 @@ def run(
         with_gpus=True,
     )
     check_files(outputs, world)
+    if said := remark(policy):
+        click.echo(said, err=True)
     tell_jobs(case)
     states: list[tuple[ClusterState, int]] = []
     with one_run(lambda: jobs_ended(states)):

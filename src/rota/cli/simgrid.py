@@ -36,7 +36,7 @@ from rota.cli.simoutput import (
 from rota.cli.table import fitting, in_parts, render, width_of_terminal
 from rota.errors import InputError, RotaError, did_you_mean
 from rota.experiment.runs.case import Case, CaseResult, run_cases
-from rota.policy.registry import create, settings
+from rota.policy.registry import create, remark, settings
 from rota.report.comparison import (
     ORACLE_NOTE,
     Entry,
@@ -88,7 +88,9 @@ def run_grid(
     check_files({"--csv": csv_file, "--html": html_file, "--png": png_folder}, world)
     seed_list = parse_seeds(seeds)
     check_seeds(base, seed_list)
-    entries, failures = _run(lines_of(policies, axes, base, seed_list), workers)
+    lines = lines_of(policies, axes, base, seed_list)
+    tell_remarks(lines)
+    entries, failures = _run(lines, workers)
     if csv_file is not None:
         write_csv(Path(csv_file), *flat_table(entries), "--csv")
     if drawn:
@@ -116,6 +118,14 @@ def _first_values(world: dict[str, Any], axes: Sequence[Axis]) -> dict[str, Any]
         if key == "cluster" and world["cluster"] is None:
             found[key] = values[0]
     return found
+
+
+def tell_remarks(lines: Sequence[Line]) -> None:
+    """Say on stderr, once each, what settings of the policies turn off others."""
+    policies = (create(line.cases[0].policy, line.cases[0].given) for line in lines)
+    for said in dict.fromkeys(map(remark, policies)):
+        if said:
+            click.echo(said, err=True)
 
 
 def tell_failures(failures: Sequence[RotaError]) -> None:

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from rota.cli.commandgroup import CommandGroup
 from rota.cli.optiongroups import options
 from rota.cli.outfile import require_writable, whole_file
 from rota.cli.traceoptions import NUM_JOBS, PROFILE, READING, SPAN, Span
@@ -22,7 +23,7 @@ if TYPE_CHECKING:
     from rota.workload.trace import Trace
 
 
-@click.group()
+@click.group(cls=CommandGroup)
 def trace() -> None:
     """Look at job traces, convert them, cut windows out of them, generate them."""
 

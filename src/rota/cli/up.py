@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from rota.cli.keyvalue import parse_pairs, parse_size
+from rota.cli.keyvalue import parse_settings, parse_size
 from rota.errors import InputError, UnreachableError
 from rota.folder import Folder, is_locked
 
@@ -87,11 +87,13 @@ def up(
     Jobs that run when it ends go on, and the next `rota up` takes them over, with their nodes as
     these were; `rota down` ends them.
     """
-    from rota.policy.registry import create
+    from rota.policy.registry import create, remark
     from rota.server.up import run_cluster
 
     folder = Folder(home)
-    policy = create(policy_name, parse_pairs(settings, f"policy {policy_name}"))
+    policy = create(policy_name, parse_settings(policy_name, settings))
+    if said := remark(policy):
+        click.echo(said, err=True)
     controller = run_cluster(
         folder,
         policy=policy,

@@ -212,9 +212,10 @@ class Client:
 
     # -- the cluster ---------------------------------------------------------------------------
 
-    def nodes(self) -> list[dict[str, Any]]:
-        """Every node that has ever joined."""
-        return list(self._call("GET", "/nodes")["nodes"])
+    def nodes(self, *, everything: bool = False) -> list[dict[str, Any]]:
+        """Nodes that are there, were lost within the hour, or that a job waits for; or all."""
+        params = {"all": "true"} if everything else {}
+        return list(self._call("GET", "/nodes", params=params)["nodes"])
 
     def profiles(self) -> list[dict[str, Any]]:
         """What was measured of each kind of jobs, the one that was heard of last first."""

@@ -48,7 +48,8 @@ def private_cluster(
 ) -> Iterator[Client]:
     """``rota up`` on a folder of its own. Leaves no process behind, whatever happens inside.
 
-    While it lasts SIGTERM raises SystemExit, so that it is taken down then too.
+    While it lasts SIGTERM raises SystemExit, so that it is taken down then too, unless a handler of
+    the caller's own is there.
     """
     folder = Folder(home)
     command = [sys.executable, "-m", "rota.cli.main", "up", "--home", str(home)]
@@ -66,7 +67,9 @@ def private_cluster(
             env=environment,
             start_new_session=True,  # Ctrl-C is for us: the cluster is then taken down in order
         )
-    before = signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
+    before = signal.getsignal(signal.SIGTERM)
+    if before == signal.SIG_DFL:
+        signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
     with Client(folder=folder) as client:
         try:
             wait_until_up(client, process, home / "up.log", nodes)

@@ -13,7 +13,6 @@ from typing import Any, Protocol
 from rota.errors import AgentError
 from rota.folder import Folder
 from rota.live.dispatch import command_message, node_of
-from rota.live.intake import Intake
 from rota.live.provider.base import Provider
 from rota.live.record import SHUT_DOWN
 from rota.live.recovery import (
@@ -23,12 +22,12 @@ from rota.live.recovery import (
     end_of_attempt,
     node_left,
     reconcile,
-    registered,
     seats,
 )
 from rota.live.relay import pass_on, pass_piece_on
-from rota.live.wire import Message, decode, is_model
-from rota.model.allocation import Allocation, on_node
+from rota.live.reports import Reports
+from rota.live.wire import Message, decode
+from rota.model.allocation import Allocation
 from rota.model.commands import Command, Launch, Migrate, Resize, Resume, Stop, Suspend
 from rota.model.decision import take_decision
 from rota.model.events import (
@@ -38,21 +37,19 @@ from rota.model.events import (
     JobResized,
     JobResumed,
     JobSuspended,
-    ModelReported,
     NodeJoined,
     RetryDue,
     StopRequested,
-    WorkerReported,
 )
 from rota.model.job import JobState
 from rota.model.plan import diff
-from rota.model.view import identity
+from rota.model.turns import Turns
+from rota.model.view import View, identity
 from rota.policy.base import Policy
 from rota.store.events import EventStore
 
 RETRY_S = 5.0  # a failed launch is tried again after so long, times the number of failures
 POLICY_RETRY_S = 5.0  # a policy that raised is asked again after so long
-LOG_PROGRESS_EVERY_S = 10.0
 
 log = logging.getLogger("rota.controller")
 
@@ -64,7 +61,7 @@ class Channel(Protocol):
     async def send(self, data: str | bytes) -> None: ...
 
 
-class Controller(Intake):
+class Controller(Reports):
     """Owns the cluster's state. All methods run on one event loop, and none waits half-way."""
 
     def __init__(
@@ -83,7 +80,6 @@ class Controller(Intake):
         self.resizes: bool = getattr(policy, "resizes", False)
         self._policy = policy
         self._failures: dict[int, int] = {}
-        self.memory: dict[int, dict[str, Any]] = {}  # by row: see the agent's ``Attempt.memory``
         self._to_send: list[Command] = []
         self._task: asyncio.Task[None] | None = None
         self._policy_retry_at_s: float | None = None
@@ -189,6 +185,18 @@ class Controller(Intake):
         self._remember(event)
         self._unwritten.append(event)
 
+    def turns(self, row: int) -> Turns | None:
+        """Who takes turns where the job lives, if the policy tells that."""
+        ask = getattr(self._policy, "turns", None)
+        if ask is None or row not in self.state.active:
+            return None
+        try:
+            told: Turns | None = ask(View(self.state, self._clock.now_s(), self._policy), row)
+        except Exception:  # a policy is anybody's code
+            log.exception("policy %s can't tell whose turn it is", identity(self._policy))
+            return None
+        return told
+
     def _time_limits(self) -> list[tuple[int, float]]:
         """(row, time) at which each running job with a limit will have run for that long."""
         state = self.state
@@ -273,36 +281,26 @@ class Controller(Intake):
                 self.tell(node, {**message, "type": "forget"})
             return
         assert row is not None
-        if kind == "progress":
-            self._latest[row] = message["progress"]
-            if self._must_be_written(row, message["progress"]["at_s"]):
-                self._write_progress(row, now_s)
-        elif kind == "registered":
-            event, state = registered(message, row, now_s), self.state
-            known = (state.suspension[row], state.movable[row], state.resizable[row])
-            more = (state.most_ranks[row], state.portable[row], self.why_suspended.get(row, ""))
-            if event[2:] != (*known, *more):
-                self._note(event)
-        elif kind == "resized":
-            self._note_size(row, message, now_s)
-        elif kind == "memory":
-            self.memory[row] = message["memory"]
-        elif kind == "model":
-            self._note_model(row, message, now_s)
-        elif kind in ("ended", "lost"):
-            others = [name for name in self._names(row) if name != node]
-            self._write_progress(row, now_s)
-            self._write_sharers(row, now_s)
-            stopped = self.ends_jobs and (kind == "lost" or message["stop_asked"])
-            if stopped and row not in self.state.stop_outcome:
-                self._note(attempt_lost(self.state, row, now_s, SHUT_DOWN))
-            else:
-                for end in end_of_attempt(self.state, row, node, message, now_s, self._losses):
-                    self._note(end)
-            self.turn()
-            self.tell(node, {**message, "type": "forget"})
-            for other in others:  # it was on its way there, or had just come from there
-                self.tell(other, {**message, "type": "drop"})
+        if kind in ("ended", "lost"):
+            self._note_end(row, node, message, now_s)
+        else:
+            self._note_report(row, message, now_s)
+
+    def _note_end(self, row: int, node: str, message: Message, now_s: float) -> None:
+        """An attempt has ended or is lost: written down, and its agents told so."""
+        others = [name for name in self._names(row) if name != node]
+        self._write_progress(row, now_s)
+        self._write_sharers(row, now_s)
+        stopped = self.ends_jobs and (message["type"] == "lost" or message["stop_asked"])
+        if stopped and row not in self.state.stop_outcome:
+            self._note(attempt_lost(self.state, row, now_s, SHUT_DOWN))
+        else:
+            for end in end_of_attempt(self.state, row, node, message, now_s, self._losses):
+                self._note(end)
+        self.turn()
+        self.tell(node, {**message, "type": "forget"})
+        for other in others:  # it was on its way there, or had just come from there
+            self.tell(other, {**message, "type": "drop"})
 
     def _names(self, row: int) -> list[str]:
         """The nodes that may have the job's attempt; see :func:`~rota.live.recovery.seats`."""
@@ -314,25 +312,6 @@ class Controller(Intake):
             return False
         return self.state.has_processes(row) and node in self._names(row)
 
-    def _note_model(self, row: int, message: Message, now_s: float) -> None:
-        if is_model(message):
-            sizes = (message["model_bytes"], message["largest_tensor_bytes"])
-            if sizes != self.model(row):
-                self._note(ModelReported(now_s, row, *sizes))
-
-    def _note_size(self, row: int, message: Message, now_s: float) -> None:
-        """A job has changed by itself: it has lost a rank, or has had one replaced."""
-        state = self.state
-        held = state.resizing.get(row) or state.held[row]
-        if state.since_s[row] < 0 or held is None or state.outstanding[row] is not None:
-            return
-        allocation = on_node(held.parts[0][0], sum(1 << gpu for gpu in message["gpus"]))
-        cause = message.get("cause", "")
-        if allocation.without(held) is None and (cause or allocation != held):
-            self._write_progress(row, now_s)
-            lost_ranks = message.get("lost_ranks", 0)
-            self._note(JobResized(now_s, row, allocation, cause=cause, lost_ranks=lost_ranks))
-
     def _command_answered(self, message: Message, now_s: float) -> None:
         command_id = message["command_id"]
         row = next((r for r in self.state.unsettled if self._outstanding_id(r) == command_id), None)
@@ -341,6 +320,7 @@ class Controller(Intake):
         command = self.state.outstanding[row]
         if message["type"] == "failed":
             self._failures[row] = self._failures.get(row, 0) + 1
+            self._early_sizes.pop(row, None)
             retry_at_s = now_s + RETRY_S * self._failures[row]
             self._note(CommandFailed(now_s, row, command_id, message["error"], retry_at_s))
             return
@@ -356,6 +336,7 @@ class Controller(Intake):
             self._failures.pop(row, None)
             former = self.state.home[row]
             self._note(JobResumed(at_s, row))
+            self._note_early_size(row, now_s)
             if isinstance(command, Migrate) and former is not None:
                 self.turn()  # first on disk that it is elsewhere
                 self._drop(row, former, command.allocation)
@@ -367,25 +348,6 @@ class Controller(Intake):
     def _outstanding_id(self, row: int) -> int | None:
         command = self.state.outstanding[row]
         return command.command_id if command is not None else None
-
-    def _write_progress(self, row: int, now_s: float) -> None:
-        latest = self._latest.get(row)
-        if latest and latest != self.state.progress[row]:
-            self._note(WorkerReported(now_s, row, latest))
-
-    def _write_sharers(self, row: int, now_s: float) -> None:
-        """Write down how far those are who share the job's GPUs: their conditions change."""
-        profiles, held = self.state.profiles, self.state.held[row]
-        for other in profiles.sharers(held, row) if profiles is not None else ():
-            self._write_progress(other, now_s)
-
-    def _must_be_written(self, row: int, at_s: float) -> bool:
-        """Whether a report told then is to be in the log: now and then, and where profiles begin
-        to measure."""
-        written_s = (self.state.progress[row] or {}).get("at_s", 0.0)
-        profiles = self.state.profiles
-        begins = profiles is not None and profiles.awaits(row, at_s)
-        return bool(begins or at_s - written_s >= LOG_PROGRESS_EVERY_S)
 
     # -- commands ------------------------------------------------------------------------------
 

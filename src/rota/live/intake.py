@@ -1,8 +1,9 @@
 """What users ask of the live cluster: checked, written down, and only then done."""
 
 import asyncio
+import time
 
-from rota.errors import JobFileError, NeverFitsError
+from rota.errors import JobFileError, NeverFitsError, TransitionError
 from rota.folder import Folder
 from rota.live.record import Record
 from rota.model.confinement import largest_node
@@ -15,7 +16,31 @@ from rota.model.events import (
 )
 from rota.model.job import JobSpec, JobState
 from rota.model.jobfile import JobRequest, program_of
+from rota.model.state import ClusterState
 from rota.store.events import EventStore, Submission
+
+
+def check_open(state: ClusterState, row: int, verb: str) -> None:
+    """Raise TransitionError, with what its owner can do, if the job has ended or is about to.
+
+    ``verb`` is what was asked for: ``suspended``.
+    """
+    job_id, now = state.spec[row].job_id, JobState(state.state[row])
+    about = f"job {job_id} ({state.spec[row].name}) can't be {verb}: it"
+    if now.is_final:
+        raise TransitionError(
+            f"{about} ended as {now.name} at {_local_time(state.finish_s[row])}; "
+            f"`rota show {job_id}` tells about it, and to run it again submit it anew"
+        )
+    if now == JobState.STOPPING:
+        raise TransitionError(
+            f"{about} has been stopping since {_local_time(state.changed_s[row])}; "
+            f"wait for its end with `rota wait {job_id}`"
+        )
+
+
+def _local_time(at_s: float) -> str:
+    return time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(at_s))
 
 
 class Intake(Record):
@@ -88,23 +113,35 @@ class Intake(Record):
         self._write_first(event, submission=submission, durable=True)
         return row
 
-    async def cancel(self, row: int) -> None:
-        """End a job; nothing happens if it is ending or was cancelled. TransitionError if over."""
-        if self.state.state[row] not in (JobState.STOPPING, JobState.CANCELLED):
-            self.state.require_open(row, "cancelled")
-            self._write_first(StopRequested(self._clock.now_s(), row))
+    async def cancel(self, row: int) -> bool:
+        """End a job; False if it is ending, or was cancelled before. TransitionError if over."""
+        if self.state.state[row] in (JobState.STOPPING, JobState.CANCELLED):
+            return False
+        check_open(self.state, row, "cancelled")
+        self._write_first(StopRequested(self._clock.now_s(), row))
+        return True
 
-    async def suspend(self, row: int) -> None:
-        """Take a job's GPUs away until it is resumed. TransitionError if it is over."""
-        self.state.require_open(row, "suspended")
-        if row not in self.state.user_suspended:
-            self._write_first(SuspendRequested(self._clock.now_s(), row))
+    async def suspend(self, row: int) -> bool:
+        """Take a job's GPUs away until it is resumed; False if that was asked for before.
 
-    async def resume(self, row: int) -> None:
-        """Let a job that its owner suspended go on. TransitionError if it is over."""
-        self.state.require_open(row, "resumed")
+        Raises TransitionError if it is over.
+        """
+        check_open(self.state, row, "suspended")
         if row in self.state.user_suspended:
-            self._write_first(ResumeRequested(self._clock.now_s(), row))
+            return False
+        self._write_first(SuspendRequested(self._clock.now_s(), row))
+        return True
+
+    async def resume(self, row: int) -> bool:
+        """Let a job that its owner suspended go on; False if its owner has not suspended it.
+
+        Raises TransitionError if it is over.
+        """
+        check_open(self.state, row, "resumed")
+        if row not in self.state.user_suspended:
+            return False
+        self._write_first(ResumeRequested(self._clock.now_s(), row))
+        return True
 
     def _write_first(
         self, event: Event, *, submission: Submission | None = None, durable: bool = False

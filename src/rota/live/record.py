@@ -4,7 +4,7 @@ import asyncio
 from pathlib import Path
 from typing import Any
 
-from rota.errors import NotFoundError
+from rota.errors import NotFoundError, RotaError, did_you_mean
 from rota.folder import Folder
 from rota.live.clock import Clock
 from rota.live.ranks import Ranks, read_ranks
@@ -19,11 +19,13 @@ from rota.model.events import (
     JobResumed,
     JobSubmitted,
     ModelReported,
+    NodeLost,
     SuspendRequested,
     WorkerRegistered,
 )
 from rota.model.reason import Reason
 from rota.model.state import ClusterState
+from rota.model.trials import Trials, Tried
 from rota.store.events import EventStore
 
 SHUT_DOWN = "the cluster was shut down"
@@ -35,10 +37,14 @@ UNCOUNTED = (
 )  # losses that say nothing about the job
 
 
+RECENT = 1000  # jobs whose names an unknown one is compared with
+
+
 class Record:
     """The state, what was said about it, and the agents that are connected.
 
-    Making one reads the whole event log of ``store``.
+    Making one reads the whole event log of ``store``. Raises StoreError for one that this version
+    can't follow, with nothing changed.
     """
 
     def __init__(self, store: EventStore, folder: Folder) -> None:
@@ -49,14 +55,20 @@ class Record:
         self._history: dict[int, list[tuple[float, int]]] = {}
         self.rows: dict[str, int] = {}
         self._losses: dict[int, int] = {}
+        self._trials = Trials()
+        self._lost_s: dict[str, float] = {}  # when nodes that are gone were lost
         self._models: dict[int, tuple[int, int]] = {}
         self._lost_ranks: dict[int, int] = {}
         self.why_suspended: dict[int, str] = {}  # in the way that it is, by row
         self._outboxes: dict[str, asyncio.Queue[Message | bytes]] = {}
         self._last_node: dict[tuple[int, int], str] = {}  # (row, attempt) -> where it ran last
         last_s = 0.0
-        for event in store.load():
-            self._apply(event)
+        for number, event in enumerate(store.load(), 1):
+            try:
+                self._apply(event)
+            except (RotaError, LookupError, TypeError) as error:
+                what = f"a {type(event).__name__} can't follow what was before it"
+                raise store.unreadable(number, what) from error
             last_s = max(last_s, event.at_s)
         self._clock = Clock(last_s)
 
@@ -74,6 +86,8 @@ class Record:
             for row, allocation in event.allocations.items():
                 if allocation is not None and row not in event.reasons:
                     self._history.setdefault(row, []).append((event.at_s, Reason.NONE))
+            for row, mark in event.marks.items():
+                self._trials.note(row, mark)
         elif isinstance(event, JobLaunched | JobResumed):
             held = self.state.held[event.row]
             if held is not None:
@@ -89,6 +103,8 @@ class Record:
             self.why_suspended[event.row] = event.why
         elif isinstance(event, ModelReported):
             self._models[event.row] = (event.model_bytes, event.largest_tensor_bytes)
+        elif isinstance(event, NodeLost):
+            self._lost_s[event.name] = event.at_s
         elif isinstance(event, SuspendRequested):
             self._history.setdefault(event.row, []).append((event.at_s, Reason.HELD_BY_USER))
 
@@ -116,7 +132,8 @@ class Record:
         if named:
             ids = ", ".join(self.state.spec[row].job_id for row in named[-5:])
             raise NotFoundError(f"{len(named)} jobs are named {job_id!r}; use an id: {ids}")
-        raise NotFoundError(f"there is no job {job_id!r}; `rota ps --all` lists them")
+        hint = did_you_mean(job_id, {spec.name for spec in self.state.spec[-RECENT:]})
+        raise NotFoundError(f"there is no job {job_id!r}{hint}; `rota ps --all` lists them")
 
     def progress(self, row: int) -> dict[str, Any]:
         """The latest that the job reported of itself."""
@@ -140,6 +157,10 @@ class Record:
     def history(self, row: int) -> list[tuple[float, int]]:
         """(time, reason code) each time the policy's verdict on the job changed."""
         return self._history.get(row, [])
+
+    def trials(self, row: int) -> list[Tried]:
+        """What policies have tried with the job, oldest first, also after its end."""
+        return self._trials.of(row)
 
     def ranks(self, row: int, attempt: int) -> Ranks | None:
         """The processes of an attempt; None as long as its agent has written nothing down."""
@@ -187,6 +208,7 @@ class Record:
                 "gpu_type": node.gpu_type,
                 "num_gpus": node.num_gpus,
                 "alive": node.alive,
+                "lost_s": None if node.alive else self._lost_s.get(node.name),
                 "connected": node.name in self._outboxes,
                 "jobs": [ids[0] if ids else None for ids in held_by],
                 "holders": held_by,

@@ -59,8 +59,30 @@ def reconcile(
     counts each row's lost attempts so far, ``last_nodes`` says where each attempt of a row ran.
     """
     found = {(message["job_id"], message["attempt"]): message for message in attempts}
-    events: list[Event] = []
-    left: list[tuple[str, Message]] = []
+    findings = Findings([], [], [], [], [])
+    expected = _check_expected(state, node, found, now_s, losses, findings)
+    rows = {(spec.job_id, state.attempt[row]): row for row, spec in enumerate(state.spec)}
+    for key, message in found.items():
+        if message["type"] not in ("alive", "arriving"):
+            findings.forget.append(_name("forget", message))
+        elif key not in expected:
+            ran_on = last_nodes.get((rows[key], key[1])) if key in rows else None
+            if message["type"] == "alive" and ran_on not in (None, node):
+                findings.drop.append(_name("drop", message))
+            else:
+                findings.kill.append(_name("kill", message))
+    return findings
+
+
+def _check_expected(
+    state: ClusterState,
+    node: str,
+    found: dict[tuple[str, int], Message],
+    now_s: float,
+    losses: dict[int, int],
+    findings: Findings,
+) -> set[tuple[str, int]]:
+    """Look for each attempt that should be on the node among those found; the keys of these."""
     expected: set[tuple[str, int]] = set()
     index = state.node_index[node]
     for row, spec in enumerate(state.spec):
@@ -77,26 +99,15 @@ def reconcile(
         if message is None or message["type"] == "arriving":
             # Its launch is sent again; and of a move it is told by those who ask in vain.
             if state.state[row] != JobState.STARTING and not moves:
-                events.append(lost(state, row, now_s, "the node has no trace of it", losses))
+                event = lost(state, row, now_s, "the node has no trace of it", losses)
+                findings.events.append(event)
         elif message["type"] != "alive":
-            events += end_of_attempt(state, row, node, message, now_s, losses)
+            findings.events.extend(end_of_attempt(state, row, node, message, now_s, losses))
             others = [state.nodes[place].name for place in places if place != index]
-            left += [(name, _name("drop", message)) for name in others]
+            findings.left.extend((name, _name("drop", message)) for name in others)
         else:
-            events.append(registered(message, row, now_s))
-    rows = {(spec.job_id, state.attempt[row]): row for row, spec in enumerate(state.spec)}
-    forget, kill, drop = [], [], []
-    for key, message in found.items():
-        if message["type"] not in ("alive", "arriving"):
-            forget.append(_name("forget", message))
-        elif key not in expected:
-            ran_on = last_nodes.get((rows[key], key[1])) if key in rows else None
-            elsewhere = message["type"] == "alive" and ran_on not in (None, node)
-            if elsewhere:
-                drop.append(_name("drop", message))
-            else:
-                kill.append(_name("kill", message))
-    return Findings(events, forget, kill, drop, left)
+            findings.events.append(registered(message, row, now_s))
+    return expected
 
 
 def registered(message: Message, row: int, now_s: float) -> WorkerRegistered:

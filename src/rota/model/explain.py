@@ -7,8 +7,16 @@ from rota.model.allocation import Allocation, gpus_text, on_node
 from rota.model.confinement import largest_node, stays_on_node
 from rota.model.job import JobState, Suspension
 from rota.model.reason import SENTENCES, Reason
+from rota.model.sharing import sharing_of
 from rota.model.state import ClusterState
+from rota.model.transitions import jobs_text
+from rota.model.trials import Tried, tried_in
+from rota.model.trials import tell as tell_trials
+from rota.model.turns import Turns
+from rota.model.turns import blocker as turn_blocker
+from rota.model.turns import tell as tell_turns
 
+UNDECIDED = "the policy has yet to decide about it"
 WAITING = (JobState.PENDING, JobState.SUSPENDED, JobState.HELD, JobState.SUSPENDING)
 
 
@@ -19,45 +27,52 @@ def explain(
     history: Iterable[tuple[float, int]] = (),
     *,
     resizes: bool = False,
+    trials: Iterable[Tried] | None = None,
+    turns: Turns | None = None,
 ) -> dict[str, Any]:
     """The verdict on one job, JSON-able, as of ``now_s``.
 
     ``{"job_id", "state", "reason", "sentence", "blockers": [{"rule", "need", "have", "held_by"}],
-    "would_start_if", "position", "resizing", "trials": [{"at_s", "what", "predicted", "measured",
-    "kept"}], "history": [{"at_s", "reason"}]}``. Reasons and rules are the names of
-    :class:`Reason`; need, have, would_start_if and resizing are sentences, ``held_by`` job ids.
+    "would_start_if", "position", "turns", "sharing", "resizing", "trials": [{"at_s", "what",
+    "predicted", "measured", "kept", "with", "on", "from"}], "history": [{"at_s", "reason"}]}``.
+    Reasons and rules are the names of :class:`Reason`; need, have, would_start_if and resizing are
+    sentences, ``held_by`` job ids.
     A job that needs nothing has no blockers, and None for would_start_if and position; position
     counts the jobs that want GPUs and have none, by arrival, from 1. ``history`` is
     ``(at_s, reason code)`` as the controller saw it change. ``resizing`` says of a job with a
     range of GPUs why it has as many as it has, or why that can't change, and is None for others;
-    ``resizes``: whether the policy changes the sizes of running jobs. ``trials`` are those that the
-    policy remembers having made with the job; speeds are relative to before.
+    ``resizes``: whether the policy changes the sizes of running jobs. ``trials`` are those made
+    with the job (:func:`rota.model.trials.tell`), by default those that its mark tells. ``turns``
+    is what the policy says of them, and is told as in :func:`rota.model.turns.tell`; ``sharing`` as
+    in :func:`rota.model.sharing.sharing_of`.
     """
     job_state = JobState(state.state[row])
     waits = job_state in WAITING
-    blockers = _blockers(state, row, now_s) if waits else []
-    reason = Reason(state.reason[row])
-    if waits and blockers and reason in (Reason.NONE, Reason.WAIT_PRIORITY):
+    turn = turns if turns is not None and turns.position(row) else None
+    blockers = _blockers(state, row, now_s, turn) if waits else []
+    reason, undecided = Reason(state.reason[row]), _is_undecided(state, row)
+    if waits and blockers and reason in (Reason.NONE, Reason.WAIT_PRIORITY) and not undecided:
         reason = Reason[blockers[0]["rule"]]
     return {
         "job_id": state.spec[row].job_id,
         "state": job_state.name,
         "reason": reason.name,
-        "sentence": _sentence(state, row, reason),
+        "sentence": UNDECIDED if undecided else _sentence(state, row, reason),
         "blockers": blockers,
-        "would_start_if": _would_start_if(state, row, now_s, blockers) if blockers else None,
+        "would_start_if": _would_start_if(state, row, now_s, blockers, turn) if blockers else None,
         "position": _position(state, row),
+        "turns": tell_turns(state, row, turns),
+        "sharing": sharing_of(state, row),
         "resizing": _resizing(state, row, resizes),
-        "trials": trials_of(state.marks[row]),
+        "trials": tell_trials(state, tried_in(state.marks[row]) if trials is None else trials),
         "history": [{"at_s": at_s, "reason": Reason(code).name} for at_s, code in history],
     }
 
 
-def trials_of(mark: Any) -> list[dict[str, Any]]:
-    """What a policy has noted under ``trials`` in a job's mark, as in :func:`explain`."""
-    noted = mark.get("trials", ()) if isinstance(mark, dict) else ()
-    names = ("at_s", "what", "predicted", "measured", "kept")
-    return [dict(zip(names, trial, strict=False)) for trial in noted if isinstance(trial, list)]
+def _is_undecided(state: ClusterState, row: int) -> bool:
+    """Whether no decision has been taken since the job came, or came back."""
+    waits = state.reason[row] == Reason.WAIT_PRIORITY and state.target[row] is None
+    return waits and state.decision_needed and row in state.active and row in state.changed
 
 
 def _resizing(state: ClusterState, row: int, resizes: bool) -> str | None:
@@ -79,13 +94,14 @@ def _resizing(state: ClusterState, row: int, resizes: bool) -> str | None:
     why = mark.get("why") if isinstance(mark, dict) else None
     most = state.most_ranks[row]
     if 0 < most < elastic.sizes[-1]:
-        why = (
-            f"{why or 'it can grow'}; its batches have {most} shards, for {gpus_text(most)} at most"
-        )
+        shards = "1 shard" if most == 1 else f"{most} shards"
+        why = f"{why or 'it can grow'}; its batches have {shards}, for {gpus_text(most)} at most"
     return why or "its throughput at this size is being measured"
 
 
-def _blockers(state: ClusterState, row: int, now_s: float) -> list[dict[str, Any]]:
+def _blockers(
+    state: ClusterState, row: int, now_s: float, turns: Turns | None
+) -> list[dict[str, Any]]:
     """Everything that stands between the job and its GPUs; what the policy said comes first."""
     found = []
     if row in state.user_suspended:
@@ -93,14 +109,20 @@ def _blockers(state: ClusterState, row: int, now_s: float) -> list[dict[str, Any
     found += _cluster_too_small(state, row)
     if row in state.backoff:
         left_s = max(0.0, state.backoff[row] - now_s)
-        have = f"{left_s:.0f} s are left; the last try failed"
+        lines = (line for _, line in reversed(state.story(row)) if " failed: " in line)
+        have = f"{left_s:.0f} s are left; {next(lines, 'the last try failed')}"
         found.append(_blocker(Reason.WAIT_BACKOFF, "a pause before the next try", have))
     reason = Reason(state.reason[row])
-    if reason == Reason.SLICE_WAITING_TURN:
+    if turns is not None:
+        found.append(turn_blocker(state, row, turns, now_s))
+    elif reason == Reason.SLICE_WAITING_TURN:
         found.append(_turn(state, row, now_s))
-    found += _gpus_taken(state, row)
+    found += _gpus_taken(state, row, elsewhere=turns is None)
     earlier = _wait_before(state, row)
-    if earlier and row in state.active and state.target[row] is None:
+    undecided = _is_undecided(state, row)
+    if undecided:
+        found.append(_blocker(Reason.WAIT_PRIORITY, "the policy's consent", UNDECIDED))
+    elif earlier and turns is None and row in state.active and state.target[row] is None:
         have = f"{_jobs(len(earlier))} that came earlier and wait"
         found.append(
             _blocker(Reason.WAIT_PRIORITY, "its turn in the policy's order", have, earlier)
@@ -162,8 +184,11 @@ def _turn(state: ClusterState, row: int, now_s: float) -> dict[str, Any]:
     return _blocker(Reason.SLICE_WAITING_TURN, "its turn", have, _holders(state, row))
 
 
-def _gpus_taken(state: ClusterState, row: int) -> list[dict[str, Any]]:
-    """The GPUs that are missing, or the very ones that it was promised or must go back to."""
+def _gpus_taken(state: ClusterState, row: int, *, elsewhere: bool) -> list[dict[str, Any]]:
+    """The GPUs that are missing, or the very ones that it was promised or must go back to.
+
+    ``elsewhere``: those of all nodes count, not only of those where it lives.
+    """
     wanted = state.num_gpus[row]
     if wanted > state.total_gpus:
         return []
@@ -172,7 +197,7 @@ def _gpus_taken(state: ClusterState, row: int) -> list[dict[str, Any]]:
         need, have = f"the GPUs it was given: {_places(state, target)}", "about to be free"
         return [_blocker(Reason.WAIT_RESOURCES, need, have, _holders(state, row, target))]
     found = []
-    if state.idle.count < wanted:
+    if elsewhere and state.idle.count < wanted:
         have = f"{state.idle.count} free of {state.total_gpus}"
         found.append(_blocker(Reason.WAIT_RESOURCES, gpus_text(wanted), have, _holders(state, row)))
     if home is not None and not state.movable[row] and not state.idle.fits(home):
@@ -193,7 +218,11 @@ def _gpus_taken(state: ClusterState, row: int) -> list[dict[str, Any]]:
 
 
 def _would_start_if(
-    state: ClusterState, row: int, now_s: float, blockers: list[dict[str, Any]]
+    state: ClusterState,
+    row: int,
+    now_s: float,
+    blockers: list[dict[str, Any]],
+    turns: Turns | None,
 ) -> str:
     """The smallest change that would let the job start, as far as the state tells."""
     job_id = state.spec[row].job_id
@@ -209,6 +238,8 @@ def _would_start_if(
         return f"{max(0.0, state.backoff[row] - now_s):.0f} s had passed"
     if state.target[row] is not None:
         return "the GPUs it was given were released, which they are about to be"
+    if turns is not None:
+        return f"its turn came, in {turns.left_s(now_s):.0f} s at the earliest"
     if Reason.SLICE_WAITING_TURN.name in rules:
         if state.wake_at_s is None:
             return "its turn came"
@@ -277,7 +308,9 @@ def _sentence(state: ClusterState, row: int, reason: Reason) -> str:
     if job_state == JobState.STOPPING:
         return "it is being stopped"
     if held is not None and job_state == JobState.RUNNING:
-        return f"it runs on {_places(state, held)}"
+        mates = state.sharers(row)
+        sharing = f", which it shares with {jobs_text(state.ids(mates))}" if mates else ""
+        return f"it runs on {_places(state, held)}{sharing}"
     home = state.home[row]
     if held is not None and home is not None and job_state == JobState.MIGRATING:
         return f"its state is on its way from {_places(state, home)} to {_places(state, held)}"
@@ -335,9 +368,7 @@ def _working(state: ClusterState) -> list[int]:
 
 
 def _places(state: ClusterState, allocation: Allocation) -> str:
-    return " ".join(
-        f"{state.nodes[node].name}:{','.join(map(str, gpus))}" for node, gpus in allocation.gpus()
-    )
+    return state.places(allocation.parts)
 
 
 def _jobs(count: int) -> str:

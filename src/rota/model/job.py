@@ -3,6 +3,8 @@
 from enum import IntEnum
 from typing import Any, NamedTuple
 
+GRACE_S = 10.0  # unless the job says otherwise
+
 
 class JobState(IntEnum):
     """Where a job stands. Its name is what users see."""
@@ -45,7 +47,7 @@ class Program(NamedTuple):
     env: tuple[tuple[str, str], ...] = ()
     processes: str = "gpu"  # "gpu": one process per GPU (a rank each); "node": one per node
     suspend: str = "auto"  # how it asks to be suspended where no session of rota.train does it
-    grace_s: float = 10.0  # for "restart": from SIGTERM to SIGKILL
+    grace_s: float = GRACE_S  # for "restart": from SIGTERM to SIGKILL
 
 
 class Elastic(NamedTuple):

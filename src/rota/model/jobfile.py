@@ -3,14 +3,13 @@
 import math
 import os
 import re
-import reprlib
 import shlex
 from collections.abc import Mapping
-from difflib import get_close_matches
-from typing import Any, NamedTuple, NoReturn
+from typing import Any, NamedTuple
 
 from rota.errors import JobFileError
-from rota.model.job import Adapt, Elastic, Program, powers_of_two
+from rota.model.job import GRACE_S, Adapt, Elastic, Program, powers_of_two
+from rota.model.jobvalues import check_keys, is_number, refuse, seconds_of, text_of, whole_number
 
 PRIORITIES = {"low": 10, "normal": 50, "high": 90}
 PROCESSES = ("gpu", "node")
@@ -43,8 +42,7 @@ MAX_TEXT_BYTES = 100_000
 MAX_ENV_BYTES = 500_000
 MAX_PATH_BYTES = 4095
 MAX_GPUS = 1_000_000
-MAX_TIME_LIMIT_S = 3650 * 86400.0
-GRACE_S, MAX_GRACE_S = 10.0, 3600.0
+MAX_GRACE_S = 3600.0
 MAX_PRICE = 1e12
 MAX_SIZES = 1024
 MAX_SAMPLES = (1 << 24) - 1  # of a batch
@@ -52,10 +50,6 @@ MAX_SAMPLES = (1 << 24) - 1  # of a batch
 _NAME = re.compile(r"(?=.*[^0-9])[A-Za-z0-9][A-Za-z0-9._-]{0,63}\Z")
 _QUEUE = re.compile(r"[A-Za-z0-9][A-Za-z0-9._/-]{0,63}\Z")
 _ENV_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,254}\Z")
-_DURATION = re.compile(r"([0-9]{1,10}(?:\.[0-9]{1,9})?)([smhd]?)\Z")
-_SHORT = reprlib.Repr()
-_SHORT.maxlevel = 2  # references in YAML can make a small file nest without end
-_SECONDS = {"": 1, "s": 1, "m": 60, "h": 3600, "d": 86400}
 _RANGE = re.compile(r"([0-9]{1,7})\.\.([0-9]{1,7})\Z")
 _CONTROL = re.compile(r"[\x00-\x1f\x7f]")
 
@@ -127,10 +121,10 @@ def parse_job(fields: Mapping[str, Any], *, workdir: str) -> JobRequest:
     folder by default; with ``workdir=""`` it must be absolute. Raises JobFileError, which names
     the field, its value and the fix.
     """
-    _check_keys(fields, FIELDS, "")
+    check_keys(fields, FIELDS, "")
     version = fields.get("version", 1)
     if type(version) is not int or version != 1:
-        _refuse("version", version, "this version of Rota reads version: 1")
+        refuse("version", version, "this version of Rota reads version: 1")
     run = _run(fields)
     name = fields.get("name")
     least, most = _gpus(fields.get("resources"))
@@ -178,16 +172,16 @@ def name_of(run: str) -> str:
 def _run(fields: Mapping[str, Any]) -> str:
     if "run" not in fields:
         raise JobFileError("run: it is missing; say what to run, for example: run: python train.py")
-    run = _text("run", fields["run"], MAX_TEXT_BYTES)
+    run = text_of("run", fields["run"], MAX_TEXT_BYTES)
     if not run.strip():
-        _refuse("run", run, "say what to run, for example: run: python train.py")
+        refuse("run", run, "say what to run, for example: run: python train.py")
     return run
 
 
 def _name(value: Any) -> str:
     if isinstance(value, str) and _NAME.match(value):
         return value
-    _refuse(
+    refuse(
         "name",
         value,
         "use 1 to 64 of A-Z a-z 0-9 . _ - that begin with a letter or digit "
@@ -200,36 +194,36 @@ def _queue(value: Any) -> str:
         return ""
     if isinstance(value, str) and _QUEUE.match(value):
         return value
-    _refuse("queue", value, "use 1 to 64 of A-Z a-z 0-9 . _ / - that begin with a letter or digit")
+    refuse("queue", value, "use 1 to 64 of A-Z a-z 0-9 . _ / - that begin with a letter or digit")
 
 
 def _workdir(value: Any, base: str) -> str:
-    path = base if value is None else _text("workdir", value, MAX_PATH_BYTES)
+    path = base if value is None else text_of("workdir", value, MAX_PATH_BYTES)
     if _CONTROL.search(path):
-        _refuse("workdir", path, "remove the control characters")
+        refuse("workdir", path, "remove the control characters")
     path = os.path.normpath(os.path.join(base, os.path.expanduser(path) if base else path))
     if not os.path.isabs(path):
-        _refuse("workdir", path, "give an absolute path")
-    return _text("workdir", path, MAX_PATH_BYTES)
+        refuse("workdir", path, "give an absolute path")
+    return text_of("workdir", path, MAX_PATH_BYTES)
 
 
 def _env(value: Any) -> tuple[tuple[str, str], ...]:
     if value is None:
         return ()
     if not isinstance(value, Mapping):
-        _refuse("env", value, "write a mapping of names to values, for example: {OMP_THREADS: 1}")
+        refuse("env", value, "write a mapping of names to values, for example: {OMP_THREADS: 1}")
     pairs = []
     size = 0
     for name, item in value.items():
         if not isinstance(name, str) or not _ENV_NAME.match(name):
-            _refuse("env", name, "names are letters, digits and _ and don't begin with a digit")
+            refuse("env", name, "names are letters, digits and _ and don't begin with a digit")
         if isinstance(item, float) and not math.isfinite(item):
-            _refuse(f"env.{name}", item, "put quotes around it")
+            refuse(f"env.{name}", item, "put quotes around it")
         if isinstance(item, int | float) and not isinstance(item, bool):
             item = _number_text(name, item)
         if not isinstance(item, str):
-            _refuse(f"env.{name}", item, "values are text: put quotes around it")
-        pairs.append((name, _text(f"env.{name}", item, MAX_TEXT_BYTES)))
+            refuse(f"env.{name}", item, "values are text: put quotes around it")
+        pairs.append((name, text_of(f"env.{name}", item, MAX_TEXT_BYTES)))
         size += len(name) + len(pairs[-1][1].encode()) + 2
         if size > MAX_ENV_BYTES:
             raise JobFileError(
@@ -242,7 +236,7 @@ def _number_text(name: str, value: int | float) -> str:
     try:
         return str(value)
     except ValueError:  # more digits than Python turns into text
-        _refuse(f"env.{name}", value, "put quotes around it")
+        refuse(f"env.{name}", value, "put quotes around it")
 
 
 def _priority(value: Any) -> int:
@@ -250,9 +244,9 @@ def _priority(value: Any) -> int:
         return PRIORITIES["normal"]
     if isinstance(value, str) and value in PRIORITIES:
         return PRIORITIES[value]
-    number = _whole(value)
+    number = whole_number(value)
     if number is None or not 1 <= number <= 100:
-        _refuse("priority", value, "write 1 to 100 (larger is sooner), or low, normal or high")
+        refuse("priority", value, "write 1 to 100 (larger is sooner), or low, normal or high")
     return number
 
 
@@ -261,39 +255,39 @@ def _gpus(resources: Any) -> tuple[int, int]:
     if resources is None:
         return 1, 1
     if not isinstance(resources, Mapping):
-        _refuse("resources", resources, "write a mapping, for example: {gpus: 2}")
-    _check_keys(resources, RESOURCES, "resources.")
+        refuse("resources", resources, "write a mapping, for example: {gpus: 2}")
+    check_keys(resources, RESOURCES, "resources.")
     value = resources.get("gpus", 1)
     if isinstance(value, str) and (match := _RANGE.match(value.strip())):
         least, most = int(match[1]), int(match[2])
         if not 1 <= least <= most <= MAX_GPUS:
-            _refuse("resources.gpus", value, "write the smaller number first, for example 1..8")
+            refuse("resources.gpus", value, "write the smaller number first, for example 1..8")
         return least, most
-    number = _whole(value)
+    number = whole_number(value)
     if number is None or not 1 <= number <= MAX_GPUS:
-        _refuse("resources.gpus", value, "write a whole number, 1 or more, or a range such as 1..8")
+        refuse("resources.gpus", value, "write a whole number, 1 or more, or a range such as 1..8")
     return number, number
 
 
 def _elastic(value: Any, least: int, most: int, processes: str) -> Elastic | None:
     if least == most:
         if value is not None:
-            _refuse(
+            refuse(
                 "elastic", value, "it needs a range of GPUs, for example resources: {gpus: 1..8}"
             )
         return None
     if processes != "gpu":
-        _refuse("processes", processes, "a job with a range of GPUs has one process per GPU")
+        refuse("processes", processes, "a job with a range of GPUs has one process per GPU")
     fields = {} if value is None else value
     if not isinstance(fields, Mapping):
-        _refuse("elastic", value, "write a mapping, for example: {sizes: pow2}")
-    _check_keys(fields, ELASTIC, "elastic.")
+        refuse("elastic", value, "write a mapping, for example: {sizes: pow2}")
+    check_keys(fields, ELASTIC, "elastic.")
     deadline_s, worth = _utility(fields.get("utility"))
     price = fields.get("price_per_gpu_hour", 0.0)
-    if not _is_number(price) or not 0 <= price < MAX_PRICE:
-        _refuse("elastic.price_per_gpu_hour", price, "write a number from 0, in the value's unit")
+    if not is_number(price) or not 0 <= price < MAX_PRICE:
+        refuse("elastic.price_per_gpu_hour", price, "write a number from 0, in the value's unit")
     if price and worth is None:
-        _refuse(
+        refuse(
             "elastic.price_per_gpu_hour",
             price,
             "it counts against a value: add utility: {deadline: 2h, value: 100}, or leave it out",
@@ -344,48 +338,48 @@ def _utility(value: Any) -> tuple[float | None, float | None]:
     if value is None:
         return None, None
     if not isinstance(value, Mapping):
-        _refuse("elastic.utility", value, "write for example: {deadline: 2h, value: 100}")
-    _check_keys(value, UTILITY, "elastic.utility.")
+        refuse("elastic.utility", value, "write for example: {deadline: 2h, value: 100}")
+    check_keys(value, UTILITY, "elastic.utility.")
     for key in UTILITY:
         if key not in value:
-            _refuse(
+            refuse(
                 "elastic.utility", dict(value), f"{key} is missing: {{deadline: 2h, value: 100}}"
             )
     worth = value["value"]
-    if not _is_number(worth) or not 0 < worth < MAX_PRICE:
-        _refuse("elastic.utility.value", worth, "write a number above 0")
-    return _seconds("elastic.utility.deadline", value["deadline"]), float(worth)
+    if not is_number(worth) or not 0 < worth < MAX_PRICE:
+        refuse("elastic.utility.value", worth, "write a number above 0")
+    return seconds_of("elastic.utility.deadline", value["deadline"]), float(worth)
 
 
 def _sizes(value: Any, least: int, most: int) -> tuple[int, ...]:
     if value == "any":
         if most - least >= MAX_SIZES:
-            _refuse("elastic.sizes", value, f"that is over {MAX_SIZES} sizes; write pow2 or a list")
+            refuse("elastic.sizes", value, f"that is over {MAX_SIZES} sizes; write pow2 or a list")
         return tuple(range(least, most + 1))
     if value == "pow2":
         sizes = powers_of_two(least, most)
         if len(sizes) < 2:
             only = f"no power of two but {least}" if least & (least - 1) == 0 else "no power of two"
-            _refuse("elastic.sizes", value, f"there is {only} in {least}..{most}; write any")
+            refuse("elastic.sizes", value, f"there is {only} in {least}..{most}; write any")
         return sizes
     if isinstance(value, list) and 0 < len(value) <= MAX_SIZES:
         return _listed_sizes(value, least, most)
-    _refuse("elastic.sizes", value, f"write any, pow2, or a list such as [{least}, {most}]")
+    refuse("elastic.sizes", value, f"write any, pow2, or a list such as [{least}, {most}]")
 
 
 def _listed_sizes(value: list[Any], least: int, most: int) -> tuple[int, ...]:
     field, where = "elastic.sizes", f"resources.gpus is {least}..{most}"
     sizes = set()
     for each in value:
-        number = _whole(each)
+        number = whole_number(each)
         if number is None or number < 1:
-            _refuse(field, each, f"write whole numbers of GPUs, such as [{least}, {most}]")
+            refuse(field, each, f"write whole numbers of GPUs, such as [{least}, {most}]")
         if not least <= number <= most:
-            _refuse(field, each, f"{where}; leave it out, or widen the range")
+            refuse(field, each, f"{where}; leave it out, or widen the range")
         sizes.add(number)
     for end in (least, most):
         if end not in sizes:
-            _refuse(field, value, f"{where}, so add {end} to it, or narrow the range")
+            refuse(field, value, f"{where}, so add {end} to it, or narrow the range")
     return tuple(sorted(sizes))
 
 
@@ -394,16 +388,16 @@ def _processes(value: Any) -> str:
         return PROCESSES[0]
     if isinstance(value, str) and value in PROCESSES:
         return value
-    _refuse("processes", value, "write gpu (a process per GPU) or node (one that sees all GPUs)")
+    refuse("processes", value, "write gpu (a process per GPU) or node (one that sees all GPUs)")
 
 
 def _suspend(value: Any, least: int, most: int) -> str:
     if value is None:
         return SUSPEND[0]
     if not isinstance(value, str) or value not in SUSPEND:
-        _refuse("suspend", value, f"write one of {', '.join(SUSPEND)}")
+        refuse("suspend", value, f"write one of {', '.join(SUSPEND)}")
     if value != SUSPEND[0] and least != most:
-        _refuse(
+        refuse(
             "suspend", value, "a job with a range of GPUs pauses between its steps: leave it out"
         )
     return value
@@ -413,71 +407,12 @@ def _grace_s(value: Any, suspend: str) -> float:
     if value is None:
         return GRACE_S
     if suspend != "restart":
-        _refuse("grace", value, "it counts with suspend: restart alone: add that, or leave it out")
-    seconds = _seconds("grace", value)
+        refuse("grace", value, "it counts with suspend: restart alone: add that, or leave it out")
+    seconds = seconds_of("grace", value)
     if seconds > MAX_GRACE_S:
-        _refuse("grace", value, "write 1h or less")
+        refuse("grace", value, "write 1h or less")
     return seconds
 
 
 def _time_limit_s(value: Any) -> float | None:
-    return None if value is None else _seconds("time_limit", value)
-
-
-def _seconds(field: str, value: Any) -> float:
-    seconds = -1.0
-    if isinstance(value, str) and (match := _DURATION.match(value.strip())):
-        seconds = float(match[1]) * _SECONDS[match[2]]
-    elif _is_number(value):
-        seconds = float(value) if -1 <= value <= MAX_TIME_LIMIT_S else -1.0
-    if not 0 < seconds <= MAX_TIME_LIMIT_S:
-        _refuse(field, value, "write for example 30s, 10m, 2h, 1d or seconds, up to 3650d")
-    return seconds
-
-
-def _is_number(value: Any) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool)
-
-
-def _whole(value: Any) -> int | None:
-    """A whole number, also one written as text; None for anything else."""
-    if isinstance(value, str) and value.isascii() and value.isdigit() and len(value) <= 9:
-        return int(value)
-    return value if type(value) is int else None
-
-
-def _text(field: str, value: Any, max_bytes: int) -> str:
-    if not isinstance(value, str):
-        _refuse(field, value, "write text; put quotes around it")
-    if "\0" in value:
-        _refuse(field, value, "remove the NUL character")
-    try:
-        size = len(value.encode())
-    except UnicodeEncodeError:
-        _refuse(field, value, "it is no valid Unicode; write it in UTF-8")
-    if size > max_bytes:
-        _refuse(field, value, f"it takes {size} bytes; at most {max_bytes} work")
-    return value
-
-
-def _check_keys(fields: Any, known: tuple[str, ...], prefix: str) -> None:
-    if not isinstance(fields, Mapping):
-        _refuse("job file", fields, "write fields, one a line, for example: run: python train.py")
-    for key in fields:
-        if not isinstance(key, str) or key not in known:
-            close = get_close_matches(key[:80], known, n=1) if isinstance(key, str) else []
-            hint = f"did you mean {prefix}{close[0]}?" if close else f"known: {', '.join(known)}"
-            where = prefix.removesuffix(".") or "job file"
-            raise JobFileError(f"{where}: there is no field {_shown(key)}; {hint}")
-
-
-def _refuse(field: str, value: Any, fix: str) -> NoReturn:
-    raise JobFileError(f"{field}: {_shown(value)} can't be used; {fix}")
-
-
-def _shown(value: Any) -> str:
-    """The value for a message: short whatever it is, control characters escaped."""
-    try:
-        return _SHORT.repr(value)[:200]
-    except Exception:  # any object may come here; one with a broken repr is no reason to fail
-        return f"a {type(value).__name__}"
+    return None if value is None else seconds_of("time_limit", value)

@@ -138,10 +138,10 @@ class Profile(Measured):
         alone, beside = self.step_s(placement._replace(beside="")), self.step_s(placement)
         return alone / beside if alone and beside else None
 
-    def beside(self, kind: str) -> Iterator[tuple[float, int]]:
-        """``(speed relative to alone, measurements)`` beside a kind, for each kind of GPUs."""
+    def beside(self, kind: str) -> Iterator[tuple[float, int, str]]:
+        """``(speed relative to alone, measurements, GPU type)`` beside a kind, by placement."""
         for placement, speed in self.speeds.items():
             if kind and placement.beside == kind:
                 relative = self.relative(placement)
                 if relative is not None:
-                    yield relative, speed.count
+                    yield relative, speed.count, placement.gpu_type

@@ -6,7 +6,8 @@ from typing import TYPE_CHECKING, Any
 
 from rota.errors import PlanError, TransitionError
 from rota.model.cluster import FreeGpus, Node
-from rota.model.commands import Launch, Migrate, Resize, Resume, Retune, Stop, Suspend, may_follow
+from rota.model.commands import Launch, Migrate, Resize, Retune, Stop, Suspend, may_follow
+from rota.model.confirmations import STARTS, Confirmations
 from rota.model.events import (
     AttemptLost,
     CommandFailed,
@@ -33,21 +34,24 @@ from rota.model.events import (
 )
 from rota.model.job import Job, JobState, Suspension
 from rota.model.reason import Reason
-from rota.model.transitions import FIRST_FINAL, STOPPING, SUSPENDING, Transitions
+from rota.model.transitions import (
+    FIRST_FINAL,
+    HELD,
+    MIGRATING,
+    PENDING,
+    RUNNING,
+    STARTING,
+    STOPPING,
+    SUSPENDED,
+    SUSPENDING,
+)
 
 if TYPE_CHECKING:
     from rota.model.profiles import Profiles
     from rota.model.reports import Reports, Truth
 
-# As plain integers: columns are compared with them at every event.
-PENDING, STARTING, RUNNING = int(JobState.PENDING), int(JobState.STARTING), int(JobState.RUNNING)
-SUSPENDED, MIGRATING = int(JobState.SUSPENDED), int(JobState.MIGRATING)
-HELD = int(JobState.HELD)
-LAUNCHES, RESUMES, STARTS = (Launch,), (Resume, Migrate), (Launch, Resume, Migrate)
-ENDED_BY_ITSELF = (JobState.SUCCEEDED, JobState.FAILED)
 
-
-class ClusterState(Transitions):
+class ClusterState(Confirmations):
     """What exists and what has happened, changed by :meth:`apply` alone."""
 
     def __init__(self, *, keep_stories: bool = True) -> None:
@@ -119,11 +123,6 @@ class ClusterState(Transitions):
             gpus=tuple((self.nodes[n].name, gpus) for n, gpus in held.gpus()) if held else (),
             progress=self.progress[row] or {},
         )
-
-    def has_processes(self, row: int) -> bool:
-        """Whether the job's attempt may have living processes."""
-        started = self.attempt[row] > 0 and self.state[row] not in (PENDING, HELD)
-        return started and self.state[row] < FIRST_FINAL
 
     def validate(self) -> None:
         """Check every invariant that the columns must keep. Raises PlanError naming the breach."""
@@ -265,6 +264,8 @@ class ClusterState(Transitions):
         if reasons:
             for row, code in reasons.items():
                 self.reason[row] = code
+        if self._stories is not None and (allocations or reasons):
+            self._tell_sharing(e.at_s, reasons)
         if policy != self.policy:
             self.policy, self.policy_mark = policy, None
             self.marks = [None] * len(self.marks)
@@ -344,125 +345,3 @@ class ClusterState(Transitions):
                 return
         self._settle(row)
         self._changed(row)
-
-    # -- what drivers confirm ------------------------------------------------------------------
-
-    def _job_launched(self, e: JobLaunched) -> None:
-        at_s, row, _, speed = e
-        self._confirm_start(row, at_s, speed, LAUNCHES, "started")
-        if self.first_start_s[row] < 0:
-            self.first_start_s[row] = at_s
-
-    def _job_resumed(self, e: JobResumed) -> None:
-        self._confirm_start(e.row, e.at_s, e.speed, RESUMES, "resumed")
-
-    def _confirm_start(self, row: int, at_s: float, speed: float, kind: Any, verb: str) -> None:
-        command = self.outstanding[row]
-        if not isinstance(command, kind):
-            self._refuse(row, verb)
-        if type(command) is Migrate:
-            self.migrations[row] += 1
-        self.outstanding[row] = None
-        self.home[row] = None
-        held = self.held[row]
-        if at_s != self.changed_s[row]:
-            self.overhead_s[row] += at_s - self.changed_s[row]
-            self.changed_s[row] = at_s
-        if held is self.target[row] and self.state[row] != STOPPING:
-            self.unsettled.pop(row, None)
-        else:
-            self._settle(row)
-            if self.state[row] == STOPPING:
-                return
-        self.since_s[row] = at_s
-        if speed != 1.0 or self.speed[row] != 1.0:
-            self.speed[row] = speed
-        self.changed.append(row)
-        self.state[row] = RUNNING
-        if self._stories is not None:
-            if type(command) is Migrate and held is not None:
-                verb = f"resumed on {' '.join(self.nodes[n].name for n in held.nodes())}"
-            self._tell(row, at_s, verb)
-
-    def _speed_changed(self, e: SpeedChanged) -> None:
-        if self.state[e.row] != RUNNING:
-            self._refuse(e.row, f"told to run at speed {e.speed}")
-        self._pause_clock(e.row, e.at_s)
-        self.since_s[e.row] = e.at_s
-        self.speed[e.row] = e.speed
-        if e.by_itself:
-            self.changed.append(e.row)
-        else:
-            self._changed(e.row)
-
-    def _job_suspended(self, e: JobSuspended) -> None:
-        row = e.row
-        if not isinstance(self.outstanding[row], Suspend):
-            self._refuse(row, "suspended")
-        self.outstanding[row] = None
-        stopped = max(e.stopped_s, self.changed_s[row])
-        self._ran(row, stopped - self.changed_s[row])
-        self.changed.append(row)
-        self.overhead_s[row] += e.at_s - stopped
-        self.home[row] = self.held[row]
-        self._release(row)
-        self._settle(row)
-        if self.state[row] != STOPPING:
-            self._enter(row, SUSPENDED, e.at_s)
-        self._tell(row, e.at_s, "suspended")
-
-    def _worker_registered(self, e: WorkerRegistered) -> None:
-        self.suspension[e.row] = e.suspension
-        self.movable[e.row] = e.movable
-        self.portable[e.row] = e.portable
-        if (self.resizable[e.row], self.most_ranks[e.row]) != (e.resizable, e.most_ranks):
-            self.resizable[e.row], self.most_ranks[e.row] = e.resizable, e.most_ranks
-            self._changed(e.row)
-
-    def _model_reported(self, e: ModelReported) -> None:
-        if not 0 < e.largest_tensor_bytes <= e.model_bytes:
-            self._refuse(e.row, f"told to have {e.largest_tensor_bytes} of {e.model_bytes} bytes")
-        self.skew[e.row] = e.largest_tensor_bytes / e.model_bytes
-        self._changed(e.row)
-
-    def _worker_reported(self, e: WorkerReported) -> None:
-        self.progress[e.row] = e.progress
-
-    def _attempt_lost(self, e: AttemptLost) -> None:
-        if e.attempt != self.attempt[e.row] or not self.has_processes(e.row):
-            self._refuse(e.row, f"lost attempt {e.attempt}")
-        self._lose_attempt(e.at_s, e.row, e.error, e.lost_s)
-
-    def _lose_attempt(self, at_s: float, row: int, error: str, lost_s: float = 0.0) -> None:
-        self._tell(row, at_s, f"attempt {self.attempt[row]} lost: {error}")
-        self._pause_clock(row, at_s)
-        self.lag_s[row] += lost_s
-        self.lost_s[row] += lost_s
-        if isinstance(self.outstanding[row], STARTS):
-            self.overhead_s[row] += max(0.0, at_s - self.changed_s[row])  # a start cut off
-        self._release(row)
-        self.outstanding[row] = None
-        self.resizing.pop(row, None)
-        self.home[row] = None
-        self.suspension[row] = Suspension.UNKNOWN
-        self.movable[row] = self.portable[row] = True
-        outcome = self.stop_outcome.pop(row, None)
-        if outcome is not None:
-            self._end(row, at_s, outcome, None, error)
-            return
-        self._untarget(row)
-        if row in self.active:
-            self.reason[row] = Reason.WAIT_PRIORITY
-        self._enter(row, HELD if row in self.user_suspended else PENDING, at_s)
-        self._changed(row)
-
-    def _job_finished(self, e: JobFinished) -> None:
-        at_s, row, outcome, exit_code, message = e
-        if self.state[row] >= FIRST_FINAL or outcome < FIRST_FINAL:
-            self._refuse(row, f"finished ({outcome.name})")
-        self._pause_clock(row, at_s)
-        if outcome in ENDED_BY_ITSELF:
-            self.completed_gpu_s.append(
-                self.service_s[row] * self.num_gpus[row] + self.extra_gpu_s[row]
-            )
-        self._end(row, at_s, outcome, exit_code, message)

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from array import array
+from collections.abc import Collection, Iterable
 from typing import NoReturn
 
 from rota.errors import TransitionError
-from rota.model.allocation import Allocation, gpus_text
+from rota.model.allocation import Allocation, gpus_text, indices
 from rota.model.cluster import FreeGpus, Node
 from rota.model.columns import Columns
 from rota.model.commands import Resize, Retune
@@ -15,7 +16,9 @@ from rota.model.job import JobState
 from rota.model.reason import Reason
 
 # As plain integers: columns are compared with them at every event.
-SUSPENDING, STOPPING = int(JobState.SUSPENDING), int(JobState.STOPPING)
+PENDING, STARTING, RUNNING = int(JobState.PENDING), int(JobState.STARTING), int(JobState.RUNNING)
+SUSPENDING, SUSPENDED = int(JobState.SUSPENDING), int(JobState.SUSPENDED)
+MIGRATING, STOPPING, HELD = int(JobState.MIGRATING), int(JobState.STOPPING), int(JobState.HELD)
 FIRST_FINAL = int(JobState.SUCCEEDED)
 NO_REASON = int(Reason.NONE)
 
@@ -51,11 +54,31 @@ class Transitions(Columns):
         self.changed: list[int] = []
         self.decision_needed = False
         self._stories: list[list[tuple[float, str]]] | None = [] if keep_stories else None
+        self._mates: dict[int, list[int]] = {}  # with whom jobs share, as their stories tell
 
     def require_open(self, row: int, verb: str) -> None:
         """Raise TransitionError, with the job's story, if the job has ended or is about to."""
         if self.state[row] >= FIRST_FINAL or self.state[row] == STOPPING:
             self._refuse(row, verb)
+
+    def places(self, parts: Iterable[tuple[int, int]]) -> str:
+        """``node-0:0,1 node-1:3`` for (node index, mask of GPUs) pairs; of no GPUs the node."""
+        return " ".join(
+            self.nodes[node].name + (f":{','.join(map(str, indices(mask)))}" if mask else "")
+            for node, mask in parts
+        )
+
+    def ids(self, rows: Iterable[int]) -> list[str]:
+        """The ids of these jobs."""
+        return [self.spec[row].job_id for row in rows]
+
+    def sharers(self, row: int) -> list[int]:
+        """The rows of the other jobs that hold some of the GPUs that the job holds."""
+        held = self.held[row]
+        if held is None or not held.shared:
+            return []
+        rows = sorted(self.active.keys() | self.unsettled.keys())
+        return [r for r in rows if r != row and _overlap(self.held[r], held)]
 
     def story(self, row: int) -> list[tuple[float, str]]:
         """What has happened to a job, as (seconds, sentence); short if stories are not kept."""
@@ -108,6 +131,36 @@ class Transitions(Columns):
             self.held[row] = same if self.idle.take(same) else held
             if self.held[row] is held:
                 self.idle.take(held)
+
+    def _tell_sharing(self, at_s: float, reasons: dict[int, int]) -> None:
+        """Have stories tell with whom jobs are to share their GPUs from now on, where that changes.
+
+        A turn that ends and another that begins with the same jobs change nothing.
+        """
+        target, known = self.target, self._mates
+        sharing = [row for row in self.active if (t := target[row]) is not None and t.shared]
+        for row in sorted({*sharing, *known}):
+            mine = target[row]
+            if mine is None:
+                undone = reasons.get(row) == Reason.PACK_UNDONE
+                if undone:
+                    self._tell(row, at_s, "shares its GPU no longer")
+                if undone or row not in self.active:
+                    known.pop(row, None)
+                continue
+            mates = [r for r in sharing if r != row and _overlap(target[r], mine)]
+            if mates != known.get(row, []):
+                self._tell(row, at_s, self._sharing_line(mine, mates))
+            if mates:
+                known[row] = mates
+            else:
+                known.pop(row, None)
+
+    def _sharing_line(self, allocation: Allocation, mates: list[int]) -> str:
+        where = self.places(allocation.parts)
+        return (
+            f"shares {where} with {jobs_text(self.ids(mates))}" if mates else f"has {where} alone"
+        )
 
     # -- sizes ---------------------------------------------------------------------------------
 
@@ -328,6 +381,15 @@ def _retune_line(e: JobRetuned) -> str:
     return f"retuned to {size} samples a GPU" + (
         f", {accumulations + 1} times" * (accumulations > 0)
     )
+
+
+def _overlap(one: Allocation | None, other: Allocation | None) -> bool:
+    return one is not None and other is not None and one.overlaps(other)
+
+
+def jobs_text(ids: Collection[str]) -> str:
+    """``job 3``, or ``jobs 3, 4``."""
+    return f"{'job' if len(ids) == 1 else 'jobs'} {', '.join(ids)}"
 
 
 def _resize_line(e: JobResized, before: int) -> str:

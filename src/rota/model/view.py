@@ -207,16 +207,19 @@ class View:
     def pair(self, row: int, other: int) -> tuple[float, float] | None:
         """The speeds of two jobs that share their GPUs, as parts of those alone.
 
-        As jobs of their kinds were measured beside each other, where that was done most often. None
-        unless it was done for both.
+        As jobs of their kinds were measured beside each other: on the GPU type that ``other`` is
+        on, or was last; if not there, where that was done most often. None unless it was done for
+        both.
         """
         speeds = []
+        place = self.target[other] or self.home[other]
+        gpu_type = self.state.nodes[place.parts[0][0]].gpu_type if place is not None else ""
         for one, beside in ((row, other), (other, row)):
             known = self.profile(one)
             found = list(known.beside(self.kind(beside))) if known is not None else []
             if not found:
                 return None
-            speeds.append(max(found, key=lambda each: each[1])[0])
+            speeds.append(max(found, key=lambda each: (each[2] == gpu_type, each[1]))[0])
         return speeds[0], speeds[1]
 
     # -- what jobs tell of their training ------------------------------------------------------

@@ -18,8 +18,12 @@ class Policy(Protocol):
     durations a trace knows), ``SETTINGS`` (name -> Setting) and ``preemptive`` (False: a job that
     has GPUs keeps them). ``composes`` True says that it honours its attribute ``stages``, which
     the settings common to all orderings become; ``weighs_priority`` that it uses priorities
-    itself, so that they are none of these. ``resizes`` True says that it lets running elastic jobs
-    grow and shrink; the entry ``why`` of a job's mark is then shown to its user.
+    itself, so that they are none of these; ``alone`` are its own settings that have no effect
+    beside any of these, and ``instead`` says what it does with one. ``resizes`` True says that it
+    lets running elastic jobs grow and shrink; the entry ``why`` of a job's mark is then shown to
+    its user. So are the entries ``trials`` and ``tried`` (:mod:`rota.model.trials`) and ``pack``
+    (:mod:`rota.model.sharing`). A method ``turns(view, row)`` may tell who takes turns where a job
+    waits (:class:`rota.model.turns.Turns`).
     """
 
     def decide(self, view: View) -> Plan:

@@ -78,6 +78,34 @@ def common_settings(policy_class: Any) -> dict[str, Setting]:
     return {key: setting for key, setting in COMMON.items() if not (weighs and key == "priority")}
 
 
+def remark_on(name: str, policy_class: Any, common: Mapping[str, Any]) -> str:
+    """What ``common`` settings, those that are not the default, turn off in a policy; or "".
+
+    ``name`` is what the sentence calls it.
+    """
+    instead: str = getattr(policy_class, "instead", "")
+    return f"policy {name}: with {_spelled_out(common)}, {instead}" if common and instead else ""
+
+
+def check_alone(
+    name: str, policy_class: Any, given: Mapping[str, str], common: Mapping[str, Any]
+) -> None:
+    """Raise PolicySettingError if ``common`` settings leave one without effect that was given.
+
+    What is given as ``off`` is off.
+    """
+    for key, text in given.items():
+        if common and key in getattr(policy_class, "alone", ()) and text != "off":
+            raise PolicySettingError(
+                f"policy {name}: {key}={text} and {_spelled_out(common)} exclude each other: with "
+                f"the latter {policy_class.instead}; drop one"
+            )
+
+
+def _spelled_out(values: Mapping[str, Any]) -> str:
+    return " and ".join(f"{key}={value}" for key, value in values.items())
+
+
 def stages_for(name: str, policy_class: Any, given: Mapping[str, Any]) -> Stages | None:
     """The stages that ``given`` values, those that are not the default, make; None of nothing.
 

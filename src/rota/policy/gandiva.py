@@ -12,9 +12,10 @@ from typing import Any
 from rota.model.allocation import Allocation, of_parts
 from rota.model.plan import Plan
 from rota.model.reason import Reason
+from rota.model.turns import Turns
 from rota.model.view import Trial, View
 from rota.policy.base import PER_S, Setting, not_negative, one_of, positive, to_instant, turn_s
-from rota.policy.gandiva_jobs import Notes
+from rota.policy.gandiva_jobs import Notes, goes_on
 from rota.policy.gandiva_kinds import Kinds
 from rota.policy.gandiva_moves import Moves
 from rota.policy.gandiva_packing import Packing
@@ -59,6 +60,14 @@ class Gandiva(RoundRobin):
         "limit": Setting(
             height, 4, "How many times a node's GPUs may be promised; jobs beyond that are queued."
         ),
+        "pass_s": Setting(
+            positive, 300.0, "Seconds for which a job in the queue may be passed by later ones."
+        ),
+        "restart_turn_s": Setting(
+            turn_s,
+            3600.0,
+            "Seconds up to which turns double of jobs that suspend: restart, each time they stop.",
+        ),
         "affinity": Setting(
             one_of("prefer", "strict"),
             "prefer",
@@ -87,6 +96,11 @@ class Gandiva(RoundRobin):
         ),
         "idle_s": Setting(positive, 30.0, "Seconds without anybody waiting before jobs grow."),
     }
+    alone = frozenset(SETTINGS) - {"quantum_s"}
+    instead = (
+        "jobs take turns over the whole cluster, and nothing is tried: no packing, no moves, "
+        "no GPU types, no growing"
+    )
 
     def __init__(self, **settings: Any) -> None:
         values = {key: setting.default for key, setting in self.SETTINGS.items()} | settings
@@ -102,6 +116,12 @@ class Gandiva(RoundRobin):
         if has_a_say(self.stages, view):
             return super().decide(view)
         return Round(view, self._set).plan()
+
+    def turns(self, view: View, row: int) -> Turns | None:
+        """Who takes turns on the nodes where the job lives; None of one without a home."""
+        if has_a_say(self.stages, view):
+            return None
+        return Round(view, self._set).turns(row)
 
 
 class Round:
@@ -123,7 +143,7 @@ class Round:
         strict = settings["affinity"] == "strict"
         whole = view.state.one_node_gangs
         self.servers = Servers(sizes, affinity, settings["limit"], strict=strict, whole=whole)
-        types = Types(view, self.servers, self.notes, settings)
+        self.types = types = Types(view, self.servers, self.notes, settings, mark.get("types", {}))
         idle_from_s = mark.get("idle_from_s")
         self.places = Places(view, self.servers, self.notes, settings, types, idle_from_s)
         move_in = self.places.move_in
@@ -164,12 +184,28 @@ class Round:
         mark: dict[str, Any] = {"began_s": self._began_s}
         mark |= {"affinity": affinity} if affinity else {}
         mark |= {"kinds": self.kinds.mark()} if self.kinds.mark() else {}
+        mark |= {"types": self.types.mark()} if self.types.mark() else {}
         wake = self._wake_s(bool(waiting))
         if self.places.idle_from_s is not None:
             mark["idle_from_s"] = self.places.idle_from_s
         return self.trial.plan(
             wake_at_s=wake, policy_mark=mark if mark != view.policy_mark else None
         )
+
+    def turns(self, row: int) -> Turns | None:
+        """Who takes turns where a job lives, as things are. Nothing is decided."""
+        self.places.forget()
+        self.packing.settle()
+        if row not in self.notes or not self.notes[row].home:
+            return None
+        nodes = {node for node, _ in self.notes[row].home}
+        homes = ((unit, self.notes[unit[0]].home) for unit in self._units())
+        here = [unit for unit, home in homes if not nodes.isdisjoint(node for node, _ in home)]
+        runs = [unit for unit in here if any(self.view.target[each] is not None for each in unit)]
+        waits = [unit for unit in here if unit not in runs]
+        assert self._began_s is not None
+        ends_s = self.view.now_s if self._over else self._began_s + self._set["quantum_s"]
+        return Turns(tuple(sorted(nodes)), tuple(runs), tuple(waits), to_instant(ends_s))
 
     # -- whose turn it is ----------------------------------------------------------------------
 
@@ -182,6 +218,9 @@ class Round:
         units = {self.packing.unit(row) for row, each in self.notes.items() if each.home}
         return sorted(units, key=self._rank)
 
+    def _goes_on(self, row: int) -> bool:
+        return goes_on(self.view, row, self._set["quantum_s"], self._set["restart_turn_s"])
+
     def _rank(self, unit: tuple[int, ...]) -> tuple[int, int]:
         least = min(self.had(row) for row in unit)
         return round(least * PER_S * LARGEST_PRIORITY), min(unit)
@@ -190,7 +229,7 @@ class Round:
         """The rows that are to run now, those with GPUs first: they keep the GPUs they have."""
         view, room = self.view, dict(self.servers.sizes)
         on_trial = [unit for unit in units if self.packing.is_on_trial(unit)]
-        order = on_trial + units
+        order = on_trial + [unit for unit in units if any(map(self._goes_on, unit))] + units
         if not self._over:
             runs = [u for u in units if any(view.target[row] is not None for row in u)]
             order = on_trial + runs + units
@@ -227,6 +266,7 @@ class Round:
                 and self.notes[other[0]].home == one
                 and min(map(self.had, other)) + lead >= self.had(unit[0])
                 and not self.packing.is_on_trial(other)
+                and not any(map(self._goes_on, other))
             ]
             out = singles[: gpus - room[node]]
             if room[node] + len(out) == gpus:

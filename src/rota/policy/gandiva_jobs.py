@@ -3,12 +3,15 @@
 from collections.abc import Callable, Collection, Mapping
 from typing import Any, NamedTuple
 
+from rota.model.job import Suspension
 from rota.model.profile import Placement
+from rota.model.trials import Tried
 from rota.model.view import Trial, View
 from rota.policy.base import LEAST_TURN_S
 from rota.policy.gandiva_servers import Home
 
 TRIALS_KEPT = 5  # of each job
+TURN_DOUBLINGS = 30  # at most, so that a turn is a number of seconds however often it doubled
 MEASURED_S = 1.0  # of run time, at least, before a job's own speed counts as known
 
 
@@ -24,7 +27,7 @@ class Pack(NamedTuple):
 
     On trial, since ``began_s``, it is None; then ``newcomer`` is the job that leaves if the pack
     does not do more than ``beat``, which is what turns on the GPU would do. ``predicted`` is what
-    others of these kinds did, if any.
+    others of these kinds did, if any; ``came_from`` the node that the newcomer has left, or -1.
     """
 
     rows: tuple[int, ...]
@@ -33,13 +36,15 @@ class Pack(NamedTuple):
     beat: float = 1.0
     predicted: float | None = None
     began_s: float = 0.0
+    came_from: int = -1
 
 
 class Move(NamedTuple):
     """A move on trial: where the job lived, and its steps a second there.
 
     ``predicted`` is the speed that it was to have, relative to before. A job that it changed places
-    with is the ``partner``: the two are judged together.
+    with is the ``partner``: the two are judged together. ``overhead_s`` is what it had lost to
+    suspensions and starts before.
     """
 
     before: Home
@@ -47,6 +52,7 @@ class Move(NamedTuple):
     what: str = "move"
     predicted: float = 1.0
     partner: int = -1
+    overhead_s: float = 0.0
 
 
 class Notes:
@@ -77,6 +83,36 @@ class Notes:
     @credit.setter
     def credit(self, seconds: float) -> None:
         self._mark["credit"] = seconds
+
+    @property
+    def lent(self) -> float:
+        """What it was credited with as it came here, of ``credit``."""
+        return float(self._mark.get("lent", 0.0))
+
+    def lend(self, seconds: float) -> None:
+        """Credit it as it comes to live with others."""
+        if seconds != self.lent:
+            self._mark["lent"] = seconds
+        if seconds:
+            self.credit += seconds
+
+    def give_back(self) -> None:
+        """It goes back to where it was: there that credit counts for nothing."""
+        if self.lent:
+            self.credit -= self.lent
+            del self._mark["lent"]
+
+    @property
+    def queued_s(self) -> float | None:
+        """Since when it has been in the queue."""
+        return self._mark.get("queued_s")
+
+    @queued_s.setter
+    def queued_s(self, at_s: float | None) -> None:
+        if at_s is None:
+            self._mark.pop("queued_s", None)
+        else:
+            self._mark["queued_s"] = at_s
 
     @property
     def alone(self) -> float | None:
@@ -164,20 +200,35 @@ class Notes:
         """Remember its steps a second on a GPU type."""
         self._mark["speeds"] = {**self.speeds, kind: speed}
 
-    def note(
-        self, at_s: float, what: str, predicted: float, measured: float | None, kept: bool
-    ) -> None:
+    def resized(self, at_s: float) -> None:
+        """How fast it was, at another size, tells nothing any more; nor does its trial."""
+        move = self.move
+        if move is not None:
+            mates = () if move.partner < 0 else (move.partner,)
+            places = (nodes_of(self.home), nodes_of(move.before))
+            self.note(Tried(at_s, move.what, move.predicted, None, True, mates, *places))
+        for key in ("alone", "seen", "move"):
+            self._mark.pop(key, None)
+
+    def note(self, tried: Tried) -> None:
         """Write down what a trial came to; speeds are relative to those before it.
 
-        None: nothing was measured, as the job does not tell how fast it is, or was before.
+        ``measured`` is None if the job does not tell how fast it is, or was before.
         """
-        trials = [*self._mark.get("trials", ()), [at_s, what, predicted, measured, kept]]
-        self._mark["trials"] = trials[-TRIALS_KEPT:]
+        *verdict, mates, on, before = tried
+        more = [list(mates), [list(part) for part in on], [list(part) for part in before]]
+        for name, entry in (("trials", verdict), ("tried", more)):
+            self._mark[name] = [*self._mark.get(name, ()), entry][-TRIALS_KEPT:]
 
     def write(self, trial: Trial, row: int) -> None:
         """Remember what has changed."""
         if self._mark != self._before:
             trial.mark(row, self._mark)
+
+
+def nodes_of(home: Home) -> tuple[tuple[int, int], ...]:
+    """The nodes of a home, as a trial tells them: whichever GPUs."""
+    return tuple((node, 0) for node, _ in home)
 
 
 def level(
@@ -193,9 +244,23 @@ def level(
         for other, their in notes.items()
         if other not in rows and not nodes.isdisjoint(node for node, _ in their.home)
     ]
-    for row in rows if others else ():
-        mine = had(row)
-        notes[row].credit += max(mine, min(others)) - mine
+    for row in rows:
+        notes[row].lend(max(0.0, min(others) - had(row)) if others else 0.0)
+
+
+def goes_on(view: View, row: int, quantum_s: float, longest_s: float) -> bool:
+    """Whether a job's turn is not over yet, as each would cost it what it did since a checkpoint.
+
+    Of a job that starts again from a checkpoint of its own turns double with each suspension, up
+    to ``longest_s``: one that is complete before it has written any must not begin for ever.
+    """
+    if view.target[row] is None or view.state.suspension[row] != Suspension.RESTART:
+        return False
+    if view.since_s[row] < 0:
+        return True
+    doublings = min(view.state.preemptions[row], TURN_DOUBLINGS)
+    turn_s = min(quantum_s * 2.0**doublings, longest_s)
+    return view.now_s - view.since_s[row] < turn_s - quantum_s / 2  # turns end with quanta
 
 
 def look(view: View, row: int) -> Seen | None:

@@ -9,7 +9,8 @@ SURE_AFTER = 2  # measurements after which a combination counts as bad: one may 
 class Kinds:
     """Work of combinations of kinds in sum, relative to each job alone, as measured on average.
 
-    ``mark`` is what :meth:`mark` gave before. Jobs of which no kind is known are left out.
+    ``mark`` is what :meth:`mark` gave before. Jobs of which no kind is known are left out. What was
+    measured ``on`` one GPU type says nothing of others.
     """
 
     def __init__(self, mark: Mapping[str, list[float]]) -> None:
@@ -19,9 +20,9 @@ class Kinds:
         """What is known, for the next decision: combination -> (measurements, mean gain)."""
         return self._known
 
-    def learn(self, kinds: Iterable[str], gain: float) -> None:
+    def learn(self, kinds: Iterable[str], gain: float, on: str = "") -> None:
         """A pack of these kinds has been measured."""
-        key = _key(kinds)
+        key = _key(kinds, on)
         if key is None:
             return
         times, mean = self._known.pop(key, (0, 0.0))
@@ -29,17 +30,17 @@ class Kinds:
         while len(self._known) > MOST_KNOWN:
             del self._known[next(iter(self._known))]
 
-    def gain(self, kinds: Iterable[str]) -> float | None:
+    def gain(self, kinds: Iterable[str], on: str = "") -> float | None:
         """The work that these kinds do together; None if they were not measured."""
-        known = self._known.get(_key(kinds) or "")
+        known = self._known.get(_key(kinds, on) or "")
         return known[1] if known else None
 
-    def is_sure(self, kinds: Iterable[str]) -> bool:
+    def is_sure(self, kinds: Iterable[str], on: str = "") -> bool:
         """Whether they were measured so often that a bad result need not be checked again."""
-        known = self._known.get(_key(kinds) or "")
+        known = self._known.get(_key(kinds, on) or "")
         return known is not None and known[0] >= SURE_AFTER
 
 
-def _key(kinds: Iterable[str]) -> str | None:
+def _key(kinds: Iterable[str], on: str) -> str | None:
     named = sorted(kinds)
-    return " + ".join(named) if all(named) else None
+    return " + ".join(named) + (f" on {on}" if on else "") if all(named) else None

@@ -3,9 +3,20 @@
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from rota.model.trials import Tried
 from rota.model.view import View
 from rota.policy.gandiva_fragments import Clearing, Job, clear_one, fit_elsewhere
-from rota.policy.gandiva_jobs import Move, Notes, left_s, level, look, rate, speed_alone
+from rota.policy.gandiva_jobs import (
+    Move,
+    Notes,
+    goes_on,
+    left_s,
+    level,
+    look,
+    nodes_of,
+    rate,
+    speed_alone,
+)
 from rota.policy.gandiva_servers import Home, Servers
 from rota.policy.gandiva_types import Types
 
@@ -54,8 +65,9 @@ class Moves:
                     or self._servers.with_its_like(home)
                 )
             elif self._view.target[row] is None and self._crowded(home):
-                elsewhere = self._one_node(row, size, but=home[0][0])
-                better = elsewhere or self._servers.of_its_size(home)
+                better = self._one_node(row, size, but=home[0][0])
+                if better is None and (alike := self._servers.of_its_size(home)) is not None:
+                    better = alike if self._types.may_go(row, alike[0][0]) else None
             if better is not None and better != home:
                 self._move(row, better, had)
         self._move_packs(had)
@@ -79,6 +91,7 @@ class Moves:
             and bool(view.state.portable[row])
             and (moved_s is None or view.now_s - moved_s >= self._stay_s(row))
             and (view.target[row] is None or view.since_s[row] >= 0)
+            and not goes_on(view, row, self._set["quantum_s"], self._set["restart_turn_s"])
         )
 
     def _stay_s(self, row: int) -> float:
@@ -96,7 +109,7 @@ class Moves:
     def _one_node(self, row: int, size: int, but: int = -1) -> Home | None:
         for nodes in self._types.groups(row):
             home = self._servers.on_one_node(size, nodes - {but})
-            if home is not None:
+            if home is not None and self._types.does_more(row, home):
                 return home
         return None
 
@@ -230,9 +243,11 @@ class Moves:
         self._move_in(row, home, had)
         notes.moved_s = view.now_s
         if alone and now is not None:
-            notes.move = Move(before, alone, what, predicted, partner)
+            overhead_s = view.state.overhead_s[row]
+            notes.move = Move(before, alone, what, predicted, partner, overhead_s)
         elif view.home[row] is not None or view.target[row] is not None:
-            notes.note(view.now_s, what, predicted, None, kept=True)
+            mates, places = _mates(partner), (nodes_of(home), nodes_of(before))
+            notes.note(Tried(view.now_s, what, predicted, None, True, mates, *places))
         notes.seen = now  # of what it did elsewhere nothing follows for its speed here
 
     def judge(self) -> None:
@@ -245,17 +260,25 @@ class Moves:
             if now is None:
                 continue
             if partner is None:
+                self._tried(row, now / notes.move.was)
                 self._end_trial(row, now, now >= notes.move.was * (1 - self._set["least_gain"]))
             elif row < partner and (other := self._rate(partner)) is not None:
                 moves = notes.move, self._notes[partner].move
                 assert moves[1] is not None
                 gain = (now / moves[0].was) * (other / moves[1].was)
                 kept = gain > 1 + self._set["least_gain"]
+                self._tried(row, gain)
                 if not kept:  # both leave before either comes back
                     self._servers.remove(notes.home)
                     self._servers.remove(self._notes[partner].home)
                 self._end_trial(row, now, kept, left=not kept)
                 self._end_trial(partner, other, kept, left=not kept)
+
+    def _tried(self, row: int, gain: float) -> None:
+        notes = self._notes[row]
+        assert notes.move is not None
+        cost_s = self._view.state.overhead_s[row] - notes.move.overhead_s
+        self._types.tried(notes.move.before, notes.home, gain, cost_s)
 
     def _rate(self, row: int) -> float | None:
         return rate(self._notes[row].seen, look(self._view, row), self._set["trial_s"])
@@ -276,7 +299,7 @@ class Moves:
         """
         view, notes = self._view, self._notes[row]
         assert notes.move is not None
-        before, was, what, predicted, _ = notes.move
+        before, was, what, predicted, partner, _ = notes.move
         self._types.learn(row, notes.home, now)
         sizes, room = self._servers.sizes, self._servers.room
         back = not kept and (
@@ -288,12 +311,16 @@ class Moves:
         notes.move = None
         notes.seen = look(view, row)
         notes.alone = was if back else now
-        notes.note(view.now_s, what, predicted, now / was, not back)
+        places = (nodes_of(notes.home), nodes_of(before))
+        notes.note(
+            Tried(view.now_s, what, predicted, now / was, not back, _mates(partner), *places)
+        )
         if back:
             if not left:
                 self._servers.remove(notes.home)
             self._servers.add(before)
             notes.home = before
+            notes.give_back()
             notes.moved_s = view.now_s
 
     def ends_s(self) -> list[float]:
@@ -309,3 +336,8 @@ class Moves:
             if self._gangs_that_wait():
                 times.append(view.now_s + self._set["quantum_s"])
         return times
+
+
+def _mates(partner: int) -> tuple[int, ...]:
+    """The job that it changes places with, if there is one."""
+    return () if partner < 0 else (partner,)

@@ -4,8 +4,9 @@ from collections.abc import Callable, Iterable, Mapping
 from math import inf
 from typing import Any, NamedTuple
 
+from rota.model.trials import Tried
 from rota.model.view import Trial, View
-from rota.policy.gandiva_jobs import Notes, Pack, left_s, level, look, rate, speed_alone
+from rota.policy.gandiva_jobs import Notes, Pack, left_s, level, look, nodes_of, rate, speed_alone
 from rota.policy.gandiva_kinds import Kinds
 from rota.policy.gandiva_servers import Home, Lodgers, Servers
 
@@ -39,7 +40,8 @@ class Packing:
         self._set = settings
         self.undone: set[int] = set()  # rows that have to leave a pack, in this decision
         self._changed: set[int] = set()  # rows whose progress counts from now on
-        self._expected: dict[tuple[str, ...], float | None] = {}  # looked up once in a decision
+        # By kinds and GPU type, looked up once in a decision.
+        self._expected: dict[tuple[tuple[str, ...], str], float | None] = {}
 
     def unit(self, row: int) -> tuple[int, ...]:
         """The job, with those that it is packed with."""
@@ -100,7 +102,8 @@ class Packing:
         """Keep the pack, or take its newcomer out of it; if there is nothing measured, too."""
         kept = gain is not None and self._pays(gain, pack.beat)
         if gain is not None:
-            self._kinds.learn(map(self._view.kind, pack.rows), gain)
+            kinds = map(self._view.kind, pack.rows)
+            self._kinds.learn(kinds, gain, self._gpu_type(pack.rows[0]))
         rest = tuple(row for row in pack.rows if row != pack.newcomer)
         before = Pack(rest, 2 * pack.beat - 1) if len(rest) > 1 else None
         if not kept:
@@ -108,17 +111,28 @@ class Packing:
         for row in pack.rows:
             notes = self._notes[row]
             self._credit(row, len(pack.rows))
-            notes.note(self._view.now_s, "pack", pack.predicted or pack.beat, gain, kept)
+            target, predicted = self._view.target[row], pack.predicted or pack.beat
+            mates = tuple(each for each in pack.rows if each != row)
+            on = nodes_of(notes.home) if target is None else target.parts
+            notes.note(Tried(self._view.now_s, "pack", predicted, gain, kept, mates, on))
             self._changed.add(row)
             if kept:
                 notes.pack = Pack(pack.rows, gain)
             elif row == pack.newcomer:
                 notes.pack = None
                 self._keep_apart(notes, rest)
-                self._servers.add(notes.home)
+                self._go_back(row, pack.came_from)
             else:
                 notes.pack = before
                 self._keep_apart(notes, [pack.newcomer])
+
+    def _go_back(self, row: int, node: int) -> None:
+        """A newcomer that has left a pack lives where it did before, unless there is no place."""
+        notes = self._notes[row]
+        if self._servers.takes(node, 1):
+            notes.home, notes.moved_s = ((node, 1),), self._view.now_s
+            notes.give_back()
+        self._servers.add(notes.home)
 
     def _keep_apart(self, notes: Notes, rows: Iterable[int]) -> None:
         """Never pack a job with these again; those that have ended need not be remembered."""
@@ -172,11 +186,10 @@ class Packing:
             for unit in units
             if len(unit.rows) == 1 and lodgers[node].fewer_turns()
         ]
-        nodes = self._view.state.nodes
         by_type: dict[str, dict[tuple[str, ...], list[Unit]]] = {}
-        for node, units in by_node.items():
+        for units in by_node.values():
             for unit in units:
-                alike = by_type.setdefault(nodes[node].gpu_type, {})
+                alike = by_type.setdefault(self._gpu_type(unit.rows[0]), {})
                 alike.setdefault(unit.kinds, []).append(unit)
         may_move = set(movable()) if lonely else set()
         for node, one in lonely:
@@ -184,7 +197,7 @@ class Packing:
                 continue
             if not lodgers[node].fewer_turns():
                 continue
-            alike = by_type[nodes[self._notes[one.rows[0]].home[0][0]].gpu_type]
+            alike = by_type[self._gpu_type(one.rows[0])]
             known = [
                 (gain, units)
                 for units in alike.values()
@@ -198,6 +211,9 @@ class Packing:
                     for unit in (one, other):
                         alike[unit.kinds].remove(unit)
                     break
+
+    def _gpu_type(self, row: int) -> str:
+        return self._view.state.nodes[self._notes[row].home[0][0]].gpu_type
 
     def _by_node(self) -> dict[int, list[Unit]]:
         """On each node the one-GPU jobs and packs that may be in a pack, the least busy first.
@@ -279,15 +295,15 @@ class Packing:
 
     def _predicted(self, one: Unit, other: Unit) -> float | None:
         """The work of a pack, as that of others of the same kinds; None if it has to be tried."""
-        kinds = one.kinds + other.kinds
-        if kinds not in self._expected:
-            gain, sure = self._kinds.gain(kinds), self._kinds.is_sure(kinds)
+        kinds, on = one.kinds + other.kinds, self._gpu_type(other.rows[0])
+        if (kinds, on) not in self._expected:
+            gain, sure = self._kinds.gain(kinds, on), self._kinds.is_sure(kinds, on)
             speeds = self._view.pair(one.rows[0], other.rows[0]) if len(kinds) == 2 else None
             if gain is None and speeds is not None:  # measured under another policy, or before
                 gain = sum(speeds)
             trusted = gain is not None and (sure or self._pays(gain, 1.0))
-            self._expected[kinds] = gain if trusted else None
-        return self._expected[kinds]
+            self._expected[kinds, on] = gain if trusted else None
+        return self._expected[kinds, on]
 
     def _pays(self, gain: float, turns: float) -> bool:
         return gain > turns * (1 + float(self._set["least_gain"]))
@@ -298,6 +314,7 @@ class Packing:
         newcomer, home = self._notes[one.rows[0]], self._notes[other.rows[0]].home
         if newcomer.home != home:
             level(self._notes, one.rows, home, self.had)
+        came_from = -1 if newcomer.home == home else newcomer.home[0][0]
         self._servers.remove(newcomer.home)
         for row in rows:
             if self._notes[row].pack is not None:
@@ -305,7 +322,7 @@ class Packing:
             else:
                 self._notes[row].alone = self.alone(row)
             self._notes[row].pack = Pack(
-                rows, None, one.rows[0], turns, predicted, self._view.now_s
+                rows, None, one.rows[0], turns, predicted, self._view.now_s, came_from
             )
             self._changed.add(row)
         if newcomer.home != home:

@@ -29,6 +29,7 @@ class Places:
         self._types = types
         self._elastic = [row for row in notes if len(view.sizes(row)) > 1]
         self.idle_from_s = idle_from_s
+        self._grows_later = False
 
     def forget(self) -> None:
         """Jobs of lost nodes have no home any more, nor have those that lost their processes or
@@ -36,7 +37,7 @@ class Places:
         for row, notes in self._notes.items():
             came_back = self._view.reason[row] == Reason.WAIT_PRIORITY
             if came_back or any(node not in self._servers.sizes for node, _ in notes.home):
-                notes.home, notes.move = (), None
+                notes.home, notes.move, notes.queued_s = (), None, None
                 if notes.pack is None:  # else it is still to be credited for its part of the GPU
                     notes.seen = None
 
@@ -45,6 +46,7 @@ class Places:
         for row, notes in self._notes.items():
             home, target = notes.home, self._view.target[row]
             if target is not None and home and sum(g for _, g in home) != target.num_gpus:
+                notes.resized(self._view.now_s)
                 notes.home = home = tuple((n, m.bit_count()) for n, m in target.parts)
             if home and (notes.pack is None or row == notes.pack.rows[0]):
                 self._servers.add(home)
@@ -52,12 +54,29 @@ class Places:
     # -- arrivals ------------------------------------------------------------------------------
 
     def find_homes(self, had: Callable[[int], float]) -> None:
-        """Give homes to jobs that have none, in order of arrival."""
+        """Give homes to jobs that have none, in order of arrival.
+
+        Who finds none may be passed by those who came later, but not for ever. Then a node may be
+        promised once more than others may have it. Where that does not help nodes are kept for it;
+        else not: in an overload all would wait for the largest gangs.
+        """
+        now_s, turns = self._view.now_s, self._set["limit"] > 1
+        holds = not turns or self._set["affinity"] == "strict"
         for row, notes in self._notes.items():
-            if not notes.home and self._view.num_gpus[row] <= self._view.total_gpus:
-                home = self._kept(row) or self._room_for(row)
-                if home is not None:
-                    self.move_in(row, home, had)
+            num_gpus = self._view.num_gpus[row]
+            if notes.home or num_gpus > self._view.total_gpus:
+                continue
+            home = self._kept(row) or self._room_for(row)
+            late = notes.queued_s is not None and now_s - notes.queued_s >= self._set["pass_s"]
+            if home is None and late and turns:
+                home = self._servers.choose(num_gpus, higher=1)
+            if home is not None:
+                notes.queued_s = None
+                self.move_in(row, home, had)
+            elif notes.queued_s is None:
+                notes.queued_s = now_s
+            elif late and holds and not self._servers.held:
+                self._servers.hold(num_gpus)
 
     def _kept(self, row: int) -> Home | None:
         """Where a suspended job's state lies, if it can go on nowhere else."""
@@ -100,10 +119,15 @@ class Places:
             self._grow(row)
 
     def _grow(self, row: int) -> None:
-        home = self._notes[row].home
-        if len(home) != 1 or self._view.target[row] is None or self._notes[row].pack is not None:
+        notes, target = self._notes[row], self._view.target[row]
+        if notes.pack is not None or notes.move is not None:
+            return  # another size would spoil what is being measured
+        if target is None or target.nodes() != tuple(node for node, _ in notes.home):
+            self._grows_later = True  # it is on its way to its home, where it goes on at its size
             return
-        node, size = home[0]
+        if len(notes.home) != 1:
+            return
+        node, size = notes.home[0]
         most = size + self._servers.room(node)
         larger = [each for each in self._view.sizes(row) if size < each <= most]
         if larger:
@@ -117,7 +141,7 @@ class Places:
             notes, sizes = self._notes[row], view.sizes(row)
             if len(notes.home) == 1 and view.target[row] is not None:
                 node, size = notes.home[0]
-                if size > sizes[0]:
+                if size > sizes[0] and node not in self._servers.held:
                     spare.setdefault(node, []).append((size - sizes[0], row))
         for node in sorted(spare):
             need = num_gpus - self._servers.room(node)
@@ -134,12 +158,15 @@ class Places:
 
     def _change(self, row: int, node: int, size: int) -> None:
         self._servers.remove(self._notes[row].home)
+        self._notes[row].resized(self._view.now_s)
         self._notes[row].home = ((node, size),)
         self._servers.add(self._notes[row].home)
 
     def ends_s(self) -> list[float]:
-        """When jobs may grow."""
-        times = []
+        """When jobs may grow, and when those in the queue have been passed for long enough."""
+        queued = [notes.queued_s for notes in self._notes.values() if not notes.home]
+        times = [since_s + self._set["pass_s"] for since_s in queued if since_s is not None]
         if self.idle_from_s is not None:
-            times.append(self.idle_from_s + self._set["idle_s"])
+            since_s = self._view.now_s if self._grows_later else self.idle_from_s
+            times.append(since_s + self._set["idle_s"])
         return times

@@ -14,9 +14,10 @@ class Servers:
     ``height`` is load over GPUs, rounded up: above 1 jobs take turns. ``affinity`` is the size of
     the first gang that came to a node which was empty, for as long as anybody lives there; jobs go
     to nodes of their own size first, so that gangs find whole nodes. ``limit`` is the height that
-    no newcomer may exceed. ``strict`` as published: a gang that finds neither a node of its size
-    nor free GPUs waits in the queue, even if a node of another size has a height below the limit.
-    ``whole``: a gang must live on one node.
+    no newcomer may exceed, but for one that has waited for long. ``strict`` as published: a gang
+    that finds neither a node of its size nor free GPUs waits in the queue, even if a node of
+    another size has a height below the limit.
+    ``whole``: a gang must live on one node. ``held`` nodes take nobody in: see :meth:`hold`.
     """
 
     def __init__(
@@ -36,6 +37,7 @@ class Servers:
         self._limit = limit
         self._strict = strict
         self._whole = whole
+        self.held: set[int] = set()
 
     def height(self, node: int, more: int = 0) -> int:
         """The node's height, with so many more GPUs asked for."""
@@ -44,6 +46,10 @@ class Servers:
     def room(self, node: int) -> int:
         """GPUs of the node that nobody who lives there needs."""
         return max(0, self.sizes[node] - self.load[node])
+
+    def takes(self, node: int, num_gpus: int) -> bool:
+        """Whether the node is there, and so many more GPUs may be promised."""
+        return node in self.sizes and self.height(node, num_gpus) <= self._limit
 
     def overloaded(self) -> bool:
         """Whether jobs take turns anywhere."""
@@ -70,17 +76,20 @@ class Servers:
             if not self.load[node]:
                 self.affinity[node] = 0
 
-    def choose(self, num_gpus: int) -> Home | None:
-        """Where a gang is to live (Algorithm 1); None: it waits in the queue."""
+    def choose(self, num_gpus: int, *, higher: int = 0) -> Home | None:
+        """Where a gang is to live (Algorithm 1); None: it waits in the queue.
+
+        Its nodes may be so much ``higher`` than the limit.
+        """
         home = self.choose_free(num_gpus)
         if home is not None:
             return home
-        large = [node for node, size in self.sizes.items() if size >= num_gpus]
-        if not large:
-            return None if self._whole else self._several(num_gpus)
+        if num_gpus > self._largest:
+            return None if self._whole else self._several(num_gpus, self._limit + higher)
+        large = [n for n, size in self.sizes.items() if size >= num_gpus and n not in self.held]
         alike = [node for node in large if self.affinity[node] == num_gpus]
         for nodes in (alike,) if self._strict else (alike, large):
-            low = [node for node in nodes if self.height(node, num_gpus) <= self._limit]
+            low = [n for n in nodes if self.height(n, num_gpus) <= self._limit + higher]
             if low:
                 return ((self._least_loaded(low, num_gpus), num_gpus),)
         return None
@@ -90,9 +99,8 @@ class Servers:
 
         With ``among`` one of these nodes; else, unless a gang must be whole, fragments will do.
         """
-        fits = [
-            node for node in (self.sizes if among is None else among) if self.room(node) >= num_gpus
-        ]
+        nodes = self.sizes if among is None else among
+        fits = [n for n in nodes if self.room(n) >= num_gpus and n not in self.held]
         for affinity in (num_gpus, 0):
             same = [node for node in fits if self.affinity[node] == affinity]
             if same:
@@ -101,9 +109,28 @@ class Servers:
             return ((min(fits, key=lambda node: (self.room(node), node)), num_gpus),)
         return None if self._whole or among is not None else self._fragments(num_gpus)
 
+    def hold(self, num_gpus: int) -> None:
+        """Let nobody come to the nodes that a gang in the queue can have soonest.
+
+        Those where the fewest GPUs have to be asked for less. Nobody who comes later is let in, so
+        that they come to be few enough; the gang itself has to have asked before.
+        """
+
+        def excess(node: int) -> int:
+            others = self._strict and self.affinity[node] not in (0, num_gpus)
+            height = 1 if others else self._limit
+            return self.load[node] + min(num_gpus, self.sizes[node]) - height * self.sizes[node]
+
+        left = num_gpus
+        large = [node for node, size in self.sizes.items() if size >= num_gpus]
+        for node in sorted(large or self.sizes, key=lambda node: (excess(node), node)):
+            if left > 0:
+                self.held.add(node)
+                left -= self.sizes[node]
+
     def on_one_node(self, num_gpus: int, among: Iterable[int]) -> Home | None:
         """The one of these nodes with so many GPUs to spare, the tightest."""
-        fits = [node for node in among if self.room(node) >= num_gpus]
+        fits = [n for n in among if self.room(n) >= num_gpus and n not in self.held]
         if not fits:
             return None
         return ((min(fits, key=lambda node: (self.room(node), node)), num_gpus),)
@@ -116,7 +143,7 @@ class Servers:
         home, left = [], num_gpus
         for node in sorted(self.sizes, key=lambda node: (-self.room(node), node)):
             gpus = min(left, self.room(node))
-            if gpus:
+            if gpus and node not in self.held:
                 home.append((node, gpus))
                 left -= gpus
         return None if left else tuple(sorted(home))
@@ -152,7 +179,9 @@ class Servers:
         same = [
             n
             for n, affinity in self.affinity.items()
-            if affinity == size <= self.sizes[n] and self.height(n, size) <= high
+            if affinity == size <= self.sizes[n]
+            and self.height(n, size) <= high
+            and n not in self.held
         ]
         return ((self._least_loaded(same, size), size),) if same else None
 
@@ -162,15 +191,15 @@ class Servers:
             (group, count)
             for group, count in self._groups.items()
             if sum(gpus for _, gpus in group) == size
-            and all(gpus == self.sizes[node] for node, gpus in group)
+            and all(gpus == self.sizes[n] and n not in self.held for n, gpus in group)
         ]
 
-    def _several(self, num_gpus: int) -> Home | None:
+    def _several(self, num_gpus: int, limit: int) -> Home | None:
         """Whole nodes for a gang that is larger than any: with its like, or the least loaded."""
         home, left = [], num_gpus
         for node in sorted(self.sizes, key=lambda node: (self.load[node], node)):
             gpus = min(left, self.sizes[node])
-            if gpus and self.height(node, gpus) <= self._limit:
+            if gpus and node not in self.held and self.height(node, gpus) <= limit:
                 home.append((node, gpus))
                 left -= gpus
         if left:
@@ -178,9 +207,7 @@ class Servers:
         choices = [tuple(sorted(home))] + [group for group, _ in self._like(num_gpus)]
         heights = {each: max(self.height(node, gpus) for node, gpus in each) for each in choices}
         like = [
-            each
-            for each in choices[1:]
-            if heights[each] <= min(self._limit, heights[choices[0]] + 1)
+            each for each in choices[1:] if heights[each] <= min(limit, heights[choices[0]] + 1)
         ]
         return min(like or choices, key=lambda each: (heights[each], -self._groups[each], each))
 

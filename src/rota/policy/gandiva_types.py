@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable, Mapping
 from itertools import permutations
-from math import exp, fsum, log
+from math import exp, fsum, inf, log
 from typing import Any, NamedTuple
 
 from rota.model.view import View
@@ -11,6 +11,8 @@ from rota.policy.gandiva_jobs import Notes, profiled, speed_alone
 from rota.policy.gandiva_servers import Home, Servers
 
 ENOUGH = 8  # jobs measured on two types, before it may be taken that all others are like them
+WORTH = 20  # times what a move costs a job has to have run: two cost it a tenth of that at most
+MOST_DOUBLINGS = 8  # of the time without trials after those that showed no difference
 
 
 class TypeMove(NamedTuple):
@@ -30,18 +32,28 @@ class Types:
 
     No type is better than another by name: of two jobs the one that gains more by the first type,
     relative to itself on the second, should have the first. A job of which that is not known tries
-    the other type once: where GPUs are free, or in exchange with another job.
+    the other type once: where GPUs are free, or in exchange with another job. That costs time: a
+    kind is tried once at a time, nobody's turn is cut short for it where others wait, and after a
+    trial that showed no difference there are none for a while, twice as long each time.
 
-    Nothing is done (``on`` is False) unless every living node says its type, and they differ.
+    ``mark`` is what :meth:`mark` gave before. Nothing is done (``on`` is False) unless every living
+    node says its type, and they differ.
     """
 
     def __init__(
-        self, view: View, servers: Servers, notes: Mapping[int, Notes], settings: Mapping[str, Any]
+        self,
+        view: View,
+        servers: Servers,
+        notes: Mapping[int, Notes],
+        settings: Mapping[str, Any],
+        mark: Mapping[str, Any],
     ) -> None:
         self._view = view
         self._servers = servers
         self._notes = notes
         self._set = settings
+        self._vain: dict[str, list[float]] = dict(mark.get("vain", {}))
+        self._moved_s: float = mark.get("moved_s", 0.0)
         self._of = {node: view.state.nodes[node].gpu_type for node in servers.sizes}
         kinds = sorted(set(self._of.values()))
         self.on = settings["types"] == "on" and len(kinds) > 1 and all(kinds)
@@ -50,6 +62,16 @@ class Types:
         self._nodes = {kind: {n for n in self._of if self._of[n] == kind} for kind in kinds}
         self._speeds: dict[tuple[int, str], float | None] = {}  # in this decision, as the ratios
         self._ratios: dict[tuple[str, int, str, str], list[float]] | None = None
+        self._queue = False  # whether anybody is in the queue
+
+    def mark(self) -> dict[str, Any]:
+        """What is remembered of trials, for the next decision.
+
+        Of each two types how many in succession showed no difference, and until when there are to
+        be no more; what a move cost a job, in seconds.
+        """
+        mark: dict[str, Any] = {"vain": self._vain} if self._vain else {}
+        return mark | ({"moved_s": self._moved_s} if self._moved_s else {})
 
     # -- speeds --------------------------------------------------------------------------------
 
@@ -65,6 +87,18 @@ class Types:
             self._notes[row].learn(kind, rate)
             self._speeds.pop((row, kind), None)
             self._ratios = None
+
+    def tried(self, before: Home, home: Home, gain: float, cost_s: float) -> None:
+        """A trial on another type is over; the move there took ``cost_s``."""
+        kinds = self.of(before), self.of(home)
+        if not self.on or not all(kinds) or kinds[0] == kinds[1]:
+            return
+        self._moved_s = (self._moved_s + cost_s) / 2 if self._moved_s else cost_s
+        key, least = _pair_key(*kinds), 1 + self._set["least_gain"]
+        times = self._vain.pop(key, [0, 0.0])[0] + 1
+        if 1 / least <= gain <= least:
+            pause_s = self._set["stay_s"] * 2.0 ** min(times - 1, MOST_DOUBLINGS)
+            self._vain[key] = [times, self._view.now_s + pause_s]
 
     def ratio(self, row: int, kind: str, than: str) -> float | None:
         """A job's speed on one type over that on another: its own, else that of jobs of its kind.
@@ -122,14 +156,21 @@ class Types:
     def groups(self, row: int) -> list[set[int]]:
         """The nodes by type, those first on which the job is expected to be fastest.
 
-        All of them together where nothing is known.
+        Those of types that make no difference to it are one group, as are all where nothing is
+        known.
         """
         if self.on:
             speeds = {kind: self.expected(row, kind, self._kinds[0]) for kind in self._kinds[1:]}
             known = {self._kinds[0]: 1.0} | {k: s for k, s in speeds.items() if s is not None}
             if len(known) == len(self._kinds):
-                order = sorted(known, key=lambda kind: (-known[kind], kind))
-                return [self._nodes[kind] for kind in order]
+                groups: list[set[int]] = []
+                fastest = inf
+                for kind in sorted(known, key=lambda kind: (-known[kind], kind)):
+                    if known[kind] * (1 + self._set["least_gain"]) < fastest:
+                        groups.append(set())
+                        fastest = known[kind]
+                    groups[-1] |= self._nodes[kind]
+                return groups
         return [self._all]
 
     def may_go(self, row: int, node: int) -> bool:
@@ -141,6 +182,16 @@ class Types:
         # As in _to_free, seen from there: else it would come back as soon as it may.
         return known is None or known * (1 + self._set["least_gain"]) >= 1
 
+    def does_more(self, row: int, home: Home) -> bool:
+        """Whether a job does more work on free GPUs there than in its turns where it lives."""
+        notes, servers = self._notes[row], self._servers
+        here, there = self.of(notes.home), self.of(home)
+        if not self.on or not here or not there or here == there:
+            return True
+        known = self.expected(row, there, here)
+        share = min(servers.sizes[node] / servers.load[node] for node, _ in notes.home)
+        return known is None or known * (1 + self._set["least_gain"]) >= min(1.0, share)
+
     def better(self, movable: Iterable[int]) -> TypeMove | None:
         """The move or exchange that promises most; None if there is none to be made or tried.
 
@@ -148,6 +199,7 @@ class Types:
         """
         if not self.on:
             return None
+        self._queue = any(not notes.home for notes in self._notes.values())
         busy = {
             node
             for notes in self._notes.values()
@@ -167,14 +219,36 @@ class Types:
                 continue
             if view.target[row] is None and view.attained_s(row) > 0:  # a turn is an occasion
                 continue
-            left_s = self._set["trial_s"] - view.attained_s(row)
+            left_s = self._must_have_run_s() - view.attained_s(row)
             if notes.moved_s is not None:
                 left_s = max(left_s, notes.moved_s + self._set["stay_s"] - view.now_s)
             if left_s > 0:
                 times.append(view.now_s + left_s + LEAST_TURN_S)
             elif speed_alone(view, row, notes) is None:
                 times.append(view.now_s + self._set["trial_s"])
-        return times
+        return times + [until_s for _, until_s in self._vain.values() if self.on]
+
+    def _must_have_run_s(self) -> float:
+        """For so long a job has to have run before it is worth to try another type."""
+        return max(float(self._set["trial_s"]), WORTH * self._moved_s)
+
+    def _may_try(self, row: int, kind: str, other: str) -> bool:
+        """Whether a job of which it is not known may try another type now."""
+        view, ((node, _),) = self._view, self._notes[row].home
+        waited_for = self._servers.load[node] > self._servers.sizes[node]
+        if self._queue or (waited_for and view.target[row] is not None):
+            return False
+        until_s = self._vain.get(_pair_key(kind, other), [0, 0.0])[1]
+        return view.now_s >= until_s and (view.kind(row), kind, other) not in self._on_trial()
+
+    def _on_trial(self) -> set[tuple[str, str, str]]:
+        """The kinds of jobs that are on trial on a type, and where they were before; both ways."""
+        found = set()
+        for row, notes in self._notes.items():
+            if notes.move is not None:
+                types = self.of(notes.home), self.of(notes.move.before)
+                found |= {(self._view.kind(row), *pair) for pair in (types, types[::-1])}
+        return found
 
     def _is_ready(self, row: int, busy: set[int]) -> bool:
         view, home = self._view, self._notes[row].home
@@ -182,7 +256,7 @@ class Types:
             len(home) == 1
             and home[0][0] not in busy
             and len(view.sizes(row)) == 1
-            and view.attained_s(row) >= self._set["trial_s"]
+            and view.attained_s(row) >= self._must_have_run_s()
             and bool(speed_alone(view, row, self._notes[row]))
         )
 
@@ -197,6 +271,8 @@ class Types:
                 known = self.expected(row, self._of[node], here)
                 gain = 1.0 if known is None else known
                 if known is not None and known <= 1 + self._set["least_gain"]:
+                    continue
+                if known is None and not self._may_try(row, here, self._of[node]):
                     continue
                 if best is None or gain > best[0]:
                     best = gain, row, TypeMove(row, ((node, size),), gain)
@@ -227,13 +303,19 @@ class Types:
         """
         lose = [(r, row) for row in here if (r := self.ratio(row, kind, other)) is not None]
         gain = [(r, -row) for row in there if (r := self.ratio(row, kind, other)) is not None]
-        new_here = [row for row in here if self.ratio(row, kind, other) is None]
-        new_there = [row for row in there if self.ratio(row, kind, other) is None]
         least, most = min(lose, default=(0.0, -1)), max(gain, default=(0.0, 1))
         if lose and gain and most[0] / least[0] > 1 + self._set["least_gain"]:
             return most[0] / least[0], self._swap(least[1], -most[1], kind, other)
         if not self._may_differ(kind, other):
             return None
+        new_here, new_there = (
+            [
+                r
+                for r in rows
+                if self.ratio(r, kind, other) is None and self._may_try(r, kind, other)
+            ]
+            for rows in (here, there)
+        )
         if new_here and new_there:
             return 1.0, self._swap(min(new_here), min(new_there), kind, other)
         if new_here and gain and most[0] > (self.expected(new_here[0], kind, other) or 0.0):
@@ -245,6 +327,10 @@ class Types:
     def _swap(self, row: int, partner: int, kind: str, other: str) -> TypeMove:
         predicted = self.expected(row, other, kind) or 1.0
         return TypeMove(row, self._notes[partner].home, predicted, partner)
+
+
+def _pair_key(kind: str, other: str) -> str:
+    return " and ".join(sorted((kind, other)))
 
 
 def _mean(ratios: list[float]) -> float:

@@ -5,7 +5,7 @@ from typing import Any
 
 from rota.errors import PolicySettingError, did_you_mean
 from rota.policy.base import Policy, Setting
-from rota.policy.composition import common_settings, stages_for
+from rota.policy.composition import check_alone, common_settings, remark_on, stages_for
 
 BUILT_IN = {
     "elastic": "rota.policy.elastic:Elastic",
@@ -85,6 +85,7 @@ def create(name: str, given: dict[str, str] | None = None) -> Policy:
         for key, value in values.items()
         if key not in own and value != known[key].default
     }
+    check_alone(name, kind, given or {}, common)
     values = {key: value for key, value in values.items() if key in own}
     policy = kind(**values)
     if stages := stages_for(name, kind, common):
@@ -92,4 +93,11 @@ def create(name: str, given: dict[str, str] | None = None) -> Policy:
     values |= common
     policy.identity = name + "".join(f" {key}={values[key]}" for key in sorted(values))
     policy.settings = values
+    policy.remark = remark_on(name, kind, common)
     return policy  # type: ignore[no-any-return]
+
+
+def remark(policy: Policy) -> str:
+    """What the settings of a policy turn off of it, in a sentence; "" for nothing."""
+    said: str = getattr(policy, "remark", "")
+    return said

@@ -77,25 +77,26 @@ def _job_routes(controller: Any) -> APIRouter:
     async def suspend(job_id: str) -> JSONResponse:
         """Take the job off its GPUs until it is resumed."""
         row = controller.row(job_id)
-        await controller.suspend(row)
-        return JSONResponse(jobs.summary(controller, row), 202)
+        return _steered(controller, row, await controller.suspend(row))
 
     @router.post("/jobs/{job_id}/resume")
     async def resume(job_id: str) -> JSONResponse:
         """Let the job go on when the policy gives it GPUs."""
         row = controller.row(job_id)
-        await controller.resume(row)
-        return JSONResponse(jobs.summary(controller, row), 202)
+        return _steered(controller, row, await controller.resume(row))
 
     @router.post("/jobs/{job_id}/cancel")
     async def cancel(job_id: str) -> JSONResponse:
         """End the job. A job that was cancelled before stays so."""
         row = controller.row(job_id)
-        if controller.state.state[row] != JobState.CANCELLED:
-            await controller.cancel(row)
-        return JSONResponse(jobs.summary(controller, row), 202)
+        return _steered(controller, row, await controller.cancel(row))
 
     return router
+
+
+def _steered(controller: Any, row: int, changed: bool) -> JSONResponse:
+    """The job, and whether the call has changed anything about it."""
+    return JSONResponse(jobs.summary(controller, row) | {"changed": changed}, 202)
 
 
 def _reading_routes(controller: Any) -> APIRouter:
@@ -120,9 +121,16 @@ def _reading_routes(controller: Any) -> APIRouter:
     async def why(job_id: str) -> JSONResponse:
         """Why the job does not run: see :func:`rota.model.explain.explain`."""
         row = controller.row(job_id)
-        history, resizes = controller.history(row), controller.resizes
-        verdict = explain(controller.state, row, controller.now_s(), history, resizes=resizes)
-        return JSONResponse(verdict)
+        verdict = explain(
+            controller.state,
+            row,
+            controller.now_s(),
+            controller.history(row),
+            resizes=controller.resizes,
+            trials=controller.trials(row),
+            turns=controller.turns(row),
+        )
+        return JSONResponse(jobs.finite(verdict))
 
     @router.get("/jobs/{job_id}/events")
     async def events(job_id: str) -> JSONResponse:
@@ -154,9 +162,9 @@ def _cluster_routes(controller: Any) -> APIRouter:
     router = APIRouter()
 
     @router.get("/nodes")
-    async def nodes() -> JSONResponse:
-        """Every node that has ever joined."""
-        return JSONResponse({"nodes": jobs.finite(controller.nodes())})
+    async def nodes(all_: Annotated[bool, Query(alias="all")] = False) -> JSONResponse:
+        """Nodes that are there, were lost within the hour, or that a job waits for; or all."""
+        return JSONResponse({"nodes": jobs.finite(jobs.nodes(controller, everything=all_))})
 
     @router.get("/profiles")
     async def list_profiles() -> JSONResponse:

@@ -5,13 +5,14 @@ Times are seconds since the epoch, durations seconds; what is not known is None.
 
 import math
 from collections.abc import Iterable
-from difflib import get_close_matches
 from typing import Any
 
-from rota.errors import InputError
-from rota.model.explain import trials_of
+from rota.errors import InputError, closest
+from rota.model.confinement import largest_node
 from rota.model.job import Job, JobState
 from rota.model.reason import Reason
+from rota.model.sharing import sharing_of
+from rota.model.trials import tell
 from rota.server import profiles
 
 RECENT_S = 3600.0  # for how long an ended job is still listed
@@ -39,8 +40,8 @@ def parse_states(text: str | None) -> set[JobState] | None:
     names = [state.name for state in JobState]
     for word in text.upper().split(","):
         if word.strip() not in names:
-            close = get_close_matches(word, names, n=1)
-            hint = f"did you mean {close[0]}?" if close else f"known: {', '.join(names)}"
+            close = closest(word, names)
+            hint = f"did you mean {close}?" if close else f"known: {', '.join(names)}"
             raise InputError(f"state: there is no {word!r:.80}; {hint}")
         states.add(JobState[word.strip()])
     return states
@@ -66,6 +67,7 @@ def summary(controller: Any, row: int) -> dict[str, Any]:
         "min_gpus": sizes[0],
         "max_gpus": sizes[-1],
         "gpus": [{"node": node, "gpus": list(gpus)} for node, gpus in job.gpus],
+        "shared_with": controller.state.ids(controller.state.sharers(row)),
         "share": share,
         "submit_s": job.spec.submit_s,
         "age_s": max(0.0, ended_s - job.spec.submit_s),
@@ -109,9 +111,22 @@ def detail(controller: Any, row: int) -> dict[str, Any]:
         "env": [name for name, _ in program.env] if program else [],
         "processes": program.processes if program else None,
         "ranks": ranks(controller, row),
-        "trials": finite(trials_of(controller.state.marks[row])),
+        "sharing": finite(sharing_of(controller.state, row)),
+        "trials": finite(tell(controller.state, controller.trials(row))),
         "story": story(controller, row),
     }
+
+
+def nodes(controller: Any, *, everything: bool) -> list[dict[str, Any]]:
+    """The nodes that are there, were lost within the hour, or that a job waits for; or all."""
+    state, since_s = controller.state, controller.now_s() - RECENT_S
+    have = largest_node(state) if state.one_node_gangs else state.total_gpus
+    wanted = everything or any(state.num_gpus[row] > have for row in state.active)
+    return [
+        node
+        for node in controller.nodes()
+        if wanted or node["alive"] or (node["lost_s"] or 0.0) > since_s
+    ]
 
 
 def ranks(controller: Any, row: int) -> list[dict[str, Any]]:

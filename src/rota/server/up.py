@@ -57,7 +57,11 @@ def run_cluster(
     try:
         store = EventStore(folder.database)
         provider = LocalProvider(folder, layout, host_memory_bytes)
-        controller = Controller(store, folder, policy, policy_name, provider)
+        try:
+            controller = Controller(store, folder, policy, policy_name, provider)
+        except RotaError:
+            store.close()
+            raise
         run(
             controller,
             folder,

@@ -7,7 +7,7 @@ from math import inf
 from pathlib import Path
 from typing import Any
 
-from rota.errors import InputError
+from rota.errors import InputError, did_you_mean
 from rota.sim.faults import LEAST_S, Fault, What
 from rota.workload.readers.base import as_number
 from rota.workload.readers.files import read_bytes
@@ -95,7 +95,10 @@ def _fault(place: str, fields: dict[str, Any]) -> Fault:
         raise _bad(place, fields, "what") from None
     for field in fields:
         if field not in FIELDS:
-            raise InputError(f"{place}: there is no field {field!r}; known: {', '.join(FIELDS)}")
+            hint = did_you_mean(str(field), FIELDS)
+            raise InputError(
+                f"{place}: there is no field {field!r}{hint}; known: {', '.join(FIELDS)}"
+            )
         if field not in USED[what]:
             raise InputError(f"{place}: {field} means nothing for {what}; leave it empty")
     for field in NEEDED[what]:

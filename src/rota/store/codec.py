@@ -47,15 +47,13 @@ def decode(record: dict[str, Any]) -> Event:
     name = record.get("type")
     kind = _EVENTS.get(name) if isinstance(name, str) else None
     if kind is None:
-        raise StoreError(
-            f"{name!r} is not a kind of event that this version of Rota knows; "
-            "use the version that wrote the log, or a newer one"
-        )
+        raise StoreError(f"{name!r} is not a kind of event that this version knows")
     fields = {key: value for key, value in record.items() if key != "type"}
     try:
         return _decode_fields(kind, fields, _FIELDS[kind])
     except (TypeError, ValueError, KeyError, AttributeError, IndexError) as error:
-        raise StoreError(f"a {name} in the log is malformed: {error}") from None
+        what = str(error).replace(f"{name}.__new__()", "it")
+        raise StoreError(f"a {name} is not as this version writes them: {what}") from None
 
 
 def _encode_fields(value: Any, special: dict[str, _Codec]) -> dict[str, Any]:

@@ -17,6 +17,7 @@ from sqlalchemy.engine import URL
 from sqlalchemy.exc import IntegrityError, SQLAlchemyError
 from sqlalchemy.pool import StaticPool
 
+from rota import __version__
 from rota.errors import StoreError
 from rota.model.events import Event, JobSubmitted
 from rota.store import tables
@@ -183,7 +184,15 @@ class EventStore:
         try:
             return decode(json.loads(body) | {"type": type_})
         except (ValueError, TypeError, RecursionError, StoreError) as error:
-            raise StoreError(f"{self.path}: event {seq} can't be read: {error}") from None
+            raise self.unreadable(seq, error) from None
+
+    def unreadable(self, seq: int, why: object) -> StoreError:
+        """What to raise if the ``seq``-th event, from 1, is none that this version understands."""
+        return StoreError(
+            f"{self.path}: event {seq} can't be read by this version of Rota, {__version__}: "
+            f"{why}; use the version that wrote the log or a newer one, or set ROTA_HOME to "
+            "another folder"
+        )
 
 
 def _row(item: Event) -> dict[str, str]:

@@ -12,6 +12,7 @@ from typing import Any
 
 from rota.errors import InputError, NeverFitsError, NotFoundError
 from rota.folder import Folder
+from rota.live.intake import check_open
 from rota.live.ranks import Ranks, read_ranks
 from rota.model.decision import take_decision
 from rota.model.events import (
@@ -24,10 +25,13 @@ from rota.model.events import (
     StopRequested,
     SuspendRequested,
 )
-from rota.model.job import JobSpec
+from rota.model.job import JobSpec, JobState
 from rota.model.jobfile import JobRequest, program_of
 from rota.model.plan import diff
 from rota.model.state import ClusterState
+from rota.model.trials import Tried, tried_in
+from rota.model.turns import Turns
+from rota.model.view import View
 from rota.policy.registry import create
 from rota.server.serve import serve
 
@@ -56,6 +60,7 @@ class StandInController:
         self._folder = folder
         self._policy = create(policy)
         self.resizes: bool = getattr(self._policy, "resizes", False)
+        self.lost_s: dict[str, float] = {}
         self.state.apply(NodeJoined(self.now_s(), NODE, num_gpus, "cpu"))
 
     async def start(self) -> None:
@@ -110,14 +115,24 @@ class StandInController:
             self._keys[user, key] = (body_hash, row)
         return row
 
-    async def cancel(self, row: int) -> None:
+    async def cancel(self, row: int) -> bool:
+        if self.state.state[row] == JobState.CANCELLED:
+            return False
+        check_open(self.state, row, "cancelled")
         self.state.apply(StopRequested(self.now_s(), row))
+        return True
 
-    async def suspend(self, row: int) -> None:
+    async def suspend(self, row: int) -> bool:
+        check_open(self.state, row, "suspended")
+        asked_before = row in self.state.user_suspended
         self.state.apply(SuspendRequested(self.now_s(), row))
+        return not asked_before
 
-    async def resume(self, row: int) -> None:
+    async def resume(self, row: int) -> bool:
+        check_open(self.state, row, "resumed")
+        was_suspended = row in self.state.user_suspended
         self.state.apply(ResumeRequested(self.now_s(), row))
+        return was_suspended
 
     def end_jobs(self) -> None:
         self.life.append("end_jobs")
@@ -148,6 +163,13 @@ class StandInController:
     def history(self, row: int) -> list[tuple[float, int]]:
         return [(1.0, self.state.reason[row])]
 
+    def trials(self, row: int) -> list[Tried]:
+        return tried_in(self.state.marks[row])
+
+    def turns(self, row: int) -> Turns | None:
+        ask = getattr(self._policy, "turns", None)
+        return ask and ask(View(self.state, self.now_s(), self._policy), row)
+
     def ranks(self, row: int, attempt: int) -> Ranks | None:
         return read_ranks(self._folder.attempt(NODE, self.state.spec[row].job_id, attempt))
 
@@ -163,6 +185,7 @@ class StandInController:
                 "gpu_type": n.gpu_type,
                 "num_gpus": n.num_gpus,
                 "alive": n.alive,
+                "lost_s": self.lost_s.get(n.name),
                 "jobs": [None] * n.num_gpus,
                 "holders": [[] for _ in range(n.num_gpus)],
             }

@@ -18,7 +18,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from rota.errors import ArenaError
-from rota.live.arena_file import (
+from rota.live.wire.arena_file import (
     ALIGNMENT,
     BLOCK_BYTES,
     FIRST_TENSOR_AT,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import io
 import pickle
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -115,21 +116,27 @@ class Replica:
         self.load(put_together(skeleton, tensors))
 
     def save(self, path: str) -> None:
-        """Write everything to a file, whole or not at all. Raises OSError."""
+        """Write everything to a file, whole or not at all; its folder is made if need be.
+
+        Raises OSError, which says what to do.
+        """
         import os
 
         import torch
 
         draft = f"{path}.new"
         try:
+            os.makedirs(os.path.dirname(path), exist_ok=True)
             with open(draft, "wb") as file:
                 torch.save(self.state(), file)
                 file.flush()
                 os.fsync(file.fileno())
             os.replace(draft, path)
-        except BaseException:
+        except BaseException as error:
             with contextlib.suppress(OSError):
                 os.unlink(draft)  # on a full disk above all
+            if isinstance(error, OSError):
+                raise _with_advice(error, path) from None
             raise
 
     def open(self, path: str) -> None:
@@ -138,6 +145,22 @@ class Replica:
 
         with open(path, "rb") as file:
             self.load(torch.load(io.BytesIO(file.read()), map_location="cpu", weights_only=False))
+
+
+def _with_advice(error: OSError, path: str) -> OSError:
+    """The same kind of error, saying what its owner can do so that ``path`` can be written."""
+    number = error.errno or errno.EIO
+    advice = {
+        errno.ENOSPC: "make room on its disk",
+        errno.EDQUOT: "make room within your quota",
+        errno.EEXIST: "its folder must be a folder, or a link to one: move away what is there",
+        errno.ENOTDIR: "its folder must be a folder, or a link to one: move away what is there",
+        errno.EISDIR: "move away the folder of that name",
+        errno.EACCES: "make its folder writable for the job",
+        errno.EROFS: "have its disk mounted for writing",
+    }.get(number, "check its folder and its disk")
+    what = error.strerror or str(error)
+    return OSError(number, f"the checkpoint can't be written: {what}; {advice}", path)
 
 
 def take_apart(state: Any) -> tuple[bytes, list[torch.Tensor]]:

@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-import errno
 import os
-import sys
 import time
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import TYPE_CHECKING, Any
 
 from rota.errors import InputError
-from rota.live.wire import COMPUTING, EVALUATING, VACATED, WAITING, Message
+from rota.live.wire import COMPUTING, EVALUATING, WAITING
 from rota.train.kept import check_kept
 from rota.train.link import Link
 from rota.train.member import Member
@@ -19,6 +17,7 @@ from rota.train.progress import Progress
 from rota.train.pulse import Pulse
 from rota.train.reports import Reports
 from rota.train.training import Training
+from rota.train.turn import Turn
 from rota.train.world import World
 
 if TYPE_CHECKING:
@@ -45,6 +44,8 @@ class Session:
         self._progress.step = int(os.environ.get("ROTA_STEP", "0"))
         self._training = Training(self._world, self._member, self._progress)
         self._reports = Reports(self._link, self._world, self._progress, self._most_ranks)
+        told = (self._training, self._reports, self._progress)
+        self._turn = Turn(self._link, *told) if self._link is not None else None
         self._member.formed = self._reports.introduce
         self._started = self._counting = self._in_epochs = False
 
@@ -313,7 +314,7 @@ class Session:
         Raises InputError if one can't be pickled.
         """
         check_kept(values)
-        self._training.extra.update(values)
+        self._training.checkpoint.extra.update(values)
 
     def restore(self, name: str, default: Any = None) -> Any:
         """The value kept last under ``name``, by whichever rank the state came from.
@@ -321,8 +322,8 @@ class Session:
         Before the first step, by the attempt before this one, if that wrote a checkpoint.
         """
         if not self._started:
-            self._training.look_into_checkpoint()
-        return self._training.extra.get(name, default)
+            self._training.checkpoint.look()
+        return self._training.checkpoint.extra.get(name, default)
 
     def checkpoint(self) -> None:
         """Write the state of training to ``ROTA_CHECKPOINT_DIR``; call it on all ranks.
@@ -332,7 +333,7 @@ class Session:
         that one. Raises InputError if the variable is not set, OSError if the file can't be
         written.
         """
-        self._training.save()
+        self._training.checkpoint.save()
 
     # -- the step boundary ---------------------------------------------------------------------
 
@@ -340,8 +341,8 @@ class Session:
         """Before the first step: everybody has the same state."""
         if not self._started:
             self._started = True
-            if self._training.start() and self._link is not None:
-                self._await_turn(self._link, time.time())
+            if self._training.start() and self._turn is not None:
+                self._turn.wait(time.time())
 
     def end_step(self) -> None:
         """A step is over: report, suspend or change the gang if asked to.
@@ -359,72 +360,31 @@ class Session:
             for message in self._link.poll():
                 self._member.obey(message, self._progress.step)
             if self._member.must_hold(self._progress.step):
-                self._hold(self._link)
+                self._hold()
         self._progress.begin_step()
 
-    def _hold(self, link: Link) -> None:
+    def _hold(self) -> None:
         """Suspend here, or change the gang, once all of it holds at this step."""
         stopped_s = time.time()
         self._pulse.enter(WAITING)
         what = self._member.agree(self._progress.step)
         if what == "offload":
-            self._suspend(link, stopped_s)
+            self._suspend(stopped_s)
         elif what == "vote":
             self._member.change()
         self._pulse.enter(COMPUTING)
 
-    def _suspend(self, link: Link, stopped_s: float) -> None:
+    def _suspend(self, stopped_s: float) -> None:
+        assert self._turn is not None
         self._reports.progress(must_arrive=True)
         self._training.offload()
-        self._await_turn(link, stopped_s)
-
-    def _await_turn(self, link: Link, stopped_s: float) -> None:
-        """Say that this rank is suspended, and go on when it is told to."""
-        suspended = {"stopped_s": stopped_s, "keeps": self._training.handover.keeps()}
-        self._reports.introduce(suspended=True, **suspended)
-        suspended |= {"type": "suspended", "step": self._progress.step}
-        link.send(suspended | {"at_s": time.time()})
-        self._training.restore(self._await_resume(link))
-        self._training.handover.stay()
-        self._reports.introduce()
-        link.send({"type": "resumed", "at_s": time.time()})
-
-    def _await_resume(self, link: Link) -> int | None:
-        while True:
-            message = link.wait()
-            if message is None:
-                continue
-            if message["type"] == "resume":
-                return message["device"]
-            if message["type"] == "vacate":
-                self._vacate(link, message)
-            elif message["type"] == "end":
-                _end_here()
-
-    def _vacate(self, link: Link, message: Message) -> None:
-        """Write the state down, for a process that is to take this one's place."""
-        answer: Message = {"type": "kept", "round": message["round"]}
-        try:
-            num_bytes = self._training.handover.vacate(message["path"])
-        except Exception as error:  # whatever it is: the state is safe where it is
-            answer["error"] = f"{type(error).__name__}: {error}"[:500]
-            answer["full"] = isinstance(error, OSError) and error.errno == errno.ENOSPC
-        else:
-            answer |= {"type": "written", "bytes": num_bytes}
-        link.send(answer)
+        self._turn.wait(stopped_s)
 
     def _join(self) -> None:
         """The rehearsal is over: take over everything from the others."""
         self._training.join()
         self._reports.introduce()
         self._progress.begin_step()
-
-
-def _end_here() -> NoReturn:
-    """End this process, in the middle of the program: another one goes on from here."""
-    sys.stdout.flush()
-    sys.stderr.flush()
-    os._exit(VACATED)
 
 
 def session() -> Session:

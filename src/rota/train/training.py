@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import os
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from rota.errors import InputError
+from rota.train.checkpoint import Checkpoint
 from rota.train.gradient_clock import GradientClock
 from rota.train.handover import Handover
 from rota.train.member import Member
@@ -26,7 +26,6 @@ if TYPE_CHECKING:
     from rota.train.replica import Replica
 
 TREE, DDP = "tree", "ddp"
-CHECKPOINT = "rota.pt"
 
 
 class Training:
@@ -36,7 +35,6 @@ class Training:
         self.loader: Loader | None = None
         self.batch: Batch | None = None  # of the present step
         self.lr_scaling: LrScaling | None = None
-        self.extra: dict[str, Any] = {}  # values of the program's own
         self.epoch = 0
         self.prepared = False
         self.in_step = False  # between the beginning of a step of ``Session.steps`` and its end
@@ -51,9 +49,9 @@ class Training:
         self._undecided: list[Any] = []
         self._asked_for: set[str | None] = set()  # kinds of reduction
         self._optimizers: Optimizers | None = None
-        self._looked = False  # into the checkpoint
         self._clock: GradientClock | None = None
         self.handover = Handover(self, member, progress)
+        self.checkpoint = Checkpoint(self, world, member, progress)
 
     @property
     def state(self) -> DeviceState:
@@ -72,7 +70,8 @@ class Training:
             from rota.train.replica import Replica
 
             self._replica = Replica(self.state.device)
-            self._replica.plain, self._replica.load_plain = self._plain, self._load_plain
+            kept = self.checkpoint
+            self._replica.plain, self._replica.load_plain = kept.plain, kept.load_plain
         return self._replica
 
     # -- before the first step -----------------------------------------------------------------
@@ -204,14 +203,8 @@ class Training:
         self.enlist()
         if self.handover.adopts is not None:
             return
-        self._open_checkpoint()
+        self.checkpoint.open()
         self._member.share_state()
-
-    def _open_checkpoint(self) -> None:
-        """Go on from where an attempt before this one has written its state."""
-        folder = os.environ.get("ROTA_CHECKPOINT_DIR")
-        if folder and Path(folder, CHECKPOINT).exists():
-            self.replica.open(str(Path(folder, CHECKPOINT)))
 
     def _check_optimizers(self) -> None:
         from rota.train.optimizers import Optimizers, torch_optimizers
@@ -238,7 +231,7 @@ class Training:
                 "s.prepare(..., reduction='ddp') if the program cuts its batches itself"
             )
         if self.handover.adopts is None:
-            self._open_checkpoint()
+            self.checkpoint.open()
 
     def _follow(self, lr_scaling: LrScaling) -> None:
         """Have the learning rates follow the size of the batch."""
@@ -391,7 +384,7 @@ class Training:
             model.wrap()
         self._reduction.met = False
 
-    # -- suspended, saved and handed over --------------------------------------------------------
+    # -- suspended and handed over ---------------------------------------------------------------
 
     def offload(self) -> None:
         """Free the device."""
@@ -405,27 +398,6 @@ class Training:
             if self._member.replica is not None:
                 self._member.device = self._member.replica.device = self._state.device
 
-    def save(self) -> None:
-        """Write the checkpoint. Raises InputError if there is no folder for it, OSError."""
-        folder = os.environ.get("ROTA_CHECKPOINT_DIR")
-        if not folder:
-            raise InputError("s.checkpoint: ROTA_CHECKPOINT_DIR is not set; it says where to write")
-        if self._world.rank == 0 and not self._member.rehearses:
-            self.replica.save(str(Path(folder, CHECKPOINT)))
-
-    def look_into_checkpoint(self) -> None:
-        """Before the first step: know the values of the program's own that are in it."""
-        folder = os.environ.get("ROTA_CHECKPOINT_DIR")
-        if self._looked or self._member.rehearses or not folder:
-            return
-        self._looked = True
-        path = Path(folder, CHECKPOINT)
-        if path.exists():
-            import torch
-
-            state = torch.load(path, map_location="cpu", weights_only=False, mmap=True)
-            self.extra |= state["plain"]["extra"]
-
     def enlist(self) -> None:
         """Let the member know what it is to hand over."""
         self._member.replica, self._member.device = self.replica, self.state.device
@@ -437,44 +409,3 @@ class Training:
         self._member.join()
         if self.loader is not None and self._reduction is not None:
             self._reduction.reduced_batch = self.loader.position.batches - 1
-
-    def _plain(self) -> dict[str, Any]:
-        """What to go on with: in a step whose batch has been worked through, after that step; in an
-        epoch whose batches have been, after that epoch.
-
-        Without a loader, only the program knows whether a step is over: it is taken to be.
-        """
-        position = self.loader.position if self.loader is not None else None
-        done = self.batch if self.batch is not None and self.batch.complete else None
-        steps, samples = (1, done.samples) if done is not None else (0, 0)
-        if self.loader is None:
-            steps = int(self.in_step)
-        place = position and (
-            position.epoch,
-            position.samples + samples,
-            position.batches + steps,
-        )
-        if position is not None and self.epoch_over:
-            place = (self.epoch + 1, 0, position.batches)
-        return {
-            "epoch": self.epoch + self.epoch_over,
-            "position": place,
-            "step": self._progress.step + steps,
-            "samples": self._progress.samples + samples,
-            "first_100_s": self._progress.first_100_s,
-            "lr_scaling": self.lr_scaling and self.lr_scaling.state(),
-            "batch": self.adaptation and self.adaptation.state(),
-            "extra": self.extra,
-        }
-
-    def _load_plain(self, plain: dict[str, Any]) -> None:
-        self.epoch, self.extra = plain["epoch"], plain["extra"]
-        self._progress.step, self._progress.samples = plain["step"], plain["samples"]
-        self._progress.first_100_s = plain["first_100_s"]
-        if self.lr_scaling is not None and plain["lr_scaling"]:
-            self.lr_scaling.load(plain["lr_scaling"])
-        if self.adaptation is not None and plain.get("batch"):
-            self.adaptation.load(plain["batch"])
-        if self.loader is not None and plain["position"]:
-            position = self.loader.position
-            position.epoch, position.samples, position.batches = plain["position"]

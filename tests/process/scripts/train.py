@@ -40,20 +40,25 @@ def wait_for(gate):
         time.sleep(0.002)
 
 
+def watch(s):
+    await_resume = s._turn._await_resume
+
+    def watched():
+        write(s.rank, "suspended", step=s._progress.step)
+        device = await_resume()
+        write(s.rank, "resumed", step=s._progress.step)
+        return device
+
+    s._turn._await_resume = watched
+
+
 def main():
     torch.set_num_threads(1)
     torch.manual_seed(0)
     with rota.train.session() as s:
         write(s.rank, "start")
-        await_resume = s._await_resume
-
-        def watched(link):
-            write(s.rank, "suspended", step=s._progress.step)
-            device = await_resume(link)
-            write(s.rank, "resumed", step=s._progress.step)
-            return device
-
-        s._await_resume = watched
+        if s._turn is not None:
+            watch(s)
         net = nn.Sequential(nn.Linear(8, 16), nn.Dropout(0.1), nn.Tanh(), nn.Linear(16, 1))
         optimizer = torch.optim.Adam(net.parameters(), lr=0.01)
         model, optimizer = s.prepare(net, optimizer)

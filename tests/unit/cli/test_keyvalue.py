@@ -1,7 +1,9 @@
 import pytest
 
-from rota.cli.keyvalue import parse_pairs, parse_policy, parse_size
+from rota.cli.keyvalue import parse_policy, parse_settings, parse_size
 from rota.errors import InputError, PolicySettingError
+from rota.policy.composition import NEEDS
+from rota.policy.registry import BUILT_IN, create, settings
 
 
 def test_a_policy_text_carries_its_settings():
@@ -22,8 +24,42 @@ def test_a_policy_text_carries_its_settings():
     ],
 )
 def test_what_is_no_setting_is_refused_and_named(texts, says):
-    with pytest.raises(PolicySettingError, match=f"policy x: .*{says}"):
-        parse_pairs(texts, "policy x")
+    with pytest.raises(PolicySettingError, match=f"policy tiresias: .*{says}"):
+        parse_settings("tiresias", texts)
+
+
+@pytest.mark.parametrize(
+    ("policy", "text", "example"),
+    [
+        ("gandiva", "quantum_s:5", "write for example quantum_s=60"),
+        ("gandiva", "quantum", "write for example quantum_s=60"),
+        ("gandiva", "5", "write for example quantum_s=60"),
+        ("tiresias", "promote_knob", "write for example promote_knob=8"),
+        ("tiresias", "600,1800", "write for example thresholds=3600"),
+        ("fifo", "quota", "write for example quotas=no"),
+        ("max-min-fairness", "round", "write for example round_s=360"),
+    ],
+)
+def test_the_example_is_a_setting_that_the_policy_has(policy, text, example):
+    with pytest.raises(PolicySettingError) as refusal:
+        parse_settings(policy, [text])
+    assert str(refusal.value).endswith(example)
+
+
+@pytest.mark.parametrize("policy", BUILT_IN)
+def test_every_example_can_be_written_so(policy):
+    for key in settings(policy):
+        with pytest.raises(PolicySettingError) as refusal:
+            parse_settings(policy, [key])
+        example = str(refusal.value).rpartition("write for example ")[2]
+        assert example.startswith(f"{key}=")
+        if key not in NEEDS:  # these say something beside others alone
+            create(policy, parse_settings(policy, [example]))
+
+
+def test_an_example_of_no_policy_is_that_there_is_none():
+    with pytest.raises(PolicySettingError, match=r"there is no 'gandva'.*'gandiva'"):
+        parse_settings("gandva", ["quantum_s"])
 
 
 def test_a_setting_stands_once_in_the_policy_and_its_further_texts():

@@ -3,9 +3,11 @@
 import csv
 import io
 import json
+import re
 import signal
 import subprocess
 import sys
+from contextlib import closing
 
 import pytest
 import yaml
@@ -13,8 +15,15 @@ import yaml
 from rota.cli.main import main
 from rota.cli.present import nodes_text, why_text
 from rota.folder import Folder
-from rota.model.events import AttemptLost, JobFinished, ModelReported, WorkerRegistered
+from rota.model.events import (
+    AttemptLost,
+    JobFinished,
+    ModelReported,
+    RetryDue,
+    WorkerRegistered,
+)
 from rota.model.job import JobState, Suspension
+from rota.store.events import EventStore
 from rota.testing.served import served
 
 HEADER = ["ID", "NAME", "STATE", "REASON", "PRIO", "GPUS", "NODE", "SHARE"]
@@ -203,7 +212,13 @@ class TestLooking:
         assert ids("gpus=1", "reason=wait_resources") == ["3"]
         assert ids("name=other") == []
         code, _, err = rota("ps", "--filter", "stat=x")
-        assert (code, "did you mean state?" in err) == (2, True)
+        assert (code, "there is no key 'stat' (did you mean 'state'?)" in err) == (2, True)
+        for text in ("foo=1", "running"):
+            code, _, err = rota("ps", "--filter", text)
+            assert (code, err.count("\n")) == (2, 1)
+            assert "--filter" in err and text in err
+            assert "it takes: id, name, state" in err
+            assert "for example --filter state=RUNNING" in err
 
     def test_show_tells_how_a_job_is_suspended(self, rota, cluster):
         self.three_jobs(rota, cluster)
@@ -321,6 +336,36 @@ class TestLooking:
             assert "'7'" in err
 
 
+class TestUp:
+    @pytest.mark.parametrize(
+        ("options", "says"),
+        [
+            (["--set", "quantum_s:5"], "write for example quantum_s=60"),
+            (["--set", "quantums=5"], "did you mean 'quantum_s'"),
+            (["--policy", "fifo", "--set", "borrow"], "write for example borrow=yes"),
+            (["--set", "quotas=equal", "--set", "types=on"], "types=on and quotas=equal exclude"),
+        ],
+        ids=str,
+    )
+    def test_wrong_settings_are_refused_before_anything_starts(self, rota, tmp_path, options, says):
+        code, out, err = rota("up", "--home", tmp_path / "other", *options)
+        assert (code, out, err.count("\n")) == (2, "", 1)
+        assert says in err
+        assert not (tmp_path / "other").exists()
+
+    def test_a_log_that_it_does_not_understand_stays_as_it_is(self, rota, tmp_path):
+        folder = Folder(tmp_path / "other").create()
+        with closing(EventStore(folder.database)) as store:
+            store.append([RetryDue(1.0, 7)])
+        code, out, err = rota("up", "--home", folder.path)
+        assert (code, out, err.count("\n")) == (1, "", 1)
+        assert f"{folder.database}: event 1 can't be read by this version of Rota" in err
+        with closing(EventStore(folder.database)) as store:
+            assert list(store.load()) == [RetryDue(1.0, 7)]
+            assert store.next_epoch() == 1
+        assert not list(folder.path.glob("nodes/*"))
+
+
 class TestSteering:
     def test_several_at_once_and_twice(self, rota, cluster):
         rota("run", "--name", "a", "--", "x")
@@ -338,6 +383,59 @@ class TestSteering:
         rota("cancel", "1")
         code, _, err = rota("resume", "1")
         assert (code, err.count("\n")) == (1, 1)
+
+    @pytest.mark.parametrize("verb", ["cancel", "suspend", "resume"])
+    def test_of_a_job_that_has_ended_it_says_when_and_what_to_do(self, rota, cluster, verb):
+        rota("run", "--name", "mine", "--", "x")
+        cluster.do(cluster.controller.turn)
+        finish(cluster)
+        code, out, err = rota(verb, "1")
+        assert (code, out, err.count("\n")) == (1, "", 1)
+        assert "job 1 (mine) can't be" in err
+        assert re.search(r"ended as SUCCEEDED at \d{4}-\d\d-\d\d \d\d:\d\d:\d\d", err)
+        assert "`rota show 1`" in err
+        assert not re.search(r"\d{9}", err), "seconds since the epoch"
+
+    def test_of_a_job_that_is_stopping_it_says_to_wait(self, rota, cluster):
+        rota("run", "--", "x")
+        cluster.do(cluster.controller.turn)
+        assert rota("cancel", "1")[0] == 0
+        code, _, err = rota("suspend", "1")
+        assert (code, err.count("\n")) == (1, 1)
+        assert "`rota wait 1`" in err
+
+    def test_one_that_has_ended_does_not_keep_the_others_from_being_steered(self, rota, cluster):
+        for name in ("a", "b", "c"):
+            rota("run", "--name", name, "--", "x")
+        rota("cancel", "a")
+        code, out, err = rota("suspend", "a", "nobody", "b", "c")
+        assert code == 1
+        assert [line.split("; ")[0] for line in out.splitlines()] == [
+            "job 2 (b): HELD",
+            "job 3 (c): HELD",
+        ]
+        assert [line.split()[0] for line in err.splitlines()] == ["error:", "error:"]
+        assert "'nobody'" in err
+
+    def test_what_changes_nothing_says_so_and_is_no_error(self, rota, cluster):
+        rota("run", "--", "x")
+        cluster.do(cluster.controller.turn)
+        code, out, _ = rota("resume", "1")
+        assert (code, out) == (0, "job 1 (x): RUNNING; its owner had not suspended it\n")
+        rota("run", "--gpus", "2", "--name", "y", "--", "x")
+        assert rota("resume", "2")[1].endswith("; `rota why 2` tells what it waits for\n")
+        rota("suspend", "2")
+        code, out, _ = rota("suspend", "2")
+        assert (code, out.split("; ")[1:]) == (
+            0,
+            ["it was suspended before, and waits for `rota resume`\n"],
+        )
+        rota("cancel", "2")
+        assert rota("cancel", "2") == (
+            0,
+            "job 2 (y): CANCELLED; it was cancelled before\n",
+            "",
+        )
 
     @pytest.mark.parametrize(
         ("outcome", "code"), [(JobState.SUCCEEDED, 0), (JobState.FAILED, 4), (JobState.TIMEOUT, 4)]

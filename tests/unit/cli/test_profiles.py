@@ -67,6 +67,40 @@ def test_what_was_measured_of_a_kind_is_told_for_all_its_jobs(rota, cluster):
     assert f"{known['kind']}: 1 job so far; as the last with this command" in rota("show", "2")[1]
 
 
+def test_on_a_narrow_terminal_there_is_a_paragraph_that_fits_for_each_kind(
+    rota, cluster, monkeypatch
+):
+    name = "x" * 80  # a kind is called by half of it
+    rota("run", "--", "python", f"{name}.py", "--lr", "0.1")
+    measured(cluster)
+    (known,) = json.loads(rota("profiles", "--json")[1])
+    monkeypatch.setenv("COLUMNS", "80")
+    code, out, _ = rota("profiles")
+    lines = out.splitlines()
+    assert (code, max(map(len, lines)) <= 80) == (0, True)
+    assert lines[0].startswith(f"{known['kind']}: 1 job, ")
+    assert " ".join(out.split()).endswith(
+        "device busy 50%, CPU cores 1.5, GPU memory 300 MiB to 2 GiB"
+    )
+    monkeypatch.setenv("COLUMNS", "200")
+    assert rota("profiles")[1].split()[:2] == ["KIND", "WHERE"]
+
+
+def test_one_kind_is_told_with_its_command(rota, cluster):
+    rota("run", "--", "python", "train.py", "--lr", "0.1")
+    measured(cluster)
+    (known,) = json.loads(rota("profiles", "--json")[1])
+    lines = rota("profiles", known["kind"])[1].splitlines()
+    assert lines[0] == f"{known['kind']}: 1 job, model of 3 MiB, batches of 32"
+    assert lines[1] == "  1 GPU: 0.25 s per step (mean of 1, the last 0.25)"
+    assert lines[-1] == "  command: python train.py --lr 0.1"
+    assert json.loads(rota("profiles", known["kind"], "--json")[1]) == [known]
+    code, out, err = rota("profiles", known["kind"][:-1])
+    assert (code, out, err.count("\n")) == (1, "", 1)
+    assert f"did you mean '{known['kind']}'?" in err
+    assert "`rota profiles` lists them" in rota("profiles", "nothing like it")[2]
+
+
 def test_a_command_can_not_play_tricks_on_the_terminal(rota, cluster):
     rota("run", "--name", "x", "--", "python", "tr\x1b[31main.py")
     measured(cluster)

@@ -96,11 +96,24 @@ def test_a_run_that_fails_leaves_the_old_per_job_table(rota, trace, tmp_path):
     assert out_csv.read_text() == "old"
 
 
+def test_what_settings_turn_off_is_told_beside_the_figures(rota, trace):
+    said = "policy gandiva: with quotas=equal, jobs take turns over the whole cluster"
+    world = ("--trace", trace, "--cluster", "2x4")
+    code, _, err = rota("sim", "run", *world, "--policy", "gandiva:quotas=equal")
+    assert (code, err.count(said)) == (0, 1)
+    both = ("--policy", "gandiva", "--policy", "gandiva:quotas=equal", "--loads", "1,2")
+    code, out, err = rota("sim", "compare", *world, *both, "--json")
+    assert (code, len(json.loads(out)), err.count(said)) == (0, 4, 1)
+    assert said not in rota("sim", "run", *world, "--policy", "gandiva")[2]
+
+
 @pytest.mark.parametrize(
     ("more", "says"),
     [
         (["--policy", "fif"], "did you mean 'fifo'"),
         (["--policy", "tiresias", "--set", "thresholds"], "not of the form KEY=VALUE"),
+        (["--policy", "gandiva", "--set", "quantum_s"], "write for example quantum_s=60"),
+        (["--policy", "gandiva:quotas=equal:pack=on"], "pack=on and quotas=equal exclude"),
         (["--policy", "tiresias", "--set", "=600"], "not of the form KEY=VALUE"),
         (["--policy", "tiresias", "--set", "threshold=1"], "did you mean 'thresholds'"),
         (["--policy", "tiresias", "--set", "within=a", "--set", "within=b"], "given twice"),

@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 import time
+from functools import partial
 from itertools import groupby
 
 import psutil
@@ -259,7 +260,12 @@ def test_ctrl_c_leaves_no_process():
     command += ["--generate", "philly", "--num-jobs", "200000", "--cluster", "64x8"]
     command += ["--policy", "fifo", "--policy", "srtf", "--policy", "tiresias"]
     process = subprocess.Popen(
-        command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, start_new_session=True
+        command,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        start_new_session=True,
+        # A shell that runs the tests in the background has them ignore SIGINT, and their children.
+        preexec_fn=partial(signal.signal, signal.SIGINT, signal.SIG_DFL),
     )
     group = os.getpgid(process.pid)
     while len(workers := working(process.pid)) < 2:

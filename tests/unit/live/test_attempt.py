@@ -5,8 +5,7 @@ import json
 
 import pytest
 
-from rota.live.agent import account
-from rota.live.agent import attempt as attempt_module
+from rota.live.agent import account, ending
 from rota.live.agent.attempt import Attempt
 
 SIZES = {"model_bytes": 400, "largest_tensor_bytes": 100}
@@ -113,7 +112,7 @@ def test_a_connection_that_stays_open_does_not_keep_an_attempt_from_ending(kept,
         while kept.attempt.ended is None:
             await asyncio.sleep(0.001)
 
-    monkeypatch.setattr(attempt_module, "LAST_WORDS_S", 0.01)
+    monkeypatch.setattr(ending, "LAST_WORDS_S", 0.01)
     asyncio.run(story())
     assert [message["type"] for message in kept.heard] == ["ended"]
 

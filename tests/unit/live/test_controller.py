@@ -9,9 +9,11 @@ from rota.errors import JobFileError, NeverFitsError
 from rota.folder import Folder
 from rota.live import controller as controller_module
 from rota.live.controller import Controller
-from rota.model.events import ModelReported
+from rota.model.allocation import on_node
+from rota.model.events import ModelReported, NodeLost
 from rota.model.job import JobState
 from rota.model.jobfile import parse_job
+from rota.model.turns import Turns
 from rota.policy.fifo import FifoBackfill
 from rota.store.events import EventStore
 
@@ -350,5 +352,79 @@ def test_sizes_of_ended_jobs_are_the_same_after_a_restart(tmp_path):
             await agent.leave()
         async with controlled(tmp_path) as controller:
             assert list(controller.state.completed_gpu_s) == sizes
+
+    asyncio.run(scenario())
+
+
+class Tries:
+    """Notes a trial with each job at each decision, and forgets the one before."""
+
+    name = "tries"
+
+    def decide(self, view):
+        trial = view.trial()
+        for row in view.active:
+            if trial.target(row) is None:
+                trial.give(row, on_node(0, 1 << row))
+            trials = [[view.now_s, "pack", 1.0, 1.2, True]]
+            trial.mark(row, {"trials": trials, "tried": [[[1 - row], [[0, 1]], []]]})
+        return trial.plan()
+
+    def turns(self, view, row):
+        if self.name == "broken":
+            raise ZeroDivisionError
+        return Turns((0,), ((row,),), (), view.now_s)
+
+
+def test_what_was_tried_with_a_job_is_known_after_its_end_and_a_restart(tmp_path):
+    async def scenario():
+        async with controlled(tmp_path, Tries()) as controller:
+            agent = Agent(controller)
+            agent.hello()
+            for _ in range(2):
+                await submit(controller)
+                agent.says(**done(await agent.hears("launch")))
+            await until_state(controller, 1, JobState.RUNNING)
+            end = {"at_s": 0, "exit_code": 0, "message": "", "stop_asked": False}
+            agent.says(type="ended", job_id="1", attempt=1, **end)
+            await until_state(controller, 0, JobState.SUCCEEDED)
+            told = controller.trials(0)
+            assert len(told) >= 2
+            assert {each.mates for each in told} == {(1,)}
+            await agent.leave()
+        async with controlled(tmp_path, Tries()) as controller:
+            assert controller.trials(0) == told
+
+    asyncio.run(scenario())
+
+
+def test_a_policy_that_can_not_tell_whose_turn_it_is_fails_nothing(tmp_path):
+    policy = Tries()
+
+    async def scenario():
+        async with controlled(tmp_path, policy) as controller:
+            await submit(controller)
+            assert controller.turns(0).running == ((0,),)
+            policy.name = "broken"
+            assert controller.turns(0) is None
+        async with controlled(tmp_path) as controller:
+            assert controller.turns(0) is None
+
+    asyncio.run(scenario())
+
+
+def test_when_a_node_was_lost_is_known_after_a_restart(tmp_path):
+    async def scenario():
+        async with controlled(tmp_path) as controller:
+            agent = Agent(controller)
+            agent.hello()
+            await agent.hears("welcome")
+            assert controller.nodes()[0]["lost_s"] is None
+            await agent.leave()
+        store = EventStore(Folder(tmp_path).database)
+        store.append([NodeLost(1e9, "n")])
+        store.close()
+        async with controlled(tmp_path) as controller:
+            assert controller.nodes()[0]["lost_s"] == 1e9
 
     asyncio.run(scenario())

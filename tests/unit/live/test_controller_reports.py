@@ -1,9 +1,9 @@
-"""Which of the reports that agents pass on are written down."""
+"""Which of the reports that agents pass on are written down, and when they count."""
 
 import asyncio
 
 from rota.model.allocation import shared_on_node
-from rota.model.events import WorkerReported
+from rota.model.events import JobResized, WorkerReported
 from rota.model.job import JobState
 
 from .test_controller import Agent, controlled, done, submit, until_state
@@ -82,6 +82,37 @@ def test_where_another_comes_to_a_gpu_two_more_are_of_before_and_of_after(tmp_pa
             await says(controller, agent, *reports)
             # After it has come, and after it has done its first step.
             assert written(controller)[2:] == [(one, 4), (other, 1), (one, 5)]
+            await agent.leave()
+
+    asyncio.run(scenario())
+
+
+def test_a_rank_that_was_lost_before_the_agent_could_say_that_the_job_goes_on_is_noticed(tmp_path):
+    async def scenario():
+        async with controlled(tmp_path) as controller:
+            agent = Agent(controller)
+            agent.hello()
+            row = await submit(controller, resources={"gpus": "2..4"})
+            launch = await agent.hears("launch")
+            agent.says(**done(launch))
+            await until_state(controller, row, JobState.RUNNING)
+            await controller.suspend(row)
+            agent.says(**done(await agent.hears("suspend"), stopped_s=controller.now_s()))
+            await until_state(controller, row, JobState.SUSPENDED)
+            await controller.resume(row)
+            await agent.hears("resume")
+            await agent.leave()  # it carries that out, and has nobody to tell
+            agent = Agent(controller)
+            attempt = {"type": "alive", "job_id": "1", "attempt": 1, "state": "running"}
+            attempt |= {"suspension": "boundary", "movable": True, "resizable": True}
+            agent.hello([attempt])
+            lost = {"gpus": launch["gpus"][1:], "at_s": controller.now_s()}
+            agent.says(type="resized", job_id="1", attempt=1, **lost)
+            agent.says(**done(await agent.hears("resume")))
+            await until_state(controller, row, JobState.RUNNING)
+            controller.turn()
+            resized = [e for e in controller.store.load() if isinstance(e, JobResized)]
+            assert [e.allocation.num_gpus for e in resized] == [1]
             await agent.leave()
 
     asyncio.run(scenario())

@@ -3,6 +3,7 @@ import sys
 
 import pytest
 
+from rota.errors import AgentError
 from rota.live.agent.devices import Devices
 from rota.live.agent.launching import own_python, rank_requests, visible_gpus
 
@@ -70,22 +71,57 @@ def test_a_job_with_a_path_of_its_own_gets_its_own_python(tmp_path):
     assert own_python("python x.py", {"PATH": f"{tmp_path}:{PATH}"}, "/") is None
 
 
+RECORD = {
+    "job_id": "7",
+    "attempt": 1,
+    "program": {"run": "true", "workdir": "/", "env": {}, "processes": "gpu"},
+    "gpus": [1, 2],
+    "members": [0, 1],
+    "max_world": 1,
+    "visible": None,
+}
+
+
+@pytest.mark.parametrize("there", ["nothing", "a folder", "a link to one"])
+def test_a_job_has_a_folder_for_checkpoints_whatever_was_there(tmp_path, there):
+    checkpoints = tmp_path / "checkpoints" / "7"
+    if there == "a folder":
+        checkpoints.mkdir(parents=True)
+    elif there == "a link to one":
+        checkpoints.parent.mkdir()
+        (tmp_path / "elsewhere").mkdir()
+        checkpoints.symlink_to(tmp_path / "elsewhere")
+    folder = tmp_path / "nodes" / "n" / "jobs" / "7" / "1"
+    (rank,) = rank_requests(RECORD, folder, Devices("cpu", 3, (4, 5, 6)), "/socket", [0], [1])
+    assert rank["env"]["ROTA_CHECKPOINT_DIR"] == str(checkpoints)
+    assert checkpoints.is_dir()
+
+
+@pytest.mark.parametrize("there", ["a file", "a link to a file", "a link to nothing"])
+def test_what_is_no_folder_for_checkpoints_is_named_with_the_fix(tmp_path, there):
+    checkpoints = tmp_path / "checkpoints" / "7"
+    checkpoints.parent.mkdir()
+    (tmp_path / "file").touch()
+    if there == "a file":
+        checkpoints.touch()
+    else:
+        checkpoints.symlink_to(tmp_path / ("file" if there == "a link to a file" else "nothing"))
+    folder = tmp_path / "nodes" / "n" / "jobs" / "7" / "1"
+    with pytest.raises(AgentError) as refusal:
+        rank_requests(RECORD, folder, Devices("cpu", 3, (4, 5, 6)), "/socket", [0], [1])
+    said = str(refusal.value)
+    assert str(checkpoints) in said
+    assert ("it is a link to" if "link" in there else "it is no folder") in said
+    assert "move what is there away" in said
+
+
 def test_slots_are_bound_to_their_cores_one_rank_each(tmp_path):
-    record = {
-        "job_id": "7",
-        "attempt": 1,
-        "program": {"run": "true", "workdir": "/", "env": {}, "processes": "gpu"},
-        "gpus": [1, 2],
-        "members": [0, 1],
-        "max_world": 1,
-        "visible": None,
-    }
     devices = Devices("cpu", 3, (4, 5, 6))
     (tmp_path / "7" / "1").mkdir(parents=True)
     folder = tmp_path / "7" / "1"
-    ranks = rank_requests(record, folder, devices, "/socket", [0, 1], [1, 2])
+    ranks = rank_requests(RECORD, folder, devices, "/socket", [0, 1], [1, 2])
     assert [rank["cpus"] for rank in ranks] == [[5], [6]]
-    one = rank_requests(record, folder, devices, "/socket", [0], [1, 2])
+    one = rank_requests(RECORD, folder, devices, "/socket", [0], [1, 2])
     assert [rank["cpus"] for rank in one] == [[5, 6]]
 
 

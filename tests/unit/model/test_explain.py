@@ -39,6 +39,8 @@ SCHEMA = [
     "blockers",
     "would_start_if",
     "position",
+    "turns",
+    "sharing",
     "resizing",
     "trials",
     "history",
@@ -154,6 +156,7 @@ def test_a_failed_launch_tells_the_seconds_left():
     verdict = cluster.why(0, at_s=10.0)
     assert verdict["reason"] == "WAIT_BACKOFF"
     assert rules(verdict)[0] == "WAIT_BACKOFF"
+    assert verdict["blockers"][0]["have"].endswith("s are left; launch failed: no such file")
     assert verdict["blockers"][0]["have"].startswith("5 s are left")
     assert verdict["would_start_if"] == "5 s had passed"
 

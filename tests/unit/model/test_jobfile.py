@@ -8,10 +8,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rota.errors import JobFileError
-from rota.model.job import Elastic
+from rota.model.job import GRACE_S, Elastic
 from rota.model.jobfile import (
     FIELDS,
-    GRACE_S,
     SUSPEND,
     JobRequest,
     name_of,

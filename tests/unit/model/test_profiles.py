@@ -279,6 +279,30 @@ def test_a_pair_is_known_by_its_kinds_and_tells_speeds_relative_to_alone(cluster
     assert cluster.view.pair(*unknown) is None
 
 
+def test_what_a_pair_did_on_the_gpu_type_where_it_is_to_be_comes_before_that_on_others():
+    cluster = Cluster("slow", "fast", "other")
+    one, other = cluster.job("python a.py"), cluster.job("python b.py")
+    for node, together_s in ((0, 0.2), (1, 1.0)):
+        place = shared_on_node(node, 1)
+        for row in (one, other):
+            cluster.runs(row, place)
+            cluster.trains(row, step_s=0.1)
+            cluster.suspends(row)
+        for row in (one, other):
+            cluster.runs(row, place)
+        for _ in range(3 - 2 * node):  # more often on the slow type
+            cluster.trains(one, other, step_s=together_s)
+        for row in (one, other):
+            cluster.suspends(row)
+    next_one, next_other = cluster.job("python a.py"), cluster.job("python b.py")
+    assert cluster.view.pair(next_one, next_other) == (close(0.5), close(0.5))  # it is nowhere
+    for node, speed in ((0, 0.5), (1, 0.1), (2, 0.5)):
+        cluster.runs(next_other, shared_on_node(node, 2))
+        assert cluster.view.pair(next_one, next_other) == (close(speed), close(speed))
+        cluster.suspends(next_other)
+        assert cluster.view.pair(next_one, next_other) == (close(speed), close(speed))
+
+
 def test_more_than_one_neighbour_makes_no_pair(cluster):
     rows = [cluster.job(f"python {name}.py") for name in "abc"]
     for row in rows:

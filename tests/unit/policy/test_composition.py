@@ -2,7 +2,7 @@ import pytest
 
 from rota.errors import PolicySettingError
 from rota.policy.composition import COMMON
-from rota.policy.registry import create, settings
+from rota.policy.registry import create, remark, settings
 
 
 def test_orderings_take_the_common_settings_beside_their_own():
@@ -46,6 +46,39 @@ def test_a_third_partys_policy_takes_them_only_if_it_says_that_it_composes(monke
     assert create("theirs", {"quotas": "equal"}).stages.quotas.equal
     with pytest.raises(PolicySettingError, match="policy theirs: borrow=no has no effect"):
         create("theirs", {"borrow": "no"})
+
+
+@pytest.mark.parametrize(
+    "own",
+    [{"pack": "on"}, {"types": "on"}, {"limit": "4"}, {"affinity": "prefer"}, {"stay_s": "10"}],
+    ids=str,
+)
+@pytest.mark.parametrize(
+    "common",
+    [{"quotas": "equal"}, {"fair_share": "user"}, {"min_run_time_s": "5"}, {"placement": "spread"}],
+    ids=str,
+)
+def test_settings_that_exclude_each_other_are_refused_and_both_named(own, common):
+    create("gandiva", own)
+    with pytest.raises(PolicySettingError) as refusal:
+        create("gandiva", own | common)
+    for key, value in {**own, **common}.items():
+        assert f"{key}={value}" in str(refusal.value)
+    assert str(refusal.value).endswith("drop one")
+
+
+def test_what_is_off_or_goes_with_them_excludes_no_common_setting():
+    given = {"pack": "off", "migrate": "off", "types": "off", "grow": "off", "quantum_s": "5"}
+    assert create("gandiva", given | {"quotas": "equal"}).stages.quotas.equal
+
+
+def test_what_a_common_setting_turns_off_is_said():
+    assert remark(create("gandiva", {"pack": "on"})) == ""
+    assert remark(create("gandiva", {"min_run_time_s": "0"})) == ""
+    assert remark(create("tiresias", {"quotas": "equal"})) == ""
+    said = remark(create("gandiva", {"quotas": "equal"}))
+    assert "with quotas=equal, jobs take turns over the whole cluster" in said
+    assert "no packing" in said
 
 
 @pytest.mark.parametrize(

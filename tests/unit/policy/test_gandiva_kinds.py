@@ -59,6 +59,25 @@ def test_nothing_is_learned_of_jobs_without_a_kind():
     assert kinds.gain(["", "a"]) is None
 
 
+def test_what_was_measured_on_one_gpu_type_is_not_taken_for_another():
+    kinds = Kinds({})
+    for _ in range(2):
+        kinds.learn(["a", "b"], 0.8, on="slow")
+    assert kinds.is_sure(["a", "b"], on="slow")
+    assert kinds.gain(["a", "b"], on="slow") == pytest.approx(0.8)
+    assert kinds.gain(["a", "b"], on="fast") is None
+    assert not kinds.is_sure(["a", "b"], on="fast")
+
+
+def test_a_pair_that_failed_twice_on_one_gpu_type_is_tried_on_another():
+    jobs = [idle_job(f"a{i}", "x", at=4000.0 * (i > 3)) for i in range(8)]
+    pairs = {("x", "x"): (0.45, 0.45)}
+    sim = until(sim_of(jobs, "1x2:slow,1x2:fast", pairs, types="off", migrate="off"), 4 * 3600.0)
+    known = sim.state.policy_mark["kinds"]
+    assert sorted(known) == ["x + x on fast", "x + x on slow"]
+    assert all(times == 2 for times, _ in known.values())
+
+
 def test_what_was_measured_longest_ago_is_forgotten_first():
     kinds = Kinds({})
     for number in range(MOST_KNOWN):
@@ -158,6 +177,31 @@ def test_a_job_that_joins_a_pack_elsewhere_starts_level_with_those_who_live_ther
     before_s = sim.state.service(2, 7200.0)
     after_s = sim.state.service(2, until(sim, 9000.0).engine.now_s)
     assert after_s - before_s >= 540  # a third, but for the trial
+
+
+def test_who_went_to_a_pack_in_vain_goes_back_and_has_its_turns_there(monkeypatch):
+    """It was credited with what the others there had; those where it comes back had far less."""
+    monkeypatch.setattr(View, "pair", lambda view, row, other: (0.9, 0.9))
+    jobs = [
+        idle_job("a", "x"),
+        job("b", lasts=7000.0),
+        job("c", at=1.0, lasts=DAY),
+        job("d", at=7050.0, lasts=DAY),
+        idle_job("e", "x", at=7100.0),
+    ]
+    sim = until(sim_of(jobs, "2x1", {("x", "x"): (0.3, 0.3)}), 0.0)
+    sim.state.portable[0] = False
+    until(sim, 1.0)
+    sim.state.portable[2] = False
+    until(sim, 7200.0)
+    assert sim.state.marks[4]["home"] == [[0, 1]]
+    until(sim, 9000.0)
+    assert [(what, kept) for _, what, _, _, kept in trials(sim, 4)] == [("pack", False)]
+    assert sim.state.marks[4]["home"] == sim.state.marks[3]["home"] == [[1, 1]]
+    before_s = [sim.state.service(row, 9000.0) for row in (3, 4)]
+    until(sim, 10800.0)
+    ran_s = [sim.state.service(r, 10800.0) - s for r, s in zip((3, 4), before_s, strict=True)]
+    assert ran_s == pytest.approx([900.0, 900.0], abs=61)
 
 
 def test_with_migration_off_nobody_changes_nodes_to_be_packed():

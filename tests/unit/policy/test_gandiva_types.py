@@ -174,6 +174,16 @@ def test_nobody_is_moved_to_and_fro(count):
     assert list(sim.state.migrations) == moved
 
 
+@pytest.mark.parametrize(("times", "where"), [(10, ["fast", "fast"]), (1.5, ["fast", "slow"])])
+def test_who_waits_goes_to_a_free_gpu_of_a_slower_type_only_if_it_does_more_there(times, where):
+    """The first has tried both types; when the second ends its GPU is free, and two take turns."""
+    jobs = [gains("a", times), gains("b", times, at=1000, lasts=2000), gains("c", times, at=1500)]
+    jobs = [each._replace(model="m") for each in jobs]
+    sim = until(sim_of(jobs, f"{FAST},{SLOW}"), 6000.0)
+    assert sim.state.finish_s[1] > 0
+    assert sorted(types(sim)) == where
+
+
 MODELS = ["lm", "recommendation", "a3c", "resnet50", "cifar10", "transformer", "cyclegan", "lm"]
 
 

@@ -109,9 +109,10 @@ def test_a_loss_that_is_no_number_is_null(http, cluster):
 def test_steering_is_accepted_and_can_be_repeated(http, cluster):
     submit(http)
     for verb, state in (("suspend", "HELD"), ("resume", "PENDING"), ("cancel", "CANCELLED")):
-        for _ in range(2):
+        for repeat in range(2):
             answer = http.post(f"/api/v1/jobs/1/{verb}")
             assert (answer.status_code, answer.json()["state"]) == (202, state)
+            assert answer.json()["changed"] is (repeat == 0)
 
 
 def test_a_job_that_has_ended_cannot_be_resumed(http):
@@ -120,7 +121,7 @@ def test_a_job_that_has_ended_cannot_be_resumed(http):
     answer = http.post("/api/v1/jobs/1/resume")
     assert answer.status_code == 409
     assert answer.json()["code"] == "TransitionError"
-    assert "story" in answer.json()["detail"]
+    assert "can't be resumed: it ended as CANCELLED at 20" in answer.json()["detail"]
 
 
 @pytest.mark.parametrize("path", ["", "/explain", "/events", "/logs"])
@@ -139,6 +140,8 @@ def test_explain_names_the_blockers(http, cluster):
     verdict = http.get("/api/v1/jobs/3/explain").json()
     assert set(verdict) == {
         "job_id", "state", "reason", "sentence", "blockers", "would_start_if", "position",
+        "turns",
+        "sharing",
         "resizing",
         "trials",
         "history",

@@ -12,8 +12,8 @@ import torch
 from torch import nn
 
 from rota.errors import ArenaError
-from rota.live import arena_file
-from rota.live.arena_file import BLOCK_BYTES, Checksum, read_header, read_table, verify
+from rota.live.wire import arena_file
+from rota.live.wire.arena_file import BLOCK_BYTES, Checksum, read_header, read_table, verify
 from rota.train import arena as arena_module
 from rota.train.arena import Arena, dense, random_state, set_random_state
 

@@ -1,8 +1,10 @@
 """The link and the session, driven by an agent of the test's own over a real Unix socket."""
 
+import errno
 import os
 import socket
 import threading
+from unittest.mock import Mock
 
 import pytest
 import torch
@@ -349,6 +351,37 @@ def test_a_checkpoint_without_a_loader_goes_on_with_the_step_after_it(tmp_path, 
     done, weights = descend(6)
     assert done == [3, 4, 5]
     assert torch.equal(weights, undisturbed)
+
+
+def test_a_folder_for_checkpoints_that_is_gone_is_made_again(tmp_path, monkeypatch):
+    monkeypatch.setenv("ROTA_CHECKPOINT_DIR", str(tmp_path / "gone" / "7"))
+    descend(6, stop_after=2)
+    assert descend(6)[0] == [3, 4, 5]
+
+
+@pytest.mark.parametrize("there", ["file", "link", "folder in its place", "not writable"])
+def test_a_checkpoint_that_cannot_be_written_says_where_and_what_to_do(
+    tmp_path, monkeypatch, there
+):
+    folder = tmp_path / "7"
+    monkeypatch.setenv("ROTA_CHECKPOINT_DIR", str(folder))
+    says = "must be a folder, or a link to one: move away what is there"
+    if there == "file":
+        folder.touch()
+    elif there == "link":
+        folder.symlink_to("nowhere")
+    elif there == "folder in its place":
+        (folder / "rota.pt").mkdir(parents=True)
+        monkeypatch.setattr("rota.train.training.Training._open_checkpoint", lambda _: None)
+        says = "move away the folder of that name"
+    else:
+        refused = PermissionError(errno.EACCES, os.strerror(errno.EACCES))
+        monkeypatch.setattr(os, "makedirs", Mock(side_effect=refused))
+        says = "make its folder writable for the job"
+    with pytest.raises(OSError, match=says) as refusal:
+        descend(6, stop_after=2)
+    assert str(folder / "rota.pt") in str(refusal.value)
+    assert list(tmp_path.rglob("*.new")) == []
 
 
 @pytest.mark.parametrize(

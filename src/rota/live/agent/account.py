@@ -39,7 +39,7 @@ class Account:
         # starting, adopted, running, suspending, suspended, resuming, ending, ended, lost
         self.state = "starting"
         self.ended: Message | None = None
-        self._notify = notify
+        self.notify = notify
         self._memory_error: str | None = None
         self._cycle: dict[str, Any] | None = None  # device memory over a step
         self._model_reports = self._shard_reports = 0
@@ -60,17 +60,18 @@ class Account:
     def done(self, command_id: int | None, **fields: Any) -> None:
         """Tell the controller that a command has been carried out, and how far the job is."""
         if self.progress:
-            self._notify(self.report())
+            self.notify(self.report())
         message = {"type": "done", "command_id": command_id, "at_s": time.time()}
-        self._notify(message | fields)
+        self.notify(message | fields)
 
     def observed(self) -> Message:
         """What the controller should know of this attempt after a gap."""
         if self.ended is not None:
             return self.ended
-        return self._about("alive") | {"state": self.state} | self._abilities()
+        return self.about("alive") | {"state": self.state} | self._abilities()
 
-    def _about(self, kind: str) -> Message:
+    def about(self, kind: str) -> Message:
+        """The beginning of a message of this kind about the attempt."""
         return {"type": kind, "job_id": self.job_id, "attempt": self.number}
 
     def report(self) -> Message:
@@ -80,12 +81,12 @@ class Account:
             least, most = self._cycle["least_bytes"], self._cycle["most_bytes"]
             told["memory_least_bytes"] = least
             told["memory_most_bytes"] = max(most, told.get("memory_most_bytes", 0))
-        return self._about("progress") | {"progress": told}
+        return self.about("progress") | {"progress": told}
 
     def model_report(self) -> Message | None:
         """The sizes of the job's model, for the controller; None if they are not known."""
         model = self.record.get("model")
-        return self._about("model") | model if model else None
+        return self.about("model") | model if model else None
 
     def memory(self) -> Message:
         """Where the state of a suspended attempt is, and what a step takes, for the controller.
@@ -103,7 +104,7 @@ class Account:
             where = "processes"
         error = self._memory_error if where is not None else None
         state = {"where": where, "bytes": vacated and vacated["bytes"], "error": error}
-        return self._about("memory") | {"memory": state | {"cycle": self._cycle}}
+        return self.about("memory") | {"memory": state | {"cycle": self._cycle}}
 
     def note_memory(self, error: str | None) -> None:
         """The state has been put elsewhere, or could not be, for this error."""
@@ -113,11 +114,11 @@ class Account:
 
     def tell_memory(self) -> None:
         """Tell the controller where the state is, and what a step takes."""
-        self._notify(self.memory())
+        self.notify(self.memory())
 
     def registration(self) -> Message:
         """How this attempt can be suspended and resized, for the controller."""
-        return self._about("registered") | self._abilities()
+        return self.about("registered") | self._abilities()
 
     def _abilities(self) -> Message:
         record, method = self.record, self.method
@@ -150,7 +151,7 @@ class Account:
 
     def tell_registration(self) -> None:
         """Tell the controller how this attempt can be suspended."""
-        self._notify(self.registration())
+        self.notify(self.registration())
 
     @property
     def resizable(self) -> bool:
@@ -199,7 +200,7 @@ class Account:
             self.record["model"] = model
             with contextlib.suppress(OSError):  # the worker tells it again to the next agent
                 self.save(durable=False)
-            self._notify(self._about("model") | model)
+            self.notify(self.about("model") | model)
 
     def note_cycle(self, message: Any) -> None:
         """Pass on what rank 0 tells of its device memory."""

@@ -14,13 +14,10 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-import psutil
-import websockets
-from websockets.asyncio.client import ClientConnection, connect
-
 from rota.errors import AgentError
 from rota.folder import Folder
 from rota.live.agent.attempt import Attempt
+from rota.live.agent.controller_link import ControllerLink
 from rota.live.agent.cuda_checkpoint import Checkpoints, Driver, NvidiaDriver
 from rota.live.agent.devices import Devices
 from rota.live.agent.elastic import Elastic
@@ -33,12 +30,10 @@ from rota.live.agent.vacating import Vacating
 from rota.live.agent.zygote_link import ZygoteLink
 from rota.live.wire import MAX_LINE_BYTES, Message, decode, from_worker, pack, unpack
 
-RECONNECT_S = 0.2
 PROGRESS_EVERY_S = 0.25
 USAGE_EVERY_S = 10.0  # of attempts that do not report
 ADOPTION_S = 3.0  # how long adopted workers have to say hello
 FAREWELL_S = 5.0  # how long the controller has to take note of the last ends
-LONELY_S = 10.0  # without a controller process and without jobs, an agent ends after so long
 
 log = logging.getLogger("rota.agent")
 
@@ -67,16 +62,15 @@ class Agent:
             self._checkpoints = Checkpoints(driver or NvidiaDriver(), devices.ids)
         self._meter = Meter(devices, self.attempts.values)
         self._zygote = ZygoteLink(str(folder.node(node) / "zygote.log"))
-        self._controller: ClientConnection | None = None
-        self._controller_pid = controller_pid
-        self._outbox: asyncio.Queue[Message | bytes] = asyncio.Queue()
         self._epoch = 0
         self._moves = Moves(
             folder, node, devices, self.attempts, self._attempt, self._send, self._spawn
         )
         self._ending = asyncio.Event()
+        self._link = ControllerLink(
+            folder, controller_pid, self._greeting, self._heard, self._is_busy, self._ending
+        )
         self._tasks: set[asyncio.Task[Any]] = set()
-        self._lonely_since: float | None = None
 
     async def run(self) -> None:
         """Serve until told to shut down, or until there is neither a controller nor a job."""
@@ -92,7 +86,7 @@ class Agent:
         self._moves.adopt()
         self._remove_orphans()
         await self._wait_for_hellos()
-        self._spawn(self._talk_to_controller())
+        self._spawn(self._link.run())
         self._spawn(self._tell_progress())
         self._spawn(self._meter.run())
         await self._ending.wait()
@@ -175,47 +169,8 @@ class Agent:
 
     # -- the controller ------------------------------------------------------------------------
 
-    async def _talk_to_controller(self) -> None:
-        while not self._ending.is_set():
-            try:
-                server = json.loads(self.folder.server.read_text())
-                token = self.folder.agent_token.read_text().strip()
-                self._controller_pid = server["pid"]
-                async with connect(
-                    server["url"].replace("http", "ws", 1) + "/agent/v1",
-                    additional_headers={"Authorization": f"Bearer {token}"},
-                    max_size=None,
-                    compression=None,  # weights hardly shrink, and that at a high price
-                    proxy=None,
-                ) as connection:
-                    await self._converse(connection)
-            except (
-                OSError,
-                ValueError,
-                KeyError,
-                AgentError,
-                websockets.WebSocketException,
-            ) as error:
-                log.debug("no controller: %r", error)
-            self._controller = None
-            if self._should_give_up():
-                log.info("no controller and no job: ending")
-                self._ending.set()
-            await asyncio.sleep(RECONNECT_S)
-
-    def _should_give_up(self) -> bool:
-        busy = any(attempt.ended is None for attempt in self.attempts.values())
-        now = asyncio.get_running_loop().time()
-        if busy or psutil.pid_exists(self._controller_pid):
-            self._lonely_since = None
-        elif self._lonely_since is None:
-            self._lonely_since = now
-        return self._lonely_since is not None and now - self._lonely_since > LONELY_S
-
-    async def _converse(self, connection: ClientConnection) -> None:
-        while not self._outbox.empty():
-            self._outbox.get_nowait()  # the hello says it all
-        self._controller = connection  # what happens from now on follows the hello
+    def _greeting(self) -> list[Message]:
+        """The hello to a controller, and what else it may not know."""
         hello = {
             "type": "hello",
             "node": self.node,
@@ -228,43 +183,33 @@ class Agent:
                 *self._moves.arrivals,
             ],
         }
-        await connection.send(json.dumps(hello))
+        messages: list[Message | None] = [hello]
         for attempt in self.attempts.values():
             if attempt.ended is not None:
                 continue
-            for message in (attempt.model_report(), attempt.memory()):
-                if message is not None:
-                    self._outbox.put_nowait(message)
+            messages += [attempt.model_report(), attempt.memory()]
             if attempt.elastic is not None:
-                self._outbox.put_nowait(attempt.size_report())  # it may have lost ranks meanwhile
-        sender = asyncio.create_task(self._send_outbox(connection))
-        try:
-            async for frame in connection:
-                if isinstance(frame, bytes):
-                    self._moves.heard(*unpack(frame))
-                else:
-                    self._obey(decode(frame))
-        finally:
-            sender.cancel()
+                messages.append(attempt.size_report())  # it may have lost ranks meanwhile
+        return [message for message in messages if message is not None]
 
-    async def _send_outbox(self, connection: ClientConnection) -> None:
-        with contextlib.suppress(websockets.WebSocketException):
-            while True:
-                message = await self._outbox.get()
-                await connection.send(
-                    message if isinstance(message, bytes) else json.dumps(message)
-                )
+    def _heard(self, frame: str | bytes) -> None:
+        if isinstance(frame, bytes):
+            self._moves.heard(*unpack(frame))
+        else:
+            self._obey(decode(frame))
+
+    def _is_busy(self) -> bool:
+        return any(attempt.ended is None for attempt in self.attempts.values())
 
     def _notify(self, message: Message) -> None:
-        if self._controller is not None:
-            self._outbox.put_nowait(message)
+        self._link.tell(message)
 
     def _send(self, message: Message, piece: bytes) -> None:
         """Tell the controller something for another node, raw bytes after it if there are any."""
         if not piece:
             self._notify(message)
-        elif self._controller is not None:
-            self._outbox.put_nowait(pack(message, piece))
+        else:
+            self._link.tell(pack(message, piece))
 
     async def _tell_progress(self) -> None:
         """Pass new reports on; of jobs that do not report, tell now and then what they use."""
@@ -437,10 +382,10 @@ class Agent:
         self._moves.call_all_off()
         for attempt in self.attempts.values():
             attempt.stop()
-        while any(attempt.ended is None for attempt in self.attempts.values()):
+        while self._is_busy():
             await asyncio.sleep(0.02)
         deadline = asyncio.get_running_loop().time() + FAREWELL_S
-        while self.attempts and self._controller is not None:  # until it has noted every end
+        while self.attempts and self._link.connected:  # until it has noted every end
             if asyncio.get_running_loop().time() > deadline:
                 break
             await asyncio.sleep(0.02)

@@ -19,8 +19,8 @@ from typing import Any
 
 from rota.errors import AgentError, ArenaError
 from rota.live.agent.blocking import to_its_end
-from rota.live.arena_file import verify
 from rota.live.wire import PIECE_BYTES, Message
+from rota.live.wire.arena_file import verify
 
 MARK = "arrival.json"  # in the attempt's folder, for as long as there is no attempt.json
 ASKED_AHEAD = 4  # pieces

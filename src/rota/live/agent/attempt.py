@@ -5,27 +5,25 @@ anything is started), ``rankN.pid`` and ``rankN.exit`` (written by the shim of e
 """
 
 import asyncio
-import contextlib
 import signal
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
 from pathlib import Path
 from typing import Any
 
 from rota.errors import AgentError
 from rota.live.agent.account import Account
 from rota.live.agent.checkpointing import Checkpointing
+from rota.live.agent.ending import Ending, has_failed
 from rota.live.agent.launching import checkpoints, node_name
 from rota.live.agent.pausing import Pausing
-from rota.live.agent.processes import kill_remains, signal_name
+from rota.live.agent.processes import kill_remains
 from rota.live.agent.rank import Rank, life_of
 from rota.live.agent.restarting import Restarting
 from rota.live.agent.tuning import Tuning
 from rota.live.wire import Message
 
-GRACE_S = 5.0  # from SIGTERM to SIGKILL
-LOOK_AGAIN_S = 0.02
-LAST_WORDS_S = 0.5  # how long connections of processes that have ended are still read
+STOP_GRACE_S = 5.0  # from SIGTERM to SIGKILL
 
 
 class Attempt(Account):
@@ -42,11 +40,11 @@ class Attempt(Account):
         self.restarting = Restarting(self)
         self.tuning = Tuning(self)
         self.checkpointing = Checkpointing(self)
+        self.ending = Ending(self)
         self.at_rest: Callable[[], object] = bool  # called when it has been suspended, or vacated
         # Called when an attempt that has come from another node can't go on here.
         self.refused: Callable[[Attempt], object] | None = None
         self.stopping = False
-        self._over_s: float | None = None  # since when no process is left
         self._timers: list[asyncio.TimerHandle] = []
 
     # -- starting and adopting -------------------------------------------------------------------
@@ -137,123 +135,17 @@ class Attempt(Account):
             return
         if self.is_vacated and self.vacating is not None:
             self.vacating.ended()
-            return
-        failed = [
-            r
-            for r in self.ranks
-            if not r.survived and (r.gone or (r.exit is not None and r.exit["code"] != 0))
-        ]
-        if any(rank.alive for rank in self.ranks):
-            if failed:
+        elif any(rank.alive for rank in self.ranks):
+            if any(map(has_failed, self.ranks)):
                 self.kill_ranks()
             elif self.state == "suspending":
                 self.pausing.check_held()
-            return
-        if self.elastic is not None and self.elastic.launching:
+            else:
+                self.pausing.check_resumed()  # it may have been the last that it waited for
+        elif self.elastic is not None and self.elastic.launching:
             return  # a newcomer may be about to start; it asks again
-        if self._still_tells():
-            self.state = "ending"  # from here on there is nothing to suspend or resize
-            asyncio.get_running_loop().call_later(LOOK_AGAIN_S, self.check_end)
-            return
-        self.cancel_timers()
-        last = [rank for rank in self.ranks if not rank.survived] or self.ranks
-        if any(rank.gone for rank in last):
-            if self.kill_remains():  # killed is not yet gone: look until none is there
-                self.after(LOOK_AGAIN_S, self.check_end)
-                return
-            started = any(rank.shim for rank in self.ranks)
-            error = "its processes vanished without a word (shim killed, reboot)"
-            self._end("lost", error=error if started else "it never started", started=started)
-            return
-        exits = [(rank, rank.exit) for rank in last if rank.exit is not None]
-        bad = [(e["at_s"], rank.index, e["code"]) for rank, e in exits if e["code"] != 0]
-        _, process, code = min(bad, default=(0.0, 0, 0))
-        if code == -signal.SIGKILL and self._is_out_of_the_way() and not self.stopping:
-            # By the kernel, when memory ran out, or by somebody else. Who is killed while it
-            # trains has failed; but one that was made to wait must not lose by that.
-            self._end("lost", error="its processes were killed while suspended", started=True)
-            return
-        message = self._failure(process, code) if bad else ""
-        at_s = max(e["at_s"] for _, e in exits)
-        asked = self.stopping
-        self._end("ended", at_s=at_s, exit_code=code, message=message, stop_asked=asked)
-
-    def _is_out_of_the_way(self) -> bool:
-        """Whether it is suspended at a boundary, or on its way there or back."""
-        at_boundary = self.record["suspension"] == "boundary"
-        return at_boundary and self.state in ("suspending", "suspended", "resuming")
-
-    def _failure(self, process: int, code: int) -> str:
-        """How the process ended that ended the others, and where its output is."""
-        killed = f"killed by {signal_name(-code)}" if code < 0 else ""
-        members = self.record["members"]
-        if self.stopping or self.record["slots"] == 1:
-            return killed
-        self.record["failed"] = process
-        with contextlib.suppress(OSError):  # its output can be asked for by its number
-            self.save(durable=False)
-        is_member = process in members
-        number = members.index(process) if is_member else process
-        which = f"{'rank' if is_member else 'process'} {number}"
-        how = f"was {killed}" if killed else "failed"
-        return f"{which} {how}: see `rota logs {self.job_id} --{which}`"
-
-    def _still_tells(self) -> bool:
-        """Whether something that the processes have said may not be read yet.
-
-        Their connections end with them, unless something that they have left behind holds one.
-        """
-        if not any(rank.writer is not None for rank in self.ranks):
-            return False
-        if self._over_s is None:
-            self._over_s = self._now()
-        return self._now() < self._over_s + LAST_WORDS_S
-
-    def _end(self, kind: str, **fields: Any) -> None:
-        if self.is_guest and (kind == "lost" or self.stopping):
-            self.refuse(str(fields.get("error", "it was told to end")))
-            return
-        self.state = kind
-        if self.vacating is not None:
-            self.vacating.closed()
-        self.ended = self._about(kind) | fields
-        if self.progress:
-            self._notify(self.report())  # the last one, which says how far it has come
-        self._notify(self.ended)
-
-    @property
-    def is_guest(self) -> bool:
-        """Whether its state has come from another node, and is there as well: it has not gone on
-        here yet."""
-        return self.is_vacated and "source" in self.record
-
-    def refuse(self, error: str) -> None:
-        """A guest can't go on here; nothing is lost by that."""
-        command_id = self.vacating.command_id if self.vacating is not None else None
-        self.vanish("refused")
-        if self.refused is not None:
-            self.refused(self)
-        if command_id is not None:
-            self._notify({"type": "failed", "command_id": command_id, "error": error})
-
-    def vanish(self, state: str) -> None:
-        """End without a word and without a trace in host memory: its state is elsewhere."""
-        self.kill_ranks()
-        self.cancel_timers()
-        self.state, self.ended = state, self._about(state)
-        if self.vacating is not None:
-            self.vacating.closed()
-
-    def end_without_processes(self) -> None:
-        """The attempt was told to end, and is in arenas alone."""
-        code, message = -int(signal.SIGTERM), f"killed by {signal_name(signal.SIGTERM)}"
-        ended = {"exit_code": code, "message": message, "stop_asked": self.stopping}
-        self._end("ended", at_s=time.time(), **ended)
-
-    def lose(self, error: str) -> None:
-        """Its state is gone: it has to start anew."""
-        self.kill_ranks()
-        self._end("lost", error=error, started=True)
+        else:
+            self.ending.conclude()
 
     def kill_remains(self) -> int:
         """Kill what vanished shims left behind, of this attempt of this cluster alone.
@@ -276,7 +168,7 @@ class Attempt(Account):
         for rank in self.ranks:
             rank.signal(signal.SIGTERM)
             rank.signal(signal.SIGCONT)
-        asyncio.get_running_loop().call_later(GRACE_S, self.kill_ranks)
+        asyncio.get_running_loop().call_later(STOP_GRACE_S, self.kill_ranks)
         if self.is_vacated:
             self.check_end()
 
@@ -320,11 +212,11 @@ class Attempt(Account):
             return
         if command_id is not None:
             self.failed(command_id, str(error))
-        self._notify(self.size_report() | {"cause": cause, "lost_ranks": lost_ranks})
+        self.notify(self.size_report() | {"cause": cause, "lost_ranks": lost_ranks})
 
     def size_report(self) -> Message:
         """The GPUs that have ranks on them, for the controller."""
-        return self._about("resized") | {"gpus": self.record["gpus"], "at_s": time.time()}
+        return self.about("resized") | {"gpus": self.record["gpus"], "at_s": time.time()}
 
     def device_index(self, position: int) -> int:
         """Where in the worker's list of visible devices the GPU of one rank stands."""
@@ -333,10 +225,10 @@ class Attempt(Account):
 
     def failed(self, command_id: int | None, error: str) -> None:
         """Tell the controller that a command could not be carried out."""
-        if self.is_guest:
-            self.refuse(error)
+        if self.ending.is_guest:
+            self.ending.refuse(error)
             return
-        self._notify({"type": "failed", "command_id": command_id, "error": error})
+        self.notify({"type": "failed", "command_id": command_id, "error": error})
 
     # -- what the workers say ------------------------------------------------------------------
 
@@ -413,13 +305,17 @@ class Attempt(Account):
 
     # -- shared --------------------------------------------------------------------------------
 
+    def spawn(self, coroutine: Coroutine[Any, Any, None]) -> None:
+        """Do something meanwhile."""
+        task = asyncio.get_running_loop().create_task(coroutine)
+        self.tasks.add(task)
+        task.add_done_callback(self.tasks.discard)
+
     def after(self, seconds: float, call: Callable[..., object], *arguments: Any) -> None:
         """Call something later, unless the attempt has ended by then."""
-        self._timers = [timer for timer in self._timers if timer.when() > self._now()]
-        self._timers.append(asyncio.get_running_loop().call_later(seconds, call, *arguments))
-
-    def _now(self) -> float:
-        return asyncio.get_running_loop().time()
+        loop = asyncio.get_running_loop()
+        self._timers = [timer for timer in self._timers if timer.when() > loop.time()]
+        self._timers.append(loop.call_later(seconds, call, *arguments))
 
     def cancel_timers(self) -> None:
         """Call nothing later that :meth:`after` was asked to."""

@@ -12,8 +12,7 @@ import contextlib
 import logging
 import signal
 import time
-from collections.abc import Coroutine
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from rota.errors import AgentError, ArenaError
 from rota.live.agent.method import CHECKPOINT
@@ -46,7 +45,7 @@ class Checkpointing:
 
     def take(self) -> None:
         """Checkpoint the processes and stop them; they are suspended then, however that went."""
-        self._do(self._take())
+        self._attempt.spawn(self._take())
 
     async def _take(self) -> None:
         attempt, stopped_s = self._attempt, time.time()
@@ -74,7 +73,7 @@ class Checkpointing:
     def put_back(self, gpus: list[int]) -> None:
         """Let the processes go on, on these GPUs; ``done`` or ``failed`` follows."""
         self._attempt.state = "resuming"
-        self._do(self._put_back(gpus))
+        self._attempt.spawn(self._put_back(gpus))
 
     async def _put_back(self, gpus: list[int]) -> None:
         attempt, record = self._attempt, self._attempt.record
@@ -97,9 +96,7 @@ class Checkpointing:
             return
         record["gpus"] = gpus
         del record["checkpoint"], record["suspended_s"]
-        with contextlib.suppress(
-            OSError
-        ):  # the next agent finds processes that run, and stops them
+        with contextlib.suppress(OSError):  # the next agent finds them running, and stops them
             attempt.save(durable=False)
         attempt.pausing.check_resumed()
 
@@ -109,7 +106,7 @@ class Checkpointing:
             if self.taken:  # it may have been about to go on
                 self._signal(signal.SIGSTOP)
         elif self.is_method:
-            self._do(self._undo())
+            self._attempt.spawn(self._undo())
 
     async def _undo(self) -> None:
         gpus = self._attempt.record["gpus"]
@@ -124,7 +121,7 @@ class Checkpointing:
 
     def _lose(self, failure: ArenaError) -> None:
         if self._attempt.ended is None:
-            self._attempt.lose(str(failure))
+            self._attempt.ending.lose(str(failure))
 
     def _processes(self) -> list[int]:
         found = [descendants(rank.shim)[1:] for rank in self._attempt.ranks if rank.alive]
@@ -133,8 +130,3 @@ class Checkpointing:
     def _signal(self, number: signal.Signals) -> None:
         for rank in self._attempt.ranks:
             rank.signal(number)
-
-    def _do(self, coroutine: Coroutine[Any, Any, None]) -> None:
-        task = asyncio.get_running_loop().create_task(coroutine)
-        self._attempt.tasks.add(task)
-        task.add_done_callback(self._attempt.tasks.discard)

@@ -166,9 +166,7 @@ class Elastic:
         if slots:
             self._later(WARM_UP_TIMEOUT_S, self._give_up, self._num_resizes)
             self.launching += 1
-            task = asyncio.get_running_loop().create_task(self._launch(slots, gpus))
-            attempt.tasks.add(task)
-            task.add_done_callback(attempt.tasks.discard)
+            attempt.spawn(self._launch(slots, gpus))
 
     def _write_down(self, slots: int) -> None:
         """How many slots there will have been, before any is forked. Raises AgentError."""

@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from rota.errors import AgentError
 from rota.folder import Folder
 from rota.live.agent.devices import Devices
 from rota.live.agent.rank import life_name, life_of
@@ -73,7 +74,7 @@ def _environment(
     inherited = {key: value for key, value in os.environ.items() if not key.startswith("ROTA_")}
     port = str(free_port())
     checkpoint_folder = checkpoints(folder)
-    checkpoint_folder.mkdir(parents=True, exist_ok=True)
+    _make_checkpoint_folder(checkpoint_folder)
     own_programs = os.path.dirname(sys.executable)
     environment = inherited | {
         # `python` in a job is the Python that Rota runs in, unless the job brings its own PATH.
@@ -117,6 +118,25 @@ def checkpoints(attempt_folder: Path) -> Path:
     The attempt's folder is ``HOME/nodes/NODE/jobs/ID/ATTEMPT``.
     """
     return Folder(attempt_folder.parents[4]).checkpoints(attempt_folder.parent.name)
+
+
+def _make_checkpoint_folder(folder: Path) -> None:
+    """Make the folder unless it is there, or a link to one. AgentError says what is in its place.
+
+    The job's processes own its parent too, and may have put anything there.
+    """
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        what = error.strerror
+        if folder.is_symlink():
+            what = f"it is a link to {os.readlink(folder)}, which is no folder"
+        elif folder.exists():
+            what = "it is no folder"
+        raise AgentError(
+            f"ROTA_CHECKPOINT_DIR {folder} can't be used: {what}; put the folder with the "
+            "checkpoints back there, or move what is there away to begin without checkpoints"
+        ) from None
 
 
 def node_name(attempt_folder: Path) -> str:

@@ -10,6 +10,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any
+from weakref import WeakKeyDictionary
 
 from rota.live.agent.devices import Devices
 from rota.live.agent.nvml import PERIOD_S, Nvml, Reading
@@ -19,6 +20,7 @@ if TYPE_CHECKING:
     from rota.live.agent.attempt import Attempt
 
 UTIL_S = 5.0  # over which the use of a device is averaged
+CPU_EVERY_S = 1.0  # reading it takes a look at every thread of every process of the attempt
 TICKS = os.sysconf("SC_CLK_TCK")
 
 log = logging.getLogger("rota.agent")
@@ -41,18 +43,18 @@ class Meter:
         self._devices = devices
         self._attempts = attempts
         self._seen: dict[Any, Seen] = {}
+        self._cpu: WeakKeyDictionary[Attempt, tuple[float, float]] = WeakKeyDictionary()
 
     def usage(self, attempt: Attempt) -> dict[str, Any]:
         """What to tell the controller of an attempt; what is not known is left out.
 
-        ``cpu_s`` is the CPU time of all its processes up to ``cpu_at_s``; ``device_util`` the part
-        of the time since ``util_since_s`` that they kept their GPUs busy; ``memory_most_bytes`` the
-        most memory that they have had on one of them.
+        ``cpu_s`` is the CPU time of all its processes up to ``cpu_at_s``, which may be a moment
+        ago; ``device_util`` the part of the time since ``util_since_s`` that they kept their GPUs
+        busy; ``memory_most_bytes`` the most memory that they have had on one of them.
         """
         told: dict[str, Any] = {}
         if attempt.members and all(rank.alive for rank in attempt.members):
-            shims = [rank.shim for rank in attempt.members]
-            told |= {"cpu_s": cpu_seconds(shims), "cpu_at_s": time.time()}
+            told["cpu_s"], told["cpu_at_s"] = self._cpu_time(attempt)
         seen = self._seen.get((attempt.job_id, attempt.number))
         if seen is not None and seen.utils:
             utils = [util for _, util in seen.utils]
@@ -61,6 +63,15 @@ class Meter:
         if seen is not None and seen.most_bytes:
             told["memory_most_bytes"] = seen.most_bytes
         return told
+
+    def _cpu_time(self, attempt: Attempt) -> tuple[float, float]:
+        """Its CPU time, and until when."""
+        now_s = time.time()
+        known = self._cpu.get(attempt)
+        if known is None or not 0 <= now_s - known[1] < CPU_EVERY_S:
+            known = (cpu_seconds([rank.shim for rank in attempt.members]), now_s)
+            self._cpu[attempt] = known
+        return known
 
     async def run(self) -> None:
         """Look at the GPUs again and again; at once over where there are none."""

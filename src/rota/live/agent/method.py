@@ -7,9 +7,10 @@ or the end of the process, which only a job can stand that goes on from a checkp
 
 from typing import Any, NamedTuple
 
+from rota.model.job import GRACE_S
+
 STOP, CHECKPOINT, RESTART = "stop", "cuda-checkpoint", "restart"
 SUSPENSIONS = {STOP: "process", CHECKPOINT: "checkpoint", RESTART: "restart"}  # by method
-GRACE_S = 10.0  # unless the job says otherwise
 STAYS = "its device memory stays in use, and it goes on on the same GPUs alone"
 
 

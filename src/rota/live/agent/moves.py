@@ -200,5 +200,5 @@ class Moves:
         self._departures.pop(key, None)
         attempt = self._attempts.pop(key, None)
         if attempt is not None:
-            attempt.vanish("moved")
+            attempt.ending.vanish("moved")
             shutil.rmtree(attempt.folder, ignore_errors=True)

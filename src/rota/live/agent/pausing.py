@@ -79,7 +79,7 @@ class Pausing:
             return
         if attempt.vacating is not None:
             if attempt.vacating.vacated:
-                attempt.vacating.bring_back(command_id, gpus)
+                attempt.vacating.returning.bring_back(command_id, gpus)
                 return
             attempt.vacating.call_off("the job is to go on")
         if attempt.checkpointing.taken:
@@ -129,8 +129,8 @@ class Pausing:
     def rejoined(self, rank: Rank) -> None:
         """A rank waits at a boundary to be told to go on: it is back, or missed that it may."""
         attempt = self._attempt
-        if attempt.vacating is not None and attempt.vacating.returning:
-            attempt.vacating.came(rank.index)
+        if attempt.vacating is not None and attempt.vacating.returning.under_way:
+            attempt.vacating.returning.came(rank.index)
         elif attempt.state in ("running", "resuming"):
             self.go_on(rank)
         elif attempt.state == "suspended" and all(each.suspended for each in attempt.members):

@@ -10,6 +10,7 @@ from pathlib import Path
 import psutil
 
 MOST_LOOKS = 5  # at processes that may go on forking
+LOOK_AGAIN_S = 0.02  # who is killed is not yet gone
 
 
 def descendants(pid: int) -> list[int]:

@@ -14,12 +14,11 @@ import signal
 import time
 from typing import TYPE_CHECKING
 
-from rota.live.agent.method import GRACE_S
+from rota.live.agent.processes import LOOK_AGAIN_S
+from rota.model.job import GRACE_S
 
 if TYPE_CHECKING:
     from rota.live.agent.attempt import Attempt
-
-LOOK_AGAIN_S = 0.02
 
 
 class Restarting:
@@ -81,10 +80,10 @@ class Restarting:
         if any(rank.alive for rank in attempt.ranks):
             return
         if any(rank.gone for rank in attempt.ranks) and attempt.kill_remains():
-            attempt.after(LOOK_AGAIN_S, self.ended)  # killed is not yet gone
+            attempt.after(LOOK_AGAIN_S, self.ended)
             return
         if attempt.stopping:
-            attempt.end_without_processes()
+            attempt.ending.without_processes()
             return
         asked_s = attempt.record["vacated"]["at_s"]
         exits = [rank.exit for rank in attempt.members]

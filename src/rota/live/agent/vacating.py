@@ -1,14 +1,12 @@
-"""How a suspended attempt gives up its processes, and how it comes back without them.
+"""How a suspended attempt gives up its processes.
 
 Each rank writes its state into an arena, and holds on to it. Only when all have is that written
 down, and only then they end: whatever is killed before, the processes have the state, and after
-that the arenas have it. To resume, every rank is forked anew and reads its arena. It leaves it as
-it is, and no other rank goes on, until all have said that they are there.
+that the arenas have it. How it comes back from there is in :mod:`rota.live.agent.returning`.
 """
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 import signal
 import time
@@ -16,18 +14,17 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from rota.errors import AgentError, ArenaError
-from rota.folder import HOST_MEMORY
-from rota.live.agent.rank import Rank, life_of
-from rota.live.arena_file import read_header, read_table, verify
+from rota.errors import ArenaError
+from rota.folder import in_host_memory
+from rota.live.agent.returning import Returning
 from rota.live.wire import Message
+from rota.live.wire.arena_file import read_header
 
 if TYPE_CHECKING:
     from rota.live.agent.attempt import Attempt
 
 WRITING_TIMEOUT_S = 300.0  # an arena that is not there by then will not come
 END_TIMEOUT_S = 5.0  # a process whose state is in its arena is killed after so long
-MAX_TRIES = 3  # to bring back an attempt whose processes are killed meanwhile
 
 Outcome = Callable[[str | None], object]  # is told the error, or None
 
@@ -45,18 +42,12 @@ class Vacating:
         requests: Callable[..., list[dict[str, Any]]],
         folder: Path,
     ) -> None:
+        self.returning = Returning(attempt, fork, requests)
         self._attempt = attempt
-        self._fork = fork
-        self._requests = requests
         self._folder = folder
         self._round = 0  # of writing: an answer to a request that was called off must not count
         self._written: dict[int, int] | None = None  # bytes by slot, while arenas are written
         self._outcome: Outcome | None = None
-        self._came: set[int] | None = None  # the slots that have read their arena, of a return
-        self._forking = False  # whether ranks are still being started, of a return
-        self._command_id: int | None = None
-        self._tries = 0
-        self._failure: str | None = None  # why a return is given up
 
     @property
     def vacated(self) -> bool:
@@ -64,30 +55,20 @@ class Vacating:
         return "vacated" in self._attempt.record
 
     @property
-    def returning(self) -> bool:
-        """Whether processes are started that have not all read their arenas yet."""
-        return self._came is not None
-
-    @property
     def writing(self) -> bool:
         """Whether arenas are being written."""
         return self._written is not None
 
     @property
-    def command_id(self) -> int | None:
-        """The command that last asked for the attempt to come back."""
-        return self._command_id
-
-    @property
     def in_memory(self) -> bool:
         """Whether the attempt is vacated, and its arenas are in host memory."""
         return self.vacated and any(
-            map(_in_memory, self._attempt.record["vacated"]["arenas"].values())
+            map(in_host_memory, self._attempt.record["vacated"]["arenas"].values())
         )
 
     def files_in_memory(self) -> list[Path]:
         """Arenas of this attempt in host memory, in use or kept for the next time."""
-        return list(self._folder.glob(self._names())) if _in_memory(self._folder) else []
+        return list(self._folder.glob(self._names())) if in_host_memory(self._folder) else []
 
     def _arena(self, folder: Path, slot: int) -> Path:
         return folder / f"{self._attempt.job_id}-{self._attempt.number}-{slot}.arena"
@@ -198,131 +179,13 @@ class Vacating:
             self.call_off(f"its state was not written within {WRITING_TIMEOUT_S:.0f} s")
 
     def _kill(self) -> None:
-        if self.vacated and not self.returning:
+        if self.vacated and not self.returning.under_way:
             self._attempt.kill_ranks()
 
     def _conclude(self, error: str | None) -> None:
         outcome, self._outcome = self._outcome, None
         if outcome is not None:
             outcome(error)
-
-    # -- and back ------------------------------------------------------------------------------
-
-    def bring_back(self, command_id: int, gpus: list[int]) -> None:
-        """Fork every rank anew, to go on on these devices; ``done`` follows when all run."""
-        attempt = self._attempt
-        self._command_id = command_id
-        if attempt.state == "resuming":
-            return  # the answer follows
-        before, visible = attempt.record["gpus"], attempt.record["visible"]
-        if len(gpus) != len(before):
-            raise AgentError(
-                f"job {attempt.job_id} was suspended with {len(before)} GPUs, "
-                f"and can't go on with {len(gpus)}; resize it when it runs"
-            )
-        attempt.record["gpus"] = gpus
-        if visible is not None and not set(gpus) <= set(visible):
-            attempt.record["visible"] = gpus  # its processes see nothing but their own
-        if attempt.elastic is not None:
-            attempt.elastic.moved()
-        self._tries, self._failure = 0, None
-        attempt.state = "resuming"
-        self.ended()
-
-    def _try(self) -> None:
-        self._tries += 1
-        self._came, self._forking = set(), True
-        attempt = self._attempt
-        task = asyncio.get_running_loop().create_task(self._fork_ranks())
-        attempt.tasks.add(task)
-        task.add_done_callback(attempt.tasks.discard)
-
-    async def _fork_ranks(self) -> None:
-        attempt = self._attempt
-        record, slots = attempt.record, list(attempt.record["members"])
-        try:
-            for path in record["vacated"]["arenas"].values():
-                check: Callable[[str], object] = read_table if _in_memory(path) else verify
-                await asyncio.to_thread(check, path)
-            lives = record.setdefault("lives", {})
-            for slot in slots:
-                lives[str(slot)] = life_of(record, slot) + 1
-                attempt.ranks[slot] = Rank(slot, attempt.folder, lives[str(slot)])
-            arenas = record["vacated"]["arenas"]
-            attempt.save(durable=not arenas)
-            adopt = {slot: self._environment(slot) for slot in slots} if arenas else None
-            requests = self._requests(attempt, slots, record["gpus"], adopt=adopt)
-            for slot, request in zip(slots, requests, strict=True):
-                self._refuse_if_over()
-                await attempt.ranks[slot].start(self._fork, request)
-            for path in filter(_in_memory, arenas.values()):
-                await asyncio.to_thread(verify, path)  # while the ranks come so far as to read it
-            self._refuse_if_over()
-        except (ArenaError, AgentError, OSError, ValueError) as error:
-            await self._give_up(slots, error)
-            return
-        self._forking = False
-        for slot in slots:
-            attempt.watch(attempt.ranks[slot])
-        if not arenas:  # they go on from a checkpoint of their own
-            self._came = set(slots)
-        self._check_came()
-
-    async def _give_up(self, slots: list[int], error: Exception) -> None:
-        """The ranks can't be brought back, or are not to be any more: none of them stays."""
-        attempt = self._attempt
-        for slot in slots:
-            with contextlib.suppress(OSError):
-                await attempt.ranks[slot].abandon()
-            attempt.ranks[slot].gone = True
-        self._forking = False
-        if isinstance(error, ArenaError) and not attempt.stopping and attempt.ended is None:
-            self._came = None
-            attempt.lose(str(error))
-        else:
-            self._failure = f"job {attempt.job_id} could not be brought back: {error}"
-            attempt.check_end()
-
-    def _refuse_if_over(self) -> None:
-        if self._attempt.stopping or self._attempt.ended is not None:
-            raise AgentError("it was told to end")
-
-    def _environment(self, slot: int) -> dict[str, str]:
-        path = self._attempt.record["vacated"]["arenas"][str(slot)]
-        environment = {"ROTA_ADOPT": path}
-        if not _in_memory(path):
-            environment["ROTA_ADOPT_COPY"] = "1"
-        return environment
-
-    def came(self, slot: int) -> None:
-        """A rank has read its arena, and waits. When all do, they go on."""
-        if self._came is not None:
-            self._came.add(slot)
-            self._check_came()
-
-    def _check_came(self) -> None:
-        attempt = self._attempt
-        if self._forking or self._came is None:
-            return
-        if not self._came >= set(attempt.record["members"]):
-            return
-        before = dict(attempt.record)
-        vacated = attempt.record.pop("vacated")
-        attempt.record.pop("source", None)  # from now on its state is here alone
-        attempt.record.pop("suspended_s", None)
-        try:
-            # Arenas do not outlast a power cut. A job's own checkpoint does.
-            attempt.save(durable=not vacated["arenas"])
-        except OSError as error:  # the next agent would look for the state in the arenas
-            attempt.record |= before
-            self._failure = f"the record of job {attempt.job_id} can't be written: {error.strerror}"
-            attempt.kill_ranks()
-            return
-        self._came = None
-        for path in map(Path, vacated["arenas"].values()):
-            if not _in_memory(path):
-                path.unlink(missing_ok=True)
-        attempt.pausing.go_on_all(self._command_id)
 
     # -- ends ----------------------------------------------------------------------------------
 
@@ -333,44 +196,20 @@ class Vacating:
             return
         if attempt.restarting.leaving:
             attempt.restarting.ended()
-        elif self.returning:
-            self._check_return()
+        elif self.returning.under_way:
+            self.returning.ended()
         elif any(rank.alive for rank in attempt.ranks):
             return  # they are ending
         elif attempt.stopping:
-            attempt.end_without_processes()
+            attempt.ending.without_processes()
         else:
             attempt.cancel_timers()
             self._conclude(None)
             if attempt.state == "resuming":
-                self._try()
+                self.returning.start()
             else:
                 attempt.tell_memory()
                 attempt.at_rest()
-
-    def _check_return(self) -> None:
-        """A gang comes back as a whole: if one of its processes has ended, the others go, too."""
-        attempt = self._attempt
-        if self._forking:
-            return  # it is looked at when that has come to its end
-        members = attempt.members
-        if any(rank.alive for rank in members):
-            if any(rank.exit is not None or rank.gone for rank in members):
-                attempt.kill_ranks()
-            return
-        self._came = None
-        by_itself = any(rank.exit is not None and rank.exit["code"] >= 0 for rank in members)
-        if self._failure is None and by_itself:
-            del attempt.record["vacated"]  # its program has ended before it went on
-            attempt.check_end()
-        elif attempt.stopping:
-            attempt.end_without_processes()
-        elif self._failure is None and self._tries < MAX_TRIES:
-            self._try()
-        else:
-            attempt.state = "suspended"
-            error = self._failure or f"its processes were killed {self._tries} times"
-            attempt.failed(self._command_id, error)
 
     def adopt(self) -> None:
         """The agent is new: what was to be brought back is not, what was to end is to end."""
@@ -386,7 +225,7 @@ class Vacating:
             for path in attempt.record["vacated"]["arenas"].values():
                 read_header(path)
         except ArenaError as error:
-            attempt.lose(str(error))
+            attempt.ending.lose(str(error))
 
     def closed(self) -> None:
         """The attempt has ended: nothing is left of it in arenas."""
@@ -425,7 +264,3 @@ class Vacating:
             attempt.record["vacated"] = before
             raise
         return True
-
-
-def _in_memory(path: str | Path) -> bool:
-    return Path(path).is_relative_to(HOST_MEMORY)

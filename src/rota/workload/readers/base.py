@@ -21,7 +21,7 @@ from math import inf
 from pathlib import PurePath
 from typing import Any, NamedTuple, NoReturn, TypeVar
 
-from rota.errors import TraceError
+from rota.errors import TraceError, closest
 from rota.model.job import JobSpec
 from rota.workload.readers.lines import records, split
 from rota.workload.trace import MAX_GPUS, MAX_ID, MAX_S, SPEEDS, Trace
@@ -247,10 +247,8 @@ def check_header(name: str, header: Sequence[str], needed: Sequence[str]) -> Non
         raise TraceError(f"{name} is empty; its first line must name the columns")
     missing = [column for column in needed if column not in header]
     if missing:
-        from difflib import get_close_matches
-
-        close = get_close_matches(missing[0], header, n=1)
-        hint = f" (is it the one called {close[0][:SHOWN]!r}?)" if close else ""
+        close = closest(missing[0], header)
+        hint = f" (is it the one called {close[:SHOWN]!r}?)" if close else ""
         raise TraceError(
             f"{name}, line 1: column {missing[0]!r} is missing{hint}; "
             f"this format has {','.join(needed)}"

@@ -3,7 +3,8 @@
 A process that comes to a point for which a file ``$STOPS/POINT`` is there, and whose node that file
 names (or that is the controller, for ``controller``), renames it to ``POINT.at`` with its pid in it
 and stops itself. Whoever made the file kills it then, or lets it go on. Pieces of files are small
-here, so that there are many.
+here, so that there are many. A controller writes reports down every ``$REPORTS_EVERY_S`` seconds,
+so that policies know of speeds soon, where that is set; this alone needs no ``$STOPS``.
 """
 
 import os
@@ -53,7 +54,7 @@ def point(owner, function, name):
 
 
 def patch_agent():
-    from rota.live.agent import arrival, departure, memory, moves, pausing, vacating
+    from rota.live.agent import arrival, departure, memory, moves, pausing, returning, vacating
 
     point(departure.Departure, "_vacate", "vacate")
     point(departure.Departure, "_describe", "describe")
@@ -63,8 +64,8 @@ def patch_agent():
     point(arrival, "_write", "write")
     point(arrival.Arrival, "_put_in_place", "put_in_place")
     point(moves.Moves, "_settle", "settle")
-    point(vacating.Vacating, "_fork_ranks", "fork")
-    point(vacating.Vacating, "came", "came")
+    point(returning.Returning, "_fork_ranks", "fork")
+    point(returning.Returning, "came", "came")
     point(moves.Moves, "leave", "drop")
     point(pausing.Pausing, "suspend", "suspend")
     point(pausing.Pausing, "_suspended", "suspended")
@@ -74,7 +75,7 @@ def patch_agent():
     point(memory, "copy_file", "copy")
     point(memory, "_write_draft", "draft")
     point(vacating.Vacating, "moved", "moved")
-    point(vacating, "verify", "verify")
+    point(returning, "verify", "verify")
 
 
 def patch_controller():
@@ -87,6 +88,11 @@ def patch_controller():
     point(controller.Controller, "_write_down", "write_down")
     point(controller.Controller, "_dispatch", "dispatch")
 
+
+if "REPORTS_EVERY_S" in os.environ and "rota.cli.main" in WORDS:
+    import rota.live.controller
+
+    rota.live.controller.LOG_PROGRESS_EVERY_S = float(os.environ["REPORTS_EVERY_S"])
 
 if STOPS.exists() and ("rota.live.agent" in WORDS or "rota.cli.main" in WORDS):
     import rota.live.wire

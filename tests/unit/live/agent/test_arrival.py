@@ -8,12 +8,11 @@ import pytest
 
 from rota.errors import AgentError
 from rota.folder import Folder
-from rota.live import arena_file
 from rota.live.agent import arrival as arrival_module
 from rota.live.agent.arrival import ASKED_AHEAD, Arrival
 from rota.live.agent.devices import Devices
 from rota.live.agent.moves import Moves
-from rota.live.wire import PIECE_BYTES
+from rota.live.wire import PIECE_BYTES, arena_file
 
 KEY = ("7", 1)
 

@@ -141,6 +141,21 @@ def test_an_attempt_that_ends_while_newcomers_are_forked_waits_for_them_and_ends
     scenario(story)
 
 
+def test_a_rank_that_is_lost_while_the_others_have_gone_on_already_holds_up_no_resumption(scenario):
+    async def story(job):
+        job.attempt.state = "suspended"
+        for rank in job.attempt.ranks:
+            rank.suspended = {"step": 3}
+        job.attempt.pausing.resume(7, [0, 1], [])
+        job.attempt.heard(0, {"type": "resumed"})
+        assert job.answers() == []
+        job.ends(1, -signal.SIGKILL)
+        assert job.answers() == [(7, "done")]
+        assert job.attempt.state == "running"
+
+    scenario(story)
+
+
 @pytest.mark.parametrize("why", ["stopping", "dismissed"])
 def test_no_newcomer_is_forked_once_its_resize_is_over(scenario, why):
     async def story(job):

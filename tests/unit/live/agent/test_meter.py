@@ -122,6 +122,18 @@ def test_an_attempt_with_a_rank_that_is_gone_tells_no_cpu_time(monkeypatch):
     assert node.meter.usage(a) == {}
 
 
+def test_cpu_time_is_not_read_anew_for_each_of_many_reports(monkeypatch):
+    a, now_s, reads = Attempt("1", A, 0), [100.0], []
+    node = Node(monkeypatch, a)
+    monkeypatch.setattr(meter_module.time, "time", lambda: now_s[0])
+    monkeypatch.setattr(meter_module, "cpu_seconds", lambda pids: reads.append(pids) or len(reads))
+    for _ in range(9):
+        told = node.meter.usage(a)
+        now_s[0] += 0.25
+    assert reads == [[A]] * 3
+    assert told == {"cpu_s": 3, "cpu_at_s": 102.0}
+
+
 def test_cpu_time_is_that_of_a_process_and_of_all_that_came_of_it():
     spin = "import time\nwhile time.process_time() < 0.3: pass\n"
     child = f"import subprocess, sys; subprocess.run([sys.executable, '-c', {spin!r}])"

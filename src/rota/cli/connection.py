@@ -1,0 +1,26 @@
+"""What the verbs that talk to the controller have in common."""
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
+
+import click
+
+if TYPE_CHECKING:
+    from rota.client.client import Client
+
+JOB_HELP = "JOB is an id, a name that only one job has, or @last for the newest."
+
+
+@contextmanager
+def connected() -> "Iterator[Client]":
+    """A client of the controller that the environment names."""
+    from rota.client.client import Client  # here: httpx would slow down every --help
+
+    with Client() as client:
+        yield client
+
+
+def json_option(command: Callable[..., Any]) -> Callable[..., Any]:
+    """Give a command the option ``--json``, as ``as_json``."""
+    return click.option("--json", "as_json", is_flag=True, help="Print JSON.")(command)

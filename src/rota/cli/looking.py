@@ -1,0 +1,160 @@
+"""Verbs that look at jobs, nodes and profiles, and change nothing. They talk to the controller."""
+
+import sys
+import time
+from collections.abc import Sequence
+from typing import Any
+
+import click
+
+from rota.cli import present
+from rota.cli.connection import JOB_HELP, connected, json_option
+from rota.cli.profiles import kind_text, profiles_text
+from rota.cli.table import width_of_terminal
+from rota.cli.text import printable
+from rota.errors import NotFoundError, did_you_mean
+
+WATCH_S = 1.0
+FILTERS = ("id", "name", "state", "reason", "user", "queue", "priority", "gpus", "node", "attempt")
+
+
+@click.command()
+@click.option(
+    "-o",
+    "--output",
+    type=click.Choice(present.FORMATS),
+    default="table",
+    show_default=True,
+    help="How to print them.",
+)
+@click.option("--all", "everything", is_flag=True, help="Also jobs that ended over an hour ago.")
+@click.option("--watch", is_flag=True, help="Print again every second, until Ctrl-C.")
+@click.option(
+    "--filter",
+    "filters",
+    multiple=True,
+    metavar="KEY=VALUE",
+    help="Only jobs whose " + ", ".join(FILTERS) + " is that; all of several must hold.",
+)
+def ps(output: str, everything: bool, watch: bool, filters: tuple[str, ...]) -> int:
+    """List jobs, newest last: active ones, and those that ended within the hour.
+
+    NODE names the GPUs that a job has now, and the jobs that it shares them with. SHARE is the part
+    of its life, from its submission on, in which it has run; AGE how long that is, RUN how long it
+    ran. ETA is the time to go if it runs alone from now on, and if it keeps its SHARE.
+
+    On a narrow terminal some columns are left out; -o wide prints all.
+    """
+    wanted = [_filter(text) for text in filters]
+    with connected() as client:
+        while True:
+            jobs = [job for job in client.jobs(everything=everything) if _matches(job, wanted)]
+            text = present.jobs_text(jobs, output)
+            if watch and sys.stdout.isatty():
+                click.clear()
+            click.echo(text)
+            if not watch:
+                return 0
+            time.sleep(WATCH_S)
+
+
+@click.command(epilog=JOB_HELP)
+@click.argument("job")
+@json_option
+def show(job: str, as_json: bool) -> None:
+    """Everything about a job: standing, how it is suspended, progress, and its story."""
+    with connected() as client:
+        found = client.job(job)
+        if as_json:
+            click.echo(present.structure_text(found))
+        else:
+            click.echo(present.job_text(found, client.explain(found["id"])))
+
+
+@click.command(epilog=JOB_HELP)
+@click.argument("job")
+@json_option
+def why(job: str, as_json: bool) -> None:
+    """Why a job does not run: all that is in its way, who holds it, and what would start it.
+
+    Of a job with a range of GPUs also why it has as many as it has, or what keeps it from changing;
+    of jobs that share GPUs or take turns on a node with whom, and what the policy has tried.
+    """
+    with connected() as client:
+        verdict = client.explain(job)
+    click.echo(present.structure_text(verdict) if as_json else present.why_text(verdict))
+
+
+@click.command()
+@click.option(
+    "-o",
+    "--output",
+    type=click.Choice(("table", "json", "yaml")),
+    default="table",
+    show_default=True,
+    help="How to print them.",
+)
+@click.option("--all", "everything", is_flag=True, help="Also nodes that were lost for good.")
+def nodes(output: str, everything: bool) -> None:
+    """List nodes, and which jobs hold which GPU.
+
+    Nodes that were lost are listed for an hour, and as long as a job asks for more GPUs than the
+    others have. 0:1+4 says that jobs 1 and 4 share GPU 0.
+    """
+    with connected() as client:
+        found = client.nodes(everything=everything)
+    if output == "table":
+        click.echo(present.nodes_text(found))
+    else:
+        click.echo(present.structure_text(found, output))
+
+
+@click.command()
+@click.argument("kind", required=False)
+@json_option
+def profiles(kind: str | None, as_json: bool) -> None:
+    """List what was measured of each kind of jobs: speed by placement, and what they use.
+
+    Jobs are of a kind if they run the same command, but for its numbers, in the same folder, on a
+    model and in batches of the same size. SPEED is relative to having the GPUs alone, BUSY the part
+    of the time in which the GPU computes, MEM that of a GPU over a step. On a terminal too narrow
+    for the table there is a paragraph for each kind. With KIND, all that is known of that one.
+    """
+    with connected() as client:
+        found = client.profiles()
+    if kind is not None:
+        names = [known["kind"] for known in found]
+        found = [known for known in found if known["kind"] == kind]
+        if not found:
+            hint = did_you_mean(kind, names) or "; `rota profiles` lists them"
+            raise NotFoundError(f"there is no kind {kind!r}{hint}")
+    if as_json:
+        click.echo(present.structure_text(found))
+    elif kind is not None:
+        command = f"  command: {printable(found[0]['command'])}"
+        click.echo(f"{kind_text(found[0], width_of_terminal())}\n{command}")
+    else:
+        click.echo(profiles_text(found))
+
+
+def _filter(text: str) -> tuple[str, str]:
+    key, equals, value = text.partition("=")
+    takes = f"it takes: {', '.join(FILTERS)}; write for example --filter state=RUNNING"
+    if not equals:
+        raise click.UsageError(f"--filter: {text!r} is not of the form KEY=VALUE; {takes}")
+    if key not in FILTERS:
+        hint = did_you_mean(key, FILTERS)
+        raise click.UsageError(f"--filter {text}: there is no key {key!r}{hint}; {takes}")
+    return key, value.lower()
+
+
+def _matches(job: dict[str, Any], wanted: Sequence[tuple[str, str]]) -> bool:
+    values = {**job, "gpus": job["num_gpus"]}
+    for key, value in wanted:
+        if key == "node":
+            found = value in [part["node"].lower() for part in job["gpus"]]
+        else:
+            found = str(values[key]).lower() == value
+        if not found:
+            return False
+    return True

@@ -1,0 +1,111 @@
+"""The agent's side of its connection to the controller: open it, again and again, and use it."""
+
+import asyncio
+import contextlib
+import json
+import logging
+from collections.abc import Callable
+
+import psutil
+import websockets
+from websockets.asyncio.client import ClientConnection, connect
+
+from rota.errors import AgentError
+from rota.folder import Folder
+from rota.live.wire import Message
+
+RECONNECT_S = 0.2
+LONELY_S = 10.0  # without a controller process and without jobs, an agent ends after so long
+
+log = logging.getLogger("rota.agent")
+
+
+class ControllerLink:
+    """The connection to the controller of one folder.
+
+    ``greeting`` gives what a new connection begins with, ``heard`` takes each frame, and may raise
+    AgentError; ``busy`` says whether there are jobs. ``ending`` is set when there is neither a job
+    nor, for some time, a controller.
+    """
+
+    def __init__(
+        self,
+        folder: Folder,
+        controller_pid: int,
+        greeting: Callable[[], list[Message]],
+        heard: Callable[[str | bytes], object],
+        busy: Callable[[], bool],
+        ending: asyncio.Event,
+    ) -> None:
+        self.connected = False
+        self._folder = folder
+        self._controller_pid = controller_pid
+        self._greeting = greeting
+        self._heard = heard
+        self._busy = busy
+        self._ending = ending
+        self._outbox: asyncio.Queue[Message | bytes] = asyncio.Queue()
+        self._lonely_since: float | None = None
+
+    def tell(self, message: Message | bytes) -> None:
+        """Tell the controller something; without one, its next greeting will say it."""
+        if self.connected:
+            self._outbox.put_nowait(message)
+
+    async def run(self) -> None:
+        """Keep up a connection until the agent ends."""
+        while not self._ending.is_set():
+            try:
+                server = json.loads(self._folder.server.read_text())
+                token = self._folder.agent_token.read_text().strip()
+                self._controller_pid = server["pid"]
+                async with connect(
+                    server["url"].replace("http", "ws", 1) + "/agent/v1",
+                    additional_headers={"Authorization": f"Bearer {token}"},
+                    max_size=None,
+                    compression=None,  # weights hardly shrink, and that at a high price
+                    proxy=None,
+                ) as connection:
+                    await self._converse(connection)
+            except (
+                OSError,
+                ValueError,
+                KeyError,
+                AgentError,
+                websockets.WebSocketException,
+            ) as error:
+                log.debug("no controller: %r", error)
+            self.connected = False
+            if self._should_give_up():
+                log.info("no controller and no job: ending")
+                self._ending.set()
+            await asyncio.sleep(RECONNECT_S)
+
+    def _should_give_up(self) -> bool:
+        now = asyncio.get_running_loop().time()
+        if self._busy() or psutil.pid_exists(self._controller_pid):
+            self._lonely_since = None
+        elif self._lonely_since is None:
+            self._lonely_since = now
+        return self._lonely_since is not None and now - self._lonely_since > LONELY_S
+
+    async def _converse(self, connection: ClientConnection) -> None:
+        while not self._outbox.empty():
+            self._outbox.get_nowait()  # the greeting says it all
+        self.connected = True  # what happens from now on follows the greeting
+        for message in self._greeting():
+            self.tell(message)
+        sender = asyncio.create_task(self._send_outbox(connection))
+        try:
+            async for frame in connection:
+                self._heard(frame)
+        finally:
+            sender.cancel()
+
+    async def _send_outbox(self, connection: ClientConnection) -> None:
+        with contextlib.suppress(websockets.WebSocketException):
+            while True:
+                message = await self._outbox.get()
+                await connection.send(
+                    message if isinstance(message, bytes) else json.dumps(message)
+                )

@@ -1,0 +1,151 @@
+"""How an attempt ends: what its processes' exits say of it, and who is told."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import signal
+import time
+from typing import TYPE_CHECKING, Any
+
+from rota.live.agent.processes import LOOK_AGAIN_S, signal_name
+from rota.live.agent.rank import Rank
+
+if TYPE_CHECKING:
+    from rota.live.agent.attempt import Attempt
+
+LAST_WORDS_S = 0.5  # how long connections of processes that have ended are still read
+VANISHED = "its processes vanished without a word (shim killed, reboot)"
+
+
+class Ending:
+    """The end of one attempt, whose ``state`` it changes."""
+
+    def __init__(self, attempt: Attempt) -> None:
+        self._attempt = attempt
+        self._over_s: float | None = None  # since when no process is left
+
+    @property
+    def is_guest(self) -> bool:
+        """Whether its state has come from another node, and is there as well: it has not gone on
+        here yet."""
+        return self._attempt.is_vacated and "source" in self._attempt.record
+
+    # -- by its processes ----------------------------------------------------------------------
+
+    def conclude(self) -> None:
+        """No process is left: the attempt has ended, or is lost."""
+        attempt = self._attempt
+        if self._still_tells():
+            attempt.state = "ending"  # from here on there is nothing to suspend or resize
+            asyncio.get_running_loop().call_later(LOOK_AGAIN_S, attempt.check_end)
+            return
+        attempt.cancel_timers()
+        last = [rank for rank in attempt.ranks if not rank.survived] or attempt.ranks
+        if not any(rank.gone for rank in last):
+            self._end_by(last)
+        elif attempt.kill_remains():  # killed is not yet gone: look until none is there
+            attempt.after(LOOK_AGAIN_S, attempt.check_end)
+        else:
+            started = any(rank.shim for rank in attempt.ranks)
+            self._end("lost", error=VANISHED if started else "it never started", started=started)
+
+    def _still_tells(self) -> bool:
+        """Whether something that the processes have said may not be read yet.
+
+        Their connections end with them, unless something that they have left behind holds one.
+        """
+        if not any(rank.writer is not None for rank in self._attempt.ranks):
+            return False
+        now_s = asyncio.get_running_loop().time()
+        if self._over_s is None:
+            self._over_s = now_s
+        return now_s < self._over_s + LAST_WORDS_S
+
+    def _end_by(self, ranks: list[Rank]) -> None:
+        """The exits of these ranks, each of which has one, are the end of the attempt."""
+        exits = [(rank, rank.exit) for rank in ranks if rank.exit is not None]
+        bad = [(e["at_s"], rank.index, e["code"]) for rank, e in exits if e["code"] != 0]
+        _, process, code = min(bad, default=(0.0, 0, 0))
+        asked = self._attempt.stopping
+        if code == -signal.SIGKILL and self._is_out_of_the_way() and not asked:
+            # By the kernel, when memory ran out, or by somebody else. Who is killed while it
+            # trains has failed; but one that was made to wait must not lose by that.
+            self._end("lost", error="its processes were killed while suspended", started=True)
+            return
+        message = self._failure(process, code) if bad else ""
+        at_s = max(e["at_s"] for _, e in exits)
+        self._end("ended", at_s=at_s, exit_code=code, message=message, stop_asked=asked)
+
+    def _is_out_of_the_way(self) -> bool:
+        """Whether it is suspended at a boundary, or on its way there or back."""
+        at_boundary = self._attempt.record["suspension"] == "boundary"
+        return at_boundary and self._attempt.state in ("suspending", "suspended", "resuming")
+
+    def _failure(self, process: int, code: int) -> str:
+        """How the process ended that ended the others, and where its output is."""
+        attempt = self._attempt
+        killed = f"killed by {signal_name(-code)}" if code < 0 else ""
+        members = attempt.record["members"]
+        if attempt.stopping or attempt.record["slots"] == 1:
+            return killed
+        attempt.record["failed"] = process
+        with contextlib.suppress(OSError):  # its output can be asked for by its number
+            attempt.save(durable=False)
+        is_member = process in members
+        number = members.index(process) if is_member else process
+        which = f"{'rank' if is_member else 'process'} {number}"
+        how = f"was {killed}" if killed else "failed"
+        return f"{which} {how}: see `rota logs {attempt.job_id} --{which}`"
+
+    # -- without them --------------------------------------------------------------------------
+
+    def without_processes(self) -> None:
+        """The attempt was told to end, and is in arenas alone."""
+        code, message = -int(signal.SIGTERM), f"killed by {signal_name(signal.SIGTERM)}"
+        ended = {"exit_code": code, "message": message, "stop_asked": self._attempt.stopping}
+        self._end("ended", at_s=time.time(), **ended)
+
+    def lose(self, error: str) -> None:
+        """Its state is gone: it has to start anew."""
+        self._attempt.kill_ranks()
+        self._end("lost", error=error, started=True)
+
+    def refuse(self, error: str) -> None:
+        """A guest can't go on here; nothing is lost by that."""
+        attempt = self._attempt
+        vacating = attempt.vacating
+        command_id = vacating.returning.command_id if vacating is not None else None
+        self.vanish("refused")
+        if attempt.refused is not None:
+            attempt.refused(attempt)
+        if command_id is not None:
+            attempt.notify({"type": "failed", "command_id": command_id, "error": error})
+
+    def vanish(self, state: str) -> None:
+        """End without a word and without a trace in host memory: its state is elsewhere."""
+        attempt = self._attempt
+        attempt.kill_ranks()
+        attempt.cancel_timers()
+        attempt.state, attempt.ended = state, attempt.about(state)
+        if attempt.vacating is not None:
+            attempt.vacating.closed()
+
+    def _end(self, kind: str, **fields: Any) -> None:
+        attempt = self._attempt
+        if self.is_guest and (kind == "lost" or attempt.stopping):
+            self.refuse(str(fields.get("error", "it was told to end")))
+            return
+        attempt.state = kind
+        if attempt.vacating is not None:
+            attempt.vacating.closed()
+        attempt.ended = attempt.about(kind) | fields
+        if attempt.progress:
+            attempt.notify(attempt.report())  # the last one, which says how far it has come
+        attempt.notify(attempt.ended)
+
+
+def has_failed(rank: Rank) -> bool:
+    """Whether it has ended in a way that the others can't go on from."""
+    failed = rank.exit is not None and rank.exit["code"] != 0
+    return not rank.survived and (rank.gone or failed)

@@ -1,0 +1,188 @@
+"""How an attempt without processes comes back.
+
+Every rank is forked anew and reads its arena, if it has one. It leaves it as it is, and no other
+rank goes on, until all have said that they are there.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from rota.errors import AgentError, ArenaError
+from rota.folder import in_host_memory
+from rota.live.agent.rank import Rank, life_of
+from rota.live.wire.arena_file import read_table, verify
+
+if TYPE_CHECKING:
+    from rota.live.agent.attempt import Attempt
+
+MAX_TRIES = 3  # to bring back an attempt whose processes are killed meanwhile
+
+
+class Returning:
+    """The returns of one attempt, whose ``state`` it changes.
+
+    ``fork`` and ``requests`` are how ranks are started.
+    """
+
+    def __init__(
+        self,
+        attempt: Attempt,
+        fork: Callable[[dict[str, Any]], Any],
+        requests: Callable[..., list[dict[str, Any]]],
+    ) -> None:
+        self.command_id: int | None = None  # that last asked for it
+        self._attempt = attempt
+        self._fork = fork
+        self._requests = requests
+        self._came: set[int] | None = None  # the slots that have read their arena
+        self._forking = False  # whether ranks are still being started
+        self._tries = 0
+        self._failure: str | None = None  # why it is given up
+
+    @property
+    def under_way(self) -> bool:
+        """Whether processes are started that have not all read their arenas yet."""
+        return self._came is not None
+
+    def bring_back(self, command_id: int, gpus: list[int]) -> None:
+        """Fork every rank anew, to go on on these devices; ``done`` follows when all run."""
+        attempt = self._attempt
+        self.command_id = command_id
+        if attempt.state == "resuming":
+            return  # the answer follows
+        before, visible = attempt.record["gpus"], attempt.record["visible"]
+        if len(gpus) != len(before):
+            raise AgentError(
+                f"job {attempt.job_id} was suspended with {len(before)} GPUs, "
+                f"and can't go on with {len(gpus)}; resize it when it runs"
+            )
+        attempt.record["gpus"] = gpus
+        if visible is not None and not set(gpus) <= set(visible):
+            attempt.record["visible"] = gpus  # its processes see nothing but their own
+        if attempt.elastic is not None:
+            attempt.elastic.moved()
+        self._tries, self._failure = 0, None
+        attempt.state = "resuming"
+        attempt.check_end()
+
+    def start(self) -> None:
+        """Try it: none of the attempt's processes is left."""
+        self._tries += 1
+        self._came, self._forking = set(), True
+        self._attempt.spawn(self._fork_ranks())
+
+    async def _fork_ranks(self) -> None:
+        attempt = self._attempt
+        record, slots = attempt.record, list(attempt.record["members"])
+        try:
+            for path in record["vacated"]["arenas"].values():
+                check: Callable[[str], object] = read_table if in_host_memory(path) else verify
+                await asyncio.to_thread(check, path)
+            lives = record.setdefault("lives", {})
+            for slot in slots:
+                lives[str(slot)] = life_of(record, slot) + 1
+                attempt.ranks[slot] = Rank(slot, attempt.folder, lives[str(slot)])
+            arenas = record["vacated"]["arenas"]
+            attempt.save(durable=not arenas)
+            adopt = {slot: self._environment(slot) for slot in slots} if arenas else None
+            requests = self._requests(attempt, slots, record["gpus"], adopt=adopt)
+            for slot, request in zip(slots, requests, strict=True):
+                self._refuse_if_over()
+                await attempt.ranks[slot].start(self._fork, request)
+            for path in filter(in_host_memory, arenas.values()):
+                await asyncio.to_thread(verify, path)  # while the ranks come so far as to read it
+            self._refuse_if_over()
+        except (ArenaError, AgentError, OSError, ValueError) as error:
+            await self._give_up(slots, error)
+            return
+        self._forking = False
+        for slot in slots:
+            attempt.watch(attempt.ranks[slot])
+        if not arenas:  # they go on from a checkpoint of their own
+            self._came = set(slots)
+        self._check_came()
+
+    async def _give_up(self, slots: list[int], error: Exception) -> None:
+        """The ranks can't be brought back, or are not to be any more: none of them stays."""
+        attempt = self._attempt
+        for slot in slots:
+            with contextlib.suppress(OSError):
+                await attempt.ranks[slot].abandon()
+            attempt.ranks[slot].gone = True
+        self._forking = False
+        if isinstance(error, ArenaError) and not attempt.stopping and attempt.ended is None:
+            self._came = None
+            attempt.ending.lose(str(error))
+        else:
+            self._failure = f"job {attempt.job_id} could not be brought back: {error}"
+            attempt.check_end()
+
+    def _refuse_if_over(self) -> None:
+        if self._attempt.stopping or self._attempt.ended is not None:
+            raise AgentError("it was told to end")
+
+    def _environment(self, slot: int) -> dict[str, str]:
+        path = self._attempt.record["vacated"]["arenas"][str(slot)]
+        environment = {"ROTA_ADOPT": path}
+        if not in_host_memory(path):
+            environment["ROTA_ADOPT_COPY"] = "1"
+        return environment
+
+    def came(self, slot: int) -> None:
+        """A rank has read its arena, and waits. When all do, they go on."""
+        if self._came is not None:
+            self._came.add(slot)
+            self._check_came()
+
+    def _check_came(self) -> None:
+        attempt = self._attempt
+        if self._forking or self._came is None:
+            return
+        if not self._came >= set(attempt.record["members"]):
+            return
+        before = dict(attempt.record)
+        vacated = attempt.record.pop("vacated")
+        attempt.record.pop("source", None)  # from now on its state is here alone
+        attempt.record.pop("suspended_s", None)
+        try:
+            # Arenas do not outlast a power cut. A job's own checkpoint does.
+            attempt.save(durable=not vacated["arenas"])
+        except OSError as error:  # the next agent would look for the state in the arenas
+            attempt.record |= before
+            self._failure = f"the record of job {attempt.job_id} can't be written: {error.strerror}"
+            attempt.kill_ranks()
+            return
+        self._came = None
+        for path in map(Path, vacated["arenas"].values()):
+            if not in_host_memory(path):
+                path.unlink(missing_ok=True)
+        attempt.pausing.go_on_all(self.command_id)
+
+    def ended(self) -> None:
+        """A process is gone. A gang comes back as a whole: the others go, too."""
+        attempt = self._attempt
+        if self._forking:
+            return  # it is looked at when that has come to its end
+        members = attempt.members
+        if any(rank.alive for rank in members):
+            if any(rank.exit is not None or rank.gone for rank in members):
+                attempt.kill_ranks()
+            return
+        self._came = None
+        by_itself = any(rank.exit is not None and rank.exit["code"] >= 0 for rank in members)
+        if self._failure is None and by_itself:
+            del attempt.record["vacated"]  # its program has ended before it went on
+            attempt.check_end()
+        elif attempt.stopping:
+            attempt.ending.without_processes()
+        elif self._failure is None and self._tries < MAX_TRIES:
+            self.start()
+        else:
+            attempt.state = "suspended"
+            error = self._failure or f"its processes were killed {self._tries} times"
+            attempt.failed(self.command_id, error)

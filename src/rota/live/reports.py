@@ -1,0 +1,94 @@
+"""What agents report of running jobs: taken note of, and written down as far as it is worth it."""
+
+from typing import Any
+
+from rota.folder import Folder
+from rota.live.intake import Intake
+from rota.live.recovery import registered
+from rota.live.wire import Message, is_model
+from rota.model.allocation import on_node
+from rota.model.commands import Migrate, Resume
+from rota.model.events import JobResized, ModelReported, WorkerReported
+from rota.store.events import EventStore
+
+LOG_PROGRESS_EVERY_S = 10.0
+
+
+class Reports(Intake):
+    """The record and its users, with what the jobs tell of themselves meanwhile."""
+
+    def __init__(self, store: EventStore, folder: Folder) -> None:
+        super().__init__(store, folder)
+        self.memory: dict[int, dict[str, Any]] = {}  # by row: see the agent's ``Attempt.memory``
+        self._early_sizes: dict[int, Message] = {}  # by row: told before the job has gone on here
+
+    def _note_report(self, row: int, message: Message, now_s: float) -> None:
+        """Take note of one message about a job's attempt, other than its end."""
+        kind = message["type"]
+        if kind == "progress":
+            self._latest[row] = message["progress"]
+            if self._must_be_written(row, message["progress"]["at_s"]):
+                self._write_progress(row, now_s)
+        elif kind == "registered":
+            self._note_registration(row, message, now_s)
+        elif kind == "resized":
+            self._note_size(row, message, now_s)
+        elif kind == "memory":
+            self.memory[row] = message["memory"]
+        elif kind == "model":
+            self._note_model(row, message, now_s)
+
+    def _note_registration(self, row: int, message: Message, now_s: float) -> None:
+        event, state = registered(message, row, now_s), self.state
+        known = (state.suspension[row], state.movable[row], state.resizable[row])
+        more = (state.most_ranks[row], state.portable[row], self.why_suspended.get(row, ""))
+        if event[2:] != (*known, *more):
+            self._note(event)
+
+    def _note_model(self, row: int, message: Message, now_s: float) -> None:
+        if is_model(message):
+            sizes = (message["model_bytes"], message["largest_tensor_bytes"])
+            if sizes != self.model(row):
+                self._note(ModelReported(now_s, row, *sizes))
+
+    def _note_size(self, row: int, message: Message, now_s: float) -> None:
+        """A job has changed by itself: it has lost a rank, or has had one replaced."""
+        state = self.state
+        held = state.resizing.get(row) or state.held[row]
+        if isinstance(state.outstanding[row], Resume | Migrate):
+            self._early_sizes[row] = message  # an agent that comes back tells it before its answer
+        if state.since_s[row] < 0 or held is None or state.outstanding[row] is not None:
+            return
+        allocation = on_node(held.parts[0][0], sum(1 << gpu for gpu in message["gpus"]))
+        cause = message.get("cause", "")
+        if allocation.without(held) is None and (cause or allocation != held):
+            self._write_progress(row, now_s)
+            lost_ranks = message.get("lost_ranks", 0)
+            self._note(JobResized(now_s, row, allocation, cause=cause, lost_ranks=lost_ranks))
+
+    def _note_early_size(self, row: int, now_s: float) -> None:
+        """The job has gone on: what was told of its size since it was to do that counts now."""
+        message = self._early_sizes.pop(row, None)
+        if message is not None and message["attempt"] == self.state.attempt[row]:
+            self._note_size(row, message, now_s)
+
+    # -- progress ------------------------------------------------------------------------------
+
+    def _write_progress(self, row: int, now_s: float) -> None:
+        latest = self._latest.get(row)
+        if latest and latest != self.state.progress[row]:
+            self._note(WorkerReported(now_s, row, latest))
+
+    def _write_sharers(self, row: int, now_s: float) -> None:
+        """Write down how far those are who share the job's GPUs: their conditions change."""
+        profiles, held = self.state.profiles, self.state.held[row]
+        for other in profiles.sharers(held, row) if profiles is not None else ():
+            self._write_progress(other, now_s)
+
+    def _must_be_written(self, row: int, at_s: float) -> bool:
+        """Whether a report told then is to be in the log: now and then, and where profiles begin
+        to measure."""
+        written_s = (self.state.progress[row] or {}).get("at_s", 0.0)
+        profiles = self.state.profiles
+        begins = profiles is not None and profiles.awaits(row, at_s)
+        return bool(begins or at_s - written_s >= LOG_PROGRESS_EVERY_S)

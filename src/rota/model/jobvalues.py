@@ -1,0 +1,79 @@
+"""Values in a job file: of which kind they are, and what is said of those that can't be used."""
+
+import re
+import reprlib
+from collections.abc import Mapping
+from typing import Any, NoReturn
+
+from rota.errors import JobFileError, closest
+
+MAX_DURATION_S = 3650 * 86400.0
+
+_DURATION = re.compile(r"([0-9]{1,10}(?:\.[0-9]{1,9})?)([smhd]?)\Z")
+_SECONDS = {"": 1, "s": 1, "m": 60, "h": 3600, "d": 86400}
+_SHORT = reprlib.Repr()
+_SHORT.maxlevel = 2  # references in YAML can make a small file nest without end
+
+
+def seconds_of(field: str, value: Any) -> float:
+    """A duration, as a number of seconds or as text with a unit. Raises JobFileError."""
+    seconds = -1.0
+    if isinstance(value, str) and (match := _DURATION.match(value.strip())):
+        seconds = float(match[1]) * _SECONDS[match[2]]
+    elif is_number(value):
+        seconds = float(value) if -1 <= value <= MAX_DURATION_S else -1.0
+    if not 0 < seconds <= MAX_DURATION_S:
+        refuse(field, value, "write for example 30s, 10m, 2h, 1d or seconds, up to 3650d")
+    return seconds
+
+
+def is_number(value: Any) -> bool:
+    """Whether it is a number; True and False are none."""
+    return isinstance(value, int | float) and not isinstance(value, bool)
+
+
+def whole_number(value: Any) -> int | None:
+    """A whole number, also one written as text; None for anything else."""
+    if isinstance(value, str) and value.isascii() and value.isdigit() and len(value) <= 9:
+        return int(value)
+    return value if type(value) is int else None
+
+
+def text_of(field: str, value: Any, max_bytes: int) -> str:
+    """Text that can be given to a program, in at most so many bytes. Raises JobFileError."""
+    if not isinstance(value, str):
+        refuse(field, value, "write text; put quotes around it")
+    if "\0" in value:
+        refuse(field, value, "remove the NUL character")
+    try:
+        size = len(value.encode())
+    except UnicodeEncodeError:
+        refuse(field, value, "it is no valid Unicode; write it in UTF-8")
+    if size > max_bytes:
+        refuse(field, value, f"it takes {size} bytes; at most {max_bytes} work")
+    return value
+
+
+def check_keys(fields: Any, known: tuple[str, ...], prefix: str) -> None:
+    """Raise JobFileError unless these are fields, of these names; ``prefix`` says whose."""
+    if not isinstance(fields, Mapping):
+        refuse("job file", fields, "write fields, one a line, for example: run: python train.py")
+    for key in fields:
+        if not isinstance(key, str) or key not in known:
+            close = closest(key, known) if isinstance(key, str) else None
+            hint = f"did you mean {prefix}{close}?" if close else f"known: {', '.join(known)}"
+            where = prefix.removesuffix(".") or "job file"
+            raise JobFileError(f"{where}: there is no field {_shown(key)}; {hint}")
+
+
+def refuse(field: str, value: Any, fix: str) -> NoReturn:
+    """Raise the JobFileError that names the field, its value and what to do about it."""
+    raise JobFileError(f"{field}: {_shown(value)} can't be used; {fix}")
+
+
+def _shown(value: Any) -> str:
+    """The value for a message: short whatever it is, control characters escaped."""
+    try:
+        return _SHORT.repr(value)[:200]
+    except Exception:  # any object may come here; one with a broken repr is no reason to fail
+        return f"a {type(value).__name__}"

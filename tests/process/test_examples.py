@@ -1,0 +1,101 @@
+"""The job files among the examples, handed in as a reader would; and many jobs at once."""
+
+import os
+import shutil
+import subprocess
+import sys
+import threading
+from pathlib import Path
+
+import pytest
+
+from rota.client.client import Client
+from rota.model.job import JobState
+
+from .conftest import until
+
+EXAMPLES = Path(__file__).parents[2] / "examples"
+
+
+def submit(cluster, job_file, short, shorter):
+    """Hand in a copy of an example with other numbers; the job's id."""
+    folder = cluster.base / "examples"
+    shutil.copytree(EXAMPLES, folder)
+    text = (folder / job_file).read_text()
+    assert short in text
+    (folder / job_file).write_text(text.replace(short, shorter))
+    done = subprocess.run(
+        [sys.executable, "-m", "rota.cli.main", "submit", job_file],
+        cwd=folder,
+        env=os.environ | {"ROTA_HOME": str(cluster.folder.path)},
+        capture_output=True,
+        text=True,
+    )
+    assert done.returncode == 0, done.stderr
+    return done.stdout.strip()
+
+
+@pytest.mark.process
+def test_the_elastic_example_grows_onto_the_second_slot_and_ends(make_cluster):
+    cluster = make_cluster("elastic", look_s=0.2, threshold=0.000001)
+    job = submit(cluster, "elastic.yaml", "--epochs 200", "--epochs 400")
+    until(lambda: cluster.show(job)["num_gpus"] == 2, "it has grown")
+    assert cluster.show(job)["name"] == "elastic"
+    cluster.client.cancel(job)
+    cluster.ends(job, "CANCELLED")
+    run = "python rota_elastic.py --epochs 2"
+    job = cluster.submit(run, workdir=str(cluster.base / "examples"))
+    cluster.ends(job)
+    assert "epoch 2 loss" in "".join(cluster.client.logs(job))
+
+
+@pytest.mark.process
+def test_the_example_with_checkpoints_of_its_own_goes_on_where_it_left(cluster):
+    job = submit(cluster, "own_checkpoints.yaml", "--steps 2000", "--steps 100000")
+    cluster.until_state(job, "RUNNING")
+    until(lambda: "step 500 loss" in "".join(cluster.client.logs(job)), "it trains")
+    cluster.client.suspend(job)
+    show = cluster.until_state(job, "SUSPENDED")
+    assert (show["suspension"], show["memory"]["where"]) == ("RESTART", "checkpoint")
+    printed = "".join(cluster.client.logs(job))
+    left = printed.rpartition("leaves after step ")[2].strip()
+    cluster.client.resume(job)
+    says = f"goes on after step {left}\n"
+    until(lambda: says in "".join(cluster.client.logs(job)), "it goes on")
+    assert cluster.show(job)["attempt"] == 1
+    cluster.client.cancel(job)
+    cluster.ends(job, "CANCELLED")
+
+
+@pytest.mark.process
+def test_many_jobs_from_many_threads_at_once_all_run_and_once(cluster):
+    ids, failures = [], []
+
+    def hand_in(number):
+        try:
+            with Client(folder=cluster.folder) as client:
+                for each in range(3):
+                    run = f"echo {number}-{each} >> {cluster.base}/ran"
+                    job = {"run": run, "workdir": str(cluster.base), "name": f"n{number}-{each}"}
+                    ids.append(client.submit(job)["id"])
+        except Exception as error:
+            failures.append(error)
+
+    threads = [threading.Thread(target=hand_in, args=(number,)) for number in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert failures == []
+    assert len(set(ids)) == 24
+
+    def ended():
+        jobs = cluster.client.jobs(everything=True)
+        return all(JobState[job["state"]].is_final for job in jobs)
+
+    until(ended, "all have ended")
+    jobs = cluster.client.jobs(everything=True)
+    assert {(job["state"], job["attempt"]) for job in jobs} == {("SUCCEEDED", 1)}
+    assert {job["id"] for job in jobs} == set(ids)
+    ran = (cluster.base / "ran").read_text().splitlines()
+    assert sorted(ran) == sorted(f"{number}-{each}" for number in range(8) for each in range(3))

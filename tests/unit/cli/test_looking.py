@@ -1,0 +1,206 @@
+"""Shared GPUs, turns, trials and lost nodes, as they look in a terminal."""
+
+import csv
+import io
+import json
+import time
+
+import pytest
+
+from rota.cli.present import job_text, jobs_text, why_text
+from rota.folder import Folder
+from rota.model.allocation import shared_on_node
+from rota.model.events import (
+    CommandSent,
+    DecisionTaken,
+    JobFinished,
+    JobLaunched,
+    JobSubmitted,
+    NodeJoined,
+    NodeLost,
+)
+from rota.model.job import JobState
+from rota.model.plan import diff
+from rota.testing.builders import job
+from rota.testing.served import StandInController, served
+
+PACK = {"pack": [[0, 1], 1.6, 1, 1.0, None, 0.0]}
+TRIED = {"trials": [[0.0, "pack", 1.0, 1.6, True]], "tried": [[[1], [[0, 1]], []]]}
+
+
+@pytest.fixture
+def cluster(tmp_path, monkeypatch):
+    for name in ("ROTA_SERVER", "ROTA_TOKEN"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("ROTA_HOME", str(tmp_path / "home"))
+    monkeypatch.chdir(tmp_path)
+    folder = Folder().create()
+    with served(folder, StandInController(folder, num_gpus=1, policy="gandiva")) as it:
+        yield it
+
+
+@pytest.fixture
+def rota(cluster, rota):
+    """The program, with a cluster to talk to."""
+    return rota
+
+
+def hand_in(rota, *names):
+    for name in names:
+        rota("run", "--name", name, "--", "x")
+
+
+def pack(cluster, marks=None):
+    """Jobs 1 and 2 share the GPU."""
+    state, now_s = cluster.controller.state, cluster.controller.now_s()
+    both = dict.fromkeys((0, 1), shared_on_node(0, 1))
+    policy = "gandiva" if not state.policy else state.policy
+    marks = {0: marks or PACK | TRIED}
+    cluster.apply(DecisionTaken(now_s, state.decision_seq + 1, policy, both, {}, marks, None, None))
+    for command in cluster.do(lambda: diff(state)):
+        cluster.apply(CommandSent(now_s, command), JobLaunched(now_s, command.row, command.attempt))
+
+
+class TestSharing:
+    def test_ps_says_with_whom_a_gpu_is_shared(self, rota, cluster):
+        hand_in(rota, "a", "b", "c")
+        pack(cluster)
+        lines = rota("ps")[1].splitlines()
+        assert "here:0 (with 2)" in lines[1]
+        assert "here:0 (with 1)" in lines[2]
+        assert "with" not in lines[3]
+        jobs = json.loads(rota("ps", "-o", "json")[1])
+        assert [each["shared_with"] for each in jobs] == [["2"], ["1"], []]
+
+    def test_for_programs_it_is_a_column_of_its_own(self, rota, cluster):
+        hand_in(rota, "a", "b")
+        pack(cluster)
+        header, first, _ = csv.reader(io.StringIO(rota("ps", "-o", "csv")[1]))
+        told = dict(zip(header, first, strict=True))
+        assert (told["NODE"], told["WITH"]) == ("here:0", "2")
+        assert "(with" not in rota("ps", "-o", "wide")[1]
+
+    def test_why_and_show_tell_what_is_known_of_the_pack(self, rota, cluster):
+        hand_in(rota, "a", "b")
+        pack(cluster)
+        gain = "here:0 with job 2, kept: together they do 1.6 times the work of turns"
+        for verb in ("why", "show"):
+            out = rota(verb, "1")[1]
+            assert "it runs on here:0, which it shares with job 2" in out
+            assert gain in out
+            assert "pack with job 2 on here:0: predicted 1, measured 1.6, kept" in out
+        assert "shares here:0 with job 2" in rota("show", "1")[1]
+        assert json.loads(rota("show", "1", "--json")[1])["sharing"]["gain"] == 1.6
+
+    def test_a_pack_on_trial_is_called_one(self, rota, cluster):
+        hand_in(rota, "a", "b")
+        pack(cluster, {"pack": [[0, 1], None, 1, 1.0, None, 0.0]})
+        assert "here:0 with job 2, on trial" in rota("why", "1")[1]
+
+
+class TestTurns:
+    def test_why_tells_whose_turn_it_is_where_the_job_lives(self, rota, cluster):
+        hand_in(rota, "a", "b", "c")
+        cluster.do(cluster.controller.turn)
+        out = rota("why", "3")[1]
+        assert "its turn on here" in out
+        assert "it is number 2 of 2; the turn ends in " in out
+        assert "turns           on here: 1 now, then 2, 3; the turn ends at " in out
+        assert "by arrival" not in out
+        assert "turns        on here: 1 now, then 2, 3" in rota("show", "3")[1]
+        assert json.loads(rota("why", "3", "--json")[1])["turns"]["position"] == 2
+
+    def test_who_is_handed_in_learns_its_place(self, rota, cluster):
+        hand_in(rota, "a", "b")
+        verdict = json.loads(rota("why", "2", "--json")[1])
+        assert verdict["sentence"] == "the policy has yet to decide about it"
+        err = rota("run", "--name", "c", "--", "x")[2]
+        assert "the policy has yet to decide about it" in err
+        assert "come first" not in err
+
+
+class TestNodes:
+    def lose(self, cluster, ago_s):
+        now_s = cluster.controller.now_s()
+        cluster.apply(NodeJoined(now_s, "gone", 4, "cpu"), NodeLost(now_s, "gone"))
+        cluster.controller.lost_s["gone"] = now_s - ago_s
+
+    def names(self, rota, *options):
+        return [node["name"] for node in json.loads(rota("nodes", "-o", "json", *options)[1])]
+
+    def test_a_lost_node_is_listed_for_an_hour_and_afterwards_on_demand(self, rota, cluster):
+        self.lose(cluster, 3500.0)
+        assert self.names(rota) == ["here", "gone"]
+        assert "lost" in rota("nodes")[1]
+        cluster.controller.lost_s["gone"] -= 200.0
+        assert self.names(rota) == ["here"]
+        assert self.names(rota, "--all") == ["here", "gone"]
+
+    def test_it_is_listed_as_long_as_a_job_asks_for_more_than_the_others_have(self, rota, cluster):
+        self.lose(cluster, 7200.0)
+        cluster.apply(JobSubmitted(cluster.controller.now_s(), job("wants it", 4)))
+        assert self.names(rota) == ["here", "gone"]
+        cluster.apply(JobFinished(cluster.controller.now_s(), 0, JobState.FAILED))
+        assert self.names(rota) == ["here"]
+
+
+class TestNarrow:
+    """80 columns."""
+
+    @pytest.fixture(autouse=True)
+    def _narrow(self, monkeypatch):
+        monkeypatch.setenv("COLUMNS", "80")
+
+    def test_ps_leaves_out_what_is_needed_least(self, rota, cluster):
+        hand_in(rota, "a-rather-long-name-of-a-job", "b", "c")
+        cluster.do(cluster.controller.turn)
+        lines = rota("ps")[1].splitlines()
+        assert max(map(len, lines)) <= 80
+        assert lines[0].split()[:3] == ["ID", "NAME", "STATE"]
+        assert "NODE" in lines[0]
+        assert "PRIO" not in lines[0]
+        assert "PRIO" in rota("ps", "-o", "wide")[1]
+        assert jobs_text([], "table").split()[-1] == "ETA"
+
+    def test_why_and_show_break_their_lines(self, rota, cluster):
+        hand_in(rota, "a", "b", "c")
+        pack(cluster)
+        rota("run", "--", "python", "train.py", "--" + "x" * 90)
+        for verb, which in (("why", "1"), ("why", "3"), ("show", "1")):
+            out = rota(verb, which)[1]
+            broken = [line for line in out.splitlines() if not line.startswith("  workdir ")]
+            assert max(map(len, broken)) <= 80, out
+            assert "work of turns" in " ".join(out.split()) or which == "3"
+        command = "command      python train.py --" + "x" * 90
+        assert command in rota("show", "4")[1]  # to be copied as it is
+
+
+def verdict_of(**more):
+    nothing = dict.fromkeys(("would_start_if", "position", "resizing", "turns", "sharing"))
+    verdict = {"job_id": "1", "state": "RUNNING", "sentence": "it runs", "blockers": []}
+    return verdict | nothing | {"trials": [], "history": []} | more
+
+
+def test_a_move_tells_from_where_to_where_and_in_exchange_with_whom():
+    trial = {"at_s": 0.0, "what": "move to t4", "predicted": 0.8, "measured": 0.75, "kept": False}
+    trial |= {"on": "n-1", "from": "n-0", "with": ["7"]}
+    last = why_text(verdict_of(trials=[trial])).splitlines()[-1]
+    assert last.endswith(
+        "move to t4, n-0 to n-1, with job 7 in exchange: predicted 0.8, measured 0.75, undone"
+    )
+
+
+@pytest.mark.parametrize(("count", "text"), [(0, "0 times"), (1, "once"), (2, "2 times")])
+def test_things_are_counted_in_words(rota, cluster, count, text):
+    hand_in(rota, "a")
+    shown = json.loads(rota("show", "1", "--json")[1]) | {"preemptions": count, "migrations": count}
+    assert f"preempted    {text}, moved {text}\n" in job_text(shown, verdict_of())
+
+
+def test_of_a_long_story_the_beginning_and_the_end_are_shown(rota, cluster):
+    hand_in(rota, "a")
+    story = [{"at_s": time.time(), "line": f"line {n}"} for n in range(100)]
+    shown = json.loads(rota("show", "1", "--json")[1]) | {"story": story}
+    lines = job_text(shown, verdict_of()).partition("  story\n")[2].splitlines()
+    assert (len(lines), lines[0][-6:], lines[-1][-7:]) == (52, "line 0", "line 99")
+    assert "49 more: rota show 1 --json" in lines[1]
