@@ -106,7 +106,7 @@ def test_a_batch_is_retuned_while_the_job_runs():
     # 5 steps of 2 s, then 2.5 of 3 s for the rest of the epoch, and 10 of 3 s.
     assert state.finish_s[0] == pytest.approx(10 + 7.5 + 30)
     assert [e.batch for e in state.log if isinstance(e, JobRetuned)] == [(8, 0)]
-    assert (state.preemptions[0], state.migrations[0], state.attempt[0]) == (0, 0, 1)
+    assert (state.preemptions[0], state.restarts[0], state.attempt[0]) == (0, 0, 1)
 
 
 def test_a_restart_holds_the_gpus_without_progress():
@@ -116,7 +116,7 @@ def test_a_restart_holds_the_gpus_without_progress():
     policy = Script((0, ONE), (50, TWO))
     found = simulation(policy, costs=costs)
     assert found.run().state.finish_s[0] == pytest.approx(50 + 30 + 20)
-    assert found.state.overhead_s[0] == 60.0
+    assert (found.state.overhead_s[0], found.state.restarts[0]) == (60.0, 1)
 
 
 def test_a_job_changes_its_size_by_a_suspension_and_goes_on_anywhere():
