@@ -217,3 +217,18 @@ class TestElastic(PolicyContract):
 
     def policy(self) -> Any:
         return create("elastic", {"look_s": "20"})
+
+
+class TestTiresiasInFirstInFirstOutQueues(PolicyContract):
+    def policy(self) -> Any:
+        return create("tiresias", {"thresholds": "100,400", "within": "fifo"})
+
+
+class TestOptimus(PolicyContract):
+    def policy(self) -> Any:
+        return create("optimus", {"every_s": "20"})
+
+
+class TestOptimusOracle(PolicyContract):
+    def policy(self) -> Any:
+        return create("optimus-oracle", {"every_s": "20"})

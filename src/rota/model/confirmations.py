@@ -55,6 +55,8 @@ class Confirmations(Transitions):
             self._refuse(row, verb)
         if type(command) is Migrate:
             self.migrations[row] += 1
+        if self.first_start_s[row] >= 0:
+            self.restarts[row] += 1
         self.outstanding[row] = None
         self.home[row] = None
         held = self.held[row]

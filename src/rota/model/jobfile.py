@@ -302,35 +302,35 @@ def _adapt(value: Any, processes: str, suspend: str) -> Adapt | None:
         return None
     example = "write for example: {mode: adapt, max_global: 4096}"
     if not isinstance(value, Mapping):
-        _refuse("batch", value, example)
-    _check_keys(value, BATCH, "batch.")
+        refuse("batch", value, example)
+    check_keys(value, BATCH, "batch.")
     mode = value.get("mode")
     if not isinstance(mode, str) or mode not in BATCH_MODES:
-        _refuse("batch.mode", mode, f"write one of {', '.join(BATCH_MODES)}")
+        refuse("batch.mode", mode, f"write one of {', '.join(BATCH_MODES)}")
     if mode == "fixed":
         for key in BATCH[1:]:
             if key in value:
-                _refuse(f"batch.{key}", value[key], "it is for mode: adapt; leave it out")
+                refuse(f"batch.{key}", value[key], "it is for mode: adapt; leave it out")
         return None
     if "max_global" not in value:
-        _refuse("batch", dict(value), f"max_global is missing, the largest batch: {example}")
+        refuse("batch", dict(value), f"max_global is missing, the largest batch: {example}")
     most = _samples("batch.max_global", value["max_global"])
     per_gpu = value.get("max_per_gpu")
     per_gpu = None if per_gpu is None else _samples("batch.max_per_gpu", per_gpu)
     if per_gpu is not None and per_gpu > most:
         fix = f"it is above batch.max_global, {most}: lower it, or leave it out"
-        _refuse("batch.max_per_gpu", per_gpu, fix)
+        refuse("batch.max_per_gpu", per_gpu, fix)
     if processes != "gpu":
-        _refuse("processes", processes, "a job whose batches adapt has one process per GPU")
+        refuse("processes", processes, "a job whose batches adapt has one process per GPU")
     if suspend != SUSPEND[0]:
-        _refuse("suspend", suspend, "a job whose batches adapt pauses between steps: leave it out")
+        refuse("suspend", suspend, "a job whose batches adapt pauses between steps: leave it out")
     return Adapt(most, per_gpu)
 
 
 def _samples(field: str, value: Any) -> int:
-    number = _whole(value)
+    number = whole_number(value)
     if number is None or not 1 <= number <= MAX_SAMPLES:
-        _refuse(field, value, f"write a whole number of samples, from 1 to {MAX_SAMPLES}")
+        refuse(field, value, f"write a whole number of samples, from 1 to {MAX_SAMPLES}")
     return number
 
 

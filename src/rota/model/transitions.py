@@ -225,6 +225,7 @@ class Transitions(Columns):
         self._pause_clock(row, e.at_s)
         self.since_s[row] = e.at_s
         self.lag_s[row] += e.paused_s
+        self.restarts[row] += 1
         before = self.num_gpus[row]
         self._size(row, e.allocation.num_gpus)
         self.speed[row] = e.speed

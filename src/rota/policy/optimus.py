@@ -128,7 +128,7 @@ class Optimus(MarginalGain):
         points, batch = view.measured(row), view.state.spec[row].batch
         if not points or batch is None:
             return None
-        return fit_steps([(point.gpus, _whole_s(point, batch)) for point in points])
+        return fit_steps(tuple((point.gpus, _whole_s(point, batch)) for point in points))
 
 
 class OptimusOracle(MarginalGain):
@@ -197,11 +197,11 @@ def _place(view: View, trial: Trial, row: int, size: int) -> None:
 
 
 def _shares(view: View, row: int) -> int:
-    """Among how many GPUs the job's batch can be shared, if it tells."""
+    """Among how many of the GPUs that there are the job's batch can be shared, if it tells."""
     batch, limits = view.state.spec[row].batch, view.batch_range(row)
     if batch is None or limits is None:
         return view.total_gpus
-    return max(1, batch // limits.least_per_gpu)
+    return min(view.total_gpus, max(1, batch // limits.least_per_gpu))
 
 
 def _whole_s(point: StepPoint, batch: int) -> float:

@@ -4,7 +4,7 @@ The model of Peng et al., *Optimus*, EuroSys 2018, section 3.2, for workers that
 among themselves: a part that the GPUs share, a part that stays, and one that grows with each GPU.
 """
 
-from collections.abc import Sequence
+from functools import lru_cache
 from itertools import combinations
 from typing import NamedTuple
 
@@ -21,7 +21,8 @@ class StepFit(NamedTuple):
         return self.shared_s / gpus + self.fixed_s + self.each_s * gpus
 
 
-def fit_steps(points: Sequence[tuple[int, float]]) -> StepFit:
+@lru_cache(maxsize=4096)  # between two decisions few jobs have measured anything new
+def fit_steps(points: tuple[tuple[int, float], ...]) -> StepFit:
     """The model with the least sum of squared relative errors at ``(GPUs, seconds)`` points.
 
     A term is left out where it would be below zero, and where there are fewer sizes than terms the

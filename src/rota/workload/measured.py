@@ -121,9 +121,13 @@ class Measured:
     def _interpolated(self, placement: Placement, size: int) -> Step | None:
         if self._between is None:
             from scipy.interpolate import LinearNDInterpolator
+            from scipy.spatial import QhullError
 
             points, steps = self._points()
-            self._between = LinearNDInterpolator(points, steps)
+            try:
+                self._between = LinearNDInterpolator(points, steps)
+            except (QhullError, ValueError):  # too few points, or all in a plane
+                return None
         nodes = min(len(placement), MOST_NODES)
         step_s, sync_s = map(float, self._between([nodes, sum(placement), size])[0])
         return None if isnan(step_s) else Step(step_s, sync_s)
@@ -193,11 +197,10 @@ class Measured:
         """How a global batch is computed on so many GPUs, in as few parts as fit them.
 
         One GPU alone computes a batch above the initial one in two parts at least, whose
-        difference tells the noise. None stands for the smallest that the GPUs can share, from the
-        initial one on.
+        difference tells the noise. One that is too small for so many GPUs becomes the least of
+        each; None stands for the initial one.
         """
-        if batch is None:
-            batch = max(self.init_batch, self.least_per_gpu * num_gpus)
+        batch = max(batch or self.init_batch, self.least_per_gpu * num_gpus)
         each = ceil(batch / num_gpus - ROUNDING)
         accumulations = ceil(each / self.most_per_gpu - ROUNDING) - 1
         if num_gpus == 1 and batch > self.init_batch:
