@@ -21,7 +21,8 @@ from torch.utils.data import TensorDataset
 import rota.train
 from rota.train.norms import Norms
 
-STEPS = 16  # of eight, two or four are measured where not all are
+SETTLED = 32  # steps: as many are all measured, of later ones some
+STEPS = 16
 
 
 def convolutions() -> nn.Module:
@@ -119,8 +120,8 @@ def train(make: Any, optimizer: str, parts: int, options: Any) -> tuple[float, f
         if parts > 1:
             loader.adaptation.load([batch, options.samples, parts - 1, 1, batch, batch])
         began = 0.0
-        for step in s.steps(8 + STEPS):
-            if step == 8:  # until then it makes room, and the optimiser's means
+        for step in s.steps(SETTLED + STEPS):
+            if step == SETTLED:
                 began, meter.spent_s = now(), 0.0
             for inputs, targets in s.next_batch():
                 outputs = model(inputs.to(s.device))

@@ -146,5 +146,7 @@ def is_timed(message: dict[str, Any]) -> bool:
 
 def test_a_largest_batch_below_the_first_one_ends_the_job_with_what_to_do(launch):
     job = launch([0], adapt={"most": 8, "most_per_gpu": None, "min_gpus": 1})
-    assert job.ends()["exit_code"] == 1
+    ended = job.ends()
+    assert ended["exit_code"] == 1
+    assert ended["message"].startswith("batch.max_global in the job file is 8, and s.loader(")
     assert "batch.max_global in the job file is 8, and s.loader(batch_size=12)" in job.logs()

@@ -46,6 +46,7 @@ class Attempt(Account):
         # Called when an attempt that has come from another node can't go on here.
         self.refused: Callable[[Attempt], object] | None = None
         self.stopping = False
+        self._complaint = ""  # of a rank that is about to end
         self._over_s: float | None = None  # since when no process is left
         self._timers: list[asyncio.TimerHandle] = []
 
@@ -173,7 +174,8 @@ class Attempt(Account):
             # trains has failed; but one that was made to wait must not lose by that.
             self._end("lost", error="its processes were killed while suspended", started=True)
             return
-        message = self._failure(process, code) if bad else ""
+        words = (self._failure(process, code), self._complaint) if bad else ()
+        message = "; ".join(filter(None, words))
         at_s = max(e["at_s"] for _, e in exits)
         asked = self.stopping
         self._end("ended", at_s=at_s, exit_code=code, message=message, stop_asked=asked)
@@ -396,6 +398,8 @@ class Attempt(Account):
             self.tuning.again()
         elif kind == "tuned":
             self.tuning.heard(message)
+        elif kind == "failing":
+            self._complaint = self._complaint or message["error"]
         elif kind == "at" and self.state == "suspending":
             self.pausing.holds(index, message["step"], message.get("round"))
         elif kind == "at" and not (self.elastic is not None and self.elastic.gang.busy):
