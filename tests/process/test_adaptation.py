@@ -110,6 +110,35 @@ def test_a_batch_out_of_bounds_is_refused_with_the_bound(launch, batch, words):
     assert set(sizes(job)[:-1]) == {12}
 
 
+def test_a_job_of_a_fixed_size_changes_its_batch_and_goes_back_to_its_own(launch):
+    job = launch([0], "--gate", 3, "--gate", 6, max_gpus=1)
+    assert job.answer(tuned_at(job, 3, [12, 1]))["type"] == "done"
+    job.until_at(6)
+    number = job.agent.begin("retune", batch=None)
+    until(lambda: job.attempt.tuning._batch == [0, 0], "it is told")
+    job.opens(6)
+    assert job.answer(number)["batch"] == [0, 0]
+    job.succeeds()
+    assert sizes(job)[:10] == [12] * 5 + [24] * 3 + [12] * 2
+    assert whole(job)
+
+
+def test_a_resize_may_bring_a_batch_along(launch):
+    job = launch([0], "--gate", 3, "--gate", 5)
+    job.until_at(3)
+    number = job.agent.begin("resize", gpus=[0, 1], batch=[8, 1])
+    job.until_holding(number)
+    job.opens(3)
+    assert job.answer(number)["type"] == "done", job.logs()
+    job.until_at(5)
+    until(lambda: job.attempt.tuning._batch in (None, [8, 1]), "it is told")
+    job.opens(5)
+    state = job.succeeds()
+    assert state["plain"]["batch"][:4] == [32, 8, 1, 2]
+    assert set(sizes(job)) <= {12, 32, len(job.seen()[0][max(job.seen()[0])])}
+    assert whole(job)
+
+
 def test_a_program_with_fixed_batches_says_so(agent, tmp_path):
     job = Job(agent, tmp_path / "job", [0], "--gate", 3)
     answer = job.answer(tuned_at(job, 3, [24, 0]))
