@@ -38,7 +38,7 @@ def tuned_at(job: Job, gate: int, batch: list[int]) -> int:
     """Ask for a batch in the step with this gate, and let that go on; the command's number."""
     job.until_at(gate)
     number = job.agent.begin("retune", batch=batch)
-    until(lambda: job.attempt.tuning._batch == batch or answered(job, number), "all are told")
+    until(lambda: job.attempt.tuning._batch == batch or answered(job, number), "it is told")
     job.opens(gate)
     return number
 
@@ -92,6 +92,19 @@ def test_a_batch_stays_as_it_is_when_the_gang_changes_or_loses_a_rank(launch):
     assert sizes(job)[:9] == [12] * 5 + [30] * 4
     assert whole(job)
     assert state["plain"]["batch"][:4] == [30, 15, 0, 2]
+
+
+def test_a_batch_that_rank_0_takes_with_it_when_it_is_lost_is_asked_for_again(launch):
+    job = launch([0, 1, 2], "--gate", 3)
+    job.until_at(3)
+    number = job.agent.begin("retune", batch=[8, 1])
+    until(lambda: job.attempt.tuning._batch == [8, 1], "it is told")
+    job.attempt.ranks[0].signal(signal.SIGKILL)
+    job.opens(3)
+    assert job.answer(number)["type"] == "done"
+    state = job.succeeds()
+    assert state["plain"]["batch"][:4] == [32, 8, 1, 2]
+    assert whole(job)
 
 
 @pytest.mark.parametrize(
