@@ -38,7 +38,7 @@ def tuned_at(job: Job, gate: int, batch: list[int]) -> int:
     """Ask for a batch in the step with this gate, and let that go on; the command's number."""
     job.until_at(gate)
     number = job.agent.begin("retune", batch=batch)
-    until(lambda: job.attempt.tuning._batch == batch or answered(job, number), "all are told")
+    until(lambda: job.attempt.tuning._batch == batch or answered(job, number), "it is told")
     job.opens(gate)
     return number
 
@@ -94,6 +94,19 @@ def test_a_batch_stays_as_it_is_when_the_gang_changes_or_loses_a_rank(launch):
     assert state["plain"]["batch"][:4] == [30, 15, 0, 2]
 
 
+def test_a_batch_that_rank_0_takes_with_it_when_it_is_lost_is_asked_for_again(launch):
+    job = launch([0, 1, 2], "--gate", 3)
+    job.until_at(3)
+    number = job.agent.begin("retune", batch=[8, 1])
+    until(lambda: job.attempt.tuning._batch == [8, 1], "it is told")
+    job.attempt.ranks[0].signal(signal.SIGKILL)
+    job.opens(3)
+    assert job.answer(number)["type"] == "done"
+    state = job.succeeds()
+    assert state["plain"]["batch"][:4] == [32, 8, 1, 2]
+    assert whole(job)
+
+
 @pytest.mark.parametrize(
     ("batch", "words"),
     [
@@ -108,6 +121,35 @@ def test_a_batch_out_of_bounds_is_refused_with_the_bound(launch, batch, words):
     assert (answer["type"], answer["error"]) == ("failed", words)
     job.succeeds()
     assert set(sizes(job)[:-1]) == {12}
+
+
+def test_a_job_of_a_fixed_size_changes_its_batch_and_goes_back_to_its_own(launch):
+    job = launch([0], "--gate", 3, "--gate", 6, max_gpus=1)
+    assert job.answer(tuned_at(job, 3, [12, 1]))["type"] == "done"
+    job.until_at(6)
+    number = job.agent.begin("retune", batch=None)
+    until(lambda: job.attempt.tuning._batch == [0, 0], "it is told")
+    job.opens(6)
+    assert job.answer(number)["batch"] == [0, 0]
+    job.succeeds()
+    assert sizes(job)[:10] == [12] * 5 + [24] * 3 + [12] * 2
+    assert whole(job)
+
+
+def test_a_resize_may_bring_a_batch_along(launch):
+    job = launch([0], "--gate", 3, "--gate", 5)
+    job.until_at(3)
+    number = job.agent.begin("resize", gpus=[0, 1], batch=[8, 1])
+    job.until_holding(number)
+    job.opens(3)
+    assert job.answer(number)["type"] == "done", job.logs()
+    job.until_at(5)
+    until(lambda: job.attempt.tuning._batch in (None, [8, 1]), "it is told")
+    job.opens(5)
+    state = job.succeeds()
+    assert state["plain"]["batch"][:4] == [32, 8, 1, 2]
+    assert set(sizes(job)) <= {12, 32, len(job.seen()[0][max(job.seen()[0])])}
+    assert whole(job)
 
 
 def test_a_program_with_fixed_batches_says_so(agent, tmp_path):
@@ -146,5 +188,7 @@ def is_timed(message: dict[str, Any]) -> bool:
 
 def test_a_largest_batch_below_the_first_one_ends_the_job_with_what_to_do(launch):
     job = launch([0], adapt={"most": 8, "most_per_gpu": None, "min_gpus": 1})
-    assert job.ends()["exit_code"] == 1
+    ended = job.ends()
+    assert ended["exit_code"] == 1
+    assert ended["message"].startswith("batch.max_global in the job file is 8, and s.loader(")
     assert "batch.max_global in the job file is 8, and s.loader(batch_size=12)" in job.logs()

@@ -55,9 +55,7 @@ class Pollux:
         "fits": Setting(
             one_of("kind", "job"), "kind", "whose measurements a job's model is fitted to"
         ),
-        "interval_s": Setting(
-            turn_s, 60.0, "seconds between decisions that nothing calls for"
-        ),
+        "interval_s": Setting(turn_s, 60.0, "seconds between decisions that nothing calls for"),
         "restart_s": Setting(positive, 30.0, "seconds that a job stands still for other GPUs"),
         "horizon_s": Setting(positive, 150.0, "seconds for which a change is expected to last"),
     }

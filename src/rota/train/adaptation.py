@@ -67,7 +67,8 @@ class Adaptation:
         return -(-each // turns), turns - 1
 
     def word(self) -> Word:
-        """What rank 0 tells all ranks with the present batch: what holds from the next one on.
+        """What rank 0, the one that is asked, tells all ranks with the present batch: what holds
+        from the next one on.
 
         Zeros if nothing changes. What can't be is refused, once.
         """

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from rota.predict.gradient_noise import Squares, pair
@@ -13,7 +13,8 @@ if TYPE_CHECKING:
 
     Parameters = Mapping[torch.dtype, Sequence[torch.Tensor]]  # those that are trained, by type
 
-EVERY = 4  # batches, of which one is measured where that costs several passes over all gradients
+FIRST = 32  # so many batches are all measured, of
+EVERY = 8  # later ones a single one, because it takes passes over all gradients
 WARM_STEPS = 5  # from then on an optimiser's running means say something (as in AdaptDL)
 CHUNK = 1 << 16  # so many numbers stay in a processor's caches from one operation to the next
 
@@ -34,7 +35,7 @@ class Norms:
     optimisers and gradient scalers of the training. What is measured, and when, follows from their
     state and from the number of the batch alone, so that all ranks find the same.
 
-    Where that takes several passes over all gradients, it is done in some of the batches.
+    The first batches are all measured, later some of them: noise changes slowly.
     """
 
     def __init__(self, others: Callable[[], Iterable[Any]]) -> None:
@@ -51,13 +52,13 @@ class Norms:
 
     def begin(self, parameters: Parameters, number: int, *, single: bool) -> None:
         """A batch begins, in a ``single`` part or in several: whether to measure, and how."""
-        divides = any(_mean_of(state) is not None for state in _first_states(self._others()))
-        self.every = EVERY if divides or single else 1
-        self.due = number % (2 * EVERY) < 2 if single else number % self.every == 0
+        self.every = 1 if number < FIRST else EVERY
+        self.due = number % (2 * EVERY) < 2 if single else number % EVERY == 0
+        self.due = self.due or number < FIRST
         self._parameters, self._number = parameters, number
         if not self.due:
             return
-        divisors = _divisors(self._others()) if divides else {}
+        divisors = _divisors(self._others())
         self.unit = 0
         for dtype, own in parameters.items():
             known = [divisors.get(id(parameter)) for parameter in own]
@@ -186,14 +187,6 @@ class Norms:
             if divisor is not None:
                 for part in _chunks(place):
                     part.div_(divisor.correction).sqrt_().add_(divisor.eps).reciprocal_()
-
-
-def _first_states(others: Iterable[Any]) -> Iterator[Mapping[str, Any]]:
-    """The state of one parameter of each optimiser that has any."""
-    from rota.train.optimizers import torch_optimizers
-
-    for optimizer in torch_optimizers(others):
-        yield next(iter(optimizer.state.values()), {})
 
 
 def _mean_of(state: Mapping[str, Any]) -> Any:

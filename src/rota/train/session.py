@@ -59,6 +59,8 @@ class Session:
         if self._training.loader is not None:
             self._training.loader.close()
         if self._link is not None:
+            if isinstance(exc[1], InputError):
+                self._link.send({"type": "failing", "error": str(exc[1])[:500]})
             self._reports.progress(must_arrive=True)
             self._link.close()
         if exc[0] is None and self._training.prepared:

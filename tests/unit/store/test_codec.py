@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from rota.errors import StoreError
 from rota.model import commands, events
 from rota.model.allocation import Allocation
-from rota.model.job import Elastic, JobSpec, JobState, Program, Suspension
+from rota.model.job import Adapt, Elastic, JobSpec, JobState, Program, Suspension
 from rota.store.codec import decode, encode
 from rota.testing.store_contract import every_event
 
@@ -62,6 +62,10 @@ specs = st.builds(
         st.booleans(),
     ),
     batch=st.none() | rows,
+    epochs=st.none() | seconds,
+    gpu_util=st.none() | seconds,
+    memory_gb=st.none() | seconds,
+    adapt=st.none() | st.builds(Adapt, rows, st.none() | rows),
 )
 STRATEGIES = {
     "at_s": seconds,

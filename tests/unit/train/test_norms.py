@@ -7,7 +7,7 @@ from torch import nn
 
 from rota.predict.gradient_noise import GradientNoise, Squares
 from rota.train.gradients import Gradients
-from rota.train.norms import EVERY, WARM_STEPS, Norms
+from rota.train.norms import EVERY, FIRST, WARM_STEPS, Norms
 
 
 class Trained:
@@ -17,7 +17,7 @@ class Trained:
         self.net, self.optimizer = net, optimizer
         self.norms = Norms(lambda: [optimizer, *others])
         self.gradients = Gradients(list(net.parameters()), list(net.buffers()), self.norms)
-        self.number = 0
+        self.number = FIRST
 
     def batch(self, parts, scale=1.0):
         """What is measured where the parts' gradients are these, a list of tensors each."""
@@ -73,21 +73,27 @@ def test_gradients_are_divided_as_adam_divides_them_once_that_has_taken_some_ste
         if squares is not None:
             assert squares[:2] == expected(parts, divisor)
             assert squares[2:] == (4, 1.0, False)
-            seen.append((number, trained.gradients.measured_in))
+            seen.append((number, trained.norms.unit))
         trained.optimizer.step()
-    # All of its running means are looked at in one batch of several.
-    assert seen == [(0, (0, 1)), (EVERY, (0, EVERY)), (2 * EVERY, (4, EVERY))]
+    assert seen == [(0, 0), (EVERY, 4), (2 * EVERY, 4)]
 
 
-def test_optimizers_without_running_means_are_measured_in_every_batch():
+@pytest.mark.parametrize("count", [1, 2])
+def test_the_first_batches_are_all_measured_and_later_ones_now_and_then(count):
     own = net()
     trained = Trained(own, torch.optim.SGD(own.parameters(), lr=0.1, momentum=0.9))
-    generator = torch.Generator().manual_seed(2)
-    for _ in range(5):
-        parts = random_parts(own, 2, generator)
-        assert trained.batch(parts)[:2] == expected(parts)
+    trained.number = 0
+    generator, seen = torch.Generator().manual_seed(2), []
+    for number in range(FIRST + 4 * EVERY):
+        parts = random_parts(own, count, generator)
+        squares = trained.batch(parts)
+        if squares is not None:
+            seen.append(number - FIRST)
+            assert trained.gradients.measured_in == (0, 1 if number < FIRST else EVERY)
+            assert count == 1 or squares[:2] == expected(parts)
         trained.optimizer.step()
-        assert trained.gradients.measured_in == (0, 1)
+    later = [0, EVERY, 2 * EVERY, 3 * EVERY] if count == 2 else [0, 1, 2 * EVERY, 2 * EVERY + 1]
+    assert seen == [*range(-FIRST, 0), *later]
 
 
 def test_rmsprop_and_parameters_of_their_own_options_count_too():
@@ -95,7 +101,7 @@ def test_rmsprop_and_parameters_of_their_own_options_count_too():
     groups = [{"params": own[0].parameters()}, {"params": own[1].parameters(), "eps": 0.5}]
     trained = Trained(own, torch.optim.RMSprop(groups, lr=1e-3, eps=1e-3))
     generator = torch.Generator().manual_seed(3)
-    for _ in range(2 * EVERY):
+    for _ in range(EVERY):
         trained.batch(random_parts(own, 2, generator))
         trained.optimizer.step()
     means = [trained.optimizer.state[p]["square_avg"] for p in own.parameters()]
@@ -122,7 +128,7 @@ def test_an_overflow_is_seen_as_one_in_several_parts_and_in_one(value):
     broken = random_parts(own, 2, generator)
     broken[1][0][0, 0] = value
     assert not trained.batch(broken).finite
-    trained.number = 2 * EVERY
+    trained.number = FIRST
     assert not trained.batch(broken[1:]).finite
     assert trained.batch(random_parts(own, 1, generator))[2:] == (1, 1.0, False)
 
@@ -133,7 +139,7 @@ def test_two_batches_in_one_part_each_are_compared_with_each_other():
     generator = torch.Generator().manual_seed(6)
     for turn in range(2):
         one, other = random_parts(own, 2, generator)
-        trained.number = 2 * EVERY * turn
+        trained.number = FIRST + 2 * EVERY * turn
         assert trained.batch([one])[2] == 1
         both = trained.batch([other])
         assert both[:2] == expected([one, other])
@@ -149,6 +155,7 @@ def test_a_parameter_without_a_gradient_and_a_frozen_one_have_none_to_measure():
         grads[1] = None
     there = [[grads[0], *grads[2:]] for grads in parts]
     assert trained.batch(parts)[:2] == expected(there)
+    trained.number = FIRST
     own[0].weight.requires_grad_(False)
     for grads in parts:
         grads[0] = None
@@ -183,8 +190,7 @@ def test_the_noise_of_a_real_model_agrees_with_a_direct_estimate_from_single_sam
                 [g.view_as(p) for g, p in zip(grad, own.parameters(), strict=True)]
                 for grad in grads
             ]
-            if parts == 1 and trained.number % (2 * EVERY) == 2:
-                trained.number += 2 * EVERY - 2
+            trained.number = 0 if parts > 1 else trained.number % FIRST
             noise.observe(trained.batch(shaped, scale=float(parts)))
         assert noise.sqr == pytest.approx(sqr, rel=0.1)
         assert noise.var == pytest.approx(var, rel=0.05)

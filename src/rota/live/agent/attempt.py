@@ -45,6 +45,7 @@ class Attempt(Account):
         # Called when an attempt that has come from another node can't go on here.
         self.refused: Callable[[Attempt], object] | None = None
         self.stopping = False
+        self.complaint = ""  # of a rank that is about to end
         self._timers: list[asyncio.TimerHandle] = []
 
     # -- starting and adopting -------------------------------------------------------------------
@@ -288,6 +289,8 @@ class Attempt(Account):
             self.tuning.again()
         elif kind == "tuned":
             self.tuning.heard(message)
+        elif kind == "failing":
+            self.complaint = self.complaint or message["error"]
         elif kind == "at" and self.state == "suspending":
             self.pausing.holds(index, message["step"], message.get("round"))
         elif kind == "at" and not (self.elastic is not None and self.elastic.gang.busy):

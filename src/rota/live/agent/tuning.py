@@ -1,21 +1,24 @@
 """How an attempt's batches are changed while it runs."""
 
+import logging
 from typing import TYPE_CHECKING
 
 from rota.errors import AgentError
 from rota.live.wire import Message
 
-OWN = [0, 0]  # the batch that the job has by itself
-
 if TYPE_CHECKING:
     from rota.live.agent.attempt import Attempt
+
+OWN = [0, 0]  # the batch that the job has by itself
+
+log = logging.getLogger("rota.agent")
 
 
 class Tuning:
     """The batch that one attempt was told to have.
 
-    All ranks are told; rank 0 passes it on with the gradients of its next batch, so that all change
-    behind the same one. Whoever hears of it first is believed: it holds for all then.
+    Rank 0 is told, and passes it on with the gradients of its next batch, so that all change behind
+    the same one. The first to tell of it is believed: it holds for all then.
     """
 
     def __init__(self, attempt: "Attempt") -> None:
@@ -40,9 +43,9 @@ class Tuning:
         self.again()
 
     def again(self) -> None:
-        """Tell the ranks, which may not have heard of it: they are others, or know batches now."""
+        """Tell rank 0, which may not have heard of it: it is another, or knows batches now."""
         if self._batch is not None and self._attempt.state == "running" and not self._resizes:
-            for rank in self._attempt.members:
+            for rank in self._attempt.members[:1]:
                 rank.send({"type": "tune", "batch": self._batch})
 
     def heard(self, message: Message) -> None:
@@ -50,10 +53,13 @@ class Tuning:
         if self._batch != message["batch"]:
             return
         command_id, self._command_id, self._batch = self._command_id, None, None
+        refusal = message["refusal"]
+        if refusal is not None:
+            log.warning("job %s keeps its batch: %s", self._attempt.job_id, refusal)
         if command_id is None:
             return  # it came with another command
-        if message["refusal"] is not None:
-            self._attempt.failed(command_id, message["refusal"])
+        if refusal is not None:
+            self._attempt.failed(command_id, refusal)
         else:
             self._attempt.done(command_id, batch=message["batch"])
 

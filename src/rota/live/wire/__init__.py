@@ -16,6 +16,7 @@ where raw bytes follow the line: pieces of the state of a job that moves to anot
 | | written | round, bytes: the state is in the arena |
 | | kept | round, error, full (no room): the state can't be written, and stays where it is |
 | | resumed | at_s |
+| | failing | error: it is about to end, because Rota was asked for what can't be |
 | | tuned | batch; refusal: null if it is so from now on, else why not |
 | | elastic | shards: as many ranks can share its batches; also in a hello |
 | | ready | a newcomer has warmed up, or one that was parked waits to come back |
@@ -250,6 +251,7 @@ _NEEDED: dict[str, tuple[str, ...]] = {
     "kept": ("error",),
     "elastic": ("shards",),
     "tuned": ("batch", "refusal"),
+    "failing": ("error",),
     "hosting": ("generation", "port"),
     "standing_by": ("generation",),
     "stayed": ("generation",),
