@@ -80,20 +80,22 @@ class Pollux:
         rows = sorted(view.active)
         wake_at_s = (view.now_s // self.interval_s + 1) * self.interval_s
         sizes = Counter(node.num_gpus for node in view.state.nodes if node.alive)
-        if not rows or not sizes:
-            return view.unchanged(wake_at_s=wake_at_s if rows else None)
-        node_gpus = max(sizes, key=lambda size: (sizes[size], size))
+        if not rows:
+            return view.unchanged()
+        node_gpus = max(sizes, key=lambda size: (sizes[size], size), default=1)
         models = self._models_for(offered(view, rows, node_gpus))
-        known = models.know(view, rows)
+        early = {group: list(noise) for group, noise in (view.policy_mark or {}).items()}
+        known = models.know(view, rows, early)
         jobs = self._jobs(view, rows, known, models)
         values = self._values(view, jobs, models)
-        wanted = self._wanted(view, rows, known, models, values)
+        wanted = self._wanted(view, rows, known, models, values, node_gpus)
         trial = view.trial()
         weights = {row: float(value) for row, value in zip(rows, values.max(axis=1), strict=True)}
         Places(trial, node_gpus, wanted, weights).place()
         for row, each in zip(rows, known, strict=True):
             self._settle(view, trial, row, each)
-        return trial.plan(wake_at_s=wake_at_s)
+        changed = early != (view.policy_mark or {})
+        return trial.plan(wake_at_s=wake_at_s, policy_mark=early if changed else None)
 
     def _models_for(self, shapes: Shapes) -> Models:
         if self._models is None or self._models.shapes != shapes:
@@ -134,12 +136,14 @@ class Pollux:
         )
 
     def _values(self, view: View, jobs: Jobs, models: Models) -> Matrix:
+        import numpy as np
+
         from rota.policy import pollux_value as value
 
+        if not models.shapes:
+            return np.zeros((len(jobs.running), 1))
         restart_s, horizon_s = self.restart_s, self.horizon_s
         if self.objective == "pollux":
-            import numpy as np
-
             fair_gpus = -(-view.total_gpus // len(jobs.running))
             counts = np.array([gpus for gpus, _ in models.shapes])
             fair = np.full(len(jobs.running), 1 + np.abs(counts - fair_gpus).argmin())
@@ -157,6 +161,7 @@ class Pollux:
         known: list[Knowledge],
         models: Models,
         values: Matrix,
+        node_gpus: int,
     ) -> dict[int, int]:
         """How many GPUs each job is to have."""
         import numpy as np
@@ -169,6 +174,8 @@ class Pollux:
         for job, (row, each) in enumerate(zip(rows, known, strict=True)):
             allowed = set(view.sizes(row))
             most = max(growth * each.most_seen, first) if len(allowed) > 1 else max(allowed)
+            if (elastic := view.state.spec[row].elastic) and not elastic.by_restart:
+                most = min(most, node_gpus)  # its ranks stay on one node
             for choice, gpus in enumerate(counts):
                 if gpus and (gpus not in allowed or gpus > most):
                     values[job, choice] = -np.inf

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from math import nan
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -16,6 +17,7 @@ if TYPE_CHECKING:
     from rota.predict.step_time import StepTime
 
 MOST_BATCHES = 8  # of one number of GPUs and nodes are fitted to
+MOST_KINDS = 256  # of which the noise of a job that begins is remembered
 LEAST_EPOCH = 0.02  # of an epoch is left of every job, whatever it has declared
 
 Shapes = list[tuple[int, int]]
@@ -46,8 +48,12 @@ class Models:
         self._tables = TableCache(self.shapes)
         self._fits: dict[str, tuple[tuple[StepPoint, ...], StepTime | None]] = {}
 
-    def know(self, view: View, rows: list[int]) -> list[Knowledge]:
-        """What is known of each of these."""
+    def know(self, view: View, rows: list[int], early: dict[str, list[float]]) -> list[Knowledge]:
+        """What is known of each of these.
+
+        ``early`` has the noise of each group in its first epoch, as it was told last: that of a job
+        which begins. It is brought up to date.
+        """
         groups = [self._group(view, row) for row in rows]
         members: dict[str, list[int]] = {group: [] for group in groups}
         for row in range(len(view.submit_s)) if self._shared else rows:
@@ -57,14 +63,16 @@ class Models:
         for group in self._fits.keys() - members.keys():
             del self._fits[group]
         times = {group: self._fit(view, group, within) for group, within in members.items()}
-        early = {group: _early_noise(view, within) for group, within in members.items()}
+        if self._shared:
+            _learn_early(view, zip(rows, groups, strict=True), early)
         knowledge = []
         for row, group in zip(rows, groups, strict=True):
             step_time, most_seen = times[group]
             limits = _limits(view, row)
             model = None
             if step_time is not None and limits is not None:
-                model = Goodput(step_time, _noise(view, row) or early[group], limits)
+                begun = Noise(*early[group]) if group in early else UNKNOWN_NOISE
+                model = Goodput(step_time, _noise(view, row) or begun, limits)
             knowledge.append(Knowledge(model, most_seen, _left_steps(view, row)))
         return knowledge
 
@@ -116,14 +124,17 @@ def _noise(view: View, row: int) -> Noise | None:
     return None if told is None else Noise.measured(*told)
 
 
-def _early_noise(view: View, rows: list[int]) -> Noise:
-    """That of the job of the kind which has come least far: of one that begins, more or less."""
-    best, least = UNKNOWN_NOISE, None
-    for row in rows:
+def _learn_early(
+    view: View, members: Iterable[tuple[int, str]], early: dict[str, list[float]]
+) -> None:
+    """Note the noise of jobs in their first epoch by group, and forget the oldest groups."""
+    for row, group in members:
         noise, learned = _noise(view, row), view.learned(row)
-        if noise is not None and learned is not None and (least is None or learned.done < least):
-            best, least = noise, learned.done
-    return best
+        if noise is not None and learned is not None and learned.done < learned.epoch:
+            early.pop(group, None)
+            early[group] = list(noise)
+    while len(early) > MOST_KINDS:
+        del early[next(iter(early))]
 
 
 def _left_steps(view: View, row: int) -> float:

@@ -26,21 +26,83 @@ class Places:
 
     def place(self) -> None:
         """Carry all of it out on the trial. A job may get fewer GPUs than it is meant to have."""
+        trial, growing = self._trial, []
         for row, gpus in self._wanted.items():
             before = self._before[row]
-            if before is not None and before.num_gpus != gpus:
-                self._trial.release(row, Reason.WAIT_PRIORITY)
-            elif before is None and not gpus:
-                self._trial.wait(row, Reason.WAIT_PRIORITY)
-        queue = [row for row, gpus in self._wanted.items() if gpus and not self._trial.target(row)]
+            if before is None:
+                if not gpus:
+                    trial.wait(row, self._why_not(row))
+            elif gpus and before.num_gpus != gpus and self._as_it_runs(row):
+                if gpus > before.num_gpus:
+                    growing.append(row)
+                else:
+                    self._change(row, _first_gpus(before, gpus))
+            elif before.num_gpus != gpus:
+                trial.release(row, Reason.WAIT_PRIORITY)
+        queue = [row for row, gpus in self._wanted.items() if gpus and not trial.target(row)]
         while queue:
             queue.sort(key=lambda row: (-self._wanted[row], -self._weight[row], row))
             row = queue.pop(0)
             if self._wanted[row] >= self._node_gpus:
                 queue += self._clear_nodes(row)
             self._give(row)
+        for row in growing:
+            self._grow(row)
+
+    def _why_not(self, row: int) -> Reason:
+        view = self._trial.view
+        never = view.sizes(row)[0] > view.total_gpus
+        return Reason.NEVER_FITS if never else Reason.WAIT_PRIORITY
+
+    def _as_it_runs(self, row: int) -> bool:
+        """Whether the job's size changes without a suspension, on the node where it is."""
+        elastic = self._trial.view.state.spec[row].elastic
+        return elastic is not None and not elastic.by_restart
+
+    def _change(self, row: int, allocation: Allocation) -> None:
+        self._trial.release(row, Reason.NONE)
+        self._trial.give(row, allocation)
+
+    def _grow(self, row: int) -> None:
+        """More GPUs of the node that it is on, as many as are free and make a size of it."""
+        before = self._trial.target(row)
+        assert before is not None
+        node, mask = before.parts[0]
+        free = self._trial.free.masks[node]
+        most = min(self._wanted[row], before.num_gpus + free.bit_count())
+        size = max(size for size in self._trial.view.sizes(row) if size <= most)
+        if size > before.num_gpus and len(before.parts) == 1:
+            more = lowest_gpus(free, size - before.num_gpus)
+            found = of_parts([(node, mask | more)])
+            assert found is not None
+            self._change(row, found)
 
     def _give(self, row: int) -> None:
+        view, home = self._trial.view, self._trial.view.home[row]
+        if home is not None and (view.must_stay(row) or view.stays_on_node(row)):
+            found = self._at_home(row, home)
+        else:
+            found = self._anywhere(row)
+        gpus = found.num_gpus if found is not None else 0
+        size = max((size for size in view.sizes(row) if size <= gpus), default=0)
+        if found is None or not size:
+            self._trial.wait(row, Reason.WAIT_RESOURCES)
+        else:
+            self._trial.give(row, _first_gpus(found, size))
+
+    def _at_home(self, row: int, home: Allocation) -> Allocation | None:
+        """GPUs where a suspended job's state is, if that can't be moved."""
+        free = self._trial.free
+        if free.fits(home):
+            return home
+        if self._trial.view.must_stay(row):
+            return None
+        node, gpus = home.parts[0][0], home.num_gpus
+        mask = free.masks[node]
+        return of_parts([(node, lowest_gpus(mask, gpus))]) if mask.bit_count() >= gpus else None
+
+    def _anywhere(self, row: int) -> Allocation | None:
+        """As many GPUs as it is meant to have, on as few nodes as can be; or fewer."""
         wanted = self._wanted[row]
         parts = self._whole_nodes(row, wanted)
         rest = wanted - sum(mask.bit_count() for _, mask in parts)
@@ -48,13 +110,7 @@ class Places:
             taken = {node for node, _ in parts}
             part = self._one_node(row, min(rest, self._node_gpus), taken)
             parts += [part] if part is not None else []
-        found = of_parts(sorted(parts))
-        gpus = found.num_gpus if found is not None else 0
-        size = max((size for size in self._trial.view.sizes(row) if size <= gpus), default=0)
-        if found is None or not size:
-            self._trial.wait(row, Reason.WAIT_RESOURCES)
-        else:
-            self._trial.give(row, _first_gpus(found, size))
+        return of_parts(sorted(parts))
 
     def _whole_nodes(self, row: int, wanted: int) -> list[tuple[int, int]]:
         """Free nodes, as many as the job fills, those that it was on first."""

@@ -19,6 +19,7 @@ SMALL = 1e-3  # is added to every speedup, so that one of 0 has a value too
 HOUR_S = 3600.0
 LENGTH_S = 1000.0  # of work on one GPU: jobs of more and of less weigh the less and the more
 LEAST_LENGTH_S = 60.0
+LEAST_AGE_S = 1.0  # a job that has just been submitted is worth more than nothing
 
 
 class Jobs(NamedTuple):
@@ -90,8 +91,8 @@ def as_published(jobs: Jobs, *, fair: Vector, share: float, restart_s: float) ->
     rows = np.arange(len(fair))
     at_fair = np.maximum(jobs.speedups[rows, fair], 1e-12)
     speedups = share * jobs.speedups / at_fair[:, None]
-    lost_s = jobs.age_s - jobs.restarts * restart_s
-    factor = np.maximum(lost_s, 0.0) / (jobs.age_s + restart_s)
+    age_s = np.maximum(jobs.age_s, LEAST_AGE_S)
+    factor = np.maximum(age_s - jobs.restarts * restart_s, 0.0) / (age_s + restart_s)
     return power_mean_values(_unless_kept(jobs, speedups, factor), -1.0)
 
 

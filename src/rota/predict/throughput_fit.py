@@ -12,6 +12,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from rota.predict.one_thread import one_thread
 from rota.predict.step_points import Point, listed, usable
 from rota.predict.step_slopes import GAMMA, ORDER, TINY, Places
 from rota.predict.step_time import StepTime
@@ -49,11 +50,16 @@ def fit(points: Iterable[Point]) -> tuple[Fit | None, tuple[str, ...]]:
     Each point counts once. Nothing in them raises. Up to a quarter of them are left out if the
     rest makes them out to be four times too long, or too short.
     """
-    from rota.predict.fit_error import FitError
-
     kept, warnings = usable(points)
     if not kept:
         return None, _warnings(warnings, [])
+    with one_thread():
+        return _fit(kept, warnings)
+
+
+def _fit(kept: list[Point], warnings: list[str]) -> tuple[Fit, tuple[str, ...]]:
+    from rota.predict.fit_error import FitError
+
     spare = len(kept) // 4
     found = _closest(kept)
     for _ in range(ROUNDS):
