@@ -217,3 +217,39 @@ class TestElastic(PolicyContract):
 
     def policy(self) -> Any:
         return create("elastic", {"look_s": "20"})
+
+
+class TestTiresiasInFirstInFirstOutQueues(PolicyContract):
+    def policy(self) -> Any:
+        return create("tiresias", {"thresholds": "100,400", "within": "fifo"})
+
+
+class TestOptimus(PolicyContract):
+    def policy(self) -> Any:
+        return create("optimus", {"every_s": "20"})
+
+
+class TestOptimusOracle(PolicyContract):
+    def policy(self) -> Any:
+        return create("optimus-oracle", {"every_s": "20"})
+
+
+class TestPollux(PolicyContract):
+    work_conserving = False  # a change of GPUs has to be worth its pause
+
+    def policy(self) -> Any:
+        return create("pollux", {"interval_s": "20"})
+
+
+class TestPolluxByLength(PolicyContract):
+    work_conserving = False
+
+    def policy(self) -> Any:
+        return create("pollux", {"objective": "length", "fits": "job"})
+
+
+class TestPolluxAsPublished(PolicyContract):
+    work_conserving = False
+
+    def policy(self) -> Any:
+        return create("pollux", {"objective": "pollux", "fits": "job"})

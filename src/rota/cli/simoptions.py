@@ -16,7 +16,7 @@ from rota.cli.traceoptions import NUM_JOBS, PROFILE, READING, SPAN
 from rota.errors import InputError
 from rota.experiment.runs.case import Case, Workload
 from rota.model.cluster import parse_cluster
-from rota.sim.machine import FREE, Costs
+from rota.sim.machine import FREE, Costs, restarts
 
 COST_HELP = {
     "suspend_s": "Seconds that suspending a job takes.",
@@ -38,6 +38,7 @@ FAULT_KEYS = (
 RANDOM_FAULTS = ("mtbf_s", "worker_mtbf_s", "straggler_every_s")
 MOST_RUNS = 10_000
 MOST_COST_S = 1e10
+LEAST_INTERVAL_S = 0.001
 MOST_LOAD = 1e6
 
 WORKLOAD_OPTIONS = [
@@ -71,6 +72,25 @@ WORLD_OPTIONS = [
         show_default=True,
         metavar="FACTOR",
         help="By how much links between racks are slower than those of nodes.",
+    ),
+    click.option(
+        "--profiles",
+        metavar="DIR",
+        help="Have the jobs train as was measured of their applications: a folder for each, with "
+        "placements.csv, scalability.csv and validation-B.csv.",
+    ),
+    click.option(
+        "--interval",
+        "interval_s",
+        type=float,
+        metavar="SECONDS",
+        help="Decide at multiples of so many seconds alone.  [default: whenever something happens]",
+    ),
+    click.option(
+        "--restart-s",
+        type=float,
+        metavar="SECONDS",
+        help="Charge so much whenever a job gets GPUs, or others, and nothing else.",
     ),
     click.option("--no-overheads", is_flag=True, help="Charge nothing for any command."),
     *(
@@ -165,6 +185,9 @@ def parse_case(
     speeds: str,
     oversubscription: float,
     no_overheads: bool,
+    profiles: str | None,
+    interval_s: float | None,
+    restart_s: float | None,
     **rest: Any,
 ) -> Case:
     """The case that the shared options describe, without a policy. Raises InputError.
@@ -177,6 +200,12 @@ def parse_case(
             "give the cluster by --cluster 15x4, or sweep it by --over cluster=2x4|4x4"
         )
     check_links(oversubscription, cluster, speeds)
+    check_profiles(profiles, speeds, oversubscription)
+    if interval_s is not None and not LEAST_INTERVAL_S <= interval_s <= MOST_COST_S:
+        raise InputError(
+            f"--interval: {interval_s:g} is not a number of seconds from {LEAST_INTERVAL_S:g} to "
+            "1e10"
+        )
     workload = Workload(trace_file, format_, strict, profile, num_jobs, span)
     check_workload(workload)
     return Case(
@@ -184,11 +213,13 @@ def parse_case(
         given={},
         workload=workload,
         cluster=cluster,
-        costs=parse_costs(no_overheads, **costs),
+        costs=parse_costs(no_overheads, restart_s, **costs),
         speeds=speeds,
         oversubscription=oversubscription,
         faults=parse_faults(**rest),
         faults_given={key: value for key, value in rest.items() if value is not None},
+        profiles=profiles,
+        interval_s=interval_s,
     )
 
 
@@ -206,6 +237,16 @@ def check_links(oversubscription: float, cluster: str, speeds: str) -> None:
         )
     if speeds == "none":
         raise InputError("--oversubscription has no effect with --speeds none; drop one")
+
+
+def check_profiles(profiles: str | None, speeds: str, oversubscription: float) -> None:
+    """Raise InputError if something else than the measured profiles is to give the speeds."""
+    if profiles is None:
+        return
+    if speeds != "auto":
+        raise InputError(f"--profiles gives the speeds, and so does --speeds {speeds}; drop one")
+    if oversubscription != 1:
+        raise InputError("--oversubscription has no effect with --profiles; drop one")
 
 
 def check_workload(workload: Workload) -> None:
@@ -240,9 +281,19 @@ def check_seeds(case: Case, seeds: Sequence[int]) -> None:
         )
 
 
-def parse_costs(no_overheads: bool, **given: float | None) -> Costs:
-    """The charged costs: the defaults with what is given in their place. Raises InputError."""
+def parse_costs(no_overheads: bool, restart_s: float | None = None, **given: float | None) -> Costs:
+    """The charged costs: the defaults with what is given in their place. Raises InputError.
+
+    ``restart_s`` stands for a whole set of its own.
+    """
     chosen = {key: value for key, value in given.items() if value is not None}
+    if restart_s is not None:
+        check_cost(restart_s, "--restart-s")
+        others = [f"--{key.replace('_', '-')}" for key in chosen]
+        if no_overheads or others:
+            other = others[0] if others else "--no-overheads"
+            raise InputError(f"--restart-s and {other} contradict each other; drop one")
+        return restarts(restart_s)
     for key, value in chosen.items():
         option = f"--{key.replace('_', '-')}"
         check_cost(value, option)

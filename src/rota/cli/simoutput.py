@@ -47,7 +47,8 @@ def tell_jobs(case: Case) -> int:
     nodes = parse_cluster(case.cluster)
     trace, _ = load(case.workload, case.seed, case.load, sum(node.num_gpus for node in nodes))
     for text in remarks(trace):
-        click.echo(text, err=True)
+        if case.profiles is None or text not in trace.notes:  # they tell whence durations are
+            click.echo(text, err=True)
     if uses_catalog(case, trace, nodes):
         from rota.sim.speeds import describe_unknown
 

@@ -24,6 +24,8 @@ def command_message(state: ClusterState, command: Command) -> Message:
         message |= {"program": program, "name": spec.name, "at_s": state.changed_s[row]}
         if spec.elastic is not None:
             message["max_gpus"] = spec.elastic.sizes[-1]
+        if spec.adapt is not None:
+            message["adapt"] = spec.adapt._asdict() | {"min_gpus": spec.num_gpus}
     if isinstance(command, Migrate) and home is not None:
         message["source"] = state.nodes[home.nodes()[0]].name
     return message

@@ -105,6 +105,7 @@ class Intake(Record):
             vc=request.queue,
             time_limit_s=request.time_limit_s,
             elastic=request.elastic,
+            adapt=request.adapt,
             program=program_of(request),
         )
         event = JobSubmitted(spec.submit_s, spec)

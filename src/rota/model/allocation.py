@@ -6,35 +6,49 @@ from functools import lru_cache
 class Allocation:
     """GPUs of one or more nodes, as ``(node index, bit mask of GPU indices)`` pairs.
 
-    ``shared`` says that the job puts up with others on its GPUs that say so too. Immutable and
-    reused: equal one-node allocations made by :func:`on_node` are the same object, so that
-    comparing by identity is enough most of the time.
+    ``shared`` says that the job puts up with others on its GPUs that say so too. ``batch`` is with
+    which batch it trains there: samples that a GPU computes at once, and how often it adds up
+    gradients before a step (0: not); None is the job's own. Immutable and reused: equal one-node
+    allocations made by :func:`on_node` are the same object, so that comparing by identity is enough
+    most of the time.
     """
 
-    __slots__ = ("num_gpus", "parts", "shared")
+    __slots__ = ("batch", "num_gpus", "parts", "shared")
 
     parts: tuple[tuple[int, int], ...]
     num_gpus: int
     shared: bool
+    batch: tuple[int, int] | None
 
-    def __init__(self, parts: tuple[tuple[int, int], ...], shared: bool = False) -> None:
+    def __init__(
+        self,
+        parts: tuple[tuple[int, int], ...],
+        shared: bool = False,
+        batch: tuple[int, int] | None = None,
+    ) -> None:
         if any(node < 0 for node, _ in parts):
             raise ValueError(f"nodes are numbered from 0: {parts}")
+        if batch is not None and not (len(batch) == 2 and batch[0] >= 1 and batch[1] >= 0):
+            raise ValueError(f"a batch is 1 or more samples and 0 or more accumulations: {batch}")
         self.parts = parts
         self.num_gpus = sum(mask.bit_count() for _, mask in parts)
         self.shared = shared
+        self.batch = batch
 
     def __eq__(self, other: object) -> bool:
         if not isinstance(other, Allocation):
             return False
-        return self.parts == other.parts and self.shared == other.shared
+        return (
+            self.parts == other.parts and self.shared == other.shared and self.batch == other.batch
+        )
 
     def __hash__(self) -> int:
-        return hash((self.parts, self.shared))
+        return hash((self.parts, self.shared, self.batch))
 
     def __repr__(self) -> str:
         gpus = " ".join(f"{node}:{list(gpus)}" for node, gpus in self.gpus())
-        return f"Allocation({gpus}{' shared' if self.shared else ''})"
+        batch = "" if self.batch is None else f" {self.batch[0]}x{self.batch[1] + 1}"
+        return f"Allocation({gpus}{' shared' if self.shared else ''}{batch})"
 
     def gpus(self) -> list[tuple[int, tuple[int, ...]]]:
         """``(node index, GPU indices in rising order)`` for each node."""
@@ -44,14 +58,14 @@ class Allocation:
         """These GPUs less those of ``other``; None if nothing is left."""
         theirs = dict(other.parts)
         parts = [(node, mask & ~theirs.get(node, 0)) for node, mask in self.parts]
-        return of_parts([part for part in parts if part[1]], self.shared)
+        return of_parts([part for part in parts if part[1]], self.shared, self.batch)
 
     def joined(self, other: "Allocation") -> "Allocation":
         """These GPUs and those of ``other``."""
         masks = dict(self.parts)
         for node, mask in other.parts:
             masks[node] = masks.get(node, 0) | mask
-        both = of_parts(sorted(masks.items()), self.shared)
+        both = of_parts(sorted(masks.items()), self.shared, self.batch)
         assert both is not None
         return both
 
@@ -64,7 +78,15 @@ class Allocation:
         """The same GPUs, shared or not."""
         if shared == self.shared:
             return self
-        same = of_parts(list(self.parts), shared)
+        same = of_parts(list(self.parts), shared, self.batch)
+        assert same is not None
+        return same
+
+    def with_batch(self, batch: tuple[int, int] | None) -> "Allocation":
+        """The same GPUs, used with that batch."""
+        if batch == self.batch:
+            return self
+        same = of_parts(list(self.parts), self.shared, batch)
         assert same is not None
         return same
 
@@ -78,12 +100,14 @@ def indices(mask: int) -> tuple[int, ...]:
     return tuple(i for i in range(mask.bit_length()) if mask >> i & 1)
 
 
-def of_parts(parts: list[tuple[int, int]], shared: bool = False) -> Allocation | None:
+def of_parts(
+    parts: list[tuple[int, int]], shared: bool = False, batch: tuple[int, int] | None = None
+) -> Allocation | None:
     """The allocation of these parts, by rising node; None if there are none."""
     if not parts:
         return None
-    if len(parts) > 1:
-        return Allocation(tuple(parts), shared)
+    if len(parts) > 1 or batch is not None:
+        return Allocation(tuple(parts), shared, batch)
     return shared_on_node(*parts[0]) if shared else on_node(*parts[0])
 
 

@@ -22,7 +22,7 @@ _FLOATS += (
     "extra_gpu_s",
 )
 _INTS: tuple[str, ...] = ("num_gpus", "priority", "state", "reason", "attempt", "preemptions")
-_INTS += ("migrations", "suspension", "movable", "portable", "resizable", "most_ranks")
+_INTS += ("migrations", "suspension", "movable", "portable", "resizable", "most_ranks", "restarts")
 
 # What a job that has just arrived is in.
 PENDING, WAIT_PRIORITY = int(JobState.PENDING), int(Reason.WAIT_PRIORITY)
@@ -39,8 +39,9 @@ class Columns:
     ``skew`` is the share of the largest tensor in its model, -1 if nobody told. ``num_gpus`` is
     the size that a job has, or had last; ``extra_gpu_s`` its GPU-seconds beyond service times that;
     ``most_ranks`` how many its program's batches can be shared among, 0 if it has not told.
-    ``movable`` says whether a suspended job can go on on other GPUs, ``portable`` whether also on
-    those of another node.
+    ``restarts`` counts how often it went on, or started again, with GPUs given to it anew or with
+    others. ``movable`` says whether a suspended job can go on on other GPUs, ``portable`` whether
+    also on those of another node.
     """
 
     submit_s: array[float]
@@ -68,6 +69,7 @@ class Columns:
     portable: array[int]
     resizable: array[int]
     most_ranks: array[int]
+    restarts: array[int]
 
     def __init__(self) -> None:
         for name in _FLOATS:
@@ -125,12 +127,16 @@ class Columns:
         self.attempt.append(0)
         self.preemptions.append(0)
         self.migrations.append(0)
+        self.restarts.append(0)
         self.suspension.append(0)
         self.movable.append(1)
         self.portable.append(1)
         # A live job is resizable once its program says so, a simulated one from the start.
         self.most_ranks.append(0)
-        self.resizable.append(1 if spec.elastic is not None and spec.program is None else 0)
+        elastic = spec.elastic
+        self.resizable.append(
+            1 if elastic is not None and not elastic.by_restart and spec.program is None else 0
+        )
 
     def service(self, row: int, now_s: float) -> float:
         """Seconds for which the job has held all its GPUs and worked, up to ``now_s``."""

@@ -58,6 +58,19 @@ class Resize(NamedTuple):
     allocation: Allocation
 
 
+class Retune(NamedTuple):
+    """Let a running job go on with another batch, on the GPUs that it has.
+
+    ``batch`` as in :class:`~rota.model.allocation.Allocation`.
+    """
+
+    command_id: int
+    row: int
+    attempt: int
+    epoch: int
+    batch: tuple[int, int] | None
+
+
 class Stop(NamedTuple):
     """End the job's processes: ask, wait a moment, then kill."""
 
@@ -67,10 +80,10 @@ class Stop(NamedTuple):
     epoch: int
 
 
-Command = Launch | Suspend | Resume | Migrate | Resize | Stop
+Command = Launch | Suspend | Resume | Migrate | Resize | Retune | Stop
 
 
 def may_follow(outstanding: Command | None, command: Command) -> bool:
     """Whether a command can be sent while another is on its way: only a stop overtakes others."""
-    overtaken = isinstance(outstanding, Suspend | Resume | Migrate | Resize)
+    overtaken = isinstance(outstanding, Suspend | Resume | Migrate | Resize | Retune)
     return outstanding is None or (overtaken and isinstance(command, Stop))

@@ -12,11 +12,13 @@ def confine(state: ClusterState, plan: Plan) -> Plan:
 
     On a live cluster each agent starts whole gangs, and only state that can be written to a file
     goes from node to node. A job that the plan wants elsewhere gets other free GPUs if there are
-    such; else it waits, and the reason says for what. Simulated nodes take every plan.
+    such; else it waits, and the reason says for what. Every job trains with its own batch: no
+    agent can tell it another one. Simulated nodes take every plan.
     """
-    allocations = plan.allocations
-    if not state.one_node_gangs or not allocations:
+    if not state.one_node_gangs or not plan.allocations:
         return plan
+    plan = _with_own_batches(plan)
+    allocations = plan.allocations
     wrong = [row for row, place in allocations.items() if not _can_be(state, row, place)]
     free = _left_free(state, plan, wrong) if wrong else None
     if free is None:
@@ -35,6 +37,16 @@ def confine(state: ClusterState, plan: Plan) -> Plan:
         else:
             confined[row] = place
     return plan._replace(allocations=confined, reasons=reasons)
+
+
+def _with_own_batches(plan: Plan) -> Plan:
+    places = plan.allocations
+    tuned = {
+        row: place.with_batch(None)
+        for row, place in places.items()
+        if isinstance(place, Allocation) and place.batch is not None
+    }
+    return plan._replace(allocations={**places, **tuned}) if tuned else plan
 
 
 def stays_on_node(state: ClusterState, row: int) -> bool:

@@ -55,6 +55,8 @@ class Confirmations(Transitions):
             self._refuse(row, verb)
         if type(command) is Migrate:
             self.migrations[row] += 1
+        if self.first_start_s[row] >= 0:
+            self.restarts[row] += 1
         self.outstanding[row] = None
         self.home[row] = None
         held = self.held[row]
@@ -83,7 +85,10 @@ class Confirmations(Transitions):
         self._pause_clock(e.row, e.at_s)
         self.since_s[e.row] = e.at_s
         self.speed[e.row] = e.speed
-        self._changed(e.row)
+        if e.by_itself:
+            self.changed.append(e.row)
+        else:
+            self._changed(e.row)
 
     def _job_suspended(self, e: JobSuspended) -> None:
         row = e.row

@@ -149,12 +149,25 @@ class JobResized(NamedTuple):
     lost_ranks: int = 0
 
 
+class JobRetuned(NamedTuple):
+    """The job goes on with another batch, at ``speed`` times the speed that its duration is for."""
+
+    at_s: float
+    row: int
+    batch: tuple[int, int] | None
+    speed: float = 1.0
+
+
 class SpeedChanged(NamedTuple):
-    """A running job goes on faster or slower than before."""
+    """A running job goes on faster or slower than before.
+
+    ``by_itself``: its training has become so, and nothing around it, which calls for no decision.
+    """
 
     at_s: float
     row: int
     speed: float
+    by_itself: bool = False
 
 
 class WorkerRegistered(NamedTuple):
@@ -230,6 +243,7 @@ Event = (
     | JobSuspended
     | JobResumed
     | JobResized
+    | JobRetuned
     | SpeedChanged
     | WorkerRegistered
     | ModelReported

@@ -55,13 +55,26 @@ class Elastic(NamedTuple):
 
     ``sizes`` rise; the first is what the job needs at least. A ``value`` is that of completion
     within ``deadline_s`` of submission; it falls from there on. Without one, more GPUs are taken
-    for as long as they raise the throughput enough.
+    for as long as they raise the throughput enough. With ``by_restart`` it changes its size by a
+    suspension, after which it goes on with any of ``sizes`` on any nodes, and never as it runs.
     """
 
     sizes: tuple[int, ...]
     deadline_s: float | None = None
     value: float | None = None
     price_per_gpu_hour: float = 0.0
+    by_restart: bool = False
+
+
+class Adapt(NamedTuple):
+    """That the scheduler may choose the job's batches: their limits, in samples.
+
+    ``most_per_gpu`` is what a GPU takes at once. None: what it has of the initial batch on the
+    fewest GPUs.
+    """
+
+    most: int
+    most_per_gpu: int | None = None
 
 
 def powers_of_two(least: int, most: int) -> tuple[int, ...]:
@@ -93,6 +106,9 @@ class JobSpec(NamedTuple):
     elastic: Elastic | None = None  # if it may have more than num_gpus
     gpu_util: float | None = None  # part of the time in which its GPUs compute, alone: 0..1
     memory_gb: float | None = None  # of each GPU, at most, in 1e9 bytes
+    batch: int | None = None  # samples of a whole step, over all its GPUs
+    epochs: float | None = None  # passes over its data, as its user declared
+    adapt: Adapt | None = None  # if the scheduler may choose its batches
 
 
 class Job(NamedTuple):

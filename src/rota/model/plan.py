@@ -3,7 +3,17 @@
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from rota.model.allocation import Allocation
-from rota.model.commands import Command, Launch, Migrate, Resize, Resume, Stop, Suspend, may_follow
+from rota.model.commands import (
+    Command,
+    Launch,
+    Migrate,
+    Resize,
+    Resume,
+    Retune,
+    Stop,
+    Suspend,
+    may_follow,
+)
 from rota.model.events import new
 from rota.model.job import JobState
 
@@ -61,6 +71,9 @@ def diff(state: "ClusterState") -> list[Command]:
                     starting.append((row, more))
                 else:  # it only gives GPUs up
                     commands.append(_start(state, row, target, next_id + len(commands)))
+            elif held.batch != target.batch and state.since_s[row] >= 0:
+                fields = (next_id + len(commands), row, state.attempt[row], epoch)
+                commands.append(Retune(*fields, target.batch))
     promised: dict[int, int] = {}
     shared: dict[int, int] = {}
     for row, needed in starting:

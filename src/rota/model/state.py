@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from rota.errors import PlanError, TransitionError
 from rota.model.cluster import FreeGpus, Node
-from rota.model.commands import Launch, Migrate, Resize, Stop, Suspend, may_follow
+from rota.model.commands import Launch, Migrate, Resize, Retune, Stop, Suspend, may_follow
 from rota.model.confirmations import STARTS, Confirmations
 from rota.model.events import (
     AttemptLost,
@@ -18,6 +18,7 @@ from rota.model.events import (
     JobLaunched,
     JobResized,
     JobResumed,
+    JobRetuned,
     JobSubmitted,
     JobSuspended,
     ModelReported,
@@ -47,6 +48,7 @@ from rota.model.transitions import (
 
 if TYPE_CHECKING:
     from rota.model.profiles import Profiles
+    from rota.model.reports import Reports, Truth
 
 
 class ClusterState(Confirmations):
@@ -64,6 +66,8 @@ class ClusterState(Confirmations):
         self.events = 0
         self.log: list[Event] | None = None  # set it to a list to keep every event applied
         self.profiles: Profiles | None = None  # from the first job with a program on
+        self.reports: Reports | None = None  # what jobs tell of their training, if a driver knows
+        self.truth: Truth | None = None  # in a simulation
         self._handlers = {
             NodeJoined: self._node_joined,
             NodeLost: self._node_lost,
@@ -79,6 +83,7 @@ class ClusterState(Confirmations):
             JobSuspended: self._job_suspended,
             JobResumed: self._job_resumed,
             JobResized: self._job_resized,
+            JobRetuned: self._job_retuned,
             SpeedChanged: self._speed_changed,
             WorkerRegistered: self._worker_registered,
             ModelReported: self._model_reported,
@@ -285,14 +290,15 @@ class ClusterState(Confirmations):
             if self.held[row] is not None or not self.idle.take(allocation):
                 self._refuse(row, f"sent {kind.__name__}")
             self.held[row] = allocation
-            if kind is Launch:
+            if allocation.num_gpus != self.num_gpus[row]:
                 self._size(row, allocation.num_gpus)
+            if kind is Launch:
                 self.attempt[row] = command.attempt
                 self.state[row] = STARTING
             elif kind is Migrate:
                 self.state[row] = MIGRATING
-        elif isinstance(command, Resize):
-            self._send_resize(row, command)
+        elif isinstance(command, Resize | Retune):
+            self._send_change(row, command)
             outstanding[row] = command
             self.next_command_id = max(self.next_command_id, command.command_id + 1)
             return  # the job goes on meanwhile
@@ -314,6 +320,9 @@ class ClusterState(Confirmations):
         self._tell(row, e.at_s, f"{type(command).__name__.lower()} failed: {e.error}")
         if isinstance(command, Resize):
             self._fail_resize(row)
+            self.backoff[row] = e.retry_at_s
+        elif isinstance(command, Retune):
+            self._fail_retune(row)
             self.backoff[row] = e.retry_at_s
         elif isinstance(command, Suspend | Stop):
             if isinstance(command, Stop) or self.state[row] != STOPPING:

@@ -10,8 +10,8 @@ from rota.errors import TransitionError
 from rota.model.allocation import Allocation, gpus_text, indices
 from rota.model.cluster import FreeGpus, Node
 from rota.model.columns import Columns
-from rota.model.commands import Resize
-from rota.model.events import JobResized
+from rota.model.commands import Resize, Retune
+from rota.model.events import JobResized, JobRetuned
 from rota.model.job import JobState
 from rota.model.reason import Reason
 
@@ -126,8 +126,9 @@ class Transitions(Columns):
         if held is None or target is None or held.parts != target.parts:
             return
         if held.shared != target.shared:
+            same = target.with_batch(held.batch)
             self.idle.give(held)
-            self.held[row] = target if self.idle.take(target) else held
+            self.held[row] = same if self.idle.take(same) else held
             if self.held[row] is held:
                 self.idle.take(held)
 
@@ -166,12 +167,15 @@ class Transitions(Columns):
     def sizes(self, row: int) -> tuple[int, ...]:
         """How many GPUs the job can be given now, rising: one number for a gang of fixed size.
 
-        A suspended job goes on with as many as it had. A running one can become larger or smaller
-        if its program can, as far as its batches can be shared out, and no command is on its way.
+        A suspended job goes on with as many as it had, unless it changes its size by a restart. A
+        running one can become larger or smaller if its program can, as far as its batches can be
+        shared out, and no command is on its way.
         """
         elastic = self.spec[row].elastic
         if elastic is None:
             return (self.num_gpus[row],)
+        if elastic.by_restart:
+            return elastic.sizes
         held, home = self.held[row], self.home[row]
         if home is not None:
             return (home.num_gpus,)
@@ -194,10 +198,12 @@ class Transitions(Columns):
             self.extra_gpu_s[row] += self.service_s[row] * (before - num_gpus)
             self.num_gpus[row] = num_gpus
 
-    def _send_resize(self, row: int, command: Resize) -> None:
+    def _send_change(self, row: int, command: Resize | Retune) -> None:
         held = self.held[row]
         if held is None or self.since_s[row] < 0:
-            self._refuse(row, "resized")
+            self._refuse(row, "retuned" if isinstance(command, Retune) else "resized")
+        if isinstance(command, Retune):
+            return
         more = command.allocation.without(held)
         if more is not None and not self.idle.take(more):
             self._refuse(row, "resized")
@@ -214,16 +220,41 @@ class Transitions(Columns):
         left = held.without(e.allocation)
         if left is not None:
             self.idle.give(left)
-        self.held[row] = held if left is None else e.allocation
+        same = left is None and held.batch == e.allocation.batch
+        self.held[row] = held if same else e.allocation
         self._pause_clock(row, e.at_s)
         self.since_s[row] = e.at_s
         self.lag_s[row] += e.paused_s
+        self.restarts[row] += 1
         before = self.num_gpus[row]
         self._size(row, e.allocation.num_gpus)
         self.speed[row] = e.speed
         self._settle(row)
         self._tell(row, e.at_s, _resize_line(e, before))
         self._changed(row)
+
+    def _job_retuned(self, e: JobRetuned) -> None:
+        row, held = e.row, self.held[e.row]
+        if held is None or self.since_s[row] < 0:
+            self._refuse(row, "retuned")
+        if isinstance(self.outstanding[row], Retune):
+            self.outstanding[row] = None
+        self._pause_clock(row, e.at_s)
+        self.since_s[row] = e.at_s
+        target = self.target[row]
+        now = held.with_batch(e.batch)
+        self.held[row] = target if target is not None and now == target else now
+        self.speed[row] = e.speed
+        self._settle(row)
+        if self._stories is not None:
+            self._tell(row, e.at_s, _retune_line(e))
+        self.changed.append(row)
+
+    def _fail_retune(self, row: int) -> None:
+        """A target that is the same GPUs with another batch is given up."""
+        held, target = self.held[row], self.target[row]
+        if held is not None and target is not None and held.parts == target.parts:
+            self.target[row] = target.with_batch(held.batch)
 
     def _fail_resize(self, row: int) -> None:
         """What was taken for the resize is given back; a larger target is given up."""
@@ -342,6 +373,15 @@ class Transitions(Columns):
             f"job {self._name(row)} can't be {verb} while it is "
             f"{JobState(self.state[row]).name} (command on its way: {command}). Its story: {story}"
         )
+
+
+def _retune_line(e: JobRetuned) -> str:
+    if e.batch is None:
+        return "retuned to its own batch"
+    size, accumulations = e.batch
+    return f"retuned to {size} samples a GPU" + (
+        f", {accumulations + 1} times" * (accumulations > 0)
+    )
 
 
 def _overlap(one: Allocation | None, other: Allocation | None) -> bool:

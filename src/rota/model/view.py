@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     import numpy as np
 
     from rota.model.profile import Placement, Profile
+    from rota.model.reports import BatchRange, GradientNoise, Learned, StepPoint, Truth
 
 
 def identity(policy: Any) -> str:
@@ -221,14 +222,58 @@ class View:
             speeds.append(max(found, key=lambda each: (each[2] == gpu_type, each[1]))[0])
         return speeds[0], speeds[1]
 
+    # -- what jobs tell of their training ------------------------------------------------------
+
+    def measured(self, row: int) -> tuple[StepPoint, ...] | None:
+        """What the job's steps took wherever it has run; None of a job that does not tell."""
+        reports = self.state.reports
+        return None if reports is None else reports.measured(row)
+
+    def noise(self, row: int) -> GradientNoise | None:
+        """The job's gradient noise; None before it has told of it."""
+        reports = self.state.reports
+        return None if reports is None else reports.noise(row, self.now_s)
+
+    def batch_range(self, row: int) -> BatchRange | None:
+        """With which batches the job can train; None of a job that does not tell."""
+        reports = self.state.reports
+        return None if reports is None else reports.batch_range(row)
+
+    def learned(self, row: int) -> Learned | None:
+        """How far the job has come, and what its user declared; None if it does not tell."""
+        reports = self.state.reports
+        return None if reports is None else reports.learned(row, self.now_s)
+
+    # -- what only oracles may know: those that declare needs_duration --------------------------
+
     def remaining_s(self, row: int) -> float:
-        """Seconds that the job still has to run at speed 1. Only if needs_duration is declared."""
+        """Seconds that the job still has to run at speed 1."""
+        self._require_oracle()
+        return self.state.duration_s[row] - self.state.work(row, self.now_s)
+
+    def true_step_s(self, row: int, gpus: int) -> float:
+        """Seconds of a step with the job's own batch on so many GPUs of as few nodes as can be.
+
+        A second of work at speed 1 is the step of a job that knows of none.
+        """
+        return self._truth().step_s(row, gpus)
+
+    def true_steps_left(self, row: int, *, whole_epochs: bool = False) -> float:
+        """Such steps to the job's end; of ``whole_epochs``, those after the present one, or 1."""
+        return self._truth().steps_left(row, self.now_s, whole_epochs)
+
+    def _truth(self) -> Truth:
+        self._require_oracle()
+        if self.state.truth is None:
+            raise PlanError("the policy is an oracle, and only a simulation knows the truth")
+        return self.state.truth
+
+    def _require_oracle(self) -> None:
         if not self._needs_duration:
             raise PlanError(
                 "the policy reads durations, which a live scheduler does not know; "
                 "set needs_duration = True in its class to make it an oracle"
             )
-        return self.state.duration_s[row] - self.state.work(row, self.now_s)
 
     def numpy(self, column: str) -> np.ndarray[Any, Any]:
         """A numeric column as a zero-copy, read-only numpy array of shape (rows,)."""

@@ -23,8 +23,8 @@ def parse_thresholds(text: str) -> tuple[float, ...]:
 
 def parse_within(text: str) -> str:
     """The order inside a queue. ValueError."""
-    if text not in ("entry", "first-start"):
-        raise ValueError("it must be entry or first-start")
+    if text not in ("entry", "first-start", "fifo"):
+        raise ValueError("it must be fifo, entry or first-start")
     return text
 
 
@@ -50,7 +50,7 @@ class Tiresias:
         "within": Setting(
             parse_within,
             "entry",
-            "Order inside a queue: entry, or first-start (arrival breaks ties).",
+            "Order inside a queue: entry, first-start (arrival breaks ties), or fifo.",
         ),
     }
 
@@ -141,7 +141,7 @@ class Tiresias:
 
     def _enter(self, view: View, row: int, marks: dict[int, Mark], free: list[int]) -> None:
         """Let a job that has changed its queue stand last in it."""
-        if self.within == "entry":
+        if self.within != "first-start":
             position, when_s = free[ENTERED], view.now_s
             marks[row] = marks[row]._replace(place=ENTERED, when_s=when_s, position=position)
         free[ENTERED] += 1
@@ -182,6 +182,8 @@ class Tiresias:
         free: list[int],
     ) -> None:
         """Remember who began to run, and who was preempted, each in walk order."""
+        if self.within == "fifo":
+            return  # whoever came first stays first, with GPUs or without
         now_s = view.now_s
         stopped: list[int] = []
         for row in order:

@@ -114,6 +114,7 @@ METRICS = (
     Metric("max waiting", "max_waiting_jobs", _count),
     Metric("preempted", "preemptions", _count),
     Metric("migrated", "migrations", _count),
+    Metric("restarts", "restarts", _count),
     Metric("overhead GPU s", "overhead_gpu_s", _seconds),
     Metric("node failures", "node_failures", _count),
     Metric("lost attempts", "lost_attempts", _count),

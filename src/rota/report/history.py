@@ -21,6 +21,7 @@ from rota.model.events import (
     JobLaunched,
     JobResized,
     JobResumed,
+    JobRetuned,
     JobSubmitted,
     JobSuspended,
     NodeJoined,
@@ -116,6 +117,7 @@ class History:
             JobLaunched: self._started,
             JobResumed: self._started,
             JobResized: self._resized,
+            JobRetuned: self._speed_changed,
             SpeedChanged: self._speed_changed,
             JobSuspended: self._suspended,
             AttemptLost: lambda e: self._lost(e.row, e.at_s),
@@ -216,7 +218,7 @@ class History:
         self._going[e.row] = _Going(e.at_s, e.speed)
         self._advance(e.row)
 
-    def _speed_changed(self, e: SpeedChanged) -> None:
+    def _speed_changed(self, e: SpeedChanged | JobRetuned) -> None:
         self._pause(e.row, e.at_s)
         self._going[e.row] = _Going(e.at_s, e.speed)
         self._advance(e.row)

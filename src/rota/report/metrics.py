@@ -70,6 +70,7 @@ def summarise(
         "p95_queue_s": percentile(queue, 95),
         "preemptions": sum(state.preemptions),
         "migrations": sum(state.migrations),
+        "restarts": sum(state.restarts),
         "lost_attempts": _lost_attempts(state),
         **_gpu_time(state, rows, makespan_s),
         **_fairness(state, rows, jobs),

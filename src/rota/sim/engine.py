@@ -6,7 +6,7 @@ from math import inf
 from typing import Any
 
 # Order of what is due at one instant.
-FINISH, CONFIRM, FAULT = 0, 1, 2
+FINISH, CONFIRM, FAULT, PHASE = 0, 1, 2, 3
 
 
 class Engine:

@@ -26,7 +26,7 @@ from rota.model.events import AttemptLost, JobSuspended, NodeLost, joined
 from rota.model.job import JobSpec, JobState
 from rota.model.state import ClusterState
 from rota.sim.engine import FAULT
-from rota.sim.machine import SpeedModel
+from rota.sim.machine import Phase, PhasedSpeedModel, SpeedModel
 from rota.sim.simulation import Simulation
 from rota.workload.trace import MAX_S, SPEEDS
 
@@ -158,10 +158,25 @@ class _Slowed:
 
     def speed(self, spec: JobSpec, allocation: Allocation, nodes: list[Node]) -> float:
         speed = 1.0 if self._base is None else self._base.speed(spec, allocation, nodes)
+        return speed * self._slowest(allocation)
+
+    def _slowest(self, allocation: Allocation) -> float:
         spells = self.spells
-        if spells:
-            speed *= min(min(spells.get(node, (1.0,))) for node in allocation.nodes())
-        return speed
+        if not spells:
+            return 1.0
+        return min(min(spells.get(node, (1.0,))) for node in allocation.nodes())
+
+
+class _SlowedPhases(_Slowed):
+    """The same where the speed also changes as a job goes on."""
+
+    _base: PhasedSpeedModel
+
+    def phase(
+        self, spec: JobSpec, allocation: Allocation, nodes: list[Node], work_s: float
+    ) -> Phase:
+        phase = self._base.phase(spec, allocation, nodes, work_s)
+        return phase._replace(speed=phase.speed * self._slowest(allocation))
 
 
 class _Course:
@@ -174,7 +189,8 @@ class _Course:
         self._outages = [0] * len(state.nodes)
         self._in_vain: dict[int, tuple[float, int]] = {}  # row -> (work kept, attempts lost at it)
         self._idle = 0  # faults since a job last held GPUs, or none waited
-        self._slowed = _Slowed(simulation.machine.speeds)
+        base = simulation.machine.speeds
+        self._slowed = _SlowedPhases(base) if hasattr(base, "phase") else _Slowed(base)
         if faults.straggler_every_s is not None or any(f.what == What.SLOW for f in faults.script):
             simulation.machine.speeds = self._slowed
             simulation.machine.unsteady = True

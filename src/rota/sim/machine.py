@@ -1,10 +1,11 @@
 """The simulated world: carries out commands in virtual time, with the delays that they cost."""
 
+from math import inf
 from typing import NamedTuple, Protocol
 
 from rota.model.allocation import Allocation
 from rota.model.cluster import Node
-from rota.model.commands import Command, Launch, Migrate, Resize, Resume, Suspend
+from rota.model.commands import Command, Launch, Migrate, Resize, Resume, Retune, Suspend
 from rota.model.events import (
     CommandSent,
     Event,
@@ -12,6 +13,7 @@ from rota.model.events import (
     JobLaunched,
     JobResized,
     JobResumed,
+    JobRetuned,
     JobSuspended,
     SpeedChanged,
     new,
@@ -20,7 +22,9 @@ from rota.model.job import JobSpec
 from rota.model.state import ClusterState
 from rota.policy.base import to_instant
 from rota.predict.interference import Interference, Load
-from rota.sim.engine import CONFIRM, FINISH, Engine
+from rota.sim.engine import CONFIRM, FINISH, PHASE, Engine
+
+RUNS = frozenset((JobLaunched, JobResumed, JobResized, JobRetuned))  # by which a job begins to run
 
 
 class Costs(NamedTuple):
@@ -42,11 +46,41 @@ class Costs(NamedTuple):
 FREE = Costs(0.0, 0.0, 0.0, 0.0, 0.0, 0.0)
 
 
+def restarts(seconds: float) -> Costs:
+    """A job that gets GPUs, or others, holds them so long without progress; nothing else costs."""
+    return FREE._replace(cold_start_s=seconds, resume_s=seconds, resize_pause_s=seconds)
+
+
+class Phase(NamedTuple):
+    """The speed of a job, and how much work it will have done when it becomes another one."""
+
+    speed: float
+    until_s: float
+
+
 class SpeedModel(Protocol):
     """How fast jobs truly run, by where they are placed."""
 
     def speed(self, spec: JobSpec, allocation: Allocation, nodes: list[Node]) -> float:
         """The job's speed on these GPUs, relative to the one that its duration is for."""
+        ...
+
+
+class PhasedSpeedModel(SpeedModel, Protocol):
+    """One of which the speed also changes as a job goes on."""
+
+    def phase(
+        self, spec: JobSpec, allocation: Allocation, nodes: list[Node], work_s: float
+    ) -> Phase:
+        """The job's speed after so many seconds of work at speed 1, and till when it holds."""
+        ...
+
+
+class Reporter(Protocol):
+    """Who is to know when a job begins to run somewhere, to tell what it measures there."""
+
+    def runs(self, row: int) -> None:
+        """Note that the job runs on what it holds."""
         ...
 
 
@@ -74,6 +108,8 @@ class Machine:
         self.speeds = speeds
         self._interference = interference or Interference()
         self.unsteady = False  # whether a job's speed may change while it starts
+        self.reports: Reporter | None = None
+        self._until_s: dict[int, float] = {}  # row -> work at which its speed changes by itself
 
     def execute(self, command: Command) -> None:
         """Carry out a command; what takes no time is confirmed at once."""
@@ -97,6 +133,11 @@ class Machine:
             speed = self._speed(row, command.allocation)
             pause_s = costs.resize_pause_s
             event = JobResized(now_s + delay_s, row, command.allocation, speed, pause_s)
+        elif type(command) is Retune:
+            delay_s, held = 0.0, self._state.held[row]
+            assert held is not None
+            speed = self._speed(row, held.with_batch(command.batch))
+            event = JobRetuned(now_s, row, command.batch, speed)
         else:
             delay_s = 0.0
             event = JobFinished(now_s, row, self._state.stop_outcome[row])
@@ -110,7 +151,7 @@ class Machine:
         kind, row = type(event), event.row  # type: ignore[union-attr]
         before = self._state.held[row]
         self._state.apply(event)
-        if kind is JobLaunched or kind is JobResumed or kind is JobResized:
+        if kind in RUNS:
             self.job_runs(row)
             held = self._state.held[row]
             if held is not None and held.shared:
@@ -121,11 +162,31 @@ class Machine:
     def job_runs(self, row: int) -> None:
         """Note that a job has begun to run: it will finish when its work is complete."""
         held = self._state.held[row]
+        if self.reports is not None:
+            self.reports.runs(row)
         unsteady = self.unsteady or (held is not None and held.shared)
         if not (unsteady and self.adapt_speed(row)):
-            self._engine.at(self.finish_s(row), FINISH, row)
+            if self._until_s:
+                self._expect_change(row)
+            else:
+                self._engine.at(self.finish_s(row), FINISH, row)
 
-    def adapt_speed(self, row: int) -> bool:
+    def _expect_change(self, row: int) -> None:
+        """Put the job's end on the heap, or the end of its phase if that comes first."""
+        state, end_s = self._state, self.finish_s(row)
+        since_s, until_s = state.since_s[row], self._until_s.get(row, inf)
+        change_s = since_s + (until_s - state.work(row, since_s)) / state.speed[row]
+        if change_s < end_s:
+            self._engine.at(change_s, PHASE, (row, since_s))
+        else:
+            self._engine.at(end_s, FINISH, row)
+
+    def phase_ends(self, row: int, since_s: float) -> None:
+        """Let a job go on at the speed of its next phase, if it still runs since then."""
+        if self._state.since_s[row] == since_s and not self.adapt_speed(row, by_itself=True):
+            self._expect_change(row)
+
+    def adapt_speed(self, row: int, by_itself: bool = False) -> bool:
         """Let a running job go on at the speed of its GPUs; whether it was another one."""
         state = self._state
         held = state.held[row]
@@ -133,7 +194,7 @@ class Machine:
         speed = self._speed(row, held)
         if speed == state.speed[row]:
             return False
-        state.apply(SpeedChanged(self._engine.now_s, row, speed))
+        state.apply(SpeedChanged(self._engine.now_s, row, speed, by_itself))
         self.job_runs(row)
         return True
 
@@ -171,11 +232,21 @@ class Machine:
         spec = self._state.spec[row]
         speed = 1.0
         if self.speeds is not None:
-            speed = self.speeds.speed(spec, allocation, self._state.nodes)
+            speed = self._true_speed(row, spec, allocation)
         if allocation.shared:
             others = [other for other in self._running_on(allocation) if other != row]
             speed *= self._interference.speed(self._load(row), [*map(self._load, others)])
         return speed
+
+    def _true_speed(self, row: int, spec: JobSpec, allocation: Allocation) -> float:
+        speeds, nodes = self.speeds, self._state.nodes
+        assert speeds is not None
+        phase = getattr(speeds, "phase", None)
+        if phase is None:
+            return speeds.speed(spec, allocation, nodes)
+        work_s = self._state.work(row, self._engine.now_s)
+        speed, self._until_s[row] = phase(spec, allocation, nodes, work_s)
+        return float(speed)
 
     def _load(self, row: int) -> Load:
         spec = self._state.spec[row]

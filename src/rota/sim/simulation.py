@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable
 from heapq import heappop
-from math import inf
+from math import ceil, inf
 from typing import Any, NamedTuple, Protocol
 
 from rota.errors import NeverFitsError, SimulationError
@@ -14,7 +14,7 @@ from rota.model.plan import diff
 from rota.model.reason import SENTENCES, Reason
 from rota.model.state import ClusterState
 from rota.predict.interference import Interference
-from rota.sim.engine import CONFIRM, FAULT, FINISH, Engine
+from rota.sim.engine import CONFIRM, FAULT, FINISH, PHASE, Engine
 from rota.sim.machine import Costs, Machine, SpeedModel
 from rota.workload.trace import Trace
 
@@ -43,7 +43,8 @@ class Simulation:
     """The driver of the simulated world: jumps from event to event, and asks the policy.
 
     One decision per instant, after all that happens at that instant: finishes, confirmations,
-    arrivals. A confirmation alone causes no decision.
+    arrivals. A confirmation alone causes no decision. With ``interval_s`` decisions are taken at
+    its multiples alone, and what calls for one waits until then.
     """
 
     def __init__(
@@ -56,12 +57,18 @@ class Simulation:
         speeds: SpeedModel | None = None,
         faults: Faults | None = None,
         interference: Interference | None = None,
+        interval_s: float | None = None,
     ) -> None:
         self.policy = policy
+        self.interval_s = interval_s
         self.engine = Engine()
         self.state = ClusterState(keep_stories=False)
         costs = Costs() if costs is None else costs
         self.machine = Machine(self.engine, self.state, costs, speeds, interference)
+        if getattr(policy, "needs_duration", False) or hasattr(speeds, "phase"):
+            from rota.sim.truth import attach  # here: most simulations need none of it
+
+            attach(self.state, self.machine)
         self.decisions = 0
         self._decider = Decider(self.state, policy)
         for node in nodes:
@@ -74,6 +81,7 @@ class Simulation:
                 )
         self.all_arrived = False
         self._woken_in_vain = 0
+        self._decided_s = -inf
         self._arrivals = iter(trace.jobs)
         self._arriving: JobSpec | None = None
         self._expect_next()
@@ -95,9 +103,11 @@ class Simulation:
 
     def step(self) -> bool:
         """Go to the next instant at which something happens. False if there is none."""
-        engine, state = self.engine, self.state
+        engine, state, interval_s = self.engine, self.state, self.interval_s
         heap, wake_at_s = engine.heap, state.wake_at_s
-        if state.decision_needed and (state.active or state.unsettled):
+        if interval_s is not None:
+            wake_at_s = self._next_tick_s(interval_s)
+        if state.decision_needed and interval_s is None and (state.active or state.unsettled):
             now_s = engine.now_s  # a fault or a request came from outside since the last step
         else:
             now_s = heap[0][0] if heap else inf
@@ -117,7 +127,11 @@ class Simulation:
                     self._expect_next()
             else:
                 return False
-        if state.decision_needed or (wake_at_s is not None and wake_at_s <= now_s):
+        due = state.decision_needed
+        if interval_s is not None:
+            due, wake_at_s = False, self._next_tick_s(interval_s)
+        if due or (wake_at_s is not None and wake_at_s <= now_s):
+            self._decided_s = now_s
             if self._decider.policy is not self.policy:
                 self._decider = Decider(state, self.policy)
             self._decider.decide(now_s)
@@ -126,6 +140,15 @@ class Simulation:
             for command in commands:
                 self.machine.execute(command)
         return True
+
+    def _next_tick_s(self, interval_s: float) -> float | None:
+        """The next multiple of the interval at which there is something to decide; or None."""
+        state = self.state
+        at_s = self.engine.now_s if state.decision_needed else state.wake_at_s
+        if at_s is None or not (state.active or state.unsettled):
+            return None
+        tick_s = ceil(at_s / interval_s) * interval_s
+        return tick_s if tick_s > self._decided_s else self._decided_s + interval_s
 
     def _wake_in_vain(self) -> None:
         """Nobody runs and nobody will come: only the policy can make anything happen."""
@@ -149,6 +172,8 @@ class Simulation:
                 self.machine.confirm(what.event)
         elif kind == FAULT:
             what(self)
+        elif kind == PHASE:
+            self.machine.phase_ends(*what)
 
     def _expect_next(self) -> None:
         self._arriving = spec = next(self._arrivals, None)
@@ -168,7 +193,9 @@ def simulate(
     speeds: SpeedModel | None = None,
     faults: Faults | None = None,
     interference: Interference | None = None,
+    interval_s: float | None = None,
 ) -> Result:
     """Run ``trace`` on ``nodes`` under ``policy``; see :class:`Simulation`."""
     more: Any = {"speeds": speeds, "faults": faults, "interference": interference}
+    more["interval_s"] = interval_s
     return Simulation(trace, nodes, policy, costs, **more).run()

@@ -38,6 +38,8 @@ class CatalogSpeeds:
     ``oversubscription`` by how much links between racks are slower than those of nodes.
     """
 
+    source = "catalog"
+
     def __init__(
         self, nodes: Iterable[Node], reference: str | None = None, oversubscription: float = 1.0
     ) -> None:

@@ -16,12 +16,13 @@ from rota.model.events import (
     Event,
     JobFinished,
     JobResized,
+    JobRetuned,
     JobSubmitted,
     StopRequested,
     WorkerRegistered,
     WorkerReported,
 )
-from rota.model.job import Elastic, JobSpec, JobState, Program, Suspension
+from rota.model.job import Adapt, Elastic, JobSpec, JobState, Program, Suspension
 
 
 class _Codec(NamedTuple):
@@ -91,15 +92,29 @@ def _encode_allocation(allocation: Allocation | None) -> Any:
     if allocation is None:
         return None
     parts: list[Any] = [list(part) for part in allocation.parts]
-    return [*parts, "shared"] if allocation.shared else parts
+    if allocation.shared:
+        parts.append("shared")
+    if allocation.batch is not None:
+        parts.append({"batch": list(allocation.batch)})
+    return parts
 
 
 def _decode_allocation(parts: Any) -> Allocation | None:
     if parts is None:
         return None
-    shared = parts[-1] == "shared"
-    pairs = [(node, mask) for node, mask in parts[: len(parts) - shared]]
-    return of_parts(pairs, shared)  # the very object that equal allocations of one node are
+    last = parts[-1]
+    batch = _decode_batch(last["batch"]) if isinstance(last, dict) else None
+    end = len(parts) - (batch is not None)
+    shared = parts[end - 1] == "shared"
+    pairs = [(node, mask) for node, mask in parts[: end - shared]]
+    return of_parts(pairs, shared, batch)  # the very object that equal ones of one node are
+
+
+def _decode_batch(pair: Any) -> tuple[int, int] | None:
+    if pair is None:
+        return None
+    size, accumulations = pair
+    return (size, accumulations)
 
 
 def _by_row(codec: _Codec) -> _Codec:
@@ -135,6 +150,14 @@ def _decode_elastic(record: Any) -> Elastic | None:
     return None if record is None else Elastic(**(record | {"sizes": tuple(record["sizes"])}))
 
 
+def _encode_adapt(adapt: Adapt | None) -> Any:
+    return None if adapt is None else adapt._asdict()
+
+
+def _decode_adapt(record: Any) -> Adapt | None:
+    return None if record is None else Adapt(**record)
+
+
 def _encode_spec(spec: JobSpec) -> dict[str, Any]:
     return _encode_fields(spec, _SPEC_FIELDS)
 
@@ -144,19 +167,21 @@ def _decode_spec(record: dict[str, Any]) -> JobSpec:
 
 
 def _encode_command(command: Command) -> dict[str, Any]:
-    special = {"allocation": _ALLOCATION} if hasattr(command, "allocation") else {}
+    special = {name: _OF_COMMANDS[name] for name in _OF_COMMANDS if hasattr(command, name)}
     return {"type": type(command).__name__} | _encode_fields(command, special)
 
 
 def _decode_command(record: dict[str, Any]) -> Command:
     fields = dict(record)
     kind = _COMMANDS[fields.pop("type")]
-    return _decode_fields(kind, fields, {"allocation": _ALLOCATION})
+    return _decode_fields(kind, fields, _OF_COMMANDS)
 
 
 _JSON = _Codec(_json, lambda value: value)
 _INT = _Codec(int, lambda value: value)
 _ALLOCATION = _Codec(_encode_allocation, _decode_allocation)
+_BATCH = _Codec(lambda batch: None if batch is None else list(batch), _decode_batch)
+_OF_COMMANDS = {"allocation": _ALLOCATION, "batch": _BATCH}
 _STATE = _by_name(JobState)
 _SPEC_FIELDS = {
     "program": _Codec(_encode_program, _decode_program),
@@ -165,6 +190,7 @@ _SPEC_FIELDS = {
         lambda pairs: tuple((gpu_type, speed) for gpu_type, speed in pairs),
     ),
     "elastic": _Codec(_encode_elastic, _decode_elastic),
+    "adapt": _Codec(_encode_adapt, _decode_adapt),
 }
 _EVENTS: dict[str, Any] = {kind.__name__: kind for kind in get_args(Event)}
 _COMMANDS: dict[str, Any] = {kind.__name__: kind for kind in get_args(Command)}
@@ -174,6 +200,7 @@ _FIELDS: dict[Any, dict[str, _Codec]] = {kind: {} for kind in _EVENTS.values()} 
     JobSubmitted: {"spec": _Codec(_encode_spec, _decode_spec)},
     StopRequested: {"outcome": _STATE},
     JobResized: {"allocation": _ALLOCATION},
+    JobRetuned: {"batch": _BATCH},
     JobFinished: {"outcome": _STATE},
     WorkerRegistered: {"suspension": _by_name(Suspension)},
     WorkerReported: {"progress": _JSON},

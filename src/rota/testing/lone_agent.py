@@ -94,11 +94,13 @@ class LoneAgent:
         env: dict[str, str] | None = None,
         job_id: str | None = None,
         attempt: int = 1,
+        adapt: dict[str, int | None] | None = None,
         **more: Any,
     ) -> Message:
         """Start an attempt on these GPUs, of a job of its own unless one is named; the answer.
 
-        ``more`` are other fields of :class:`~rota.model.job.Program`.
+        ``adapt`` has the limits of batches that the scheduler chooses. ``more`` are other fields of
+        :class:`~rota.model.job.Program`.
         """
         number = len(self._agent.attempts) + 1
         program = {"run": run, "workdir": os.getcwd(), "env": env or {}, "processes": "gpu"} | more
@@ -110,6 +112,7 @@ class LoneAgent:
             program=program,
             gpus=gpus,
             max_gpus=max_gpus,
+            adapt=adapt,
             at_s=time.time(),
         )
 

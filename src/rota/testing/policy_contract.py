@@ -255,6 +255,8 @@ class _Watched:
 
 def _columns(state: ClusterState) -> dict[str, Any]:
     columns = {name: value for name, value in vars(state).items() if not name.startswith("_")}
+    for lookup in ("reports", "truth"):  # what a driver knows, no columns
+        del columns[lookup]
     free = {name: columns.pop(name) for name in ("assumed", "idle")}
     return deepcopy(columns) | {
         name: (gpus.count, gpus.masks.copy(), gpus.by_count.copy()) for name, gpus in free.items()

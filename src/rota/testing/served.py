@@ -107,6 +107,7 @@ class StandInController:
             user=user,
             time_limit_s=request.time_limit_s,
             elastic=request.elastic,
+            adapt=request.adapt,
             program=program_of(request),
         )
         self.state.apply(JobSubmitted(spec.submit_s, spec))

@@ -8,7 +8,7 @@ import pytest
 
 from rota.errors import StoreError
 from rota.model.allocation import Allocation, on_node
-from rota.model.commands import Command, Launch, Migrate, Resize, Resume, Stop, Suspend
+from rota.model.commands import Command, Launch, Migrate, Resize, Resume, Retune, Stop, Suspend
 from rota.model.events import (
     AttemptLost,
     CommandFailed,
@@ -19,6 +19,7 @@ from rota.model.events import (
     JobLaunched,
     JobResized,
     JobResumed,
+    JobRetuned,
     JobSubmitted,
     JobSuspended,
     ModelReported,
@@ -32,7 +33,7 @@ from rota.model.events import (
     WorkerRegistered,
     WorkerReported,
 )
-from rota.model.job import Elastic, JobSpec, JobState, Program, Suspension
+from rota.model.job import Adapt, Elastic, JobSpec, JobState, Program, Suspension
 from rota.store.events import Submission
 
 TWO_NODES = Allocation(((0, 0b11), (3, 1 << 200)))
@@ -51,6 +52,7 @@ def every_event() -> list[Event]:
         JobSubmitted(0.30000000000000004, spec),
         JobSubmitted(0.3, JobSpec("2", 1, 0.3, duration_s=5, speeds=(("a100", 1.0), ("t4", 0.3)))),
         JobSubmitted(0.4, JobSpec("3", 1, 0.4, elastic=Elastic((1, 2, 4), 7200.0, 100.0, 1.5))),
+        JobSubmitted(0.45, JobSpec("4", 1, 0.45, adapt=Adapt(4096, 256))),
         SuspendRequested(1.0, 0),
         ResumeRequested(2.0, 0),
         StopRequested(3.0, 0, JobState.TIMEOUT),
@@ -70,6 +72,7 @@ def every_event() -> list[Event]:
         SpeedChanged(7.5, 0, 0.1),
         JobSuspended(8.0, 0, 7.9),
         JobResumed(9.0, 0),
+        JobRetuned(9.4, 0, (32, 1), 1.25),
         JobResized(9.5, 0, on_node(2, 3), 1.75, 0.125, "rank 1 hung and was killed", 1),
         WorkerRegistered(10.0, 0, Suspension.BOUNDARY, True, True, 8, False),
         ModelReported(10.5, 0, 4 << 40, 1 << 30),
@@ -84,6 +87,7 @@ def every_event() -> list[Event]:
         Resume(3, 0, 1, 1, on_node(2, 1)),
         Migrate(4, 0, 1, 2, TWO_NODES),
         Resize(5, 0, 1, 2, on_node(2, 3)),
+        Retune(6, 0, 1, 2, (32, 0)),
         Stop(6, 0, 1, 2),
     ]
     return log + [CommandSent(20.0, command) for command in commands]

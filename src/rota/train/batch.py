@@ -11,6 +11,7 @@ from rota.train.loader import set_seeds
 from rota.train.shards import Piece, seed_of
 
 if TYPE_CHECKING:
+    from rota.train.gradient_clock import GradientClock
     from rota.train.gradients import Gradients
     from rota.train.loader import Loader
     from rota.train.lr_scaling import LrScaling
@@ -34,6 +35,7 @@ class Batch:
         lr_scaling: LrScaling | None,
         member: Member,
         pulse: Pulse,
+        clock: GradientClock | None = None,
     ) -> None:
         self._loader = loader
         self._lr_scaling = lr_scaling
@@ -42,8 +44,13 @@ class Batch:
         self._pulse = pulse
         self.samples = len(loader.indices())
         self.begun = self.complete = False
+        self._clock = clock
+        adaptation = loader.adaptation
+        self.cut = (
+            (adaptation.world, adaptation.per_rank, adaptation.accumulation) if adaptation else None
+        )
         if lr_scaling is not None:
-            lr_scaling.parts = loader.shards
+            lr_scaling.scale = loader.batch_size / loader.initial
 
     def __iter__(self) -> Iterator[Any]:
         if self.complete:
@@ -52,17 +59,25 @@ class Batch:
         self.begun = True
         while not self.complete:
             pieces = self._pieces()
+            if loader.adaptation is not None:
+                gradients.word = loader.adaptation.word()
             gradients.begin(
                 sum(piece.weight for piece in pieces),
                 # Not for what happens to be a single piece: bits must not depend on the ranks.
                 alone=self._member.rehearses or loader.shards == 1,
                 place=self._place(),
                 last=self._last(),
+                number=loader.position.batches,
             )
             for number, piece in enumerate(pieces):
                 if number:
                     gradients.next_shard()
-                yield loader.load(piece, ahead=not self._member.rehearses)
+                loaded = loader.load(piece, ahead=not self._member.rehearses)
+                if self._clock is not None:
+                    self._clock.start()
+                yield loaded
+                if self._clock is not None:
+                    self._clock.stop()
                 gradients.take(piece.shard, piece.weight)
             self._pulse.enter(WAITING, sum(len(piece.samples) for piece in pieces))
             self._reduce()
@@ -107,8 +122,19 @@ class Batch:
             self._member.recover(failure)
         # The others may have completed the batch before the group broke, and handed over its sum.
         if self._gradients.reduced_batch == loader.position.batches:
-            self._gradients.give()
-            if self._lr_scaling is not None:
-                share = self.samples / loader.batch_size
-                self._lr_scaling.complete(share, self._gradients.squares if share == 1 else None)
+            parts = sum(1 for piece in loader.pieces_of(0, world_size=1) if piece.weight)
+            self._gradients.give(parts, self.samples / loader.initial)
+            self._count()
             self.complete = True
+
+    def _count(self) -> None:
+        """What all ranks have learned by this batch, except for one that rehearses."""
+        gradients, adaptation = self._gradients, self._loader.adaptation
+        if self._member.rehearses:
+            return
+        if self._lr_scaling is not None:
+            share = self.samples / self._loader.batch_size
+            unit, every = gradients.measured_in
+            self._lr_scaling.complete(share, gradients.squares, unit=unit, every=every)
+        if adaptation is not None:
+            adaptation.hear(gradients.heard)

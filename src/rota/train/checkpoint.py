@@ -83,6 +83,7 @@ class Checkpoint:
             "samples": progress.samples + samples,
             "first_100_s": progress.first_100_s,
             "lr_scaling": training.lr_scaling and training.lr_scaling.state(),
+            "batch": training.adaptation and training.adaptation.state(),
             "extra": self.extra,
         }
 
@@ -94,6 +95,8 @@ class Checkpoint:
         progress.first_100_s = plain["first_100_s"]
         if training.lr_scaling is not None and plain["lr_scaling"]:
             training.lr_scaling.load(plain["lr_scaling"])
+        if training.adaptation is not None and plain.get("batch"):
+            training.adaptation.load(plain["batch"])
         if training.loader is not None and plain["position"]:
             position = training.loader.position
             position.epoch, position.samples, position.batches = plain["position"]

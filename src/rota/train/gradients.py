@@ -8,6 +8,7 @@ from operator import is_not
 from typing import TYPE_CHECKING
 
 from rota.errors import InputError
+from rota.predict.gradient_noise import Squares
 from rota.train.agreement import MARKS, Places, compare
 from rota.train.counters import Counters
 from rota.train.shards import seed_of
@@ -15,9 +16,13 @@ from rota.train.shards import seed_of
 if TYPE_CHECKING:
     import torch
 
+    from rota.train.norms import Norms
+
 # A sum over the shards index * 2**level ... (index + 1) * 2**level - 1.
 Node = tuple[int, int]
 CHUNK = 1 << 20  # so many numbers are on their way at once, and stay in the processor's caches
+TAIL = 5  # numbers at the end of what is added up in single precision: see `Gradients._leaf`
+NOTHING = (0, 0, 0, 0)  # whole numbers below 2**24
 ROOM = 4  # vectors of all gradients that a newcomer makes room for, before it joins
 
 
@@ -148,13 +153,12 @@ class Gradients:
         self,
         parameters: Sequence[torch.Tensor],
         buffers: Sequence[torch.Tensor],
-        *,
-        measure: bool = False,
+        norms: Norms | None = None,
     ) -> None:
         self._parameters = list(parameters)
-        self._measure = measure
-        # The mean of the squared norms of the shards' gradients, the squared norm of their mean.
-        self.squares: tuple[float, float] | None = None
+        self._norms = norms
+        self.squares: Squares | None = None  # of the last batch, if they were measured
+        self.word = self.heard = NOTHING  # what rank 0 has to say with a batch, and has said
         self._floats = [b for b in buffers if b.is_floating_point() or b.is_complex()]
         self._counters = Counters(buffers)
         self._kept = self._floats + self._counters.changing
@@ -174,15 +178,19 @@ class Gradients:
         self.reduced_batch = -1
         self._find_active()
 
-    def begin(self, weight: float, *, alone: bool, place: int = 0, last: int = 0) -> None:
+    def begin(
+        self, weight: float, *, alone: bool, place: int = 0, last: int = 0, number: int = 0
+    ) -> None:
         """Start a batch, or start it once more: nothing has been taken up.
 
         ``weight`` is the part of the batch's samples that this rank has; ``alone`` says that it has
         all of them, in a single piece. ``place`` is a number that tells this batch from others,
-        ``last`` the shard with its last samples.
+        ``last`` the shard with its last samples; ``number`` counts batches.
         """
         self._find_active()
         self._place, self._last = place, last
+        if self._norms is not None:
+            self._norms.begin(self._by_dtype(), number, single=alone)
         self._counters.begin()
         if not self._before:
             self._before = [b.clone() for b in self._kept]
@@ -259,20 +267,23 @@ class Gradients:
             self.reduced[dtype] = flat
         self.reduced_batch, self._keep = newest, True
 
-    def give(self) -> None:
-        """Put the sums where optimisers look for them, and into the buffers."""
+    def give(self, parts: int = 1, scale: float = 1.0) -> None:
+        """Put the sums where optimisers look for them, and into the buffers.
+
+        The batch was that of so many ``parts``, and its size ``scale`` times the initial one.
+        """
         self._before = []
-        self.squares = None
-        of_shards = of_mean = 0.0
+        if self._norms is not None:
+            tail = self.reduced[_float32()][-TAIL:].tolist() if self.reduced else [*self.word, 0.0]
+            first, second, third, fourth, of_parts = tail
+            self.heard = (int(first), int(second), int(third), int(fourth))
+            self.squares = self._norms.measured(self.reduced, of_parts, parts, scale)
         for dtype, reduced in self.reduced.items():
             parameters, floats = self._of(dtype)
             # Programs clip gradients, and zero them, in place.
             flat = self._spare(dtype).copy_(reduced) if self._keep else reduced
             self._given.append(flat)
-            *values, used, counted, square = flat.split(self._lengths[dtype])
-            if self._measure:
-                of_shards += float(square.sum().real.item())
-                of_mean += _square(values[: len(parameters)])
+            *values, used, counted, _ = flat.split(self._lengths[dtype])
             if counted.numel():
                 self._counters.unpack(counted)
             flags = used.tolist()
@@ -280,10 +291,19 @@ class Gradients:
                 parameter.grad = value.view_as(parameter) if flag else None
             for buffer, value in zip(floats, values[len(parameters) :], strict=True):
                 buffer.copy_(value.view_as(buffer))
-        if self._measure and self.reduced:
-            self.squares = of_shards, of_mean
         if not self._keep:
             self.reduced = {}
+
+    @property
+    def measured_in(self) -> tuple[int, int]:
+        """The unit of the squares, and for how many batches each that is measured stands."""
+        return (self._norms.unit, self._norms.every) if self._norms is not None else (0, 1)
+
+    def _by_dtype(self) -> dict[torch.dtype, list[torch.Tensor]]:
+        found: dict[torch.dtype, list[torch.Tensor]] = {}
+        for parameter in self._active:
+            found.setdefault(parameter.dtype, []).append(parameter)
+        return found
 
     def _of(self, dtype: torch.dtype) -> tuple[list[torch.Tensor], list[torch.Tensor]]:
         return (
@@ -295,13 +315,13 @@ class Gradients:
         import torch
 
         kinds = list(dict.fromkeys(t.dtype for t in [*self._active, *self._floats]))
-        if kinds and self._measure and torch.float32 not in kinds:
+        if kinds and self._norms is not None and torch.float32 not in kinds:
             kinds.append(torch.float32)  # squares of smaller types would be out of their range
         return kinds
 
     def _leaf(self, shard: int, weight: float) -> dict[torch.dtype, torch.Tensor]:
         """One vector for each type: gradients, buffers, which parameters had one, integer buffers
-        byte by byte, the squared norm of all gradients."""
+        byte by byte, what rank 0 has to say, the squared norm of all gradients."""
         import torch
 
         leaves = {}
@@ -311,7 +331,7 @@ class Gradients:
             flags = [0.0 if grad is None else 1.0 for grad in grads]
             leaf = self._spare(dtype)
             used = torch.tensor(flags, dtype=dtype, device=leaf.device)
-            *places, counted, square = leaf.split(self._lengths[dtype])
+            *places, counted, tail = leaf.split(self._lengths[dtype])
             for value, place in zip([*grads, *floats, used], places, strict=True):
                 if value is None:
                     place.zero_()
@@ -320,9 +340,12 @@ class Gradients:
             counted.zero_()
             if counted.numel() and shard == self._last:
                 self._counters.pack(counted)
-            if square.numel():
-                square.fill_(weight * _square([p.grad for p in self._active if p.grad is not None]))
+            tail.zero_()
+            if shard == 0 and any(self.word) and tail.numel():
+                tail[:-1] = torch.tensor(self.word)
             leaves[dtype] = leaf
+        if self._norms is not None:
+            self._norms.note(leaves, weight)
         return leaves
 
     def _find_active(self) -> None:
@@ -387,7 +410,7 @@ class Gradients:
         for number, dtype in enumerate(self._dtypes()):
             parameters, floats = self._of(dtype)
             counted = self._counters.num_bytes if number == 0 else 0
-            measured = int(self._measure and dtype == torch.float32)
+            measured = TAIL if self._norms is not None and dtype == torch.float32 else 0
             sizes = [t.numel() for t in parameters + floats]
             self._lengths[dtype] = [*sizes, len(parameters), counted, measured]
             one = (self._active or self._floats)[0].detach().new_empty(1, dtype=dtype)
@@ -395,6 +418,7 @@ class Gradients:
         return self._like
 
 
-def _square(values: Sequence[torch.Tensor]) -> float:
-    """The squared norm of all these together."""
-    return sum(float(value.abs().float().square().sum()) for value in values)
+def _float32() -> torch.dtype:
+    import torch
+
+    return torch.float32

@@ -9,10 +9,11 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 from rota.errors import InputError
-from rota.train.lr_scaling import RULES
+from rota.train.lr_scaling import check_rule
 from rota.train.shards import Piece, one_piece, pieces, seed_of, shards_of_rank
 
 if TYPE_CHECKING:
+    from rota.train.adaptation import Adaptation
     from rota.train.batch import Batch
     from rota.train.world import World
 
@@ -33,11 +34,11 @@ class Loader:
     """Batches of a dataset, of which each rank loads its own pieces. Made by ``Session.loader``.
 
     ``batch_size`` is the global one; with ``per_rank`` it is that of the present batch, so many
-    samples for each rank, a shard each. The samples of an epoch are put in an order that ``seed``
-    and the number of the epoch give alone; a batch is the next ``batch_size`` of them, the last one
-    may be smaller (or is left out, with ``drop_last``). Random generators of Python, NumPy and
-    torch are set anew for every piece, so that augmentation and dropout are the same wherever the
-    piece is worked on.
+    samples for each rank, a shard each; with an ``adaptation`` it is what that says. The samples of
+    an epoch are put in an order that ``seed`` and the number of the epoch give alone; a batch is
+    the next ``batch_size`` of them, the last one may be smaller (or is left out, with
+    ``drop_last``). Random generators of Python, NumPy and torch are set anew for every piece, so
+    that augmentation and dropout are the same wherever the piece is worked on.
     """
 
     def __init__(
@@ -47,6 +48,7 @@ class Loader:
         *,
         shards: int,
         per_rank: int | None = None,
+        adaptation: Adaptation | None = None,
         shuffle: bool = True,
         seed: int = 0,
         drop_last: bool = False,
@@ -66,6 +68,7 @@ class Loader:
         self.shards = shards
         self.most_ranks = shards
         self.per_rank = per_rank
+        self.adaptation = adaptation
         self.seed = _whole("seed", seed)
         self.position = Position()
         self.whole = False  # whether a rank gets its samples in one piece, whatever its shards
@@ -83,10 +86,25 @@ class Loader:
         return self._batches()
 
     def fit(self) -> None:
-        """Let the next batch be as large as the gang is now, if batches grow with it."""
+        """Let the next batch be as large as it is to be for the gang of now, if that changes."""
         if self.per_rank is not None:
             self.shards = self._world.size
             self.batch_size = self.per_rank * self.shards
+        if self.adaptation is not None:
+            self.adaptation.fit(self._world.size)
+            self.shards, self.batch_size = self.adaptation.shards, self.adaptation.size
+
+    @property
+    def varies(self) -> bool:
+        """Whether batches may change their size."""
+        return self.per_rank is not None or self.adaptation is not None
+
+    @property
+    def initial(self) -> int:
+        """The samples of a batch for which the learning rate is meant."""
+        if self.adaptation is not None:
+            return self.adaptation.limits.initial
+        return self.per_rank or self.batch_size
 
     def __len__(self) -> int:
         """Batches in one epoch, if they are all as large as the present one."""
@@ -96,7 +114,7 @@ class Loader:
     @property
     def epoch_samples(self) -> int:
         """Samples in one epoch; where batches grow and the last is dropped, a few fewer are."""
-        fixed = self._drop_last and self.per_rank is None
+        fixed = self._drop_last and not self.varies
         return len(self) * self.batch_size if fixed else len(self.dataset)
 
     def indices(self) -> Sequence[int]:
@@ -250,24 +268,37 @@ def batch_policy(
     lr_scaling: str | None,
     shards: int | None,
     most_ranks: int,
+    *,
+    adapts: bool = False,
+    warmup_epochs: float = 0.0,
 ) -> tuple[int, int | None]:
-    """The size of the largest batch, and that of each rank's part if batches grow. InputError."""
+    """The size of the largest batch, and that of each rank's part if batches grow. InputError.
+
+    Where the scheduler ``adapts`` batches, it is the initial size.
+    """
     if (batch_size is None) == (batch_size_per_rank is None):
         raise InputError(
             "s.loader: give either batch_size, of all ranks together whatever their number, or "
             f"batch_size_per_rank; not batch_size={batch_size!r} and "
             f"batch_size_per_rank={batch_size_per_rank!r}"
         )
+    if adapts and batch_size is None:
+        raise InputError(
+            f"s.loader: batch_size_per_rank={batch_size_per_rank!r} grows with the gang, and the "
+            "scheduler is to choose batches (adapt=True, or batch: {mode: adapt} in the job file); "
+            "give batch_size, that of the first batches, or leave the other out"
+        )
     if batch_size is not None:
-        if lr_scaling is not None:
+        if lr_scaling is not None and not adapts:
             raise InputError(
-                f"s.loader: lr_scaling={lr_scaling!r} is for batch_size_per_rank; a batch_size of "
-                "all ranks together does not change, and so the learning rate must not either"
+                f"s.loader: lr_scaling={lr_scaling!r} is for batch_size_per_rank, or adapt=True; a "
+                "batch_size of all ranks together does not change, and so the learning rate must "
+                "not either"
             )
+        check_rule(lr_scaling, warmup_epochs)
         return _count("batch_size", batch_size, 1), None
     batch_size_per_rank = _count("batch_size_per_rank", batch_size_per_rank, 1)
-    if lr_scaling not in (None, *RULES):
-        raise InputError(f"s.loader: lr_scaling={lr_scaling!r} must be one of {', '.join(RULES)}")
+    check_rule(lr_scaling, warmup_epochs)
     if shards is not None:
         raise InputError(
             f"s.loader: shards={shards!r} is for batch_size; with batch_size_per_rank each rank's "

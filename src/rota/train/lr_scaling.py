@@ -1,4 +1,4 @@
-"""Batches to which every rank adds a part of its own, and learning rates that follow their size."""
+"""Learning rates that follow the size of batches, where that changes."""
 
 from __future__ import annotations
 
@@ -6,78 +6,91 @@ import functools
 import math
 from typing import TYPE_CHECKING, Any
 
+from rota.errors import InputError
+from rota.predict.gradient_noise import GradientNoise, Squares
+
 if TYPE_CHECKING:
     import torch
 
-RULES = ("none", "linear", "sqrt", "adascale")
-FORGETTING_STEPS = 1000  # a batch of S parts weighs S / 1000 of all before (AdaScale, ICML 2020)
+RULES = ("none", "linear", "sqrt", "legw", "adascale", "adamscale")
+BY_OPTIMIZER = "by optimizer"  # adamscale where steps are divided by a norm, else adascale
 
 
 class LrScaling:
-    """By what the learning rate is multiplied when a batch has several parts.
+    """By what the learning rate is multiplied when a batch is ``scale`` times the initial one.
 
-    ``linear``: by their number (Goyal et al., *Accurate, Large Minibatch SGD*, 2017). ``sqrt``: by
-    its square root. ``adascale``: by the gain, from 1 to their number, which is larger the more the
-    gradients of the parts differ from each other (Johnson et al., *AdaScale SGD*, ICML 2020).
+    ``linear``: by the scale (Goyal et al., *Accurate, Large Minibatch SGD*, 2017). ``sqrt``: by its
+    square root. ``legw``: likewise, after a linear warm-up from 0 over ``warmup_steps`` initial
+    batches, which grows with the scale (You et al., *Large-Batch Training for LSTM and Beyond*,
+    2019). ``adascale``: by the gain, from 1 to the scale, which is larger the noisier gradients are
+    (Johnson et al., *AdaScale SGD*, ICML 2020). ``adamscale``: by the square root of the gain, for
+    Adam and its kin (Qiao et al., *Pollux*, OSDI 2021). Initially it is the rate for ``scale`` 1.
 
-    ``scaled_steps`` is how many steps with a single part training so far amounts to: the parts that
-    were worked through, and with ``adascale`` the sum of the gains.
+    ``scaled_steps`` is how many steps with the initial batch training so far amounts to: the sum of
+    the gains where ``counts_gains``, else of the scales.
     """
 
-    def __init__(self, rule: str) -> None:
+    def __init__(
+        self, rule: str, *, counts_gains: bool | None = None, warmup_steps: float = 0.0
+    ) -> None:
         self.rule = rule
-        self.parts = 1  # of the present batch
+        self.scale = 1.0  # of the present batch
         self.scaled_steps = 0.0
-        self._noise = self._signal = self._weight = 0.0  # smoothed sums, and their weight
-
-    @property
-    def measures(self) -> bool:
-        """Whether it must know how much the gradients of the parts differ."""
-        return self.rule == "adascale"
-
-    @property
-    def factor(self) -> float:
-        """By what the learning rate of the present batch is multiplied."""
-        if self.rule == "linear":
-            return float(self.parts)
-        if self.rule == "sqrt":
-            return math.sqrt(self.parts)
-        return self.gain if self.measures else 1.0
+        self.noise = GradientNoise()
+        self._unit = 0  # in which it is measured
+        by_gain = rule in ("adascale", "adamscale", BY_OPTIMIZER)
+        self._counts_gains = by_gain if counts_gains is None else counts_gains
+        self._warmup_steps = warmup_steps
+        self.measures = by_gain or self._counts_gains  # whether it must know the noise
 
     @property
     def gain(self) -> float:
-        """AdaScale's: how many steps with a single part one step with all of them is worth."""
-        if self.parts == 1 or not self._weight:
-            return 1.0
-        noise, signal = max(self._noise, 0.0), max(self._signal, 0.0)
-        if not noise + signal:
-            return 1.0
-        return (noise + signal) / (noise / self.parts + signal)
+        """AdaScale's: how many steps with the initial batch one with the present one is worth."""
+        return 1.0 if self.scale == 1 else self.noise.gain(self.scale)
 
-    def complete(self, share: float, squares: tuple[float, float] | None) -> None:
-        """Count a batch that has been worked through.
+    def factor(self, rule: str) -> float:
+        """By what this rule multiplies the learning rate of the present batch."""
+        if rule == "linear":
+            return self.scale
+        if rule == "sqrt":
+            return math.sqrt(self.scale)
+        if rule == "legw":
+            warmup = self._warmup_steps * self.scale
+            warm = min(1.0, self.scaled_steps / warmup) if warmup else 1.0
+            return math.sqrt(self.scale) * warm
+        if rule == "adascale":
+            return self.gain
+        return math.sqrt(self.gain) if rule == "adamscale" else 1.0
 
-        ``share`` is how much of a whole batch it was. ``squares``, of a whole one, are the mean
-        of the squared norms of its parts' gradients, and the squared norm of their mean.
+    def complete(
+        self, share: float, squares: Squares | None, *, unit: int = 0, every: int = 1
+    ) -> None:
+        """Count a batch that has been worked through; the optimisers' step follows.
+
+        ``share`` is how much of a whole batch it was. ``squares`` is None if they were not
+        measured; of a batch whose gradients overflow nothing is counted, because a gradient scaler
+        leaves its step out. ``unit`` tells apart what gradients are measured in, and ``every`` is
+        for how many batches each that is measured stands.
         """
-        if squares is not None and self.parts > 1 and all(map(math.isfinite, squares)):
-            of_parts, of_mean = squares
-            noise = (of_parts - of_mean) * self.parts / (self.parts - 1)
-            kept = max(1 - self.parts / FORGETTING_STEPS, 0.0)
-            self._noise = kept * self._noise + (1 - kept) * noise
-            self._signal = kept * self._signal + (1 - kept) * (of_mean - noise / self.parts)
-            self._weight = kept * self._weight + (1 - kept)
-        self.scaled_steps += share * (self.gain if self.measures else self.parts)
+        if squares is not None and not squares.finite:
+            return
+        if squares is not None:
+            if unit != self._unit:
+                self.noise.forget()
+                self._unit = unit
+            self.noise.observe(squares, every)
+        self.scaled_steps += share * (self.gain if self._counts_gains else self.scale)
 
     def follow(self, optimizer: torch.optim.Optimizer) -> None:
         """Let the optimiser's steps, and nothing else, see the multiplied learning rate."""
         rates: list[Any] = []
+        rule = self.rule if self.rule != BY_OPTIMIZER else rule_for(optimizer)
 
         def multiply(*_: Any) -> None:
             restore()
             rates[:] = [group["lr"] for group in optimizer.param_groups]
             for group in optimizer.param_groups:
-                group["lr"] = group["lr"] * self.factor
+                group["lr"] = group["lr"] * self.factor(rule)
 
         def restore(*_: Any) -> None:
             for group, rate in zip(optimizer.param_groups, rates, strict=False):
@@ -97,10 +110,43 @@ class LrScaling:
         optimizer.register_step_post_hook(restore)
         optimizer.step = restoring
 
-    def state(self) -> list[float]:
+    def state(self) -> dict[str, Any]:
         """What a newcomer must know."""
-        return [self.scaled_steps, self._noise, self._signal, self._weight]
+        steps = {"scaled_steps": self.scaled_steps, "unit": self._unit}
+        return steps | {"noise": self.noise.state()}
 
-    def load(self, state: list[float]) -> None:
+    def load(self, state: dict[str, Any]) -> None:
         """Take over what :meth:`state` gave."""
-        self.scaled_steps, self._noise, self._signal, self._weight = state
+        self.scaled_steps, self._unit = state["scaled_steps"], state["unit"]
+        self.noise.load(state["noise"])
+
+
+def rule_for(optimizer: torch.optim.Optimizer) -> str:
+    """The rule that suits an optimiser: whether it divides its steps by the size of gradients."""
+    import torch
+
+    divide = (
+        torch.optim.Adam,  # and AdamW
+        torch.optim.NAdam,
+        torch.optim.RAdam,
+        torch.optim.Adamax,
+        torch.optim.Adagrad,
+        torch.optim.Adadelta,
+        torch.optim.RMSprop,
+    )
+    named = type(optimizer).__name__.lower()
+    return "adamscale" if isinstance(optimizer, divide) or "adam" in named else "adascale"
+
+
+def check_rule(lr_scaling: str | None, warmup_epochs: float) -> None:
+    """Raises InputError if that is no rule, or not with this warm-up."""
+    if lr_scaling not in (None, *RULES):
+        raise InputError(f"s.loader: lr_scaling={lr_scaling!r} must be one of {', '.join(RULES)}")
+    number = isinstance(warmup_epochs, int | float) and not isinstance(warmup_epochs, bool)
+    if not number or not 0 <= warmup_epochs < math.inf:
+        raise InputError(f"s.loader: warmup_epochs={warmup_epochs!r} must be a number from 0")
+    if warmup_epochs and lr_scaling != "legw":
+        raise InputError(
+            f"s.loader: warmup_epochs={warmup_epochs!r} is for lr_scaling='legw', and that is "
+            f"{lr_scaling!r}; leave it out, or choose that rule"
+        )

@@ -27,6 +27,10 @@ if TYPE_CHECKING:
     from rota.train.replica import Replica
 
 PATIENCE_S = 60.0  # how long a rank without a group waits for an agent that can tell it another
+FIXED_BATCHES = (
+    "the program has no batches that can be changed: it needs batch: {mode: adapt} in its job "
+    "file, and batches from s.loader(...)"
+)
 AGENT_GONE = "its agent is gone, and the gang can't meet again without one"
 
 
@@ -46,6 +50,7 @@ class Member:
         self.moved: Callable[[], object] | None = None  # called in a new world
         self.formed: Callable[[], object] | None = None  # called when all have met there
         self.state: DeviceState | None = None
+        self.tune: Callable[[int, int], object] | None = None  # called with how batches are to be
         self.rehearses = os.environ.get("ROTA_NEWCOMER") == "1"
         self.can_return = False  # whether the loop that runs would take it back from standby
         self._parked = False
@@ -57,14 +62,23 @@ class Member:
     # -- holding at a boundary -----------------------------------------------------------------
 
     def obey(self, message: Message, step: int) -> None:
-        """Take note of where the agent wants this rank to hold, or that it need not after all."""
-        if message["type"] == "pause":
+        """Take note of where the agent wants this rank to hold, or that it need not after all; or
+        of how it wants batches to be."""
+        if message["type"] == "tune":
+            self._tune(message["batch"])
+        elif message["type"] == "pause":
             self._gang, self._hold_at = message["gang"], step
             self._round = message.get("round")
         elif message["type"] == "run_to" and self._hold_at is not None:
             self._hold_at = max(self._hold_at, message["step"])
         elif message["type"] == "resume":
             self._hold_at = None
+
+    def _tune(self, batch: list[int]) -> None:
+        if self.tune is not None:
+            self.tune(*batch)
+        elif self.link is not None:
+            self.link.send({"type": "tuned", "batch": batch, "refusal": FIXED_BATCHES})
 
     def must_hold(self, step: int) -> bool:
         """Whether this boundary is one to hold at."""

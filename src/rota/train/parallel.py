@@ -133,9 +133,12 @@ class DdpGradients:
         self._kept: list[torch.Tensor | None] = []
         self._handed_over = False
         self.reduced_batch = -1
-        self.squares: tuple[float, float] | None = None  # not known here
+        self.squares = None  # not known here
+        self.measured_in = (0, 1)
 
-    def begin(self, weight: float, *, alone: bool, place: int = 0, last: int = 0) -> None:
+    def begin(
+        self, weight: float, *, alone: bool, place: int = 0, last: int = 0, number: int = 0
+    ) -> None:
         """Start a batch, of whose samples this rank has the part ``weight``.
 
         ``place`` is a number that tells it from others. Raises InputError if parameters have been
@@ -193,7 +196,7 @@ class DdpGradients:
         if self.reduced_batch < newest:
             self._kept, self._handed_over, self.reduced_batch = kept[0], True, newest
 
-    def give(self) -> None:
+    def give(self, parts: int = 1, scale: float = 1.0) -> None:
         """Put sums that were handed over where optimisers look for them."""
         if self._handed_over:
             for parameter, value in zip(self._parameters, self._kept, strict=True):

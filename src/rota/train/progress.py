@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import math
 import time
+from collections.abc import Callable
 
 from rota.live.wire import Message
+from rota.train.step_times import StepTimes
 
 MILESTONE = 100  # time to the first 100 mini-batches is a figure of its own (Gandiva, OSDI 2018)
 FASTEST_REPORTS_S, SLOWEST_REPORTS_S = 0.1, 5.0
@@ -29,6 +31,9 @@ class Progress:
         self._util_since_s = time.time()
         self._batch = 0  # the most samples that a step has had
         self._counted = 0  # samples before the present step
+        self.step_s = 0.0  # of the last step
+        self.adaptation: Callable[[], Message | None] = lambda: None  # see `Training`
+        self.times = StepTimes()
         self._began = self._reported = self._opened = time.monotonic()
 
     def note(self, loss: float | None, samples: int | None, metrics: dict[str, float]) -> None:
@@ -49,7 +54,8 @@ class Progress:
     def end_step(self) -> bool:
         """Count a step; whether a report is due."""
         now = time.monotonic()
-        self._busy_s += now - self._began
+        self.step_s = now - self._began
+        self._busy_s += self.step_s
         self._cpu_s += time.process_time() - self._cpu_began_s
         self._timed_steps += 1
         self.step += 1
@@ -76,6 +82,7 @@ class Progress:
             "batch": self._batch,
             "device_util": self._device_util(),
             "util_since_s": self._util_since_s,
+            "adaptation": self.adaptation(),
         }
 
     def _device_util(self) -> float | None:
@@ -88,6 +95,7 @@ class Progress:
         """Take the mean time per step anew from here on."""
         self._busy_s, self._cpu_s, self._timed_steps = 0.0, 0.0, 0
         self._util_since_s = time.time()
+        self.times.sent()
 
 
 def _finite(value: float) -> float | None:

@@ -61,6 +61,13 @@ class Reports:
             self.introduce()
             self._link.send({"type": "memory", **cycle})
 
+    def tuned(self, answers: list[Message]) -> None:
+        """Tell how batches are from now on, or why not as the scheduler wanted them."""
+        for answer in answers:
+            self.progress(must_arrive=True)
+            if self._link is not None:
+                self._link.send(answer)
+
     def loader(self) -> None:
         """Tell that the job can be resized."""
         if self._link is not None:

@@ -59,6 +59,8 @@ class Session:
         if self._training.loader is not None:
             self._training.loader.close()
         if self._link is not None:
+            if isinstance(exc[1], InputError):
+                self._link.send({"type": "failing", "error": str(exc[1])[:500]})
             self._reports.progress(must_arrive=True)
             self._link.close()
         if exc[0] is None and self._training.prepared:
@@ -154,6 +156,8 @@ class Session:
         batch_size: int | None = None,
         batch_size_per_rank: int | None = None,
         lr_scaling: str | None = None,
+        adapt: bool | None = None,
+        warmup_epochs: float = 0.0,
         shards: int | None = None,
         shuffle: bool = True,
         seed: int = 0,
@@ -167,9 +171,13 @@ class Session:
         shards, at least as many as there will ever be ranks; 8 by default, or fewer if a batch is
         small. With ``batch_size_per_rank`` in its place a batch grows with the gang, by a shard
         for each rank, and ``lr_scaling`` says what the learning rates of the optimisers are
-        multiplied by in a step: ``linear`` (the default), ``sqrt``, ``adascale`` or ``none``; see
-        :class:`rota.train.lr_scaling.LrScaling`. See :class:`rota.train.loader.Loader` for the
-        rest, and for its errors.
+        multiplied by in a step: ``linear`` (the default), ``sqrt``, ``adascale``, ``adamscale``,
+        ``legw`` with ``warmup_epochs``, or ``none``; see :class:`rota.train.lr_scaling.LrScaling`.
+
+        With ``adapt`` the scheduler chooses batches, of ``batch_size`` samples at first; by default
+        it does if the job file says so (``batch: {mode: adapt}``). Then the noise in gradients is
+        measured, and learning rates follow the batch, by default as suits the optimiser. See
+        :class:`rota.train.loader.Loader` for the rest, and for its errors.
         """
         loader = self._training.load(
             dataset,
@@ -177,6 +185,8 @@ class Session:
             batch_size_per_rank,
             lr_scaling,
             shards,
+            adapt=adapt,
+            warmup_epochs=warmup_epochs,
             shuffle=shuffle,
             seed=seed,
             drop_last=drop_last,
@@ -225,8 +235,7 @@ class Session:
         self._start()
         training = self._training
         if (loader := training.loader) is not None:
-            grows = loader.per_rank is not None
-            self._progress.total = None if grows else total * len(loader)
+            self._progress.total = None if loader.varies else total * len(loader)
             self._progress.total_samples = total * loader.epoch_samples
         self._in_epochs = True
         try:
@@ -274,8 +283,9 @@ class Session:
     def scaled_steps(self) -> float:
         """How many steps with one rank's batch the batches that are done amount to.
 
-        Where ``lr_scaling`` is ``adascale``, schedules of learning rates go by this number.
-        Without ``batch_size_per_rank`` it is the number of steps.
+        Where the scheduler chooses batches, with the initial batch. Where ``lr_scaling`` goes by
+        the gain, schedules of learning rates go by this number. With a fixed ``batch_size`` it is
+        the number of steps.
         """
         return self._training.scaled_steps
 
@@ -347,6 +357,8 @@ class Session:
         if self._link is not None and not self._member.rehearses:
             if due:
                 self._reports.progress()
+            if self._training.adaptation is not None:
+                self._reports.tuned(self._training.adaptation.told())
             for message in self._link.poll():
                 self._member.obey(message, self._progress.step)
             if self._member.must_hold(self._progress.step):

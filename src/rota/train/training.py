@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from rota.errors import InputError
 from rota.train.checkpoint import Checkpoint
+from rota.train.gradient_clock import GradientClock
 from rota.train.handover import Handover
 from rota.train.member import Member
 from rota.train.progress import Progress
@@ -16,6 +17,7 @@ from rota.train.world import World
 if TYPE_CHECKING:
     import torch
 
+    from rota.train.adaptation import Adaptation
     from rota.train.batch import Batch
     from rota.train.device import DeviceState
     from rota.train.loader import Loader
@@ -47,6 +49,7 @@ class Training:
         self._undecided: list[Any] = []
         self._asked_for: set[str | None] = set()  # kinds of reduction
         self._optimizers: Optimizers | None = None
+        self._clock: GradientClock | None = None
         self.handover = Handover(self, member, progress)
         self.checkpoint = Checkpoint(self, world, member, progress)
 
@@ -129,10 +132,15 @@ class Training:
         batch_size_per_rank: int | None,
         lr_scaling: str | None,
         shards: int | None,
+        *,
+        adapt: bool | None,
+        warmup_epochs: float,
         **options: Any,
     ) -> Loader:
         """Make the loader of the training data. Raises InputError."""
-        from rota.train.loader import Loader, batch_policy, default_shards
+        from rota.train.adaptation import Adaptation, is_asked_for, limits_of
+        from rota.train.loader import Loader, batch_policy, check_dataset, default_shards
+        from rota.train.lr_scaling import BY_OPTIMIZER, LrScaling
 
         if self.loader is not None:
             raise InputError(
@@ -140,11 +148,21 @@ class Training:
                 "use torch's DataLoader for validation"
             )
         most = max(int(os.environ.get("ROTA_MAX_WORLD", "1")), self._world.size)
-        size, per_rank = batch_policy(batch_size, batch_size_per_rank, lr_scaling, shards, most)
-        if per_rank is not None:
-            from rota.train.lr_scaling import LrScaling
-
-            self.lr_scaling = LrScaling(lr_scaling or "linear")
+        adapts, adaptation = is_asked_for(adapt), None
+        asked = (batch_size, batch_size_per_rank, lr_scaling, shards, most)
+        size, per_rank = batch_policy(*asked, adapts=adapts, warmup_epochs=warmup_epochs)
+        check_dataset(dataset)
+        warmup_steps = warmup_epochs * len(dataset) / (per_rank or size)
+        if adapts:
+            world = int(os.environ.get("ROTA_MIN_WORLD", self._world.size))
+            adaptation = Adaptation(limits_of(size, len(dataset), world))
+            self._member.tune = adaptation.want
+            self._progress.adaptation = self._describe
+            rule = lr_scaling or BY_OPTIMIZER
+            self.lr_scaling = LrScaling(rule, counts_gains=True, warmup_steps=warmup_steps)
+            shards = most
+        elif per_rank is not None:
+            self.lr_scaling = LrScaling(lr_scaling or "linear", warmup_steps=warmup_steps)
             shards = most
         elif shards is None:
             shards = default_shards(dataset, size, most)
@@ -153,6 +171,7 @@ class Training:
             size,
             shards=shards,
             per_rank=per_rank,
+            adaptation=adaptation,
             world=self._world,
             **options,
         )
@@ -220,11 +239,17 @@ class Training:
 
         if lr_scaling.measures and self._wrapped:
             raise InputError(
-                "s.loader: lr_scaling='adascale' compares the gradients of the ranks, which "
-                "s.prepare(..., reduction='ddp') adds up before they can be seen; leave that out"
+                f"s.loader: lr_scaling={lr_scaling.rule!r}, or a batch that the scheduler chooses, "
+                "needs the gradients of the ranks one by one, and s.prepare(..., reduction='ddp') "
+                "adds them up before they can be seen; leave reduction out"
             )
         for optimizer in torch_optimizers(self.replica.others):
             lr_scaling.follow(optimizer)
+
+    @property
+    def adaptation(self) -> Adaptation | None:
+        """What chooses the size of batches, where the scheduler does."""
+        return self.loader.adaptation if self.loader is not None else None
 
     # -- batches and steps ---------------------------------------------------------------------
 
@@ -246,7 +271,11 @@ class Training:
                 loader.next_epoch(loader.position.epoch + 1)
             if self._optimizers is not None:
                 self._optimizers.check()
-            self.batch = Batch(loader, self._gradients(), self.lr_scaling, self._member, pulse)
+            gradients = self._gradients()
+            if loader.adaptation is not None and self._clock is None:
+                self._clock = GradientClock(self.state.device)
+            parts = (gradients, self.lr_scaling, self._member, pulse, self._clock)
+            self.batch = Batch(loader, *parts)
         return self.batch
 
     def end_step(self) -> bool:
@@ -259,11 +288,40 @@ class Training:
         self.in_step = False
         if self.batch is not None:
             assert self.loader is not None
+            if self._clock is not None:
+                self._time(self.batch, self._clock)
             self._progress.note(None, self.batch.samples, {})
             if not self._member.rehearses:
                 self.loader.advance()
             self.batch = None
         return due
+
+    def _time(self, batch: Batch, clock: GradientClock) -> None:
+        """Note how long a step took that had a whole batch, and the ranks for which it was cut."""
+        gradient_s, cut = clock.read(), batch.cut
+        whole = self.loader is not None and batch.samples == self.loader.batch_size
+        if gradient_s is not None and whole and cut is not None and cut[0] == self._world.size:
+            self._progress.times.note(cut, self._progress.step_s, gradient_s)
+
+    def _describe(self) -> dict[str, Any]:
+        """What a report tells of batches that the scheduler chooses."""
+        adaptation, lr_scaling = self.adaptation, self.lr_scaling
+        assert adaptation is not None
+        assert lr_scaling is not None
+        known = lr_scaling.noise.known
+        return {
+            "initial": adaptation.limits.initial,
+            "most": adaptation.limits.most,
+            "most_per_gpu": adaptation.limits.most_per_rank,
+            "size": adaptation.size,
+            "gpus": adaptation.world,
+            "per_gpu": adaptation.per_rank,
+            "accumulation": adaptation.accumulation,
+            "scaled_steps": lr_scaling.scaled_steps,
+            "sqr": lr_scaling.noise.sqr if known else None,
+            "var": lr_scaling.noise.var if known else None,
+            **self._progress.times.message(),
+        }
 
     def leave_step(self) -> None:
         """The loop was left by a break. The step counts as done, unless its batch is not."""
@@ -308,11 +366,13 @@ class Training:
                 gradients: Any = DdpGradients(self._wrapped)
             else:
                 from rota.train.gradients import Gradients
+                from rota.train.norms import Norms
 
                 parameters = [p for model in models for p in model.parameters()]
                 buffers = [b for model in models for b in model.buffers()]
-                measure = self.lr_scaling is not None and self.lr_scaling.measures
-                gradients = Gradients(parameters, buffers, measure=measure)
+                measures = self.lr_scaling is not None and self.lr_scaling.measures
+                norms = Norms(lambda: self.replica.others) if measures else None
+                gradients = Gradients(parameters, buffers, norms)
             self._reduction = gradients
             self._member.settle = lambda: gradients.settle(self._world.rank, self._world.size)
             self._member.moved = self._moved

@@ -23,10 +23,12 @@ COLUMNS = {
     "elastic": ("", "sizes that the job may have: 1;2;4"),
     "gpu_util": ("0..1", "part of the time in which its GPUs compute when it has them alone"),
     "memory_gb": ("GB", "memory that it needs of each GPU"),
+    "batch": ("samples", "of a whole step, over all its GPUs"),
 }
 REQUIRED = ("job_id", "submit_s", "duration_s", "num_gpus")
 MAX_GPUS = 1_000_000
 MAX_ID = 200
+MAX_BATCH = 1_000_000_000
 MAX_S = 1e10  # three centuries; in much longer times a float loses milliseconds
 SPEEDS = (1e-3, 1e3)  # from, to: what a speed by GPU type may be besides 0
 

@@ -8,9 +8,18 @@ from rota.model.job import Elastic, JobSpec
 from rota.workload.trace import COLUMNS, REQUIRED, Trace
 
 WRITTEN = ("csv", "parquet")
-NUMBERS = ("submit_s", "duration_s", "num_gpus", "priority", "skew", "gpu_util", "memory_gb")
+NUMBERS = (
+    "submit_s",
+    "duration_s",
+    "num_gpus",
+    "priority",
+    "skew",
+    "gpu_util",
+    "memory_gb",
+    "batch",
+)
 DEFAULTS = {"priority": 50, "skew": None, "speeds": (), "elastic": None}
-DEFAULTS |= {"gpu_util": None, "memory_gb": None}
+DEFAULTS |= {"gpu_util": None, "memory_gb": None, "batch": None}
 BATCH = 50_000  # jobs that are text at once
 
 
@@ -99,6 +108,7 @@ def _write_parquet(trace: Trace, file: IO[bytes]) -> None:
         "skew": pyarrow.float64(),
         "gpu_util": pyarrow.float64(),
         "memory_gb": pyarrow.float64(),
+        "batch": pyarrow.int64(),
     }
     columns = {
         column: pyarrow.array(_values(trace.jobs, column), kinds.get(column, pyarrow.string()))

@@ -25,6 +25,7 @@ parser.add_argument("--steps", type=int, default=12)
 parser.add_argument("--samples", type=int, default=53)
 parser.add_argument("--shards", type=int, default=4)
 parser.add_argument("--lr-scaling", help="batches grow with the gang")
+parser.add_argument("--adapt", action="store_true", help="batches as the agent wants them")
 parser.add_argument("--per-rank", type=int, default=3, help="samples, in batches that grow")
 parser.add_argument("--lr", type=float, default=0.05, help="of sgd")
 parser.add_argument("--workers", type=int, default=0)
@@ -115,6 +116,8 @@ def main():
         sizes = {"batch_size": BATCH, "shards": options.shards}
         if options.lr_scaling:
             sizes = {"batch_size_per_rank": options.per_rank, "lr_scaling": options.lr_scaling}
+        if options.adapt:
+            sizes = {"batch_size": BATCH, "adapt": True}
         loader = s.loader(Noisy(), seed=3, num_workers=options.workers, **sizes)
 
         def train(step, batch):

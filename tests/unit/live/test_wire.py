@@ -2,6 +2,7 @@ import pytest
 
 from rota.errors import AgentError
 from rota.live.wire import (
+    ADAPTATION,
     MAX_LINE_BYTES,
     decode,
     encode,
@@ -50,9 +51,28 @@ def test_of_a_report_nothing_is_passed_on_that_was_not_looked_at():
     assert progress_of(GOOD | {"cpu_s": "all", "type": "report", "batch": 4}) == GOOD | {"batch": 4}
 
 
+def test_of_batches_that_are_chosen_only_the_known_numbers_are_passed_on():
+    told = {"initial": 32, "most": 4096, "sqr": 0.5, "var": None, "other": "x"}
+    message = GOOD | {"adaptation": told}
+    assert is_progress(message)
+    passed = progress_of(message)["adaptation"]
+    assert set(passed) == set(ADAPTATION)
+    assert (passed["initial"], passed["sqr"], passed["var"], passed["gpus"]) == (
+        32,
+        0.5,
+        None,
+        None,
+    )
+    assert progress_of(GOOD | {"adaptation": None}) == GOOD
+
+
 @pytest.mark.parametrize(
     "bad",
     [
+        {"adaptation": [1]},
+        {"adaptation": {"sqr": float("nan")}},
+        {"adaptation": {"var": -1.0}},
+        {"adaptation": {"step_s": "fast"}},
         {"step": None},
         {"step": "3"},
         {"step": -1},

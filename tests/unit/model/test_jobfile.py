@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rota.errors import JobFileError
-from rota.model.job import GRACE_S, Elastic
+from rota.model.job import GRACE_S, Adapt, Elastic
 from rota.model.jobfile import (
     FIELDS,
     SUSPEND,
@@ -27,6 +27,7 @@ def test_only_run_is_needed():
     assert parse() == JobRequest("train", "python train.py", "/base/dir")
 
 
+ADAPT = {"batch": {"mode": "adapt", "max_global": 4096}}
 RANGE = {"resources": {"gpus": "2..8"}}
 
 
@@ -137,6 +138,23 @@ def test_a_job_without_a_name_gets_its_scripts(run, name):
         ),
         ({"resources": {"gpus": "1..5000"}}, ["elastic.sizes", "1024", "pow2"]),
         ({"resources": 2}, ["resources", "{gpus: 2}"]),
+        ({"batch": 64}, ["batch", "64", "{mode: adapt, max_global: 4096}"]),
+        ({"batch": {"max_global": 64}}, ["batch.mode", "None", "adapt, fixed"]),
+        ({"batch": {"mode": "auto"}}, ["batch.mode", "'auto'", "adapt, fixed"]),
+        ({"batch": {"mode": "adapt"}}, ["batch", "max_global is missing"]),
+        ({"batch": {"mode": "adapt", "max_globl": 1}}, ["batch", "did you mean batch.max_global?"]),
+        (ADAPT | {"batch": {"mode": "adapt", "max_global": 0}}, ["batch.max_global: 0"]),
+        (
+            {"batch": {"mode": "adapt", "max_global": 64, "max_per_gpu": 65}},
+            ["batch.max_per_gpu: 65", "above batch.max_global, 64"],
+        ),
+        (
+            {"batch": {"mode": "adapt", "max_global": 64, "max_per_gpu": True}},
+            ["batch.max_per_gpu: True", "whole number of samples"],
+        ),
+        ({"batch": {"mode": "fixed", "max_global": 64}}, ["batch.max_global", "mode: adapt"]),
+        (ADAPT | {"processes": "node"}, ["processes", "node", "one process per GPU"]),
+        (ADAPT | {"suspend": "stop"}, ["suspend", "stop", "between steps"]),
         ({"time_limit": "soon"}, ["time_limit", "soon", "10m"]),
         ({"time_limit": -1}, ["time_limit", "-1"]),
         ({"time_limit": datetime.date(2024, 1, 1)}, ["time_limit"]),
@@ -260,6 +278,7 @@ names = st.from_regex(r"[A-Za-z][A-Za-z0-9._-]{0,63}", fullmatch=True)
         time_limit_s=st.none() | st.floats(0.001, 1e8),
         queue=st.just("") | names,
         elastic=st.none(),
+        adapt=st.none(),
         suspend=st.sampled_from(SUSPEND),
         grace_s=st.floats(0.001, 3600),
     ).map(lambda r: r if r.suspend == "restart" else r._replace(grace_s=GRACE_S))
@@ -290,6 +309,21 @@ def test_a_request_comes_back_from_its_fields(request):
 def test_a_range_of_gpus_makes_an_elastic_job(fields, elastic):
     request = parse(**RANGE, **fields)
     assert (request.num_gpus, request.elastic) == (2, elastic)
+    assert parse_job(json.loads(json.dumps(request.to_fields())), workdir="") == request
+
+
+@pytest.mark.parametrize(
+    ("fields", "adapt"),
+    [
+        ({}, None),
+        ({"mode": "fixed"}, None),
+        ({"mode": "adapt", "max_global": 4096}, Adapt(4096)),
+        ({"mode": "adapt", "max_global": "4096", "max_per_gpu": 256}, Adapt(4096, 256)),
+    ],
+)
+def test_the_scheduler_may_choose_batches_within_limits(fields, adapt):
+    request = parse(**({"batch": fields} if fields else {}))
+    assert request.adapt == adapt
     assert parse_job(json.loads(json.dumps(request.to_fields())), workdir="") == request
 
 

@@ -16,7 +16,7 @@ def test_every_built_in_policy_can_be_made_by_name_and_knows_it():
 
 def test_only_those_that_look_at_what_is_left_are_oracles():
     oracles = {name for name in BUILT_IN if getattr(create(name), "needs_duration", False)}
-    assert oracles == {"finish-time-fairness", "srtf", "srsf"}
+    assert oracles == {"finish-time-fairness", "optimus-oracle", "srtf", "srsf"}
 
 
 def test_the_identity_names_all_settings_so_that_memory_is_not_mixed_up():

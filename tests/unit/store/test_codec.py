@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from rota.errors import StoreError
 from rota.model import commands, events
 from rota.model.allocation import Allocation
-from rota.model.job import Elastic, JobSpec, JobState, Program, Suspension
+from rota.model.job import Adapt, Elastic, JobSpec, JobState, Program, Suspension
 from rota.store.codec import decode, encode
 from rota.testing.store_contract import every_event
 
@@ -23,9 +23,13 @@ json_values = st.recursive(
     lambda inner: st.lists(inner) | st.dictionaries(words, inner),
     max_leaves=10,
 )
-allocations = st.dictionaries(
-    st.integers(0, 5000), st.integers(1, (1 << 1024) - 1), min_size=1, max_size=4
-).map(lambda parts: Allocation(tuple(sorted(parts.items()))))
+batches = st.none() | st.tuples(st.integers(1, 10**6), st.integers(0, 100))
+allocations = st.builds(
+    lambda parts, shared, batch: Allocation(tuple(sorted(parts.items())), shared, batch),
+    st.dictionaries(st.integers(0, 5000), st.integers(1, (1 << 1024) - 1), min_size=1, max_size=4),
+    st.booleans(),
+    batches,
+)
 programs = st.builds(
     Program,
     words,
@@ -57,7 +61,13 @@ specs = st.builds(
         st.none() | seconds,
         st.none() | seconds,
         seconds,
+        st.booleans(),
     ),
+    batch=st.none() | rows,
+    epochs=st.none() | seconds,
+    gpu_util=st.none() | seconds,
+    memory_gb=st.none() | seconds,
+    adapt=st.none() | st.builds(Adapt, rows, st.none() | rows),
 )
 STRATEGIES = {
     "at_s": seconds,
@@ -66,6 +76,7 @@ STRATEGIES = {
     "speed": seconds,
     "lost_s": seconds,
     "paused_s": seconds,
+    "by_itself": st.booleans(),
     "cause": words,
     "lost_ranks": rows,
     "gpu_type": words,
@@ -97,6 +108,7 @@ STRATEGIES = {
     "suspension": st.sampled_from(Suspension),
     "progress": st.dictionaries(words, json_values, max_size=4),
     "allocation": allocations,
+    "batch": batches,
     "allocations": st.dictionaries(rows, st.none() | allocations, max_size=4),
     "reasons": st.dictionaries(rows, st.integers(0, 16), max_size=4),
     "marks": st.dictionaries(rows, json_values, max_size=4),

@@ -12,6 +12,7 @@ from torch import nn
 
 from rota.errors import InputError
 from rota.train.gradients import Gradients, ShardTree, nodes_of, reduce_tree
+from rota.train.norms import Norms
 from rota.train.shards import shards_of_rank
 
 
@@ -214,7 +215,7 @@ def test_gradients_of_all_types_and_running_statistics_are_means_over_the_shards
 def test_the_norms_of_the_shards_and_of_their_mean_are_measured(ranks, world):
     """For types of their own and for parameters without a gradient; on all ranks alike."""
     nets = [nn.Sequential(nn.Linear(2, 2), nn.Linear(2, 2).double()) for _ in range(world)]
-    known = [of(net, measure=True) for net in nets]
+    known = [of(net, norms=Norms(list)) for net in nets]
     values = torch.arange(4 * 18.0).reshape(4, 18).sin()
 
     def work(rank):
@@ -227,13 +228,14 @@ def test_the_norms_of_the_shards_and_of_their_mean_are_measured(ranks, world):
                 parameter.grad = value.view_as(parameter).to(parameter.dtype)
             known[rank].take(shard, 0.25)
         known[rank].reduce(shards_of, rank, 0)
-        known[rank].give()
+        known[rank].give(4, 2.0)
 
     ranks(world).run(work)
     seen = values[:, 4:12]
     expected = seen.square().sum(1).mean().item(), seen.mean(0).square().sum().item()
     for gradients in known:
-        assert gradients.squares == pytest.approx(expected, rel=1e-5)
+        assert gradients.squares[:2] == pytest.approx(expected, rel=1e-5)
+        assert gradients.squares[2:] == (4, 2.0, False)
 
 
 def test_a_batch_that_is_begun_once_more_starts_from_the_same_statistics():
@@ -359,8 +361,8 @@ def test_squares_of_small_types_are_added_up_in_single_precision(ranks, world):
     def loss_of(net, shard):  # gradients of 300: their squares are beyond half precision
         return (net.weight * 300).sum()
 
-    for gradients in reduced(ranks, world, nets, loss_of, measure=True):
-        assert gradients.squares == pytest.approx((180_000, 180_000))
+    for gradients in reduced(ranks, world, nets, loss_of, norms=Norms(list)):
+        assert gradients.squares[:2] == pytest.approx((180_000, 180_000))
 
 
 def test_parameters_that_are_unfrozen_later_are_reduced_from_then_on(ranks):

@@ -162,7 +162,7 @@ def test_a_piece_of_nobodys_share_is_loaded_without_the_workers():
         ((None, None, None, None), "give either batch_size"),
         ((8, 2, None, None), "not batch_size=8 and batch_size_per_rank=2"),
         ((8, None, "sqrt", None), "lr_scaling='sqrt' is for batch_size_per_rank"),
-        ((None, 2, "cubic", None), "'cubic' must be one of none, linear, sqrt, adascale"),
+        ((None, 2, "cubic", None), "'cubic' must be one of none, linear, sqrt, legw, adascale"),
         ((None, 0, None, None), "batch_size_per_rank=0 must be a whole number from 1"),
         ((None, 2, None, 4), "shards=4 is for batch_size;"),
     ],

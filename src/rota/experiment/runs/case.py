@@ -20,7 +20,9 @@ from rota.workload.trace import Trace
 if TYPE_CHECKING:
     from rota.report.sketch import Sketch
     from rota.sim.faults import Faults
+    from rota.sim.measured import MeasuredSpeeds
     from rota.sim.speeds import CatalogSpeeds
+    from rota.workload.measured import Measured
 
 
 class Workload(NamedTuple):
@@ -38,9 +40,11 @@ class Case(NamedTuple):
     """One run: which policy, on which jobs and cluster, and what is wanted of it.
 
     ``given`` are the policy's settings as text. ``oversubscription`` is by how much links between
-    racks are slower than those of nodes. ``faults`` are drawn with the case's own seed; the summary
-    tells them as ``faults_given``. ``history`` asks for the figures that need the run's course,
-    ``drawn`` for a sketch of it, ``with_gpus`` for who held which GPU in the sketch.
+    racks are slower than those of nodes. ``profiles`` is a folder of measured profiles, which then
+    give the speeds; ``interval_s`` has decisions at its multiples alone. ``faults`` are drawn with
+    the case's own seed; the summary tells them as ``faults_given``. ``history`` asks for the
+    figures that need the run's course, ``drawn`` for a sketch of it, ``with_gpus`` for who held
+    which GPU in the sketch.
     """
 
     policy: str
@@ -57,6 +61,8 @@ class Case(NamedTuple):
     history: bool = False
     drawn: bool = False
     with_gpus: bool = False
+    profiles: str | None = None
+    interval_s: float | None = None
 
 
 class CaseResult(NamedTuple):
@@ -113,12 +119,15 @@ def run_to_end(
     nodes = parse_cluster(case.cluster)
     trace, load_cpu_s = load(case.workload, case.seed, case.load, sum(n.num_gpus for n in nodes))
     began_s = time.process_time()
-    speeds: CatalogSpeeds | None = None
-    if uses_catalog(case, trace, nodes):
+    speeds: CatalogSpeeds | MeasuredSpeeds | None = None
+    if case.profiles is not None:
+        trace, speeds = _with_profiles(trace, case.profiles)
+    elif uses_catalog(case, trace, nodes):
         trace, speeds = _with_speeds(trace, nodes, case.oversubscription)
     policy: Any = create(case.policy, case.given)
     faults = None if case.faults is None else case.faults._replace(seed=case.seed)
-    simulation = Simulation(trace, nodes, policy, case.costs, speeds=speeds, faults=faults)
+    more: Any = {"speeds": speeds, "faults": faults, "interval_s": case.interval_s}
+    simulation = Simulation(trace, nodes, policy, case.costs, **more)
     if case.history or case.drawn:
         simulation.state.log = []
     begun(simulation.state, len(trace))
@@ -133,7 +142,8 @@ def run_to_end(
     summary["settings"] = dict(policy.settings)
     summary |= {"trace": trace.name, "cluster": case.cluster, "seed": case.seed, "load": case.load}
     summary |= {"overheads": case.costs._asdict(), "faults": case.faults_given}
-    summary["speeds"] = "none" if speeds is None else "catalog"
+    summary["speeds"] = "none" if speeds is None else speeds.source
+    summary |= {"profiles": case.profiles, "interval_s": case.interval_s}
     summary["oversubscription"] = case.oversubscription
     summary["rejected"] = trace.num_rejected
     drawn = None
@@ -195,10 +205,26 @@ def _faster(trace: Trace, load: float) -> Trace:
 
 def uses_catalog(case: Case, trace: Trace, nodes: list[Node]) -> bool:
     """Whether the catalog of models, or the trace by GPU type, says how fast the jobs run."""
+    if case.profiles is not None:
+        return False
     if case.speeds == "auto":
         matters = case.oversubscription != 1 or any(node.gpu_type for node in nodes)
         return matters and any(spec.model or spec.speeds for spec in trace.jobs)
     return case.speeds == "catalog"
+
+
+def _with_profiles(trace: Trace, folder: str) -> tuple[Trace, MeasuredSpeeds]:
+    from rota.sim.measured import MeasuredSpeeds, played
+
+    profiles = _profiles(folder, frozenset(spec.model for spec in trace))
+    return played(trace, profiles), MeasuredSpeeds(profiles)
+
+
+@lru_cache(maxsize=1)
+def _profiles(folder: str, applications: frozenset[str]) -> dict[str, Measured]:
+    from rota.workload.measured_files import read_profiles
+
+    return read_profiles(folder, applications)
 
 
 def _with_speeds(

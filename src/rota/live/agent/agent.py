@@ -272,10 +272,14 @@ class Agent:
             elif message["kind"] == "resume":
                 gpus = message["gpus"]
                 attempt.pausing.resume(command_id, gpus, self.devices.cores_of(gpus))
+                attempt.tuning.keep(message.get("batch"))
             elif message["kind"] == "resize":
                 if attempt.elastic is None:
                     raise AgentError(f"job {attempt.job_id} has a fixed number of GPUs")
                 attempt.elastic.resize(command_id, message["gpus"])
+                attempt.tuning.keep(message.get("batch"))
+            elif message["kind"] == "retune":
+                attempt.tuning.tune(command_id, message.get("batch"))
             elif message["kind"] == "stop":
                 attempt.stop()
         except Exception as error:  # whatever it is, the controller must hear of it
@@ -302,6 +306,7 @@ class Agent:
         if failed.exists():  # it was tried; the next try is an attempt of its own
             raise AgentError(failed.read_text())
         attempt = self._attempt(self._record(message), folder)
+        attempt.tuning.keep(message.get("batch"))
         attempt.save()
         self.attempts[job_id, number] = attempt
         try:
@@ -357,6 +362,7 @@ class Agent:
             "leaders": [0],  # those that have been rank 0, one after another
             "generation": 0,
             "max_world": message.get("max_gpus", 1) if program["processes"] == "gpu" else 1,
+            "adapt": message.get("adapt"),  # limits of batches that the scheduler chooses
             "visible": visible_gpus(gpus, self.devices, everything=cooperative),
             "movable": self.devices.kind == "cpu" or cooperative,
             "suspension": "process",

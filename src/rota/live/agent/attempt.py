@@ -20,6 +20,7 @@ from rota.live.agent.pausing import Pausing
 from rota.live.agent.processes import kill_remains
 from rota.live.agent.rank import Rank, life_of
 from rota.live.agent.restarting import Restarting
+from rota.live.agent.tuning import Tuning
 from rota.live.wire import Message
 
 STOP_GRACE_S = 5.0  # from SIGTERM to SIGKILL
@@ -37,12 +38,14 @@ class Attempt(Account):
         self.tasks: set[asyncio.Task[Any]] = set()
         self.pausing = Pausing(self)
         self.restarting = Restarting(self)
+        self.tuning = Tuning(self)
         self.checkpointing = Checkpointing(self)
         self.ending = Ending(self)
         self.at_rest: Callable[[], object] = bool  # called when it has been suspended, or vacated
         # Called when an attempt that has come from another node can't go on here.
         self.refused: Callable[[Attempt], object] | None = None
         self.stopping = False
+        self.complaint = ""  # of a rank that is about to end
         self._timers: list[asyncio.TimerHandle] = []
 
     # -- starting and adopting -------------------------------------------------------------------
@@ -204,6 +207,7 @@ class Attempt(Account):
 
         ``cause`` says why in words, and ``lost_ranks`` how many were lost.
         """
+        self.tuning.again()
         if command_id is not None and error is None:
             self.done(command_id, gpus=self.record["gpus"])
             return
@@ -282,6 +286,11 @@ class Attempt(Account):
                 self.note_cycle(message)
         elif kind == "elastic":
             self.note_shards(message)
+            self.tuning.again()
+        elif kind == "tuned":
+            self.tuning.heard(message)
+        elif kind == "failing":
+            self.complaint = self.complaint or message["error"]
         elif kind == "at" and self.state == "suspending":
             self.pausing.holds(index, message["step"], message.get("round"))
         elif kind == "at" and not (self.elastic is not None and self.elastic.gang.busy):

@@ -73,7 +73,8 @@ class Ending:
             # trains has failed; but one that was made to wait must not lose by that.
             self._end("lost", error="its processes were killed while suspended", started=True)
             return
-        message = self._failure(process, code) if bad else ""
+        words = (self._failure(process, code), self._attempt.complaint) if bad else ()
+        message = "; ".join(filter(None, words))
         at_s = max(e["at_s"] for _, e in exits)
         self._end("ended", at_s=at_s, exit_code=code, message=message, stop_asked=asked)
 

@@ -100,6 +100,11 @@ def _environment(
     }
     if record["max_world"] > 1:
         environment["ROTA_MAX_WORLD"] = str(record["max_world"])
+    if (adapt := record.get("adapt")) is not None:
+        environment["ROTA_MAX_BATCH"] = str(adapt["most"])
+        environment["ROTA_MIN_WORLD"] = str(adapt["min_gpus"])
+        if adapt["most_per_gpu"] is not None:
+            environment["ROTA_MAX_BATCH_PER_GPU"] = str(adapt["most_per_gpu"])
     if record["visible"] is not None:
         ids = [devices.ids[index] for index in record["visible"]]
         environment["CUDA_VISIBLE_DEVICES"] = ",".join(ids)

@@ -158,6 +158,7 @@ class Pausing:
         if not any(rank.suspended for rank in attempt.ranks if not rank.survived):
             attempt.state = "running"
             attempt.done(self._command_id)
+            attempt.tuning.again()
             attempt.tell_memory()
 
     def go_on(self, rank: Rank) -> None:

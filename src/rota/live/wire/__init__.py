@@ -8,7 +8,7 @@ where raw bytes follow the line: pieces of the state of a job that moves to anot
 | --- | --- | --- |
 | worker, agent | hello | job_id, attempt, rank, suspended (then stopped_s, keeps), step, model |
 | | report | step, total, samples, total_samples, batch, loss, step_time_s, metrics, at_s, |
-| | | first_100_s, device_util (on a CPU), util_since_s |
+| | | first_100_s, device_util (on a CPU), util_since_s, adaptation: see ADAPTATION |
 | | model | model_bytes, largest_tensor_bytes: of all models so far; null in a hello without |
 | | memory | least_bytes, most_bytes, least_after: device memory over a step; also in a hello |
 | | at | step: it holds at the boundary after this many steps; round: of the pause it answers |
@@ -16,6 +16,8 @@ where raw bytes follow the line: pieces of the state of a job that moves to anot
 | | written | round, bytes: the state is in the arena |
 | | kept | round, error, full (no room): the state can't be written, and stays where it is |
 | | resumed | at_s |
+| | failing | error: it is about to end, because Rota was asked for what can't be |
+| | tuned | batch; refusal: null if it is so from now on, else why not |
 | | elastic | shards: as many ranks can share its batches; also in a hello |
 | | ready | a newcomer has warmed up, or one that was parked waits to come back |
 | | voted | it has seen in the process group that all others hold, too |
@@ -30,6 +32,7 @@ where raw bytes follow the line: pieces of the state of a job that moves to anot
 | | resume | device: index of the GPU to go on with, or null |
 | | vacate | path, round: write the state into an arena there, while suspended |
 | | end | the state is in the arena: end with the exit code VACATED |
+| | tune | batch, [0, 0] for the job's own |
 | | vote | all hold at this step: vote in the process group |
 | | host | generation: open its meeting place |
 | | form | generation, host, port, rank, world, senders: meet the others, after a second vote |
@@ -47,8 +50,10 @@ where raw bytes follow the line: pieces of the state of a job that moves to anot
 | | ended | job_id, attempt, at_s, exit_code, message, stop_asked |
 | | lost | job_id, attempt, error, started |
 | controller, agent | welcome | epoch |
-| | command | kind, command_id, epoch, job_id, attempt; gpus; for a launch program, name, at_s; |
-| | | for a migration source: the node where the state lies |
+| | command | kind, command_id, epoch, job_id, attempt; gpus; batch: samples at once |
+| | | of a rank, and how often it accumulates, or null; for a launch program, name, at_s, |
+| | | max_gpus, adapt: most, most_per_gpu, min_gpus; for a migration source: the node where |
+| | | the state lies |
 | | kill | job_id, attempt: no job should have it |
 | | forget | job_id, attempt: its end is written down |
 | | drop | job_id, attempt: it is on another node, or over; leave nothing of it |
@@ -85,6 +90,14 @@ MAX_SECONDS = 1e11  # since 1970, or of a step
 WHOLE = ("step", "total", "samples", "total_samples", "batch")
 SECONDS = ("step_time_s", "first_100_s", "util_since_s")
 NUMBERS = ("loss", "device_util", *SECONDS)
+# Of batches that the scheduler chooses: the samples of the initial one, the largest, the most on a
+# GPU at once; of the present one, on how many GPUs, on one at once, and how often gradients are
+# accumulated; statistical progress in initial batches; |G|^2 and the variance of gradients at the
+# initial size; so many steps since the last report, their mean time, and that of one gradient.
+ADAPTATION = (
+    *("initial", "most", "most_per_gpu", "size", "gpus", "per_gpu", "accumulation"),
+    *("scaled_steps", "sqr", "var", "steps", "step_s", "gradient_s"),
+)
 
 
 def encode(message: Message) -> bytes:
@@ -161,6 +174,7 @@ def is_progress(message: Message) -> bool:
         and seconds
         and _is_count(message.get("step"))
         and _is_seconds(message.get("at_s"))
+        and _is_adaptation(message.get("adaptation"))
         and isinstance(metrics, dict)
         and len(metrics) <= MAX_METRICS
         and all(
@@ -172,7 +186,10 @@ def is_progress(message: Message) -> bool:
 
 def progress_of(message: Message) -> Message:
     """What a well-formed report tells, and nothing else that may be in it."""
-    return {key: message[key] for key in (*WHOLE, *NUMBERS, "at_s", "metrics") if key in message}
+    told = {key: message[key] for key in (*WHOLE, *NUMBERS, "at_s", "metrics") if key in message}
+    if message.get("adaptation") is not None:
+        told["adaptation"] = {key: message["adaptation"].get(key) for key in ADAPTATION}
+    return told
 
 
 def is_model(message: Any) -> bool:
@@ -192,6 +209,20 @@ def is_memory_cycle(message: Any) -> bool:
     whole = type(least) is int and type(most) is int
     known = message.get("least_after") in ("backward", "optimizer", "boundary")
     return known and whole and 0 <= least <= most <= MAX_MODEL_BYTES  # type: ignore[operator]
+
+
+def _is_adaptation(value: Any) -> bool:
+    """Numbers from 0, of which some may not be known."""
+    if value is None:
+        return True
+    if not isinstance(value, dict):
+        return False
+    found = (value.get(key) for key in ADAPTATION)
+    return all(number is None or (_is_number(number) and number >= 0) for number in found)
+
+
+def _is_batch(value: Any) -> bool:
+    return isinstance(value, list) and len(value) == 2 and all(map(_is_count, value))
 
 
 def _is_number(value: Any, kind: Any = int | float) -> bool:
@@ -219,6 +250,8 @@ _NEEDED: dict[str, tuple[str, ...]] = {
     "written": ("bytes",),
     "kept": ("error",),
     "elastic": ("shards",),
+    "tuned": ("batch", "refusal"),
+    "failing": ("error",),
     "hosting": ("generation", "port"),
     "standing_by": ("generation",),
     "stayed": ("generation",),
@@ -229,7 +262,8 @@ _SOUND: dict[str, Callable[[Any], bool]] = {
     **dict.fromkeys(("attempt", "rank", "step", "bytes", "port"), _is_count),
     **dict.fromkeys(("job_id", "error"), _is_text),
     "stopped_s": _is_seconds,
-    "keeps": lambda value: value is None or _is_text(value),
+    **dict.fromkeys(("keeps", "refusal"), lambda value: value is None or _is_text(value)),
+    "batch": _is_batch,
     # What an older library does not know, or nobody knows yet, is left out.
     **dict.fromkeys(("generation", "shards"), lambda value: value is None or _is_count(value)),
 }

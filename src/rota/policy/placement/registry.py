@@ -9,6 +9,7 @@ from rota.model.view import View
 from rota.policy.placement import PACK_LIMIT, Placement
 from rota.policy.placement.best_fit import BestFit
 from rota.policy.placement.consolidate import consolidate_row
+from rota.policy.placement.emptiest import emptiest_row
 from rota.policy.placement.ilp import balance_load
 from rota.policy.placement.skew import Skew
 from rota.policy.placement.spread import spread
@@ -21,6 +22,7 @@ PLACEMENTS: dict[str, Callable[[float], Placement]] = {
     "best-fit": lambda _: BestFit(),
     "consolidate": lambda _: consolidate_row,
     "consolidate-strict": lambda _: consolidate_strictly,
+    "emptiest": lambda _: emptiest_row,
     "ilp": lambda _: balance_load,
     "skew": Skew,
     "skew-strict": lambda pack_limit: Skew(pack_limit, strict=True),

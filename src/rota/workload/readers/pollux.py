@@ -17,10 +17,10 @@ from rota.workload.readers.base import (
     whole,
     wrong,
 )
+from rota.workload.trace import MAX_BATCH
 
 NEEDED = ("name", "time", "application", "num_replicas", "batch_size")
 GPUS_PER_NODE = 4
-MAX_BATCH = 1_000_000
 
 
 class Training(NamedTuple):
@@ -90,6 +90,7 @@ def read(source: Source, report: Report) -> Iterable[JobSpec]:
             submit_s=number("time", get_time(row)),
             duration_s=training_s(application, gpus, batch),
             model=application,
+            batch=batch,
         )
 
     return jobs(rows.rows, make, report)

@@ -19,7 +19,7 @@ from rota.workload.readers.base import (
     whole,
     wrong,
 )
-from rota.workload.trace import COLUMNS, MAX_GPUS, MAX_ID, MAX_S, REQUIRED
+from rota.workload.trace import COLUMNS, MAX_BATCH, MAX_GPUS, MAX_ID, MAX_S, REQUIRED
 
 TEXTS = ("vc", "user", "model")
 NOT_PLAIN = set(COLUMNS) - {*REQUIRED, *TEXTS}
@@ -61,6 +61,8 @@ def _value(column: str, text: str) -> Any:
         return number(column, text, "from 0 to 1", high=1.0)
     if column == "memory_gb":
         return number(column, text, "zero or more GB")
+    if column == "batch":
+        return whole("batch", text, MAX_BATCH)
     if column == "elastic":
         return parse_sizes(text)
     return parse_speeds(text) if column == "speeds" else intern(text)

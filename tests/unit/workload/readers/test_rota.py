@@ -294,6 +294,17 @@ def test_the_sizes_of_an_elastic_job_are_read_and_written_back(write, tmp_path):
         assert read_trace(path).jobs == trace.jobs
 
 
+def test_the_batch_of_a_job_is_read_and_written_back(write, tmp_path):
+    trace = read_trace(write(f"{OURS},batch\na,0,60,1,256\nb,0,60,2,\nc,0,60,1,0.5\n"))
+    assert [spec.batch for spec in trace] == [256, None]
+    assert "batch is '0.5'" in trace.rejected[0][1]
+    for kind in ("csv", "parquet"):
+        path = tmp_path / f"again.{kind}"
+        with open(path, "wb") as file:
+            write_trace(trace, file, kind)
+        assert read_trace(path).jobs == trace.jobs
+
+
 @pytest.mark.parametrize("sizes", ["1", "2;1", "1;1", "0;1", "1;x", "1;", "2;4", "1;2.5"])
 def test_sizes_that_no_job_can_have_are_rejected(write, sizes):
     trace = read_trace(write(f"{OURS},elastic\na,0,60,1,{sizes}\nb,0,60,1,1;2\n"))

@@ -1,0 +1,68 @@
+"""How an attempt's batches are changed while it runs."""
+
+import logging
+from typing import TYPE_CHECKING
+
+from rota.errors import AgentError
+from rota.live.wire import Message
+
+if TYPE_CHECKING:
+    from rota.live.agent.attempt import Attempt
+
+OWN = [0, 0]  # the batch that the job has by itself
+
+log = logging.getLogger("rota.agent")
+
+
+class Tuning:
+    """The batch that one attempt was told to have.
+
+    Rank 0 is told, and passes it on with the gradients of its next batch, so that all change behind
+    the same one. The first to tell of it is believed: it holds for all then.
+    """
+
+    def __init__(self, attempt: "Attempt") -> None:
+        self._attempt = attempt
+        self._command_id: int | None = None
+        self._batch: list[int] | None = None
+
+    def tune(self, command_id: int, batch: list[int] | None) -> None:
+        """Have a rank take ``batch[0]`` samples at once, and accumulate gradients ``batch[1]``
+        times, or as the job does by itself; ``done`` follows then. Raises AgentError."""
+        attempt = self._attempt
+        if attempt.state != "running" or self._resizes:
+            raise AgentError(f"job {attempt.job_id} can't change its batch now; ask again")
+        if not attempt.cooperates:
+            raise AgentError(f"not all ranks of job {attempt.job_id} are connected; ask again")
+        self._command_id, self._batch = command_id, batch or OWN
+        self.again()
+
+    def keep(self, batch: list[int] | None) -> None:
+        """Have such batches once the attempt runs, and has the ranks that it is about to have."""
+        self._command_id, self._batch = None, batch
+        self.again()
+
+    def again(self) -> None:
+        """Tell rank 0, which may not have heard of it: it is another, or knows batches now."""
+        if self._batch is not None and self._attempt.state == "running" and not self._resizes:
+            for rank in self._attempt.members[:1]:
+                rank.send({"type": "tune", "batch": self._batch})
+
+    def heard(self, message: Message) -> None:
+        """A rank tells that batches are so from now on, or why not."""
+        if self._batch != message["batch"]:
+            return
+        command_id, self._command_id, self._batch = self._command_id, None, None
+        refusal = message["refusal"]
+        if refusal is not None:
+            log.warning("job %s keeps its batch: %s", self._attempt.job_id, refusal)
+        if command_id is None:
+            return  # it came with another command
+        if refusal is not None:
+            self._attempt.failed(command_id, refusal)
+        else:
+            self._attempt.done(command_id, batch=message["batch"])
+
+    @property
+    def _resizes(self) -> bool:
+        return self._attempt.elastic is not None and self._attempt.elastic.gang.busy

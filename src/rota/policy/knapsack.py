@@ -1,0 +1,137 @@
+"""The multiple-choice knapsack: one choice for each item, most value within a capacity, exactly.
+
+Choices that can't be part of a best solution are told by a Lagrangian bound and left out (Sinha and
+Zoltners, *The Multiple-Choice Knapsack Problem*, Operations Research 27, 1979); what is left is
+solved by dynamic programming over the capacity.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
+
+ROUNDS = 60  # of bisection for the price of a unit: a double has no more digits
+SLACK = 1e-9  # by which a bound may be off, relative to the value
+
+
+class Solution(NamedTuple):
+    """The number of the choice taken for each item, their value, and what no solution exceeds."""
+
+    choices: list[int]
+    value: float
+    bound: float
+
+
+def solve(values: NDArray[np.float64], weights: list[int], capacity: int) -> Solution:
+    """The best choice of each item so that the weights add up to ``capacity`` at most.
+
+    ``values`` has the shape (items, choices); minus infinity marks a choice that an item does not
+    have. ``weights`` are those of the choices, the same for all items, rising from 0: the first
+    choice, which takes nothing, every item has. Of solutions of equal value the one is found that
+    gives less to later items.
+    """
+    import numpy as np
+
+    num_items = len(values)
+    if not num_items:
+        return Solution([], 0.0, 0.0)
+    sizes = np.asarray(weights)
+    price, bound = _price(values, sizes, capacity)
+    chosen, value = _feasible(values, sizes, capacity, price)
+    net = values - price * sizes
+    loss = net.max(axis=1, keepdims=True) - net
+    possible = loss <= (bound - value) + SLACK * max(1.0, abs(bound))
+    possible[np.arange(num_items), chosen] = True
+    open_items = np.flatnonzero(possible.sum(axis=1) > 1)
+    fixed = np.argmax(possible, axis=1)
+    taken = int(sizes[fixed].sum()) - int(sizes[fixed[open_items]].sum())
+    best = fixed.copy()
+    if len(open_items):
+        masked = np.where(possible[open_items], values[open_items], -np.inf)
+        best[open_items] = _by_capacity(masked, sizes, capacity - taken)
+    total = float(values[np.arange(num_items), best].sum())
+    return Solution([int(choice) for choice in best], total, bound)
+
+
+def _price(
+    values: NDArray[np.float64], sizes: NDArray[np.int64], capacity: int
+) -> tuple[float, float]:
+    """What a unit of weight should cost, and the least bound on the value, which it gives."""
+    import numpy as np
+
+    def bound(price: float) -> tuple[float, int]:
+        net = values - price * sizes
+        choices = net.argmax(axis=1)
+        best = net[np.arange(len(net)), choices]
+        return float(best.sum()) + price * capacity, int(sizes[choices].sum())
+
+    least, most = 0.0, 1.0
+    lowest, used = bound(least)
+    if used <= capacity:
+        return least, lowest
+    while bound(most)[1] > capacity:
+        most *= 2.0
+    for _ in range(ROUNDS):
+        middle = (least + most) / 2
+        if bound(middle)[1] > capacity:
+            least = middle
+        else:
+            most = middle
+    return min((bound(price)[0], price) for price in (least, most))[::-1]
+
+
+def _feasible(
+    values: NDArray[np.float64], sizes: NDArray[np.int64], capacity: int, price: float
+) -> tuple[NDArray[Any], float]:
+    """A good solution within the capacity: the best at a price just high enough, then filled up."""
+    import numpy as np
+
+    rows = np.arange(len(values))
+    choices = (values - price * sizes).argmax(axis=1)
+    while int(sizes[choices].sum()) > capacity:
+        price = price * (1 + 1e-9) + 1e-300
+        higher = (values - price * sizes).argmax(axis=1)
+        price *= 1 + 1e-6 if (higher == choices).all() else 1
+        choices = higher
+    room = capacity - int(sizes[choices].sum())
+    while room > 0:
+        more = sizes[None, :] - sizes[choices][:, None]
+        gain = values - values[rows, choices][:, None]
+        rate = np.where((more > 0) & (more <= room) & (gain > 0), gain / np.maximum(more, 1), 0.0)
+        item, choice = np.unravel_index(int(rate.argmax()), rate.shape)
+        if rate[item, choice] <= 0:
+            break
+        room -= int(more[item, choice])
+        choices[item] = choice
+    return choices, float(values[rows, choices].sum())
+
+
+def _by_capacity(
+    values: NDArray[np.float64], sizes: NDArray[np.int64], capacity: int
+) -> NDArray[Any]:
+    """The best choices by dynamic programming over the weight that is taken."""
+    import numpy as np
+
+    num_items = len(values)
+    best = np.zeros(capacity + 1)  # by weight at most: the value of the items so far
+    taken = np.zeros((num_items, capacity + 1), dtype=np.uint16)
+    for item, offers in enumerate(values):
+        reached = best + offers[0]
+        for choice in range(1, len(sizes)):
+            size = int(sizes[choice])
+            if size > capacity or offers[choice] == -np.inf:
+                continue
+            with_it = best[: capacity + 1 - size] + offers[choice]
+            better = with_it > reached[size:]
+            reached[size:][better] = with_it[better]
+            taken[item, size:][better] = choice
+        best = reached
+    choices = np.zeros(num_items, dtype=np.int64)
+    left = capacity
+    for item in range(num_items - 1, -1, -1):
+        choices[item] = taken[item, left]
+        left -= int(sizes[choices[item]])
+    return choices

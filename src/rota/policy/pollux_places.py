@@ -1,0 +1,173 @@
+"""Where the GPUs of elastic jobs lie: who keeps its number keeps its GPUs, the others move."""
+
+from collections.abc import Mapping
+
+from rota.model.allocation import Allocation, of_parts
+from rota.model.reason import Reason
+from rota.model.view import Trial
+from rota.policy.placement.nodesets import lowest_gpus
+
+
+class Places:
+    """Gives jobs as many GPUs as they are meant to have, on as few nodes as can be.
+
+    ``wanted`` says how many by row, 0 for none; ``weight`` who chooses first among those of one
+    size. Nobody who keeps its size is moved, unless larger jobs need its node as a whole.
+    """
+
+    def __init__(
+        self, trial: Trial, node_gpus: int, wanted: Mapping[int, int], weight: Mapping[int, float]
+    ) -> None:
+        self._trial = trial
+        self._node_gpus = node_gpus
+        self._wanted = wanted
+        self._weight = weight
+        self._before = {row: trial.target(row) for row in wanted}
+
+    def place(self) -> None:
+        """Carry all of it out on the trial. A job may get fewer GPUs than it is meant to have."""
+        trial, growing = self._trial, []
+        for row, gpus in self._wanted.items():
+            before = self._before[row]
+            if before is None:
+                if not gpus:
+                    trial.wait(row, self._why_not(row))
+            elif gpus and before.num_gpus != gpus and self._as_it_runs(row):
+                if gpus > before.num_gpus:
+                    growing.append(row)
+                else:
+                    self._change(row, _first_gpus(before, gpus))
+            elif before.num_gpus != gpus:
+                trial.release(row, Reason.WAIT_PRIORITY)
+        queue = [row for row, gpus in self._wanted.items() if gpus and not trial.target(row)]
+        while queue:
+            queue.sort(key=lambda row: (-self._wanted[row], -self._weight[row], row))
+            row = queue.pop(0)
+            if self._wanted[row] >= self._node_gpus:
+                queue += self._clear_nodes(row)
+            self._give(row)
+        for row in growing:
+            self._grow(row)
+
+    def _why_not(self, row: int) -> Reason:
+        view = self._trial.view
+        never = view.sizes(row)[0] > view.total_gpus
+        return Reason.NEVER_FITS if never else Reason.WAIT_PRIORITY
+
+    def _as_it_runs(self, row: int) -> bool:
+        """Whether the job's size changes without a suspension, on the node where it is."""
+        elastic = self._trial.view.state.spec[row].elastic
+        return elastic is not None and not elastic.by_restart
+
+    def _change(self, row: int, allocation: Allocation) -> None:
+        self._trial.release(row, Reason.NONE)
+        self._trial.give(row, allocation)
+
+    def _grow(self, row: int) -> None:
+        """More GPUs of the node that it is on, as many as are free and make a size of it."""
+        before = self._trial.target(row)
+        assert before is not None
+        node, mask = before.parts[0]
+        free = self._trial.free.masks[node]
+        most = min(self._wanted[row], before.num_gpus + free.bit_count())
+        size = max(size for size in self._trial.view.sizes(row) if size <= most)
+        if size > before.num_gpus and len(before.parts) == 1:
+            more = lowest_gpus(free, size - before.num_gpus)
+            found = of_parts([(node, mask | more)])
+            assert found is not None
+            self._change(row, found)
+
+    def _give(self, row: int) -> None:
+        view, home = self._trial.view, self._trial.view.home[row]
+        if home is not None and (view.must_stay(row) or view.stays_on_node(row)):
+            found = self._at_home(row, home)
+        else:
+            found = self._anywhere(row)
+        gpus = found.num_gpus if found is not None else 0
+        size = max((size for size in view.sizes(row) if size <= gpus), default=0)
+        if found is None or not size:
+            self._trial.wait(row, Reason.WAIT_RESOURCES)
+        else:
+            self._trial.give(row, _first_gpus(found, size))
+
+    def _at_home(self, row: int, home: Allocation) -> Allocation | None:
+        """GPUs where a suspended job's state is, if that can't be moved."""
+        free = self._trial.free
+        if free.fits(home):
+            return home
+        if self._trial.view.must_stay(row):
+            return None
+        node, gpus = home.parts[0][0], home.num_gpus
+        mask = free.masks[node]
+        return of_parts([(node, lowest_gpus(mask, gpus))]) if mask.bit_count() >= gpus else None
+
+    def _anywhere(self, row: int) -> Allocation | None:
+        """As many GPUs as it is meant to have, on as few nodes as can be; or fewer."""
+        wanted = self._wanted[row]
+        parts = self._whole_nodes(row, wanted)
+        rest = wanted - sum(mask.bit_count() for _, mask in parts)
+        if rest:
+            taken = {node for node, _ in parts}
+            part = self._one_node(row, min(rest, self._node_gpus), taken)
+            parts += [part] if part is not None else []
+        return of_parts(sorted(parts))
+
+    def _whole_nodes(self, row: int, wanted: int) -> list[tuple[int, int]]:
+        """Free nodes, as many as the job fills, those that it was on first."""
+        masks, number = self._trial.free.masks, wanted // self._node_gpus
+        if not number:
+            return []
+        mine = self._nodes_of(self._before[row])
+        free = [node for node, mask in enumerate(masks) if mask.bit_count() == self._node_gpus]
+        free.sort(key=lambda node: (node not in mine, node))
+        return [(node, masks[node]) for node in free[:number]]
+
+    def _one_node(self, row: int, gpus: int, but: set[int]) -> tuple[int, int] | None:
+        """So many GPUs of the node that they fill best; or all of the one with the most."""
+        masks, mine = self._trial.free.masks, self._nodes_of(self._before[row])
+        counts = [(mask.bit_count(), node) for node, mask in enumerate(masks) if node not in but]
+        fitting = [(count, node not in mine, node) for count, node in counts if count >= gpus]
+        if fitting:
+            node = min(fitting)[2]
+            return node, lowest_gpus(masks[node], gpus)
+        count, _, node = max(((c, n in mine, -n) for c, n in counts), default=(0, False, 0))
+        return (-node, masks[-node]) if count else None
+
+    def _clear_nodes(self, row: int) -> list[int]:
+        """Take small jobs off nodes until the job finds as many whole ones as it fills."""
+        free = self._trial.free.masks
+        lacking = self._wanted[row] // self._node_gpus
+        lacking -= sum(mask.bit_count() == self._node_gpus for mask in free)
+        cleared: list[int] = []
+        if lacking <= 0:
+            return cleared
+        on_node: dict[int, list[int]] = {}
+        spread: set[int] = set()
+        for other in self._wanted:
+            parts = getattr(self._trial.target(other), "parts", ())
+            for node, _ in parts:
+                on_node.setdefault(node, []).append(other)
+                if len(parts) > 1 or self._wanted[other] >= self._node_gpus:
+                    spread.add(node)
+        small = [(len(rows), node) for node, rows in on_node.items() if node not in spread]
+        for _, node in sorted(small)[:lacking]:
+            for other in on_node[node]:
+                self._trial.release(other, Reason.WAIT_PRIORITY)
+                cleared.append(other)
+        return cleared
+
+    def _nodes_of(self, allocation: Allocation | None) -> set[int]:
+        return set(allocation.nodes()) if allocation is not None else set()
+
+
+def _first_gpus(allocation: Allocation, size: int) -> Allocation:
+    """The first so many of these GPUs."""
+    parts = []
+    for node, mask in allocation.parts:
+        gpus = min(size, mask.bit_count())
+        if gpus:
+            parts.append((node, lowest_gpus(mask, gpus)))
+        size -= gpus
+    found = of_parts(parts)
+    assert found is not None
+    return found

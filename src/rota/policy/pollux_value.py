@@ -1,0 +1,112 @@
+"""What an allocation is worth to each job: the objectives of :class:`rota.policy.pollux.Pollux`.
+
+All of them add up a concave function of the jobs' speedups, and differ in its power, in the jobs'
+weights and in what a change of allocation is taken to cost. Arrays have the shape (jobs, sizes);
+the first size is no GPU at all.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+if TYPE_CHECKING:
+    import numpy as np
+
+    Vector = np.ndarray[tuple[int], np.dtype[Any]]
+    Matrix = np.ndarray[tuple[int, int], np.dtype[Any]]
+
+SMALL = 1e-3  # is added to every speedup, so that one of 0 has a value too
+HOUR_S = 3600.0
+LENGTH_S = 1000.0  # of work on one GPU: jobs of more and of less weigh the less and the more
+LEAST_LENGTH_S = 60.0
+LEAST_AGE_S = 1.0  # a job that has just been submitted is worth more than nothing
+
+
+class Jobs(NamedTuple):
+    """What is known of the jobs that ask for GPUs, one entry each.
+
+    ``speedups`` are relative to one GPU; ``current`` is the number of the size that the job has
+    now; ``running`` whether it has GPUs; ``attained_gpu_s`` its attained service; ``arrived`` its
+    rank in order of submission; ``age_s`` since submission; ``restarts`` how often it has begun or
+    changed its GPUs; ``left_s`` the rest of its work in seconds on one GPU, NaN if it is unknown.
+    """
+
+    speedups: Matrix
+    current: Vector
+    running: Vector
+    attained_gpu_s: Vector
+    arrived: Vector
+    age_s: Vector
+    restarts: Vector
+    left_s: Vector
+
+
+def power_mean_values(speedups: Matrix, power: float) -> Matrix:
+    """The jobs' parts of a power mean of their speedups, so that no GPUs are worth 0."""
+    values: Matrix = ((speedups + SMALL) ** power - SMALL**power) / power
+    return values
+
+
+def by_service(jobs: Jobs, *, limit_gpu_s: float, charged: Matrix) -> Matrix:
+    """Nobody tells how long it is: the less service a job has had, the more it weighs.
+
+    Beyond ``limit_gpu_s`` jobs are served in order of their submission, as in the last queue of
+    Tiresias (Gu et al., NSDI 2019).
+    """
+    import numpy as np
+
+    served = jobs.attained_gpu_s
+    weight = (1 + np.minimum(served, limit_gpu_s) / HOUR_S) ** -0.5
+    old = np.flatnonzero(served >= limit_gpu_s)
+    for place, job in enumerate(old[np.argsort(jobs.arrived[old], kind="stable")]):
+        weight[job] /= 1 + place
+    return weight[:, None] * power_mean_values(charged, 0.5)
+
+
+def by_length(jobs: Jobs, *, charged: Matrix) -> Matrix:
+    """Jobs tell how long they are: the shorter what is left, the more a job weighs.
+
+    The weights are those of heSRPT (Berg et al., *heSRPT: Parallel Scheduling to Minimize Mean
+    Slowdown*, Performance Evaluation 144, 2020) for speedups that grow as the square root of the
+    GPUs, times a mild term of the length itself. What is unknown counts as short.
+    """
+    import numpy as np
+
+    left_s = np.where(np.isnan(jobs.left_s), 0.0, jobs.left_s)
+    order = np.lexsort((jobs.arrived, -left_s))
+    rank = np.empty(len(left_s))
+    rank[order] = np.arange(1, len(left_s) + 1)
+    weight = np.sqrt(2 * rank - 1) * ((left_s + LEAST_LENGTH_S) / LENGTH_S) ** -0.25
+    return weight[:, None] * power_mean_values(charged, 0.7)
+
+
+def as_published(jobs: Jobs, *, fair: Vector, share: float, restart_s: float) -> Matrix:
+    """Pollux's own (OSDI 2021, section 4.2): the harmonic mean of speedups over a fair share.
+
+    ``fair`` is the number of each job's fair size, and ``share`` what part of a node one GPU is. A
+    change costs the part of a job's age that its restarts have taken.
+    """
+    import numpy as np
+
+    rows = np.arange(len(fair))
+    at_fair = np.maximum(jobs.speedups[rows, fair], 1e-12)
+    speedups = share * jobs.speedups / at_fair[:, None]
+    age_s = np.maximum(jobs.age_s, LEAST_AGE_S)
+    factor = np.maximum(age_s - jobs.restarts * restart_s, 0.0) / (age_s + restart_s)
+    return power_mean_values(_unless_kept(jobs, speedups, factor), -1.0)
+
+
+def charged_for_restarts(jobs: Jobs, *, restart_s: float, horizon_s: float) -> Matrix:
+    """Speedups less what a running job loses by a change that it would keep for ``horizon_s``."""
+    import numpy as np
+
+    factor = np.where(jobs.running, 1 - restart_s / horizon_s, 1.0)
+    return _unless_kept(jobs, jobs.speedups, factor)
+
+
+def _unless_kept(jobs: Jobs, speedups: Matrix, factor: Vector) -> Matrix:
+    """Speedups times a factor of each job, but for the size that it has."""
+    import numpy as np
+
+    kept = np.arange(speedups.shape[1]) == jobs.current[:, None]
+    return np.where(kept, speedups, speedups * factor[:, None])

@@ -1,0 +1,152 @@
+"""Goodput: how much a training learns in a second, by GPUs, nodes and batch size.
+
+The model of Qiao et al., *Pollux*, OSDI 2021, section 3: throughput in samples per second, times
+the statistical efficiency of a sample at that batch size. The batch that serves a given allocation
+best is found as in the paper's artifact (AdaptDL, branch osdi21-artifact), except that no batch is
+larger than its limit.
+"""
+
+from __future__ import annotations
+
+from math import inf, isfinite
+from typing import NamedTuple
+
+from rota.errors import InputError
+from rota.predict.step_time import StepTime
+
+LEAST_VAR = 1e-6
+
+
+class Noise(NamedTuple):
+    """Statistics of a job's gradient at its initial batch size M0.
+
+    ``sqr`` is the squared norm of the true gradient, ``var`` the trace of the covariance of a
+    batch's gradient, in the same unit.
+    """
+
+    sqr: float
+    var: float
+
+    @classmethod
+    def measured(cls, sqr: float, var: float) -> Noise | None:
+        """From estimates, which may be below zero by chance; None if they are no finite numbers."""
+        if not (isfinite(sqr) and isfinite(var)):
+            return None
+        return cls(max(sqr, 0.0), max(var, LEAST_VAR))
+
+    def scale(self, initial: float) -> float:
+        """The gradient noise scale phi, in samples: M0 var / sqr. Infinite without a gradient."""
+        return initial * self.var / self.sqr if self.sqr > 0 else inf
+
+    def efficiency(self, batch: float, initial: float) -> float:
+        """What a sample teaches in a batch of that size, relative to one of the initial size.
+
+        (phi + M0) / (phi + M), and never above 1.
+        """
+        scale = batch / initial
+        total = self.var + self.sqr * scale
+        return min(1.0, (self.var + self.sqr) / total if total > 0 else 1.0 / scale)
+
+
+UNKNOWN_NOISE = Noise(0.0, 1.0)  # before anything was measured: every batch teaches in proportion
+
+
+class _Limits(NamedTuple):
+    initial: int
+    most: int
+    least_per_gpu: int
+    most_per_gpu: int
+    accumulation: bool
+
+
+class BatchLimits(_Limits):
+    """Which batch sizes a job may use, in samples.
+
+    ``initial`` (M0) is the whole batch that the user tuned the job for, and ``most`` the largest
+    whole batch. A GPU computes from ``least_per_gpu`` to ``most_per_gpu`` at once. With
+    ``accumulation``, it may sum the gradients of several such before a step. Raises InputError if
+    a limit is no whole number above 0, or if no batch is within all of them.
+    """
+
+    __slots__ = ()
+
+    def __new__(
+        cls,
+        initial: int,
+        most: int | None = None,
+        least_per_gpu: int = 1,
+        most_per_gpu: int | None = None,
+        accumulation: bool = True,
+    ) -> BatchLimits:
+        """``most`` is the initial batch and ``most_per_gpu`` the largest one if not given."""
+        most = initial if most is None else most
+        most_per_gpu = max(most, least_per_gpu) if most_per_gpu is None else most_per_gpu
+        values = {"initial": initial, "most": most}
+        values |= {"least_per_gpu": least_per_gpu, "most_per_gpu": most_per_gpu}
+        for name, value in values.items():
+            if type(value) is not int or value < 1:
+                raise InputError(f"{name} batch: {value!r} is no whole number above 0")
+        if most < initial:
+            raise InputError(
+                f"most batch: {most} is below the initial batch of {initial}; "
+                f"give at least {initial}"
+            )
+        if most_per_gpu < least_per_gpu:
+            raise InputError(
+                f"most_per_gpu batch: {most_per_gpu} is below the least_per_gpu of "
+                f"{least_per_gpu}; give at least {least_per_gpu}"
+            )
+        if least_per_gpu > most:
+            raise InputError(
+                f"least_per_gpu batch: {least_per_gpu} is above the whole batch of {most}; "
+                f"give at most {most}"
+            )
+        return super().__new__(cls, initial, most, least_per_gpu, most_per_gpu, accumulation)
+
+    @property
+    def most_gpus(self) -> int:
+        """On how many GPUs each has its least batch when the whole one is the largest."""
+        return self.most // self.least_per_gpu
+
+
+class Choice(NamedTuple):
+    """The best batch for an allocation: ``batch`` samples per GPU, ``accumulation`` + 1 times.
+
+    ``goodput`` is in samples of the initial batch per second; 0 with a batch of 0 where no batch
+    is within the limits.
+    """
+
+    goodput: float
+    batch: int
+    accumulation: int
+
+
+class Goodput(NamedTuple):
+    """A job's model on one type of GPU. Two that are equal choose alike."""
+
+    step_time: StepTime
+    noise: Noise
+    limits: BatchLimits
+
+    def throughput(self, gpus: int, nodes: int, batch: int, accumulation: int = 0) -> float:
+        """Samples per second, with ``batch`` per GPU, ``accumulation`` + 1 times in each step."""
+        step_s = self.step_time.step_s(gpus, nodes, batch)
+        step_s += accumulation * self.step_time.compute_s(batch)
+        return gpus * batch * (accumulation + 1) / step_s
+
+    def efficiency(self, whole_batch: int) -> float:
+        """What a sample teaches in a whole batch of that size, relative to the initial one."""
+        return self.noise.efficiency(whole_batch, self.limits.initial)
+
+    def goodput(self, gpus: int, nodes: int, batch: int, accumulation: int = 0) -> float:
+        """Samples per second, each counted for what it teaches."""
+        whole_batch = gpus * batch * (accumulation + 1)
+        return self.throughput(gpus, nodes, batch, accumulation) * self.efficiency(whole_batch)
+
+    def best(self, gpus: int, nodes: int) -> Choice:
+        """The batch of the highest goodput there, the smallest of equals."""
+        from rota.predict.goodput_table import tables
+
+        table = tables([self], [(gpus, nodes)])
+        columns = (table.goodput, table.batch, table.accumulation)
+        return Choice(*(column[0, 0].item() for column in columns))

@@ -1,0 +1,122 @@
+"""The best goodput of many jobs in many allocations at once: what an allocator chooses from."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from rota.predict.goodput import Goodput
+
+if TYPE_CHECKING:
+    import numpy as np
+
+    Matrix = np.ndarray[tuple[int, int], np.dtype[Any]]
+
+POINTS = 50  # whole batch sizes that are tried, in geometric steps from the least to the most
+BLOCK = 8192  # points that are worked on at once: the memory of larger arrays is fresh each time
+TOLERANCE = 1e-8  # of rounding up and down
+
+
+class Tables(NamedTuple):
+    """One row per job, one column per allocation; see :class:`rota.predict.goodput.Choice`."""
+
+    goodput: Matrix
+    batch: Matrix
+    accumulation: Matrix
+
+    def rows(self, which: Sequence[int]) -> Tables:
+        """A copy of these rows, in this order."""
+        return Tables(*(matrix[list(which)] for matrix in self))
+
+
+def canonical(node_gpus: int, most_gpus: int) -> list[tuple[int, int]]:
+    """(GPUs, nodes) that a job is offered: powers of two within a node, then whole nodes."""
+    within = [2**i for i in range(node_gpus.bit_length()) if 2**i < node_gpus]
+    sizes = [(gpus, 1) for gpus in within]
+    sizes += [(node_gpus * nodes, nodes) for nodes in range(1, most_gpus // node_gpus + 1)]
+    return [(gpus, nodes) for gpus, nodes in sizes if gpus <= most_gpus]
+
+
+def tables(models: Sequence[Goodput], shapes: Sequence[tuple[int, int]]) -> Tables:
+    """The best batch of each model for each of the shapes, which are (GPUs, nodes).
+
+    For a shape, 50 whole batches from the least that is allowed to the most are divided among the
+    GPUs, and further into as few parts as fit on one. A job on one GPU that goes beyond its
+    initial batch does so in two parts at least: from one alone, gradient noise can't be told.
+    """
+    import numpy as np
+
+    if not models or not shapes:
+        empty = np.zeros((len(models), len(shapes)))
+        return Tables(empty, empty.astype(np.int64), empty.astype(np.int64))
+    block = max(1, BLOCK // (POINTS * len(shapes)))
+    parts = [_tables(models[i : i + block], shapes) for i in range(0, len(models), block)]
+    return Tables(*(np.concatenate(matrices) for matrices in zip(*parts, strict=True)))
+
+
+def _tables(models: Sequence[Goodput], shapes: Sequence[tuple[int, int]]) -> Tables:
+    import numpy as np
+
+    def columns(rows: Sequence[Sequence[float]]) -> Any:
+        """An array of [models, 1, 1] for each field of the rows."""
+        return np.array(rows, dtype=float).T[:, :, None, None]
+
+    terms = columns([[term or 0.0 for term in model.step_time] for model in models])
+    alpha_c, beta_c, alpha_r, beta_r, alpha_n, beta_n, gamma = terms
+    sqr, var = columns([m.noise if any(m.noise) else (1.0, 0.0) for m in models])
+    initial, most, least_per_gpu, most_per_gpu, accumulates = columns([m.limits for m in models])
+    gpus, nodes = np.array(shapes, dtype=float).T[:, None, :, None]
+
+    least = np.maximum(initial, least_per_gpu * gpus)
+    whole = least * np.maximum(most / least, 1.0) ** np.linspace(0.0, 1.0, POINTS)
+    local = whole / gpus
+    parts = np.ceil(local / most_per_gpu - TOLERANCE)
+    parts = np.maximum(parts, 1.0 + ((gpus == 1) & (local > initial + TOLERANCE)))
+    parts = np.where(accumulates > 0, parts, 1.0)
+    batch = np.ceil(local / parts - TOLERANCE)
+    batch = np.minimum(batch, np.floor(most / (gpus * parts) + TOLERANCE))
+    allowed = (least_per_gpu <= batch) & (batch <= most_per_gpu)
+    batch = np.maximum(batch, 1.0)  # so that what is not allowed has a speed as well
+
+    compute_s = alpha_c + beta_c * batch
+    further = gpus - 2
+    sync_s = np.where(nodes > 1, alpha_n + beta_n * further, alpha_r + beta_r * further)
+    sync_s = np.where(gpus > 1, sync_s, 0.0)
+    longer = np.maximum(np.maximum(compute_s, sync_s), 1e-300)
+    shorter = np.minimum(compute_s, sync_s)
+    step_s = longer * (1.0 + (shorter / longer) ** gamma) ** (1.0 / gamma)
+    whole = gpus * batch * parts
+    throughput = whole / (step_s + (parts - 1.0) * compute_s)
+    efficiency = np.minimum((var + sqr) / (var + sqr / initial * whole), 1.0)
+    goodput = throughput * efficiency * allowed
+
+    at = np.argmax(goodput, axis=2)[:, :, None]
+    best = np.take_along_axis(goodput, at, 2)[:, :, 0]
+    chosen = [np.take_along_axis(values, at, 2)[:, :, 0] for values in (batch, parts - 1.0)]
+    return Tables(best, *(np.where(best > 0, values, 0).astype(np.int64) for values in chosen))
+
+
+class TableCache:
+    """Tables of the same shapes for the jobs of the day, each worked out when its model changes.
+
+    It remembers the models that were asked for last. Throwing it away changes speed only.
+    """
+
+    def __init__(self, shapes: Sequence[tuple[int, int]]) -> None:
+        self.shapes = tuple(shapes)
+        self._rows: dict[Goodput, int] = {}
+        self._tables = tables([], self.shapes)
+
+    def of(self, models: Sequence[Goodput]) -> Tables:
+        """The tables of these models, a row each; equal models may come several times."""
+        import numpy as np
+
+        wanted = dict.fromkeys(models)
+        kept = [model for model in wanted if model in self._rows]
+        new = [model for model in wanted if model not in self._rows]
+        if new or len(kept) < len(self._rows):
+            old = self._tables.rows([self._rows[model] for model in kept])
+            pairs = zip(old, tables(new, self.shapes), strict=True)
+            self._tables = Tables(*(np.concatenate(pair) for pair in pairs))
+            self._rows = {model: row for row, model in enumerate([*kept, *new])}
+        return self._tables.rows([self._rows[model] for model in models])

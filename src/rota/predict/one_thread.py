@@ -1,0 +1,21 @@
+"""Small linear algebra on one thread: on several, it waits for them longer than it computes."""
+
+from contextlib import AbstractContextManager
+from functools import lru_cache
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from threadpoolctl import ThreadpoolController
+
+
+def one_thread() -> AbstractContextManager[object]:
+    """Until the end of the block, matrices are worked on by the calling thread alone."""
+    return _libraries().limit(limits=1, user_api="blas")
+
+
+@lru_cache(maxsize=1)
+def _libraries() -> "ThreadpoolController":
+    import scipy.linalg  # noqa: F401  brings libraries of its own, which must be there to be found
+    from threadpoolctl import ThreadpoolController
+
+    return ThreadpoolController()

@@ -1,0 +1,73 @@
+"""The time of a step by the number of GPUs that share its batch, fitted to what was measured.
+
+The model of Peng et al., *Optimus*, EuroSys 2018, section 3.2, for workers that exchange gradients
+among themselves: a part that the GPUs share, a part that stays, and one that grows with each GPU.
+"""
+
+from functools import lru_cache
+from itertools import combinations
+from typing import NamedTuple
+
+
+class StepFit(NamedTuple):
+    """Seconds of a step on K GPUs: ``shared_s`` / K + ``fixed_s`` + ``each_s`` K; none below 0."""
+
+    shared_s: float
+    fixed_s: float = 0.0
+    each_s: float = 0.0
+
+    def step_s(self, gpus: int) -> float:
+        """Seconds of a step on so many GPUs."""
+        return self.shared_s / gpus + self.fixed_s + self.each_s * gpus
+
+
+@lru_cache(maxsize=4096)  # between two decisions few jobs have measured anything new
+def fit_steps(points: tuple[tuple[int, float], ...]) -> StepFit:
+    """The model with the least sum of squared relative errors at ``(GPUs, seconds)`` points.
+
+    A term is left out where it would be below zero, and where there are fewer sizes than terms the
+    first ones are kept: of a job that has run at one size, all is taken to be shared. Raises
+    ValueError without points.
+    """
+    if not points:
+        raise ValueError("there is nothing to fit a step's time to")
+    terms = [(1.0 / gpus / s, 1.0 / s, gpus / s) for gpus, s in points]
+    sizes = len({gpus for gpus, _ in points})
+    best, least = StepFit(points[0][0] * points[0][1]), float("inf")
+    for count in range(1, min(sizes, 3) + 1):
+        for kept in combinations(range(3), count):
+            if sizes == 1 and kept != (0,):
+                continue
+            found = _solve([[row[at] for at in kept] for row in terms])
+            if found is None or min(found) < 0:
+                continue
+            error = sum(
+                (sum(x * row[at] for x, at in zip(found, kept, strict=True)) - 1) ** 2
+                for row in terms
+            )
+            if error < least * (1 - 1e-9) - 1e-18:
+                values = [0.0, 0.0, 0.0]
+                for x, at in zip(found, kept, strict=True):
+                    values[at] = x
+                best, least = StepFit(*values), error
+    return best
+
+
+def _solve(rows: list[list[float]]) -> list[float] | None:
+    """The x with the least squares of rows x - 1; None where several are as good."""
+    width = len(rows[0])
+    matrix = [
+        [sum(row[i] * row[j] for row in rows) for j in range(width)] + [sum(row[i] for row in rows)]
+        for i in range(width)
+    ]
+    scale = max(matrix[i][i] for i in range(width))
+    for i in range(width):
+        pivot = max(range(i, width), key=lambda k: abs(matrix[k][i]))
+        matrix[i], matrix[pivot] = matrix[pivot], matrix[i]
+        if abs(matrix[i][i]) < 1e-12 * scale:
+            return None
+        for k in range(width):
+            if k != i:
+                factor = matrix[k][i] / matrix[i][i]
+                matrix[k] = [a - factor * b for a, b in zip(matrix[k], matrix[i], strict=True)]
+    return [matrix[i][width] / matrix[i][i] for i in range(width)]

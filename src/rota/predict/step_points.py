@@ -1,0 +1,69 @@
+"""Measured step times, and which of them a model can be fitted to."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from math import isfinite
+from typing import NamedTuple
+
+LEAST_S = 1e-6  # what is shorter or longer was not a step
+MOST_S = 86_400.0
+TWO_CLOCKS = 1.5  # times as long as the whole step, computing is measured wrongly
+NAMED = 3  # points in a warning
+
+
+class Point(NamedTuple):
+    """What a step took on average: on so many nodes and GPUs, with ``batch`` samples on each GPU.
+
+    ``compute_s`` is computing a gradient of that batch, ``step_s`` the whole step, of one such
+    gradient and its exchange. ``compute_s`` is None where only the step was timed.
+    """
+
+    nodes: int
+    gpus: int
+    batch: int
+    compute_s: float | None
+    step_s: float
+
+    def __str__(self) -> str:
+        gpus = f"{self.gpus} GPU" + "s" * (self.gpus != 1)
+        return f"{gpus} on {self.nodes} node" + "s" * (self.nodes != 1) + f", batch {self.batch}"
+
+
+def usable(points: Iterable[Point]) -> tuple[list[Point], list[str]]:
+    """The points that can be fitted, and what is wrong with the others.
+
+    On one GPU a step is all computing; nowhere does computing take longer than the step.
+    """
+    kept, dropped = [], []
+    for point in points:
+        wrong = _wrong(point)
+        if wrong:
+            dropped.append(f"{point}: {wrong}")
+        elif point.compute_s is None and point.gpus > 1:
+            kept.append(point)
+        else:
+            compute_s = point.step_s if point.compute_s is None else point.compute_s
+            kept.append(point._replace(compute_s=min(compute_s, point.step_s)))
+    return kept, dropped
+
+
+def listed(items: list[str]) -> str:
+    """The first few, and how many more there are."""
+    more = [f"and {len(items) - NAMED} more"] if len(items) > NAMED else []
+    return "; ".join(items[:NAMED] + more)
+
+
+def _wrong(point: Point) -> str:
+    """Why a point can't be fitted, or ''."""
+    for name, number in (("nodes", point.nodes), ("GPUs", point.gpus), ("batch", point.batch)):
+        if not (isfinite(number) and number >= 1):
+            return f"{name}: {number}"
+    if point.nodes > point.gpus:
+        return "fewer GPUs than nodes"
+    for name, seconds in (("computing", point.compute_s), ("the step", point.step_s)):
+        if seconds is not None and not LEAST_S <= seconds <= MOST_S:
+            return f"{name} took {seconds} s"
+    if point.compute_s is not None and point.compute_s > TWO_CLOCKS * point.step_s:
+        return f"computing took {point.compute_s:.4g} s of a step of {point.step_s:.4g} s"
+    return ""

@@ -1,0 +1,142 @@
+"""How fast jobs truly train, from measured profiles: by placement, batch and epoch."""
+
+from collections.abc import Mapping
+from functools import lru_cache
+from itertools import accumulate
+from math import inf
+from typing import NamedTuple
+
+from rota.errors import SimulationError
+from rota.model.allocation import Allocation
+from rota.model.cluster import Node
+from rota.model.job import Elastic, JobSpec
+from rota.sim.machine import Phase
+from rota.workload.measured import Batch, Measured, Placement, epoch_at
+from rota.workload.trace import Trace
+
+GPUS_PER_NODE = 4  # of the cluster that the profiles were measured on
+ROUNDING = 1e-9  # of a job's whole work: so close to an epoch's end it is there
+
+
+class Course(NamedTuple):
+    """How a job trains at one placement and batch: by epoch, its speed and till when it holds.
+
+    Work is in the seconds that the job takes as it was submitted; ``until`` is the work at which
+    the speed becomes another one.
+    """
+
+    speeds: tuple[float, ...]
+    until: tuple[float, ...]
+
+
+class MeasuredSpeeds:
+    """Speeds relative to the GPUs and the batch with which a job was submitted.
+
+    What they speed up is statistical progress: the work of a job is what it has learned, whatever
+    batches it learned it with, and each epoch has a speed of its own.
+    """
+
+    source = "profiles"
+
+    def __init__(self, profiles: Mapping[str, Measured]) -> None:
+        self._profiles = dict(profiles)
+
+    def profile_of(self, model: str) -> Measured:
+        """What was measured of an application, which is there."""
+        return self._profiles[model]
+
+    def profile(self, spec: JobSpec) -> Measured:
+        """What was measured of the job's application. Raises SimulationError if nothing was."""
+        found = self._profiles.get(spec.model)
+        if found is None:
+            raise SimulationError(
+                f"job {spec.job_id} trains {spec.model!r}, of which there is no profile; there are "
+                f"{', '.join(self._profiles) or 'none'}"
+            )
+        return found
+
+    def speed(self, spec: JobSpec, allocation: Allocation, nodes: list[Node]) -> float:
+        """The job's speed in its first epoch."""
+        return self.phase(spec, allocation, nodes, 0.0).speed
+
+    def phase(
+        self, spec: JobSpec, allocation: Allocation, nodes: list[Node], work_s: float
+    ) -> Phase:
+        """The job's speed on these GPUs after so much work, and till how much it holds."""
+        placement = tuple(mask.bit_count() for _, mask in allocation.parts)
+        batch = self.batch(spec, allocation)
+        course = self.course(spec.model, spec.batch, spec.num_gpus, placement, batch)
+        epoch, _ = self.standing(spec, work_s)
+        return Phase(course.speeds[epoch], course.until[epoch])
+
+    def standing(self, spec: JobSpec, work_s: float) -> tuple[int, float]:
+        """In which epoch the job is after so much work, from 0, and which part of it is done."""
+        ends = self.ends(spec.model, spec.batch, spec.num_gpus)
+        epoch = epoch_at(ends, work_s + ROUNDING * ends[-1])
+        before_s = ends[epoch - 1] if epoch else 0.0
+        part = (work_s - before_s) / (ends[epoch] - before_s)
+        return epoch, min(max(part, 0.0), 1.0)
+
+    def batch(self, spec: JobSpec, allocation: Allocation) -> Batch:
+        """With which batch the job trains on these GPUs."""
+        if allocation.batch is not None:
+            return Batch(*allocation.batch)
+        return self.profile(spec).split(spec.batch, allocation.num_gpus)
+
+    def step_s(self, spec: JobSpec) -> float:
+        """Seconds for one step where the job's duration is for."""
+        profile = self.profile(spec)
+        batch = profile.split(spec.batch, spec.num_gpus)
+        return profile.step_s(consolidated(spec.num_gpus), batch)
+
+    @lru_cache(maxsize=4096)  # noqa: B019  as many as there are kinds of jobs
+    def ends(self, model: str, batch: int | None, num_gpus: int) -> tuple[float, ...]:
+        """The work at the end of each epoch of jobs that were submitted so."""
+        return tuple(accumulate(self._reference(model, batch, num_gpus)))
+
+    @lru_cache(maxsize=65536)  # noqa: B019
+    def course(
+        self, model: str, asked: int | None, num_gpus: int, placement: Placement, batch: Batch
+    ) -> Course:
+        """The speeds at ``placement`` and ``batch`` of jobs that asked for a batch and GPUs."""
+        reference = self._reference(model, asked, num_gpus)
+        here = self._profiles[model].epochs_s(placement, batch)
+        speeds = tuple(_ratio(then, now) for then, now in zip(reference, here, strict=True))
+        ends, until, change = self.ends(model, asked, num_gpus), [inf] * len(speeds), inf
+        for epoch in range(len(speeds) - 2, -1, -1):
+            if speeds[epoch] != speeds[epoch + 1]:
+                change = ends[epoch]
+            until[epoch] = change
+        return Course(speeds, tuple(until))
+
+    def _reference(self, model: str, batch: int | None, num_gpus: int) -> tuple[float, ...]:
+        profile = self._profiles[model]
+        return profile.epochs_s(consolidated(num_gpus), profile.split(batch, num_gpus))
+
+
+def _ratio(then: float, now: float) -> float:
+    """Their ratio without the noise of the last bits, by which equal speeds would differ."""
+    return float(f"{then / now:.12g}")
+
+
+def consolidated(num_gpus: int) -> Placement:
+    """So many GPUs on as few nodes as can be, of those that the profiles were measured on."""
+    whole, rest = divmod(num_gpus, GPUS_PER_NODE)
+    return (GPUS_PER_NODE,) * whole + ((rest,) if rest else ())
+
+
+def played(trace: Trace, profiles: Mapping[str, Measured]) -> Trace:
+    """The trace with the durations and epochs of the profiles, and the sizes its jobs may have.
+
+    A duration is that of the job's whole training on the GPUs and with the batch that it asks for.
+    """
+    speeds = MeasuredSpeeds(profiles)
+    jobs = []
+    for spec in trace:
+        profile = speeds.profile(spec)
+        ends = speeds.ends(spec.model, spec.batch, spec.num_gpus)
+        sizes = tuple(range(1, max(profile.most_gpus, spec.num_gpus) + 1))
+        elastic = Elastic(sizes, by_restart=True) if len(sizes) > 1 else None
+        epochs = profile.num_epochs
+        jobs.append(spec._replace(duration_s=ends[-1], elastic=elastic, epochs=epochs))
+    return trace.with_jobs(jobs)

@@ -1,0 +1,168 @@
+"""Batches whose size the scheduler chooses: as many samples per rank and turn, so many turns."""
+
+from __future__ import annotations
+
+import os
+from typing import NamedTuple
+
+from rota.errors import InputError
+from rota.live.wire import Message
+
+OWN = (0, 0)
+MOST_SAMPLES = (1 << 24) - 1  # of a batch: single precision has all whole numbers up to there
+
+
+# The size of a batch, the samples of a piece, how often gradients are accumulated, for how many
+# ranks.
+Word = tuple[int, int, int, int]
+
+
+class Limits(NamedTuple):
+    """Samples of a batch: the initial one and the largest, and what a rank takes in one turn."""
+
+    initial: int
+    most: int
+    most_per_rank: int
+
+
+class Adaptation:
+    """The size of the next batches, and how they are cut.
+
+    A batch has ``size`` samples. Every rank works through ``1 + accumulation`` pieces of it, of
+    ``per_rank`` samples each, or a few less where that does not come out even. Until the scheduler
+    says otherwise a batch is the initial one, and one that it has chosen stays as it is when the
+    gang changes: then it is cut anew, into as few pieces as ``most_per_rank`` allows.
+    """
+
+    def __init__(self, limits: Limits) -> None:
+        self.limits = limits
+        self.size = limits.initial
+        self.per_rank = self.accumulation = 0
+        self.world = 0  # for how many ranks it is cut
+        self.wanted: tuple[int, int] | None = None  # by the scheduler, for one of the next batches
+        self.answers: list[Message] = []  # for the agent
+
+    @property
+    def shards(self) -> int:
+        """The number of pieces."""
+        return self.world * (1 + self.accumulation)
+
+    @property
+    def scale(self) -> float:
+        """The size in initial batches."""
+        return self.size / self.limits.initial
+
+    def fit(self, world: int) -> None:
+        """Cut the next batch for so many ranks."""
+        if world != self.world:
+            self.per_rank, self.accumulation = self._cut(self.size, world)
+            self.world = world
+
+    def _cut(self, size: int, world: int) -> tuple[int, int]:
+        """The fewest pieces in which ranks can take a batch."""
+        each = -(-size // world)
+        turns = -(-each // self.limits.most_per_rank)
+        if world == 1 and size > self.limits.initial:
+            turns = max(turns, 2)  # of a single gradient the noise can't be told without bias
+        return -(-each // turns), turns - 1
+
+    def word(self) -> Word:
+        """What rank 0, the one that is asked, tells all ranks with the present batch: what holds
+        from the next one on.
+
+        Zeros if nothing changes. What can't be is refused, once.
+        """
+        if self.wanted is None:
+            return (0, 0, 0, 0)
+        if self.wanted == OWN:
+            initial = self.limits.initial
+            return (initial, *self._cut(initial, self.world), self.world)
+        per_rank, accumulation = self.wanted
+        error = self._refusal(per_rank, accumulation)
+        if error is not None:
+            self._answer(self.wanted, error)
+            self.wanted = None
+            return (0, 0, 0, 0)
+        size = self.world * per_rank * (1 + accumulation)
+        size = max(min(size, self.limits.most), self.limits.initial)
+        return (size, per_rank, accumulation, self.world)
+
+    def hear(self, word: Word) -> bool:
+        """Take over what rank 0 has told all; whether batches change."""
+        if word[0] == 0:
+            return False
+        self.size, self.per_rank, self.accumulation, self.world = word
+        batch = (self.per_rank, self.accumulation)
+        if self.wanted == OWN and self.size == self.limits.initial:
+            batch = OWN
+        if self.wanted == batch:
+            self.wanted = None
+        self._answer(batch, None)
+        return True
+
+    def want(self, per_rank: int, accumulation: int) -> None:
+        """Take note of how the scheduler wants the next batches; ``OWN``: as at first."""
+        self.wanted = (per_rank, accumulation)
+
+    def told(self) -> list[Message]:
+        """What the agent has not been told yet."""
+        answers, self.answers = self.answers, []
+        return answers
+
+    def state(self) -> list[int]:
+        """What a newcomer must know."""
+        word = [self.size, self.per_rank, self.accumulation, self.world]
+        return [*word, self.limits.initial, self.limits.most_per_rank]
+
+    def load(self, state: list[int]) -> None:
+        """Take over what :meth:`state` gave, unless the program has another initial batch since."""
+        size, per_rank, accumulation, world, initial, fits = state
+        if initial != self.limits.initial:
+            return
+        self.limits = self.limits._replace(most_per_rank=fits)  # a rank can't know of the first
+        self.size = min(size, self.limits.most)
+        self.per_rank, self.accumulation = per_rank, accumulation
+        self.world = world if self.size == size else 0  # else it is cut anew
+
+    def _refusal(self, per_rank: int, accumulation: int) -> str | None:
+        """Why batches can't be cut like that; None if they can."""
+        initial, most, most_per_rank = self.limits
+        turns = self.world * (1 + accumulation)
+        size = f"{self.world} ranks x {per_rank} samples x {1 + accumulation}"
+        if not 1 <= per_rank <= most_per_rank:
+            return f"a rank takes 1 to {most_per_rank} samples at once, and not {per_rank}"
+        if turns * (per_rank - 1) >= most:  # more than by rounding up
+            return f"{size} are more than the largest batch of {most}"
+        if turns * (per_rank + 1) <= initial:
+            return f"{size} are fewer than the initial batch of {initial}"
+        return None
+
+    def _answer(self, batch: tuple[int, int], error: str | None) -> None:
+        self.answers.append({"type": "tuned", "batch": list(batch), "refusal": error})
+
+
+def is_asked_for(adapt: bool | None) -> bool:
+    """Whether the scheduler is to choose batches: as the program says, else as the job file does.
+
+    Raises InputError.
+    """
+    if adapt is not None and not isinstance(adapt, bool):
+        raise InputError(f"s.loader: adapt={adapt!r} must be True, False or None")
+    return "ROTA_MAX_BATCH" in os.environ if adapt is None else adapt
+
+
+def limits_of(initial: int, samples: int, world: int) -> Limits:
+    """The limits of a training's batches, by the job file and the dataset's ``samples``.
+
+    ``world`` is the fewest ranks that there are: what one of them has of the initial batch fits,
+    and more than that only if the job file says so. Raises InputError.
+    """
+    most = int(os.environ.get("ROTA_MAX_BATCH", initial))
+    if most < initial:
+        raise InputError(
+            f"batch.max_global in the job file is {most}, and s.loader(batch_size={initial}) is "
+            "the initial batch, below which none goes; raise the one or lower the other"
+        )
+    most = max(min(most, samples, MOST_SAMPLES), initial)
+    fits = -(-initial // world)
+    return Limits(initial, most, int(os.environ.get("ROTA_MAX_BATCH_PER_GPU", fits)))

@@ -1,0 +1,38 @@
+"""How long steps take, for one way of cutting batches at a time."""
+
+from __future__ import annotations
+
+from rota.live.wire import Message
+
+Cut = tuple[int, int, int]  # ranks, samples of a piece, how often gradients are accumulated
+
+
+class StepTimes:
+    """Mean seconds of a step, and of one piece's gradient in it, since the last report.
+
+    The first step of each cut is left out: it is the one that makes room.
+    """
+
+    def __init__(self) -> None:
+        self._cut: Cut = (0, 0, 0)
+        self._steps = 0
+        self._step_s = self._gradient_s = 0.0
+
+    def note(self, cut: Cut, step_s: float, gradient_s: float) -> None:
+        """A step has been done with a whole batch, undisturbed."""
+        if cut != self._cut:
+            self._cut = cut
+            self.sent()
+            return
+        self._steps += 1
+        self._step_s += step_s
+        self._gradient_s += gradient_s
+
+    def message(self) -> Message:
+        """What a report tells of them; nulls if nothing has been measured since the last one."""
+        mean = [s / self._steps if self._steps else None for s in (self._step_s, self._gradient_s)]
+        return {"steps": self._steps, "step_s": mean[0], "gradient_s": mean[1]}
+
+    def sent(self) -> None:
+        """Take the means anew from here on."""
+        self._steps, self._step_s, self._gradient_s = 0, 0.0, 0.0

@@ -1,0 +1,54 @@
+"""`rota sim` on measured profiles, made here."""
+
+import json
+
+import pytest
+
+WORKLOAD = """name,time,application,num_replicas,batch_size
+a,7,cifar10,1,128
+b,8,cifar10,1,128
+"""
+
+
+@pytest.fixture
+def files(tmp_path):
+    """The path of a workload of two jobs, and of a folder with a profile of what they train."""
+    workload, toy = tmp_path / "workload.csv", tmp_path / "profiles" / "cifar10"
+    workload.write_text(WORKLOAD)
+    toy.mkdir(parents=True)
+    steps = "".join(f"1,{size},{size / 64},0\n" for size in (32, 64, 128))
+    (toy / "placements.csv").write_text("placement,local_bsz,step_time,sync_time\n" + steps)
+    epochs = "10,10,0.5,1,1\n20,20,0.6,1,1\n"
+    text = f"progress,iteration,metric,grad_sqr,grad_var\n{epochs}"
+    (toy / "validation-128.csv").write_text(text)
+    return workload, tmp_path / "profiles"
+
+
+def test_jobs_train_as_their_profile_says_and_start_at_the_interval(rota, files):
+    workload, profiles = files
+    options = ["--cluster", "1x1", "--interval", 60, "--restart-s", 30, "--history", "--json"]
+    code, out, _ = rota(
+        *("sim", "run", "--trace", workload, "--profiles", profiles, "--policy", "fifo"), *options
+    )
+    told = json.loads(out)
+    # 20 steps of 2 s: from 60 + 30 to 130, and from 180 + 30 to 250 s.
+    assert code == 0
+    assert told["avg_jct_s"] == (130 - 7 + 250 - 8) / 2
+    assert (told["speeds"], told["profiles"]) == ("profiles", str(profiles))
+    assert (told["interval_s"], told["overheads"]["resume_s"]) == (60.0, 30.0)
+
+
+def test_a_profile_that_is_not_there_is_told(rota, files):
+    workload, profiles = files
+    options = ["--cluster", "1x1", "--policy", "fifo", "--profiles", profiles / "cifar10"]
+    code, _, err = rota("sim", "run", "--trace", workload, *options)
+    assert code == 2
+    assert "no profile of application 'cifar10'; it has none" in err
+
+
+@pytest.mark.parametrize("seconds", ["0", "-60", "nan"])
+def test_an_interval_that_can_not_be_is_refused(rota, files, seconds):
+    options = ["--cluster", "1x1", "--policy", "fifo", "--interval", seconds]
+    code, _, err = rota("sim", "run", "--trace", files[0], *options)
+    assert code == 2
+    assert "--interval" in err

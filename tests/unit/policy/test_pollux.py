@@ -1,0 +1,187 @@
+"""Pollux: who gets how many GPUs, where, and with which batch."""
+
+import numpy as np
+import pytest
+
+from rota.model.cluster import parse_cluster
+from rota.policy.knapsack import solve
+from rota.policy.pollux_value import (
+    Jobs,
+    as_published,
+    by_length,
+    by_service,
+    charged_for_restarts,
+    power_mean_values,
+)
+from rota.policy.registry import create
+from rota.sim.machine import restarts
+from rota.sim.measured import MeasuredSpeeds, played
+from rota.sim.simulation import Simulation
+from rota.testing.builders import job, trace
+from rota.workload.measured import Epochs, Measured, Step
+
+BATCHES = (8, 16, 32, 64, 128, 256)
+
+
+def measured(name, *, exchange_s, var, epochs=4):
+    """A step of n samples takes n/8 s and an exchange; the noise of a gradient is ``var``."""
+    places = {(1,): 0.0, (2,): exchange_s, (3,): exchange_s, (4,): exchange_s, (4, 4): exchange_s}
+    steps = {
+        place: {n: Step(n / 8 + sync_s, sync_s) for n in (2, 4, 8, 16, 32)}
+        for place, sync_s in places.items()
+    }
+    scaled = [
+        ((nodes, gpus, n), Step(n / 8 + exchange_s, exchange_s))
+        for nodes, gpus in ((2, 5), (2, 8))
+        for n in (2, 32)
+    ]
+    ends = tuple(50.0 * epoch for epoch in range(1, epochs + 1))
+    by_batch = {b: Epochs(ends, ends, (1.0,) * epochs, (var,) * epochs) for b in BATCHES}
+    return Measured(name, steps, scaled, by_batch)
+
+
+NOISY, CLEAR = (
+    measured("noisy", exchange_s=0.01, var=50.0),
+    measured("clear", exchange_s=2.0, var=0.01),
+)
+PROFILES = {"noisy": NOISY, "clear": CLEAR}
+
+
+def simulation(*jobs, cluster="2x4", **settings):
+    return Simulation(
+        played(trace(*jobs), PROFILES),
+        parse_cluster(cluster),
+        create("pollux", settings),
+        restarts(10.0),
+        speeds=MeasuredSpeeds(PROFILES),
+    )
+
+
+def until(sim, at_s):
+    while sim.engine.now_s < at_s and sim.step():
+        pass
+    return sim
+
+
+def gpus(sim):
+    return [held.num_gpus if held is not None else 0 for held in sim.state.held]
+
+
+@pytest.mark.parametrize("objective", ["service", "length", "pollux"])
+@pytest.mark.parametrize("fits", ["kind", "job"])
+def test_all_jobs_end_under_every_objective(objective, fits):
+    jobs = [job(i, model=("noisy", "clear")[i % 2], batch=8, at=40.0 * i) for i in range(6)]
+    state = simulation(*jobs, objective=objective, fits=fits).run().state
+    assert min(state.finish_s) > 0
+
+
+def test_gpus_go_to_those_that_learn_by_them_and_their_batches_grow():
+    jobs = [job(1, model="noisy", batch=8), job(2, model="clear", batch=8)]
+    sim = until(simulation(*jobs, cluster="1x4"), 400.0)
+    assert gpus(sim) == [3, 1] or gpus(sim) == [2, 1]
+    noisy, clear = sim.state.held
+    assert noisy.batch[0] * (noisy.batch[1] + 1) * noisy.num_gpus > 8
+    assert clear.batch[0] * (clear.batch[1] + 1) * clear.num_gpus == 8
+
+
+def test_a_job_grows_no_further_than_a_few_times_what_was_measured():
+    sim = until(simulation(job(1, model="noisy", batch=8), fits="job"), 1.0)
+    assert gpus(sim) == [4]
+    assert gpus(until(sim, 200.0)) == [8]
+    published = until(simulation(job(1, model="noisy", batch=8), objective="pollux"), 1.0)
+    assert gpus(published) == [1]
+
+
+def test_what_one_job_of_a_kind_has_measured_serves_the_next():
+    early = job(1, model="noisy", batch=8)
+    late = job(2, model="noisy", batch=8, at=300.0)
+    sim = until(simulation(early, late), 301.0)
+    assert sim.state.held[1].batch is not None
+    alone = until(simulation(early, late, fits="job"), 301.0)
+    assert alone.state.held[1].batch is None
+
+
+def test_a_gang_of_a_size_that_is_none_of_the_usual_is_placed():
+    sim = simulation(job(1, model="noisy", batch=8), cluster="1x4")
+    plain = Simulation(
+        trace(job(1, gpus=3), job(2, gpus=1)), parse_cluster("1x4"), create("pollux", {})
+    )
+    assert gpus(until(plain, 1.0)) == [3, 1]
+    assert gpus(until(sim, 1.0)) == [4]
+
+
+def test_its_user_is_told_why_a_job_has_its_gpus():
+    sim = until(simulation(job(1, model="noisy", batch=8)), 1.0)
+    assert "nothing is known of its kind yet" in sim.state.marks[0]["why"]
+    until(sim, 200.0)
+    assert "useful samples a second" in sim.state.marks[0]["why"]
+
+
+# -- what GPUs are worth ---------------------------------------------------------------------------
+
+
+def jobs_of(speedups, *, current=None, attained=None, left=None, age=None, restarted=None):
+    number = len(speedups)
+    current = np.zeros(number, dtype=int) if current is None else np.array(current)
+    return Jobs(
+        np.array(speedups, dtype=float),
+        current,
+        current > 0,
+        np.zeros(number) if attained is None else np.array(attained, dtype=float),
+        np.arange(number),
+        np.full(number, 600.0) if age is None else np.array(age, dtype=float),
+        np.zeros(number) if restarted is None else np.array(restarted, dtype=float),
+        np.full(number, np.nan) if left is None else np.array(left, dtype=float),
+    )
+
+
+ALIKE = [[0.0, 1.0, 1.8, 3.0]] * 2
+SIZES = [0, 1, 2, 4]
+
+
+def chosen(values, capacity):
+    return [SIZES[choice] for choice in solve(values, SIZES, capacity).choices]
+
+
+def test_no_gpus_are_worth_nothing_under_any_power():
+    speedups = np.array([[0.0, 1.0, 2.0]])
+    for power in (-1.0, 0.5, 0.7):
+        values = power_mean_values(speedups, power)
+        assert values[0, 0] == 0
+        assert values[0, 2] > values[0, 1] > 0
+
+
+def test_who_had_less_service_gets_more_and_the_old_are_served_in_order():
+    def by(attained):
+        jobs = jobs_of(ALIKE, attained=attained)
+        return chosen(by_service(jobs, limit_gpu_s=57_600.0, charged=jobs.speedups), 5)
+
+    assert by([0, 7200]) == [4, 1]
+    assert by([7200, 0]) == [1, 4]
+    assert by([90_000, 60_000]) == [4, 1]
+
+
+def test_who_has_less_left_gets_more():
+    def by(left):
+        jobs = jobs_of(ALIKE, left=left)
+        return chosen(by_length(jobs, charged=jobs.speedups), 5)
+
+    assert by([100, 5000]) == [4, 1]
+    assert by([5000, 100]) == [1, 4]
+    assert by([5000, np.nan]) == [1, 4]
+
+
+def test_a_change_has_to_be_worth_its_pause():
+    jobs = jobs_of([[0.0, 1.0, 1.1, 1.15]], current=[1])
+    free = charged_for_restarts(jobs, restart_s=1e-9, horizon_s=150.0)
+    dear = charged_for_restarts(jobs, restart_s=30.0, horizon_s=150.0)
+    assert free[0] == pytest.approx(jobs.speedups[0])
+    assert dear[0] == pytest.approx([0.0, 1.0, 0.88, 0.92])
+
+
+def test_the_published_objective_is_the_harmonic_mean_over_fair_shares_less_restarts():
+    jobs = jobs_of([[0.0, 1.0, 1.8, 3.0]], current=[2], age=[270.0], restarted=[1])
+    values = as_published(jobs, fair=np.array([1]), share=0.25, restart_s=30.0)
+    factor = (270 - 30) / (270 + 30)
+    speedups = np.array([0.0, 0.25 * factor, 0.45, 0.75 * factor])
+    assert values[0] == pytest.approx(1e3 - 1 / (speedups + 1e-3))
