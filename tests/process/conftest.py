@@ -177,6 +177,7 @@ class Cluster:
         """Every living process of a job but its shims: by its session, or by its environment."""
         pattern = f"nodes/*/jobs/{job_id}/*/rank*.pid"
         shims = {json.loads(file.read_text())["shim"] for file in self.folder.path.glob(pattern)}
+        shims.discard(0)  # no process was claimed; in a container, 0 is also the outside's session
         found = []
         for process in self.processes():
             with contextlib.suppress(psutil.Error, OSError):

@@ -168,7 +168,8 @@ def test_an_agent_that_dies_while_it_pauses_a_gang_leaves_a_gang_that_goes_on(cl
 
 def test_gangs_survive_agents_that_die_at_any_moment_of_their_turns(make_cluster):
     cluster = make_cluster("gandiva", quantum_s=0.2)
-    jobs = [cluster.train(f"gang{i}", "--steps", 200, gpus=2) for i in range(2)]
+    endless = ("--steps", 100_000, "--until")
+    jobs = [cluster.train(f"gang{i}", *endless, gpus=2) for i in range(2)]
     for _ in range(3):
         cluster.until_step_advances("gang0", by=5)
         cluster.until_step_advances("gang1", by=5)
@@ -176,6 +177,8 @@ def test_gangs_survive_agents_that_die_at_any_moment_of_their_turns(make_cluster
         cluster.kill(old)
         until(lambda old=old: cluster.agent().pid != old.pid, "there is another agent")
         until(lambda: cluster.client.nodes()[0]["connected"], "it is connected")
+    for i in range(2):
+        (cluster.base / f"gang{i}" / "enough").touch()
     for i, job in enumerate(jobs):
         assert cluster.ends(job)["attempt"] == 1
         ran_once(cluster, f"gang{i}", 0)

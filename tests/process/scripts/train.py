@@ -2,8 +2,8 @@
 
 In the folder --out: ``rankN.jsonl`` (start, suspended, resumed, end; with pid, attempt, step,
 cores and time), ``stepN`` (one byte for each step begun), ``atS`` when step S waits for ``goS``,
-and ``weights.pt`` at the end. With --until a training of one rank ends where it is as soon as a
-file ``enough`` is there.
+and ``weights.pt`` at the end. With --until a training ends where it is as soon as a file
+``enough`` is there.
 """
 
 import argparse
@@ -13,6 +13,7 @@ import time
 from pathlib import Path
 
 import torch
+import torch.distributed as dist
 from torch import nn
 
 import rota.train
@@ -38,6 +39,14 @@ def wait_for(gate):
     (options.out / f"at{gate}").touch()
     while not (options.out / f"go{gate}").exists():
         time.sleep(0.002)
+
+
+def is_enough():
+    """Whether a rank sees the file: all of them stop at the same step."""
+    seen = torch.tensor((options.out / "enough").exists(), dtype=torch.int)
+    if dist.is_initialized() and dist.get_world_size() > 1:
+        dist.all_reduce(seen, dist.ReduceOp.MAX)
+    return bool(seen)
 
 
 def watch(s):
@@ -74,7 +83,7 @@ def main():
             loss.backward()
             optimizer.step()
             s.report(loss=loss.item(), samples=16)
-            if options.until and (options.out / "enough").exists():
+            if options.until and is_enough():
                 break
         if s.rank == 0:
             torch.save(net.state_dict(), options.out / "weights.pt")
