@@ -65,8 +65,6 @@ specs = st.builds(
     ),
     batch=st.none() | rows,
     epochs=st.none() | seconds,
-    gpu_util=st.none() | seconds,
-    memory_gb=st.none() | seconds,
     adapt=st.none() | st.builds(Adapt, rows, st.none() | rows),
 )
 STRATEGIES = {
