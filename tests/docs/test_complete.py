@@ -32,7 +32,8 @@ from rota.model.trials import Tried
 from rota.model.turns import Turns
 from rota.policy.base import Setting
 from rota.policy.composition import COMMON
-from rota.policy.registry import BUILT_IN, policy_class
+from rota.policy.information import INFORMATION, information_of
+from rota.policy.registry import BUILT_IN, create, policy_class
 from rota.report.metrics import PER_JOB_COLUMNS
 from rota.report.shape import shape_of
 from rota.server import jobs, profiles
@@ -103,6 +104,13 @@ def test_every_policy_and_setting_is_explained_with_its_default(name: str) -> No
         assert row_of(key, setting) in section[1]
     if getattr(policy_class(name), "needs_duration", False):
         assert "oracle" in section[1]
+    row = re.search(rf"^\| `{name}` \|.*$", text, re.MULTILINE)
+    assert row
+    assert f"| `{information_of(create(name))}`" in row[0]
+
+
+def test_every_word_for_what_a_policy_is_told_is_explained() -> None:
+    assert not [word for word in INFORMATION if f"| `{word}` |" not in page("policies")]
 
 
 def test_every_common_setting_is_explained_with_its_default() -> None:

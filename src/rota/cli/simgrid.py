@@ -277,7 +277,8 @@ def side_by_side(entries: Sequence[Entry], *, wide: bool, width: float = inf) ->
         table = in_parts(*spread_table(entries), width)
     else:
         header, rows, left_out = narrow_table(entries, width)
-        table = render(header, rows, text_columns=1 + len(entries[0].point))
+        told = any(entry.information for entry in entries)
+        table = render(header, rows, text_columns=1 + told + len(entries[0].point))
         if left_out:
             notes.append(f"not enough room for: {', '.join(left_out)}; --wide prints all figures")
     if any(len(entry.summaries) > 1 for entry in entries):

@@ -99,7 +99,8 @@ def describe(summary: dict[str, Any]) -> str:
     from rota.report.comparison import ORACLE_NOTE, known_metrics
 
     entry = entry_of([summary], {}, [])
-    rows = [(metric.heading, metric.cell(entry)) for metric in known_metrics([entry])]
+    rows = [("information", entry.information)]
+    rows += [(metric.heading, metric.cell(entry)) for metric in known_metrics([entry])]
     width = max(len(heading) for heading, _ in rows)
     title = f"{entry.policy} on {summary['cluster']}, {summary['trace']}"
     lines = [title, *(f"  {heading.ljust(width)}  {text:>14}" for heading, text in rows)]

@@ -14,16 +14,18 @@ LEAST_TURN_S = 1e-3
 class Policy(Protocol):
     """Decides who holds which GPUs. A function of the view alone: no clock, no I/O, no chance.
 
-    A class may also set ``name``, ``needs_duration`` (True makes it an oracle that reads the
-    durations a trace knows), ``SETTINGS`` (name -> Setting) and ``preemptive`` (False: a job that
-    has GPUs keeps them). ``composes`` True says that it honours its attribute ``stages``, which
-    the settings common to all orderings become; ``weighs_priority`` that it uses priorities
-    itself, so that they are none of these; ``alone`` are its own settings that have no effect
-    beside any of these, and ``instead`` says what it does with one. ``resizes`` True says that it
-    lets running elastic jobs grow and shrink; the entry ``why`` of a job's mark is then shown to
-    its user. So are the entries ``trials`` and ``tried`` (:mod:`rota.model.trials`) and ``pack``
-    (:mod:`rota.model.sharing`). A method ``turns(view, row)`` may tell who takes turns where a job
-    waits (:class:`rota.model.turns.Turns`).
+    It declares ``information``, what it is told of how long jobs are
+    (:mod:`rota.policy.information`); ``needs_duration`` True makes it an oracle that reads the
+    durations a trace knows, and declares that by itself. A class may also set ``name``,
+    ``SETTINGS`` (name -> Setting) and ``preemptive`` (False: a job that has GPUs keeps them).
+    ``composes`` True says that it honours its attribute ``stages``, which the settings common to
+    all orderings become; ``weighs_priority`` that it uses priorities itself, so that they are none
+    of these; ``alone`` are its own settings that have no effect beside any of these, and
+    ``instead`` says what it does with one. ``resizes`` True says that it lets running elastic jobs
+    grow and shrink; the entry ``why`` of a job's mark is then shown to its user. So are the entries
+    ``trials`` and ``tried`` (:mod:`rota.model.trials`) and ``pack`` (:mod:`rota.model.sharing`). A
+    method ``turns(view, row)`` may tell who takes turns where a job waits
+    (:class:`rota.model.turns.Turns`).
     """
 
     def decide(self, view: View) -> Plan:

@@ -12,6 +12,7 @@ from rota.model.plan import Plan
 from rota.model.reason import Reason
 from rota.model.view import Trial, View
 from rota.policy.base import Setting, one_of, positive
+from rota.policy.information import DECLARED
 from rota.policy.placement.consolidate import consolidate
 from rota.policy.placement.nodesets import lowest_gpus
 from rota.policy.scaling import (
@@ -64,6 +65,7 @@ class Elastic:
     """
 
     name = "elastic"
+    information = DECLARED
     composes = False
     preemptive = False
     resizes = True

@@ -17,6 +17,7 @@ from rota.policy.fairness_shares import (
     least_shares,
     timely_shares,
 )
+from rota.policy.information import NONE
 
 SHORTEST_S = 1e-3  # a job that is about to end has at least so much left, to divide by
 SETTINGS = {
@@ -215,6 +216,7 @@ class MaxMinFairness(FairRounds):
     """
 
     name = "max-min-fairness"
+    information = NONE
     SETTINGS = SETTINGS
 
     def solve(

@@ -3,6 +3,7 @@
 from rota.model.plan import Plan
 from rota.model.reason import Reason
 from rota.model.view import Trial, View
+from rota.policy.information import NONE
 from rota.policy.stages import Stages, finish, has_a_say, place, walk
 from rota.policy.waiting import Waiting
 
@@ -13,6 +14,7 @@ class Fifo:
     """Strict head of line: a job starts when every job that came before it has started."""
 
     name = "fifo"
+    information = NONE
     composes = True
     preemptive = False
     stages: Stages | None = None
@@ -49,6 +51,7 @@ class FifoBackfill:
     """Order of arrival, but a job that fits never waits behind one that does not."""
 
     name = "fifo-backfill"
+    information = NONE
     composes = True
     preemptive = False
     stages: Stages | None = None

@@ -22,6 +22,7 @@ from rota.policy.gandiva_packing import Packing
 from rota.policy.gandiva_places import Places
 from rota.policy.gandiva_servers import Servers
 from rota.policy.gandiva_types import Types
+from rota.policy.information import LABEL
 from rota.policy.placement.nodesets import lowest_gpus
 from rota.policy.round_robin import RoundRobin
 from rota.policy.stages import Stages, has_a_say
@@ -51,6 +52,7 @@ class Gandiva(RoundRobin):
     """
 
     name = "gandiva"
+    information = LABEL
     weighs_priority = True
     resizes = True
     stages: Stages | None = Stages(priority=False)

@@ -3,6 +3,7 @@
 from rota.model.view import View
 from rota.policy.base import Setting
 from rota.policy.distribution import LEARNED, Distribution, parse_distribution
+from rota.policy.information import HISTORY
 from rota.policy.queues import RAN, Mark
 from rota.policy.tiresias import Tiresias
 from rota.predict.gittins import Gittins
@@ -32,6 +33,7 @@ class TiresiasGittins(Tiresias):
     """
 
     name = "tiresias-gittins"
+    information = HISTORY
     SETTINGS = {
         "thresholds": Tiresias.SETTINGS["thresholds"]._replace(default=THRESHOLDS),
         "promote_knob": Tiresias.SETTINGS["promote_knob"],

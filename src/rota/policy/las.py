@@ -2,6 +2,7 @@
 
 from rota.model.view import View
 from rota.policy.base import PER_S
+from rota.policy.information import NONE
 from rota.policy.rounds import Rounds
 
 
@@ -14,6 +15,7 @@ class LeastAttainedService(Rounds):
     """
 
     name = "las"
+    information = NONE
 
     def key(self, view: View, row: int) -> int:
         """Attained service: GPUs times seconds run, in millionths."""

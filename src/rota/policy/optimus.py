@@ -16,6 +16,7 @@ from rota.model.reason import Reason
 from rota.model.reports import StepPoint
 from rota.model.view import Trial, View
 from rota.policy.base import Setting, one_of, turn_s
+from rota.policy.information import DECLARED
 from rota.policy.placement.emptiest import emptiest
 from rota.predict.step_fit import StepFit, fit_steps
 
@@ -106,6 +107,7 @@ class Optimus(MarginalGain):
     """
 
     name = "optimus"
+    information = DECLARED
     SETTINGS = {"every_s": EVERY_S}
 
     def left_s(self, view: View, row: int) -> Callable[[int], float]:

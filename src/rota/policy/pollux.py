@@ -17,6 +17,7 @@ from rota.model.plan import Plan
 from rota.model.reason import Reason
 from rota.model.view import Trial, View
 from rota.policy.base import Setting, one_of, positive, turn_s
+from rota.policy.information import DECLARED, DECLARED_AND_LABEL, LABEL, NONE
 from rota.policy.pollux_models import Knowledge, Models, Shapes
 from rota.policy.pollux_places import Places
 from rota.policy.stages import Stages
@@ -74,6 +75,13 @@ class Pollux:
         self.restart_s = restart_s
         self.horizon_s = max(horizon_s, restart_s)
         self._models: Models | None = None
+
+    @property
+    def information(self) -> str:
+        """What it is told of how long jobs are, which its settings choose."""
+        if self.objective == "length":
+            return DECLARED_AND_LABEL if self.fits == "kind" else DECLARED
+        return LABEL if self.fits == "kind" else NONE
 
     def decide(self, view: View) -> Plan:
         """The numbers of GPUs that are worth most, laid out with few moves, and their batches."""

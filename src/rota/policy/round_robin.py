@@ -3,6 +3,7 @@
 from rota.model.reason import Reason
 from rota.model.view import Trial, View
 from rota.policy.base import PER_S
+from rota.policy.information import NONE
 from rota.policy.ranked import Ranking
 from rota.policy.rounds import Rounds
 
@@ -16,6 +17,7 @@ class RoundRobin(Rounds):
     """
 
     name = "round-robin"
+    information = NONE
     preempted = Reason.SLICE_WAITING_TURN
     waits = Reason.SLICE_WAITING_TURN
     per_unit = PER_S  # steps in which keys tell apart what jobs have had

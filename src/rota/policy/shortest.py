@@ -5,6 +5,7 @@ The baselines of Tiresias' section 3.1 (NSDI 2019). All are preemptive and skip 
 
 from rota.model.view import View
 from rota.policy.base import PER_S
+from rota.policy.information import NONE
 from rota.policy.ranked import Ranked
 
 
@@ -12,6 +13,7 @@ class SmallestFirst(Ranked):
     """SF: the job that asks for fewest GPUs first. Needs no durations."""
 
     name = "smallest-first"
+    information = NONE
 
     def key(self, view: View, row: int) -> int:
         """The size of the gang."""

@@ -8,6 +8,7 @@ from rota.model.plan import Plan
 from rota.model.view import View
 from rota.policy.base import Setting, not_negative
 from rota.policy.feedback import FeedbackQueues
+from rota.policy.information import NONE
 from rota.policy.queues import ENTERED, PREEMPTED, RAN, Mark, Rules, free_positions
 from rota.policy.stages import Stages, finish, has_a_say, walk
 
@@ -38,6 +39,7 @@ class Tiresias:
     """
 
     name = "tiresias"
+    information = NONE
     composes = True
     stages: Stages | None = None
     SETTINGS = {

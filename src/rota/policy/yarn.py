@@ -6,6 +6,7 @@ from rota.model.plan import Plan
 from rota.model.reason import Reason
 from rota.model.view import Trial, View
 from rota.policy.base import Setting, one_of
+from rota.policy.information import NONE
 from rota.policy.placement.nodesets import lowest_gpus
 from rota.policy.stages import Stages, finish, has_a_say, place, walk
 from rota.policy.waiting import Waiting
@@ -20,6 +21,7 @@ class YarnCapacity:
     """
 
     name = "yarn-cs"
+    information = NONE
     composes = True
     preemptive = False
     stages: Stages | None = None

@@ -36,6 +36,11 @@ class Entry(NamedTuple):
         """Whether the policy reads durations."""
         return any(summary["needs_duration"] for summary in self.summaries)
 
+    @property
+    def information(self) -> str:
+        """What the policy is told of how long jobs are; "" if the runs do not tell."""
+        return next((summary.get("information", "") for summary in self.summaries), "")
+
 
 def _seconds(value: float) -> str:
     return f"{value:z,.1f}"  # never -0.0, which rounding can leave
@@ -115,6 +120,7 @@ METRICS = (
     Metric("preempted", "preemptions", _count),
     Metric("migrated", "migrations", _count),
     Metric("restarts", "restarts", _count),
+    Metric("restarts/job", "restarts_per_job", _ratio),
     Metric("overhead GPU s", "overhead_gpu_s", _seconds),
     Metric("node failures", "node_failures", _count),
     Metric("lost attempts", "lost_attempts", _count),
@@ -142,6 +148,7 @@ NARROW = tuple(
         "avg_queue_s",
         "makespan_s",
         "preemptions",
+        "restarts_per_job",
         "lost_attempts",
         "gpu_utilisation",
         "cpu_s",
@@ -156,6 +163,7 @@ LEAST_FIRST = (
     "p95_jct_s",
     "gpu_utilisation",
     "lost_attempts",
+    "restarts_per_job",
     "avg_queue_s",
 )
 GAP = 2  # columns between those of a table
@@ -180,7 +188,13 @@ def spread_table(entries: Sequence[Entry]) -> tuple[list[str], list[list[str]]]:
         [metric.heading, *(_plain(metric, entry) for entry in entries)]
         for metric in known_metrics(entries)
     ]
-    return header, points + seeds + metrics
+    return header, points + _told(entries) + seeds + metrics
+
+
+def _told(entries: Sequence[Entry]) -> list[list[str]]:
+    """A line with what each policy is told of how long jobs are; none if no run tells."""
+    told = [entry.information for entry in entries]
+    return [["information", *told]] if any(told) else []
 
 
 def narrow_table(
@@ -194,9 +208,12 @@ def narrow_table(
     left_out = {"makespan_s", "preemptions"} if many else set()  # for the intervals to have room
     if not any(summary.get("faults") for entry in entries for summary in entry.summaries):
         left_out.add("lost_attempts")
+    if not any(summary.get("profiles") for entry in entries for summary in entry.summaries):
+        left_out.add("restarts_per_job")
     points = list(entries[0].point) if entries else []
     names = [["policy", *(entry.policy for entry in entries)]]
     names += [[key, *(entry.point[key] for entry in entries)] for key in points]
+    names += _told(entries)
     if many:
         names.append(["seeds", *(str(len(entry.summaries)) for entry in entries)])
     shown = {
@@ -230,14 +247,14 @@ def flat_table(entries: Sequence[Entry]) -> tuple[list[str], list[list[Any]]]:
     """
     metrics = known_metrics(entries)
     points = list(entries[0].point) if entries else []
-    header = ["policy", "oracle", *points, "seeds"]
+    header = ["policy", "oracle", "information", *points, "seeds"]
     for metric in metrics:
         name = metric.key.replace(".", "_")
         header += [name, f"{name}_low", f"{name}_high"]
     rows = []
     for entry in entries:
-        row: list[Any] = [entry.policy, entry.is_oracle, *(entry.point[key] for key in points)]
-        row.append(len(entry.summaries))
+        row: list[Any] = [entry.policy, entry.is_oracle, entry.information]
+        row += [*(entry.point[key] for key in points), len(entry.summaries)]
         for metric in metrics:
             found = metric.over(entry)
             row.append(None if found is None else found.mean)

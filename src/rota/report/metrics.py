@@ -71,6 +71,7 @@ def summarise(
         "preemptions": sum(state.preemptions),
         "migrations": sum(state.migrations),
         "restarts": sum(state.restarts),
+        "restarts_per_job": mean(state.restarts),
         "lost_attempts": _lost_attempts(state),
         **_gpu_time(state, rows, makespan_s),
         **_fairness(state, rows, jobs),

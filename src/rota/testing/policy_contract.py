@@ -19,6 +19,7 @@ from rota.model.events import DecisionTaken, JobSubmitted, NodeJoined, NodeLost
 from rota.model.reason import Reason
 from rota.model.state import ClusterState
 from rota.model.view import View, identity
+from rota.policy.information import DECLARED, HISTORY, INFORMATION, NONE, information_of
 from rota.sim.machine import FREE, Costs
 from rota.sim.simulation import Simulation
 from rota.testing.builders import job, random_trace, simulation, trace
@@ -157,6 +158,22 @@ class PolicyContract:
         assert state.reason[0] == Reason.NEVER_FITS
         assert state.target[1] is not None
 
+    def test_it_declares_what_it_is_told_of_how_long_jobs_are(self) -> None:
+        told = information_of(self.policy())
+        assert told in INFORMATION, (
+            f"information is {told!r}; set it to one of {', '.join(map(repr, INFORMATION))}"
+        )
+
+    @pytest.mark.parametrize("seed", SEEDS)
+    def test_labels_that_it_is_not_told_change_no_decision(self, seed: int) -> None:
+        if information_of(self.policy()) not in (NONE, HISTORY, DECLARED):
+            pytest.skip("the policy is told the labels of jobs")
+        jobs = random_trace(seed)
+        labelled = Trace(
+            spec._replace(model=f"model{index % 3}") for index, spec in enumerate(jobs)
+        )
+        assert _decisions(self.events(labelled)) == _decisions(self.events(jobs))
+
     # -- how they are checked ------------------------------------------------------------------
 
     def check_waiting(self, state: ClusterState) -> None:
@@ -219,6 +236,10 @@ def steps(sim: Simulation) -> Any:
 def waiting_rows(state: ClusterState) -> list[int]:
     """The active jobs that the plan gives no GPUs."""
     return [row for row in state.active if state.target[row] is None]
+
+
+def _decisions(events: list[Any]) -> list[Any]:
+    return [event for event in events if isinstance(event, DecisionTaken)]
 
 
 def _nodes_in_use(state: ClusterState) -> set[str]:

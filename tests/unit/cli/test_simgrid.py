@@ -41,7 +41,7 @@ def test_a_table_of_seeds_has_means_and_intervals(rota):
     half = 2.7764 * deviation / 5**0.5
     _, table, _ = rota(*args)
     header, line, *notes = table.splitlines()
-    assert header.split()[:3] == ["policy", "seeds", "avg"]
+    assert header.split()[:4] == ["policy", "information", "seeds", "avg"]
     assert f"{mean:,.0f} ±{half:,.0f}" in line
     assert "95 % confidence" in notes[0]
     assert len(header) <= 110

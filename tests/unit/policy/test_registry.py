@@ -4,6 +4,7 @@ import pytest
 
 from rota.errors import PolicySettingError
 from rota.policy import registry
+from rota.policy.information import information_of
 from rota.policy.registry import BUILT_IN, create, names
 from rota.policy.tiresias import Tiresias
 
@@ -17,6 +18,46 @@ def test_every_built_in_policy_can_be_made_by_name_and_knows_it():
 def test_only_those_that_look_at_what_is_left_are_oracles():
     oracles = {name for name in BUILT_IN if getattr(create(name), "needs_duration", False)}
     assert oracles == {"finish-time-fairness", "optimus-oracle", "srtf", "srsf"}
+
+
+def test_every_built_in_policy_declares_what_it_is_told_of_lengths():
+    told = {name: information_of(create(name)) for name in BUILT_IN}
+    others = {name: word for name, word in told.items() if word not in ("none", "oracle")}
+    assert others == {
+        "elastic": "declared",
+        "gandiva": "label",
+        "optimus": "declared",
+        "pollux": "label",
+        "tiresias-gittins": "history",
+    }
+    oracles = {name for name, word in told.items() if word == "oracle"}
+    assert oracles == {"finish-time-fairness", "optimus-oracle", "srtf", "srsf"}
+
+
+@pytest.mark.parametrize(
+    ("settings", "told"),
+    [
+        ({"fits": "job"}, "none"),
+        ({"fits": "kind"}, "label"),
+        ({"objective": "pollux", "fits": "job"}, "none"),
+        ({"objective": "length", "fits": "job"}, "declared"),
+        ({"objective": "length"}, "declared, label"),
+    ],
+    ids=str,
+)
+def test_settings_of_pollux_choose_what_it_is_told(settings, told):
+    assert information_of(create("pollux", settings)) == told
+
+
+def test_a_policy_that_declares_nothing_is_told_from_those_that_do():
+    class Foreign:
+        pass
+
+    class Oracle:
+        needs_duration = True
+
+    assert information_of(Foreign()) == "undeclared"
+    assert information_of(Oracle()) == "oracle"
 
 
 def test_the_identity_names_all_settings_so_that_memory_is_not_mixed_up():

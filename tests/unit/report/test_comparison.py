@@ -62,11 +62,12 @@ def test_a_column_for_each_entry_names_its_point(made):
 
 
 def test_other_programs_get_the_ends_of_the_interval(made):
-    header, rows = flat_table([made("a", 9.0, 11.0), made("b", 5.0)])
-    assert header == ["policy", "oracle", "seeds", "avg_jct_s", "avg_jct_s_low", "avg_jct_s_high"]
-    assert rows[0][:4] == ["a", False, 2, 10.0]
-    assert rows[0][4:] == [0.0, pytest.approx(22.706, abs=1e-3)]  # 10 - 12.7 can't be
-    assert rows[1] == ["b", False, 1, 5.0, None, None]
+    header, rows = flat_table([made("a", 9.0, 11.0, information="label"), made("b", 5.0)])
+    assert header[:4] == ["policy", "oracle", "information", "seeds"]
+    assert header[4:] == ["avg_jct_s", "avg_jct_s_low", "avg_jct_s_high"]
+    assert rows[0][:5] == ["a", False, "label", 2, 10.0]
+    assert rows[0][5:] == [0.0, pytest.approx(22.706, abs=1e-3)]  # 10 - 12.7 can't be
+    assert rows[1] == ["b", False, "", 1, 5.0, None, None]
 
 
 def test_no_end_of_an_interval_is_a_value_that_cannot_be(made):
@@ -93,6 +94,22 @@ def test_a_table_keeps_to_its_width_and_tells_what_it_leaves_out(made):
         assert sum(max(map(len, column)) + 2 for column in columns) - 2 <= width
         assert header[:2] == ["policy", "avg JCT s"]
         assert set(header) | set(left_out) == set(all_of_it)
+
+
+def test_every_table_tells_what_each_policy_is_told_of_lengths(made):
+    entries = [made("a", 1.0, information="none"), made("b", 2.0, information="oracle")]
+    header, rows, _ = narrow_table(entries, width=20)
+    assert [row[header.index("information")] for row in rows] == ["none", "oracle"]
+    assert spread_table(entries)[1][0] == ["information", "none", "oracle"]
+
+
+def test_restarts_have_a_column_where_jobs_play_profiles(made):
+    plain, played = made("a", 1.0, restarts_per_job=0.5), made("b", 1.0, restarts_per_job=2.345)
+    assert "restarts/job" not in narrow_table([plain])[0]
+    (summary,) = played.summaries
+    told = played._replace(summaries=[summary | {"profiles": "folder"}])
+    header, rows, _ = narrow_table([told])
+    assert rows[0][header.index("restarts/job")] == "2.35"
 
 
 def test_lost_attempts_have_a_column_where_there_are_faults(made):

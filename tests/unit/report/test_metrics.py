@@ -35,6 +35,7 @@ def test_the_figures_of_a_run_by_their_definitions():
         "preemptions": 0,
         "migrations": 0,
         "restarts": 0,
+        "restarts_per_job": 0.0,
         "lost_attempts": 0,
         "overhead_gpu_s": 2 * 8.0 + 2 * 8.0,
         "lost_gpu_s": 0.0,

@@ -11,6 +11,7 @@ from rota.errors import RotaError
 from rota.experiment.runs.pool import over_cores
 from rota.model.cluster import Node, parse_cluster
 from rota.model.state import ClusterState
+from rota.policy.information import information_of
 from rota.policy.registry import create
 from rota.report.metrics import summarise
 from rota.sim.machine import Costs
@@ -139,6 +140,7 @@ def run_to_end(
         needs_duration=getattr(policy, "needs_duration", False),
     )
     cpu_s = load_cpu_s + time.process_time() - began_s
+    summary["information"] = information_of(policy)
     summary["settings"] = dict(policy.settings)
     summary |= {"trace": trace.name, "cluster": case.cluster, "seed": case.seed, "load": case.load}
     summary |= {"overheads": case.costs._asdict(), "faults": case.faults_given}

@@ -1,0 +1,33 @@
+"""What policies are told of how long jobs are: only like can be compared with like.
+
+Pollux' own class, *A*, is told nothing, or the label alone (*A + label*); class *B* what users
+declare, as well. What jobs measure of themselves every policy may read.
+"""
+
+from typing import Any
+
+NONE = "none"
+LABEL = "label"
+HISTORY = "history"
+DECLARED = "declared"
+DECLARED_AND_LABEL = "declared, label"
+ORACLE = "oracle"
+
+# Word -> what it means, from the least to the most.
+INFORMATION = {
+    NONE: "nothing of a job's length",
+    LABEL: "nothing of a job's length, but which jobs are of one kind",
+    HISTORY: "how large the jobs were that have ended, or a sample of sizes",
+    DECLARED: "what users declare: epochs, or steps",
+    DECLARED_AND_LABEL: "what users declare, and which jobs are of one kind",
+    ORACLE: "the truth, which no live scheduler knows",
+}
+UNDECLARED = "undeclared"
+
+
+def information_of(policy: Any) -> str:
+    """What a policy, with the settings that it has, says that it is told; UNDECLARED if nothing."""
+    if getattr(policy, "needs_duration", False):
+        return ORACLE
+    declared: str = getattr(policy, "information", UNDECLARED)
+    return declared
