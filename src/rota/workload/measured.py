@@ -145,6 +145,23 @@ class Measured:
         found += self._scaled
         return [point for point, _ in found], [step for _, step in found]
 
+    def measurements(self) -> list[tuple[tuple[int, int, int], Step]]:
+        """Every step that was measured, under its (nodes, GPUs, samples on a GPU).
+
+        Those of placements first; none with more samples than a GPU is ever given.
+        """
+        found = [
+            ((len(placement), sum(placement), size), step)
+            for placement, row in self._placements.items()
+            for size, step in row.items()
+        ]
+        found += self._scaled
+        return [each for each in found if each[0][2] <= self.most_per_gpu]
+
+    def epochs(self) -> dict[int, Epochs]:
+        """The epochs by global batch size, the initial one first."""
+        return dict(self._by_batch)
+
     # -- how far -------------------------------------------------------------------------------
 
     def noise(self, batch: int, epoch: int) -> tuple[float, float]:
