@@ -1,4 +1,4 @@
-"""Completion times at half to twice the load, by what the policy is told (Pollux, OSDI 2021, 5.3.2).
+"""Completion times at half to twice the load, by what a policy is told (Pollux, OSDI 2021).
 
 The published workloads of another load are other draws from the same hours of the same log: 80, 240
 and 320 jobs instead of 160. Here a seed draws them from the four workloads of ``pollux-jct``: a
