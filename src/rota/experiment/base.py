@@ -18,6 +18,8 @@ from typing import Any, NamedTuple, Protocol, TypeVar, cast
 import rota.experiment
 from rota.errors import InputError, did_you_mean
 from rota.experiment.runs.pool import over_cores
+from rota.policy.information import information_of
+from rota.policy.registry import create
 
 Key = TypeVar("Key")
 Subject = TypeVar("Subject")
@@ -112,6 +114,11 @@ def for_each_seed(
     calls = [(subject, seed) for subject in subjects.values() for seed in seeds]
     found = iter(over_cores(measure, calls, num_jobs=num_jobs))
     return {key: [next(found) for _ in seeds] for key in subjects}
+
+
+def information(*policies: str) -> dict[str, str]:
+    """What each of these policies is told of how long jobs are, for the settings of an outcome."""
+    return {name: information_of(create(name)) for name in policies}
 
 
 class Experiment(Protocol):

@@ -20,7 +20,7 @@ from random import Random
 from statistics import fmean
 from typing import Any, NamedTuple
 
-from rota.experiment.base import Figure, Outcome, for_each_seed, over_seeds
+from rota.experiment.base import Figure, Outcome, for_each_seed, information, over_seeds
 from rota.experiment.gandiva_packing import COSTS, RESNET, SUPER_RESOLUTION, VAE, Kind
 from rota.experiment.runs.course import Course
 from rota.model.cluster import parse_cluster
@@ -104,6 +104,7 @@ def _settings() -> dict[str, Any]:
         "speeds beside": {f"{a}, {b}": round(x, 4) for (a, b), (x, _) in pair_speeds().items()},
         "costs": COSTS._asdict(),
         "policies": ["gandiva", {"gpu_memory_gb": str(GPU_GB)}, "fifo", {}],
+        "information": information("gandiva", "fifo"),
     }
 
 

@@ -16,7 +16,7 @@ from statistics import fmean
 from typing import Any, NamedTuple
 
 from rota.errors import DataMissingError
-from rota.experiment.base import Figure, Outcome
+from rota.experiment.base import Figure, Outcome, information
 from rota.experiment.runs.course import Course
 from rota.experiment.runs.pool import over_cores
 from rota.model.cluster import parse_cluster
@@ -101,6 +101,7 @@ def _settings(data: Path | None) -> dict[str, Any]:
         "costs": COSTS._asdict(),
         "policy": ["gandiva", SETTINGS],
         "baseline": "fifo",
+        "information": information("gandiva", "fifo"),
         "utilisation": {kind.model: kind.utilisation for kind in kinds},
         "speed beside one of its kind": speeds,
         "settled_s": SETTLED_S,

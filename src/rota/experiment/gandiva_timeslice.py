@@ -16,7 +16,7 @@ from pathlib import Path
 from statistics import fmean, median
 from typing import Any
 
-from rota.experiment.base import Figure, Outcome
+from rota.experiment.base import Figure, Outcome, information
 from rota.experiment.runs.course import Course
 from rota.experiment.runs.live import cluster, wait_for_all
 from rota.model.cluster import parse_cluster
@@ -102,6 +102,7 @@ def _settings() -> dict[str, Any]:
         "quantum_s": QUANTUM_S,
         "costs": COSTS._asdict(),
         "baseline": "fifo",
+        "information": information("gandiva", "fifo"),
         "shares": {
             "jobs": SHARE_JOBS,
             "gpus_per_job": 1,

@@ -10,7 +10,7 @@ so on every instance shows the paper's trio of jobs, where SRTF beats SRSF.
 
 from typing import Any
 
-from rota.experiment.base import Figure, Outcome, for_each_seed, over_seeds
+from rota.experiment.base import Figure, Outcome, for_each_seed, information, over_seeds
 from rota.experiment.tiresias_example import CLUSTER as EXAMPLE_CLUSTER
 from rota.experiment.tiresias_example import JOBS as EXAMPLE_JOBS
 from rota.experiment.tiresias_example import completions
@@ -100,6 +100,7 @@ def _settings() -> dict[str, Any]:
         "jobs": NUM_JOBS,
         "cluster": CLUSTER,
         "overheads": "none",
+        "information": information(*POLICIES),
         "trio": {
             "cluster": EXAMPLE_CLUSTER,
             "jobs": [{"gpus": gpus, "lasts": lasts} for _, gpus, lasts in EXAMPLE_JOBS],

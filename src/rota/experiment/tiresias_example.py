@@ -9,7 +9,7 @@ when each job completes, worked out by hand from the paper's rules.
 from math import fsum
 from typing import Any
 
-from rota.experiment.base import Figure, Outcome
+from rota.experiment.base import Figure, Outcome, information
 from rota.model.cluster import parse_cluster
 from rota.model.job import JobSpec
 from rota.policy.registry import create
@@ -69,5 +69,6 @@ def _settings() -> dict[str, Any]:
         "jobs": [{"job": f"J{name}", "gpus": gpus, "lasts": lasts} for name, gpus, lasts in JOBS],
         "policies": {label: [name, each] for label, (name, each, _, _) in POLICIES.items()},
         "baseline": "fifo",
+        "information": information(*(name for name, *_ in POLICIES.values()), "fifo"),
         "overheads": "none",
     }

@@ -16,7 +16,7 @@ the same margin. Everything else is reported, not judged.
 from functools import lru_cache, partial
 from typing import Any, NamedTuple
 
-from rota.experiment.base import Figure, Outcome, for_each_seed, over_seeds
+from rota.experiment.base import Figure, Outcome, for_each_seed, information, over_seeds
 from rota.model.cluster import parse_cluster
 from rota.policy.registry import create
 from rota.report.metrics import summarise
@@ -219,6 +219,7 @@ def _settings() -> dict[str, Any]:
             "seed": HISTORY_SEED,
             "known_to": [label for label, each in VARIANTS.items() if each.knows_sizes],
         },
+        "information": information(*(each.policy for each in VARIANTS.values())),
         "variants": {
             label: [each.policy, each.settings, "free" if each.costs == FREE else "charged"]
             for label, each in VARIANTS.items()

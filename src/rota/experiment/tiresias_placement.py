@@ -13,7 +13,7 @@ from random import Random
 from statistics import fmean, median
 from typing import Any, NamedTuple
 
-from rota.experiment.base import Figure, Outcome, for_each_seed
+from rota.experiment.base import Figure, Outcome, for_each_seed, information
 from rota.model.cluster import parse_cluster
 from rota.model.job import JobSpec
 from rota.policy.registry import create
@@ -84,6 +84,7 @@ def _settings() -> dict[str, Any]:
     return {
         "cluster": CLUSTER,
         "policy": "tiresias",
+        "information": information("tiresias"),
         "pack_limit": PACK_LIMIT,
         "baseline": SKEW,
         "jobs": NUM_JOBS,

@@ -75,6 +75,28 @@ def test_all_jobs_end_under_every_objective(objective, fits):
     assert min(state.finish_s) > 0
 
 
+def ends(*, models=("noisy",), epochs=4.0, **settings):
+    """When six jobs of the same training end, under the models' names and declared epochs."""
+    profiles = {"noisy": NOISY, "also noisy": NOISY}
+    jobs = [job(i, model=models[i % len(models)], batch=8, at=40.0 * i) for i in range(6)]
+    told = played(trace(*jobs), profiles)
+    told = told.with_jobs(
+        spec._replace(epochs=epochs * (1 + row % 2)) for row, spec in enumerate(told)
+    )
+    policy, speeds = create("pollux", settings), MeasuredSpeeds(profiles)
+    nodes = parse_cluster("2x4")
+    state = Simulation(told, nodes, policy, restarts(10.0), speeds=speeds).run().state
+    return list(state.finish_s)
+
+
+def test_what_it_is_not_told_of_lengths_changes_nothing():
+    other = {"models": ("noisy", "also noisy")}
+    assert ends(fits="job") == ends(fits="job", **other)
+    assert ends(fits="kind") != ends(fits="kind", **other)
+    assert ends(fits="job") == ends(fits="job", epochs=100.0)
+    assert ends(objective="length") != ends(objective="length", epochs=0.1)
+
+
 def test_gpus_go_to_those_that_learn_by_them_and_their_batches_grow():
     jobs = [job(1, model="noisy", batch=8), job(2, model="clear", batch=8)]
     sim = until(simulation(*jobs, cluster="1x4"), 400.0)

@@ -1,0 +1,145 @@
+"""Write the tables of docs/experiments.md that no test runs anew, from what experiments printed.
+
+rota experiment run pollux-jct --data DIR --json > jct.json
+python docs/generate_experiments.py jct.json ...
+
+Each file is the JSON of one experiment. The tables of its section are replaced in their order; the
+text around them stays as it is, and has to be read again.
+"""
+
+import json
+import re
+import sys
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from typing import Any
+
+PAGE = Path(__file__).with_name("experiments.md")
+TABLE = re.compile(r"(?:^\|.*\n)+", re.MULTILINE)
+Outcome = dict[str, Any]
+Figures = dict[str, dict[str, Any]]
+
+
+def main(paths: list[str]) -> int:
+    """Rewrite the sections that the files are about."""
+    text = PAGE.read_text()
+    for path in paths:
+        outcome = json.loads(Path(path).read_text())
+        text = with_tables(text, outcome["experiment"], TABLES[outcome["experiment"]](outcome))
+    PAGE.write_text(text)
+    return 0
+
+
+def with_tables(text: str, experiment: str, tables: list[str]) -> str:
+    """The page with the tables of one section replaced. ValueError if it has not as many."""
+    head, heading, rest = text.partition(f"\n## {experiment}\n")
+    section, following, tail = rest.partition("\n## ")
+    found = len(TABLE.findall(section))
+    if found != len(tables):
+        raise ValueError(f"section {experiment} has {found} tables, not {len(tables)}")
+    made = iter(tables)
+    section = TABLE.sub(lambda _: next(made), section)
+    return head + heading + section + following + tail
+
+
+def table(header: Iterable[str], rows: Iterable[Iterable[str]]) -> str:
+    """A Markdown table whose first column is text."""
+    header = list(header)
+    lines = [header, ["---", *(["---:"] * (len(header) - 1))], *rows]
+    return "".join(f"| {' | '.join(line)} |\n" for line in lines)
+
+
+def by_name(outcome: Outcome) -> Figures:
+    """The figures of an outcome by their names."""
+    return {figure["name"]: figure for figure in outcome["figures"]}
+
+
+def number(value: float) -> str:
+    """As many digits as tell something."""
+    return f"{value:,.0f}" if abs(value) >= 100 else f"{value:.3g}"
+
+
+def beside(figure: dict[str, Any]) -> str:
+    """What we found, and in parentheses what was published."""
+    published = figure["published"]
+    return number(figure["ours"]) + ("" if published is None else f" ({number(published)})")
+
+
+def spread(figure: dict[str, Any]) -> str:
+    """The extremes among the seeds."""
+    return f"{number(figure['least'])} .. {number(figure['most'])}"
+
+
+def verdict(figure: dict[str, Any]) -> str:
+    """The bound that a figure must not exceed, and whether it holds."""
+    if figure["high"] is None:
+        return "-"
+    return f"{number(figure['high'])}: {'yes' if figure['ok'] else 'NO'}"
+
+
+def jct(outcome: Outcome) -> list[str]:
+    """By variant: completion times, spread and bound; what else it came to; and by workload."""
+    found, variants = by_name(outcome), outcome["settings"]["variants"]
+    workloads = outcome["settings"]["workloads"]
+    times, rest, each = [], [], []
+    for label, (_, _, when, told) in variants.items():
+        average = found[f"average JCT, {label}"]
+        times.append([label, when, told, beside(average), spread(average), verdict(average)])
+        columns = (
+            found[f"average JCT, {label}, testbed"],
+            found[f"p99 of JCT, {label}"],
+            found[f"makespan, {label}"],
+        )
+        again = found[f"restarts a job, {label}"]
+        cpu = found[f"CPU time of a simulation, {label}"]
+        rest.append([label, *map(beside, columns), number(again["ours"]), number(cpu["ours"])])
+        figures = (found[f"workload {at}: average JCT, {label}"] for at in workloads)
+        each.append([label, *map(beside, figures)])
+    first = ["variant", "decides", "is told", "average JCT, s", "over seeds", "at most: holds"]
+    second = ["variant", "average, h", "p99, h", "makespan, h", "restarts a job", "CPU s"]
+    third = ["average JCT, s", *(f"workload {at}" for at in workloads)]
+    return [table(first, times), table(second, rest), table(third, each)]
+
+
+def load(outcome: Outcome) -> list[str]:
+    """By load and variant."""
+    found, rows = by_name(outcome), []
+    for at in outcome["settings"]["loads"]:
+        for label in outcome["settings"]["variants"]:
+            where = f"load {at:g}: {{}}, {label}".format
+            over = found.get(where("average JCT over Pollux as published"))
+            average = found[where("average JCT")]
+            rows.append(
+                [
+                    f"{at:g}",
+                    label,
+                    beside(average),
+                    spread(average),
+                    "-" if over is None else f"{over['ours']:.3f}",
+                    number(found[where("p99 of JCT")]["ours"]),
+                    number(found[where("restarts a job")]["ours"]),
+                ]
+            )
+    header = ["load", "variant", "average JCT, s", "over seeds", "over Pollux' here", "p99, s"]
+    return [table([*header, "restarts a job"], rows)]
+
+
+def batch(outcome: Outcome) -> list[str]:
+    """By application: the mean of each figure, with the worst."""
+    rows: dict[str, list[str]] = {}
+    for figure in outcome["figures"]:
+        worst = figure["least" if "goodput" in figure["name"] else "most"]
+        name = figure["name"].partition(":")[0]
+        rows.setdefault(name, [name]).append(f"{number(figure['ours'])} ({number(worst)})")
+    header = ["application", "step time, fitted to all", "twice the GPUs", "gain of larger batches"]
+    return [table([*header, "worth of chosen batches"], rows.values())]
+
+
+TABLES: dict[str, Callable[[Outcome], list[str]]] = {
+    "pollux-jct": jct,
+    "pollux-load": load,
+    "pollux-batch": batch,
+}
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
