@@ -42,10 +42,11 @@ def with_tables(text: str, experiment: str, tables: list[str]) -> str:
     return head + heading + section + following + tail
 
 
-def table(header: Iterable[str], rows: Iterable[Iterable[str]]) -> str:
-    """A Markdown table whose first column is text."""
+def table(header: Iterable[str], rows: Iterable[Iterable[str]], *, text_columns: int = 1) -> str:
+    """A Markdown table whose first columns are text, and the others numbers."""
     header = list(header)
-    lines = [header, ["---", *(["---:"] * (len(header) - 1))], *rows]
+    rule = ["---" if at < text_columns else "---:" for at in range(len(header))]
+    lines = [header, rule, *rows]
     return "".join(f"| {' | '.join(line)} |\n" for line in lines)
 
 
@@ -98,7 +99,7 @@ def jct(outcome: Outcome) -> list[str]:
     first = ["variant", "decides", "is told", "average JCT, s", "over seeds", "at most: holds"]
     second = ["variant", "average, h", "p99, h", "makespan, h", "restarts a job", "CPU s"]
     third = ["average JCT, s", *(f"workload {at}" for at in workloads)]
-    return [table(first, times), table(second, rest), table(third, each)]
+    return [table(first, times, text_columns=3), table(second, rest), table(third, each)]
 
 
 def load(outcome: Outcome) -> list[str]:
@@ -121,7 +122,7 @@ def load(outcome: Outcome) -> list[str]:
                 ]
             )
     header = ["load", "variant", "average JCT, s", "over seeds", "over Pollux' here", "p99, s"]
-    return [table([*header, "restarts a job"], rows)]
+    return [table([*header, "restarts a job"], rows, text_columns=2)]
 
 
 def batch(outcome: Outcome) -> list[str]:
