@@ -1,3 +1,5 @@
+from shutil import copy, copytree
+
 import pytest
 
 from rota.errors import DataMissingError
@@ -60,6 +62,20 @@ def test_each_variant_stands_with_what_it_is_told(pollux_data, monkeypatch):
 def test_what_is_slower_or_more_restless_than_its_bound_fails(found, failing):
     figures = [figure for label in VARIANTS for figure in figures_of(label, found)]
     assert {figure.name for figure in figures if not figure.ok} == failing
+
+
+def test_workloads_that_are_there_besides_are_reported(pollux_data, tmp_path, monkeypatch):
+    monkeypatch.setattr(pollux_jct, "SEEDS", [0])
+    monkeypatch.setattr(pollux_jct, "VARIANTS", dict(list(VARIANTS.items())[:3]))
+    copytree(pollux_data, tmp_path / "data")
+    workloads = tmp_path / "data" / "pollux" / "workloads"
+    copy(workloads / "workload-1.csv", workloads / "workload-6.csv")
+    outcome = run(tmp_path / "data")
+    found = {figure.name: figure for figure in outcome.figures}
+    sixth, first = found["workloads 6: average JCT, Tiresias"], "workload 1: average JCT, Tiresias"
+    assert (sixth.published, sixth.ours) == (2446.0, found[first].ours)
+    assert not sixth.judged
+    assert outcome.settings["other workloads"] == [6]
 
 
 def test_published_figures_stand_beside_their_own_variant():

@@ -5,6 +5,7 @@ as AdaptDL's branch osdi21-artifact has them.
 """
 
 import time
+from collections.abc import Sequence
 from functools import lru_cache, partial
 from math import exp
 from pathlib import Path
@@ -29,6 +30,7 @@ from rota.workload.trace import Trace
 CLUSTER = "16x4"
 INTERVAL_S, RESTART_S = 60.0, 30.0
 WORKLOADS = (1, 2, 3, 4)
+OTHERS = (5, 6, 7, 8)  # which the data may have as well
 JITTER_S = 30.0  # half of the interval, so that no arrival keeps its place in it
 AS_JOBS = 15  # a job here takes about as long as simulating so many that play no profile
 
@@ -121,25 +123,31 @@ def workload(data: Path, number: int) -> Path:
     return data / "pollux" / "workloads" / f"workload-{number}.csv"
 
 
+def others(data: Path) -> list[int]:
+    """The workloads that the data has besides those that it must have."""
+    return [number for number in OTHERS if workload(data, number).exists()]
+
+
 def run_all(
     data: Path,
     variants: dict[str, Variant],
     seeds: list[int],
     *,
+    workloads: Sequence[int] = WORKLOADS,
     load: float = 1.0,
 ) -> dict[str, list[Runs]]:
-    """By variant, for each seed, the runs of all workloads in their order."""
+    """By variant, for each seed, the runs of the workloads in their order."""
     subjects = {
         (label, number): (variant, number)
         for label, variant in variants.items()
-        for number in WORKLOADS
+        for number in workloads
     }
     size = len(_jobs(data, 1)) * load
     found = for_each_seed(
         partial(run_one, data=data, load=load), subjects, seeds, num_jobs=round(size * AS_JOBS)
     )
     return {
-        label: [[found[label, number][at] for number in WORKLOADS] for at in range(len(seeds))]
+        label: [[found[label, number][at] for number in workloads] for at in range(len(seeds))]
         for label in variants
     }
 
@@ -195,12 +203,12 @@ def at_load(data: Path, number: int, load: float, seed: int) -> Trace:
     if load == 1:
         return jobs
     chance = Random(f"load {load} {seed}")
-    others = _jobs(data, WORKLOADS[(WORKLOADS.index(number) + 1) % len(WORKLOADS)])
-    pool = jobs.jobs if load < 1 else others.jobs
+    next_one = _jobs(data, WORKLOADS[(WORKLOADS.index(number) + 1) % len(WORKLOADS)])
+    pool = jobs.jobs if load < 1 else next_one.jobs
     drawn = chance.sample(pool, round(len(pool) * (load if load < 1 else load - 1)))
     if load < 1:
         return Trace(drawn, f"{jobs.name} at load {load:g}")
-    more = [spec._replace(job_id=f"{spec.job_id} of {others.name}") for spec in drawn]
+    more = [spec._replace(job_id=f"{spec.job_id} of {next_one.name}") for spec in drawn]
     return Trace([*jobs, *more], f"{jobs.name} at load {load:g}")
 
 
@@ -211,5 +219,6 @@ def _jobs(data: Path, number: int) -> Trace:
 
 @lru_cache(maxsize=1)
 def _profiles(data: Path) -> dict[str, Measured]:
-    applications = {spec.model for number in WORKLOADS for spec in _jobs(data, number)}
+    there = [*WORKLOADS, *others(data)]
+    applications = {spec.model for number in there for spec in _jobs(data, number)}
     return read_profiles(data / "pollux" / "profiles", applications)
