@@ -9,7 +9,7 @@ goodput where the jobs come to lie.
 from __future__ import annotations
 
 from collections import Counter
-from math import isfinite
+from math import inf, isfinite
 from typing import TYPE_CHECKING, Any
 
 from rota.model.allocation import Allocation, gpus_text
@@ -23,7 +23,7 @@ from rota.policy.stages import Stages
 from rota.predict.goodput_table import canonical
 
 if TYPE_CHECKING:
-    from rota.policy.pollux_value import Jobs, Matrix
+    from rota.policy.pollux_value import Jobs, Matrix, Vector
 
 RETUNE_GAIN = 1.05  # of goodput, for which a batch is changed that has its GPUs already
 FIRST_GPUS = 4  # a job of which nothing was measured may have so many
@@ -130,10 +130,23 @@ class Pollux:
             np.array(gpus) > 0,
             np.array([view.attained_gpu_s(row) for row in rows]),
             np.arange(len(rows)),
+            self._kinds(view, rows),
             view.now_s - np.array(submit_s),
             np.array([_restarts(view, row) for row in rows], dtype=float),
             left_s,
         )
+
+    def _kinds(self, view: View, rows: list[int]) -> Vector:
+        """The number of each job's kind; nobody else's, if it has none or its kind is not asked."""
+        import numpy as np
+
+        numbers: dict[str, int] = {}
+        kinds = np.arange(len(rows))
+        if self.fits == "kind":
+            for job, row in enumerate(rows):
+                if kind := view.kind(row):
+                    kinds[job] = numbers.setdefault(kind, job)
+        return kinds
 
     def _values(self, view: View, jobs: Jobs, models: Models) -> Matrix:
         import numpy as np
@@ -152,7 +165,8 @@ class Pollux:
         charged = value.charged_for_restarts(jobs, restart_s=restart_s, horizon_s=horizon_s)
         if self.objective == "length":
             return value.by_length(jobs, charged=charged)
-        return value.by_service(jobs, limit_gpu_s=LAST_QUEUE_GPU_S, charged=charged)
+        limit_gpu_s = LAST_QUEUE_GPU_S if self.fits == "job" else inf
+        return value.by_service(jobs, limit_gpu_s=limit_gpu_s, charged=charged)
 
     def _wanted(
         self,

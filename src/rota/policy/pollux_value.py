@@ -27,8 +27,9 @@ class Jobs(NamedTuple):
 
     ``speedups`` are relative to one GPU; ``current`` is the number of the size that the job has
     now; ``running`` whether it has GPUs; ``attained_gpu_s`` its attained service; ``arrived`` its
-    rank in order of submission; ``age_s`` since submission; ``restarts`` how often it has begun or
-    changed its GPUs; ``left_s`` the rest of its work in seconds on one GPU, NaN if it is unknown.
+    rank in order of submission; ``kind`` the number of its kind; ``age_s`` since submission;
+    ``restarts`` how often it has begun or changed its GPUs; ``left_s`` the rest of its work in
+    seconds on one GPU, NaN if it is unknown.
     """
 
     speedups: Matrix
@@ -36,6 +37,7 @@ class Jobs(NamedTuple):
     running: Vector
     attained_gpu_s: Vector
     arrived: Vector
+    kind: Vector
     age_s: Vector
     restarts: Vector
     left_s: Vector
@@ -50,16 +52,21 @@ def power_mean_values(speedups: Matrix, power: float) -> Matrix:
 def by_service(jobs: Jobs, *, limit_gpu_s: float, charged: Matrix) -> Matrix:
     """Nobody tells how long it is: the less service a job has had, the more it weighs.
 
-    Beyond ``limit_gpu_s`` jobs are served in order of their submission, as in the last queue of
-    Tiresias (Gu et al., NSDI 2019).
+    Jobs of one kind are taken to be about as long, and of jobs that are alike nobody gains by
+    taking turns: the first to come weighs most, the second half as much, and so on. Those beyond
+    ``limit_gpu_s`` count as of one kind, as in the last queue of Tiresias (Gu et al., NSDI 2019).
     """
     import numpy as np
 
     served = jobs.attained_gpu_s
     weight = (1 + np.minimum(served, limit_gpu_s) / HOUR_S) ** -0.5
-    old = np.flatnonzero(served >= limit_gpu_s)
-    for place, job in enumerate(old[np.argsort(jobs.arrived[old], kind="stable")]):
-        weight[job] /= 1 + place
+    alike = np.where(served >= limit_gpu_s, -1, jobs.kind)
+    order = np.lexsort((jobs.arrived, alike))
+    _, begins = np.unique(alike[order], return_index=True)
+    begun = np.zeros(len(order), dtype=int)
+    begun[begins] = begins
+    ahead = np.arange(len(order)) - np.maximum.accumulate(begun)
+    weight[order] /= 1 + ahead
     return weight[:, None] * power_mean_values(charged, 0.5)
 
 

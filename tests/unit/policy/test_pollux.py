@@ -120,7 +120,9 @@ def test_its_user_is_told_why_a_job_has_its_gpus():
 # -- what GPUs are worth ---------------------------------------------------------------------------
 
 
-def jobs_of(speedups, *, current=None, attained=None, left=None, age=None, restarted=None):
+def jobs_of(
+    speedups, *, current=None, attained=None, kind=None, left=None, age=None, restarted=None
+):
     number = len(speedups)
     current = np.zeros(number, dtype=int) if current is None else np.array(current)
     return Jobs(
@@ -129,6 +131,7 @@ def jobs_of(speedups, *, current=None, attained=None, left=None, age=None, resta
         current > 0,
         np.zeros(number) if attained is None else np.array(attained, dtype=float),
         np.arange(number),
+        np.arange(number) if kind is None else np.array(kind),
         np.full(number, 600.0) if age is None else np.array(age, dtype=float),
         np.zeros(number) if restarted is None else np.array(restarted, dtype=float),
         np.full(number, np.nan) if left is None else np.array(left, dtype=float),
@@ -159,6 +162,13 @@ def test_who_had_less_service_gets_more_and_the_old_are_served_in_order():
     assert by([0, 7200]) == [4, 1]
     assert by([7200, 0]) == [1, 4]
     assert by([90_000, 60_000]) == [4, 1]
+
+
+def test_of_jobs_of_one_kind_the_first_to_come_go_first():
+    alone = [[0.0, 1.0, 1.8, 3.0]] * 4
+    jobs = jobs_of(alone, kind=[0, 1, 1, 1])
+    values = by_service(jobs, limit_gpu_s=np.inf, charged=jobs.speedups)
+    assert values[:, 3] / values[0, 3] == pytest.approx([1, 1, 1 / 2, 1 / 3])
 
 
 def test_who_has_less_left_gets_more():
