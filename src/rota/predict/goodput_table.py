@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from rota.predict.goodput import Goodput
+from rota.predict.goodput import BatchLimits, Goodput
+from rota.predict.step_time import StepTime
 
 if TYPE_CHECKING:
     import numpy as np
@@ -49,22 +50,48 @@ def tables(models: Sequence[Goodput], shapes: Sequence[tuple[int, int]]) -> Tabl
     if not models or not shapes:
         empty = np.zeros((len(models), len(shapes)))
         return Tables(empty, empty.astype(np.int64), empty.astype(np.int64))
-    block = max(1, BLOCK // (POINTS * len(shapes)))
-    parts = [_tables(models[i : i + block], shapes) for i in range(0, len(models), block)]
-    return Tables(*(np.concatenate(matrices) for matrices in zip(*parts, strict=True)))
+    alike: dict[tuple[StepTime, BatchLimits], list[int]] = {}
+    for row, model in enumerate(models):
+        alike.setdefault((model.step_time, model.limits), []).append(row)
+    found = Tables(*(np.empty((len(models), len(shapes)), kind) for kind in (float, int, int)))
+    block, kinds = max(1, BLOCK // (POINTS * len(shapes))), list(alike)
+    for start in range(0, len(kinds), block):
+        some = kinds[start : start + block]
+        tried = _tried(some, shapes)
+        members = [(number, row) for number, kind in enumerate(some) for row in alike[kind]]
+        for first in range(0, len(members), block):
+            numbers, rows = zip(*members[first : first + block], strict=True)
+            best = _best(tried, numbers, [models[row] for row in rows])
+            for matrix, values in zip(found, best, strict=True):
+                matrix[list(rows)] = values
+    return found
 
 
-def _tables(models: Sequence[Goodput], shapes: Sequence[tuple[int, int]]) -> Tables:
+class _Tried(NamedTuple):
+    """The batches that are tried, [kinds of jobs, shapes, points]; not allowed: no throughput."""
+
+    batch: Any
+    parts: Any
+    whole: Any
+    throughput: Any
+
+
+def _columns(rows: Sequence[Sequence[float]]) -> Any:
+    """An array of [rows, 1, 1] for each field of the rows."""
     import numpy as np
 
-    def columns(rows: Sequence[Sequence[float]]) -> Any:
-        """An array of [models, 1, 1] for each field of the rows."""
-        return np.array(rows, dtype=float).T[:, :, None, None]
+    return np.array(rows, dtype=float).T[:, :, None, None]
 
-    terms = columns([[term or 0.0 for term in model.step_time] for model in models])
+
+def _tried(
+    kinds: Sequence[tuple[StepTime, BatchLimits]], shapes: Sequence[tuple[int, int]]
+) -> _Tried:
+    import numpy as np
+
+    terms = _columns([[term or 0.0 for term in step_time] for step_time, _ in kinds])
     alpha_c, beta_c, alpha_r, beta_r, alpha_n, beta_n, gamma = terms
-    sqr, var = columns([m.noise if any(m.noise) else (1.0, 0.0) for m in models])
-    initial, most, least_per_gpu, most_per_gpu, accumulates = columns([m.limits for m in models])
+    limits = _columns([each for _, each in kinds])
+    initial, most, least_per_gpu, most_per_gpu, accumulates = limits
     gpus, nodes = np.array(shapes, dtype=float).T[:, None, :, None]
 
     least = np.maximum(initial, least_per_gpu * gpus)
@@ -86,13 +113,28 @@ def _tables(models: Sequence[Goodput], shapes: Sequence[tuple[int, int]]) -> Tab
     shorter = np.minimum(compute_s, sync_s)
     step_s = longer * (1.0 + (shorter / longer) ** gamma) ** (1.0 / gamma)
     whole = gpus * batch * parts
-    throughput = whole / (step_s + (parts - 1.0) * compute_s)
-    efficiency = np.minimum((var + sqr) / (var + sqr / initial * whole), 1.0)
-    goodput = throughput * efficiency * allowed
+    throughput = whole / (step_s + (parts - 1.0) * compute_s) * allowed
+    return _Tried(batch, parts, whole, throughput)
 
-    at = np.argmax(goodput, axis=2)[:, :, None]
-    best = np.take_along_axis(goodput, at, 2)[:, :, 0]
-    chosen = [np.take_along_axis(values, at, 2)[:, :, 0] for values in (batch, parts - 1.0)]
+
+def _best(tried: _Tried, kind_of: Sequence[int], models: Sequence[Goodput]) -> Tables:
+    """Of these models, each of the kind whose number is told, the best that was tried."""
+    import numpy as np
+
+    sqr, var = _columns([m.noise if any(m.noise) else (1.0, 0.0) for m in models])
+    initial = np.array([m.limits.initial for m in models], dtype=float)[:, None, None]
+    kinds = np.array(kind_of)
+    efficiency = tried.whole[kinds]
+    efficiency *= sqr / initial
+    efficiency += var
+    np.divide(var + sqr, efficiency, out=efficiency)
+    np.minimum(efficiency, 1.0, out=efficiency)
+    goodput = tried.throughput[kinds]
+    goodput *= efficiency
+
+    at = kinds[:, None], np.arange(goodput.shape[1]), np.argmax(goodput, axis=2)
+    best = np.take_along_axis(goodput, at[2][:, :, None], 2)[:, :, 0]
+    chosen = tried.batch[at], tried.parts[at] - 1.0
     return Tables(best, *(np.where(best > 0, values, 0).astype(np.int64) for values in chosen))
 
 
