@@ -234,7 +234,7 @@ def print_fitness(load: Load, ours_ms: float) -> bool:
     """The fitness of each, and whether ours is the best of them and nobody is left out."""
     state, policy = load.cluster(f"{NODES}x{NODE_GPUS}", JOBS), create("pollux", PUBLISHED)
     rows = list(range(JOBS))
-    known = Models([], shared=True).know(View(state, 0.0, policy), rows, {})
+    known = Models(shared=True).know(View(state, 0.0, policy), rows, {})
     problem = cold([each.model for each in known], [state.sizes(row)[-1] for row in rows])
     Decider(state, policy).decide(0.0)
     ours = placed(state)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from rota.predict.goodput import BatchLimits, Goodput
+from rota.predict.goodput import BatchLimits, Choice, Goodput
 from rota.predict.step_time import StepTime
 
 if TYPE_CHECKING:
@@ -15,6 +15,7 @@ if TYPE_CHECKING:
 
 POINTS = 50  # whole batch sizes that are tried, in geometric steps from the least to the most
 BLOCK = 8192  # points that are worked on at once: the memory of larger arrays is fresh each time
+FINE = 8  # numbers of nodes that are offered in each octave, from 8 nodes on
 TOLERANCE = 1e-8  # of rounding up and down
 
 
@@ -29,12 +30,23 @@ class Tables(NamedTuple):
         """A copy of these rows, in this order."""
         return Tables(*(matrix[list(which)] for matrix in self))
 
+    def choice(self, row: int, column: int) -> Choice:
+        """What is best for a job in an allocation."""
+        goodput, batch, accumulation = (matrix.item(row, column) for matrix in self)
+        return Choice(goodput, batch, accumulation)
+
 
 def canonical(node_gpus: int, most_gpus: int) -> list[tuple[int, int]]:
-    """(GPUs, nodes) that a job is offered: powers of two within a node, then whole nodes."""
+    """(GPUs, nodes) that a job is offered: powers of two within a node, then whole nodes.
+
+    Beyond 16 nodes not every number is: the next is more by an eighth at most.
+    """
     within = [2**i for i in range(node_gpus.bit_length()) if 2**i < node_gpus]
     sizes = [(gpus, 1) for gpus in within]
-    sizes += [(node_gpus * nodes, nodes) for nodes in range(1, most_gpus // node_gpus + 1)]
+    most, nodes = most_gpus // node_gpus, 1
+    while nodes <= most:
+        sizes.append((node_gpus * nodes, nodes))
+        nodes += 1 << max(0, nodes.bit_length() - FINE.bit_length())
     return [(gpus, nodes) for gpus, nodes in sizes if gpus <= most_gpus]
 
 
@@ -162,3 +174,19 @@ class TableCache:
             self._tables = Tables(*(np.concatenate(pair) for pair in pairs))
             self._rows = {model: row for row, model in enumerate([*kept, *new])}
         return self._tables.rows([self._rows[model] for model in models])
+
+    def choices(self, asked: Sequence[tuple[Goodput, tuple[int, int]]]) -> list[Choice]:
+        """The best batch of each model at a shape of its own, looked up where it is known."""
+        columns = {shape: column for column, shape in enumerate(self.shapes)}
+        found: dict[int, Choice] = {}
+        elsewhere: dict[tuple[int, int], list[int]] = {}
+        for number, (model, shape) in enumerate(asked):
+            row, column = self._rows.get(model), columns.get(shape)
+            if row is None or column is None:
+                elsewhere.setdefault(shape, []).append(number)
+            else:
+                found[number] = self._tables.choice(row, column)
+        for shape, numbers in elsewhere.items():
+            there = tables([asked[number][0] for number in numbers], [shape])
+            found.update((number, there.choice(row, 0)) for row, number in enumerate(numbers))
+        return [found[number] for number in range(len(asked))]
