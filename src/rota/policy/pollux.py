@@ -75,6 +75,7 @@ class Pollux:
         self.restart_s = restart_s
         self.horizon_s = max(horizon_s, restart_s)
         self._models = Models(shared=fits == "kind")
+        self._plan: Plan | None = None  # the last one
 
     def decide(self, view: View) -> Plan:
         """The numbers of GPUs that are worth most, laid out with few moves, and their batches."""
@@ -82,11 +83,12 @@ class Pollux:
         wake_at_s = (view.now_s // self.interval_s + 1) * self.interval_s
         sizes = Counter(node.num_gpus for node in view.state.nodes if node.alive)
         if not rows:
-            return view.unchanged()
+            self._plan = view.unchanged()
+            return self._plan
         node_gpus = max(sizes, key=lambda size: (sizes[size], size), default=1)
         shapes = offered(view, rows, node_gpus)
         early = {group: list(noise) for group, noise in (view.policy_mark or {}).items()}
-        known = self._models.know(view, rows, early)
+        known = self._models.know(view, rows, early, anew=view.plan is not self._plan)
         jobs = self._jobs(view, rows, known, shapes)
         values = self._values(view, jobs, shapes)
         wanted = self._wanted(view, rows, known, shapes, values, node_gpus)
@@ -95,7 +97,8 @@ class Pollux:
         Places(trial, node_gpus, wanted, weights).place()
         self._settle(view, trial, dict(zip(rows, known, strict=True)))
         changed = early != (view.policy_mark or {})
-        return trial.plan(wake_at_s=wake_at_s, policy_mark=early if changed else None)
+        self._plan = trial.plan(wake_at_s=wake_at_s, policy_mark=early if changed else None)
+        return self._plan
 
     # -- what GPUs are worth -------------------------------------------------------------------
 

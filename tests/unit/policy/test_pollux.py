@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 
 from rota.model.cluster import parse_cluster
+from rota.model.view import View
 from rota.policy.knapsack import solve
 from rota.policy.pollux_value import (
     Jobs,
@@ -185,3 +186,43 @@ def test_the_published_objective_is_the_harmonic_mean_over_fair_shares_less_rest
     factor = (270 - 30) / (270 + 30)
     speedups = np.array([0.0, 0.25 * factor, 0.45, 0.75 * factor])
     assert values[0] == pytest.approx(1e3 - 1 / (speedups + 1e-3))
+
+
+# -- speed, which changes nothing ------------------------------------------------------------------
+
+
+class Forgetful:
+    """A policy that begins every decision with nothing but the view."""
+
+    name = "pollux"
+    identity = "pollux"
+
+    def __init__(self, settings):
+        self._settings = settings
+
+    def decide(self, view):
+        return create("pollux", self._settings).decide(view)
+
+
+@pytest.mark.parametrize("fits", ["kind", "job"])
+def test_what_a_policy_remembers_of_measurements_changes_none_of_its_decisions(fits):
+    jobs = [job(i, model=("noisy", "clear")[i % 2], batch=8, at=60.0 * i) for i in range(9)]
+    remembering = simulation(*jobs, fits=fits)
+    remembering.policy.identity = "pollux"
+    forgetting = simulation(*jobs, fits=fits)
+    forgetting.policy = Forgetful({"fits": fits})
+    one, other = remembering.run().state, forgetting.run().state
+    assert list(one.finish_s) == list(other.finish_s)
+
+
+def test_of_ended_jobs_only_those_are_looked_at_that_measured_something_new(monkeypatch):
+    sim = simulation(*(job(i, model="noisy", batch=8, at=2000.0 * i) for i in range(8)))
+    asked = []
+    plain = View.measured
+    monkeypatch.setattr(View, "measured", lambda self, row: asked.append(row) or plain(self, row))
+    until(sim, 14_000.0)
+    assert min(sim.state.finish_s[:7]) > 0
+    asked.clear()
+    until(sim, 14_100.0)
+    assert 7 in asked
+    assert len(set(asked)) < 8
