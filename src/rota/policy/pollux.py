@@ -9,6 +9,7 @@ goodput where the jobs come to lie.
 from __future__ import annotations
 
 from collections import Counter
+from functools import lru_cache
 from math import isfinite
 from typing import TYPE_CHECKING
 
@@ -169,7 +170,7 @@ class Pollux:
 
         from rota.policy.knapsack import solve
 
-        counts = [0, *(gpus for gpus, _ in shapes)]
+        counts = (0, *(gpus for gpus, _ in shapes))
         growth = PUBLISHED_GROWTH if self.objective == "pollux" else GROWTH
         first = 1 if self.objective == "pollux" else FIRST_GPUS
         sizes, most = [], []
@@ -179,13 +180,11 @@ class Pollux:
             most.append(max(growth * each.most_seen, first) if len(allowed) > 1 else allowed[0])
             if (elastic := view.state.spec[row].elastic) and not elastic.by_restart:
                 most[-1] = min(most[-1], node_gpus)  # its ranks stay on one node
-        kinds = {allowed: kind for kind, allowed in enumerate(dict.fromkeys(sizes))}
-        can_have = np.array([np.isin(counts, allowed) for allowed in kinds])
-        possible = can_have[[kinds[allowed] for allowed in sizes]]
+        possible = np.array([_among(allowed, counts) for allowed in sizes])
         possible &= np.array(counts) <= np.array(most)[:, None]
         possible[:, 0] = True
         values[~possible] = -np.inf
-        solution = solve(values, counts, view.total_gpus)
+        solution = solve(values, list(counts), view.total_gpus)
         return {row: counts[choice] for row, choice in zip(rows, solution.choices, strict=True)}
 
     # -- batches -------------------------------------------------------------------------------
@@ -247,6 +246,13 @@ def offered(view: View, rows: list[int], node_gpus: int) -> Shapes:
         if shapes.keys().isdisjoint(sizes) and sizes[0] <= view.total_gpus:
             shapes[sizes[0]] = -(-sizes[0] // node_gpus)
     return sorted(shapes.items())
+
+
+@lru_cache(maxsize=1024)
+def _among(allowed: tuple[int, ...], counts: tuple[int, ...]) -> tuple[bool, ...]:
+    """Which of these numbers of GPUs are allowed."""
+    found = frozenset(allowed)
+    return tuple(gpus in found for gpus in counts)
 
 
 def _restarts(view: View, row: int) -> int:
