@@ -25,7 +25,7 @@ from rota.predict.goodput import Choice, Goodput
 from rota.predict.goodput_table import canonical
 
 if TYPE_CHECKING:
-    from rota.policy.pollux_value import Jobs, Matrix
+    from rota.policy.pollux_value import Jobs, Matrix, Vector
 
 RETUNE_GAIN = 1.05  # of goodput, for which a batch is changed that has its GPUs already
 FIRST_GPUS = 4  # a job of which nothing was measured may have so many
@@ -91,7 +91,7 @@ class Pollux:
         early = {group: list(noise) for group, noise in (view.policy_mark or {}).items()}
         known = self._models.know(view, rows, early, anew=view.plan is not self._plan)
         jobs = self._jobs(view, rows, known, shapes)
-        values = self._values(view, jobs, shapes)
+        values = self._values(view, jobs, known, shapes)
         wanted = self._wanted(view, rows, known, shapes, values, node_gpus)
         trial = view.trial()
         weights = {row: float(value) for row, value in zip(rows, values.max(axis=1), strict=True)}
@@ -110,7 +110,7 @@ class Pollux:
 
         counts = np.array([0, *(gpus for gpus, _ in shapes)], dtype=float)
         speedups = np.tile(counts, (len(rows), 1))
-        left_s = np.full(len(rows), np.nan)
+        left_s, unit = np.full(len(rows), np.nan), np.ones(len(rows))
         modelled = [(job, each.model) for job, each in enumerate(known) if each.model is not None]
         if modelled and shapes:
             models = [model for _, model in modelled]
@@ -122,6 +122,7 @@ class Pollux:
             speedups[which, 1:] = goodputs[fit] / one[fit, None]
             left_steps = [known[job].left_steps * model.limits.initial for job, model in modelled]
             left_s[which] = np.array(left_steps)[fit] / one[fit]
+            unit[which] = one[fit]
         held = [view.target[row] for row in rows]
         gpus = [0 if each is None else each.num_gpus for each in held]
         current = np.abs(counts[None, :] - np.array(gpus)[:, None]).argmin(axis=1)
@@ -135,9 +136,22 @@ class Pollux:
             view.now_s - np.array(submit_s),
             np.array([_restarts(view, row) for row in rows], dtype=float),
             left_s,
+            unit,
         )
 
-    def _values(self, view: View, jobs: Jobs, shapes: Shapes) -> Matrix:
+    def _fair(self, view: View, jobs: Jobs, known: list[Knowledge]) -> Vector:
+        """Jobs' speedups at their share of the GPUs, taken to be on one node as published."""
+        import numpy as np
+
+        gpus = -(-view.total_gpus // len(known))
+        fair = np.full(len(known), float(gpus))
+        models = [(job, each.model) for job, each in enumerate(known) if each.model is not None]
+        asked = [(model, (min(gpus, model.limits.most_gpus), 1)) for _, model in models]
+        for (job, _), choice in zip(models, self._models.choices(asked), strict=True):
+            fair[job] = choice.goodput / jobs.one[job]
+        return fair
+
+    def _values(self, view: View, jobs: Jobs, known: list[Knowledge], shapes: Shapes) -> Matrix:
         import numpy as np
 
         from rota.policy import pollux_value as value
@@ -146,10 +160,8 @@ class Pollux:
             return np.zeros((len(jobs.running), 1))
         restart_s, horizon_s = self.restart_s, self.horizon_s
         if self.objective == "pollux":
-            fair_gpus = -(-view.total_gpus // len(jobs.running))
-            counts = np.array([gpus for gpus, _ in shapes])
-            fair = np.full(len(jobs.running), 1 + np.abs(counts - fair_gpus).argmin())
-            share = 1 / max(gpus for gpus, nodes in shapes if nodes == 1)
+            share = sum(node.alive for node in view.state.nodes) / max(view.total_gpus, 1)
+            fair = self._fair(view, jobs, known)
             return value.as_published(jobs, fair=fair, share=share, restart_s=restart_s)
         charged = value.charged_for_restarts(jobs, restart_s=restart_s, horizon_s=horizon_s)
         if self.objective == "length":
