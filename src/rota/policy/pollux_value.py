@@ -29,7 +29,7 @@ class Jobs(NamedTuple):
     now; ``running`` whether it has GPUs; ``attained_gpu_s`` its attained service; ``arrived`` its
     rank in order of submission; ``kind`` the number of its kind; ``age_s`` since submission;
     ``restarts`` how often it has begun or changed its GPUs; ``left_s`` the rest of its work in
-    seconds on one GPU, NaN if it is unknown.
+    seconds on one GPU, NaN if it is unknown; ``one`` the goodput of one GPU, 1 if it is unknown.
     """
 
     speedups: Matrix
@@ -41,6 +41,7 @@ class Jobs(NamedTuple):
     age_s: Vector
     restarts: Vector
     left_s: Vector
+    one: Vector
 
 
 def power_mean_values(speedups: Matrix, power: float) -> Matrix:
@@ -90,16 +91,15 @@ def by_length(jobs: Jobs, *, charged: Matrix) -> Matrix:
 def as_published(jobs: Jobs, *, fair: Vector, share: float, restart_s: float) -> Matrix:
     """Pollux's own (OSDI 2021, section 4.2): the harmonic mean of speedups over a fair share.
 
-    ``fair`` is the number of each job's fair size, and ``share`` what part of a node one GPU is. A
-    change costs the part of a job's age that its restarts have taken.
+    ``fair`` is each job's speedup at its fair share, and ``share`` what part of a node one GPU is.
+    A change costs the part of a job's age that its restarts have taken; to begin is none of these.
     """
     import numpy as np
 
-    rows = np.arange(len(fair))
-    at_fair = np.maximum(jobs.speedups[rows, fair], 1e-12)
-    speedups = share * jobs.speedups / at_fair[:, None]
+    speedups = share * jobs.speedups / np.maximum(fair, 1e-12)[:, None]
     age_s = np.maximum(jobs.age_s, LEAST_AGE_S)
-    factor = np.maximum(age_s - jobs.restarts * restart_s, 0.0) / (age_s + restart_s)
+    restarts = np.maximum(jobs.restarts - 1, 0)
+    factor = np.maximum(age_s - restarts * restart_s, 0.0) / (age_s + restart_s)
     return power_mean_values(_unless_kept(jobs, speedups, factor), -1.0)
 
 
