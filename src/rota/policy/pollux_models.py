@@ -7,7 +7,7 @@ from math import nan
 from typing import TYPE_CHECKING, NamedTuple
 
 from rota.model.view import View
-from rota.predict.goodput import UNKNOWN_NOISE, BatchLimits, Goodput, Noise
+from rota.predict.goodput import UNKNOWN_NOISE, BatchLimits, Choice, Goodput, Noise
 from rota.predict.goodput_table import TableCache
 from rota.predict.step_points import Point
 
@@ -20,8 +20,9 @@ MOST_BATCHES = 8  # of one number of GPUs and nodes are fitted to
 MOST_KINDS = 256  # of which the noise of a job that begins is remembered
 LEAST_EPOCH = 0.02  # of an epoch is left of every job, whatever it has declared
 
-Shapes = list[tuple[int, int]]
-Points = dict[tuple[int, int, int], "StepPoint"]
+Shape = tuple[int, int]  # (GPUs, nodes)
+Shapes = list[Shape]
+Told = tuple["StepPoint", ...]
 
 
 class Knowledge(NamedTuple):
@@ -35,6 +36,15 @@ class Knowledge(NamedTuple):
     left_steps: float
 
 
+class _Fitted(NamedTuple):
+    """A group's model, what each of its jobs has told, and the points that are fitted to."""
+
+    told: list[Told]
+    points: Told
+    step_time: StepTime | None
+    most_seen: int
+
+
 class Models:
     """The models of all jobs, fitted anew when something new was measured.
 
@@ -42,24 +52,25 @@ class Models:
     the object away changes speed only.
     """
 
-    def __init__(self, shapes: Shapes, *, shared: bool) -> None:
-        self.shapes = shapes
+    def __init__(self, *, shared: bool) -> None:
         self._shared = shared
-        self._tables = TableCache(self.shapes)
-        self._fits: dict[str, tuple[tuple[StepPoint, ...], StepTime | None]] = {}
+        self._tables = TableCache([])
+        self._fits: dict[str, _Fitted] = {}
+        self._others: dict[str, set[int]] = {}  # rows that are not active, and may count
+        self._active: set[int] = set()  # rows, when it was asked last
+        self._seen = 0  # rows that there were then
 
-    def know(self, view: View, rows: list[int], early: dict[str, list[float]]) -> list[Knowledge]:
-        """What is known of each of these.
+    def know(
+        self, view: View, rows: list[int], early: dict[str, list[float]], *, anew: bool = True
+    ) -> list[Knowledge]:
+        """What is known of each of these, which are all active rows.
 
         ``early`` has the noise of each group in its first epoch, as it was told last: that of a job
-        which begins. It is brought up to date.
+        which begins. It is brought up to date. ``anew``: the jobs may be others than those of which
+        it was asked before.
         """
         groups = [self._group(view, row) for row in rows]
-        members: dict[str, list[int]] = {group: [] for group in groups}
-        for row in range(len(view.submit_s)) if self._shared else rows:
-            found = members.get(self._group(view, row))
-            if found is not None:
-                found.append(row)
+        members = self._members(view, rows, groups, anew)
         for group in self._fits.keys() - members.keys():
             del self._fits[group]
         times = {group: self._fit(view, group, within) for group, within in members.items()}
@@ -76,32 +87,71 @@ class Models:
             knowledge.append(Knowledge(model, most_seen, _left_steps(view, row)))
         return knowledge
 
-    def goodputs(self, models: list[Goodput]) -> Matrix:
+    def goodputs(self, models: list[Goodput], shapes: Shapes) -> Matrix:
         """The best goodput of each at each of the shapes."""
+        if self._tables.shapes != tuple(shapes):
+            self._tables = TableCache(shapes)
         return self._tables.of(models).goodput
+
+    def choices(self, asked: list[tuple[Goodput, Shape]]) -> list[Choice]:
+        """The best batch of each of these models at a shape of its own."""
+        return self._tables.choices(asked)
 
     def _group(self, view: View, row: int) -> str:
         kind = view.kind(row) if self._shared else ""
         return kind or f"job {row}"
 
+    def _members(
+        self, view: View, rows: list[int], groups: list[str], anew: bool
+    ) -> dict[str, list[int]]:
+        """The rows of each group that may have told something: active ones, and some others."""
+        members: dict[str, list[int]] = {group: [] for group in groups}
+        for row, group in zip(rows, groups, strict=True):
+            members[group].append(row)
+        if not self._shared:
+            return members
+        if anew:
+            self._others.clear()
+            self._active, self._seen = set(), 0
+        active = set(rows)
+        for row in (self._active | set(range(self._seen, len(view.submit_s)))) - active:
+            self._others.setdefault(self._group(view, row), set()).add(row)
+        self._active, self._seen = active, len(view.submit_s)
+        for group, within in members.items():
+            within += self._others.get(group, set()) - active
+            within.sort()
+        return members
+
     def _fit(self, view: View, group: str, rows: list[int]) -> tuple[StepTime | None, int]:
-        kept: Points = {}
-        batches: dict[tuple[int, int], int] = {}
-        for row in rows:
-            for point in view.measured(row) or ():
-                place = point.nodes, point.gpus
-                if (*place, point.batch) in kept or batches.get(place, 0) >= MOST_BATCHES:
-                    continue
-                batches[place] = batches.get(place, 0) + 1
-                kept[*place, point.batch] = point
-        points = tuple(kept.values())
-        before = self._fits.get(group)
-        if before is None or before[0] != points:
-            before = self._fits[group] = points, _step_time(points)
-        return before[1], max((gpus for _, gpus in batches), default=0)
+        told = [view.measured(row) or () for row in rows]
+        fitted = self._fits.get(group)
+        if fitted is None or fitted.told != told:
+            points, most_seen, counted = _counted(told)
+            if fitted is None or fitted.points != points:
+                fitted = _Fitted(told, points, _step_time(points), most_seen)
+            self._fits[group] = fitted._replace(told=told)
+            if group in self._others:  # what does not count now never will: those before only add
+                self._others[group] &= {rows[number] for number in counted}
+        return fitted.step_time, fitted.most_seen
 
 
-def _step_time(points: tuple[StepPoint, ...]) -> StepTime | None:
+def _counted(told: list[Told]) -> tuple[Told, int, set[int]]:
+    """What is fitted to, the most GPUs among it, and the numbers of the jobs that it is from."""
+    kept: dict[tuple[int, int, int], StepPoint] = {}
+    batches: dict[tuple[int, int], int] = {}
+    counted = set()
+    for number, points in enumerate(told):
+        for point in points:
+            place = point.nodes, point.gpus
+            if (*place, point.batch) in kept or batches.get(place, 0) >= MOST_BATCHES:
+                continue
+            batches[place] = batches.get(place, 0) + 1
+            kept[*place, point.batch] = point
+            counted.add(number)
+    return tuple(kept.values()), max((gpus for _, gpus in batches), default=0), counted
+
+
+def _step_time(points: Told) -> StepTime | None:
     from rota.predict.throughput_fit import fit
 
     found, _ = fit(Point(*point) for point in points)
