@@ -10,13 +10,21 @@ from __future__ import annotations
 
 from collections import Counter
 from math import isfinite
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from rota.model.allocation import Allocation, gpus_text
+from rota.model.desired_nodes import DesiredNodes, desired_nodes
 from rota.model.plan import Plan
 from rota.model.reason import Reason
 from rota.model.view import Trial, View
-from rota.policy.base import Setting, one_of, positive, turn_s
+from rota.policy.autoscale import (
+    Autoscaler,
+    leave_surplus,
+    number_of_nodes,
+    parse_band,
+    parse_nodes,
+)
+from rota.policy.base import Setting, not_negative, one_of, positive, turn_s
 from rota.policy.pollux_models import Knowledge, Models, Shapes
 from rota.policy.pollux_places import Places
 from rota.policy.stages import Stages
@@ -30,6 +38,17 @@ FIRST_GPUS = 4  # a job of which nothing was measured may have so many
 GROWTH = 4  # times as many GPUs as were measured, at most
 PUBLISHED_GROWTH = 2
 LAST_QUEUE_GPU_S = 57_600.0  # 16 GPU-hours: Tiresias' published threshold
+NO_MARK: dict[str, Any] = {"noise": {}}
+
+
+class Seen(NamedTuple):
+    """The jobs that ask for GPUs, by row, with what is known of them; on nodes of that size."""
+
+    rows: list[int]
+    known: list[Knowledge]
+    jobs: Jobs
+    models: Models
+    node_gpus: int
 
 
 class Pollux:
@@ -58,6 +77,15 @@ class Pollux:
         "interval_s": Setting(turn_s, 60.0, "seconds between decisions that nothing calls for"),
         "restart_s": Setting(positive, 30.0, "seconds that a job stands still for other GPUs"),
         "horizon_s": Setting(positive, 150.0, "seconds for which a change is expected to last"),
+        "nodes": Setting(
+            parse_nodes, (0, 0), "the least and the most nodes to ask for; 0,0 asks for none"
+        ),
+        "utility": Setting(
+            parse_band, (0.35, 0.65), "the band within which more or fewer nodes keep utility"
+        ),
+        "shrink_after_s": Setting(
+            not_negative, 600.0, "seconds of too low a utility after which fewer nodes do"
+        ),
     }
 
     def __init__(
@@ -67,12 +95,16 @@ class Pollux:
         interval_s: float = 60.0,
         restart_s: float = 30.0,
         horizon_s: float = 150.0,
+        nodes: tuple[int, int] = (0, 0),
+        utility: tuple[float, float] = (0.35, 0.65),
+        shrink_after_s: float = 600.0,
     ) -> None:
         self.objective = objective
         self.fits = fits
         self.interval_s = interval_s
         self.restart_s = restart_s
         self.horizon_s = max(horizon_s, restart_s)
+        self.autoscaler = Autoscaler(*nodes, *utility, shrink_after_s) if any(nodes) else None
         self._models: Models | None = None
 
     def decide(self, view: View) -> Plan:
@@ -81,21 +113,65 @@ class Pollux:
         wake_at_s = (view.now_s // self.interval_s + 1) * self.interval_s
         sizes = Counter(node.num_gpus for node in view.state.nodes if node.alive)
         if not rows:
-            return view.unchanged()
+            return self._without_jobs(view)
         node_gpus = max(sizes, key=lambda size: (sizes[size], size), default=1)
-        models = self._models_for(offered(view, rows, node_gpus))
-        early = {group: list(noise) for group, noise in (view.policy_mark or {}).items()}
+        asked = self.autoscaler.most * node_gpus if self.autoscaler else 0
+        most_gpus = max(asked, view.total_gpus)
+        models = self._models_for(offered(view, rows, node_gpus, most_gpus))
+        mark = view.policy_mark or NO_MARK
+        early = {group: list(noise) for group, noise in mark["noise"].items()}
         known = models.know(view, rows, early)
         jobs = self._jobs(view, rows, known, models)
-        values = self._values(view, jobs, models)
-        wanted = self._wanted(view, rows, known, models, values, node_gpus)
-        trial = view.trial()
+
+        seen = Seen(rows, known, jobs, models, node_gpus)
+        trial, gpus, after = view.trial(), view.total_gpus, mark | {"noise": early}
+        if self.autoscaler is not None:
+            wish = self._desired(view, self.autoscaler, seen)
+            gpus = leave_surplus(view, trial, wish.desired)
+            after["nodes"] = wish._asdict()
+        values, wanted = self._solve(view, seen, gpus)
         weights = {row: float(value) for row, value in zip(rows, values.max(axis=1), strict=True)}
-        Places(trial, node_gpus, wanted, weights).place()
+        Places(trial, node_gpus, wanted, weights, most_gpus).place()
         for row, each in zip(rows, known, strict=True):
             self._settle(view, trial, row, each)
-        changed = early != (view.policy_mark or {})
-        return trial.plan(wake_at_s=wake_at_s, policy_mark=early if changed else None)
+        return trial.plan(wake_at_s=wake_at_s, policy_mark=after if after != mark else None)
+
+    # -- nodes ---------------------------------------------------------------------------------
+
+    def _desired(self, view: View, scaler: Autoscaler, seen: Seen) -> DesiredNodes:
+        """How many nodes there should be for these jobs."""
+        counts = [0, *(gpus for gpus, _ in seen.models.shapes)]
+
+        def utility(nodes: int) -> float:
+            gpus = nodes * seen.node_gpus
+            sizes = self._solve(view, seen, gpus)[1].values()
+            return (
+                sum(
+                    float(speedups[counts.index(size)])
+                    for speedups, size in zip(seen.jobs.speedups, sizes, strict=True)
+                )
+                / gpus
+            )
+
+        needed = max(-(-view.sizes(row)[0] // seen.node_gpus) for row in seen.rows)
+        before = desired_nodes(view.policy_mark)
+        return scaler.decide(
+            view.now_s, before, there=number_of_nodes(view), needed=needed, utility=utility
+        )
+
+    def _without_jobs(self, view: View) -> Plan:
+        """There is nothing to decide but how long nodes are kept."""
+        if self.autoscaler is None:
+            return view.unchanged()
+        mark = view.policy_mark or NO_MARK
+        there = number_of_nodes(view)
+        wish = self.autoscaler.decide(
+            view.now_s, desired_nodes(mark), there=there, needed=0, utility=lambda nodes: 0.0
+        )
+        after = mark | {"nodes": wish._asdict()}
+        return view.trial().plan(
+            wake_at_s=self.autoscaler.wake_at_s(wish), policy_mark=after if after != mark else None
+        )
 
     def _models_for(self, shapes: Shapes) -> Models:
         if self._models is None or self._models.shapes != shapes:
@@ -135,7 +211,12 @@ class Pollux:
             left_s,
         )
 
-    def _values(self, view: View, jobs: Jobs, models: Models) -> Matrix:
+    def _solve(self, view: View, seen: Seen, gpus: int) -> tuple[Matrix, dict[int, int]]:
+        """What each size is worth to each job, and how many of so many GPUs each is to have."""
+        values = self._values(seen.jobs, seen.models, gpus)
+        return values, self._wanted(view, seen, values, gpus)
+
+    def _values(self, jobs: Jobs, models: Models, total_gpus: int) -> Matrix:
         import numpy as np
 
         from rota.policy import pollux_value as value
@@ -144,7 +225,7 @@ class Pollux:
             return np.zeros((len(jobs.running), 1))
         restart_s, horizon_s = self.restart_s, self.horizon_s
         if self.objective == "pollux":
-            fair_gpus = -(-view.total_gpus // len(jobs.running))
+            fair_gpus = -(-total_gpus // len(jobs.running))
             counts = np.array([gpus for gpus, _ in models.shapes])
             fair = np.full(len(jobs.running), 1 + np.abs(counts - fair_gpus).argmin())
             share = 1 / max(gpus for gpus, nodes in models.shapes if nodes == 1)
@@ -154,32 +235,25 @@ class Pollux:
             return value.by_length(jobs, charged=charged)
         return value.by_service(jobs, limit_gpu_s=LAST_QUEUE_GPU_S, charged=charged)
 
-    def _wanted(
-        self,
-        view: View,
-        rows: list[int],
-        known: list[Knowledge],
-        models: Models,
-        values: Matrix,
-        node_gpus: int,
-    ) -> dict[int, int]:
+    def _wanted(self, view: View, seen: Seen, values: Matrix, total_gpus: int) -> dict[int, int]:
         """How many GPUs each job is to have."""
         import numpy as np
 
         from rota.policy.knapsack import solve
 
-        counts = [0, *(gpus for gpus, _ in models.shapes)]
+        rows, known = seen.rows, seen.known
+        counts = [0, *(gpus for gpus, _ in seen.models.shapes)]
         growth = PUBLISHED_GROWTH if self.objective == "pollux" else GROWTH
         first = 1 if self.objective == "pollux" else FIRST_GPUS
         for job, (row, each) in enumerate(zip(rows, known, strict=True)):
             allowed = set(view.sizes(row))
             most = max(growth * each.most_seen, first) if len(allowed) > 1 else max(allowed)
             if (elastic := view.state.spec[row].elastic) and not elastic.by_restart:
-                most = min(most, node_gpus)  # its ranks stay on one node
+                most = min(most, seen.node_gpus)  # its ranks stay on one node
             for choice, gpus in enumerate(counts):
-                if gpus and (gpus not in allowed or gpus > most):
+                if gpus and (gpus not in allowed or gpus > min(most, total_gpus)):
                     values[job, choice] = -np.inf
-        solution = solve(values, counts, view.total_gpus)
+        solution = solve(values, counts, total_gpus)
         return {row: counts[choice] for row, choice in zip(rows, solution.choices, strict=True)}
 
     # -- batches -------------------------------------------------------------------------------
@@ -217,15 +291,15 @@ class Pollux:
         return tuned
 
 
-def offered(view: View, rows: list[int], node_gpus: int) -> Shapes:
+def offered(view: View, rows: list[int], node_gpus: int, most_gpus: int) -> Shapes:
     """(GPUs, nodes) among which jobs are given one: the canonical ones, and what gangs ask for.
 
     Of a job that can have none of the canonical numbers of GPUs it is the least that it can have.
     """
-    shapes = dict(canonical(node_gpus, view.total_gpus))
+    shapes = dict(canonical(node_gpus, most_gpus))
     for row in rows:
         sizes = view.sizes(row)
-        if shapes.keys().isdisjoint(sizes) and sizes[0] <= view.total_gpus:
+        if shapes.keys().isdisjoint(sizes) and sizes[0] <= most_gpus:
             shapes[sizes[0]] = -(-sizes[0] // node_gpus)
     return sorted(shapes.items())
 
