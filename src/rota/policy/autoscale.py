@@ -97,6 +97,8 @@ class Autoscaler(NamedTuple):
     def _nearest(self, utility: Utility, least: int, most: int) -> int:
         """The number of nodes of the utility nearest to the middle of the band, by bisection."""
         middle = (self.low + self.high) / 2
+        if utility(most) >= middle:
+            return most
         if utility(least) <= middle:
             return least
         while most - least > 1:

@@ -9,6 +9,7 @@ goodput where the jobs come to lie.
 from __future__ import annotations
 
 from collections import Counter
+from functools import cache
 from math import isfinite
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -84,7 +85,7 @@ class Pollux:
             parse_band, (0.35, 0.65), "the band within which more or fewer nodes keep utility"
         ),
         "shrink_after_s": Setting(
-            not_negative, 600.0, "seconds of too low a utility after which fewer nodes do"
+            not_negative, 300.0, "seconds of too low a utility after which fewer nodes do"
         ),
     }
 
@@ -97,7 +98,7 @@ class Pollux:
         horizon_s: float = 150.0,
         nodes: tuple[int, int] = (0, 0),
         utility: tuple[float, float] = (0.35, 0.65),
-        shrink_after_s: float = 600.0,
+        shrink_after_s: float = 300.0,
     ) -> None:
         self.objective = objective
         self.fits = fits
@@ -142,6 +143,7 @@ class Pollux:
         """How many nodes there should be for these jobs."""
         counts = [0, *(gpus for gpus, _ in seen.models.shapes)]
 
+        @cache
         def utility(nodes: int) -> float:
             gpus = nodes * seen.node_gpus
             sizes = self._solve(view, seen, gpus)[1].values()

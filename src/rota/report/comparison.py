@@ -117,6 +117,11 @@ METRICS = (
     Metric("restarts", "restarts", _count),
     Metric("overhead GPU s", "overhead_gpu_s", _seconds),
     Metric("node failures", "node_failures", _count),
+    Metric("node hours", "node_hours", lambda value: f"{value:,.1f}"),
+    Metric("avg nodes", "avg_nodes", _ratio),
+    Metric("node starts", "node_starts", _count),
+    Metric("avg utility", "avg_utility", _ratio),
+    Metric("time in band", "time_in_band", _share, most=1.0),
     Metric("lost attempts", "lost_attempts", _count),
     Metric("lost GPU s", "lost_gpu_s", _seconds),
     Metric("GPUs allocated", "gpu_allocation", _share, most=1.0),
@@ -144,6 +149,7 @@ NARROW = tuple(
         "preemptions",
         "lost_attempts",
         "gpu_utilisation",
+        "node_hours",
         "cpu_s",
     )
 )
@@ -157,6 +163,7 @@ LEAST_FIRST = (
     "gpu_utilisation",
     "lost_attempts",
     "avg_queue_s",
+    "node_hours",
 )
 GAP = 2  # columns between those of a table
 
@@ -194,6 +201,8 @@ def narrow_table(
     left_out = {"makespan_s", "preemptions"} if many else set()  # for the intervals to have room
     if not any(summary.get("faults") for entry in entries for summary in entry.summaries):
         left_out.add("lost_attempts")
+    if not any(BY_KEY["node_hours"].over(entry) for entry in entries):
+        left_out.add("node_hours")
     points = list(entries[0].point) if entries else []
     names = [["policy", *(entry.policy for entry in entries)]]
     names += [[key, *(entry.point[key] for entry in entries)] for key in points]

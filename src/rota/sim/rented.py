@@ -42,6 +42,10 @@ class RentedNodes:
         wish = desired_nodes(state.policy_mark)
         if not state.spec or wish is None:
             return
+        if simulation.all_arrived and not state.active:
+            self._due_s.clear()
+            self._tally.note(now_s, 0, Standing.BOUNDED, 0.0)
+            return
         rented = len(self._there) + len(self._due_s)
         if rented < wish.desired:
             away = set(range(len(self._nodes))) - self._there - self._due_s.keys()
@@ -49,9 +53,8 @@ class RentedNodes:
                 self._start(simulation, index)
         elif rented > wish.desired:
             self._give_back(simulation, rented - wish.desired)
-        over = simulation.all_arrived and not state.active
         rented = len(self._there) + len(self._due_s)
-        self._tally.note(now_s, 0 if over else rented, _standing(self._scaler, wish), wish.utility)
+        self._tally.note(now_s, rented, _standing(self._scaler, wish), wish.utility)
 
     def figures(self) -> dict[str, float | None]:
         """What was rented, and how well it was used; see docs/simulator.md."""
@@ -133,7 +136,8 @@ def _standing(scaler: Autoscaler, wish: DesiredNodes) -> Standing:
     if scaler.low <= wish.utility <= scaler.high:
         return Standing.WITHIN
     bound = scaler.most if wish.utility > scaler.high else scaler.least
-    return Standing.BOUNDED if wish.desired == bound else Standing.OUTSIDE
+    bounded = wish.desired == bound and scaler.least < scaler.most
+    return Standing.BOUNDED if bounded else Standing.OUTSIDE
 
 
 def _used(simulation: Simulation) -> set[int]:
