@@ -116,8 +116,8 @@ class Pollux:
         if not rows:
             return self._without_jobs(view)
         node_gpus = max(sizes, key=lambda size: (sizes[size], size), default=1)
-        asked = self.autoscaler.most * node_gpus if self.autoscaler else 0
-        most_gpus = max(asked, view.total_gpus)
+        rented = self.autoscaler.most * node_gpus if self.autoscaler and sizes else 0
+        most_gpus = max(rented, view.total_gpus)
         models = self._models_for(offered(view, rows, node_gpus, most_gpus))
         mark = view.policy_mark or NO_MARK
         early = {group: list(noise) for group, noise in mark["noise"].items()}
