@@ -191,7 +191,7 @@ def alone(data: Path) -> list[Figure]:
     ours = found.pop(0)
     figures = []
     for nodes, each in found.items():
-        where = f"{LARGE} alone, against {nodes} nodes"
+        where = f"{LARGE} alone, against {nodes} fixed"
         hours, beside = ours.average_jct_s / HOUR_S, each.average_jct_s / HOUR_S
         figures.append(Figure(f"{where}: JCT", "h", None, beside, hours))
         figures.append(Figure(f"{where}: node-hours", "", None, each.node_hours, ours.node_hours))

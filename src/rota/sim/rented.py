@@ -3,15 +3,28 @@
 from __future__ import annotations
 
 from enum import Enum
+from typing import Protocol
 
 from rota.errors import InputError
 from rota.model.cluster import Node
 from rota.model.desired_nodes import DesiredNodes, desired_nodes
 from rota.model.events import NodeLost, joined
-from rota.policy.autoscale import Autoscaler
 from rota.policy.base import Policy
 from rota.sim.engine import FAULT
 from rota.sim.simulation import Simulation
+
+
+class Scaler(Protocol):
+    """What is to be known of who asks for nodes: how many, and for which utility."""
+
+    @property
+    def least(self) -> int: ...
+    @property
+    def most(self) -> int: ...
+    @property
+    def low(self) -> float: ...
+    @property
+    def high(self) -> float: ...
 
 
 class RentedNodes:
@@ -132,7 +145,7 @@ class Standing(Enum):
     BOUNDED = 3
 
 
-def _standing(scaler: Autoscaler, wish: DesiredNodes) -> Standing:
+def _standing(scaler: Scaler, wish: DesiredNodes) -> Standing:
     if scaler.low <= wish.utility <= scaler.high:
         return Standing.WITHIN
     bound = scaler.most if wish.utility > scaler.high else scaler.least
@@ -150,8 +163,8 @@ def _used(simulation: Simulation) -> set[int]:
     return used
 
 
-def _scaler(policy: Policy, nodes: list[Node]) -> Autoscaler:
-    scaler: Autoscaler | None = getattr(policy, "autoscaler", None)
+def _scaler(policy: Policy, nodes: list[Node]) -> Scaler:
+    scaler: Scaler | None = getattr(policy, "autoscaler", None)
     if scaler is None:
         raise InputError(
             "nodes can't be rented: the policy asks for no number of nodes; give "
