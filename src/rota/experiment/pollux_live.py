@@ -15,7 +15,7 @@ from statistics import fmean
 from typing import Any, NamedTuple
 
 from rota.client.client import Client
-from rota.experiment.base import Figure, Outcome, over_seeds
+from rota.experiment.base import Figure, Outcome, information, over_seeds
 from rota.experiment.runs.live import cluster, wait_for_all
 
 NAME = "pollux-live"
@@ -144,6 +144,7 @@ def _settings() -> dict[str, Any]:
     return {
         "slots": SLOTS,
         "policy": ["pollux", SETTINGS],
+        "information": information("pollux", "fifo"),
         "baseline": "fifo, one slot each",
         "batch": {"initial": INITIAL, "max_global": MOST, "max_per_gpu": MOST_PER_GPU},
         "trainings": {each.name: list(each[1:]) for each in TRAININGS},
