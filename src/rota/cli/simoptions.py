@@ -92,6 +92,15 @@ WORLD_OPTIONS = [
         metavar="SECONDS",
         help="Charge so much whenever a job gets GPUs, or others, and nothing else.",
     ),
+    click.option(
+        "--interference",
+        type=float,
+        default=0.0,
+        show_default=True,
+        metavar="PART",
+        help="What part of its speed a job on several nodes loses while another such job is on one "
+        "of them.",
+    ),
     click.option("--no-overheads", is_flag=True, help="Charge nothing for any command."),
     *(
         click.option(
@@ -188,6 +197,7 @@ def parse_case(
     profiles: str | None,
     interval_s: float | None,
     restart_s: float | None,
+    interference: float,
     **rest: Any,
 ) -> Case:
     """The case that the shared options describe, without a policy. Raises InputError.
@@ -206,6 +216,8 @@ def parse_case(
             f"--interval: {interval_s:g} is not a number of seconds from {LEAST_INTERVAL_S:g} to "
             "1e10"
         )
+    if not 0 <= interference < 1:
+        raise InputError(f"--interference: {interference:g} is not a part of 1, such as 0.25")
     workload = Workload(trace_file, format_, strict, profile, num_jobs, span)
     check_workload(workload)
     return Case(
@@ -220,6 +232,7 @@ def parse_case(
         faults_given={key: value for key, value in rest.items() if value is not None},
         profiles=profiles,
         interval_s=interval_s,
+        interference=interference,
     )
 
 

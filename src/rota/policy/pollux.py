@@ -58,6 +58,11 @@ class Pollux:
         "interval_s": Setting(turn_s, 60.0, "seconds between decisions that nothing calls for"),
         "restart_s": Setting(positive, 30.0, "seconds that a job stands still for other GPUs"),
         "horizon_s": Setting(positive, 150.0, "seconds for which a change is expected to last"),
+        "interference": Setting(
+            one_of("avoid", "ignore"),
+            "avoid",
+            "whether jobs on several nodes may share one, where both exchange gradients",
+        ),
     }
 
     def __init__(
@@ -67,12 +72,14 @@ class Pollux:
         interval_s: float = 60.0,
         restart_s: float = 30.0,
         horizon_s: float = 150.0,
+        interference: str = "avoid",
     ) -> None:
         self.objective = objective
         self.fits = fits
         self.interval_s = interval_s
         self.restart_s = restart_s
         self.horizon_s = max(horizon_s, restart_s)
+        self.interference = interference
         self._models: Models | None = None
 
     def decide(self, view: View) -> Plan:
@@ -83,7 +90,8 @@ class Pollux:
         if not rows:
             return view.unchanged()
         node_gpus = max(sizes, key=lambda size: (sizes[size], size), default=1)
-        models = self._models_for(offered(view, rows, node_gpus))
+        avoid = self.interference == "avoid"
+        models = self._models_for(offered(view, rows, node_gpus, whole_nodes=avoid))
         early = {group: list(noise) for group, noise in (view.policy_mark or {}).items()}
         known = models.know(view, rows, early)
         jobs = self._jobs(view, rows, known, models)
@@ -91,7 +99,7 @@ class Pollux:
         wanted = self._wanted(view, rows, known, models, values, node_gpus)
         trial = view.trial()
         weights = {row: float(value) for row, value in zip(rows, values.max(axis=1), strict=True)}
-        Places(trial, node_gpus, wanted, weights).place()
+        Places(trial, node_gpus, wanted, weights, avoid=avoid).place()
         for row, each in zip(rows, known, strict=True):
             self._settle(view, trial, row, each)
         changed = early != (view.policy_mark or {})
@@ -217,12 +225,15 @@ class Pollux:
         return tuned
 
 
-def offered(view: View, rows: list[int], node_gpus: int) -> Shapes:
+def offered(view: View, rows: list[int], node_gpus: int, *, whole_nodes: bool = True) -> Shapes:
     """(GPUs, nodes) among which jobs are given one: the canonical ones, and what gangs ask for.
 
     Of a job that can have none of the canonical numbers of GPUs it is the least that it can have.
+    Without ``whole_nodes`` every number is offered.
     """
     shapes = dict(canonical(node_gpus, view.total_gpus))
+    if not whole_nodes:
+        shapes |= {gpus: -(-gpus // node_gpus) for gpus in range(1, view.total_gpus + 1)}
     for row in rows:
         sizes = view.sizes(row)
         if shapes.keys().isdisjoint(sizes) and sizes[0] <= view.total_gpus:

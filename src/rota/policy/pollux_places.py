@@ -13,15 +13,26 @@ class Places:
 
     ``wanted`` says how many by row, 0 for none; ``weight`` who chooses first among those of one
     size. Nobody who keeps its size is moved, unless larger jobs need its node as a whole.
+
+    With ``avoid`` no node has two jobs that are on several nodes, which would slow each other
+    down, unless a gang that takes no fewer GPUs finds no others. Without it such jobs take what is
+    free on any nodes, and nobody makes room for them.
     """
 
     def __init__(
-        self, trial: Trial, node_gpus: int, wanted: Mapping[int, int], weight: Mapping[int, float]
+        self,
+        trial: Trial,
+        node_gpus: int,
+        wanted: Mapping[int, int],
+        weight: Mapping[int, float],
+        *,
+        avoid: bool = True,
     ) -> None:
         self._trial = trial
         self._node_gpus = node_gpus
         self._wanted = wanted
         self._weight = weight
+        self._avoid = avoid
         self._before = {row: trial.target(row) for row in wanted}
 
     def place(self) -> None:
@@ -43,7 +54,8 @@ class Places:
         while queue:
             queue.sort(key=lambda row: (-self._wanted[row], -self._weight[row], row))
             row = queue.pop(0)
-            if self._wanted[row] >= self._node_gpus:
+            wanted, node_gpus = self._wanted[row], self._node_gpus
+            if wanted == node_gpus or (wanted > node_gpus and self._avoid):
                 queue += self._clear_nodes(row)
             self._give(row)
         for row in growing:
@@ -81,14 +93,22 @@ class Places:
         view, home = self._trial.view, self._trial.view.home[row]
         if home is not None and (view.must_stay(row) or view.stays_on_node(row)):
             found = self._at_home(row, home)
+            size = self._size(row, found)
         else:
-            found = self._anywhere(row)
-        gpus = found.num_gpus if found is not None else 0
-        size = max((size for size in view.sizes(row) if size <= gpus), default=0)
+            found = self._anywhere(row, self._avoid)
+            size = self._size(row, found)
+            if not size and self._avoid:
+                found = self._anywhere(row, False)
+                size = self._size(row, found)
         if found is None or not size:
             self._trial.wait(row, Reason.WAIT_RESOURCES)
         else:
             self._trial.give(row, _first_gpus(found, size))
+
+    def _size(self, row: int, found: Allocation | None) -> int:
+        """The largest size of the job that these GPUs make; 0 if they make none."""
+        gpus = found.num_gpus if found is not None else 0
+        return max((size for size in self._trial.view.sizes(row) if size <= gpus), default=0)
 
     def _at_home(self, row: int, home: Allocation) -> Allocation | None:
         """GPUs where a suspended job's state is, if that can't be moved."""
@@ -101,16 +121,33 @@ class Places:
         mask = free.masks[node]
         return of_parts([(node, lowest_gpus(mask, gpus))]) if mask.bit_count() >= gpus else None
 
-    def _anywhere(self, row: int) -> Allocation | None:
+    def _anywhere(self, row: int, avoid: bool) -> Allocation | None:
         """As many GPUs as it is meant to have, on as few nodes as can be; or fewer."""
         wanted = self._wanted[row]
         parts = self._whole_nodes(row, wanted)
         rest = wanted - sum(mask.bit_count() for _, mask in parts)
-        if rest:
+        while rest:
             taken = {node for node, _ in parts}
+            if avoid and parts:
+                taken |= self._nodes_of_spread()
             part = self._one_node(row, min(rest, self._node_gpus), taken)
-            parts += [part] if part is not None else []
+            if part is None:
+                break
+            parts.append(part)
+            rest -= part[1].bit_count()
+            if avoid or wanted <= self._node_gpus:
+                break
         return of_parts(sorted(parts))
+
+    def _nodes_of_spread(self) -> set[int]:
+        """The nodes of jobs that are on several."""
+        targets = (self._trial.target(row) for row in self._wanted)
+        return {
+            node
+            for target in targets
+            if target is not None and len(target.parts) > 1
+            for node in target.nodes()
+        }
 
     def _whole_nodes(self, row: int, wanted: int) -> list[tuple[int, int]]:
         """Free nodes, as many as the job fills, those that it was on first."""

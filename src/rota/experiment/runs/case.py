@@ -12,6 +12,7 @@ from rota.experiment.runs.pool import over_cores
 from rota.model.cluster import Node, parse_cluster
 from rota.model.state import ClusterState
 from rota.policy.registry import create
+from rota.predict.interference import Interference
 from rota.report.metrics import summarise
 from rota.sim.machine import Costs
 from rota.sim.simulation import Simulation
@@ -44,7 +45,8 @@ class Case(NamedTuple):
     give the speeds; ``interval_s`` has decisions at its multiples alone. ``faults`` are drawn with
     the case's own seed; the summary tells them as ``faults_given``. ``history`` asks for the
     figures that need the run's course, ``drawn`` for a sketch of it, ``with_gpus`` for who held
-    which GPU in the sketch.
+    which GPU in the sketch. ``interference`` is what part of its speed a job on several nodes loses
+    beside another such job.
     """
 
     policy: str
@@ -63,6 +65,7 @@ class Case(NamedTuple):
     with_gpus: bool = False
     profiles: str | None = None
     interval_s: float | None = None
+    interference: float = 0.0
 
 
 class CaseResult(NamedTuple):
@@ -127,6 +130,7 @@ def run_to_end(
     policy: Any = create(case.policy, case.given)
     faults = None if case.faults is None else case.faults._replace(seed=case.seed)
     more: Any = {"speeds": speeds, "faults": faults, "interval_s": case.interval_s}
+    more["interference"] = Interference(links=case.interference)
     simulation = Simulation(trace, nodes, policy, case.costs, **more)
     if case.history or case.drawn:
         simulation.state.log = []
@@ -144,7 +148,7 @@ def run_to_end(
     summary |= {"overheads": case.costs._asdict(), "faults": case.faults_given}
     summary["speeds"] = "none" if speeds is None else speeds.source
     summary |= {"profiles": case.profiles, "interval_s": case.interval_s}
-    summary["oversubscription"] = case.oversubscription
+    summary |= {"oversubscription": case.oversubscription, "interference": case.interference}
     summary["rejected"] = trace.num_rejected
     drawn = None
     if case.history or case.drawn:
