@@ -200,8 +200,8 @@ class Pollux:
         moved = before is None or target.parts != before.parts
         if known.model is not None:
             target = self._with_batch(trial, row, known, target, moved)
-        if moved:
-            mark: dict[str, Any] = {"restarts": _restarts(view, row) + 1}
+        if moved or target != before:
+            mark: dict[str, Any] = {"restarts": _restarts(view, row) + moved}
             mark["why"] = _why(known, target)
             trial.mark(row, mark)
 
