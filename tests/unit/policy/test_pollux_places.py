@@ -31,7 +31,7 @@ def test_no_two_jobs_on_several_nodes_share_one_if_they_can_avoid_it(interferenc
 def test_a_gang_shares_a_node_rather_than_wait():
     gangs = [job(1, gpus=6), job(2, gpus=6)]
     first, second = placed(*gangs, cluster="3x4", interference="avoid")
-    assert first.keys() & second.keys() == {2}
+    assert len(first.keys() & second.keys()) == 1
 
 
 def test_jobs_on_one_node_share_it_with_a_job_on_several():
