@@ -10,16 +10,17 @@ from __future__ import annotations
 
 from collections import Counter
 from math import isfinite
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from rota.model.allocation import Allocation, gpus_text
 from rota.model.plan import Plan
 from rota.model.reason import Reason
 from rota.model.view import Trial, View
 from rota.policy.base import Setting, one_of, positive, turn_s
-from rota.policy.pollux_models import Knowledge, Models, Shapes
+from rota.policy.pollux_models import Knowledge, Models, Shape, Shapes
 from rota.policy.pollux_places import Places
 from rota.policy.stages import Stages
+from rota.predict.goodput import Choice, Goodput
 from rota.predict.goodput_table import canonical
 
 if TYPE_CHECKING:
@@ -80,7 +81,7 @@ class Pollux:
         self.restart_s = restart_s
         self.horizon_s = max(horizon_s, restart_s)
         self.interference = interference
-        self._models: Models | None = None
+        self._models = Models(shared=fits == "kind")
 
     def decide(self, view: View) -> Plan:
         """The numbers of GPUs that are worth most, laid out with few moves, and their batches."""
@@ -91,43 +92,40 @@ class Pollux:
             return view.unchanged()
         node_gpus = max(sizes, key=lambda size: (sizes[size], size), default=1)
         avoid = self.interference == "avoid"
-        models = self._models_for(offered(view, rows, node_gpus, whole_nodes=avoid))
+        shapes = offered(view, rows, node_gpus, whole_nodes=avoid)
         early = {group: list(noise) for group, noise in (view.policy_mark or {}).items()}
-        known = models.know(view, rows, early)
-        jobs = self._jobs(view, rows, known, models)
-        values = self._values(view, jobs, models)
-        wanted = self._wanted(view, rows, known, models, values, node_gpus)
+        known = self._models.know(view, rows, early)
+        jobs = self._jobs(view, rows, known, shapes)
+        values = self._values(view, jobs, shapes)
+        wanted = self._wanted(view, rows, known, shapes, values, node_gpus)
         trial = view.trial()
         weights = {row: float(value) for row, value in zip(rows, values.max(axis=1), strict=True)}
         Places(trial, node_gpus, wanted, weights, avoid=avoid).place()
-        for row, each in zip(rows, known, strict=True):
-            self._settle(view, trial, row, each)
+        self._settle(view, trial, dict(zip(rows, known, strict=True)))
         changed = early != (view.policy_mark or {})
         return trial.plan(wake_at_s=wake_at_s, policy_mark=early if changed else None)
 
-    def _models_for(self, shapes: Shapes) -> Models:
-        if self._models is None or self._models.shapes != shapes:
-            self._models = Models(shapes, shared=self.fits == "kind")
-        return self._models
-
     # -- what GPUs are worth -------------------------------------------------------------------
 
-    def _jobs(self, view: View, rows: list[int], known: list[Knowledge], models: Models) -> Jobs:
+    def _jobs(self, view: View, rows: list[int], known: list[Knowledge], shapes: Shapes) -> Jobs:
         import numpy as np
 
         from rota.policy.pollux_value import Jobs
 
-        counts = np.array([0, *(gpus for gpus, _ in models.shapes)], dtype=float)
+        counts = np.array([0, *(gpus for gpus, _ in shapes)], dtype=float)
         speedups = np.tile(counts, (len(rows), 1))
         left_s = np.full(len(rows), np.nan)
         modelled = [(job, each.model) for job, each in enumerate(known) if each.model is not None]
-        goodputs = models.goodputs([model for _, model in modelled])
-        for (job, model), goodput in zip(modelled, goodputs, strict=True):
-            first = int(np.argmax(goodput > 0))
-            one = goodput[first] / counts[1 + first]
-            if one > 0:
-                speedups[job, 1:] = goodput / one
-                left_s[job] = known[job].left_steps * model.limits.initial / one
+        if modelled and shapes:
+            models = [model for _, model in modelled]
+            goodputs = self._models.goodputs(models, shapes)
+            first = np.argmax(goodputs > 0, axis=1)
+            one = goodputs[np.arange(len(models)), first] / counts[1 + first]
+            fit = one > 0  # at any of the sizes
+            which = np.array([job for job, _ in modelled])[fit]
+            speedups[which, 1:] = goodputs[fit] / one[fit, None]
+            left_steps = [known[job].left_steps * model.limits.initial for job, model in modelled]
+            left_s[which] = np.array(left_steps)[fit] / one[fit]
         held = [view.target[row] for row in rows]
         gpus = [0 if each is None else each.num_gpus for each in held]
         current = np.abs(counts[None, :] - np.array(gpus)[:, None]).argmin(axis=1)
@@ -143,19 +141,19 @@ class Pollux:
             left_s,
         )
 
-    def _values(self, view: View, jobs: Jobs, models: Models) -> Matrix:
+    def _values(self, view: View, jobs: Jobs, shapes: Shapes) -> Matrix:
         import numpy as np
 
         from rota.policy import pollux_value as value
 
-        if not models.shapes:
+        if not shapes:
             return np.zeros((len(jobs.running), 1))
         restart_s, horizon_s = self.restart_s, self.horizon_s
         if self.objective == "pollux":
             fair_gpus = -(-view.total_gpus // len(jobs.running))
-            counts = np.array([gpus for gpus, _ in models.shapes])
+            counts = np.array([gpus for gpus, _ in shapes])
             fair = np.full(len(jobs.running), 1 + np.abs(counts - fair_gpus).argmin())
-            share = 1 / max(gpus for gpus, nodes in models.shapes if nodes == 1)
+            share = 1 / max(gpus for gpus, nodes in shapes if nodes == 1)
             return value.as_published(jobs, fair=fair, share=share, restart_s=restart_s)
         charged = value.charged_for_restarts(jobs, restart_s=restart_s, horizon_s=horizon_s)
         if self.objective == "length":
@@ -167,7 +165,7 @@ class Pollux:
         view: View,
         rows: list[int],
         known: list[Knowledge],
-        models: Models,
+        shapes: Shapes,
         values: Matrix,
         node_gpus: int,
     ) -> dict[int, int]:
@@ -176,46 +174,63 @@ class Pollux:
 
         from rota.policy.knapsack import solve
 
-        counts = [0, *(gpus for gpus, _ in models.shapes)]
+        counts = [0, *(gpus for gpus, _ in shapes)]
         growth = PUBLISHED_GROWTH if self.objective == "pollux" else GROWTH
         first = 1 if self.objective == "pollux" else FIRST_GPUS
-        for job, (row, each) in enumerate(zip(rows, known, strict=True)):
-            allowed = set(view.sizes(row))
-            most = max(growth * each.most_seen, first) if len(allowed) > 1 else max(allowed)
+        sizes, most = [], []
+        for row, each in zip(rows, known, strict=True):
+            allowed = view.sizes(row)
+            sizes.append(allowed)
+            most.append(max(growth * each.most_seen, first) if len(allowed) > 1 else allowed[0])
             if (elastic := view.state.spec[row].elastic) and not elastic.by_restart:
-                most = min(most, node_gpus)  # its ranks stay on one node
-            for choice, gpus in enumerate(counts):
-                if gpus and (gpus not in allowed or gpus > most):
-                    values[job, choice] = -np.inf
+                most[-1] = min(most[-1], node_gpus)  # its ranks stay on one node
+        kinds = {allowed: kind for kind, allowed in enumerate(dict.fromkeys(sizes))}
+        can_have = np.array([np.isin(counts, allowed) for allowed in kinds])
+        possible = can_have[[kinds[allowed] for allowed in sizes]]
+        possible &= np.array(counts) <= np.array(most)[:, None]
+        possible[:, 0] = True
+        values[~possible] = -np.inf
         solution = solve(values, counts, view.total_gpus)
         return {row: counts[choice] for row, choice in zip(rows, solution.choices, strict=True)}
 
     # -- batches -------------------------------------------------------------------------------
 
-    def _settle(self, view: View, trial: Trial, row: int, known: Knowledge) -> None:
-        """Choose a job's batch where it is now, and remember its restarts."""
-        target, before = trial.target(row), view.target[row]
-        if target is None:
-            return
-        moved = before is None or target.parts != before.parts
-        if known.model is not None:
-            target = self._with_batch(trial, row, known, target, moved)
-        if moved or target != before:
-            mark: dict[str, Any] = {"restarts": _restarts(view, row) + moved}
-            mark["why"] = _why(known, target)
-            trial.mark(row, mark)
+    def _settle(self, view: View, trial: Trial, known: dict[int, Knowledge]) -> None:
+        """Choose jobs' batches where they are now, and remember their restarts."""
+        asked: list[tuple[Goodput, Shape]] = []
+        settled = []
+        for row, each in known.items():
+            target = trial.target(row)
+            if target is not None:
+                settled.append((row, target))
+                if each.model is not None:
+                    asked += [(each.model, (target.num_gpus, len(target.parts)))]
+                    asked += [(each.model, (1, 1))]
+        choices = iter(self._models.choices(asked))
+        for row, target in settled:
+            before, model = view.target[row], known[row].model
+            moved = before is None or target.parts != before.parts
+            why = f"{gpus_text(target.num_gpus)}, to be measured: nothing is known of its kind yet"
+            if model is not None:
+                best, alone = next(choices), next(choices)
+                why = _why(target, best, alone)
+                target = self._with_batch(trial, row, model, target, best, moved)
+            if moved or target != before:
+                trial.mark(row, {"restarts": _restarts(view, row) + moved, "why": why})
 
     def _with_batch(
-        self, trial: Trial, row: int, known: Knowledge, target: Allocation, moved: bool
+        self,
+        trial: Trial,
+        row: int,
+        model: Goodput,
+        target: Allocation,
+        best: Choice,
+        moved: bool,
     ) -> Allocation:
-        model = known.model
-        assert model is not None
-        shape = target.num_gpus, len(target.parts)
-        best = model.best(*shape)
         if not best.goodput:
             return target
         if not moved and target.batch is not None:
-            now = model.goodput(*shape, *target.batch)
+            now = model.goodput(target.num_gpus, len(target.parts), *target.batch)
             if isfinite(now) and best.goodput <= RETUNE_GAIN * now:
                 return target
         tuned = target.with_batch((best.batch, best.accumulation))
@@ -231,11 +246,12 @@ def offered(view: View, rows: list[int], node_gpus: int, *, whole_nodes: bool = 
     Of a job that can have none of the canonical numbers of GPUs it is the least that it can have.
     Without ``whole_nodes`` every number is offered.
     """
-    shapes = dict(canonical(node_gpus, view.total_gpus))
+    asked = [view.sizes(row) for row in rows]
+    most = min(max(sizes[-1] for sizes in asked), view.total_gpus)
+    shapes = dict(canonical(node_gpus, most))
     if not whole_nodes:
-        shapes |= {gpus: -(-gpus // node_gpus) for gpus in range(1, view.total_gpus + 1)}
-    for row in rows:
-        sizes = view.sizes(row)
+        shapes |= {gpus: -(-gpus // node_gpus) for gpus in range(1, most + 1)}
+    for sizes in dict.fromkeys(asked):
         if shapes.keys().isdisjoint(sizes) and sizes[0] <= view.total_gpus:
             shapes[sizes[0]] = -(-sizes[0] // node_gpus)
     return sorted(shapes.items())
@@ -246,11 +262,7 @@ def _restarts(view: View, row: int) -> int:
     return int(mark["restarts"]) if mark else 0
 
 
-def _why(known: Knowledge, target: Allocation) -> str:
+def _why(target: Allocation, best: Choice, alone: Choice) -> str:
     """Why a job has its GPUs, for its user."""
-    if known.model is None:
-        return f"{gpus_text(target.num_gpus)}, to be measured: nothing is known of its kind yet"
-    here = known.model.best(target.num_gpus, len(target.parts)).goodput
-    alone = known.model.best(1, 1).goodput
-    times = f", {here / alone:.2f} times one GPU's" if alone else ""
-    return f"{gpus_text(target.num_gpus)}: {here:.4g} useful samples a second{times}"
+    times = f", {best.goodput / alone.goodput:.2f} times one GPU's" if alone.goodput else ""
+    return f"{gpus_text(target.num_gpus)}: {best.goodput:.4g} useful samples a second{times}"

@@ -7,7 +7,7 @@ from math import nan
 from typing import TYPE_CHECKING, NamedTuple
 
 from rota.model.view import View
-from rota.predict.goodput import UNKNOWN_NOISE, BatchLimits, Goodput, Noise
+from rota.predict.goodput import UNKNOWN_NOISE, BatchLimits, Choice, Goodput, Noise
 from rota.predict.goodput_table import TableCache
 from rota.predict.step_points import Point
 
@@ -20,7 +20,8 @@ MOST_BATCHES = 8  # of one number of GPUs and nodes are fitted to
 MOST_KINDS = 256  # of which the noise of a job that begins is remembered
 LEAST_EPOCH = 0.02  # of an epoch is left of every job, whatever it has declared
 
-Shapes = list[tuple[int, int]]
+Shape = tuple[int, int]  # (GPUs, nodes)
+Shapes = list[Shape]
 Points = dict[tuple[int, int, int], "StepPoint"]
 
 
@@ -42,10 +43,9 @@ class Models:
     the object away changes speed only.
     """
 
-    def __init__(self, shapes: Shapes, *, shared: bool) -> None:
-        self.shapes = shapes
+    def __init__(self, *, shared: bool) -> None:
         self._shared = shared
-        self._tables = TableCache(self.shapes)
+        self._tables = TableCache([])
         self._fits: dict[str, tuple[tuple[StepPoint, ...], StepTime | None]] = {}
 
     def know(self, view: View, rows: list[int], early: dict[str, list[float]]) -> list[Knowledge]:
@@ -76,9 +76,15 @@ class Models:
             knowledge.append(Knowledge(model, most_seen, _left_steps(view, row)))
         return knowledge
 
-    def goodputs(self, models: list[Goodput]) -> Matrix:
+    def goodputs(self, models: list[Goodput], shapes: Shapes) -> Matrix:
         """The best goodput of each at each of the shapes."""
+        if self._tables.shapes != tuple(shapes):
+            self._tables = TableCache(shapes)
         return self._tables.of(models).goodput
+
+    def choices(self, asked: list[tuple[Goodput, Shape]]) -> list[Choice]:
+        """The best batch of each of these models at a shape of its own."""
+        return self._tables.choices(asked)
 
     def _group(self, view: View, row: int) -> str:
         kind = view.kind(row) if self._shared else ""
