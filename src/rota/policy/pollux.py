@@ -19,6 +19,7 @@ from rota.model.view import Trial, View
 from rota.policy.base import Setting, one_of, positive, turn_s
 from rota.policy.pollux_models import Knowledge, Models, Shape, Shapes
 from rota.policy.pollux_places import Places
+from rota.policy.pollux_types import ByType
 from rota.policy.stages import Stages
 from rota.predict.goodput import Choice, Goodput
 from rota.predict.goodput_table import canonical
@@ -64,6 +65,9 @@ class Pollux:
             "avoid",
             "whether jobs on several nodes may share one, where both exchange gradients",
         ),
+        "types": Setting(
+            one_of("on", "off"), "on", "whether GPU types count by how fast each job is on them"
+        ),
     }
 
     def __init__(
@@ -74,6 +78,7 @@ class Pollux:
         restart_s: float = 30.0,
         horizon_s: float = 150.0,
         interference: str = "avoid",
+        types: str = "on",
     ) -> None:
         self.objective = objective
         self.fits = fits
@@ -81,6 +86,8 @@ class Pollux:
         self.restart_s = restart_s
         self.horizon_s = max(horizon_s, restart_s)
         self.interference = interference
+        self.types = types
+        self._by_type = ByType(self)
         self._models = Models(shared=fits == "kind")
 
     def decide(self, view: View) -> Plan:
@@ -90,18 +97,20 @@ class Pollux:
         sizes = Counter(node.num_gpus for node in view.state.nodes if node.alive)
         if not rows:
             return view.unchanged()
+        if pools := self._by_type.pools(view, rows):
+            return self._by_type.decide(view, rows, pools, wake_at_s)
         node_gpus = max(sizes, key=lambda size: (sizes[size], size), default=1)
         avoid = self.interference == "avoid"
         shapes = offered(view, rows, node_gpus, whole_nodes=avoid)
         early = {group: list(noise) for group, noise in (view.policy_mark or {}).items()}
         known = self._models.know(view, rows, early)
         jobs = self._jobs(view, rows, known, shapes)
-        values = self._values(view, jobs, shapes)
+        values = self.values(view, jobs, shapes)
         wanted = self._wanted(view, rows, known, shapes, values, node_gpus)
         trial = view.trial()
         weights = {row: float(value) for row, value in zip(rows, values.max(axis=1), strict=True)}
         Places(trial, node_gpus, wanted, weights, avoid=avoid).place()
-        self._settle(view, trial, dict(zip(rows, known, strict=True)))
+        self.settle(view, trial, dict(zip(rows, known, strict=True)))
         changed = early != (view.policy_mark or {})
         return trial.plan(wake_at_s=wake_at_s, policy_mark=early if changed else None)
 
@@ -137,11 +146,12 @@ class Pollux:
             np.array([view.attained_gpu_s(row) for row in rows]),
             np.arange(len(rows)),
             view.now_s - np.array(submit_s),
-            np.array([_restarts(view, row) for row in rows], dtype=float),
+            np.array([restarts_of(view, row) for row in rows], dtype=float),
             left_s,
         )
 
-    def _values(self, view: View, jobs: Jobs, shapes: Shapes) -> Matrix:
+    def values(self, view: View, jobs: Jobs, shapes: Shapes) -> Matrix:
+        """What each size is worth to each job, by what is maximised."""
         import numpy as np
 
         from rota.policy import pollux_value as value
@@ -175,13 +185,11 @@ class Pollux:
         from rota.policy.knapsack import solve
 
         counts = [0, *(gpus for gpus, _ in shapes)]
-        growth = PUBLISHED_GROWTH if self.objective == "pollux" else GROWTH
-        first = 1 if self.objective == "pollux" else FIRST_GPUS
         sizes, most = [], []
         for row, each in zip(rows, known, strict=True):
             allowed = view.sizes(row)
             sizes.append(allowed)
-            most.append(max(growth * each.most_seen, first) if len(allowed) > 1 else allowed[0])
+            most.append(self.most_gpus(each) if len(allowed) > 1 else allowed[0])
             if (elastic := view.state.spec[row].elastic) and not elastic.by_restart:
                 most[-1] = min(most[-1], node_gpus)  # its ranks stay on one node
         kinds = {allowed: kind for kind, allowed in enumerate(dict.fromkeys(sizes))}
@@ -193,9 +201,15 @@ class Pollux:
         solution = solve(values, counts, view.total_gpus)
         return {row: counts[choice] for row, choice in zip(rows, solution.choices, strict=True)}
 
+    def most_gpus(self, known: Knowledge) -> int:
+        """To how many GPUs a job may grow, by what was measured of it."""
+        if self.objective == "pollux":
+            return max(PUBLISHED_GROWTH * known.most_seen, 1)
+        return max(GROWTH * known.most_seen, FIRST_GPUS)
+
     # -- batches -------------------------------------------------------------------------------
 
-    def _settle(self, view: View, trial: Trial, known: dict[int, Knowledge]) -> None:
+    def settle(self, view: View, trial: Trial, known: dict[int, Knowledge]) -> None:
         """Choose jobs' batches where they are now, and remember their restarts."""
         asked: list[tuple[Goodput, Shape]] = []
         settled = []
@@ -216,7 +230,7 @@ class Pollux:
                 why = _why(target, best, alone)
                 target = self._with_batch(trial, row, model, target, best, moved)
             if moved or target != before:
-                trial.mark(row, {"restarts": _restarts(view, row) + moved, "why": why})
+                trial.mark(row, {"restarts": restarts_of(view, row) + moved, "why": why})
 
     def _with_batch(
         self,
@@ -257,7 +271,7 @@ def offered(view: View, rows: list[int], node_gpus: int, *, whole_nodes: bool = 
     return sorted(shapes.items())
 
 
-def _restarts(view: View, row: int) -> int:
+def restarts_of(view: View, row: int) -> int:
     mark = view.marks[row]
     return int(mark["restarts"]) if mark else 0
 

@@ -16,7 +16,8 @@ class Places:
 
     With ``avoid`` no node has two jobs that are on several nodes, which would slow each other
     down, unless a gang that takes no fewer GPUs finds no others. Without it such jobs take what is
-    free on any nodes, and nobody makes room for them.
+    free on any nodes, and nobody makes room for them. ``nodes`` is the set of those that may be
+    used, as bits.
     """
 
     def __init__(
@@ -27,12 +28,14 @@ class Places:
         weight: Mapping[int, float],
         *,
         avoid: bool = True,
+        nodes: int = -1,
     ) -> None:
         self._trial = trial
         self._node_gpus = node_gpus
         self._wanted = wanted
         self._weight = weight
         self._avoid = avoid
+        self._nodes = nodes
         self._before = {row: trial.target(row) for row in wanted}
 
     def place(self) -> None:
@@ -149,9 +152,16 @@ class Places:
             for node in target.nodes()
         }
 
+    def _free(self) -> list[int]:
+        """The free GPUs of each node, of those that may be used."""
+        masks = self._trial.free.masks
+        if self._nodes == -1:
+            return masks
+        return [mask if self._nodes >> node & 1 else 0 for node, mask in enumerate(masks)]
+
     def _whole_nodes(self, row: int, wanted: int) -> list[tuple[int, int]]:
         """Free nodes, as many as the job fills, those that it was on first."""
-        masks, number = self._trial.free.masks, wanted // self._node_gpus
+        masks, number = self._free(), wanted // self._node_gpus
         if not number:
             return []
         mine = self._nodes_of(self._before[row])
@@ -161,7 +171,7 @@ class Places:
 
     def _one_node(self, row: int, gpus: int, but: set[int]) -> tuple[int, int] | None:
         """So many GPUs of the node that they fill best; or all of the one with the most."""
-        masks, mine = self._trial.free.masks, self._nodes_of(self._before[row])
+        masks, mine = self._free(), self._nodes_of(self._before[row])
         counts = [(mask.bit_count(), node) for node, mask in enumerate(masks) if node not in but]
         fitting = [(count, node not in mine, node) for count, node in counts if count >= gpus]
         if fitting:
@@ -172,7 +182,7 @@ class Places:
 
     def _clear_nodes(self, row: int) -> list[int]:
         """Take small jobs off nodes until the job finds as many whole ones as it fills."""
-        free = self._trial.free.masks
+        free = self._free()
         lacking = self._wanted[row] // self._node_gpus
         lacking -= sum(mask.bit_count() == self._node_gpus for mask in free)
         cleared: list[int] = []
