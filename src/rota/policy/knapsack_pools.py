@@ -2,7 +2,7 @@
 
 GPUs of several types are such pools. The linear relaxation (HiGHS) gives the price of a unit of
 each pool, by which most choices are told not to be part of any best solution, as in
-:mod:`rota.policy.knapsack`; what is left is solved exactly by branch and bound (HiGHS).
+:mod:`rota.policy.knapsack`; what is left is solved by dynamic programming over the capacities.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     Ints = NDArray[np.int64]
 
 ROUND_OFF = 1e-7  # within which HiGHS keeps constraints
-GAP = 1e-6  # of the value, at which it need not search on
+MOST_CELLS = 5e7  # items times capacities, to which dynamic programming goes
 
 
 def solve_pools(
@@ -30,8 +30,8 @@ def solve_pools(
 
     ``values`` has the shape (items, choices); minus infinity marks a choice that an item does not
     have. ``weights`` and ``pools`` are those of the choices, the same for all items; the first
-    choice, which takes nothing, every item has. No solution is worth more than 1e-6 more; of
-    equals the same one is found each time.
+    choice, which takes nothing, every item has. Beyond some 10,000 units of each of two pools the
+    solution may not be the best; how far it can be off is what its bound says.
     """
     import numpy as np
 
@@ -54,7 +54,7 @@ def solve_pools(
     lacking = bound - float(values[rows, chosen].sum())
     possible = highest[:, None] - net <= lacking + SLACK * max(1.0, abs(bound))
     possible[rows, chosen] = True
-    best_choices = _exact(values, possible, takes, room, chosen)
+    best_choices = _by_capacities(values, possible, takes, room, chosen)
     total = float(values[rows, best_choices].sum())
     return Solution([int(choice) for choice in best_choices], total, max(bound, total))
 
@@ -93,42 +93,66 @@ def _relaxed(values: Floats, have: Any, takes: Floats, room: Floats) -> tuple[Fl
 
 
 def _rounded(values: Floats, shares: Floats, takes: Floats, room: Floats) -> Ints:
-    """A good whole solution: whole choices as they are, the others the best that fits."""
+    """A good whole solution: whole choices as they are, of the others the least part that fits."""
     import numpy as np
 
     chosen = np.where(shares.max(axis=1) > 1 - ROUND_OFF, shares.argmax(axis=1), 0)
     left = room - takes[:, chosen].sum(axis=1)
     for item in np.flatnonzero(shares.max(axis=1) <= 1 - ROUND_OFF):
-        fits = (takes <= left[:, None]).all(axis=0)
-        chosen[item] = np.where(fits, values[item], -np.inf).argmax()
-        left -= takes[:, chosen[item]]
-    return chosen
+        parts = np.flatnonzero(shares[item] > ROUND_OFF)
+        parts = parts[(takes[:, parts] <= left[:, None]).all(axis=0)]
+        if len(parts):  # the least of them, so that there is room for the others' least
+            chosen[item] = parts[takes[:, parts].sum(axis=0).argmin()]
+            left -= takes[:, chosen[item]]
+    rows = np.arange(len(values))
+    while True:  # fill up what is left
+        more = takes[:, None, :] - takes[:, chosen][:, :, None]
+        fits = (more <= left[:, None, None]).all(axis=0)
+        gains = np.where(fits, values - values[rows, chosen][:, None], 0.0)
+        item, choice = np.unravel_index(int(gains.argmax()), gains.shape)
+        if gains[item, choice] <= SLACK:
+            return chosen
+        left -= more[:, item, choice]
+        chosen[item] = choice
 
 
-def _exact(values: Floats, possible: Any, takes: Floats, room: Floats, chosen: Ints) -> Ints:
-    """The best whole solution among the choices that are possible; ``chosen`` is one."""
+def _by_capacities(
+    values: Floats, possible: Any, takes: Floats, room: Floats, chosen: Ints
+) -> Ints:
+    """The best whole solution among the choices that are possible, of which ``chosen`` is one.
+
+    By dynamic programming over what is taken from each pool; ``chosen`` where that is too much.
+    """
     import numpy as np
-    from scipy.optimize import Bounds, LinearConstraint, milp
 
     open_items = np.flatnonzero(possible.sum(axis=1) > 1)
-    best = np.where(possible.sum(axis=1) > 1, 0, possible.argmax(axis=1))
-    if not len(open_items):
-        return best
-    left = room - takes[:, best].sum(axis=1)
-    (items, choices), taken, whose = _constraints(possible[open_items], takes)
-    found = milp(
-        -values[open_items[items], choices],
-        constraints=[
-            LinearConstraint(taken, ub=left),
-            LinearConstraint(whose, lb=1.0, ub=1.0),
-        ],
-        bounds=Bounds(0.0, 1.0),
-        integrality=np.ones(len(items)),
-        options={"mip_rel_gap": GAP},
-    )
-    if found.x is None:
+    best_choices = possible.argmax(axis=1)
+    closed = possible.sum(axis=1) == 1
+    left = (room - takes[:, best_choices[closed]].sum(axis=1)).astype(int)
+    shape = tuple(left + 1)
+    if len(open_items) * float(np.prod(shape, dtype=float)) > MOST_CELLS:
         return chosen
-    taken_up = found.x > 0.5
-    best[open_items[items[taken_up]]] = choices[taken_up]
-    rows = np.arange(len(values))
-    return best if values[rows, best].sum() >= values[rows, chosen].sum() else chosen
+    best = np.zeros(shape)  # by what may be taken at most: the value of the items so far
+    taken = np.zeros((len(open_items), *shape), dtype=np.uint16)
+    for number, item in enumerate(open_items):
+        reached = np.full(shape, -np.inf)
+        for choice in np.flatnonzero(possible[item]):
+            weights = takes[:, choice].astype(int)
+            if (weights > left).any():
+                continue
+            after = tuple(slice(weight, None) for weight in weights)
+            before = tuple(
+                slice(0, end - weight) for end, weight in zip(shape, weights, strict=True)
+            )
+            with_it = best[before] + values[item, choice]
+            better = with_it > reached[after]
+            reached[after][better] = with_it[better]
+            taken[number][after][better] = choice
+        best = reached
+    at = left.copy()
+    for number in range(len(open_items) - 1, -1, -1):
+        found = int(taken[number][tuple(at)])
+        best_choices[open_items[number]] = found
+        at -= takes[:, found].astype(int)
+    result: Ints = best_choices
+    return result

@@ -46,8 +46,9 @@ class TypeSpeeds:
         """What the group's steps take on the type: as measured there, else as told of others."""
         by_type = self._told.get(group, {})
         own = by_type.get(kind, ())
-        places = {(point.nodes, point.gpus) for point in own}
-        points = list(own)
+        points = [point for point in own if usable([Point(*point)])[0]]
+        wrong = [point for point in own if point not in points]
+        places = {(point.nodes, point.gpus) for point in points}
         for other, told in by_type.items():
             if other != kind:
                 times = self._times_as_long(group, kind, other)
@@ -60,7 +61,7 @@ class TypeSpeeds:
                     for point in told
                     if (point.nodes, point.gpus) not in places
                 ]
-        return tuple(points)
+        return tuple(points + wrong)
 
     def _times_as_long(self, group: str, kind: str, other: str) -> float:
         """How many times as long computing takes the group on ``kind`` as on ``other``."""
