@@ -2,7 +2,12 @@
 
 from typing import Any
 
+import pytest
+
 from rota.policy.registry import create
+from rota.sim.machine import FREE
+from rota.testing import policy_contract
+from rota.testing.builders import simulation
 from rota.testing.policy_contract import PolicyContract
 
 
@@ -253,6 +258,24 @@ class TestPolluxAutoscaled(PolicyContract):
 
     def policy(self) -> Any:
         return create("pollux", {"nodes": "1,3", "shrink_after_s": "30"})
+
+
+class TestPolluxOnSeveralTypes(PolicyContract):
+    """Every other node is of another type; a node that comes back is of one that nobody named."""
+
+    work_conserving = False
+
+    @pytest.fixture(autouse=True)
+    def types(self, monkeypatch):
+        def on_types(jobs, policy, cluster="2x4", costs=FREE):
+            number, _, gpus = cluster.partition("x")
+            nodes = [f"1x{gpus}:{('slow', 'fast')[i % 2]}" for i in range(int(number))]
+            return simulation(jobs, policy, ",".join(nodes), costs)
+
+        monkeypatch.setattr(policy_contract, "simulation", on_types)
+
+    def policy(self) -> Any:
+        return create("pollux", {"interval_s": "20"})
 
 
 class TestPolluxAsPublished(PolicyContract):

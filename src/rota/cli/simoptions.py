@@ -102,6 +102,15 @@ WORLD_OPTIONS = [
         metavar="SECONDS",
         help="Charge so much whenever a job gets GPUs, or others, and nothing else.",
     ),
+    click.option(
+        "--interference",
+        type=float,
+        default=0.0,
+        show_default=True,
+        metavar="PART",
+        help="What part of its speed a job on several nodes loses while another such job is on one "
+        "of them.",
+    ),
     click.option("--no-overheads", is_flag=True, help="Charge nothing for any command."),
     *(
         click.option(
@@ -199,6 +208,7 @@ def parse_case(
     interval_s: float | None,
     node_start_s: float | None,
     restart_s: float | None,
+    interference: float,
     **rest: Any,
 ) -> Case:
     """The case that the shared options describe, without a policy. Raises InputError.
@@ -219,6 +229,8 @@ def parse_case(
         )
     faults = parse_faults(**rest)
     check_rented(node_start_s, faults)
+    if not 0 <= interference < 1:
+        raise InputError(f"--interference: {interference:g} is not a part of 1, such as 0.25")
     workload = Workload(trace_file, format_, strict, profile, num_jobs, span)
     check_workload(workload)
     return Case(
@@ -234,6 +246,7 @@ def parse_case(
         profiles=profiles,
         interval_s=interval_s,
         node_start_s=node_start_s,
+        interference=interference,
     )
 
 

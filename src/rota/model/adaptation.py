@@ -135,7 +135,7 @@ class _Job:
         if place not in self.means and len(self.means) == MOST_POINTS:
             return
         means = self.means.setdefault(place, (Average(), Average()))
-        for mean, seconds in zip(means, point[3:], strict=True):
+        for mean, seconds in zip(means, (point.compute_s, point.step_s), strict=True):
             mean.add(seconds * steps, steps, point.step_s * steps)
         self.points = tuple(
             StepPoint(*at, gradient.mean or 0.0, step.mean or 0.0)

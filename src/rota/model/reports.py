@@ -11,7 +11,8 @@ class StepPoint(NamedTuple):
     """What steps took: on so many nodes and GPUs, with ``batch`` samples on each GPU.
 
     ``compute_s`` is computing a gradient of that batch, ``step_s`` the whole step, of one such
-    gradient and its exchange.
+    gradient and its exchange. ``gpu_type`` is that of the slowest of the GPUs, empty if nobody
+    named it.
     """
 
     nodes: int
@@ -19,6 +20,7 @@ class StepPoint(NamedTuple):
     batch: int
     compute_s: float
     step_s: float
+    gpu_type: str = ""
 
 
 class GradientNoise(NamedTuple):

@@ -29,6 +29,7 @@ from rota.policy.base import Setting, not_negative, one_of, positive, turn_s
 from rota.policy.information import DECLARED, DECLARED_AND_LABEL, LABEL, NONE
 from rota.policy.pollux_models import Knowledge, Models, Shape, Shapes
 from rota.policy.pollux_places import Places
+from rota.policy.pollux_types import ByType
 from rota.policy.stages import Stages
 from rota.predict.goodput import Choice, Goodput
 from rota.predict.goodput_table import canonical
@@ -89,6 +90,14 @@ class Pollux:
         "shrink_after_s": Setting(
             not_negative, 300.0, "seconds of too low a utility after which fewer nodes do"
         ),
+        "interference": Setting(
+            one_of("avoid", "ignore"),
+            "avoid",
+            "whether jobs on several nodes may share one, where both exchange gradients",
+        ),
+        "types": Setting(
+            one_of("on", "off"), "on", "whether GPU types count by how fast each job is on them"
+        ),
     }
 
     def __init__(
@@ -101,6 +110,8 @@ class Pollux:
         nodes: tuple[int, int] = (0, 0),
         utility: tuple[float, float] = (0.35, 0.65),
         shrink_after_s: float = 300.0,
+        interference: str = "avoid",
+        types: str = "on",
     ) -> None:
         self.objective = objective
         self.fits = fits
@@ -108,6 +119,9 @@ class Pollux:
         self.restart_s = restart_s
         self.horizon_s = max(horizon_s, restart_s)
         self.autoscaler = Autoscaler(*nodes, *utility, shrink_after_s) if any(nodes) else None
+        self.interference = interference
+        self.types = types
+        self._by_type = ByType(self)
         self._models = Models(shared=fits == "kind")
         self._plan: Plan | None = None  # the last one
 
@@ -126,10 +140,14 @@ class Pollux:
         if not rows:
             self._plan = self._without_jobs(view)
             return self._plan
+        if pools := self._by_type.pools(view, rows):
+            self._plan = self._by_type.decide(view, rows, pools, wake_at_s)
+            return self._plan
+        avoid = self.interference == "avoid"
         node_gpus = max(sizes, key=lambda size: (sizes[size], size), default=1)
         rented = self.autoscaler.most * node_gpus if self.autoscaler and sizes else 0
         most_gpus = max(rented, view.total_gpus)
-        shapes = offered(view, rows, node_gpus, most_gpus)
+        shapes = offered(view, rows, node_gpus, most_gpus, whole_nodes=avoid)
         mark = view.policy_mark or NO_MARK
         early = {group: list(noise) for group, noise in mark["noise"].items()}
         known = self._models.know(view, rows, early, anew=view.plan is not self._plan)
@@ -142,8 +160,8 @@ class Pollux:
             after["nodes"] = wish._asdict()
         values, wanted = self._solve(view, seen, gpus)
         weights = {row: float(value) for row, value in zip(rows, values.max(axis=1), strict=True)}
-        Places(trial, node_gpus, wanted, weights, most_gpus).place()
-        self._settle(view, trial, dict(zip(rows, known, strict=True)))
+        Places(trial, node_gpus, wanted, weights, avoid=avoid).place()
+        self.settle(view, trial, dict(zip(rows, known, strict=True)))
         changed = after != mark
         self._plan = trial.plan(wake_at_s=wake_at_s, policy_mark=after if changed else None)
         return self._plan
@@ -218,14 +236,14 @@ class Pollux:
             np.array(gpus) > 0,
             np.array([view.attained_gpu_s(row) for row in rows]),
             np.arange(len(rows)),
-            self._kinds(view, rows),
+            self.kinds(view, rows),
             view.now_s - np.array(submit_s),
-            np.array([_restarts(view, row) for row in rows], dtype=float),
+            np.array([restarts_of(view, row) for row in rows], dtype=float),
             left_s,
             unit,
         )
 
-    def _kinds(self, view: View, rows: list[int]) -> Vector:
+    def kinds(self, view: View, rows: list[int]) -> Vector:
         """The number of each job's kind; nobody else's, if it has none or its kind is not asked."""
         import numpy as np
 
@@ -251,21 +269,21 @@ class Pollux:
 
     def _solve(self, view: View, seen: Seen, gpus: int) -> tuple[Matrix, dict[int, int]]:
         """What each size is worth to each job, and how many of so many GPUs each is to have."""
-        values = self._values(seen, gpus)
+        values = self.values(seen.jobs, seen.known, seen.node_gpus, gpus)
         return values, self._wanted(view, seen, values, gpus)
 
-    def _values(self, seen: Seen, total_gpus: int) -> Matrix:
+    def values(self, jobs: Jobs, known: list[Knowledge], node_gpus: int, total_gpus: int) -> Matrix:
+        """What each size is worth to each job, by what is maximised."""
         import numpy as np
 
         from rota.policy import pollux_value as value
 
-        jobs = seen.jobs
-        if not seen.shapes:
-            return np.zeros((len(jobs.running), 1))
+        if jobs.speedups.shape[1] == 1:
+            return np.zeros(jobs.speedups.shape)
         restart_s, horizon_s = self.restart_s, self.horizon_s
         if self.objective == "pollux":
-            share = 1 / seen.node_gpus
-            fair = self._fair(jobs, seen.known, total_gpus)
+            fair = self._fair(jobs, known, total_gpus)
+            share = 1 / node_gpus
             return value.as_published(jobs, fair=fair, share=share, restart_s=restart_s)
         charged = value.charged_for_restarts(jobs, restart_s=restart_s, horizon_s=horizon_s)
         if self.objective == "length":
@@ -281,13 +299,11 @@ class Pollux:
 
         rows, known = seen.rows, seen.known
         counts = (0, *(gpus for gpus, _ in seen.shapes))
-        growth = PUBLISHED_GROWTH if self.objective == "pollux" else GROWTH
-        first = 1 if self.objective == "pollux" else FIRST_GPUS
         sizes, most = [], []
         for row, each in zip(rows, known, strict=True):
             allowed = view.sizes(row)
             sizes.append(allowed)
-            most.append(max(growth * each.most_seen, first) if len(allowed) > 1 else allowed[0])
+            most.append(self.most_gpus(each) if len(allowed) > 1 else allowed[0])
             if (elastic := view.state.spec[row].elastic) and not elastic.by_restart:
                 most[-1] = min(most[-1], seen.node_gpus)  # its ranks stay on one node
         possible = np.array([_among(allowed, counts) for allowed in sizes])
@@ -297,9 +313,15 @@ class Pollux:
         solution = solve(values, list(counts), total_gpus)
         return {row: counts[choice] for row, choice in zip(rows, solution.choices, strict=True)}
 
+    def most_gpus(self, known: Knowledge) -> int:
+        """To how many GPUs a job may grow, by what was measured of it."""
+        if self.objective == "pollux":
+            return max(PUBLISHED_GROWTH * known.most_seen, 1)
+        return max(GROWTH * known.most_seen, FIRST_GPUS)
+
     # -- batches -------------------------------------------------------------------------------
 
-    def _settle(self, view: View, trial: Trial, known: dict[int, Knowledge]) -> None:
+    def settle(self, view: View, trial: Trial, known: dict[int, Knowledge]) -> None:
         """Choose jobs' batches where they are now, and remember their restarts."""
         asked: list[tuple[Goodput, Shape]] = []
         settled = []
@@ -320,7 +342,7 @@ class Pollux:
                 why = _why(target, best, alone)
                 target = self._with_batch(trial, row, model, target, best, moved)
             if moved or target != before:
-                trial.mark(row, {"restarts": _restarts(view, row) + moved, "why": why})
+                trial.mark(row, {"restarts": restarts_of(view, row) + moved, "why": why})
 
     def _with_batch(
         self,
@@ -344,14 +366,19 @@ class Pollux:
         return tuned
 
 
-def offered(view: View, rows: list[int], node_gpus: int, most_gpus: int) -> Shapes:
+def offered(
+    view: View, rows: list[int], node_gpus: int, most_gpus: int, *, whole_nodes: bool = True
+) -> Shapes:
     """(GPUs, nodes) among which jobs are given one: the canonical ones, and what gangs ask for.
 
     Of a job that can have none of the canonical numbers of GPUs it is the least that it can have.
+    Without ``whole_nodes`` every number is offered.
     """
     asked = [view.sizes(row) for row in rows]
-    most = max(sizes[-1] for sizes in asked)
-    shapes = dict(canonical(node_gpus, min(most, most_gpus)))
+    most = min(max(sizes[-1] for sizes in asked), most_gpus)
+    shapes = dict(canonical(node_gpus, most))
+    if not whole_nodes:
+        shapes |= {gpus: -(-gpus // node_gpus) for gpus in range(1, most + 1)}
     for sizes in dict.fromkeys(asked):
         if shapes.keys().isdisjoint(sizes) and sizes[0] <= most_gpus:
             shapes[sizes[0]] = -(-sizes[0] // node_gpus)
@@ -365,7 +392,8 @@ def _among(allowed: tuple[int, ...], counts: tuple[int, ...]) -> tuple[bool, ...
     return tuple(gpus in found for gpus in counts)
 
 
-def _restarts(view: View, row: int) -> int:
+def restarts_of(view: View, row: int) -> int:
+    """How often the job has begun or changed its GPUs."""
     mark = view.marks[row]
     return int(mark["restarts"]) if mark else 0
 

@@ -14,8 +14,12 @@ class Places:
     """Gives jobs as many GPUs as they are meant to have, on as few nodes as can be.
 
     ``wanted`` says how many by row, 0 for none; ``weight`` who chooses first among those of one
-    size; ``most_gpus`` how many there ever may be. Nobody who keeps its size is moved, unless
-    larger jobs need its node as a whole.
+    size. Nobody who keeps its size is moved, unless larger jobs need its node as a whole.
+
+    With ``avoid`` no node has two jobs that are on several nodes, which would slow each other
+    down, unless a gang that takes no fewer GPUs finds no others. Without it such jobs take what is
+    free on any nodes, and nobody makes room for them. ``nodes`` is the set of those that may be
+    used, as bits.
     """
 
     def __init__(
@@ -24,13 +28,16 @@ class Places:
         node_gpus: int,
         wanted: Mapping[int, int],
         weight: Mapping[int, float],
-        most_gpus: int,
+        *,
+        avoid: bool = True,
+        nodes: int = -1,
     ) -> None:
         self._trial = trial
         self._node_gpus = node_gpus
         self._wanted = wanted
         self._weight = weight
-        self._most_gpus = most_gpus
+        self._avoid = avoid
+        self._nodes = nodes
         self._before = {row: trial.target(row) for row in wanted}
 
     def place(self) -> None:
@@ -54,7 +61,8 @@ class Places:
         heapify(queue)
         while queue:
             row = heappop(queue)[-1]
-            if self._wanted[row] >= self._node_gpus:
+            wanted, node_gpus = self._wanted[row], self._node_gpus
+            if wanted == node_gpus or (wanted > node_gpus and self._avoid):
                 for cleared in self._clear_nodes(row):
                     heappush(queue, self._turn(cleared))
             self._give(row)
@@ -67,7 +75,7 @@ class Places:
 
     def _why_not(self, row: int) -> Reason:
         view = self._trial.view
-        never = view.sizes(row)[0] > self._most_gpus
+        never = view.sizes(row)[0] > view.total_gpus
         return Reason.NEVER_FITS if never else Reason.WAIT_PRIORITY
 
     def _as_it_runs(self, row: int) -> bool:
@@ -97,14 +105,22 @@ class Places:
         view, home = self._trial.view, self._trial.view.home[row]
         if home is not None and (view.must_stay(row) or view.stays_on_node(row)):
             found = self._at_home(row, home)
+            size = self._size(row, found)
         else:
-            found = self._anywhere(row)
-        gpus = found.num_gpus if found is not None else 0
-        size = max((size for size in view.sizes(row) if size <= gpus), default=0)
+            found = self._anywhere(row, self._avoid)
+            size = self._size(row, found)
+            if not size and self._avoid:
+                found = self._anywhere(row, False)
+                size = self._size(row, found)
         if found is None or not size:
             self._trial.wait(row, Reason.WAIT_RESOURCES)
         else:
             self._trial.give(row, _first_gpus(found, size))
+
+    def _size(self, row: int, found: Allocation | None) -> int:
+        """The largest size of the job that these GPUs make; 0 if they make none."""
+        gpus = found.num_gpus if found is not None else 0
+        return max((size for size in self._trial.view.sizes(row) if size <= gpus), default=0)
 
     def _at_home(self, row: int, home: Allocation) -> Allocation | None:
         """GPUs where a suspended job's state is, if that can't be moved."""
@@ -117,16 +133,33 @@ class Places:
         mask = free.masks[node]
         return of_parts([(node, lowest_gpus(mask, gpus))]) if mask.bit_count() >= gpus else None
 
-    def _anywhere(self, row: int) -> Allocation | None:
+    def _anywhere(self, row: int, avoid: bool) -> Allocation | None:
         """As many GPUs as it is meant to have, on as few nodes as can be; or fewer."""
         wanted = self._wanted[row]
         parts = self._whole_nodes(row, wanted)
         rest = wanted - sum(mask.bit_count() for _, mask in parts)
-        if rest:
+        while rest:
             taken = {node for node, _ in parts}
+            if avoid and parts:
+                taken |= self._nodes_of_spread()
             part = self._one_node(row, min(rest, self._node_gpus), taken)
-            parts += [part] if part is not None else []
+            if part is None:
+                break
+            parts.append(part)
+            rest -= part[1].bit_count()
+            if avoid or wanted <= self._node_gpus:
+                break
         return of_parts(sorted(parts))
+
+    def _nodes_of_spread(self) -> set[int]:
+        """The nodes of jobs that are on several."""
+        targets = (self._trial.target(row) for row in self._wanted)
+        return {
+            node
+            for target in targets
+            if target is not None and len(target.parts) > 1
+            for node in target.nodes()
+        }
 
     def _whole_nodes(self, row: int, wanted: int) -> list[tuple[int, int]]:
         """Free nodes, as many as the job fills, those that it was on first."""
@@ -142,13 +175,13 @@ class Places:
     def _with_free(self, gpus: int) -> int:
         """The nodes that have exactly so many free GPUs, as a bit set."""
         by_count = self._trial.free.by_count
-        return by_count[gpus] if gpus < len(by_count) else 0
+        return by_count[gpus] & self._nodes if gpus < len(by_count) else 0
 
     def _one_node(self, row: int, gpus: int, but: set[int]) -> tuple[int, int] | None:
         """So many GPUs of the node that they fill best; or all of the one with the most."""
         masks, by_count = self._trial.free.masks, self._trial.free.by_count
         mine = sum(1 << node for node in self._nodes_of(self._before[row]))
-        others = ~sum(1 << node for node in but)
+        others = self._nodes & ~sum(1 << node for node in but)
         fitting, smaller = range(gpus, len(by_count)), range(min(gpus, len(by_count)) - 1, 0, -1)
         for count in (*fitting, *smaller):
             if nodes := by_count[count] & others:

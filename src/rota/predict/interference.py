@@ -1,4 +1,4 @@
-"""How fast jobs run that share a GPU, relative to having it for themselves."""
+"""How fast jobs run that share a GPU or the links of a node, relative to having them alone."""
 
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
@@ -21,9 +21,18 @@ class Interference:
     of which no pair is known slow down only where their utilisations add up to more than 1: then
     each has the GPU for its part of the sum, so that two jobs that keep it busy run at a half, as
     if they took turns. Of three and more jobs the slow-downs of the known pairs are multiplied.
+
+    ``links`` is the part of its speed, below 1, that a job on several nodes loses while another
+    such job is on one of its nodes, over whose links both exchange gradients (Qiao et al.,
+    *Pollux*, OSDI 2021, section 5.3).
     """
 
-    def __init__(self, pairs: Mapping[tuple[str, str], tuple[float, float]] | None = None) -> None:
+    def __init__(
+        self,
+        pairs: Mapping[tuple[str, str], tuple[float, float]] | None = None,
+        links: float = 0.0,
+    ) -> None:
+        self.links = links
         self._pairs = dict(pairs or {})
         self._pairs.update({(b, a): (y, x) for (a, b), (x, y) in self._pairs.items()})
 

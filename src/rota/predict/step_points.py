@@ -16,7 +16,8 @@ class Point(NamedTuple):
     """What a step took on average: on so many nodes and GPUs, with ``batch`` samples on each GPU.
 
     ``compute_s`` is computing a gradient of that batch, ``step_s`` the whole step, of one such
-    gradient and its exchange. ``compute_s`` is None where only the step was timed.
+    gradient and its exchange. ``compute_s`` is None where only the step was timed. All points of a
+    fit are of one ``gpu_type``.
     """
 
     nodes: int
@@ -24,6 +25,7 @@ class Point(NamedTuple):
     batch: int
     compute_s: float | None
     step_s: float
+    gpu_type: str = ""
 
     def __str__(self) -> str:
         gpus = f"{self.gpus} GPU" + "s" * (self.gpus != 1)

@@ -296,7 +296,10 @@ class _Course:
         work_s = state.work(row, now_s)
         kept_s = checkpointed_s(work_s, self._checkpoint_s)
         lost_s = max(0.0, work_s - kept_s)
+        held = state.held[row]
         state.apply(AttemptLost(now_s, row, state.attempt[row], error, lost_s))
+        if held is not None:
+            simulation.machine.neighbours_changed(held)
         kept_before_s, losses = self._in_vain.get(row, (kept_s, 0))
         losses = losses + 1 if kept_before_s == kept_s else 1
         self._in_vain[row] = (kept_s, losses)

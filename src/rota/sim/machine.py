@@ -1,5 +1,6 @@
 """The simulated world: carries out commands in virtual time, with the delays that they cost."""
 
+from collections.abc import Iterator
 from math import inf
 from typing import NamedTuple, Protocol
 
@@ -154,9 +155,11 @@ class Machine:
         if kind in RUNS:
             self.job_runs(row)
             held = self._state.held[row]
-            if held is not None and held.shared:
+            if held is not None:
                 self.neighbours_changed(held)
-        elif before is not None and before.shared:
+            if before is not None and before is not held:
+                self.neighbours_changed(before)
+        elif before is not None:
             self.neighbours_changed(before)
 
     def job_runs(self, row: int) -> None:
@@ -164,7 +167,7 @@ class Machine:
         held = self._state.held[row]
         if self.reports is not None:
             self.reports.runs(row)
-        unsteady = self.unsteady or (held is not None and held.shared)
+        unsteady = self.unsteady or (held is not None and self._has_neighbours(held))
         if not (unsteady and self.adapt_speed(row)):
             if self._until_s:
                 self._expect_change(row)
@@ -199,20 +202,37 @@ class Machine:
         return True
 
     def neighbours_changed(self, allocation: Allocation) -> None:
-        """Let all on these GPUs go on at the speeds that they have beside each other."""
-        for row in self._running_on(allocation):
+        """Let all who share these GPUs, or links, go on at the speeds that they have together."""
+        if not self._has_neighbours(allocation):
+            return
+        for row in sorted({*self._running_on(allocation), *self._beside(allocation)}):
             self.adapt_speed(row)
+
+    def _has_neighbours(self, allocation: Allocation) -> bool:
+        """Whether those who are there may slow others down."""
+        return allocation.shared or (len(allocation.parts) > 1 and self._interference.links > 0)
 
     def _running_on(self, allocation: Allocation) -> list[int]:
         """Running jobs that have GPUs of ``allocation``."""
-        state = self._state
+        return [row for row, held in self._running() if held.overlaps(allocation)]
+
+    def _beside(self, allocation: Allocation) -> list[int]:
+        """Running jobs that exchange gradients over the links of its nodes, if it does."""
+        if len(allocation.parts) == 1 or not self._interference.links:
+            return []
+        nodes = set(allocation.nodes())
         return [
             row
-            for row in state.active
-            if state.since_s[row] >= 0
-            and (held := state.held[row]) is not None
-            and held.overlaps(allocation)
+            for row, held in self._running()
+            if len(held.parts) > 1 and not nodes.isdisjoint(held.nodes())
         ]
+
+    def _running(self) -> Iterator[tuple[int, Allocation]]:
+        state = self._state
+        for row in state.active:
+            held = state.held[row]
+            if state.since_s[row] >= 0 and held is not None:
+                yield row, held
 
     def finish_s(self, row: int) -> float:
         """When the work of a running job is complete, if nothing moves its end.
@@ -236,6 +256,8 @@ class Machine:
         if allocation.shared:
             others = [other for other in self._running_on(allocation) if other != row]
             speed *= self._interference.speed(self._load(row), [*map(self._load, others)])
+        if any(other != row for other in self._beside(allocation)):
+            speed *= 1.0 - self._interference.links
         return speed
 
     def _true_speed(self, row: int, spec: JobSpec, allocation: Allocation) -> float:

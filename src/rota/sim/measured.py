@@ -33,7 +33,9 @@ class MeasuredSpeeds:
     """Speeds relative to the GPUs and the batch with which a job was submitted.
 
     What they speed up is statistical progress: the work of a job is what it has learned, whatever
-    batches it learned it with, and each epoch has a speed of its own.
+    batches it learned it with, and each epoch has a speed of its own. On GPUs of a type that the
+    job names in its ``speeds`` all of its steps are so many times as fast as they were measured;
+    on several types it goes at the speed of the slowest.
     """
 
     source = "profiles"
@@ -67,7 +69,27 @@ class MeasuredSpeeds:
         batch = self.batch(spec, allocation)
         course = self.course(spec.model, spec.batch, spec.num_gpus, placement, batch)
         epoch, _ = self.standing(spec, work_s)
-        return Phase(course.speeds[epoch], course.until[epoch])
+        speed = course.speeds[epoch]
+        if spec.speeds:
+            speed *= self.slowest(spec, allocation, nodes)[0]
+        return Phase(speed, course.until[epoch])
+
+    def slowest(
+        self, spec: JobSpec, allocation: Allocation, nodes: list[Node]
+    ) -> tuple[float, str]:
+        """The job's speed on the slowest type of these GPUs, and that type.
+
+        Raises SimulationError if it can't run there.
+        """
+        speeds = dict(spec.speeds)
+        kinds = {nodes[node].gpu_type for node, _ in allocation.parts}
+        speed, kind = min((speeds.get(kind, 1.0), kind) for kind in kinds)
+        if speed <= 0:
+            raise SimulationError(
+                f"the policy puts job {spec.job_id} on {kind} GPUs, where by its speeds it can't "
+                "run; use another cluster, or drop the job"
+            )
+        return speed, kind
 
     def standing(self, spec: JobSpec, work_s: float) -> tuple[int, float]:
         """In which epoch the job is after so much work, from 0, and which part of it is done."""

@@ -191,7 +191,7 @@ class Simulation:
             if self.state.state[what] == RUNNING and self.machine.finish_s(what) == now_s:
                 held = self.state.held[what]
                 self.state.apply(new(JobFinished, (now_s, what, SUCCEEDED, None, "")))
-                if held is not None and held.shared:
+                if held is not None:
                     self.machine.neighbours_changed(held)
         elif kind == CONFIRM:
             if self.machine.is_awaited(what):

@@ -85,7 +85,7 @@ class MeasuredReports:
     def __init__(self, state: ClusterState, speeds: MeasuredSpeeds) -> None:
         self._state = state
         self._speeds = speeds
-        self._points: dict[int, dict[tuple[int, int, int], StepPoint]] = {}
+        self._points: dict[int, dict[tuple[int, int, int, str], StepPoint]] = {}
         self._batch: dict[int, int] = {}  # the whole batch with which it ran last
 
     def runs(self, row: int) -> None:
@@ -94,15 +94,17 @@ class MeasuredReports:
         assert held is not None
         batch = self._speeds.batch(spec, held)
         self._batch[row] = batch.total(held.num_gpus)
-        key = (len(held.parts), held.num_gpus, batch.size)
+        speed, gpu_type = self._speeds.slowest(spec, held, self._state.nodes)
+        at = (len(held.parts), held.num_gpus, batch.size)
         points = self._points.setdefault(row, {})
-        if key not in points:
+        if (*at, gpu_type) not in points:
             placement = tuple(mask.bit_count() for _, mask in held.parts)
             step_s, sync_s = self._speeds.profile(spec).step(placement, batch.size)
-            points[key] = StepPoint(*key, step_s - sync_s, step_s)
+            point = StepPoint(*at, (step_s - sync_s) / speed, step_s / speed, gpu_type)
+            points[*at, gpu_type] = point
 
     def measured(self, row: int) -> tuple[StepPoint, ...]:
-        """One point for each (nodes, GPUs, samples on a GPU), the first time first."""
+        """One point for each (nodes, GPUs, samples on a GPU, type), the first time first."""
         return tuple(self._points.get(row, {}).values())
 
     def noise(self, row: int, now_s: float) -> GradientNoise | None:

@@ -141,6 +141,8 @@ def test_what_settings_turn_off_is_told_beside_the_figures(rota, trace):
         (["--policy", "fifo", "--mtbf-s", "0"], "mtbf_s is 0; give"),
         (["--policy", "fifo", "--oversubscription", "4"], "no effect on a cluster without racks"),
         (["--policy", "fifo", "--oversubscription", "0.5"], "0.5 is not a number from 1"),
+        (["--policy", "fifo", "--interference", "1"], "1 is not a part of 1"),
+        (["--policy", "fifo", "--interference", "nan"], "nan is not a part of 1"),
     ],
     ids=lambda value: " ".join(value) if isinstance(value, list) else None,
 )

@@ -236,3 +236,41 @@ def test_jobs_without_profiles_report_nothing():
     policy = Looks((0, ONE))
     Simulation(trace(job("a")), parse_cluster("1x4"), policy, FREE).run()
     assert policy.seen[0] == (None, None, None, None)
+
+
+# -- GPU types -------------------------------------------------------------------------------------
+
+
+def on_types(policy, *, cluster="1x4:slow,1x4:fast", speeds=(("slow", 1.0), ("fast", 4.0))):
+    profiles = {"toy": TOY}
+    jobs = played(trace(job("a", 1, model="toy", batch=8, speeds=speeds)), profiles)
+    model = MeasuredSpeeds(profiles)
+    return Simulation(jobs, parse_cluster(cluster), policy, FREE, speeds=model)
+
+
+def test_steps_are_as_many_times_as_fast_as_the_job_is_on_the_type():
+    assert on_types(Script((0, ONE))).run().state.finish_s[0] == 40.0
+    assert on_types(Script((0, on_node(1, 1)))).run().state.finish_s[0] == 10.0
+    both = on_types(Script((0, Allocation(((0, 1), (1, 1))))))
+    assert both.run().state.finish_s[0] == 40.0  # the slowest of them; 2 s a step on two GPUs
+
+
+def test_a_job_tells_on_which_type_its_steps_were_measured():
+    found = on_types(Script((0, ONE), (4, on_node(1, 1))))
+    while found.engine.now_s < 4.0:
+        found.step()
+    assert found.state.reports.measured(0) == (
+        StepPoint(1, 1, 8, 2.0, 2.0, "slow"),
+        StepPoint(1, 1, 8, 0.5, 0.5, "fast"),
+    )
+
+
+def test_a_job_on_a_type_that_it_names_no_speed_of_goes_as_measured():
+    found = on_types(Script((0, on_node(1, 1))), speeds=(("other", 3.0),))
+    assert found.run().state.finish_s[0] == 40.0
+
+
+def test_a_job_where_it_cannot_run_is_an_error():
+    found = on_types(Script((0, on_node(1, 1))), speeds=(("fast", 0.0),))
+    with pytest.raises(SimulationError, match="puts job a on fast GPUs, where by its speeds"):
+        found.run()

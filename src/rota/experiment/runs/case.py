@@ -13,6 +13,7 @@ from rota.model.cluster import Node, parse_cluster
 from rota.model.state import ClusterState
 from rota.policy.information import information_of
 from rota.policy.registry import create
+from rota.predict.interference import Interference
 from rota.report.metrics import summarise
 from rota.sim.machine import Costs
 from rota.sim.simulation import Simulation
@@ -47,6 +48,7 @@ class Case(NamedTuple):
     cluster's nodes are rented as the policy asks for them. ``faults`` are drawn with the case's own
     seed; the summary tells them as ``faults_given``. ``history`` asks for the figures that need the
     run's course, ``drawn`` for a sketch of it, ``with_gpus`` for who held which GPU in the sketch.
+    ``interference`` is what part of its speed a job on several nodes loses beside another such job.
     """
 
     policy: str
@@ -66,6 +68,7 @@ class Case(NamedTuple):
     profiles: str | None = None
     interval_s: float | None = None
     node_start_s: float | None = None
+    interference: float = 0.0
 
 
 class CaseResult(NamedTuple):
@@ -132,6 +135,7 @@ def run_to_end(
     rented = _rented(case)
     more: Any = {"speeds": speeds, "faults": faults, "interval_s": case.interval_s}
     more["cloud"] = rented
+    more["interference"] = Interference(links=case.interference)
     simulation = Simulation(trace, nodes, policy, case.costs, **more)
     if case.history or case.drawn:
         simulation.state.log = []
@@ -152,7 +156,7 @@ def run_to_end(
     summary["speeds"] = "none" if speeds is None else speeds.source
     summary |= {"profiles": case.profiles, "interval_s": case.interval_s}
     summary |= {"node_start_s": case.node_start_s} | (rented.figures() if rented else {})
-    summary["oversubscription"] = case.oversubscription
+    summary |= {"oversubscription": case.oversubscription, "interference": case.interference}
     summary["rejected"] = trace.num_rejected
     drawn = None
     if case.history or case.drawn:
