@@ -116,7 +116,7 @@ class Pollux:
         if not rows:
             return self._without_jobs(view)
         node_gpus = max(sizes, key=lambda size: (sizes[size], size), default=1)
-        rented = self.autoscaler.most * node_gpus if self.autoscaler and sizes else 0
+        rented = self.autoscaler.most * node_gpus if self.autoscaler else 0
         most_gpus = max(rented, view.total_gpus)
         models = self._models_for(offered(view, rows, node_gpus, most_gpus))
         mark = view.policy_mark or NO_MARK
@@ -132,7 +132,7 @@ class Pollux:
             after["nodes"] = wish._asdict()
         values, wanted = self._solve(view, seen, gpus)
         weights = {row: float(value) for row, value in zip(rows, values.max(axis=1), strict=True)}
-        Places(trial, node_gpus, wanted, weights, most_gpus).place()
+        Places(trial, node_gpus, wanted, weights).place()
         for row, each in zip(rows, known, strict=True):
             self._settle(view, trial, row, each)
         return trial.plan(wake_at_s=wake_at_s, policy_mark=after if after != mark else None)
