@@ -341,7 +341,8 @@ def nodes_text(nodes: Sequence[Mapping[str, Any]]) -> str:
 def desired_nodes_lines(policies: Sequence[Mapping[str, Any]]) -> list[str]:
     """Under that table, how many nodes the policy asks for, if it does."""
     return [
-        f"{policy['name']} asks for {wish['desired']} nodes; utility {wish['utility']:.2f}"
+        f"{policy['name']} asks for {wish['desired']} node{'s' * (wish['desired'] != 1)}; "
+        f"utility {wish['utility']:.2f}"
         for policy in policies
         if (wish := policy.get("desired_nodes")) is not None
     ]

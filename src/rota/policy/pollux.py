@@ -145,7 +145,7 @@ class Pollux:
             return self._plan
         avoid = self.interference == "avoid"
         node_gpus = max(sizes, key=lambda size: (sizes[size], size), default=1)
-        rented = self.autoscaler.most * node_gpus if self.autoscaler and sizes else 0
+        rented = self.autoscaler.most * node_gpus if self.autoscaler else 0
         most_gpus = max(rented, view.total_gpus)
         shapes = offered(view, rows, node_gpus, most_gpus, whole_nodes=avoid)
         mark = view.policy_mark or NO_MARK

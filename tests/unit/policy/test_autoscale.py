@@ -3,9 +3,21 @@
 import pytest
 
 from rota.errors import PolicySettingError
+from rota.model.decision import take_decision
 from rota.model.desired_nodes import DesiredNodes, desired_nodes
+from rota.model.events import (
+    CommandSent,
+    JobLaunched,
+    JobSubmitted,
+    NodeJoined,
+    WorkerRegistered,
+)
+from rota.model.job import Suspension
+from rota.model.plan import diff
+from rota.model.state import ClusterState
 from rota.policy.autoscale import Autoscaler
 from rota.policy.registry import create
+from rota.testing.builders import job
 
 SCALER = Autoscaler(1, 16, 0.35, 0.65, 300.0)
 
@@ -87,6 +99,24 @@ def test_a_load_that_goes_up_and_down_is_followed_without_flapping():
             assert SCALER.low <= jobs(jitter)(wish.desired) <= SCALER.high
     assert changes == 4
     assert wish.desired == 1
+
+
+@pytest.mark.parametrize("pinned", [0, 1])
+def test_nodes_of_jobs_that_could_go_on_nowhere_else_are_kept(pinned):
+    state = ClusterState()
+    for event in (NodeJoined(0.0, "a", 1), NodeJoined(0.0, "b", 1)):
+        state.apply(event)
+    for name in ("one", "two"):
+        state.apply(JobSubmitted(0.0, job(name)))
+    take_decision(state, create("pollux", {}), 0.0)
+    for command in diff(state):
+        state.apply(CommandSent(0.0, command))
+        state.apply(JobLaunched(0.0, command.row, command.attempt))
+    kept = state.held[pinned].nodes()
+    state.apply(WorkerRegistered(1.0, pinned, Suspension.PROCESS, True, portable=False))
+    take_decision(state, create("pollux", {"nodes": "1,1"}), 2.0)
+    (target,) = (target for target in state.target if target is not None)
+    assert target.nodes() == kept
 
 
 def test_other_marks_ask_for_no_nodes():
