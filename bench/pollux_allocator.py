@@ -258,7 +258,8 @@ def print_fitness(load: Load, ours_ms: float) -> bool:
     }
     for name, bound in bounds.items():
         most = 1 / (1 / SMALL - bound / JOBS)
-        print(f"{f'none is better, {name}':34} {most:26.4f}   ours is {max(0.0, 1 - mine / most):.2%} below")
+        gap = max(0.0, 1 - mine / most)
+        print(f"{f'none is better, {name}':34} {most:26.4f}   ours is {gap:.2%} below")
     good = mine >= max(others) * (1 - CERTAIN) and bool((ours.sum(axis=1) > 0).all())
     print("ours is the best, and leaves nobody out" if good else "OURS IS WORSE")
     return good

@@ -248,6 +248,13 @@ class TestPolluxByLength(PolicyContract):
         return create("pollux", {"objective": "length", "fits": "job"})
 
 
+class TestPolluxAutoscaled(PolicyContract):
+    work_conserving = False  # and nodes that it does not ask for stay empty
+
+    def policy(self) -> Any:
+        return create("pollux", {"nodes": "1,3", "shrink_after_s": "30"})
+
+
 class TestPolluxAsPublished(PolicyContract):
     work_conserving = False
 

@@ -338,6 +338,15 @@ def nodes_text(nodes: Sequence[Mapping[str, Any]]) -> str:
     return render(header, rows, text_columns=len(header))
 
 
+def desired_nodes_lines(policies: Sequence[Mapping[str, Any]]) -> list[str]:
+    """Under that table, how many nodes the policy asks for, if it does."""
+    return [
+        f"{policy['name']} asks for {wish['desired']} nodes; utility {wish['utility']:.2f}"
+        for policy in policies
+        if (wish := policy.get("desired_nodes")) is not None
+    ]
+
+
 def truth(job: Mapping[str, Any], verdict: Mapping[str, Any]) -> str:
     """One line of scheduling truth about a job that was just handed in."""
     least, most = job["min_gpus"], job["max_gpus"]

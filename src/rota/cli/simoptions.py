@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -17,6 +17,9 @@ from rota.errors import InputError
 from rota.experiment.runs.case import Case, Workload
 from rota.model.cluster import parse_cluster
 from rota.sim.machine import FREE, Costs, restarts
+
+if TYPE_CHECKING:
+    from rota.sim.faults import Faults
 
 COST_HELP = {
     "suspend_s": "Seconds that suspending a job takes.",
@@ -85,6 +88,13 @@ WORLD_OPTIONS = [
         type=float,
         metavar="SECONDS",
         help="Decide at multiples of so many seconds alone.  [default: whenever something happens]",
+    ),
+    click.option(
+        "--node-start-s",
+        type=float,
+        metavar="SECONDS",
+        help="Rent as many of the cluster's nodes as the policy asks for; one takes so long to "
+        "start.  [default: all are there]",
     ),
     click.option(
         "--restart-s",
@@ -187,6 +197,7 @@ def parse_case(
     no_overheads: bool,
     profiles: str | None,
     interval_s: float | None,
+    node_start_s: float | None,
     restart_s: float | None,
     **rest: Any,
 ) -> Case:
@@ -206,6 +217,8 @@ def parse_case(
             f"--interval: {interval_s:g} is not a number of seconds from {LEAST_INTERVAL_S:g} to "
             "1e10"
         )
+    faults = parse_faults(**rest)
+    check_rented(node_start_s, faults)
     workload = Workload(trace_file, format_, strict, profile, num_jobs, span)
     check_workload(workload)
     return Case(
@@ -216,11 +229,23 @@ def parse_case(
         costs=parse_costs(no_overheads, restart_s, **costs),
         speeds=speeds,
         oversubscription=oversubscription,
-        faults=parse_faults(**rest),
+        faults=faults,
         faults_given={key: value for key, value in rest.items() if value is not None},
         profiles=profiles,
         interval_s=interval_s,
+        node_start_s=node_start_s,
     )
+
+
+def check_rented(node_start_s: float | None, faults: Faults | None) -> None:
+    """Raise InputError unless nodes can take so long to start, beside these faults."""
+    if node_start_s is None:
+        return
+    check_cost(node_start_s, "--node-start-s")
+    if faults is not None:
+        raise InputError(
+            "--node-start-s: nodes that are rented don't fail; drop it, or the options of faults"
+        )
 
 
 def check_links(oversubscription: float, cluster: str, speeds: str) -> None:

@@ -35,10 +35,11 @@ def joined(at_s: float, node: Node) -> NodeJoined:
 
 
 class NodeLost(NamedTuple):
-    """A node is gone, and what ran there with it."""
+    """A node is gone, and what ran there with it; one that is ``given_back`` had nothing left."""
 
     at_s: float
     name: str
+    given_back: bool = False
 
 
 class JobSubmitted(NamedTuple):

@@ -25,7 +25,9 @@ class Policy(Protocol):
     grow and shrink; the entry ``why`` of a job's mark is then shown to its user. So are the entries
     ``trials`` and ``tried`` (:mod:`rota.model.trials`) and ``pack`` (:mod:`rota.model.sharing`). A
     method ``turns(view, row)`` may tell who takes turns where a job waits
-    (:class:`rota.model.turns.Turns`).
+    (:class:`rota.model.turns.Turns`). With an ``autoscaler``
+    (:class:`rota.policy.autoscale.Autoscaler`) it asks for a number of nodes, by the entry
+    ``nodes`` of its own mark (:mod:`rota.model.desired_nodes`).
     """
 
     def decide(self, view: View) -> Plan:

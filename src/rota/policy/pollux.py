@@ -9,15 +9,23 @@ goodput where the jobs come to lie.
 from __future__ import annotations
 
 from collections import Counter
-from functools import lru_cache
+from functools import cache, lru_cache
 from math import inf, isfinite
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from rota.model.allocation import Allocation, gpus_text
+from rota.model.desired_nodes import DesiredNodes, desired_nodes
 from rota.model.plan import Plan
 from rota.model.reason import Reason
 from rota.model.view import Trial, View
-from rota.policy.base import Setting, one_of, positive, turn_s
+from rota.policy.autoscale import (
+    Autoscaler,
+    leave_surplus,
+    number_of_nodes,
+    parse_band,
+    parse_nodes,
+)
+from rota.policy.base import Setting, not_negative, one_of, positive, turn_s
 from rota.policy.information import DECLARED, DECLARED_AND_LABEL, LABEL, NONE
 from rota.policy.pollux_models import Knowledge, Models, Shape, Shapes
 from rota.policy.pollux_places import Places
@@ -33,6 +41,17 @@ FIRST_GPUS = 4  # a job of which nothing was measured may have so many
 GROWTH = 4  # times as many GPUs as were measured, at most
 PUBLISHED_GROWTH = 2
 LAST_QUEUE_GPU_S = 57_600.0  # 16 GPU-hours: Tiresias' published threshold
+NO_MARK: dict[str, Any] = {"noise": {}}
+
+
+class Seen(NamedTuple):
+    """The jobs that ask for GPUs, by row, what is known of them, and (GPUs, nodes) on offer."""
+
+    rows: list[int]
+    known: list[Knowledge]
+    jobs: Jobs
+    shapes: Shapes
+    node_gpus: int
 
 
 class Pollux:
@@ -61,6 +80,15 @@ class Pollux:
         "interval_s": Setting(turn_s, 60.0, "seconds between decisions that nothing calls for"),
         "restart_s": Setting(positive, 30.0, "seconds that a job stands still for other GPUs"),
         "horizon_s": Setting(positive, 150.0, "seconds for which a change is expected to last"),
+        "nodes": Setting(
+            parse_nodes, (0, 0), "the least and the most nodes to ask for; 0,0 asks for none"
+        ),
+        "utility": Setting(
+            parse_band, (0.35, 0.65), "the band within which more or fewer nodes keep utility"
+        ),
+        "shrink_after_s": Setting(
+            not_negative, 300.0, "seconds of too low a utility after which fewer nodes do"
+        ),
     }
 
     def __init__(
@@ -70,12 +98,16 @@ class Pollux:
         interval_s: float = 60.0,
         restart_s: float = 30.0,
         horizon_s: float = 150.0,
+        nodes: tuple[int, int] = (0, 0),
+        utility: tuple[float, float] = (0.35, 0.65),
+        shrink_after_s: float = 300.0,
     ) -> None:
         self.objective = objective
         self.fits = fits
         self.interval_s = interval_s
         self.restart_s = restart_s
         self.horizon_s = max(horizon_s, restart_s)
+        self.autoscaler = Autoscaler(*nodes, *utility, shrink_after_s) if any(nodes) else None
         self._models = Models(shared=fits == "kind")
         self._plan: Plan | None = None  # the last one
 
@@ -92,22 +124,67 @@ class Pollux:
         wake_at_s = (view.now_s // self.interval_s + 1) * self.interval_s
         sizes = Counter(node.num_gpus for node in view.state.nodes if node.alive)
         if not rows:
-            self._plan = view.unchanged()
+            self._plan = self._without_jobs(view)
             return self._plan
         node_gpus = max(sizes, key=lambda size: (sizes[size], size), default=1)
-        shapes = offered(view, rows, node_gpus)
-        early = {group: list(noise) for group, noise in (view.policy_mark or {}).items()}
+        rented = self.autoscaler.most * node_gpus if self.autoscaler and sizes else 0
+        most_gpus = max(rented, view.total_gpus)
+        shapes = offered(view, rows, node_gpus, most_gpus)
+        mark = view.policy_mark or NO_MARK
+        early = {group: list(noise) for group, noise in mark["noise"].items()}
         known = self._models.know(view, rows, early, anew=view.plan is not self._plan)
         jobs = self._jobs(view, rows, known, shapes)
-        values = self._values(view, jobs, known, shapes)
-        wanted = self._wanted(view, rows, known, shapes, values, node_gpus)
-        trial = view.trial()
+        seen = Seen(rows, known, jobs, shapes, node_gpus)
+        trial, gpus, after = view.trial(), view.total_gpus, mark | {"noise": early}
+        if self.autoscaler is not None:
+            wish = self._desired(view, self.autoscaler, seen)
+            gpus = leave_surplus(view, trial, wish.desired)
+            after["nodes"] = wish._asdict()
+        values, wanted = self._solve(view, seen, gpus)
         weights = {row: float(value) for row, value in zip(rows, values.max(axis=1), strict=True)}
-        Places(trial, node_gpus, wanted, weights).place()
+        Places(trial, node_gpus, wanted, weights, most_gpus).place()
         self._settle(view, trial, dict(zip(rows, known, strict=True)))
-        changed = early != (view.policy_mark or {})
-        self._plan = trial.plan(wake_at_s=wake_at_s, policy_mark=early if changed else None)
+        changed = after != mark
+        self._plan = trial.plan(wake_at_s=wake_at_s, policy_mark=after if changed else None)
         return self._plan
+
+    # -- nodes ---------------------------------------------------------------------------------
+
+    def _desired(self, view: View, scaler: Autoscaler, seen: Seen) -> DesiredNodes:
+        """How many nodes there should be for these jobs."""
+        counts = [0, *(gpus for gpus, _ in seen.shapes)]
+
+        @cache
+        def utility(nodes: int) -> float:
+            gpus = nodes * seen.node_gpus
+            sizes = self._solve(view, seen, gpus)[1].values()
+            return (
+                sum(
+                    float(speedups[counts.index(size)])
+                    for speedups, size in zip(seen.jobs.speedups, sizes, strict=True)
+                )
+                / gpus
+            )
+
+        needed = max(-(-view.sizes(row)[0] // seen.node_gpus) for row in seen.rows)
+        before = desired_nodes(view.policy_mark)
+        return scaler.decide(
+            view.now_s, before, there=number_of_nodes(view), needed=needed, utility=utility
+        )
+
+    def _without_jobs(self, view: View) -> Plan:
+        """There is nothing to decide but how long nodes are kept."""
+        if self.autoscaler is None:
+            return view.unchanged()
+        mark = view.policy_mark or NO_MARK
+        there = number_of_nodes(view)
+        wish = self.autoscaler.decide(
+            view.now_s, desired_nodes(mark), there=there, needed=0, utility=lambda nodes: 0.0
+        )
+        after = mark | {"nodes": wish._asdict()}
+        return view.trial().plan(
+            wake_at_s=self.autoscaler.wake_at_s(wish), policy_mark=after if after != mark else None
+        )
 
     # -- what GPUs are worth -------------------------------------------------------------------
 
@@ -160,11 +237,11 @@ class Pollux:
                     kinds[job] = numbers.setdefault(kind, job)
         return kinds
 
-    def _fair(self, view: View, jobs: Jobs, known: list[Knowledge]) -> Vector:
+    def _fair(self, jobs: Jobs, known: list[Knowledge], total_gpus: int) -> Vector:
         """Jobs' speedups at their share of the GPUs, taken to be on one node as published."""
         import numpy as np
 
-        gpus = -(-view.total_gpus // len(known))
+        gpus = -(-total_gpus // len(known))
         fair = np.full(len(known), float(gpus))
         models = [(job, each.model) for job, each in enumerate(known) if each.model is not None]
         asked = [(model, (min(gpus, model.limits.most_gpus), 1)) for _, model in models]
@@ -172,17 +249,23 @@ class Pollux:
             fair[job] = choice.goodput / jobs.one[job]
         return fair
 
-    def _values(self, view: View, jobs: Jobs, known: list[Knowledge], shapes: Shapes) -> Matrix:
+    def _solve(self, view: View, seen: Seen, gpus: int) -> tuple[Matrix, dict[int, int]]:
+        """What each size is worth to each job, and how many of so many GPUs each is to have."""
+        values = self._values(seen, gpus)
+        return values, self._wanted(view, seen, values, gpus)
+
+    def _values(self, seen: Seen, total_gpus: int) -> Matrix:
         import numpy as np
 
         from rota.policy import pollux_value as value
 
-        if not shapes:
+        jobs = seen.jobs
+        if not seen.shapes:
             return np.zeros((len(jobs.running), 1))
         restart_s, horizon_s = self.restart_s, self.horizon_s
         if self.objective == "pollux":
-            share = sum(node.alive for node in view.state.nodes) / max(view.total_gpus, 1)
-            fair = self._fair(view, jobs, known)
+            share = 1 / seen.node_gpus
+            fair = self._fair(jobs, seen.known, total_gpus)
             return value.as_published(jobs, fair=fair, share=share, restart_s=restart_s)
         charged = value.charged_for_restarts(jobs, restart_s=restart_s, horizon_s=horizon_s)
         if self.objective == "length":
@@ -190,21 +273,14 @@ class Pollux:
         limit_gpu_s = LAST_QUEUE_GPU_S if self.fits == "job" else inf
         return value.by_service(jobs, limit_gpu_s=limit_gpu_s, charged=charged)
 
-    def _wanted(
-        self,
-        view: View,
-        rows: list[int],
-        known: list[Knowledge],
-        shapes: Shapes,
-        values: Matrix,
-        node_gpus: int,
-    ) -> dict[int, int]:
+    def _wanted(self, view: View, seen: Seen, values: Matrix, total_gpus: int) -> dict[int, int]:
         """How many GPUs each job is to have."""
         import numpy as np
 
         from rota.policy.knapsack import solve
 
-        counts = (0, *(gpus for gpus, _ in shapes))
+        rows, known = seen.rows, seen.known
+        counts = (0, *(gpus for gpus, _ in seen.shapes))
         growth = PUBLISHED_GROWTH if self.objective == "pollux" else GROWTH
         first = 1 if self.objective == "pollux" else FIRST_GPUS
         sizes, most = [], []
@@ -213,12 +289,12 @@ class Pollux:
             sizes.append(allowed)
             most.append(max(growth * each.most_seen, first) if len(allowed) > 1 else allowed[0])
             if (elastic := view.state.spec[row].elastic) and not elastic.by_restart:
-                most[-1] = min(most[-1], node_gpus)  # its ranks stay on one node
+                most[-1] = min(most[-1], seen.node_gpus)  # its ranks stay on one node
         possible = np.array([_among(allowed, counts) for allowed in sizes])
-        possible &= np.array(counts) <= np.array(most)[:, None]
+        possible &= np.array(counts) <= np.minimum(most, total_gpus)[:, None]
         possible[:, 0] = True
         values[~possible] = -np.inf
-        solution = solve(values, list(counts), view.total_gpus)
+        solution = solve(values, list(counts), total_gpus)
         return {row: counts[choice] for row, choice in zip(rows, solution.choices, strict=True)}
 
     # -- batches -------------------------------------------------------------------------------
@@ -268,16 +344,16 @@ class Pollux:
         return tuned
 
 
-def offered(view: View, rows: list[int], node_gpus: int) -> Shapes:
+def offered(view: View, rows: list[int], node_gpus: int, most_gpus: int) -> Shapes:
     """(GPUs, nodes) among which jobs are given one: the canonical ones, and what gangs ask for.
 
     Of a job that can have none of the canonical numbers of GPUs it is the least that it can have.
     """
     asked = [view.sizes(row) for row in rows]
     most = max(sizes[-1] for sizes in asked)
-    shapes = dict(canonical(node_gpus, min(most, view.total_gpus)))
+    shapes = dict(canonical(node_gpus, min(most, most_gpus)))
     for sizes in dict.fromkeys(asked):
-        if shapes.keys().isdisjoint(sizes) and sizes[0] <= view.total_gpus:
+        if shapes.keys().isdisjoint(sizes) and sizes[0] <= most_gpus:
             shapes[sizes[0]] = -(-sizes[0] // node_gpus)
     return sorted(shapes.items())
 

@@ -14,16 +14,23 @@ class Places:
     """Gives jobs as many GPUs as they are meant to have, on as few nodes as can be.
 
     ``wanted`` says how many by row, 0 for none; ``weight`` who chooses first among those of one
-    size. Nobody who keeps its size is moved, unless larger jobs need its node as a whole.
+    size; ``most_gpus`` how many there ever may be. Nobody who keeps its size is moved, unless
+    larger jobs need its node as a whole.
     """
 
     def __init__(
-        self, trial: Trial, node_gpus: int, wanted: Mapping[int, int], weight: Mapping[int, float]
+        self,
+        trial: Trial,
+        node_gpus: int,
+        wanted: Mapping[int, int],
+        weight: Mapping[int, float],
+        most_gpus: int,
     ) -> None:
         self._trial = trial
         self._node_gpus = node_gpus
         self._wanted = wanted
         self._weight = weight
+        self._most_gpus = most_gpus
         self._before = {row: trial.target(row) for row in wanted}
 
     def place(self) -> None:
@@ -60,7 +67,7 @@ class Places:
 
     def _why_not(self, row: int) -> Reason:
         view = self._trial.view
-        never = view.sizes(row)[0] > view.total_gpus
+        never = view.sizes(row)[0] > self._most_gpus
         return Reason.NEVER_FITS if never else Reason.WAIT_PRIORITY
 
     def _as_it_runs(self, row: int) -> bool:

@@ -123,6 +123,11 @@ METRICS = (
     Metric("restarts/job", "restarts_per_job", _ratio),
     Metric("overhead GPU s", "overhead_gpu_s", _seconds),
     Metric("node failures", "node_failures", _count),
+    Metric("node hours", "node_hours", lambda value: f"{value:,.1f}"),
+    Metric("avg nodes", "avg_nodes", _ratio),
+    Metric("node starts", "node_starts", _count),
+    Metric("avg utility", "avg_utility", _ratio),
+    Metric("time in band", "time_in_band", _share, most=1.0),
     Metric("lost attempts", "lost_attempts", _count),
     Metric("lost GPU s", "lost_gpu_s", _seconds),
     Metric("GPUs allocated", "gpu_allocation", _share, most=1.0),
@@ -151,6 +156,7 @@ NARROW = tuple(
         "restarts_per_job",
         "lost_attempts",
         "gpu_utilisation",
+        "node_hours",
         "cpu_s",
     )
 )
@@ -165,6 +171,7 @@ LEAST_FIRST = (
     "lost_attempts",
     "restarts_per_job",
     "avg_queue_s",
+    "node_hours",
 )
 GAP = 2  # columns between those of a table
 
@@ -210,6 +217,8 @@ def narrow_table(
         left_out.add("lost_attempts")
     if not any(summary.get("profiles") for entry in entries for summary in entry.summaries):
         left_out.add("restarts_per_job")
+    if not any(BY_KEY["node_hours"].over(entry) for entry in entries):
+        left_out.add("node_hours")
     points = list(entries[0].point) if entries else []
     names = [["policy", *(entry.policy for entry in entries)]]
     names += [[key, *(entry.point[key] for entry in entries)] for key in points]

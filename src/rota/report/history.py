@@ -160,7 +160,7 @@ class History:
         self._free.join(e.name, e.num_gpus)
 
     def _node_lost(self, e: NodeLost) -> None:
-        self.node_failures += 1
+        self.node_failures += not e.given_back
         index = self._free.index[e.name]
         for row in [row for row, held in self._held.items() if index in held.nodes()]:
             self._lost(row, e.at_s)

@@ -18,6 +18,7 @@ from rota import __version__
 from rota.errors import InputError, RotaError
 from rota.folder import Folder
 from rota.live.ranks import Ranks
+from rota.model.desired_nodes import desired_nodes
 from rota.model.explain import explain
 from rota.model.job import JobState
 from rota.model.jobfile import JobRequest, parse_job
@@ -173,9 +174,12 @@ def _cluster_routes(controller: Any) -> APIRouter:
 
     @router.get("/policies")
     async def policies() -> JSONResponse:
-        """The policy in force, with its settings."""
+        """The policy in force, with its settings, and how many nodes it asks for."""
         settings = {key: str(value) for key, value in controller.policy_settings.items()}
-        return JSONResponse({"policies": [{"name": controller.policy_name, "settings": settings}]})
+        policy: dict[str, Any] = {"name": controller.policy_name, "settings": settings}
+        wish = desired_nodes(controller.state.policy_mark)
+        policy["desired_nodes"] = None if wish is None else wish._asdict()
+        return JSONResponse({"policies": [policy]})
 
     @router.post("/shutdown")
     async def shutdown() -> JSONResponse:

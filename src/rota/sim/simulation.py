@@ -39,6 +39,18 @@ class Faults(Protocol):
         ...
 
 
+class Cloud(Protocol):
+    """Where a simulated cluster gets nodes from, and gives them back to."""
+
+    def attach(self, simulation: "Simulation", nodes: list[Node]) -> list[Node]:
+        """Begin to follow the simulation; which of these nodes are there from the start."""
+        ...
+
+    def follow(self, simulation: "Simulation") -> None:
+        """Do as the policy wishes after a step of the simulation."""
+        ...
+
+
 class Simulation:
     """The driver of the simulated world: jumps from event to event, and asks the policy.
 
@@ -58,8 +70,10 @@ class Simulation:
         faults: Faults | None = None,
         interference: Interference | None = None,
         interval_s: float | None = None,
+        cloud: Cloud | None = None,
     ) -> None:
         self.policy = policy
+        self.cloud = cloud
         self.interval_s = interval_s
         self.engine = Engine()
         self.state = ClusterState(keep_stories=False)
@@ -71,13 +85,15 @@ class Simulation:
             attach(self.state, self.machine)
         self.decisions = 0
         self._decider = Decider(self.state, policy)
-        for node in nodes:
+        nodes = list(nodes)
+        most_gpus = sum(node.num_gpus for node in nodes)
+        for node in nodes if cloud is None else cloud.attach(self, nodes):
             self.state.apply(joined(0.0, node._replace(kind="gpu")))
         for spec in trace:
-            if spec.num_gpus > self.state.total_gpus:
+            if spec.num_gpus > most_gpus:
                 raise NeverFitsError(
                     f"job {spec.job_id} of {trace.name} asks for {spec.num_gpus} GPUs and the "
-                    f"cluster has {self.state.total_gpus}; give a larger --cluster or drop the job"
+                    f"cluster has {most_gpus}; give a larger --cluster or drop the job"
                 )
         self.all_arrived = False
         self._woken_in_vain = 0
@@ -113,7 +129,11 @@ class Simulation:
             now_s = heap[0][0] if heap else inf
             if engine.arrival_s < now_s:
                 now_s = engine.arrival_s
-            if wake_at_s is not None and wake_at_s < now_s and state.active:
+            if (
+                wake_at_s is not None
+                and wake_at_s < now_s
+                and (state.active or self._keeps_nodes())
+            ):
                 if now_s == inf and not any(state.held):
                     self._wake_in_vain()
                 engine.now_s = now_s = wake_at_s
@@ -139,13 +159,19 @@ class Simulation:
         while state.unsettled and (commands := diff(state)):
             for command in commands:
                 self.machine.execute(command)
+        if self.cloud is not None:
+            self.cloud.follow(self)
         return True
+
+    def _keeps_nodes(self) -> bool:
+        """Whether nodes may be given back although there is no job."""
+        return self.cloud is not None and not self.all_arrived
 
     def _next_tick_s(self, interval_s: float) -> float | None:
         """The next multiple of the interval at which there is something to decide; or None."""
         state = self.state
         at_s = self.engine.now_s if state.decision_needed else state.wake_at_s
-        if at_s is None or not (state.active or state.unsettled):
+        if at_s is None or not (state.active or state.unsettled or self._keeps_nodes()):
             return None
         tick_s = ceil(at_s / interval_s) * interval_s
         return tick_s if tick_s > self._decided_s else self._decided_s + interval_s
@@ -194,8 +220,9 @@ def simulate(
     faults: Faults | None = None,
     interference: Interference | None = None,
     interval_s: float | None = None,
+    cloud: Cloud | None = None,
 ) -> Result:
     """Run ``trace`` on ``nodes`` under ``policy``; see :class:`Simulation`."""
     more: Any = {"speeds": speeds, "faults": faults, "interference": interference}
-    more["interval_s"] = interval_s
+    more |= {"interval_s": interval_s, "cloud": cloud}
     return Simulation(trace, nodes, policy, costs, **more).run()

@@ -128,6 +128,14 @@ class TestNodes:
     def names(self, rota, *options):
         return [node["name"] for node in json.loads(rota("nodes", "-o", "json", *options)[1])]
 
+    def test_how_many_nodes_the_policy_asks_for_is_told(self, rota, cluster):
+        assert "asks for" not in rota("nodes")[1]
+        state, now_s = cluster.controller.state, cluster.controller.now_s()
+        mark = {"nodes": {"desired": 3, "utility": 0.917, "below_since_s": None}}
+        cluster.apply(DecisionTaken(now_s, 1, state.policy, {}, {}, {}, mark, None))
+        assert rota("nodes")[1].splitlines()[-1] == "gandiva asks for 3 nodes; utility 0.92"
+        assert [node["name"] for node in json.loads(rota("nodes", "-o", "json")[1])] == ["here"]
+
     def test_a_lost_node_is_listed_for_an_hour_and_afterwards_on_demand(self, rota, cluster):
         self.lose(cluster, 3500.0)
         assert self.names(rota) == ["here", "gone"]

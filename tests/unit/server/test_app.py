@@ -173,7 +173,8 @@ def test_the_rest_answers(http):
     assert http.get("/readyz").json() == {"ready": True, "nodes": 1}
     assert http.get("/version").json()["api"] == "v1"
     assert http.get("/api/v1/nodes").json()["nodes"][0]["name"] == "here"
-    assert http.get("/api/v1/policies").json()["policies"] == [{"name": "fifo", "settings": {}}]
+    fifo = {"name": "fifo", "settings": {}, "desired_nodes": None}
+    assert http.get("/api/v1/policies").json()["policies"] == [fifo]
     assert "/api/v1/jobs" in http.get("/openapi.json").json()["paths"]
 
 

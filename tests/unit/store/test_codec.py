@@ -75,6 +75,7 @@ STRATEGIES = {
     "lost_s": seconds,
     "paused_s": seconds,
     "by_itself": st.booleans(),
+    "given_back": st.booleans(),
     "cause": words,
     "lost_ranks": rows,
     "gpu_type": words,

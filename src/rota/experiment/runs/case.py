@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from rota.report.sketch import Sketch
     from rota.sim.faults import Faults
     from rota.sim.measured import MeasuredSpeeds
+    from rota.sim.rented import RentedNodes
     from rota.sim.speeds import CatalogSpeeds
     from rota.workload.measured import Measured
 
@@ -42,10 +43,10 @@ class Case(NamedTuple):
 
     ``given`` are the policy's settings as text. ``oversubscription`` is by how much links between
     racks are slower than those of nodes. ``profiles`` is a folder of measured profiles, which then
-    give the speeds; ``interval_s`` has decisions at its multiples alone. ``faults`` are drawn with
-    the case's own seed; the summary tells them as ``faults_given``. ``history`` asks for the
-    figures that need the run's course, ``drawn`` for a sketch of it, ``with_gpus`` for who held
-    which GPU in the sketch.
+    give the speeds; ``interval_s`` has decisions at its multiples alone; with ``node_start_s`` the
+    cluster's nodes are rented as the policy asks for them. ``faults`` are drawn with the case's own
+    seed; the summary tells them as ``faults_given``. ``history`` asks for the figures that need the
+    run's course, ``drawn`` for a sketch of it, ``with_gpus`` for who held which GPU in the sketch.
     """
 
     policy: str
@@ -64,6 +65,7 @@ class Case(NamedTuple):
     with_gpus: bool = False
     profiles: str | None = None
     interval_s: float | None = None
+    node_start_s: float | None = None
 
 
 class CaseResult(NamedTuple):
@@ -127,10 +129,13 @@ def run_to_end(
         trace, speeds = _with_speeds(trace, nodes, case.oversubscription)
     policy: Any = create(case.policy, case.given)
     faults = None if case.faults is None else case.faults._replace(seed=case.seed)
+    rented = _rented(case)
     more: Any = {"speeds": speeds, "faults": faults, "interval_s": case.interval_s}
+    more["cloud"] = rented
     simulation = Simulation(trace, nodes, policy, case.costs, **more)
     if case.history or case.drawn:
         simulation.state.log = []
+    nodes = list(simulation.state.nodes)  # others may be rented later
     begun(simulation.state, len(trace))
     state, decisions = simulation.run()
     summary = summarise(
@@ -146,6 +151,7 @@ def run_to_end(
     summary |= {"overheads": case.costs._asdict(), "faults": case.faults_given}
     summary["speeds"] = "none" if speeds is None else speeds.source
     summary |= {"profiles": case.profiles, "interval_s": case.interval_s}
+    summary |= {"node_start_s": case.node_start_s} | (rented.figures() if rented else {})
     summary["oversubscription"] = case.oversubscription
     summary["rejected"] = trace.num_rejected
     drawn = None
@@ -157,9 +163,17 @@ def run_to_end(
         if case.drawn:
             from rota.report.sketch import sketch
 
-            drawn = sketch(state, history, nodes, with_gpus=case.with_gpus)
+            drawn = sketch(state, history, state.nodes, with_gpus=case.with_gpus)
     summary["cpu_s"] = cpu_s
     return summary, state, drawn
+
+
+def _rented(case: Case) -> RentedNodes | None:
+    if case.node_start_s is None:
+        return None
+    from rota.sim.rented import RentedNodes  # here: most simulations rent none
+
+    return RentedNodes(case.node_start_s)
 
 
 def load(workload: Workload, seed: int, load: float, num_gpus: int) -> tuple[Trace, float]:
