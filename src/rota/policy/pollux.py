@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections import Counter
 from math import isfinite
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from rota.model.allocation import Allocation, gpus_text
 from rota.model.plan import Plan
@@ -185,16 +185,21 @@ class Pollux:
     # -- batches -------------------------------------------------------------------------------
 
     def _settle(self, view: View, trial: Trial, row: int, known: Knowledge) -> None:
-        """Choose a job's batch where it is now, and remember its restarts."""
-        target, before = trial.target(row), view.target[row]
-        if target is None:
-            return
-        moved = before is None or target.parts != before.parts
-        if known.model is not None:
-            target = self._with_batch(trial, row, known, target, moved)
-        if moved:
-            mark: dict[str, Any] = {"restarts": _restarts(view, row) + 1}
-            mark["why"] = _why(known, target)
+        """Choose a job's batch where it is now, and remember what its user may want to know."""
+        target, before, old = trial.target(row), view.target[row], view.marks[row] or {}
+        mark = dict(old)
+        if target is not None:
+            moved = before is None or target.parts != before.parts
+            if known.model is not None:
+                target = self._with_batch(trial, row, known, target, moved)
+            if moved:
+                mark["restarts"] = _restarts(view, row) + 1
+            if moved or target != before:
+                mark["why"] = _why(known, target)
+        mark.pop("warnings", None)
+        if known.warnings:
+            mark["warnings"] = list(known.warnings)
+        if mark != old:
             trial.mark(row, mark)
 
     def _with_batch(
@@ -232,7 +237,7 @@ def offered(view: View, rows: list[int], node_gpus: int) -> Shapes:
 
 def _restarts(view: View, row: int) -> int:
     mark = view.marks[row]
-    return int(mark["restarts"]) if mark else 0
+    return int(mark.get("restarts", 0)) if mark else 0
 
 
 def _why(known: Knowledge, target: Allocation) -> str:

@@ -3,36 +3,45 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from math import nan
+from math import inf, nan
 from typing import TYPE_CHECKING, NamedTuple
 
 from rota.model.view import View
 from rota.predict.goodput import UNKNOWN_NOISE, BatchLimits, Goodput, Noise
 from rota.predict.goodput_table import TableCache
-from rota.predict.step_points import Point
+from rota.predict.step_points import Point, is_usable, listed, pooled, usable
 
 if TYPE_CHECKING:
     from rota.model.reports import StepPoint
     from rota.policy.pollux_value import Matrix
     from rota.predict.step_time import StepTime
 
-MOST_BATCHES = 8  # of one number of GPUs and nodes are fitted to
 MOST_KINDS = 256  # of which the noise of a job that begins is remembered
 LEAST_EPOCH = 0.02  # of an epoch is left of every job, whatever it has declared
 
 Shapes = list[tuple[int, int]]
-Points = dict[tuple[int, int, int], "StepPoint"]
 
 
 class Knowledge(NamedTuple):
     """Of one job. ``model`` is None before anything was measured; ``most_seen`` is 0 then.
 
     ``left_steps`` is what its user has declared, less its progress, in steps of the initial batch.
+    ``warnings`` say what it or its kind has told that can't be, and is not reckoned with.
     """
 
     model: Goodput | None
     most_seen: int
     left_steps: float
+    warnings: tuple[str, ...] = ()
+
+
+class _Fitted(NamedTuple):
+    """What a group's jobs have measured, and what was made of it."""
+
+    points: tuple[StepPoint, ...]
+    most_seen: int  # GPUs
+    step_time: StepTime | None
+    warnings: tuple[str, ...]
 
 
 class Models:
@@ -46,7 +55,8 @@ class Models:
         self.shapes = shapes
         self._shared = shared
         self._tables = TableCache(self.shapes)
-        self._fits: dict[str, tuple[tuple[StepPoint, ...], StepTime | None]] = {}
+        self._fits: dict[str, _Fitted] = {}
+        self._unsound: set[str] = set()  # groups in which something was measured that can't be
 
     def know(self, view: View, rows: list[int], early: dict[str, list[float]]) -> list[Knowledge]:
         """What is known of each of these.
@@ -62,18 +72,22 @@ class Models:
                 found.append(row)
         for group in self._fits.keys() - members.keys():
             del self._fits[group]
-        times = {group: self._fit(view, group, within) for group, within in members.items()}
+            self._unsound.discard(group)
+        fits = {group: self._fit(view, group, within) for group, within in members.items()}
         if self._shared:
             _learn_early(view, zip(rows, groups, strict=True), early)
         knowledge = []
         for row, group in zip(rows, groups, strict=True):
-            step_time, most_seen = times[group]
-            limits = _limits(view, row)
+            fitted, limits, noise = fits[group], _limits(view, row), _noise(view, row)
             model = None
-            if step_time is not None and limits is not None:
+            if fitted.step_time is not None and isinstance(limits, BatchLimits):
                 begun = Noise(*early[group]) if group in early else UNKNOWN_NOISE
-                model = Goodput(step_time, _noise(view, row) or begun, limits)
-            knowledge.append(Knowledge(model, most_seen, _left_steps(view, row)))
+                model = Goodput(fitted.step_time, noise or begun, limits)
+            most_seen = 0 if model is None else fitted.most_seen
+            warnings = fitted.warnings
+            if noise is None or not isinstance(limits, BatchLimits) or group in self._unsound:
+                warnings = (*_impossible(view, row, limits, noise), *warnings)
+            knowledge.append(Knowledge(model, most_seen, _left_steps(view, row), warnings))
         return knowledge
 
     def goodputs(self, models: list[Goodput]) -> Matrix:
@@ -84,39 +98,46 @@ class Models:
         kind = view.kind(row) if self._shared else ""
         return kind or f"job {row}"
 
-    def _fit(self, view: View, group: str, rows: list[int]) -> tuple[StepTime | None, int]:
-        kept: Points = {}
-        batches: dict[tuple[int, int], int] = {}
-        for row in rows:
-            for point in view.measured(row) or ():
-                place = point.nodes, point.gpus
-                if (*place, point.batch) in kept or batches.get(place, 0) >= MOST_BATCHES:
-                    continue
-                batches[place] = batches.get(place, 0) + 1
-                kept[*place, point.batch] = point
-        points = tuple(kept.values())
-        before = self._fits.get(group)
-        if before is None or before[0] != points:
-            before = self._fits[group] = points, _step_time(points)
-        return before[1], max((gpus for _, gpus in batches), default=0)
+    def _fit(self, view: View, group: str, rows: list[int]) -> _Fitted:
+        told = [points for row in rows if (points := view.measured(row))]
+        points = pooled(told, checked=group in self._unsound)
+        fitted = self._fits.get(group)
+        if fitted is None or fitted.points != points:
+            if not all(map(is_usable, points)):
+                self._unsound.add(group)
+                points = pooled(told)
+            most_seen = max((point.gpus for point in points), default=0)
+            fitted = self._fits[group] = _Fitted(points, most_seen, *_step_time(points))
+        return fitted
 
 
-def _step_time(points: tuple[StepPoint, ...]) -> StepTime | None:
+def _step_time(points: tuple[StepPoint, ...]) -> tuple[StepTime | None, tuple[str, ...]]:
     from rota.predict.throughput_fit import fit
 
-    found, _ = fit(Point(*point) for point in points)
-    return None if found is None else found.step_time
+    found, warnings = fit(Point(*point) for point in points)
+    return None if found is None else found.step_time, warnings
 
 
-def _limits(view: View, row: int) -> BatchLimits | None:
-    """None of a job that does not tell its batches, or tells of some that can't be."""
+def _limits(view: View, row: int) -> BatchLimits | str | None:
+    """None of a job that does not tell its batches; why they can't be of one that tells such."""
     from rota.errors import InputError
 
     told = view.batch_range(row)
     try:
         return None if told is None else BatchLimits(*told)
-    except InputError:
-        return None
+    except InputError as error:
+        return str(error)
+
+
+def _impossible(
+    view: View, row: int, limits: BatchLimits | str | None, noise: Noise | None
+) -> list[str]:
+    """What the job has told of itself that can't be."""
+    found = [limits] if isinstance(limits, str) else []
+    if noise is None and view.noise(row) is not None:
+        found.append("gradient noise left out: it is no number that can be")
+    _, dropped = usable(Point(*point) for point in view.measured(row) or ())
+    return [*found, f"measurements left out: {listed(dropped)}"] if dropped else found
 
 
 def _noise(view: View, row: int) -> Noise | None:
@@ -141,4 +162,5 @@ def _left_steps(view: View, row: int) -> float:
     learned = view.learned(row)
     if learned is None or learned.total is None:
         return nan
-    return max(learned.total - learned.done, LEAST_EPOCH * learned.epoch)
+    left = max(learned.total - learned.done, LEAST_EPOCH * learned.epoch)
+    return left if 0 <= left < inf else nan
