@@ -21,7 +21,6 @@ def goodput_lines(job: Mapping[str, Any]) -> list[str]:
     lines = [_headline(told)]
     if told["curve"]:
         lines += [f"  {line}" for line in _curve_lines(told, width - 4)]
-    lines += [f"  warning: {printable(each)}" for each in told["warnings"]]
     return [f"  {line}" for each in lines for line in folded(each, width - 2, indent=4).split("\n")]
 
 

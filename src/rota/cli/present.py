@@ -152,6 +152,8 @@ def job_text(job: Mapping[str, Any], verdict: Mapping[str, Any]) -> str:
         ("workdir", job["workdir"]),
         ("command", job["run"]),
     ]
+    warnings = [*verdict["warnings"], *(job["goodput"] or {"warnings": ()})["warnings"]]
+    facts += [("warning", warning) for warning in dict.fromkeys(warnings)]
     width = width_of_terminal()
     lines = [f"job {job['id']} ({printable(job['name'])})"]
     for name, value in facts:
@@ -268,6 +270,7 @@ def why_text(verdict: Mapping[str, Any]) -> str:
         ("turns", turns_text(turns)),
         ("sharing", sharing_text(verdict.get("sharing"))),
         ("size", verdict["resizing"]),
+        *(("warning", warning) for warning in verdict["warnings"]),
     ]
     for name, value in facts:
         if value:

@@ -106,7 +106,17 @@ def test_without_a_measurement_there_is_a_line_that_says_so(rota, reports):
 
 def test_what_can_not_be_is_a_warning(rota, reports):
     reports.points = (*ALONE, StepPoint(1, 2, 8, 0.1, 1e9))
-    assert "warning: measurements left out: 2 GPUs on 1 node" in rota("show", "adaptive")[1]
+    assert "  warning      measurements left out: 2 GPUs on 1 node" in rota("show", "adaptive")[1]
+
+
+def test_what_a_policy_warns_of_is_told_by_why_and_show_and_not_twice(rota, reports, cluster):
+    reports.points = (*ALONE, StepPoint(1, 2, 8, 0.1, 1e9))
+    told = json.loads(rota("show", "adaptive", "--json")[1])["goodput"]["warnings"]
+    cluster.controller.state.marks[0] = {"warnings": [*told, "and another"]}
+    assert json.loads(rota("why", "adaptive", "--json")[1])["warnings"] == [*told, "and another"]
+    for verb in ("why", "show"):
+        lines = [line for line in rota(verb, "adaptive")[1].splitlines() if "warning" in line]
+        assert [line.split(maxsplit=1)[1] for line in lines] == [*told, "and another"]
 
 
 def test_without_noise_it_says_that_every_sample_counts(rota, reports):
