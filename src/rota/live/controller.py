@@ -28,7 +28,7 @@ from rota.live.relay import pass_on, pass_piece_on
 from rota.live.reports import Reports
 from rota.live.wire import Message, decode
 from rota.model.allocation import Allocation
-from rota.model.commands import Command, Launch, Migrate, Resize, Resume, Stop, Suspend
+from rota.model.commands import Command, Launch, Migrate, Resize, Resume, Retune, Stop, Suspend
 from rota.model.decision import take_decision
 from rota.model.events import (
     CommandFailed,
@@ -36,6 +36,7 @@ from rota.model.events import (
     JobLaunched,
     JobResized,
     JobResumed,
+    JobRetuned,
     JobSuspended,
     NodeJoined,
     RetryDue,
@@ -162,8 +163,9 @@ class Controller(Reports):
         retry_at_s = self._policy_retry_at_s
         woken = state.wake_at_s is not None and state.wake_at_s <= now_s
         if woken:
-            for row in [row for row in state.active if len(state.sizes(row)) > 1]:
-                self._write_progress(row, now_s)
+            for row in list(state.active):
+                if len(state.sizes(row)) > 1 or state.spec[row].adapt is not None:
+                    self._write_progress(row, now_s)
         if state.decision_needed or woken or (retry_at_s is not None and retry_at_s <= now_s):
             self._decide(now_s)
         self._to_send = diff(state)
@@ -356,6 +358,10 @@ class Controller(Reports):
             self._failures.pop(row, None)
             self._write_progress(row, now_s)
             self._note(JobResized(now_s, row, command.allocation))
+        elif isinstance(command, Retune):
+            self._failures.pop(row, None)
+            self._write_progress(row, now_s)
+            self._note(JobRetuned(now_s, row, command.batch))
 
     def _outstanding_id(self, row: int) -> int | None:
         command = self.state.outstanding[row]

@@ -1,8 +1,10 @@
 """Commands as messages: what an agent has to know to carry one out, and which agent that is."""
 
 from rota.live.wire import Message
-from rota.model.commands import Command, Launch, Migrate, Resize, Resume, Stop
+from rota.model.commands import Command, Launch, Migrate, Resize, Resume, Retune, Stop
 from rota.model.state import ClusterState
+
+OWN_BATCH = (0, 0)  # a job goes back to it from what was chosen for it before
 
 
 def command_message(state: ClusterState, command: Command) -> Message:
@@ -19,6 +21,12 @@ def command_message(state: ClusterState, command: Command) -> Message:
     }
     if isinstance(command, Launch | Resume | Migrate | Resize):
         message["gpus"] = [gpu for _, gpus in command.allocation.gpus() for gpu in gpus]
+        batch = command.allocation.batch
+        if batch is None and spec.adapt is not None and not isinstance(command, Launch):
+            batch = OWN_BATCH
+        message["batch"] = batch
+    if isinstance(command, Retune):
+        message["batch"] = command.batch or OWN_BATCH
     if isinstance(command, Launch) and spec.program is not None:
         program = spec.program._asdict() | {"env": dict(spec.program.env)}
         message |= {"program": program, "name": spec.name, "at_s": state.changed_s[row]}

@@ -1,17 +1,22 @@
 """What agents report of running jobs: taken note of, and written down as far as it is worth it."""
 
+import logging
 from typing import Any
 
+from rota.errors import InputError
 from rota.folder import Folder
 from rota.live.intake import Intake
 from rota.live.recovery import registered
 from rota.live.wire import Message, is_model
+from rota.model.adaptation import read
 from rota.model.allocation import on_node
 from rota.model.commands import Migrate, Resume
 from rota.model.events import JobResized, ModelReported, WorkerReported
 from rota.store.events import EventStore
 
 LOG_PROGRESS_EVERY_S = 10.0
+
+log = logging.getLogger("rota.controller")
 
 
 class Reports(Intake):
@@ -21,12 +26,14 @@ class Reports(Intake):
         super().__init__(store, folder)
         self.memory: dict[int, dict[str, Any]] = {}  # by row: see the agent's ``Attempt.memory``
         self._early_sizes: dict[int, Message] = {}  # by row: told before the job has gone on here
+        self._senseless: set[int] = set()  # rows that have told what can't be
 
     def _note_report(self, row: int, message: Message, now_s: float) -> None:
         """Take note of one message about a job's attempt, other than its end."""
         kind = message["type"]
         if kind == "progress":
             self._latest[row] = message["progress"]
+            self._check_sense(row, message["progress"])
             if self._must_be_written(row, message["progress"]["at_s"]):
                 self._write_progress(row, now_s)
         elif kind == "registered":
@@ -59,7 +66,8 @@ class Reports(Intake):
             self._early_sizes[row] = message  # an agent that comes back tells it before its answer
         if state.since_s[row] < 0 or held is None or state.outstanding[row] is not None:
             return
-        allocation = on_node(held.parts[0][0], sum(1 << gpu for gpu in message["gpus"]))
+        gpus = on_node(held.parts[0][0], sum(1 << gpu for gpu in message["gpus"]))
+        allocation = gpus.with_batch(held.batch)
         cause = message.get("cause", "")
         if allocation.without(held) is None and (cause or allocation != held):
             self._write_progress(row, now_s)
@@ -71,6 +79,17 @@ class Reports(Intake):
         message = self._early_sizes.pop(row, None)
         if message is not None and message["attempt"] == self.state.attempt[row]:
             self._note_size(row, message, now_s)
+
+    def _check_sense(self, row: int, progress: dict[str, Any]) -> None:
+        """Say once of a job that what it tells of its training is left out, and why."""
+        try:
+            read(progress)
+        except InputError as error:
+            if row not in self._senseless:
+                self._senseless.add(row)
+                spec = self.state.spec[row]
+                where = f"job {spec.job_id} ({spec.name})"
+                log.warning("%s: reports are left out that make no sense: %s", where, error)
 
     # -- progress ------------------------------------------------------------------------------
 

@@ -84,6 +84,10 @@ Command = Launch | Suspend | Resume | Migrate | Resize | Retune | Stop
 
 
 def may_follow(outstanding: Command | None, command: Command) -> bool:
-    """Whether a command can be sent while another is on its way: only a stop overtakes others."""
-    overtaken = isinstance(outstanding, Suspend | Resume | Migrate | Resize | Retune)
-    return outstanding is None or (overtaken and isinstance(command, Stop))
+    """Whether a command can be sent while another is on its way.
+
+    Only a stop overtakes others, and a suspension a change of batch, which waits for a whole step.
+    """
+    if isinstance(command, Stop):
+        return not isinstance(outstanding, Launch | Stop)
+    return outstanding is None or (isinstance(outstanding, Retune) and isinstance(command, Suspend))

@@ -12,12 +12,12 @@ def confine(state: ClusterState, plan: Plan) -> Plan:
 
     On a live cluster each agent starts whole gangs, and only state that can be written to a file
     goes from node to node. A job that the plan wants elsewhere gets other free GPUs if there are
-    such; else it waits, and the reason says for what. Every job trains with its own batch: no
-    agent can tell it another one. Simulated nodes take every plan.
+    such; else it waits, and the reason says for what. A job that does not adapt trains with its own
+    batch: its program can't be told another one. Simulated nodes take every plan.
     """
     if not state.one_node_gangs or not plan.allocations:
         return plan
-    plan = _with_own_batches(plan)
+    plan = _with_own_batches(state, plan)
     allocations = plan.allocations
     wrong = [row for row, place in allocations.items() if not _can_be(state, row, place)]
     free = _left_free(state, plan, wrong) if wrong else None
@@ -30,7 +30,8 @@ def confine(state: ClusterState, plan: Plan) -> Plan:
         place = _other_place(state, row, wanted.num_gpus, free)
         if place is not None:
             free.take(place)
-        if place is None:
+            place = place.with_batch(wanted.batch)
+        else:
             reasons[row] = _why_not(state, row, wanted.num_gpus)
         if place == state.target[row]:
             del confined[row]
@@ -39,12 +40,13 @@ def confine(state: ClusterState, plan: Plan) -> Plan:
     return plan._replace(allocations=confined, reasons=reasons)
 
 
-def _with_own_batches(plan: Plan) -> Plan:
-    places = plan.allocations
+def _with_own_batches(state: ClusterState, plan: Plan) -> Plan:
+    places, rows = plan.allocations, len(state.spec)
     tuned = {
         row: place.with_batch(None)
         for row, place in places.items()
         if isinstance(place, Allocation) and place.batch is not None
+        if 0 <= row < rows and state.spec[row].adapt is None
     }
     return plan._replace(allocations={**places, **tuned}) if tuned else plan
 

@@ -41,9 +41,10 @@ class Plan(NamedTuple):
 def diff(state: "ClusterState") -> list[Command]:
     """The commands that can be sent now to bring what jobs hold closer to the last plan's target.
 
-    Only jobs without a command on its way get one; but a stop overtakes a suspension. GPUs are
-    promised to a job when no other holds them any more: commands that have to wait for a release
-    come out of a later call. Suspensions and stops come first, each group in row order.
+    Only jobs without a command on its way get one; but a stop overtakes a suspension, and that a
+    change of batch. GPUs are promised to a job when no other holds them any more: commands that
+    have to wait for a release come out of a later call. Suspensions and stops come first, each
+    group in row order.
     """
     unsettled = state.unsettled
     if not unsettled:
@@ -58,6 +59,10 @@ def diff(state: "ClusterState") -> list[Command]:
             stop = Stop(next_id + len(commands), row, state.attempt[row], epoch)
             if may_follow(state.outstanding[row], stop):
                 commands.append(stop)
+        elif isinstance(state.outstanding[row], Retune):
+            if state.target[row] is None:
+                fields = (next_id + len(commands), row, state.attempt[row], epoch)
+                commands.append(new(Suspend, fields))
         elif state.outstanding[row] is None:
             target, held = state.target[row], state.held[row]
             if held is None:

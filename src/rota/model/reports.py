@@ -1,6 +1,7 @@
 """What jobs report about their training, beyond the columns: steps, gradient noise, batch limits.
 
-A driver that knows it sets :attr:`~rota.model.state.ClusterState.reports`; policies ask the view.
+A simulation sets :attr:`~rota.model.state.ClusterState.reports`, and of live jobs the state sets it
+itself (:mod:`rota.model.adaptation`); policies ask the view.
 """
 
 from typing import NamedTuple, Protocol

@@ -47,6 +47,7 @@ from rota.model.transitions import (
 )
 
 if TYPE_CHECKING:
+    from rota.model.adaptation import Adaptations
     from rota.model.profiles import Profiles
     from rota.model.reports import Reports, Truth
 
@@ -66,7 +67,9 @@ class ClusterState(Confirmations):
         self.events = 0
         self.log: list[Event] | None = None  # set it to a list to keep every event applied
         self.profiles: Profiles | None = None  # from the first job with a program on
-        self.reports: Reports | None = None  # what jobs tell of their training, if a driver knows
+        # What jobs tell of their training: a driver's, or of live jobs what the log has of it.
+        self.reports: Reports | None = None
+        self._told: Adaptations | None = None
         self.truth: Truth | None = None  # in a simulation
         self.warnings: dict[int, dict[str, float]] = {}  # of policies, by row: since when they warn
         self._handlers = {
@@ -194,6 +197,10 @@ class ClusterState(Confirmations):
 
             self.profiles = Profiles()
             self._handlers |= self.profiles.listen(self, self._handlers)
+        if spec.program is not None and self.reports is None:
+            from rota.model.adaptation import Adaptations  # likewise
+
+            self.reports = self._told = Adaptations()
         row = self.append(spec)
         if self._stories is not None:
             self._stories.append([(at_s, "submitted")])
@@ -201,6 +208,11 @@ class ClusterState(Confirmations):
         self.priorities.add(spec.priority)
         self.changed.append(row)
         self.decision_needed = True
+
+    def _worker_reported(self, e: WorkerReported) -> None:
+        super()._worker_reported(e)
+        if self._told is not None:
+            self._told.note(self, e)
 
     def _suspend_requested(self, e: SuspendRequested) -> None:
         row = e.row

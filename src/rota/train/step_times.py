@@ -33,6 +33,10 @@ class StepTimes:
         mean = [s / self._steps if self._steps else None for s in (self._step_s, self._gradient_s)]
         return {"steps": self._steps, "step_s": mean[0], "gradient_s": mean[1]}
 
+    def of(self, cut: Cut) -> Message:
+        """The message, if that is how batches are cut now: the last ones may have been others."""
+        return (self if cut == self._cut else StepTimes()).message()
+
     def sent(self) -> None:
         """Take the means anew from here on."""
         self._steps, self._step_s, self._gradient_s = 0, 0.0, 0.0

@@ -308,19 +308,20 @@ class Training:
         adaptation, lr_scaling = self.adaptation, self.lr_scaling
         assert adaptation is not None
         assert lr_scaling is not None
+        assert self.loader is not None
         known = lr_scaling.noise.known
+        cut = (adaptation.world, adaptation.per_rank, adaptation.accumulation)
         return {
             "initial": adaptation.limits.initial,
             "most": adaptation.limits.most,
             "most_per_gpu": adaptation.limits.most_per_rank,
             "size": adaptation.size,
-            "gpus": adaptation.world,
-            "per_gpu": adaptation.per_rank,
-            "accumulation": adaptation.accumulation,
+            **dict(zip(("gpus", "per_gpu", "accumulation"), cut, strict=True)),
             "scaled_steps": lr_scaling.scaled_steps,
             "sqr": lr_scaling.noise.sqr if known else None,
             "var": lr_scaling.noise.var if known else None,
-            **self._progress.times.message(),
+            "epoch_samples": self.loader.epoch_samples,
+            **self._progress.times.of(cut),
         }
 
     def leave_step(self) -> None:

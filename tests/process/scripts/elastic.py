@@ -2,6 +2,7 @@
 
 In the folder --out: ``seenN`` (a line for each piece that slot N worked on: epoch, batch, samples),
 ``atS`` when step S waits for ``goS``, ``evaluated`` and ``end.pt`` (all of the state at the end).
+A file ``finish`` there has the number of the step that is to be the last one.
 """
 
 import argparse
@@ -96,6 +97,11 @@ def gate(number):
         time.sleep(0.002)
 
 
+def is_last(step):
+    finish = options.out / "finish"
+    return finish.exists() and step >= int(finish.read_text())
+
+
 def main():
     torch.set_num_threads(1)
     torch.manual_seed(0)
@@ -158,6 +164,8 @@ def main():
         if options.loop == "steps":
             for step in s.steps(options.steps):
                 train(step, s.next_batch())
+                if is_last(step):
+                    break
         else:
             for epoch in s.epochs(options.steps // -(-options.samples // BATCH)):
                 if options.freeze_until:

@@ -17,7 +17,9 @@ from rota.model.events import (
     NodeJoined,
     RetryDue,
     StopRequested,
+    SuspendRequested,
 )
+from rota.model.job import Adapt
 from rota.model.plan import Plan, diff
 from rota.model.state import ClusterState
 from rota.testing.builders import job
@@ -34,11 +36,11 @@ class Wants:
         return Plan({0: self.place}, {}, {})
 
 
-def running(kind="gpu") -> ClusterState:
+def running(kind="gpu", adapt=None) -> ClusterState:
     """A job of two GPUs that has run on them since 0 s."""
     state = ClusterState()
     state.apply(NodeJoined(0.0, "n0", 2, kind))
-    state.apply(JobSubmitted(0.0, job("a", 2)))
+    state.apply(JobSubmitted(0.0, job("a", 2)._replace(adapt=adapt)))
     take_decision(state, Wants(PLAIN), 0.0)
     send(state, 0.0)
     state.apply(JobLaunched(0.0, 0, 1))
@@ -125,6 +127,29 @@ def test_a_stop_overtakes_a_retune():
     assert [type(command) for command in diff(state)] == [Stop]
 
 
+def test_a_suspension_overtakes_a_retune_which_may_wait_for_a_step_for_long():
+    state = running()
+    take_decision(state, Wants(TUNED), 10.0)
+    send(state, 10.0)
+    state.apply(SuspendRequested(11.0, 0))
+    assert [type(command) for command in send(state, 11.0)] == [Suspend]
+    assert diff(state) == []
+    state.apply(JobSuspended(12.0, 0, 11.5))
+    assert state.home[0] == PLAIN
+    state.validate()
+
+
+def test_other_gpus_wait_for_a_retune_that_is_on_its_way():
+    state = running()
+    state.apply(NodeJoined(5.0, "n1", 2))
+    take_decision(state, Wants(TUNED), 10.0)
+    send(state, 10.0)
+    take_decision(state, Wants(on_node(1, 0b11)), 11.0)
+    assert diff(state) == []
+    state.apply(JobRetuned(12.0, 0, (32, 1)))
+    assert [type(command) for command in diff(state)] == [Suspend]
+
+
 def test_only_a_running_job_is_retuned():
     state = ClusterState()
     state.apply(NodeJoined(0.0, "n0", 2))
@@ -132,6 +157,16 @@ def test_only_a_running_job_is_retuned():
     for event in (JobRetuned(1.0, 0, None), CommandSent(1.0, Retune(1, 0, 0, 0, None))):
         with pytest.raises(TransitionError, match="can't be retuned"):
             state.apply(event)
+
+
+def test_jobs_of_live_nodes_that_adapt_are_retuned_and_moved_with_their_batch():
+    state = running("cpu", Adapt(4096, None))
+    assert confine(state, Plan({0: TUNED}, {}, {})).allocations == {0: TUNED}
+    spread = Allocation(((0, 1), (1, 1)), batch=(8, 0))
+    state.apply(NodeJoined(5.0, "n1", 2, "cpu"))
+    assert confine(state, Plan({0: spread}, {}, {})).allocations == {0: PLAIN.with_batch((8, 0))}
+    take_decision(state, Wants(TUNED), 10.0)
+    assert [type(command) for command in diff(state)] == [Retune]
 
 
 def test_jobs_of_live_nodes_keep_their_own_batch():

@@ -232,6 +232,8 @@ def test_times_of_steps_are_those_of_one_cut():
     for cut_, step_s in [((1, 8, 0), 9.0), ((1, 8, 0), 1.0), ((1, 8, 0), 3.0)]:
         times.note(cut_, step_s, step_s / 2)
     assert times.message() == {"steps": 2, "step_s": 2.0, "gradient_s": 1.0}
+    assert times.of((1, 8, 0)) == times.message()
+    assert times.of((2, 8, 0)) == {"steps": 0, "step_s": None, "gradient_s": None}
     times.note((2, 8, 0), 7.0, 1.0)
     assert times.message() == {"steps": 0, "step_s": None, "gradient_s": None}
     times.note((2, 8, 0), 4.0, 1.0)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import logging
 import os
 import time
 from collections.abc import Callable
@@ -19,6 +20,8 @@ if TYPE_CHECKING:
 
 MAX_MODEL_REPORTS = 100  # of one attempt; each is written down
 MAX_SHARD_REPORTS = 100  # likewise
+
+log = logging.getLogger("rota.agent")
 
 
 class Account:
@@ -44,6 +47,7 @@ class Account:
         self._cycle: dict[str, Any] | None = None  # device memory over a step
         self._model_reports = self._shard_reports = 0
         self._metrics = folder / "metrics.jsonl"
+        self._complained = False  # of a report that can't be read
 
     def save(self, *, durable: bool = True) -> None:
         """Write the record down before acting on it; ``durable``: to outlast a power cut."""
@@ -182,8 +186,11 @@ class Account:
 
     def note_progress(self, message: Message) -> None:
         """Keep a report of rank 0, if it is well-formed."""
-        if not is_progress(message):
-            return  # a program may say what it likes; nobody else has to read it
+        if not is_progress(message):  # a program may say what it likes; nobody has to read it
+            if not self._complained:
+                self._complained = True
+                log.warning("job %s: a report that is no report is left out", self.job_id)
+            return
         told = progress_of(message)
         # Its clock is this one's. What comes from the future would be newer than all that follows.
         self.progress = told | {"at_s": min(told["at_s"], time.time())}

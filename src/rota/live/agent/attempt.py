@@ -108,6 +108,7 @@ class Attempt(Account):
             for rank in self.ranks:
                 if rank.suspended is not None:
                     self.pausing.go_on(rank)
+            self.tuning.again()
 
     def watch(self, rank: Rank) -> None:
         """Learn of the end of a rank that has been started."""

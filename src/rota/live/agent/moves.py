@@ -87,6 +87,7 @@ class Moves:
             known = None
         if known is not None:
             known.pausing.resume(message["command_id"], gpus, self._devices.cores_of(gpus))
+            known.tuning.keep(message.get("batch"))
             return
         for other in self._attempts.values():
             if other.job_id == key[0] and other.ended is None:
@@ -152,6 +153,7 @@ class Moves:
         try:
             cores = self._devices.cores_of(message["gpus"])
             attempt.pausing.resume(command_id, message["gpus"], cores)
+            attempt.tuning.keep(message.get("batch"))
         except AgentError as error:
             attempt.failed(command_id, str(error))
 

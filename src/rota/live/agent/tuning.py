@@ -1,5 +1,6 @@
 """How an attempt's batches are changed while it runs."""
 
+import contextlib
 import logging
 from typing import TYPE_CHECKING
 
@@ -18,29 +19,31 @@ class Tuning:
     """The batch that one attempt was told to have.
 
     Rank 0 is told, and passes it on with the gradients of its next batch, so that all change behind
-    the same one. The first to tell of it is believed: it holds for all then.
+    the same one. The first to tell of it is believed: it holds for all then. Until then it is in
+    the attempt's record, so that an agent that takes over tells it again.
     """
 
     def __init__(self, attempt: "Attempt") -> None:
         self._attempt = attempt
         self._command_id: int | None = None
-        self._batch: list[int] | None = None
+        self._batch: list[int] | None = attempt.record.get("batch")
 
     def tune(self, command_id: int, batch: list[int] | None) -> None:
         """Have a rank take ``batch[0]`` samples at once, and accumulate gradients ``batch[1]``
         times, or as the job does by itself; ``done`` follows then. Raises AgentError."""
         attempt = self._attempt
-        if attempt.state != "running" or self._resizes:
-            raise AgentError(f"job {attempt.job_id} can't change its batch now; ask again")
-        if not attempt.cooperates:
-            raise AgentError(f"not all ranks of job {attempt.job_id} are connected; ask again")
-        self._command_id, self._batch = command_id, batch or OWN
-        self.again()
+        if attempt.state != "adopted":  # else rank 0 is told when all are back
+            if attempt.state != "running" or self._resizes:
+                raise AgentError(f"job {attempt.job_id} can't change its batch now; ask again")
+            if not attempt.cooperates:
+                raise AgentError(f"not all ranks of job {attempt.job_id} are connected; ask again")
+        self._command_id = command_id
+        self._want(batch or OWN)
 
     def keep(self, batch: list[int] | None) -> None:
         """Have such batches once the attempt runs, and has the ranks that it is about to have."""
-        self._command_id, self._batch = None, batch
-        self.again()
+        self._command_id = None
+        self._want(batch)
 
     def again(self) -> None:
         """Tell rank 0, which may not have heard of it: it is another, or knows batches now."""
@@ -52,7 +55,8 @@ class Tuning:
         """A rank tells that batches are so from now on, or why not."""
         if self._batch != message["batch"]:
             return
-        command_id, self._command_id, self._batch = self._command_id, None, None
+        command_id, self._command_id = self._command_id, None
+        self._want(None)
         refusal = message["refusal"]
         if refusal is not None:
             log.warning("job %s keeps its batch: %s", self._attempt.job_id, refusal)
@@ -62,6 +66,14 @@ class Tuning:
             self._attempt.failed(command_id, refusal)
         else:
             self._attempt.done(command_id, batch=message["batch"])
+
+    def _want(self, batch: list[int] | None) -> None:
+        self._batch = batch
+        if self._attempt.record.get("batch") != batch:
+            self._attempt.record["batch"] = batch
+            with contextlib.suppress(OSError):  # it is only lost if this agent is, too
+                self._attempt.save(durable=False)
+        self.again()
 
     @property
     def _resizes(self) -> bool:

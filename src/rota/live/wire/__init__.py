@@ -92,11 +92,12 @@ SECONDS = ("step_time_s", "first_100_s", "util_since_s")
 NUMBERS = ("loss", "device_util", *SECONDS)
 # Of batches that the scheduler chooses: the samples of the initial one, the largest, the most on a
 # GPU at once; of the present one, on how many GPUs, on one at once, and how often gradients are
-# accumulated; statistical progress in initial batches; |G|^2 and the variance of gradients at the
-# initial size; so many steps since the last report, their mean time, and that of one gradient.
+# accumulated; statistical progress in initial batches; samples in an epoch; |G|^2 and the variance
+# of gradients at the initial size; so many steps since the last report, their mean time, and that
+# of one gradient.
 ADAPTATION = (
     *("initial", "most", "most_per_gpu", "size", "gpus", "per_gpu", "accumulation"),
-    *("scaled_steps", "sqr", "var", "steps", "step_s", "gradient_s"),
+    *("scaled_steps", "epoch_samples", "sqr", "var", "steps", "step_s", "gradient_s"),
 )
 
 

@@ -54,7 +54,16 @@ def point(owner, function, name):
 
 
 def patch_agent():
-    from rota.live.agent import arrival, departure, memory, moves, pausing, returning, vacating
+    from rota.live.agent import (
+        arrival,
+        departure,
+        memory,
+        moves,
+        pausing,
+        returning,
+        tuning,
+        vacating,
+    )
 
     point(departure.Departure, "_vacate", "vacate")
     point(departure.Departure, "_describe", "describe")
@@ -71,6 +80,8 @@ def patch_agent():
     point(pausing.Pausing, "_suspended", "suspended")
     point(pausing.Pausing, "resume", "resume")
     point(pausing.Pausing, "check_resumed", "resumed")
+    point(tuning.Tuning, "tune", "tune")
+    point(tuning.Tuning, "heard", "tuned")
     point(memory, "spill", "spill")
     point(memory, "copy_file", "copy")
     point(memory, "_write_draft", "draft")
