@@ -26,7 +26,7 @@ def goodput_lines(job: Mapping[str, Any]) -> list[str]:
 
 def _headline(told: Mapping[str, Any]) -> str:
     if told["missing"]:
-        return f"goodput      no curve yet: {printable(told['missing'])}"
+        return f"goodput      no curve: {printable(told['missing'])}"
     noise = "gradient noise is not known yet, so every sample counts in full"
     if told["noise_known"]:
         scale = told["noise_scale"]

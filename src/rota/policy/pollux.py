@@ -195,12 +195,21 @@ class Pollux:
             if moved:
                 mark["restarts"] = _restarts(view, row) + 1
             if moved or target != before:
-                mark["why"] = _why(known, target)
+                mark["why"] = _why(known, target, self._next_shape(view, row, target.num_gpus))
         mark.pop("warnings", None)
         if known.warnings:
             mark["warnings"] = list(known.warnings)
         if mark != old:
             trial.mark(row, mark)
+
+    def _next_shape(self, view: View, row: int, gpus: int) -> tuple[int, int] | None:
+        """The (GPUs, nodes) with the fewest more that the job may be given, if there are such."""
+        elastic, sizes = view.state.spec[row].elastic, set(view.sizes(row))
+        one_node = elastic is not None and not elastic.by_restart
+        for shape in self._models.shapes if self._models is not None else ():
+            if shape[0] > gpus and shape[0] in sizes and not (one_node and shape[1] > 1):
+                return shape
+        return None
 
     def _with_batch(
         self, trial: Trial, row: int, known: Knowledge, target: Allocation, moved: bool
@@ -240,11 +249,16 @@ def _restarts(view: View, row: int) -> int:
     return int(mark.get("restarts", 0)) if mark else 0
 
 
-def _why(known: Knowledge, target: Allocation) -> str:
-    """Why a job has its GPUs, for its user."""
-    if known.model is None:
-        return f"{gpus_text(target.num_gpus)}, to be measured: nothing is known of its kind yet"
-    here = known.model.best(target.num_gpus, len(target.parts)).goodput
-    alone = known.model.best(1, 1).goodput
-    times = f", {here / alone:.2f} times one GPU's" if alone else ""
-    return f"{gpus_text(target.num_gpus)}: {here:.4g} useful samples a second{times}"
+def _why(known: Knowledge, target: Allocation, larger: tuple[int, int] | None) -> str:
+    """Why a job has its GPUs, and not the ``larger`` (GPUs, nodes), for its user."""
+    model, size = known.model, gpus_text(target.num_gpus)
+    if model is None:
+        return f"{size}, to be measured: nothing is known of its kind yet"
+    here = model.best(target.num_gpus, len(target.parts)).goodput
+    told = f"{size}: {here:.4g} useful samples a second"
+    alone = model.best(1, 1).goodput
+    if target.num_gpus > 1 and alone:
+        told += f", {here / alone:.2f} times one GPU's"
+    if larger is not None and here:
+        told += f"; {larger[0]} would do {model.best(*larger).goodput / here:.2f} times as much"
+    return told

@@ -97,7 +97,7 @@ def goodput_curve(told: Told) -> Curve:
     warnings += contradictions
     scale = None if noise is None else noise.scale(limits.initial)
     if found is None:
-        missing = "no step that it has told of can be" if dropped else "it has timed no step yet"
+        missing = "no step that it has told of can be" if dropped else "it has timed no step"
         return Curve((), None, scale, tuple(warnings), missing)
     model = Goodput(found.step_time, noise or UNKNOWN_NOISE, limits)
     rows = _rows(told, model, found)
@@ -107,7 +107,7 @@ def goodput_curve(told: Told) -> Curve:
 def _limits(told: BatchRange | None) -> BatchLimits | str:
     """The batches that the job can train with; else why none are known."""
     if told is None:
-        return "it has told nothing of its batches yet, as it does with its first steps"
+        return "it has told nothing of its batches, as jobs do with their first steps"
     try:
         return BatchLimits(*told)
     except InputError as error:

@@ -5,6 +5,7 @@ import json
 import pytest
 
 from rota.folder import Folder
+from rota.model.events import WorkerReported
 from rota.model.reports import BatchRange, GradientNoise, StepPoint
 from rota.testing.served import StandInController, served
 
@@ -50,14 +51,19 @@ def cluster(tmp_path, monkeypatch):
 
 
 @pytest.fixture
-def reports(cluster, rota, tmp_path):
-    """What the one job tells; it runs on one GPU, with two batches of 16 samples a step."""
+def adaptive(cluster, rota, tmp_path):
+    """The one job; it runs on one GPU, with two batches of 16 samples a step."""
     (tmp_path / "job.yaml").write_text(JOB_FILE)
     assert rota("submit", "job.yaml")[0] == 0
     cluster.do(cluster.controller.turn)
-    reports = cluster.controller.state.reports = Reports()
     adaptation = {"gpus": 1, "per_gpu": 16, "accumulation": 1}
     cluster.controller.reports[0] = {"step": 3, "at_s": 1.0, "adaptation": adaptation}
+
+
+@pytest.fixture
+def reports(cluster, adaptive):
+    """What the job tells, put in place of what the log has of it."""
+    reports = cluster.controller.state.reports = Reports()
     return reports
 
 
@@ -101,12 +107,24 @@ def test_on_a_narrow_terminal_bars_are_shorter(rota, reports, monkeypatch):
 def test_without_a_measurement_there_is_a_line_that_says_so(rota, reports):
     reports.points = None
     assert shown(rota)["curve"] == []
-    assert "goodput      no curve yet: it has timed no step yet\n" in rota("show", "adaptive")[1]
+    assert "goodput      no curve: it has timed no step\n" in rota("show", "adaptive")[1]
 
 
 def test_what_can_not_be_is_a_warning(rota, reports):
     reports.points = (*ALONE, StepPoint(1, 2, 8, 0.1, 1e9))
     assert "  warning      measurements left out: 2 GPUs on 1 node" in rota("show", "adaptive")[1]
+
+
+def test_what_a_job_has_told_is_what_is_drawn(rota, adaptive, cluster):
+    assert "no curve: it has told nothing of its batches" in rota("show", "adaptive")[1]
+    for at_s, (per_gpu, step_s) in enumerate(((16, 0.2), (32, 0.3)), 1):
+        told = {"initial": 16, "most": 256, "most_per_gpu": 32, "size": per_gpu, "gpus": 1}
+        told |= {"per_gpu": per_gpu, "accumulation": 0, "steps": 9, "sqr": 1.0, "var": 15.0}
+        told |= {"step_s": step_s, "gradient_s": step_s}
+        cluster.apply(WorkerReported(at_s, 0, {"step": 9, "at_s": at_s, "adaptation": told}))
+    told = shown(rota)
+    assert [row["known"] for row in told["curve"]] == ["measured", *["predicted"] * 3]
+    assert told["noise_scale"] == 240.0
 
 
 def test_what_a_policy_warns_of_is_told_by_why_and_show_and_not_twice(rota, reports, cluster):

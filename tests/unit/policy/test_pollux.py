@@ -1,5 +1,7 @@
 """Pollux: who gets how many GPUs, where, and with which batch."""
 
+import re
+
 import numpy as np
 import pytest
 
@@ -115,6 +117,15 @@ def test_its_user_is_told_why_a_job_has_its_gpus():
     assert "nothing is known of its kind yet" in sim.state.marks[0]["why"]
     until(sim, 61.0)
     assert "useful samples a second" in sim.state.marks[0]["why"]
+
+
+def test_its_user_is_told_what_more_gpus_would_bring():
+    jobs = [job(1, model="noisy", batch=8), job(2, model="clear", batch=8)]
+    few = until(simulation(*jobs, cluster="1x4"), 61.0)
+    assert gpus(few)[1] == 1
+    assert re.search(r"second; 2 would do 0\.\d\d times as much$", few.state.marks[1]["why"])
+    all_of_them = until(simulation(jobs[0], cluster="1x4"), 61.0)
+    assert re.search(r"4 GPUs: .* times one GPU's$", all_of_them.state.marks[0]["why"])
 
 
 # -- what GPUs are worth ---------------------------------------------------------------------------

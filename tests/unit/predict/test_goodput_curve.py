@@ -80,8 +80,8 @@ def test_without_noise_every_sample_counts_in_full():
 @pytest.mark.parametrize(
     ("more", "says"),
     [
-        ({"limits": None}, "it has told nothing of its batches yet"),
-        ({"own": ()}, "it has timed no step yet"),
+        ({"limits": None}, "it has told nothing of its batches"),
+        ({"own": ()}, "it has timed no step"),
         ({"own": (StepPoint(1, 1, 8, 0.0, 0.0),)}, "no step that it has told of can be"),
         ({"limits": BatchRange(16, 8, 1, 8)}, "most batch: 8 is below the initial batch of 16"),
         ({"limits": BatchRange(16, 64, 1, 0)}, "most_per_gpu batch: 0 is no whole number"),
