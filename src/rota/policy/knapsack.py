@@ -7,13 +7,14 @@ solved by dynamic programming over the capacity.
 
 from __future__ import annotations
 
+from operator import itemgetter
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
-ROUNDS = 60  # of bisection for the price of a unit: a double has no more digits
+ROUNDS = 60  # of the search for the price of a unit; about ten are usual
 SLACK = 1e-9  # by which a bound may be off, relative to the value
 
 
@@ -68,19 +69,28 @@ def _price(
         best = net[np.arange(len(net)), choices]
         return float(best.sum()) + price * capacity, int(sizes[choices].sum())
 
-    least, most = 0.0, 1.0
-    lowest, used = bound(least)
-    if used <= capacity:
-        return least, lowest
-    while bound(most)[1] > capacity:
-        most *= 2.0
+    low = 0.0, *bound(0.0)
+    if low[2] <= capacity:
+        return low[:2]
+    price = float(((values[:, 1:] - values[:, :1]) / sizes[1:]).max())  # at which nobody gains
+    while (high := (price, *bound(price)))[2] > capacity:
+        price *= 2.0
     for _ in range(ROUNDS):
-        middle = (least + most) / 2
-        if bound(middle)[1] > capacity:
-            least = middle
+        # The bound is convex, and linear in pieces: where the tangents at both ends meet it is no
+        # lower than they are.
+        (less, at_less, over), (more, at_more, within) = low, high
+        price = at_less - at_more + (over - capacity) * less - (within - capacity) * more
+        price /= over - within
+        if not less < price < more:
+            break
+        middle = price, *bound(price)
+        if middle[2] > capacity:
+            low = middle
         else:
-            most = middle
-    return min((bound(price)[0], price) for price in (least, most))[::-1]
+            high = middle
+        if middle[1] <= at_less - (over - capacity) * (price - less):
+            break
+    return min(low[:2], high[:2], key=itemgetter(1))
 
 
 def _feasible(

@@ -9,21 +9,23 @@ goodput where the jobs come to lie.
 from __future__ import annotations
 
 from collections import Counter
-from math import isfinite
-from typing import TYPE_CHECKING
+from functools import lru_cache
+from math import inf, isfinite
+from typing import TYPE_CHECKING, Any
 
 from rota.model.allocation import Allocation, gpus_text
 from rota.model.plan import Plan
 from rota.model.reason import Reason
 from rota.model.view import Trial, View
 from rota.policy.base import Setting, one_of, positive, turn_s
-from rota.policy.pollux_models import Knowledge, Models, Shapes
+from rota.policy.pollux_models import Knowledge, Models, Shape, Shapes
 from rota.policy.pollux_places import Places
 from rota.policy.stages import Stages
+from rota.predict.goodput import Choice, Goodput
 from rota.predict.goodput_table import canonical
 
 if TYPE_CHECKING:
-    from rota.policy.pollux_value import Jobs, Matrix
+    from rota.policy.pollux_value import Jobs, Matrix, Vector
 
 RETUNE_GAIN = 1.05  # of goodput, for which a batch is changed that has its GPUs already
 FIRST_GPUS = 4  # a job of which nothing was measured may have so many
@@ -73,7 +75,8 @@ class Pollux:
         self.interval_s = interval_s
         self.restart_s = restart_s
         self.horizon_s = max(horizon_s, restart_s)
-        self._models: Models | None = None
+        self._models = Models(shared=fits == "kind")
+        self._plan: Plan | None = None  # the last one
 
     def decide(self, view: View) -> Plan:
         """The numbers of GPUs that are worth most, laid out with few moves, and their batches."""
@@ -81,45 +84,45 @@ class Pollux:
         wake_at_s = (view.now_s // self.interval_s + 1) * self.interval_s
         sizes = Counter(node.num_gpus for node in view.state.nodes if node.alive)
         if not rows:
-            return view.unchanged()
+            self._plan = view.unchanged()
+            return self._plan
         node_gpus = max(sizes, key=lambda size: (sizes[size], size), default=1)
-        models = self._models_for(offered(view, rows, node_gpus))
+        shapes = offered(view, rows, node_gpus)
         early = {group: list(noise) for group, noise in (view.policy_mark or {}).items()}
-        known = models.know(view, rows, early)
-        jobs = self._jobs(view, rows, known, models)
-        values = self._values(view, jobs, models)
-        wanted = self._wanted(view, rows, known, models, values, node_gpus)
+        known = self._models.know(view, rows, early, anew=view.plan is not self._plan)
+        jobs = self._jobs(view, rows, known, shapes)
+        values = self._values(view, jobs, known, shapes)
+        wanted = self._wanted(view, rows, known, shapes, values, node_gpus)
         trial = view.trial()
         weights = {row: float(value) for row, value in zip(rows, values.max(axis=1), strict=True)}
         Places(trial, node_gpus, wanted, weights).place()
-        for row, each in zip(rows, known, strict=True):
-            self._settle(view, trial, row, each)
+        self._settle(view, trial, dict(zip(rows, known, strict=True)))
         changed = early != (view.policy_mark or {})
-        return trial.plan(wake_at_s=wake_at_s, policy_mark=early if changed else None)
-
-    def _models_for(self, shapes: Shapes) -> Models:
-        if self._models is None or self._models.shapes != shapes:
-            self._models = Models(shapes, shared=self.fits == "kind")
-        return self._models
+        self._plan = trial.plan(wake_at_s=wake_at_s, policy_mark=early if changed else None)
+        return self._plan
 
     # -- what GPUs are worth -------------------------------------------------------------------
 
-    def _jobs(self, view: View, rows: list[int], known: list[Knowledge], models: Models) -> Jobs:
+    def _jobs(self, view: View, rows: list[int], known: list[Knowledge], shapes: Shapes) -> Jobs:
         import numpy as np
 
         from rota.policy.pollux_value import Jobs
 
-        counts = np.array([0, *(gpus for gpus, _ in models.shapes)], dtype=float)
+        counts = np.array([0, *(gpus for gpus, _ in shapes)], dtype=float)
         speedups = np.tile(counts, (len(rows), 1))
-        left_s = np.full(len(rows), np.nan)
+        left_s, unit = np.full(len(rows), np.nan), np.ones(len(rows))
         modelled = [(job, each.model) for job, each in enumerate(known) if each.model is not None]
-        goodputs = models.goodputs([model for _, model in modelled])
-        for (job, model), goodput in zip(modelled, goodputs, strict=True):
-            first = int(np.argmax(goodput > 0))
-            one = goodput[first] / counts[1 + first]
-            if one > 0:
-                speedups[job, 1:] = goodput / one
-                left_s[job] = known[job].left_steps * model.limits.initial / one
+        if modelled and shapes:
+            models = [model for _, model in modelled]
+            goodputs = self._models.goodputs(models, shapes)
+            first = np.argmax(goodputs > 0, axis=1)
+            one = goodputs[np.arange(len(models)), first] / counts[1 + first]
+            fit = one > 0  # at any of the sizes
+            which = np.array([job for job, _ in modelled])[fit]
+            speedups[which, 1:] = goodputs[fit] / one[fit, None]
+            left_steps = [known[job].left_steps * model.limits.initial for job, model in modelled]
+            left_s[which] = np.array(left_steps)[fit] / one[fit]
+            unit[which] = one[fit]
         held = [view.target[row] for row in rows]
         gpus = [0 if each is None else each.num_gpus for each in held]
         current = np.abs(counts[None, :] - np.array(gpus)[:, None]).argmin(axis=1)
@@ -130,36 +133,61 @@ class Pollux:
             np.array(gpus) > 0,
             np.array([view.attained_gpu_s(row) for row in rows]),
             np.arange(len(rows)),
+            self._kinds(view, rows),
             view.now_s - np.array(submit_s),
             np.array([_restarts(view, row) for row in rows], dtype=float),
             left_s,
+            unit,
         )
 
-    def _values(self, view: View, jobs: Jobs, models: Models) -> Matrix:
+    def _kinds(self, view: View, rows: list[int]) -> Vector:
+        """The number of each job's kind; nobody else's, if it has none or its kind is not asked."""
+        import numpy as np
+
+        numbers: dict[str, int] = {}
+        kinds = np.arange(len(rows))
+        if self.fits == "kind":
+            for job, row in enumerate(rows):
+                if kind := view.kind(row):
+                    kinds[job] = numbers.setdefault(kind, job)
+        return kinds
+
+    def _fair(self, view: View, jobs: Jobs, known: list[Knowledge]) -> Vector:
+        """Jobs' speedups at their share of the GPUs, taken to be on one node as published."""
+        import numpy as np
+
+        gpus = -(-view.total_gpus // len(known))
+        fair = np.full(len(known), float(gpus))
+        models = [(job, each.model) for job, each in enumerate(known) if each.model is not None]
+        asked = [(model, (min(gpus, model.limits.most_gpus), 1)) for _, model in models]
+        for (job, _), choice in zip(models, self._models.choices(asked), strict=True):
+            fair[job] = choice.goodput / jobs.one[job]
+        return fair
+
+    def _values(self, view: View, jobs: Jobs, known: list[Knowledge], shapes: Shapes) -> Matrix:
         import numpy as np
 
         from rota.policy import pollux_value as value
 
-        if not models.shapes:
+        if not shapes:
             return np.zeros((len(jobs.running), 1))
         restart_s, horizon_s = self.restart_s, self.horizon_s
         if self.objective == "pollux":
-            fair_gpus = -(-view.total_gpus // len(jobs.running))
-            counts = np.array([gpus for gpus, _ in models.shapes])
-            fair = np.full(len(jobs.running), 1 + np.abs(counts - fair_gpus).argmin())
-            share = 1 / max(gpus for gpus, nodes in models.shapes if nodes == 1)
+            share = sum(node.alive for node in view.state.nodes) / max(view.total_gpus, 1)
+            fair = self._fair(view, jobs, known)
             return value.as_published(jobs, fair=fair, share=share, restart_s=restart_s)
         charged = value.charged_for_restarts(jobs, restart_s=restart_s, horizon_s=horizon_s)
         if self.objective == "length":
             return value.by_length(jobs, charged=charged)
-        return value.by_service(jobs, limit_gpu_s=LAST_QUEUE_GPU_S, charged=charged)
+        limit_gpu_s = LAST_QUEUE_GPU_S if self.fits == "job" else inf
+        return value.by_service(jobs, limit_gpu_s=limit_gpu_s, charged=charged)
 
     def _wanted(
         self,
         view: View,
         rows: list[int],
         known: list[Knowledge],
-        models: Models,
+        shapes: Shapes,
         values: Matrix,
         node_gpus: int,
     ) -> dict[int, int]:
@@ -168,60 +196,65 @@ class Pollux:
 
         from rota.policy.knapsack import solve
 
-        counts = [0, *(gpus for gpus, _ in models.shapes)]
+        counts = (0, *(gpus for gpus, _ in shapes))
         growth = PUBLISHED_GROWTH if self.objective == "pollux" else GROWTH
         first = 1 if self.objective == "pollux" else FIRST_GPUS
-        for job, (row, each) in enumerate(zip(rows, known, strict=True)):
-            allowed = set(view.sizes(row))
-            most = max(growth * each.most_seen, first) if len(allowed) > 1 else max(allowed)
+        sizes, most = [], []
+        for row, each in zip(rows, known, strict=True):
+            allowed = view.sizes(row)
+            sizes.append(allowed)
+            most.append(max(growth * each.most_seen, first) if len(allowed) > 1 else allowed[0])
             if (elastic := view.state.spec[row].elastic) and not elastic.by_restart:
-                most = min(most, node_gpus)  # its ranks stay on one node
-            for choice, gpus in enumerate(counts):
-                if gpus and (gpus not in allowed or gpus > most):
-                    values[job, choice] = -np.inf
-        solution = solve(values, counts, view.total_gpus)
+                most[-1] = min(most[-1], node_gpus)  # its ranks stay on one node
+        possible = np.array([_among(allowed, counts) for allowed in sizes])
+        possible &= np.array(counts) <= np.array(most)[:, None]
+        possible[:, 0] = True
+        values[~possible] = -np.inf
+        solution = solve(values, list(counts), view.total_gpus)
         return {row: counts[choice] for row, choice in zip(rows, solution.choices, strict=True)}
 
     # -- batches -------------------------------------------------------------------------------
 
-    def _settle(self, view: View, trial: Trial, row: int, known: Knowledge) -> None:
-        """Choose a job's batch where it is now, and remember what its user may want to know."""
-        target, before, old = trial.target(row), view.target[row], view.marks[row] or {}
-        mark = dict(old)
-        if target is not None:
+    def _settle(self, view: View, trial: Trial, known: dict[int, Knowledge]) -> None:
+        """Choose jobs' batches where they are now, and remember what users may want to know."""
+        asked: list[tuple[Goodput, Shape]] = []
+        settled, marks = [], dict[int, dict[str, Any]]()
+        for row, each in known.items():
+            target = trial.target(row)
+            if target is not None:
+                settled.append((row, target))
+                if each.model is not None:
+                    asked += [(each.model, (target.num_gpus, len(target.parts)))]
+                    asked += [(each.model, (1, 1))]
+        choices = iter(self._models.choices(asked))
+        for row, target in settled:
+            before, model = view.target[row], known[row].model
             moved = before is None or target.parts != before.parts
-            if known.model is not None:
-                target = self._with_batch(trial, row, known, target, moved)
-            if moved:
-                mark["restarts"] = _restarts(view, row) + 1
+            why = f"{gpus_text(target.num_gpus)}, to be measured: nothing is known of its kind yet"
+            if model is not None:
+                best, alone = next(choices), next(choices)
+                why = _why(target, best, alone)
+                target = self._with_batch(trial, row, model, target, best, moved)
             if moved or target != before:
-                mark["why"] = _why(known, target, self._next_shape(view, row, target.num_gpus))
-        mark.pop("warnings", None)
-        if known.warnings:
-            mark["warnings"] = list(known.warnings)
-        if mark != old:
-            trial.mark(row, mark)
-
-    def _next_shape(self, view: View, row: int, gpus: int) -> tuple[int, int] | None:
-        """The (GPUs, nodes) with the fewest more that the job may be given, if there are such."""
-        elastic, sizes = view.state.spec[row].elastic, set(view.sizes(row))
-        one_node = elastic is not None and not elastic.by_restart
-        for shape in self._models.shapes if self._models is not None else ():
-            if shape[0] > gpus and shape[0] in sizes and not (one_node and shape[1] > 1):
-                return shape
-        return None
+                marks[row] = {"restarts": _restarts(view, row) + moved, "why": why}
+        for row, each in known.items():
+            mark = _with_warnings(marks.get(row), view.marks[row], each.warnings)
+            if mark is not None:
+                trial.mark(row, mark)
 
     def _with_batch(
-        self, trial: Trial, row: int, known: Knowledge, target: Allocation, moved: bool
+        self,
+        trial: Trial,
+        row: int,
+        model: Goodput,
+        target: Allocation,
+        best: Choice,
+        moved: bool,
     ) -> Allocation:
-        model = known.model
-        assert model is not None
-        shape = target.num_gpus, len(target.parts)
-        best = model.best(*shape)
         if not best.goodput:
             return target
         if not moved and target.batch is not None:
-            now = model.goodput(*shape, *target.batch)
+            now = model.goodput(target.num_gpus, len(target.parts), *target.batch)
             if isfinite(now) and best.goodput <= RETUNE_GAIN * now:
                 return target
         tuned = target.with_batch((best.batch, best.accumulation))
@@ -236,12 +269,20 @@ def offered(view: View, rows: list[int], node_gpus: int) -> Shapes:
 
     Of a job that can have none of the canonical numbers of GPUs it is the least that it can have.
     """
-    shapes = dict(canonical(node_gpus, view.total_gpus))
-    for row in rows:
-        sizes = view.sizes(row)
+    asked = [view.sizes(row) for row in rows]
+    most = max(sizes[-1] for sizes in asked)
+    shapes = dict(canonical(node_gpus, min(most, view.total_gpus)))
+    for sizes in dict.fromkeys(asked):
         if shapes.keys().isdisjoint(sizes) and sizes[0] <= view.total_gpus:
             shapes[sizes[0]] = -(-sizes[0] // node_gpus)
     return sorted(shapes.items())
+
+
+@lru_cache(maxsize=1024)
+def _among(allowed: tuple[int, ...], counts: tuple[int, ...]) -> tuple[bool, ...]:
+    """Which of these numbers of GPUs are allowed."""
+    found = frozenset(allowed)
+    return tuple(gpus in found for gpus in counts)
 
 
 def _restarts(view: View, row: int) -> int:
@@ -249,16 +290,18 @@ def _restarts(view: View, row: int) -> int:
     return int(mark.get("restarts", 0)) if mark else 0
 
 
-def _why(known: Knowledge, target: Allocation, larger: tuple[int, int] | None) -> str:
-    """Why a job has its GPUs, and not the ``larger`` (GPUs, nodes), for its user."""
-    model, size = known.model, gpus_text(target.num_gpus)
-    if model is None:
-        return f"{size}, to be measured: nothing is known of its kind yet"
-    here = model.best(target.num_gpus, len(target.parts)).goodput
-    told = f"{size}: {here:.4g} useful samples a second"
-    alone = model.best(1, 1).goodput
-    if target.num_gpus > 1 and alone:
-        told += f", {here / alone:.2f} times one GPU's"
-    if larger is not None and here:
-        told += f"; {larger[0]} would do {model.best(*larger).goodput / here:.2f} times as much"
-    return told
+def _with_warnings(
+    new: dict[str, Any] | None, old: dict[str, Any] | None, warnings: tuple[str, ...]
+) -> dict[str, Any] | None:
+    """A job's mark with what it is to be warned of; None if the old one will do."""
+    if new is None and list(warnings) == (old or {}).get("warnings", []):
+        return None
+    mark = dict((old if new is None else new) or {})
+    mark.pop("warnings", None)
+    return mark | {"warnings": list(warnings)} if warnings else mark
+
+
+def _why(target: Allocation, best: Choice, alone: Choice) -> str:
+    """Why a job has its GPUs, for its user."""
+    times = f", {best.goodput / alone.goodput:.2f} times one GPU's" if alone.goodput else ""
+    return f"{gpus_text(target.num_gpus)}: {best.goodput:.4g} useful samples a second{times}"

@@ -1,11 +1,13 @@
 """Where the GPUs of elastic jobs lie: who keeps its number keeps its GPUs, the others move."""
 
 from collections.abc import Mapping
+from heapq import heapify, heappop, heappush
+from itertools import islice
 
 from rota.model.allocation import Allocation, of_parts
 from rota.model.reason import Reason
 from rota.model.view import Trial
-from rota.policy.placement.nodesets import lowest_gpus
+from rota.policy.placement.nodesets import lowest, lowest_gpus, members
 
 
 class Places:
@@ -39,15 +41,22 @@ class Places:
                     self._change(row, _first_gpus(before, gpus))
             elif before.num_gpus != gpus:
                 trial.release(row, Reason.WAIT_PRIORITY)
-        queue = [row for row, gpus in self._wanted.items() if gpus and not trial.target(row)]
+        queue = [
+            self._turn(row) for row, gpus in self._wanted.items() if gpus and not trial.target(row)
+        ]
+        heapify(queue)
         while queue:
-            queue.sort(key=lambda row: (-self._wanted[row], -self._weight[row], row))
-            row = queue.pop(0)
+            row = heappop(queue)[-1]
             if self._wanted[row] >= self._node_gpus:
-                queue += self._clear_nodes(row)
+                for cleared in self._clear_nodes(row):
+                    heappush(queue, self._turn(cleared))
             self._give(row)
         for row in growing:
             self._grow(row)
+
+    def _turn(self, row: int) -> tuple[float, float, int]:
+        """Larger jobs are placed first, those that it is worth more to among equals."""
+        return -self._wanted[row], -self._weight[row], row
 
     def _why_not(self, row: int) -> Reason:
         view = self._trial.view
@@ -117,27 +126,33 @@ class Places:
         masks, number = self._trial.free.masks, wanted // self._node_gpus
         if not number:
             return []
-        mine = self._nodes_of(self._before[row])
-        free = [node for node, mask in enumerate(masks) if mask.bit_count() == self._node_gpus]
-        free.sort(key=lambda node: (node not in mine, node))
-        return [(node, masks[node]) for node in free[:number]]
+        whole = self._with_free(self._node_gpus)
+        mine = [node for node in self._nodes_of(self._before[row]) if whole >> node & 1]
+        others = members(whole & ~sum(1 << node for node in mine))
+        nodes = [*sorted(mine), *islice(others, max(0, number - len(mine)))]
+        return [(node, masks[node]) for node in nodes[:number]]
+
+    def _with_free(self, gpus: int) -> int:
+        """The nodes that have exactly so many free GPUs, as a bit set."""
+        by_count = self._trial.free.by_count
+        return by_count[gpus] if gpus < len(by_count) else 0
 
     def _one_node(self, row: int, gpus: int, but: set[int]) -> tuple[int, int] | None:
         """So many GPUs of the node that they fill best; or all of the one with the most."""
-        masks, mine = self._trial.free.masks, self._nodes_of(self._before[row])
-        counts = [(mask.bit_count(), node) for node, mask in enumerate(masks) if node not in but]
-        fitting = [(count, node not in mine, node) for count, node in counts if count >= gpus]
-        if fitting:
-            node = min(fitting)[2]
-            return node, lowest_gpus(masks[node], gpus)
-        count, _, node = max(((c, n in mine, -n) for c, n in counts), default=(0, False, 0))
-        return (-node, masks[-node]) if count else None
+        masks, by_count = self._trial.free.masks, self._trial.free.by_count
+        mine = sum(1 << node for node in self._nodes_of(self._before[row]))
+        others = ~sum(1 << node for node in but)
+        fitting, smaller = range(gpus, len(by_count)), range(min(gpus, len(by_count)) - 1, 0, -1)
+        for count in (*fitting, *smaller):
+            if nodes := by_count[count] & others:
+                node = lowest(nodes & mine or nodes)
+                return node, lowest_gpus(masks[node], min(gpus, count))
+        return None
 
     def _clear_nodes(self, row: int) -> list[int]:
         """Take small jobs off nodes until the job finds as many whole ones as it fills."""
-        free = self._trial.free.masks
         lacking = self._wanted[row] // self._node_gpus
-        lacking -= sum(mask.bit_count() == self._node_gpus for mask in free)
+        lacking -= self._with_free(self._node_gpus).bit_count()
         cleared: list[int] = []
         if lacking <= 0:
             return cleared

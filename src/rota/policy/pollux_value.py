@@ -27,8 +27,9 @@ class Jobs(NamedTuple):
 
     ``speedups`` are relative to one GPU; ``current`` is the number of the size that the job has
     now; ``running`` whether it has GPUs; ``attained_gpu_s`` its attained service; ``arrived`` its
-    rank in order of submission; ``age_s`` since submission; ``restarts`` how often it has begun or
-    changed its GPUs; ``left_s`` the rest of its work in seconds on one GPU, NaN if it is unknown.
+    rank in order of submission; ``kind`` the number of its kind; ``age_s`` since submission;
+    ``restarts`` how often it has begun or changed its GPUs; ``left_s`` the rest of its work in
+    seconds on one GPU, NaN if it is unknown; ``one`` the goodput of one GPU, 1 if it is unknown.
     """
 
     speedups: Matrix
@@ -36,9 +37,11 @@ class Jobs(NamedTuple):
     running: Vector
     attained_gpu_s: Vector
     arrived: Vector
+    kind: Vector
     age_s: Vector
     restarts: Vector
     left_s: Vector
+    one: Vector
 
 
 def power_mean_values(speedups: Matrix, power: float) -> Matrix:
@@ -50,16 +53,21 @@ def power_mean_values(speedups: Matrix, power: float) -> Matrix:
 def by_service(jobs: Jobs, *, limit_gpu_s: float, charged: Matrix) -> Matrix:
     """Nobody tells how long it is: the less service a job has had, the more it weighs.
 
-    Beyond ``limit_gpu_s`` jobs are served in order of their submission, as in the last queue of
-    Tiresias (Gu et al., NSDI 2019).
+    Jobs of one kind are taken to be about as long, and of jobs that are alike nobody gains by
+    taking turns: the first to come weighs most, the second half as much, and so on. Those beyond
+    ``limit_gpu_s`` count as of one kind, as in the last queue of Tiresias (Gu et al., NSDI 2019).
     """
     import numpy as np
 
     served = jobs.attained_gpu_s
     weight = (1 + np.minimum(served, limit_gpu_s) / HOUR_S) ** -0.5
-    old = np.flatnonzero(served >= limit_gpu_s)
-    for place, job in enumerate(old[np.argsort(jobs.arrived[old], kind="stable")]):
-        weight[job] /= 1 + place
+    alike = np.where(served >= limit_gpu_s, -1, jobs.kind)
+    order = np.lexsort((jobs.arrived, alike))
+    _, begins = np.unique(alike[order], return_index=True)
+    begun = np.zeros(len(order), dtype=int)
+    begun[begins] = begins
+    ahead = np.arange(len(order)) - np.maximum.accumulate(begun)
+    weight[order] /= 1 + ahead
     return weight[:, None] * power_mean_values(charged, 0.5)
 
 
@@ -83,16 +91,15 @@ def by_length(jobs: Jobs, *, charged: Matrix) -> Matrix:
 def as_published(jobs: Jobs, *, fair: Vector, share: float, restart_s: float) -> Matrix:
     """Pollux's own (OSDI 2021, section 4.2): the harmonic mean of speedups over a fair share.
 
-    ``fair`` is the number of each job's fair size, and ``share`` what part of a node one GPU is. A
-    change costs the part of a job's age that its restarts have taken.
+    ``fair`` is each job's speedup at its fair share, and ``share`` what part of a node one GPU is.
+    A change costs the part of a job's age that its restarts have taken; to begin is none of these.
     """
     import numpy as np
 
-    rows = np.arange(len(fair))
-    at_fair = np.maximum(jobs.speedups[rows, fair], 1e-12)
-    speedups = share * jobs.speedups / at_fair[:, None]
+    speedups = share * jobs.speedups / np.maximum(fair, 1e-12)[:, None]
     age_s = np.maximum(jobs.age_s, LEAST_AGE_S)
-    factor = np.maximum(age_s - jobs.restarts * restart_s, 0.0) / (age_s + restart_s)
+    restarts = np.maximum(jobs.restarts - 1, 0)
+    factor = np.maximum(age_s - restarts * restart_s, 0.0) / (age_s + restart_s)
     return power_mean_values(_unless_kept(jobs, speedups, factor), -1.0)
 
 

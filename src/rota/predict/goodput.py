@@ -151,6 +151,4 @@ class Goodput(NamedTuple):
         """The batch of the highest goodput there, the smallest of equals."""
         from rota.predict.goodput_table import tables
 
-        table = tables([self], [(gpus, nodes)])
-        columns = (table.goodput, table.batch, table.accumulation)
-        return Choice(*(column[0, 0].item() for column in columns))
+        return tables([self], [(gpus, nodes)]).choice(0, 0)

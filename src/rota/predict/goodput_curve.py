@@ -93,7 +93,7 @@ def goodput_curve(told: Told) -> Curve:
     limits = _limits(told.limits)
     if not isinstance(limits, BatchLimits):
         return Curve((), None, None, tuple(warnings), limits)
-    found, contradictions = fit(Point(*point) for point in pooled([told.own, *told.of_kind]))
+    found, contradictions = fit(Point(*point) for point in pooled([told.own, *told.of_kind]).points)
     warnings += contradictions
     scale = None if noise is None else noise.scale(limits.initial)
     if found is None:

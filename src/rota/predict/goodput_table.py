@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from rota.predict.goodput import Goodput
+from rota.predict.goodput import BatchLimits, Choice, Goodput
+from rota.predict.step_time import StepTime
 
 if TYPE_CHECKING:
     import numpy as np
@@ -14,6 +15,7 @@ if TYPE_CHECKING:
 
 POINTS = 50  # whole batch sizes that are tried, in geometric steps from the least to the most
 BLOCK = 8192  # points that are worked on at once: the memory of larger arrays is fresh each time
+FINE = 8  # numbers of nodes that are offered in each octave, from 8 nodes on
 TOLERANCE = 1e-8  # of rounding up and down
 
 
@@ -28,12 +30,23 @@ class Tables(NamedTuple):
         """A copy of these rows, in this order."""
         return Tables(*(matrix[list(which)] for matrix in self))
 
+    def choice(self, row: int, column: int) -> Choice:
+        """What is best for a job in an allocation."""
+        goodput, batch, accumulation = (matrix.item(row, column) for matrix in self)
+        return Choice(goodput, batch, accumulation)
+
 
 def canonical(node_gpus: int, most_gpus: int) -> list[tuple[int, int]]:
-    """(GPUs, nodes) that a job is offered: powers of two within a node, then whole nodes."""
+    """(GPUs, nodes) that a job is offered: powers of two within a node, then whole nodes.
+
+    Beyond 16 nodes not every number is: the next is more by an eighth at most.
+    """
     within = [2**i for i in range(node_gpus.bit_length()) if 2**i < node_gpus]
     sizes = [(gpus, 1) for gpus in within]
-    sizes += [(node_gpus * nodes, nodes) for nodes in range(1, most_gpus // node_gpus + 1)]
+    most, nodes = most_gpus // node_gpus, 1
+    while nodes <= most:
+        sizes.append((node_gpus * nodes, nodes))
+        nodes += 1 << max(0, nodes.bit_length() - FINE.bit_length())
     return [(gpus, nodes) for gpus, nodes in sizes if gpus <= most_gpus]
 
 
@@ -49,22 +62,48 @@ def tables(models: Sequence[Goodput], shapes: Sequence[tuple[int, int]]) -> Tabl
     if not models or not shapes:
         empty = np.zeros((len(models), len(shapes)))
         return Tables(empty, empty.astype(np.int64), empty.astype(np.int64))
-    block = max(1, BLOCK // (POINTS * len(shapes)))
-    parts = [_tables(models[i : i + block], shapes) for i in range(0, len(models), block)]
-    return Tables(*(np.concatenate(matrices) for matrices in zip(*parts, strict=True)))
+    alike: dict[tuple[StepTime, BatchLimits], list[int]] = {}
+    for row, model in enumerate(models):
+        alike.setdefault((model.step_time, model.limits), []).append(row)
+    found = Tables(*(np.empty((len(models), len(shapes)), kind) for kind in (float, int, int)))
+    block, kinds = max(1, BLOCK // (POINTS * len(shapes))), list(alike)
+    for start in range(0, len(kinds), block):
+        some = kinds[start : start + block]
+        tried = _tried(some, shapes)
+        members = [(number, row) for number, kind in enumerate(some) for row in alike[kind]]
+        for first in range(0, len(members), block):
+            numbers, rows = zip(*members[first : first + block], strict=True)
+            best = _best(tried, numbers, [models[row] for row in rows])
+            for matrix, values in zip(found, best, strict=True):
+                matrix[list(rows)] = values
+    return found
 
 
-def _tables(models: Sequence[Goodput], shapes: Sequence[tuple[int, int]]) -> Tables:
+class _Tried(NamedTuple):
+    """The batches that are tried, [kinds of jobs, shapes, points]; not allowed: no throughput."""
+
+    batch: Any
+    parts: Any
+    whole: Any
+    throughput: Any
+
+
+def _columns(rows: Sequence[Sequence[float]]) -> Any:
+    """An array of [rows, 1, 1] for each field of the rows."""
     import numpy as np
 
-    def columns(rows: Sequence[Sequence[float]]) -> Any:
-        """An array of [models, 1, 1] for each field of the rows."""
-        return np.array(rows, dtype=float).T[:, :, None, None]
+    return np.array(rows, dtype=float).T[:, :, None, None]
 
-    terms = columns([[term or 0.0 for term in model.step_time] for model in models])
+
+def _tried(
+    kinds: Sequence[tuple[StepTime, BatchLimits]], shapes: Sequence[tuple[int, int]]
+) -> _Tried:
+    import numpy as np
+
+    terms = _columns([[term or 0.0 for term in step_time] for step_time, _ in kinds])
     alpha_c, beta_c, alpha_r, beta_r, alpha_n, beta_n, gamma = terms
-    sqr, var = columns([m.noise if any(m.noise) else (1.0, 0.0) for m in models])
-    initial, most, least_per_gpu, most_per_gpu, accumulates = columns([m.limits for m in models])
+    limits = _columns([each for _, each in kinds])
+    initial, most, least_per_gpu, most_per_gpu, accumulates = limits
     gpus, nodes = np.array(shapes, dtype=float).T[:, None, :, None]
 
     least = np.maximum(initial, least_per_gpu * gpus)
@@ -86,13 +125,28 @@ def _tables(models: Sequence[Goodput], shapes: Sequence[tuple[int, int]]) -> Tab
     shorter = np.minimum(compute_s, sync_s)
     step_s = longer * (1.0 + (shorter / longer) ** gamma) ** (1.0 / gamma)
     whole = gpus * batch * parts
-    throughput = whole / (step_s + (parts - 1.0) * compute_s)
-    efficiency = np.minimum((var + sqr) / (var + sqr / initial * whole), 1.0)
-    goodput = throughput * efficiency * allowed
+    throughput = whole / (step_s + (parts - 1.0) * compute_s) * allowed
+    return _Tried(batch, parts, whole, throughput)
 
-    at = np.argmax(goodput, axis=2)[:, :, None]
-    best = np.take_along_axis(goodput, at, 2)[:, :, 0]
-    chosen = [np.take_along_axis(values, at, 2)[:, :, 0] for values in (batch, parts - 1.0)]
+
+def _best(tried: _Tried, kind_of: Sequence[int], models: Sequence[Goodput]) -> Tables:
+    """Of these models, each of the kind whose number is told, the best that was tried."""
+    import numpy as np
+
+    sqr, var = _columns([m.noise if any(m.noise) else (1.0, 0.0) for m in models])
+    initial = np.array([m.limits.initial for m in models], dtype=float)[:, None, None]
+    kinds = np.array(kind_of)
+    efficiency = tried.whole[kinds]
+    efficiency *= sqr / initial
+    efficiency += var
+    np.divide(var + sqr, efficiency, out=efficiency)
+    np.minimum(efficiency, 1.0, out=efficiency)
+    goodput = tried.throughput[kinds]
+    goodput *= efficiency
+
+    at = kinds[:, None], np.arange(goodput.shape[1]), np.argmax(goodput, axis=2)
+    best = np.take_along_axis(goodput, at[2][:, :, None], 2)[:, :, 0]
+    chosen = tried.batch[at], tried.parts[at] - 1.0
     return Tables(best, *(np.where(best > 0, values, 0).astype(np.int64) for values in chosen))
 
 
@@ -120,3 +174,19 @@ class TableCache:
             self._tables = Tables(*(np.concatenate(pair) for pair in pairs))
             self._rows = {model: row for row, model in enumerate([*kept, *new])}
         return self._tables.rows([self._rows[model] for model in models])
+
+    def choices(self, asked: Sequence[tuple[Goodput, tuple[int, int]]]) -> list[Choice]:
+        """The best batch of each model at a shape of its own, looked up where it is known."""
+        columns = {shape: column for column, shape in enumerate(self.shapes)}
+        found: dict[int, Choice] = {}
+        elsewhere: dict[tuple[int, int], list[int]] = {}
+        for number, (model, shape) in enumerate(asked):
+            row, column = self._rows.get(model), columns.get(shape)
+            if row is None or column is None:
+                elsewhere.setdefault(shape, []).append(number)
+            else:
+                found[number] = self._tables.choice(row, column)
+        for shape, numbers in elsewhere.items():
+            there = tables([asked[number][0] for number in numbers], [shape])
+            found.update((number, there.choice(row, 0)) for row, number in enumerate(numbers))
+        return [found[number] for number in range(len(asked))]

@@ -54,23 +54,35 @@ def usable(points: Iterable[Point]) -> tuple[list[Point], list[str]]:
     return kept, dropped
 
 
-def pooled(told: Iterable[Iterable[StepPoint]], *, checked: bool = True) -> tuple[StepPoint, ...]:
+class Pooled(NamedTuple):
+    """Points put together, the numbers of the jobs that they are from, and if all could be."""
+
+    points: tuple[StepPoint, ...]
+    jobs: set[int]
+    sound: bool
+
+
+def pooled(told: Iterable[Iterable[StepPoint]]) -> Pooled:
     """What several jobs have measured, put together: of each place and batch the first point.
 
     A place is a number of nodes and GPUs; of each, the first 8 batches count. Points that can't be
-    fitted are passed over, unless they are not to be ``checked``.
+    fitted are passed over, so that they stand in the way of none.
     """
     kept: dict[tuple[int, int, int], StepPoint] = {}
     batches: dict[tuple[int, int], int] = {}
-    for points in told:
+    jobs, sound = set(), True
+    for job, points in enumerate(told):
         for point in points:
             place, key = point[:2], point[:3]
             if key in kept or batches.get(place, 0) >= MOST_BATCHES:
                 continue
-            if not checked or is_usable(point):
+            if is_usable(point):
                 batches[place] = batches.get(place, 0) + 1
                 kept[key] = point
-    return tuple(kept.values())
+                jobs.add(job)
+            else:
+                sound = False
+    return Pooled(tuple(kept.values()), jobs, sound)
 
 
 def is_usable(point: StepPoint | Point) -> bool:

@@ -62,4 +62,4 @@ def test_what_a_policy_can_not_reckon_with_is_told_after_the_run(rota, files):
     code, out, err = rota("sim", "run", "--trace", workload, "--policy", "pollux", *options)
     assert code == 0
     assert json.loads(out)["policy"] == "pollux"
-    assert "warning: jobs 0, 1: gradient noise left out" in err
+    assert "warning: job b: gradient noise left out" in err

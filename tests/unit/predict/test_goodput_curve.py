@@ -116,14 +116,14 @@ def test_a_batch_that_can_not_be_is_no_standing(present):
 
 def test_the_first_usable_point_of_a_place_and_batch_counts():
     bad, slow, fast = (StepPoint(1, 1, 8, s, s) for s in (-1.0, 2.0, 1.0))
-    assert pooled([[bad], [slow, fast]]) == (slow,)
-    assert pooled([[bad], [slow, fast]], checked=False) == (bad,)
+    assert pooled([[bad], [slow, fast]]) == ((slow,), {1}, False)
+    assert pooled([[slow], [fast]]) == ((slow,), {0}, True)
 
 
 def test_of_a_place_only_some_batches_count():
     points = [StepPoint(1, 1, n, 1.0, 1.0) for n in range(1, 20)]
     other = StepPoint(1, 2, 1, 1.0, 1.0)
-    assert pooled([points, [other]]) == (*points[:MOST_BATCHES], other)
+    assert pooled([points, [other]]).points == (*points[:MOST_BATCHES], other)
 
 
 @pytest.mark.parametrize(

@@ -1,5 +1,6 @@
 """The tables that an allocator chooses from, against a search through every batch."""
 
+import itertools
 import math
 import random
 
@@ -95,6 +96,14 @@ def test_jobs_are_offered_powers_of_two_of_a_node_and_whole_nodes():
     assert len(canonical(4, 64)) == 18
 
 
+def test_large_jobs_are_offered_not_every_number_of_nodes():
+    nodes = [nodes for _, nodes in canonical(4, 1000)]
+    assert nodes[2:18] == list(range(1, 17))
+    assert nodes[18:27] == [18, 20, 22, 24, 26, 28, 30, 32, 36]
+    assert max(more / less for less, more in itertools.pairwise(nodes[10:])) <= 9 / 8
+    assert len(nodes) < 60
+
+
 def test_a_cache_says_what_a_fresh_table_says():
     rng = random.Random(3)
     shapes = canonical(4, 16)
@@ -140,3 +149,23 @@ def test_what_a_cache_gave_stays_as_it_was():
     given = cache.of([first])
     given.goodput[:] = -1
     assert cache.of([first, second]).goodput.min() >= 0
+
+
+def test_choices_are_those_of_the_models_wherever_they_are_asked_for():
+    rng = random.Random(6)
+    cache = TableCache(canonical(4, 16))
+    models = [a_model(rng) for _ in range(6)]
+    cache.of(models[:4])
+    shapes = [(1, 1), (3, 1), (8, 2), (5, 2)]
+    asked = [(model, shape) for model in models for shape in shapes]
+    assert cache.choices(asked) == [model.best(*shape) for model, shape in asked]
+
+
+def test_jobs_of_one_kind_have_the_table_that_each_has_alone():
+    rng = random.Random(8)
+    kinds = [a_model(rng) for _ in range(3)]
+    models = [kinds[i % 3]._replace(noise=Noise(1.0, rng.uniform(0.1, 300))) for i in range(50)]
+    together = tables(models, canonical(4, 64))
+    for row, model in enumerate(models):
+        for matrix, single in zip(together, tables([model], canonical(4, 64)), strict=True):
+            np.testing.assert_array_equal(matrix[row], single[0])
