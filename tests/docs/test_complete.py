@@ -19,6 +19,7 @@ from rota.client.client import Client
 from rota.experiment.base import Figure, names
 from rota.experiment.runs.case import Case, Workload, run_case
 from rota.folder import Folder
+from rota.live.goodput import describe
 from rota.live.wire import NUMBERS, WHOLE
 from rota.model.commands import Command
 from rota.model.events import Event, JobSubmitted, WorkerReported
@@ -27,6 +28,7 @@ from rota.model.job import JobSpec, JobState, Program, Suspension
 from rota.model.jobfile import FIELDS, PRIORITIES, PROCESSES, RESOURCES
 from rota.model.profile import Placement
 from rota.model.reason import Reason
+from rota.model.reports import BatchRange, StepPoint
 from rota.model.state import ClusterState
 from rota.model.trials import Tried
 from rota.model.turns import Turns
@@ -34,6 +36,7 @@ from rota.policy.base import Setting
 from rota.policy.composition import COMMON
 from rota.policy.information import INFORMATION, information_of
 from rota.policy.registry import BUILT_IN, create, policy_class
+from rota.predict.goodput_curve import BY_KIND, MEASURED, PREDICTED, Present, Told
 from rota.report.metrics import PER_JOB_COLUMNS
 from rota.report.shape import shape_of
 from rota.server import jobs, profiles
@@ -282,6 +285,15 @@ def test_every_key_of_a_profile_is_explained() -> None:
     known = profiles.of_job(state, 0)
     assert not missing([*known, *known["own"], *known["own"]["speeds"][0]], page("api"))
     assert not missing(profiles.kinds(state)[0], page("api"))
+
+
+def test_every_key_of_a_goodput_is_explained() -> None:
+    point, batches = StepPoint(1, 1, 8, 1.0, 1.0), BatchRange(8, 64, 1, 8)
+    told = Told((point,), (), None, batches, ((1, 1),), Present(1, 1, 8, 0))
+    known = describe(told)
+    assert known is not None
+    assert not missing([*known, *known["curve"][0], *known["now"]], page("api"))
+    assert not missing([MEASURED, BY_KIND, PREDICTED], page("api"))
 
 
 def test_every_figure_that_a_report_may_hold_is_explained() -> None:

@@ -62,7 +62,11 @@ def ps(output: str, everything: bool, watch: bool, filters: tuple[str, ...]) -> 
 @click.argument("job")
 @json_option
 def show(job: str, as_json: bool) -> None:
-    """Everything about a job: standing, how it is suspended, progress, and its story."""
+    """Everything about a job: standing, how it is suspended, progress, and its story.
+
+    Of a job whose batches the scheduler chooses also its goodput by number of GPUs, with the batch
+    that is best there, and how the steps there are known.
+    """
     with connected() as client:
         found = client.job(job)
         if as_json:

@@ -6,6 +6,7 @@ import json
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from rota.cli.goodput import goodput_lines
 from rota.cli.profiles import profile_lines
 from rota.cli.table import render, wide, width_of_terminal
 from rota.cli.text import clock, duration, folded, printable, size_text, times
@@ -151,6 +152,8 @@ def job_text(job: Mapping[str, Any], verdict: Mapping[str, Any]) -> str:
         ("workdir", job["workdir"]),
         ("command", job["run"]),
     ]
+    warnings = [*verdict["warnings"], *(job["goodput"] or {"warnings": ()})["warnings"]]
+    facts += [("warning", warning) for warning in dict.fromkeys(warnings)]
     width = width_of_terminal()
     lines = [f"job {job['id']} ({printable(job['name'])})"]
     for name, value in facts:
@@ -163,6 +166,7 @@ def job_text(job: Mapping[str, Any], verdict: Mapping[str, Any]) -> str:
             f"    rank {r['rank']}  GPU {r['gpu']}  pid {r['pid'] or '-'}  process {r['process']}"
             for r in job["ranks"]
         ]
+    lines += goodput_lines(job)
     lines += profile_lines(job["profile"])
     lines += [f"  {line}" for line in _trial_lines(job["trials"], width - 2)]
     first, story = job["story"][:1], job["story"][1:]
@@ -266,6 +270,7 @@ def why_text(verdict: Mapping[str, Any]) -> str:
         ("turns", turns_text(turns)),
         ("sharing", sharing_text(verdict.get("sharing"))),
         ("size", verdict["resizing"]),
+        *(("warning", warning) for warning in verdict["warnings"]),
     ]
     for name, value in facts:
         if value:

@@ -63,7 +63,14 @@ def run(
     **world: Any,
 ) -> None:
     """Run a trace under one policy."""
-    from rota.cli.simoutput import cpu_s, describe, print_json, tell_jobs, write_per_job
+    from rota.cli.simoutput import (
+        cpu_s,
+        describe,
+        print_json,
+        tell_jobs,
+        tell_warnings,
+        write_per_job,
+    )
     from rota.experiment.runs.case import run_to_end
 
     name, given = parse_policy(policy_text, set_texts)
@@ -86,6 +93,7 @@ def run(
     with one_run(lambda: jobs_ended(states)):
         summary, state, drawn = run_to_end(case, lambda *begun: states.append(begun))
     summary["cpu_s"] = cpu_s()
+    tell_warnings(state)
     if per_job is not None:
         write_per_job(state, Path(per_job))
     if drawn is not None:

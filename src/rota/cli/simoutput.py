@@ -11,10 +11,12 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from rota.cli.outfile import whole_file
+from rota.cli.text import printable
 from rota.errors import SimulationError
 from rota.experiment.runs.case import Case, load, uses_catalog
 from rota.model.cluster import parse_cluster
 from rota.model.state import ClusterState
+from rota.model.transitions import jobs_text
 from rota.workload.readers import remarks
 
 if TYPE_CHECKING:
@@ -22,6 +24,7 @@ if TYPE_CHECKING:
     from rota.report.sketch import Sketch
 
 MOST_LISTED = 3
+MOST_WARNINGS, MOST_NAMED = 5, 5  # sentences, and jobs of each
 
 
 def print_json(value: Any) -> None:
@@ -92,6 +95,20 @@ def _plain(value: Any) -> str:
     if isinstance(value, tuple | list):
         return ",".join(map(_plain, value))
     return f"{value:g}" if isinstance(value, float) else str(value)
+
+
+def tell_warnings(state: ClusterState) -> None:
+    """What the policy has warned of in a run, with the jobs: on stderr, and the first few alone."""
+    told: dict[str, list[int]] = {}
+    for row, warnings in state.warnings.items():
+        for warning in warnings:
+            told.setdefault(warning, []).append(row)
+    for warning, rows in list(told.items())[:MOST_WARNINGS]:
+        more = f" and {len(rows) - MOST_NAMED} more" if len(rows) > MOST_NAMED else ""
+        jobs = jobs_text(state.ids(rows[:MOST_NAMED])) + more
+        click.echo(f"warning: {printable(jobs)}: {printable(warning)}", err=True)
+    if len(told) > MOST_WARNINGS:
+        click.echo(f"warning: and {len(told) - MOST_WARNINGS} more", err=True)
 
 
 def describe(summary: dict[str, Any]) -> str:

@@ -44,6 +44,7 @@ from rota.model.events import (
 )
 from rota.model.job import JobState
 from rota.model.plan import diff
+from rota.model.transitions import jobs_text
 from rota.model.turns import Turns
 from rota.model.view import View, identity
 from rota.policy.base import Policy
@@ -186,6 +187,17 @@ class Controller(Reports):
             return
         self._remember(event)
         self._unwritten.append(event)
+        self._log_warnings(now_s)
+
+    def _log_warnings(self, since_s: float) -> None:
+        """Log what the policy warns of since then: policies are pure, and can't do it."""
+        told: dict[str, list[int]] = {}
+        for row, warnings in self.state.warnings.items():
+            for warning, at_s in warnings.items():
+                if at_s >= since_s:
+                    told.setdefault(warning, []).append(row)
+        for warning, rows in told.items():
+            log.warning("%s: %s", jobs_text(self.state.ids(rows)), warning)
 
     def turns(self, row: int) -> Turns | None:
         """Who takes turns where the job lives, if the policy tells that."""

@@ -33,15 +33,17 @@ def explain(
     """The verdict on one job, JSON-able, as of ``now_s``.
 
     ``{"job_id", "state", "reason", "sentence", "blockers": [{"rule", "need", "have", "held_by"}],
-    "would_start_if", "position", "turns", "sharing", "resizing", "trials": [{"at_s", "what",
-    "predicted", "measured", "kept", "with", "on", "from"}], "history": [{"at_s", "reason"}]}``.
+    "would_start_if", "position", "turns", "sharing", "resizing", "warnings", "trials": [{"at_s",
+    "what", "predicted", "measured", "kept", "with", "on", "from"}],
+    "history": [{"at_s", "reason"}]}``.
     Reasons and rules are the names of :class:`Reason`; need, have, would_start_if and resizing are
     sentences, ``held_by`` job ids.
     A job that needs nothing has no blockers, and None for would_start_if and position; position
     counts the jobs that want GPUs and have none, by arrival, from 1. ``history`` is
     ``(at_s, reason code)`` as the controller saw it change. ``resizing`` says of a job with a
     range of GPUs why it has as many as it has, or why that can't change, and is None for others;
-    ``resizes``: whether the policy changes the sizes of running jobs. ``trials`` are those made
+    ``resizes``: whether the policy changes the sizes of running jobs. ``warnings`` are the policy's
+    sentences on what the job has told and it can't reckon with. ``trials`` are those made
     with the job (:func:`rota.model.trials.tell`), by default those that its mark tells. ``turns``
     is what the policy says of them, and is told as in :func:`rota.model.turns.tell`; ``sharing`` as
     in :func:`rota.model.sharing.sharing_of`.
@@ -64,6 +66,7 @@ def explain(
         "turns": tell_turns(state, row, turns),
         "sharing": sharing_of(state, row),
         "resizing": _resizing(state, row, resizes),
+        "warnings": _warnings(state, row),
         "trials": tell_trials(state, tried_in(state.marks[row]) if trials is None else trials),
         "history": [{"at_s": at_s, "reason": Reason(code).name} for at_s, code in history],
     }
@@ -97,6 +100,13 @@ def _resizing(state: ClusterState, row: int, resizes: bool) -> str | None:
         shards = "1 shard" if most == 1 else f"{most} shards"
         why = f"{why or 'it can grow'}; its batches have {shards}, for {gpus_text(most)} at most"
     return why or "its throughput at this size is being measured"
+
+
+def _warnings(state: ClusterState, row: int) -> list[str]:
+    """The policy's present ones."""
+    mark = state.marks[row]
+    told = mark.get("warnings") if isinstance(mark, dict) else None
+    return [str(each) for each in told] if isinstance(told, list) else []
 
 
 def _blockers(

@@ -71,6 +71,7 @@ class ClusterState(Confirmations):
         self.reports: Reports | None = None
         self._told: Adaptations | None = None
         self.truth: Truth | None = None  # in a simulation
+        self.warnings: dict[int, dict[str, float]] = {}  # of policies, by row: since when they warn
         self._handlers = {
             NodeJoined: self._node_joined,
             NodeLost: self._node_lost,
@@ -284,6 +285,8 @@ class ClusterState(Confirmations):
         if marks:
             for row, mark in marks.items():
                 self.marks[row] = mark
+                if type(mark) is dict and "warnings" in mark:
+                    self._warn(e.at_s, row, mark["warnings"])
         if policy_mark is not None:
             self.policy_mark = policy_mark
         self.wake_at_s = wake_at_s
@@ -291,6 +294,17 @@ class ClusterState(Confirmations):
         self.decision_needed = False
         self.plan = None
         self.changed.clear()
+
+    def _warn(self, at_s: float, row: int, warnings: Any) -> None:
+        """Keep what a policy warns of in its mark for a job, a list of sentences, and tell it once.
+
+        Policies are pure, and can't log it; and marks end with their jobs.
+        """
+        told = self.warnings.setdefault(row, {})
+        for warning in warnings if isinstance(warnings, list) else ():
+            if isinstance(warning, str) and warning not in told:
+                told[warning] = at_s
+                self._tell(row, at_s, f"warning: {warning}")
 
     def _command_sent(self, e: CommandSent) -> None:
         at_s, command = e

@@ -8,7 +8,7 @@ measured and reckons with the epochs that its user declared; the other is the or
 
 from collections.abc import Callable
 from heapq import heappop, heappush
-from math import ceil
+from math import ceil, inf, nan
 
 from rota.model.allocation import Allocation
 from rota.model.plan import Plan
@@ -18,8 +18,11 @@ from rota.model.view import Trial, View
 from rota.policy.base import Setting, one_of, turn_s
 from rota.policy.information import DECLARED
 from rota.policy.placement.emptiest import emptiest
+from rota.predict.goodput import Noise
 from rota.predict.step_fit import StepFit, fit_steps
+from rota.predict.step_points import is_usable
 
+UNDECLARED_S = 3600.0  # of work at its least size has a job whose user declared no epochs
 GROWTH = 2  # a job gets at most so many times the GPUs that it has measured itself on
 
 EVERY_S = Setting(turn_s, 60.0, "Seconds after which sizes are looked at anew.")
@@ -123,11 +126,12 @@ class Optimus(MarginalGain):
         points = view.measured(row)
         if points is None:
             return view.total_gpus
-        seen = max((point.gpus for point in points), default=0)
+        seen = max((point.gpus for point in points if is_usable(point)), default=0)
         return min(max(1, GROWTH * seen), _shares(view, row))
 
     def _fit(self, view: View, row: int) -> StepFit | None:
-        points, batch = view.measured(row), view.state.spec[row].batch
+        batch, told = view.state.spec[row].batch, view.measured(row) or ()
+        points = [point for point in told if is_usable(point)]
         if not points or batch is None:
             return None
         return fit_steps(tuple((point.gpus, _whole_s(point, batch)) for point in points))
@@ -203,7 +207,7 @@ def _shares(view: View, row: int) -> int:
     batch, limits = view.state.spec[row].batch, view.batch_range(row)
     if batch is None or limits is None:
         return view.total_gpus
-    return min(view.total_gpus, max(1, batch // limits.least_per_gpu))
+    return min(view.total_gpus, max(1, batch // max(1, limits.least_per_gpu)))
 
 
 def _whole_s(point: StepPoint, batch: int) -> float:
@@ -215,10 +219,13 @@ def _whole_s(point: StepPoint, batch: int) -> float:
 def _steps_left(view: View, row: int, fitted: StepFit) -> float:
     """Steps that the job has left with its own batch, by its declared epochs and present noise."""
     spec, learned, noise = view.state.spec[row], view.learned(row), view.noise(row)
-    limits = view.batch_range(row)
-    if learned is None or learned.total is None or spec.batch is None or limits is None:
-        return 3600.0 / fitted.step_s(view.sizes(row)[0])
-    gain = spec.batch / limits.initial
-    if noise is not None and noise.var + noise.sqr > 0:
-        gain = (noise.var + noise.sqr) / (noise.var / gain + noise.sqr)
-    return max(1.0, (learned.total - learned.done) / gain)
+    limits, left = view.batch_range(row), nan
+    if learned is not None and learned.total is not None and spec.batch and limits is not None:
+        gain = spec.batch / max(1, limits.initial)
+        known = None if noise is None else Noise.measured(*noise)
+        if known is not None:
+            gain = (known.var + known.sqr) / (known.var / gain + known.sqr)
+        left = (learned.total - learned.done) / gain
+    if not abs(left) < inf:
+        return UNDECLARED_S / fitted.step_s(view.sizes(row)[0])
+    return max(1.0, left)

@@ -10,14 +10,12 @@ from __future__ import annotations
 
 from collections import Counter
 from functools import cache, lru_cache
-from math import inf, isfinite
+from math import inf
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from rota.model.allocation import Allocation, gpus_text
 from rota.model.desired_nodes import DesiredNodes, desired_nodes
 from rota.model.plan import Plan
-from rota.model.reason import Reason
-from rota.model.view import Trial, View
+from rota.model.view import View
 from rota.policy.autoscale import (
     Autoscaler,
     leave_surplus,
@@ -27,17 +25,16 @@ from rota.policy.autoscale import (
 )
 from rota.policy.base import Setting, not_negative, one_of, positive, turn_s
 from rota.policy.information import DECLARED, DECLARED_AND_LABEL, LABEL, NONE
-from rota.policy.pollux_models import Knowledge, Models, Shape, Shapes
+from rota.policy.pollux_batches import restarts_of, settle
+from rota.policy.pollux_models import Knowledge, Models, Shapes
 from rota.policy.pollux_places import Places
 from rota.policy.pollux_types import ByType
 from rota.policy.stages import Stages
-from rota.predict.goodput import Choice, Goodput
 from rota.predict.goodput_table import canonical
 
 if TYPE_CHECKING:
     from rota.policy.pollux_value import Jobs, Matrix, Vector
 
-RETUNE_GAIN = 1.05  # of goodput, for which a batch is changed that has its GPUs already
 FIRST_GPUS = 4  # a job of which nothing was measured may have so many
 GROWTH = 4  # times as many GPUs as were measured, at most
 PUBLISHED_GROWTH = 2
@@ -161,7 +158,7 @@ class Pollux:
         values, wanted = self._solve(view, seen, gpus)
         weights = {row: float(value) for row, value in zip(rows, values.max(axis=1), strict=True)}
         Places(trial, node_gpus, wanted, weights, avoid=avoid).place()
-        self.settle(view, trial, dict(zip(rows, known, strict=True)))
+        settle(view, trial, dict(zip(rows, known, strict=True)), self._models)
         changed = after != mark
         self._plan = trial.plan(wake_at_s=wake_at_s, policy_mark=after if changed else None)
         return self._plan
@@ -319,52 +316,6 @@ class Pollux:
             return max(PUBLISHED_GROWTH * known.most_seen, 1)
         return max(GROWTH * known.most_seen, FIRST_GPUS)
 
-    # -- batches -------------------------------------------------------------------------------
-
-    def settle(self, view: View, trial: Trial, known: dict[int, Knowledge]) -> None:
-        """Choose jobs' batches where they are now, and remember their restarts."""
-        asked: list[tuple[Goodput, Shape]] = []
-        settled = []
-        for row, each in known.items():
-            target = trial.target(row)
-            if target is not None:
-                settled.append((row, target))
-                if each.model is not None:
-                    asked += [(each.model, (target.num_gpus, len(target.parts)))]
-                    asked += [(each.model, (1, 1))]
-        choices = iter(self._models.choices(asked))
-        for row, target in settled:
-            before, model = view.target[row], known[row].model
-            moved = before is None or target.parts != before.parts
-            why = f"{gpus_text(target.num_gpus)}, to be measured: nothing is known of its kind yet"
-            if model is not None:
-                best, alone = next(choices), next(choices)
-                why = _why(target, best, alone)
-                target = self._with_batch(trial, row, model, target, best, moved)
-            if moved or target != before:
-                trial.mark(row, {"restarts": restarts_of(view, row) + moved, "why": why})
-
-    def _with_batch(
-        self,
-        trial: Trial,
-        row: int,
-        model: Goodput,
-        target: Allocation,
-        best: Choice,
-        moved: bool,
-    ) -> Allocation:
-        if not best.goodput:
-            return target
-        if not moved and target.batch is not None:
-            now = model.goodput(target.num_gpus, len(target.parts), *target.batch)
-            if isfinite(now) and best.goodput <= RETUNE_GAIN * now:
-                return target
-        tuned = target.with_batch((best.batch, best.accumulation))
-        if tuned != target:
-            trial.release(row, Reason.NONE)
-            trial.give(row, tuned)
-        return tuned
-
 
 def offered(
     view: View, rows: list[int], node_gpus: int, most_gpus: int, *, whole_nodes: bool = True
@@ -390,15 +341,3 @@ def _among(allowed: tuple[int, ...], counts: tuple[int, ...]) -> tuple[bool, ...
     """Which of these numbers of GPUs are allowed."""
     found = frozenset(allowed)
     return tuple(gpus in found for gpus in counts)
-
-
-def restarts_of(view: View, row: int) -> int:
-    """How often the job has begun or changed its GPUs."""
-    mark = view.marks[row]
-    return int(mark["restarts"]) if mark else 0
-
-
-def _why(target: Allocation, best: Choice, alone: Choice) -> str:
-    """Why a job has its GPUs, for its user."""
-    times = f", {best.goodput / alone.goodput:.2f} times one GPU's" if alone.goodput else ""
-    return f"{gpus_text(target.num_gpus)}: {best.goodput:.4g} useful samples a second{times}"

@@ -3,20 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from math import nan
+from math import inf, nan
 from typing import TYPE_CHECKING, NamedTuple
 
 from rota.model.view import View
 from rota.predict.goodput import UNKNOWN_NOISE, BatchLimits, Choice, Goodput, Noise
 from rota.predict.goodput_table import TableCache
-from rota.predict.step_points import Point
+from rota.predict.step_points import Point, listed, pooled, usable
 
 if TYPE_CHECKING:
     from rota.model.reports import StepPoint
     from rota.policy.pollux_value import Matrix
     from rota.predict.step_time import StepTime
 
-MOST_BATCHES = 8  # of one number of GPUs and nodes are fitted to
 MOST_KINDS = 256  # of which the noise of a job that begins is remembered
 LEAST_EPOCH = 0.02  # of an epoch is left of every job, whatever it has declared
 
@@ -29,20 +28,27 @@ class Knowledge(NamedTuple):
     """Of one job. ``model`` is None before anything was measured; ``most_seen`` is 0 then.
 
     ``left_steps`` is what its user has declared, less its progress, in steps of the initial batch.
+    ``warnings`` say what it or its kind has told that can't be, and is not reckoned with.
     """
 
     model: Goodput | None
     most_seen: int
     left_steps: float
+    warnings: tuple[str, ...] = ()
 
 
 class _Fitted(NamedTuple):
-    """A group's model, what each of its jobs has told, and the points that are fitted to."""
+    """A group's model, what each of its jobs has told, and the points that are fitted to.
+
+    ``sound`` is whether all that was told can be; ``warnings`` are those of the fit.
+    """
 
     told: list[Told]
     points: Told
     step_time: StepTime | None
     most_seen: int
+    sound: bool
+    warnings: tuple[str, ...]
 
 
 class Models:
@@ -73,18 +79,20 @@ class Models:
         members = self._members(view, rows, groups, anew)
         for group in self._fits.keys() - members.keys():
             del self._fits[group]
-        times = {group: self._fit(view, group, within) for group, within in members.items()}
+        fits = {group: self._fit(view, group, within) for group, within in members.items()}
         if self._shared:
             _learn_early(view, zip(rows, groups, strict=True), early)
         knowledge = []
         for row, group in zip(rows, groups, strict=True):
-            step_time, most_seen = times[group]
-            limits = _limits(view, row)
-            model = None
-            if step_time is not None and limits is not None:
+            fitted, limits, noise = fits[group], _limits(view, row), _noise(view, row)
+            model, warnings = None, fitted.warnings
+            if fitted.step_time is not None and isinstance(limits, BatchLimits):
                 begun = Noise(*early[group]) if group in early else UNKNOWN_NOISE
-                model = Goodput(step_time, _noise(view, row) or begun, limits)
-            knowledge.append(Knowledge(model, most_seen, _left_steps(view, row)))
+                model = Goodput(fitted.step_time, noise or begun, limits)
+            if noise is None or model is None or not fitted.sound:
+                warnings = (*_impossible(view, row, limits, noise), *warnings)
+            most_seen = 0 if model is None else fitted.most_seen
+            knowledge.append(Knowledge(model, most_seen, _left_steps(view, row), warnings))
         return knowledge
 
     def goodputs(self, models: list[Goodput], shapes: Shapes) -> Matrix:
@@ -122,51 +130,48 @@ class Models:
             within.sort()
         return members
 
-    def _fit(self, view: View, group: str, rows: list[int]) -> tuple[StepTime | None, int]:
+    def _fit(self, view: View, group: str, rows: list[int]) -> _Fitted:
         told = [view.measured(row) or () for row in rows]
         fitted = self._fits.get(group)
         if fitted is None or fitted.told != told:
-            points, most_seen, counted = _counted(told)
+            points, counted, sound = pooled(told)
             if fitted is None or fitted.points != points:
-                fitted = _Fitted(told, points, _step_time(points), most_seen)
-            self._fits[group] = fitted._replace(told=told)
+                most_seen = max((point.gpus for point in points), default=0)
+                step_time, warnings = _step_time(points)
+                fitted = _Fitted(told, points, step_time, most_seen, sound, warnings)
+            fitted = self._fits[group] = fitted._replace(told=told, sound=sound)
             if group in self._others:  # what does not count now never will: those before only add
                 self._others[group] &= {rows[number] for number in counted}
-        return fitted.step_time, fitted.most_seen
+        return fitted
 
 
-def _counted(told: list[Told]) -> tuple[Told, int, set[int]]:
-    """What is fitted to, the most GPUs among it, and the numbers of the jobs that it is from."""
-    kept: dict[tuple[int, int, int], StepPoint] = {}
-    batches: dict[tuple[int, int], int] = {}
-    counted = set()
-    for number, points in enumerate(told):
-        for point in points:
-            place = point.nodes, point.gpus
-            if (*place, point.batch) in kept or batches.get(place, 0) >= MOST_BATCHES:
-                continue
-            batches[place] = batches.get(place, 0) + 1
-            kept[*place, point.batch] = point
-            counted.add(number)
-    return tuple(kept.values()), max((gpus for _, gpus in batches), default=0), counted
-
-
-def _step_time(points: Told) -> StepTime | None:
+def _step_time(points: Told) -> tuple[StepTime | None, tuple[str, ...]]:
     from rota.predict.throughput_fit import fit
 
-    found, _ = fit(Point(*point) for point in points)
-    return None if found is None else found.step_time
+    found, warnings = fit(Point(*point) for point in points)
+    return None if found is None else found.step_time, warnings
 
 
-def _limits(view: View, row: int) -> BatchLimits | None:
-    """None of a job that does not tell its batches, or tells of some that can't be."""
+def _limits(view: View, row: int) -> BatchLimits | str | None:
+    """None of a job that does not tell its batches; why they can't be of one that tells such."""
     from rota.errors import InputError
 
     told = view.batch_range(row)
     try:
         return None if told is None else BatchLimits(*told)
-    except InputError:
-        return None
+    except InputError as error:
+        return str(error)
+
+
+def _impossible(
+    view: View, row: int, limits: BatchLimits | str | None, noise: Noise | None
+) -> list[str]:
+    """What the job has told of itself that can't be."""
+    found = [limits] if isinstance(limits, str) else []
+    if noise is None and view.noise(row) is not None:
+        found.append("gradient noise left out: it is no number that can be")
+    _, dropped = usable(Point(*point) for point in view.measured(row) or ())
+    return [*found, f"measurements left out: {listed(dropped)}"] if dropped else found
 
 
 def _noise(view: View, row: int) -> Noise | None:
@@ -191,4 +196,5 @@ def _left_steps(view: View, row: int) -> float:
     learned = view.learned(row)
     if learned is None or learned.total is None:
         return nan
-    return max(learned.total - learned.done, LEAST_EPOCH * learned.epoch)
+    left = max(learned.total - learned.done, LEAST_EPOCH * learned.epoch)
+    return left if 0 <= left < inf else nan

@@ -13,6 +13,7 @@ from rota.model.allocation import Allocation
 from rota.model.plan import Plan
 from rota.model.reason import Reason
 from rota.model.view import Trial, View
+from rota.policy.pollux_batches import restarts_of, settle
 from rota.policy.pollux_models import Knowledge, Models, Shapes
 from rota.policy.pollux_places import Places
 from rota.policy.type_speeds import Told, TypeSpeeds
@@ -105,7 +106,7 @@ class ByType:
         self._place(trial, pools, choices, wanted, weights)
         types = {row: choices.pools[choice] for row, choice in wanted.items()}
         settled = {row: known[types[row]][job] for job, row in enumerate(rows)}
-        self._policy.settle(view, trial, settled)
+        settle(view, trial, settled, self._models_of(pools[0]))
         after = mark | {"noise": early}
         return trial.plan(wake_at_s=wake_at_s, policy_mark=after if after != mark else None)
 
@@ -195,7 +196,6 @@ class ByType:
         """The jobs with these speedups, work left and goodputs of one GPU."""
         import numpy as np
 
-        from rota.policy.pollux import restarts_of
         from rota.policy.pollux_value import Jobs
 
         speedups, left_s, unit = learned

@@ -8,13 +8,15 @@ larger than its limit.
 
 from __future__ import annotations
 
-from math import inf, isfinite
+from math import inf
 from typing import NamedTuple
 
 from rota.errors import InputError
 from rota.predict.step_time import StepTime
 
 LEAST_VAR = 1e-6
+MOST_SAMPLES = 1 << 53  # of a batch: a double has all whole numbers up to there
+MOST_NOISE = 1e100  # what is larger was not measured, and its products overflow
 
 
 class Noise(NamedTuple):
@@ -29,8 +31,8 @@ class Noise(NamedTuple):
 
     @classmethod
     def measured(cls, sqr: float, var: float) -> Noise | None:
-        """From estimates, which may be below zero by chance; None if they are no finite numbers."""
-        if not (isfinite(sqr) and isfinite(var)):
+        """From estimates, which may be below zero by chance; None if they can't be numbers."""
+        if not (abs(sqr) <= MOST_NOISE and abs(var) <= MOST_NOISE):
             return None
         return cls(max(sqr, 0.0), max(var, LEAST_VAR))
 
@@ -65,7 +67,7 @@ class BatchLimits(_Limits):
     ``initial`` (M0) is the whole batch that the user tuned the job for, and ``most`` the largest
     whole batch. A GPU computes from ``least_per_gpu`` to ``most_per_gpu`` at once. With
     ``accumulation``, it may sum the gradients of several such before a step. Raises InputError if
-    a limit is no whole number above 0, or if no batch is within all of them.
+    a limit is no whole number from 1 to 2^53, or if no batch is within all of them.
     """
 
     __slots__ = ()
@@ -86,6 +88,8 @@ class BatchLimits(_Limits):
         for name, value in values.items():
             if type(value) is not int or value < 1:
                 raise InputError(f"{name} batch: {value!r} is no whole number above 0")
+            if value > MOST_SAMPLES:
+                raise InputError(f"{name} batch: {value!r:.40} is too large; give at most 2^53")
         if most < initial:
             raise InputError(
                 f"most batch: {most} is below the initial batch of {initial}; "

@@ -3,12 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from math import isfinite
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
+
+if TYPE_CHECKING:
+    from rota.model.reports import StepPoint
 
 LEAST_S = 1e-6  # what is shorter or longer was not a step
 MOST_S = 86_400.0
 TWO_CLOCKS = 1.5  # times as long as the whole step, computing is measured wrongly
+MOST_COUNT = 1 << 53  # of nodes, GPUs and samples: a double has all whole numbers up to there
+MOST_BATCHES = (
+    8  # for which one number of GPUs and nodes is looked at, where points are put together
+)
 NAMED = 3  # points in a warning
 
 
@@ -50,6 +56,42 @@ def usable(points: Iterable[Point]) -> tuple[list[Point], list[str]]:
     return kept, dropped
 
 
+class Pooled(NamedTuple):
+    """Points put together, the numbers of the jobs that they are from, and if all could be."""
+
+    points: tuple[StepPoint, ...]
+    jobs: set[int]
+    sound: bool
+
+
+def pooled(told: Iterable[Iterable[StepPoint]]) -> Pooled:
+    """What several jobs have measured, put together: of each place and batch the first point.
+
+    A place is a number of nodes and GPUs; of each, the first 8 batches count. Points that can't be
+    fitted are passed over, so that they stand in the way of none.
+    """
+    kept: dict[tuple[int, int, int], StepPoint] = {}
+    batches: dict[tuple[int, int], int] = {}
+    jobs, sound = set(), True
+    for job, points in enumerate(told):
+        for point in points:
+            place, key = point[:2], point[:3]
+            if key in kept or batches.get(place, 0) >= MOST_BATCHES:
+                continue
+            if is_usable(point):
+                batches[place] = batches.get(place, 0) + 1
+                kept[key] = point
+                jobs.add(job)
+            else:
+                sound = False
+    return Pooled(tuple(kept.values()), jobs, sound)
+
+
+def is_usable(point: StepPoint | Point) -> bool:
+    """Whether a model can be fitted to the point."""
+    return not _wrong(Point(*point))
+
+
 def listed(items: list[str]) -> str:
     """The first few, and how many more there are."""
     more = [f"and {len(items) - NAMED} more"] if len(items) > NAMED else []
@@ -59,7 +101,7 @@ def listed(items: list[str]) -> str:
 def _wrong(point: Point) -> str:
     """Why a point can't be fitted, or ''."""
     for name, number in (("nodes", point.nodes), ("GPUs", point.gpus), ("batch", point.batch)):
-        if not (isfinite(number) and number >= 1):
+        if not 1 <= number <= MOST_COUNT:
             return f"{name}: {number}"
     if point.nodes > point.gpus:
         return "fewer GPUs than nodes"

@@ -17,6 +17,7 @@ from starlette.websockets import WebSocket, WebSocketDisconnect
 from rota import __version__
 from rota.errors import InputError, RotaError
 from rota.folder import Folder
+from rota.live import goodput
 from rota.live.ranks import Ranks
 from rota.model.desired_nodes import desired_nodes
 from rota.model.explain import explain
@@ -116,7 +117,12 @@ def _reading_routes(controller: Any) -> APIRouter:
     @router.get("/jobs/{job_id}")
     async def show(job_id: str) -> JSONResponse:
         """Everything about one job."""
-        return JSONResponse(jobs.detail(controller, controller.row(job_id)))
+        row = controller.row(job_id)
+        told = jobs.detail(controller, row)
+        known = goodput.told_by(controller.state, row, controller.now_s(), told["progress"])
+        # A fit takes milliseconds, the first one more, and the controller decides on this loop.
+        told["goodput"] = jobs.finite(await run_in_threadpool(goodput.describe, known))
+        return JSONResponse(told)
 
     @router.get("/jobs/{job_id}/explain")
     async def why(job_id: str) -> JSONResponse:

@@ -9,6 +9,7 @@ from rota.errors import InputError
 from rota.live.wire import Message
 
 OWN = (0, 0)
+NO_MEMORY = "can't allocate memory"  # in the words of torch's allocator for CPUs
 MOST_SAMPLES = (1 << 24) - 1  # of a batch: single precision has all whole numbers up to there
 
 
@@ -139,6 +140,26 @@ class Adaptation:
 
     def _answer(self, batch: tuple[int, int], error: str | None) -> None:
         self.answers.append({"type": "tuned", "batch": list(batch), "refusal": error})
+
+
+def complaint(error: object, adaptation: Adaptation | None) -> str | None:
+    """What a job's user is told of an error that ends it, if it is one of Rota's.
+
+    So is one by which a batch of the scheduler's does not fit: torch tells a lack of memory by a
+    class or, on a CPU, in words. None of any other, which is in the job's log.
+    """
+    if isinstance(error, InputError):
+        return str(error)
+    if adaptation is None or adaptation.size <= adaptation.limits.initial:
+        return None
+    lacks = type(error).__name__ == "OutOfMemoryError" or isinstance(error, MemoryError)
+    if not (lacks or (isinstance(error, RuntimeError) and NO_MEMORY in str(error))):
+        return None
+    return (
+        f"out of memory with {adaptation.per_rank} samples at once on each GPU, of a batch of "
+        f"{adaptation.size} that the scheduler chose; set batch.max_per_gpu in the job file to "
+        f"less than {adaptation.per_rank}"
+    )
 
 
 def is_asked_for(adapt: bool | None) -> bool:

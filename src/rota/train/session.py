@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from rota.errors import InputError
 from rota.live.wire import COMPUTING, EVALUATING, WAITING
+from rota.train.adaptation import complaint
 from rota.train.kept import check_kept
 from rota.train.link import Link
 from rota.train.member import Member
@@ -59,8 +60,9 @@ class Session:
         if self._training.loader is not None:
             self._training.loader.close()
         if self._link is not None:
-            if isinstance(exc[1], InputError):
-                self._link.send({"type": "failing", "error": str(exc[1])[:500]})
+            error = complaint(exc[1], self._training.adaptation)
+            if error is not None:
+                self._link.send({"type": "failing", "error": error[:500]})
             self._reports.progress(must_arrive=True)
             self._link.close()
         if exc[0] is None and self._training.prepared:

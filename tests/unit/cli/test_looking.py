@@ -186,7 +186,7 @@ class TestNarrow:
 def verdict_of(**more):
     nothing = dict.fromkeys(("would_start_if", "position", "resizing", "turns", "sharing"))
     verdict = {"job_id": "1", "state": "RUNNING", "sentence": "it runs", "blockers": []}
-    return verdict | nothing | {"trials": [], "history": []} | more
+    return verdict | nothing | {"warnings": [], "trials": [], "history": []} | more
 
 
 def test_a_move_tells_from_where_to_where_and_in_exchange_with_whom():

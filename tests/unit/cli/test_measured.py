@@ -52,3 +52,14 @@ def test_an_interval_that_can_not_be_is_refused(rota, files, seconds):
     code, _, err = rota("sim", "run", "--trace", files[0], *options)
     assert code == 2
     assert "--interval" in err
+
+
+def test_what_a_policy_can_not_reckon_with_is_told_after_the_run(rota, files):
+    workload, profiles = files
+    absurd = "progress,iteration,metric,grad_sqr,grad_var\n10,10,0.5,1,1e200\n20,20,0.6,1,1e200\n"
+    (profiles / "cifar10" / "validation-128.csv").write_text(absurd)
+    options = ["--cluster", "1x1", "--restart-s", 5, "--json", "--profiles", profiles]
+    code, out, err = rota("sim", "run", "--trace", workload, "--policy", "pollux", *options)
+    assert code == 0
+    assert json.loads(out)["policy"] == "pollux"
+    assert "warning: job b: gradient noise left out" in err

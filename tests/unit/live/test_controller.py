@@ -428,3 +428,27 @@ def test_when_a_node_was_lost_is_known_after_a_restart(tmp_path):
             assert controller.nodes()[0]["lost_s"] == 1e9
 
     asyncio.run(scenario())
+
+
+class Warns(FifoBackfill):
+    """Warns of every job, in the same words at each decision."""
+
+    def decide(self, view):
+        plan = super().decide(view)
+        return plan._replace(
+            marks={row: {"warnings": ["its steps take nan s"]} for row in view.active}
+        )
+
+
+def test_what_a_policy_warns_of_is_logged_once_with_the_jobs(tmp_path, caplog):
+    async def main():
+        async with controlled(tmp_path, Warns()) as controller:
+            await submit(controller)
+            await submit(controller)
+            for _ in range(3):
+                controller.state.decision_needed = True
+                controller.turn()
+
+    asyncio.run(main())
+    told = [record.getMessage() for record in caplog.records if record.levelname == "WARNING"]
+    assert told == ["jobs 1, 2: its steps take nan s"]

@@ -42,6 +42,7 @@ SCHEMA = [
     "turns",
     "sharing",
     "resizing",
+    "warnings",
     "trials",
     "history",
 ]

@@ -143,6 +143,7 @@ def test_explain_names_the_blockers(http, cluster):
         "turns",
         "sharing",
         "resizing",
+        "warnings",
         "trials",
         "history",
     }  # fmt: skip

@@ -9,7 +9,7 @@ from torch.utils.data import TensorDataset
 
 from rota.errors import InputError
 from rota.train import session
-from rota.train.adaptation import OWN, Adaptation, Limits, is_asked_for, limits_of
+from rota.train.adaptation import OWN, Adaptation, Limits, complaint, is_asked_for, limits_of
 from rota.train.step_times import StepTimes
 
 LIMITS = Limits(initial=100, most=1000, most_per_rank=64)
@@ -152,6 +152,25 @@ def test_limits_are_those_of_the_job_file_and_of_the_data(monkeypatch):
     assert limits_of(100, 5000, 2) == (100, 4000, 256)
     with pytest.raises(InputError, match=r"max_global in the job file is 4000, .*batch_size=5000"):
         limits_of(5000, 9000, 2)
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB."),
+        RuntimeError("[enforce fail] DefaultCPUAllocator: can't allocate memory: you tried ..."),
+        MemoryError(),
+    ],
+)
+def test_a_batch_that_does_not_fit_is_told_with_what_to_do_about_it(error):
+    made = adaptation(2)
+    assert complaint(error, made) is None  # the program's own batch: its own affair
+    tuned(made, (64, 2))
+    told = complaint(error, made)
+    assert "out of memory with 64 samples at once on each GPU, of a batch of 384" in told
+    assert "set batch.max_per_gpu in the job file to less than 64" in told
+    assert complaint(RuntimeError("shapes differ"), made) is None
+    assert complaint(error, None) is None
 
 
 def test_the_job_file_decides_unless_the_program_does(monkeypatch):

@@ -9,6 +9,7 @@ from unittest.mock import Mock
 import pytest
 import torch
 from torch import nn
+from torch.utils.data import TensorDataset
 
 from rota.errors import InputError
 from rota.live.wire import encode, split
@@ -435,3 +436,23 @@ def test_a_program_of_one_rank_opens_no_process_group(agent):
         assert s.prepare(model, sgd(model))[0] is model
         for _ in s.steps(1):
             assert not torch.distributed.is_initialized()
+
+
+def test_a_session_that_a_batch_of_the_schedulers_was_too_large_for_says_so(agent):
+    data = TensorDataset(torch.zeros(64, 2))
+    model = nn.Linear(2, 1)
+
+    def train():
+        with pytest.raises(torch.OutOfMemoryError), Session() as s:
+            s.prepare(model, torch.optim.SGD(model.parameters(), lr=0.1))
+            s.loader(data, batch_size=8, adapt=True)
+            adaptation = s._training.adaptation
+            adaptation.hear((32, 16, 1, 1))
+            raise torch.OutOfMemoryError("CUDA out of memory")
+
+    worker = threading.Thread(target=train)
+    worker.start()
+    agent.accept()
+    error = agent.hears("failing")["error"]
+    worker.join(30)
+    assert "16 samples at once on each GPU, of a batch of 32 that the scheduler chose" in error
