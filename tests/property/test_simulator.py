@@ -23,6 +23,7 @@ COSTS = st.builds(
 SETTINGS = {
     "tiresias": {"thresholds": "50,400", "promote_knob": "4"},
     "gandiva": {"quantum_s": "32"},
+    "pollux": {"interval_s": "32"},
 }
 
 

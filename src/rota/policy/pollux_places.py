@@ -142,7 +142,7 @@ class Places:
             taken = {node for node, _ in parts}
             if avoid and parts:
                 taken |= self._nodes_of_spread()
-            part = self._one_node(row, min(rest, self._node_gpus), taken)
+            part = self._one_node(row, min(rest, self._node_gpus) if avoid else rest, taken)
             if part is None:
                 break
             parts.append(part)
