@@ -300,6 +300,7 @@ class TestLooking:
         told = [(0.0, "move to t4", 0.8, 0.75, False), (9.0, "move", 1.0, None, True)]
         verdict = {"job_id": "1", "state": "RUNNING", "sentence": "it runs", "blockers": []}
         verdict |= {"would_start_if": None, "position": None, "resizing": None, "history": []}
+        verdict["warnings"] = []
         verdict["trials"] = [dict(zip(names, trial, strict=True)) for trial in told]
         first, second = why_text(verdict).splitlines()[-2:]
         assert first.endswith("move to t4: predicted 0.8, measured 0.75, undone")
