@@ -30,6 +30,7 @@ from rota.errors import DataMissingError
 from rota.experiment.base import Figure, Outcome, for_each_seed, over_seeds
 from rota.model.cluster import parse_cluster
 from rota.model.job import JobSpec
+from rota.policy.information import information_of
 from rota.policy.registry import create
 from rota.sim.machine import restarts
 from rota.sim.measured import MeasuredSpeeds, consolidated, played
@@ -241,4 +242,5 @@ def _settings(data: Path) -> dict[str, Any]:
         "restart_s": RESTART_S,
         "jitter_s": JITTER_S,
         "fixed": list(FIXED),
+        "information": information_of(create("pollux")),
     }

@@ -29,6 +29,8 @@ from rota.experiment.runs.pollux_workloads import (
     require,
 )
 from rota.experiment.runs.pool import over_cores
+from rota.policy.information import information_of
+from rota.policy.registry import create
 
 NAME = "pollux-interference"
 SETTINGS = {"objective": "pollux", "fits": "job"}
@@ -48,6 +50,7 @@ def run(data: Path | None = None) -> Outcome:
     outcome: Runs = {case: [next(found) for _ in WORKLOADS] for case in cases}
     settings: dict[str, Any] = {"cluster": CLUSTER, "workloads": WORKLOADS, **SETTINGS}
     settings |= {"interval_s": INTERVAL_S, "restart_s": RESTART_S}
+    settings["information"] = information_of(create("pollux", SETTINGS))
     return Outcome(NAME, [], settings, figures(outcome))
 
 

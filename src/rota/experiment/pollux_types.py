@@ -29,6 +29,8 @@ from rota.experiment.runs.pollux_workloads import (
     require,
 )
 from rota.experiment.runs.pool import over_cores
+from rota.policy.information import information_of
+from rota.policy.registry import create
 from rota.workload.trace import Trace
 
 NAME = "pollux-types"
@@ -53,6 +55,7 @@ def run(data: Path | None = None) -> Outcome:
     runs = {types: [next(found) for _ in WORKLOADS] for types in ("off", "on")}
     settings: dict[str, Any] = {"cluster": CLUSTER, "workloads": WORKLOADS}
     settings |= {"a100_over_t4": A100_OVER_T4, "interval_s": INTERVAL_S, "restart_s": RESTART_S}
+    settings["information"] = information_of(create("pollux"))
     return Outcome(NAME, [], settings, figures(runs))
 
 

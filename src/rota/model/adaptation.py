@@ -23,7 +23,7 @@ MOST_POINTS = 64  # of one job
 MOST = 1e300
 LONGEST_STEP_S, SHORTEST_STEP_S = 86_400.0, 1e-6
 
-Place = tuple[int, int, int]  # nodes, GPUs, samples on each
+Place = tuple[int, int, int, str]  # nodes, GPUs, samples on each, type of these GPUs
 
 
 class Told(NamedTuple):
@@ -131,15 +131,15 @@ class _Job:
 
     def count(self, point: StepPoint, steps: int) -> None:
         """Take the mean of a place once more; beyond so many places nothing new is taken."""
-        place = point[:3]
+        place = point.nodes, point.gpus, point.batch, point.gpu_type
         if place not in self.means and len(self.means) == MOST_POINTS:
             return
         means = self.means.setdefault(place, (Average(), Average()))
         for mean, seconds in zip(means, (point.compute_s, point.step_s), strict=True):
             mean.add(seconds * steps, steps, point.step_s * steps)
         self.points = tuple(
-            StepPoint(*at, gradient.mean or 0.0, step.mean or 0.0)
-            for at, (gradient, step) in self.means.items()
+            StepPoint(*counts, gradient.mean or 0.0, step.mean or 0.0, gpu_type)
+            for (*counts, gpu_type), (gradient, step) in self.means.items()
         )
 
 
@@ -172,11 +172,12 @@ class Adaptations:
         job.noise, job.learned = told.noise or job.noise, told.learned or job.learned
         held = state.held[e.row]
         if told.point is not None and held is not None and not held.shared:
-            job.count(told.point, told.steps)
+            gpu_type = state.nodes[held.parts[0][0]].gpu_type
+            job.count(told.point._replace(gpu_type=gpu_type), told.steps)
         self._jobs[e.row] = job
 
     def measured(self, row: int) -> tuple[StepPoint, ...] | None:
-        """One point for each (nodes, GPUs, samples on a GPU), the first time first."""
+        """One point for each (nodes, GPUs, samples on a GPU, GPU type), the first time first."""
         job = self._jobs.get(row)
         return None if job is None else job.points
 

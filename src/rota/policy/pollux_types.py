@@ -107,7 +107,7 @@ class ByType:
         types = {row: choices.pools[choice] for row, choice in wanted.items()}
         settled = {row: known[types[row]][job] for job, row in enumerate(rows)}
         settle(view, trial, settled, self._models_of(pools[0]))
-        after = mark | {"noise": early}
+        after = {"noise": early}  # no number of nodes is asked for where they are of several types
         return trial.plan(wake_at_s=wake_at_s, policy_mark=after if after != mark else None)
 
     # -- what is known -------------------------------------------------------------------------

@@ -175,9 +175,9 @@ def _scaler(policy: Policy, nodes: list[Node]) -> Scaler:
             f"nodes={scaler.least},{scaler.most}: the cluster has {len(nodes)} nodes to rent; "
             "give a larger --cluster or fewer nodes"
         )
-    if len({node.num_gpus for node in nodes}) > 1:
+    if len({(node.num_gpus, node.gpu_type) for node in nodes}) > 1:
         raise InputError(
-            "nodes can't be rented: they are to have the same number of GPUs each; give a "
-            "--cluster of one kind, for example 16x4"
+            "nodes can't be rented: they are to have the same number of GPUs each, of one type; "
+            "give a --cluster of one kind, for example 16x4"
         )
     return scaler

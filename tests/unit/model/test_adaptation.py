@@ -54,7 +54,7 @@ class Log:
         place = on_node(0, 0b11).with_sharing(shared)
         program = Program("python train.py", "/work")
         self.add(
-            NodeJoined(0.0, "n0", 2, "cpu"),
+            NodeJoined(0.0, "n0", 2, "cpu", gpu_type="a100"),
             JobSubmitted(0.0, job("a", 2)._replace(program=program)),
             CommandSent(0.0, Launch(1, 0, 1, 0, place)),
             JobLaunched(0.0, 0, 1),
@@ -80,7 +80,7 @@ def test_a_job_that_has_told_nothing_is_unknown():
 def test_a_report_tells_steps_noise_limits_and_progress():
     view = Log().tells(told())
     # A step of two gradients took 0.5 s: with one of them it would take 0.2 s less.
-    assert view.measured(0) == (StepPoint(1, 2, 6, 0.2, pytest.approx(0.3)),)
+    assert view.measured(0) == (StepPoint(1, 2, 6, 0.2, pytest.approx(0.3), "a100"),)
     assert view.noise(0) == GradientNoise(0.5, 2.0)
     assert view.batch_range(0) == BatchRange(12, 48, 1, 16)
     assert view.learned(0) == Learned(30.0, 10.0, None)
@@ -100,8 +100,21 @@ def test_points_are_means_over_all_steps_there_and_others_stay():
         told(4.0, steps=0, step_s=None, gradient_s=None),
     )
     first, second = view.measured(0)
-    assert first == StepPoint(1, 2, 6, pytest.approx(0.5), pytest.approx(0.8))
+    assert first == StepPoint(1, 2, 6, pytest.approx(0.5), pytest.approx(0.8), "a100")
     assert second[:3] == (1, 2, 12)
+
+
+def test_points_of_other_gpu_types_are_others():
+    log = Log()
+    log.tells(told(1.0))
+    log.add(
+        AttemptLost(2.0, 0, 1, "gone"),
+        NodeJoined(2.0, "n1", 2, gpu_type="t4"),
+        CommandSent(3.0, Launch(2, 0, 2, 0, on_node(1, 0b11))),
+        JobLaunched(3.0, 0, 2),
+    )
+    view = log.tells(told(4.0))
+    assert [point.gpu_type for point in view.measured(0)] == ["a100", "t4"]
 
 
 def test_a_report_that_comes_again_counts_once():
