@@ -10,7 +10,7 @@ from rota.live.recovery import registered
 from rota.live.wire import Message, is_model
 from rota.model.adaptation import read
 from rota.model.allocation import on_node
-from rota.model.commands import Migrate, Resume
+from rota.model.commands import Migrate, Resume, Retune
 from rota.model.events import JobResized, ModelReported, WorkerReported
 from rota.store.events import EventStore
 
@@ -64,7 +64,8 @@ class Reports(Intake):
         held = state.resizing.get(row) or state.held[row]
         if isinstance(state.outstanding[row], Resume | Migrate):
             self._early_sizes[row] = message  # an agent that comes back tells it before its answer
-        if state.since_s[row] < 0 or held is None or state.outstanding[row] is not None:
+        busy = not isinstance(state.outstanding[row], Retune | None)
+        if state.since_s[row] < 0 or held is None or busy:
             return
         gpus = on_node(held.parts[0][0], sum(1 << gpu for gpu in message["gpus"]))
         allocation = gpus.with_batch(held.batch)

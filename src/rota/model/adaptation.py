@@ -138,8 +138,8 @@ class _Job:
         for mean, seconds in zip(means, (point.compute_s, point.step_s), strict=True):
             mean.add(seconds * steps, steps, point.step_s * steps)
         self.points = tuple(
-            StepPoint(*counts, gradient.mean or 0.0, step.mean or 0.0, gpu_type)
-            for (*counts, gpu_type), (gradient, step) in self.means.items()
+            StepPoint(nodes, gpus, batch, gradient.mean or 0.0, step.mean or 0.0, gpu_type)
+            for (nodes, gpus, batch, gpu_type), (gradient, step) in self.means.items()
         )
 
 
@@ -157,7 +157,7 @@ class Adaptations:
     def note(self, state: Transitions, e: WorkerReported) -> None:
         """A job has reported. A report that comes again, with news of something else, counts once.
 
-        Steps on shared GPUs tell nothing of the job alone.
+        Steps on shared GPUs tell nothing of the job alone, nor do those on more than it has.
         """
         if e.progress.get("adaptation") is None:
             return
@@ -171,9 +171,11 @@ class Adaptations:
         job.at_s, job.batches = at_s, told.batches
         job.noise, job.learned = told.noise or job.noise, told.learned or job.learned
         held = state.held[e.row]
-        if told.point is not None and held is not None and not held.shared:
+        point = told.point
+        if point is not None and held is not None and not held.shared:
             gpu_type = state.nodes[held.parts[0][0]].gpu_type
-            job.count(told.point._replace(gpu_type=gpu_type), told.steps)
+            if point.gpus <= held.num_gpus:
+                job.count(point._replace(gpu_type=gpu_type), told.steps)
         self._jobs[e.row] = job
 
     def measured(self, row: int) -> tuple[StepPoint, ...] | None:

@@ -133,6 +133,8 @@ class Pollux:
         """The numbers of GPUs that are worth most, laid out with few moves, and their batches."""
         rows = sorted(view.active)
         wake_at_s = (view.now_s // self.interval_s + 1) * self.interval_s
+        if wake_at_s <= view.now_s:  # by rounding
+            wake_at_s += self.interval_s
         sizes = Counter(node.num_gpus for node in view.state.nodes if node.alive)
         if not rows:
             self._plan = self._without_jobs(view)
@@ -300,7 +302,7 @@ class Pollux:
         for row, each in zip(rows, known, strict=True):
             allowed = view.sizes(row)
             sizes.append(allowed)
-            most.append(self.most_gpus(each) if len(allowed) > 1 else allowed[0])
+            most.append(max(self.most_gpus(each), _least(allowed, counts)))
             if (elastic := view.state.spec[row].elastic) and not elastic.by_restart:
                 most[-1] = min(most[-1], seen.node_gpus)  # its ranks stay on one node
         possible = np.array([_among(allowed, counts) for allowed in sizes])
@@ -334,6 +336,12 @@ def offered(
         if shapes.keys().isdisjoint(sizes) and sizes[0] <= most_gpus:
             shapes[sizes[0]] = -(-sizes[0] // node_gpus)
     return sorted(shapes.items())
+
+
+@lru_cache(maxsize=1024)
+def _least(allowed: tuple[int, ...], counts: tuple[int, ...]) -> int:
+    """The least of these numbers of GPUs that is allowed."""
+    return min(set(allowed).intersection(counts), default=allowed[0])
 
 
 @lru_cache(maxsize=1024)

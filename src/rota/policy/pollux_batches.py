@@ -50,7 +50,7 @@ def _with_batch(
     best: Choice,
     moved: bool,
 ) -> Allocation:
-    if not best.goodput:
+    if not best.goodput > 0:  # nor if it is no number
         return target
     if not moved and target.batch is not None:
         now = model.goodput(target.num_gpus, len(target.parts), *target.batch)

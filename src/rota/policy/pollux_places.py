@@ -90,7 +90,8 @@ class Places:
     def _grow(self, row: int) -> None:
         """More GPUs of the node that it is on, as many as are free and make a size of it."""
         before = self._trial.target(row)
-        assert before is not None
+        if before is None:
+            return
         node, mask = before.parts[0]
         free = self._trial.free.masks[node]
         most = min(self._wanted[row], before.num_gpus + free.bit_count())
@@ -120,6 +121,9 @@ class Places:
     def _size(self, row: int, found: Allocation | None) -> int:
         """The largest size of the job that these GPUs make; 0 if they make none."""
         gpus = found.num_gpus if found is not None else 0
+        before = self._before[row]
+        if before is not None and self._as_it_runs(row):  # elsewhere it goes on as it was
+            return before.num_gpus if before.num_gpus <= gpus else 0
         return max((size for size in self._trial.view.sizes(row) if size <= gpus), default=0)
 
     def _at_home(self, row: int, home: Allocation) -> Allocation | None:
@@ -202,7 +206,8 @@ class Places:
             parts = getattr(self._trial.target(other), "parts", ())
             for node, _ in parts:
                 on_node.setdefault(node, []).append(other)
-                if len(parts) > 1 or self._wanted[other] >= self._node_gpus:
+                large = len(parts) > 1 or self._wanted[other] >= self._node_gpus
+                if large or not self._can_move(other):
                     spread.add(node)
         small = [(len(rows), node) for node, rows in on_node.items() if node not in spread]
         for _, node in sorted(small)[:lacking]:
@@ -210,6 +215,14 @@ class Places:
                 self._trial.release(other, Reason.WAIT_PRIORITY)
                 cleared.append(other)
         return cleared
+
+    def _can_move(self, row: int) -> bool:
+        """Whether a running job may go on elsewhere, with as many GPUs as it is meant to have."""
+        state, before = self._trial.view.state, self._before[row]
+        if not (state.movable[row] and state.portable[row]):
+            return False
+        changes = before is not None and before.num_gpus != self._wanted[row]
+        return not (changes and self._as_it_runs(row))
 
     def _nodes_of(self, allocation: Allocation | None) -> set[int]:
         return set(allocation.nodes()) if allocation is not None else set()

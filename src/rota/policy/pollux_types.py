@@ -232,8 +232,9 @@ class ByType:
         may = np.zeros((len(rows), len(counts)), dtype=bool)
         for job, (row, each) in enumerate(zip(rows, known, strict=True)):
             allowed = view.sizes(row)
-            most = self._policy.most_gpus(each) if len(allowed) > 1 else allowed[0]
-            may[job] = np.isin(counts, allowed) & (counts <= most)
+            may[job] = np.isin(counts, allowed)
+            least = counts[may[job]].min(initial=allowed[-1])
+            may[job] &= counts <= max(self._policy.most_gpus(each), least)
             elastic, held = view.state.spec[row].elastic, view.target[row]
             as_it_runs = elastic is not None and not elastic.by_restart
             if as_it_runs:  # its ranks stay on one node

@@ -173,7 +173,7 @@ class Simulation:
         at_s = self.engine.now_s if state.decision_needed else state.wake_at_s
         if at_s is None or not (state.active or state.unsettled or self._keeps_nodes()):
             return None
-        tick_s = ceil(at_s / interval_s) * interval_s
+        tick_s = max(at_s, ceil(at_s / interval_s) * interval_s)
         return tick_s if tick_s > self._decided_s else self._decided_s + interval_s
 
     def _wake_in_vain(self) -> None:

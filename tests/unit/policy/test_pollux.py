@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 
 from rota.model.cluster import parse_cluster
+from rota.model.job import Elastic
 from rota.model.view import View
 from rota.policy import pollux_value
 from rota.policy.knapsack import solve
@@ -311,3 +312,29 @@ def test_of_ended_jobs_only_those_are_looked_at_that_measured_something_new(monk
     assert min(sim.state.finish_s[:7]) > 0
     assert 7 in asked
     assert len(set(asked)) < 8
+
+
+@pytest.mark.parametrize(("objective", "sizes"), [("service", (8, 16)), ("pollux", (2, 4))])
+def test_a_job_whose_least_size_is_large_begins_with_that(objective, sizes):
+    spec = job(1, gpus=sizes[0])._replace(elastic=Elastic(sizes, by_restart=True))
+    sim = Simulation(trace(spec), parse_cluster("2x8"), create("pollux", {"objective": objective}))
+    assert gpus(until(sim, 1.0)) == [sizes[0]]
+
+
+def test_a_job_that_grows_as_it_runs_keeps_its_node_from_a_gang_that_wants_all_of_it():
+    """Elsewhere it could not go on with another size."""
+    grows = job(1, gpus=2)._replace(elastic=Elastic((2, 4)))
+    sim = Simulation(
+        trace(grows, job(2, gpus=4, at=10.0), job(3, gpus=8, at=20.0)),
+        parse_cluster("2x8"),
+        create("pollux", {"interval_s": "5"}),
+    )
+    state = sim.run().state
+    assert min(state.finish_s) > 0
+    assert state.migrations[0] == 0
+
+
+@pytest.mark.parametrize("interval_s", [0.1, 0.7, 1.1, 12.3])
+def test_the_next_decision_is_later_than_this_one_whatever_the_interval(interval_s):
+    state = simulation(job(1, model="noisy", batch=8), interval_s=str(interval_s)).run().state
+    assert state.finish_s[0] > 0
