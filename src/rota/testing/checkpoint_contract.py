@@ -123,7 +123,10 @@ class FakeDriver:
         self._go("unlock", pid, LOCKED, RUNNING)
 
     def _go(self, verb: str, pid: int, before: str, after: str) -> None:
-        stopped = psutil.Process(pid).status() == psutil.STATUS_STOPPED
+        try:
+            stopped = psutil.Process(pid).status() == psutil.STATUS_STOPPED
+        except psutil.NoSuchProcess:
+            raise AgentError(f"process {pid} is gone") from None
         self.calls.append((verb, pid, stopped))
         if verb in self.errors:
             if self.breaks:

@@ -321,19 +321,6 @@ def test_a_job_whose_least_size_is_large_begins_with_that(objective, sizes):
     assert gpus(until(sim, 1.0)) == [sizes[0]]
 
 
-def test_a_job_that_grows_as_it_runs_keeps_its_node_from_a_gang_that_wants_all_of_it():
-    """Elsewhere it could not go on with another size."""
-    grows = job(1, gpus=2)._replace(elastic=Elastic((2, 4)))
-    sim = Simulation(
-        trace(grows, job(2, gpus=4, at=10.0), job(3, gpus=8, at=20.0)),
-        parse_cluster("2x8"),
-        create("pollux", {"interval_s": "5"}),
-    )
-    state = sim.run().state
-    assert min(state.finish_s) > 0
-    assert state.migrations[0] == 0
-
-
 @pytest.mark.parametrize("interval_s", [0.1, 0.7, 1.1, 12.3])
 def test_the_next_decision_is_later_than_this_one_whatever_the_interval(interval_s):
     state = simulation(job(1, model="noisy", batch=8), interval_s=str(interval_s)).run().state
