@@ -224,8 +224,7 @@ class Round:
         return goes_on(self.view, row, self._set["quantum_s"], self._set["restart_turn_s"])
 
     def _rank(self, unit: tuple[int, ...]) -> tuple[int, int]:
-        least = min(self.had(row) for row in unit)
-        return round(least * PER_S * LARGEST_PRIORITY), min(unit)
+        return _in_steps(min(self.had(row) for row in unit)), min(unit)
 
     def _choose(self, units: list[tuple[int, ...]]) -> dict[int, None]:
         """The rows that are to run now, those with GPUs first: they keep the GPUs they have."""
@@ -266,7 +265,7 @@ class Round:
                 for other in reversed(order)
                 if other[0] in chosen
                 and self.notes[other[0]].home == one
-                and min(map(self.had, other)) + lead >= self.had(unit[0])
+                and _in_steps(min(map(self.had, other)) + lead) >= _in_steps(self.had(unit[0]))
                 and not self.packing.is_on_trial(other)
                 and not any(map(self._goes_on, other))
             ]
@@ -387,3 +386,8 @@ class Round:
             return Reason.NEVER_FITS
         enough = self.trial.free_gpus >= num_gpus
         return Reason.WAIT_GANG_FRAGMENTED if enough else Reason.WAIT_RESOURCES
+
+
+def _in_steps(seconds_per_priority: float) -> int:
+    """In steps so small that a microsecond of anybody's run time is one at least."""
+    return round(seconds_per_priority * PER_S * LARGEST_PRIORITY)

@@ -5,6 +5,7 @@ from typing import Any
 
 from rota.model.reason import Reason
 from rota.model.view import View
+from rota.policy.base import to_instant
 from rota.policy.gandiva_jobs import Notes, level
 from rota.policy.gandiva_servers import Home, Servers
 from rota.policy.gandiva_types import Types
@@ -67,7 +68,7 @@ class Places:
             if notes.home or num_gpus > self._view.total_gpus:
                 continue
             home = self._kept(row) or self._room_for(row)
-            late = notes.queued_s is not None and now_s - notes.queued_s >= self._set["pass_s"]
+            late = notes.queued_s is not None and now_s >= self._passed_at_s(notes.queued_s)
             if home is None and late and turns:
                 home = self._servers.choose(num_gpus, higher=1)
             if home is not None:
@@ -162,10 +163,14 @@ class Places:
         self._notes[row].home = ((node, size),)
         self._servers.add(self._notes[row].home)
 
+    def _passed_at_s(self, queued_s: float) -> float:
+        """When who waits in the queue since then is passed no longer."""
+        return to_instant(queued_s + self._set["pass_s"])
+
     def ends_s(self) -> list[float]:
         """When jobs may grow, and when those in the queue have been passed for long enough."""
         queued = [notes.queued_s for notes in self._notes.values() if not notes.home]
-        times = [since_s + self._set["pass_s"] for since_s in queued if since_s is not None]
+        times = [self._passed_at_s(since_s) for since_s in queued if since_s is not None]
         if self.idle_from_s is not None:
             since_s = self._view.now_s if self._grows_later else self.idle_from_s
             times.append(since_s + self._set["idle_s"])
