@@ -20,6 +20,10 @@ def train(cluster, name, *words, gpus="1..2"):
     out = cluster.base / name
     out.mkdir()
     line = ["python", SCRIPTS / "elastic.py", "--out", out, "--adapt", "--optimizer", "sgd"]
+    line += [
+        "--model",
+        "plain",
+    ]  # a batch norm refuses the last piece of an epoch if it is one sample
     line += ["--lr", 0.001, "--samples", SAMPLES, "--cores", 2, *words]
     job = {"run": " ".join(map(str, line)), "workdir": str(cluster.base), "name": name}
     return cluster.client.submit(job | {"resources": {"gpus": gpus}, "batch": BATCH})["id"]

@@ -85,9 +85,9 @@ class Checkpoints:
                 new = [pid for pid in living if driver.state(pid) == RUNNING]
                 known += new
                 for pid in new:
-                    _unless_gone(pid, driver.lock, LOCK_TIMEOUT_S)
+                    driver.lock(pid, LOCK_TIMEOUT_S)
                 for pid in new:
-                    _unless_gone(pid, driver.checkpoint)
+                    driver.checkpoint(pid)
                 if not new:
                     break
             else:
@@ -124,11 +124,11 @@ class Checkpoints:
         try:
             for pid, state in states.items():
                 if state == CHECKPOINTED:
-                    _unless_gone(pid, driver.restore, gpus)
+                    driver.restore(pid, gpus)
                     restored += 1
             for pid, state in states.items():
                 if state in (CHECKPOINTED, LOCKED):
-                    _unless_gone(pid, driver.unlock)
+                    driver.unlock(pid)
         except AgentError as error:
             torn = restored or any(driver.state(pid) == FAILED for pid in pids)
             if torn:
@@ -139,15 +139,6 @@ class Checkpoints:
         known = self._driver.uuids()
         ids = [self._ids[gpu] for gpu in gpus]
         return [known[int(each)] if each.isdigit() else each.removeprefix("GPU-") for each in ids]
-
-
-def _unless_gone(pid: int, verb: Callable[..., None], *more: object) -> None:
-    """Have the driver do it. Raises AgentError, unless the process has ended."""
-    try:
-        verb(pid, *more)
-    except AgentError:
-        if os.path.exists(f"/proc/{pid}"):
-            raise
 
 
 def exchange(every: Sequence[str], before: Sequence[str], now: Sequence[str]) -> dict[str, str]:
