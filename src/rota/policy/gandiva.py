@@ -389,5 +389,5 @@ class Round:
 
 
 def _in_steps(seconds_per_priority: float) -> int:
-    """In steps so small that a microsecond of anybody's run time is one at least."""
-    return round(seconds_per_priority * PER_S * LARGEST_PRIORITY)
+    """What was had, as it is compared: sums that are equal on paper are equal here."""
+    return round(seconds_per_priority * Gandiva.per_unit)

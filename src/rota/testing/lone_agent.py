@@ -116,7 +116,7 @@ class LoneAgent:
             at_s=time.time(),
         )
 
-    def command(self, kind: str, *, timeout_s: float = 120, **fields: Any) -> Message:
+    def command(self, kind: str, *, timeout_s: float = 90, **fields: Any) -> Message:
         """Send a command about the latest attempt, and wait for its ``done`` or ``failed``."""
         return self.answer(self.begin(kind, **fields), timeout_s)
 
@@ -129,11 +129,11 @@ class LoneAgent:
         self._loop.call_soon_threadsafe(self._agent._obey, message | fields)
         return self._command_id
 
-    def answer(self, command_id: int, timeout_s: float = 120) -> Message:
+    def answer(self, command_id: int, timeout_s: float = 90) -> Message:
         """What the agent says to a command. Raises TimeoutError."""
         return self.await_(lambda m: m.get("command_id") == command_id, timeout_s)
 
-    def await_(self, wanted: Callable[[Message], bool], timeout_s: float = 120) -> Message:
+    def await_(self, wanted: Callable[[Message], bool], timeout_s: float = 90) -> Message:
         """The first thing said that is ``wanted``; waits for it. Raises TimeoutError."""
         deadline = time.monotonic() + timeout_s
         while time.monotonic() < deadline:
@@ -143,7 +143,7 @@ class LoneAgent:
             time.sleep(0.005)
         raise TimeoutError(f"the agent did not say it within {timeout_s} s; it said {self.said}")
 
-    def await_step(self, step: int, timeout_s: float = 120) -> None:
+    def await_step(self, step: int, timeout_s: float = 90) -> None:
         """Wait until the job has reported this step. Raises TimeoutError."""
         deadline = time.monotonic() + timeout_s
         while self.attempt.progress.get("step", -1) < step:
