@@ -1,0 +1,124 @@
+"""What may still become of a training, from its learning curve so far.
+
+A curve is what a metric was at each of its reports; more is better here. Lengths are looked at by
+doublings: a training that rose by some gain from half its reports so far to all of them is taken to
+rise by ``CARRY`` times that when its length doubles again, give or take ``SPREAD`` of it, until
+others that have gone on from there tell how it was with them. Curves of training look alike at all
+lengths, so nothing has to be known of the metric's scale, or of how long training takes. How
+promising a curve is comes as the best chance per report that it passes a goal, over all numbers of
+reports to give it: the order in which independent searches come to their first success soonest, an
+index of Gittins' kind (J. R. Statist. Soc. B 41, 1979).
+"""
+
+from collections.abc import Iterable, Sequence
+from math import erfc, inf, sqrt
+from statistics import fmean, median
+from typing import NamedTuple
+
+CARRY, SPREAD = 0.6, 0.5
+OPINION = 2.0  # trainings that must have gone on from somewhere until they count as much as CARRY
+DOUBLINGS = 4  # of a curve's length, so far ahead is looked
+BETTER = 0.03  # of the spread of all values: what counts as better than the best so far
+LEAST_NOISE = 0.01  # of that spread: curves that happen to be smooth are not certain
+UNSEEN_REPORTS = 8.0
+SCALE = 1.4826 / sqrt(6)  # from the median of second differences to the noise of one value
+
+
+class Promise(NamedTuple):
+    """``rate``: the best chance per report to pass the goal. ``chance``: that it ever does."""
+
+    rate: float
+    chance: float
+
+
+class Outlook:
+    """How promising trainings of one kind are: ``curves`` holds what each has reported so far.
+
+    ``goal`` is a little more than the best of all of them, or the ``target`` if that is less.
+    """
+
+    def __init__(self, curves: Iterable[Sequence[float]], target: float = inf) -> None:
+        self._curves = [curve for curve in curves if curve]
+        values = [value for curve in self._curves for value in (min(curve), max(curve))]
+        spread = max(values) - min(values) if values else 0.0
+        self._noise = max(_noise(self._curves), LEAST_NOISE * spread)
+        self._base = min((curve[0] for curve in self._curves), default=0.0)
+        self._carries: dict[int, tuple[float, float]] = {}
+        best = max(values, default=-inf)
+        self.goal = min(best + max(self._noise, BETTER * spread), target)
+
+    def promise(self, curve: Sequence[float], whole: int | None = None) -> Promise:
+        """Of a training with at least one report, which makes ``whole`` of them if that is known.
+
+        Nothing can become of one that has made them all.
+        """
+        reports = len(curve)
+        most = reports << DOUBLINGS if whole is None else whole
+        level, gain = _level(curve, reports), self._gain(curve, reports)
+        variance, cost, rate, chance = self._noise**2, 0, 0.0, 0.0
+        for _ in range(DOUBLINGS):
+            more = min(reports, most - reports)
+            if more <= 0:
+                break
+            part = more / reports
+            carry, spread = self._further(reports)
+            gain *= carry
+            level += gain * part
+            variance += (max(SPREAD * gain, spread) + self._noise) ** 2 * part
+            cost += more
+            reports += more
+            chance = max(chance, _beyond(self.goal - level, variance))
+            rate = max(rate, chance / cost)
+        return Promise(rate, chance)
+
+    def unseen(self, promises: Sequence[Promise]) -> Promise:
+        """Of a training that has told nothing yet, from what the others promise."""
+        chance = (0.5 + sum(each.chance for each in promises)) / (1 + len(promises))
+        return Promise(chance / (1.5 + UNSEEN_REPORTS * chance), chance)
+
+    def _gain(self, curve: Sequence[float], reports: int) -> float:
+        """By how much a curve rose over the second half of so many reports.
+
+        Before its first one it was where the worst began.
+        """
+        before = _level(curve, reports // 2) if reports > 1 else self._base
+        return max(0.0, _level(curve, reports) - before)
+
+    def _further(self, reports: int) -> tuple[float, float]:
+        """The gain of twice so many reports in parts of that before, as it was with others; and
+        by how much theirs was off that, as a standard deviation.
+        """
+        power = reports.bit_length() - 1
+        if power not in self._carries:
+            at = 1 << power
+            further = [curve for curve in self._curves if len(curve) >= 2 * at]
+            gains = [(self._gain(curve, at), self._gain(curve, 2 * at)) for curve in further]
+            squares = sum(before * before for before, _ in gains)
+            opinion = OPINION * squares / len(gains) if squares > 0 else 1.0
+            both = sum(before * after for before, after in gains)
+            carry = (both + opinion * CARRY) / (squares + opinion)
+            off = sum((after - carry * before) ** 2 for before, after in gains)
+            self._carries[power] = carry, sqrt(off / max(len(gains) - 1, OPINION))
+        return self._carries[power]
+
+
+def _level(curve: Sequence[float], reports: int) -> float:
+    """The mean of the last few of a curve's first so many values."""
+    return fmean(curve[reports - min(3, reports // 4 + 1) : reports])
+
+
+def _noise(curves: Sequence[Sequence[float]]) -> float:
+    """The standard deviation of a value from its curve, as neighbours on all curves tell it."""
+    bends = [
+        abs(a - 2 * b + c)
+        for curve in curves
+        for a, b, c in zip(curve, curve[1:], curve[2:], strict=False)
+    ]
+    return median(bends) * SCALE if bends else 0.0
+
+
+def _beyond(distance: float, variance: float) -> float:
+    """The chance that a normal value is above its mean by ``distance``."""
+    if variance <= 0:
+        return float(distance < 0)
+    return 0.5 * erfc(distance / sqrt(2 * variance))
