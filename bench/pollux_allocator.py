@@ -30,7 +30,7 @@ import numpy as np
 from _data import add_data, is_there
 from goodput import Profile
 
-import rota.policy.knapsack
+import rota.policy.pollux
 from rota.model.cluster import parse_cluster
 from rota.model.decision import Decider
 from rota.model.events import JobSubmitted, joined
@@ -165,8 +165,8 @@ def decisions(load: Load, cluster: str, num_jobs: int, fits: str) -> dict[str, l
     state = load.cluster(cluster, num_jobs)
     decider = Decider(state, create("pollux", {"fits": fits}))
     solving: list[float] = []
-    plain = rota.policy.knapsack.solve
-    rota.policy.knapsack.solve = timed(plain, solving)
+    plain = rota.policy.pollux.solve_pools
+    rota.policy.pollux.solve_pools = timed(plain, solving)
     try:
         times = {"first": [cpu_ms(lambda: decider.decide(TICK_S))]}
         times["nothing changed"] = [
@@ -178,7 +178,7 @@ def decisions(load: Load, cluster: str, num_jobs: int, fits: str) -> dict[str, l
             state.reports.change(1.1)
             changed.append(cpu_ms(lambda tick=tick: decider.decide(TICK_S * tick)))
     finally:
-        rota.policy.knapsack.solve = plain
+        rota.policy.pollux.solve_pools = plain
     return times | {"all noise changed": changed, "of it the knapsack": solving}
 
 
@@ -270,7 +270,7 @@ def print_fitness(load: Load, ours_ms: float) -> bool:
 def knowledge(state: ClusterState, policy: Any) -> tuple[list[Goodput], list[int]]:
     """The models of the jobs, and the most GPUs that each can have."""
     rows = list(range(len(state.spec)))
-    known = Models(shared=True).know(View(state, 0.0, policy), rows, {})
+    [known] = Models(shared=True).know(View(state, 0.0, policy), rows, {})
     return [each.model for each in known], [state.sizes(row)[-1] for row in rows]
 
 

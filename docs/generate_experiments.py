@@ -109,20 +109,73 @@ def load(outcome: Outcome) -> list[str]:
         for label in outcome["settings"]["variants"]:
             where = f"load {at:g}: {{}}, {label}".format
             over = found.get(where("average JCT over Pollux as published"))
-            average = found[where("average JCT")]
+            average, again = found[where("average JCT")], found[where("restarts a job")]
             rows.append(
                 [
                     f"{at:g}",
                     label,
                     beside(average),
                     spread(average),
-                    "-" if over is None else f"{over['ours']:.3f}",
+                    "-" if over is None else f"{over['ours']:.3f}{failed(over)}",
                     number(found[where("p99 of JCT")]["ours"]),
-                    number(found[where("restarts a job")]["ours"]),
+                    number(again["ours"]) + failed(again),
                 ]
             )
     header = ["load", "variant", "average JCT, s", "over seeds", "over Pollux' here", "p99, s"]
     return [table([*header, "restarts a job"], rows, text_columns=2)]
+
+
+def mixes(outcome: Outcome) -> list[str]:
+    """By mix: times over those of the baseline, with the extremes; and restarts."""
+    found, base = by_name(outcome), outcome["settings"]["baseline"]
+    labels = list(outcome["settings"]["variants"])
+    others = [label for label in labels if label != base]
+    times, again = [], []
+    for mix in outcome["settings"]["mixes"]:
+        over = [found[f"{mix}: average JCT over {base}, {label}"] for label in others]
+        cells = [f"{each['ours']:.2f} ({spread(each)}){failed(each)}" for each in over]
+        times.append([mix, number(found[f"{mix}: average JCT, {base}"]["ours"]), *cells])
+        each = (found[f"{mix}: restarts a job, {label}"] for label in labels)
+        again.append([mix, *(number(figure["ours"]) for figure in each)])
+    first = ["average JCT", f"{base}, s", *others]
+    return [table(first, times), table(["restarts a job", *labels], again)]
+
+
+def failed(figure: dict[str, Any]) -> str:
+    """A word after a figure that is out of its bounds."""
+    return "" if figure["ok"] else " NO"
+
+
+def interference(outcome: Outcome) -> list[str]:
+    """By what is lost: times, and how often jobs were beside each other."""
+    found, rows = by_name(outcome), []
+    cases = [name.partition(": ")[0] for name in found if name.endswith(": average JCT")]
+    for case in cases:
+        average, over = found[f"{case}: average JCT"], found.get(f"{case}: over avoided")
+        met = found[f"{case}: time beside another job on a node"]
+        ratios = ["1", "1", "-"]
+        if over is not None:
+            ratios = [f"{over['published']:.3f}", f"{over['ours']:.3f}", spread(over)]
+            ratios[-1] += failed(over)
+        there, here, seeds = ratios
+        figures = [number(average["published"]), there, number(average["ours"]), here, seeds]
+        rows.append([case, *figures, f"{met['ours']:.0%}"])
+    header = ["", "published, s (mean of 8)", "over avoided", "ours, s (mean of 4)"]
+    return [table([*header, "over avoided", "over seeds", "time beside another"], rows)]
+
+
+def types(outcome: Outcome) -> list[str]:
+    """By workload: times without a look at types and with it."""
+    found, rows = by_name(outcome), []
+    for at in outcome["settings"]["workloads"]:
+        each = found[f"workload {at}: average JCT"]
+        ratio = f"{each['ours'] / each['baseline']:.2f}"
+        rows.append([str(at), number(each["baseline"]), number(each["ours"]), ratio, "-"])
+    mean, over = found["average JCT"], found["average JCT over type-blind"]
+    last = [number(mean["baseline"]), number(mean["ours"]), f"{over['ours']:.3f}"]
+    rows.append(["mean", *last, spread(over) + failed(over)])
+    header = ["workload", "type-blind: average JCT, s", "by type, s", "ratio", "over seeds"]
+    return [table(header, rows)]
 
 
 def batch(outcome: Outcome) -> list[str]:
@@ -139,6 +192,9 @@ def batch(outcome: Outcome) -> list[str]:
 TABLES: dict[str, Callable[[Outcome], list[str]]] = {
     "pollux-jct": jct,
     "pollux-load": load,
+    "pollux-mixes": mixes,
+    "pollux-interference": interference,
+    "pollux-types": types,
     "pollux-batch": batch,
 }
 

@@ -7,7 +7,14 @@ from typing import Any
 
 import pytest
 
-from rota.experiment import pollux_batch, pollux_jct, pollux_load
+from rota.experiment import (
+    pollux_batch,
+    pollux_interference,
+    pollux_jct,
+    pollux_load,
+    pollux_mixes,
+    pollux_types,
+)
 from rota.experiment.base import Outcome
 from rota.experiment.runs.pollux import Run
 
@@ -25,8 +32,8 @@ def generator() -> ModuleType:
     return module
 
 
-def jct() -> dict[str, Any]:
-    runs = {label: [[Run([2100.0], 3600.0, 2, 0.5)] * 4] for label in pollux_jct.VARIANTS}
+def jct(average_s: float = 2100.0) -> dict[str, Any]:
+    runs = {label: [[Run([average_s], 3600.0, 2, 0.5)] * 4] for label in pollux_jct.VARIANTS}
     figures = [each for label in runs for each in pollux_jct.figures_of(label, runs)]
     figures += [each for label in runs for each in pollux_jct.by_workload(label, runs)]
     return Outcome("pollux-jct", [0], pollux_jct._settings(Path("data")), figures).as_dict()
@@ -48,7 +55,38 @@ def batch() -> dict[str, Any]:
     return Outcome("pollux-batch", [], {}, figures).as_dict()
 
 
-@pytest.mark.parametrize("outcome", [jct(), load(), batch()], ids=lambda each: each["experiment"])
+def mixes() -> dict[str, Any]:
+    figures, slow = [], [[Run([each_s], 1.0, 4, 0.5)] for each_s in (80.0, 90.0, 110.0)]
+    for mix in pollux_mixes.MIXES:
+        runs = {label: [[Run([100.0], 1.0, 2, 0.5)]] * 3 for label in pollux_mixes.VARIANTS}
+        figures += pollux_mixes.figures_of(mix, runs | {"Tiresias": slow, "A + label": slow})
+    settings = pollux_mixes._settings(Path("data"))
+    return Outcome("pollux-mixes", [1], settings, figures).as_dict()
+
+
+def interference() -> dict[str, Any]:
+    runs = {("avoid", 0.5): [[Run([100.0], 1.0, 0, 0.5)]] * 2}
+    for lost in pollux_interference.BOUNDS:
+        each = [[Run([100.0 + 100 * lost + at], 1.0, 0, 0.5, 0.4)] for at in (0, 5)]
+        runs["ignore", lost] = each
+    figures = pollux_interference.figures(runs)
+    return Outcome("pollux-interference", [0, 1], {}, figures).as_dict()
+
+
+def types() -> dict[str, Any]:
+    runs = {
+        "off": [[Run([200.0 * at], 1.0, 0, 0.5) for at in (1, 2, 3, 4)]] * 2,
+        "on": [[Run([times * at], 1.0, 0, 0.5) for at in (1, 2, 3, 4)] for times in (100, 196)],
+    }
+    settings = pollux_types._settings(Path("data"))
+    return Outcome("pollux-types", [0, 1], settings, pollux_types.figures(runs)).as_dict()
+
+
+@pytest.mark.parametrize(
+    "outcome",
+    [jct(), load(), batch(), mixes(), interference(), types()],
+    ids=lambda each: each["experiment"],
+)
 def test_a_section_of_the_page_has_the_tables_that_are_made(
     generator: ModuleType, outcome: dict[str, Any]
 ) -> None:
@@ -63,13 +101,34 @@ def test_a_section_of_the_page_has_the_tables_that_are_made(
     assert generator.TABLE.sub("", written) == generator.TABLE.sub("", page)
 
 
-def test_a_bound_that_does_not_hold_is_told(generator: ModuleType) -> None:
-    (times, _, _) = generator.jct(jct())
-    row = next(line for line in times.splitlines() if line.startswith("| B + label |"))
-    assert row == (
-        "| B + label | at events | declared, label | 2,100 (2,580) | 2,100 .. 2,100 | 2,100: yes |"
-    )
-    assert "| 2,030" not in times
+@pytest.mark.parametrize(("average_s", "verdict"), [(2100.0, "yes"), (2100.6, "NO")])
+def test_whether_a_bound_holds_is_told(
+    generator: ModuleType, average_s: float, verdict: str
+) -> None:
+    (times, _, _) = generator.jct(jct(average_s))
+    (row,) = (line for line in times.splitlines() if line.startswith("| B + label |"))
+    assert row.endswith(f"| 2,100: {verdict} |")
+    (row,) = (line for line in times.splitlines() if line.startswith("| Tiresias |"))
+    assert row.endswith("| - |")
+    assert "2,030" not in times  # what is aimed at is no bound
+
+
+def test_a_mix_with_which_one_seed_fails_is_marked(generator: ModuleType) -> None:
+    times, again = generator.mixes(mixes())
+    row = next(line for line in times.splitlines() if line.startswith("| small |"))
+    cells = ["100", "0.90 (0.8 .. 1.1)", "1.00 (1 .. 1)", "1.00 (1 .. 1)"]
+    cells += ["0.90 (0.8 .. 1.1) NO", "1.00 (1 .. 1)"]
+    assert row == f"| small | {' | '.join(cells)} |"
+    assert "| small | 4 | 2 | 2 | 2 | 4 | 2 |" in again
+
+
+def test_two_types_and_links_are_told_by_their_ratios(generator: ModuleType) -> None:
+    (blind,) = generator.types(types())
+    assert "| 3 | 600 | 444 | 0.74 | - |" in blind
+    assert "| mean | 500 | 370 | 0.740 | 0.5 .. 0.98 NO |" in blind
+    (met,) = generator.interference(interference())
+    assert "| avoided | 2,751 | 1 | 100 | 1 | - | 0% |" in met
+    assert "| not avoided, 50% lost | 3,903 | 1.419 | 152 | 1.525 | 1.5 .. 1.55 | 40% |" in met
 
 
 def test_what_was_published_stands_in_parentheses_and_the_worst_beside_the_mean(

@@ -13,7 +13,7 @@ from rota.policy.registry import create
 from rota.store.codec import encode
 from rota.store.events import EventStore
 
-from ..process.conftest import Cluster
+from ..process.conftest import Cluster, until
 
 pytestmark = pytest.mark.process
 
@@ -69,12 +69,13 @@ def test_a_live_run_with_restarts_replays_to_the_same_plans_and_commands(
     tmp_path, policy, settings
 ):
     cluster = Cluster(tmp_path, policy, 2, **settings)
-    scripts = ((1, 250), (2, 250), (1, 1500), (1, 1500))  # the last two must live for long enough
+    short, long = ("--steps", 250), ("--until", "--steps", 10**6)
+    scripts = ((1, short), (2, short), (1, long), (1, long))
     weighs = 10 if policy == "gandiva" else 0  # classes of priority would let the last go first
     try:
         cluster.up()
         jobs = [
-            cluster.train(f"job{i}", "--steps", steps, gpus=gpus, priority=50 + weighs * i)
+            cluster.train(f"job{i}", *steps, gpus=gpus, priority=50 + weighs * i)
             for i, (gpus, steps) in enumerate(scripts)
         ]
         cluster.until_step_advances("job0")
@@ -84,7 +85,11 @@ def test_a_live_run_with_restarts_replays_to_the_same_plans_and_commands(
         cluster.client.resume(jobs[2])
         cluster.until_step_advances("job1")
         cluster.kill(cluster.pids(jobs[3])["shim"])
-        for job in jobs:
+        until(lambda: cluster.show(jobs[3])["attempt"] == 2, "it starts anew")
+        for job in jobs[:2]:
+            cluster.ends(job)
+        for job, out in ((jobs[2], "job2"), (jobs[3], "job3")):
+            (tmp_path / out / "enough").touch()
             cluster.ends(job)
     finally:
         cluster.close()

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from rota.live.agent.gang import HOLDING
 from rota.testing.lone_agent import LoneAgent
 
 from .conftest import until
@@ -107,6 +108,23 @@ def test_a_batch_that_rank_0_takes_with_it_when_it_is_lost_is_asked_for_again(la
     assert whole(job)
 
 
+def test_batches_change_before_and_after_a_rank_has_been_replaced(launch):
+    job = launch([0, 1], "--gate", 3, "--gate", 6, "--gate", 9)
+    assert job.answer(tuned_at(job, 3, [8, 0]))["type"] == "done"
+    job.until_at(6)
+    job.agent._loop.call_soon_threadsafe(job.attempt.elastic.replace, 1)
+    until(lambda: job.gang.phase == HOLDING, "the newcomer is warm")
+    during = job.agent.begin("retune", batch=[12, 0])
+    job.opens(6)
+    assert job.answer(during)["error"].endswith("can't change its batch now; ask again")
+    until(lambda: job.gang.members == [0, 2], "slot 2 has taken over from slot 1")
+    assert job.answer(tuned_at(job, 9, [6, 1]))["type"] == "done"
+    state = job.succeeds()
+    assert sizes(job)[:11] == [12] * 5 + [16] * 6
+    assert state["plain"]["batch"][:4] == [24, 6, 1, 2]
+    assert whole(job)
+
+
 @pytest.mark.parametrize(
     ("batch", "words"),
     [
@@ -150,6 +168,42 @@ def test_a_resize_may_bring_a_batch_along(launch):
     assert state["plain"]["batch"][:4] == [32, 8, 1, 2]
     assert set(sizes(job)) <= {12, 32, len(job.seen()[0][max(job.seen()[0])])}
     assert whole(job)
+
+
+def test_a_batch_that_comes_with_a_resize_and_is_refused_is_told_also_later(launch):
+    job = launch([0], "--gate", 3, "--gate", 5)
+    job.until_at(3)
+    number = job.agent.begin("resize", gpus=[0, 1], batch=[17, 0])
+    job.until_holding(number)
+    job.opens(3)
+    assert job.answer(number)["type"] == "done", job.logs()
+    job.until_at(5)
+    job.opens(5)
+    about = {"type": "refused", "job_id": job.attempt.job_id, "attempt": job.attempt.number}
+    about |= {"batch": [17, 0], "gpus": 2}
+    error = "a rank takes 1 to 16 samples at once, and not 17"
+    until(lambda: about | {"error": error} in list(job.agent.said), "it is told")
+    assert job.attempt.tuning.report() == about | {"error": error}
+    job.succeeds()
+
+
+def test_a_gang_whose_batch_does_not_fit_goes_on_with_the_one_before_in_another_attempt(launch):
+    words = ("--gate", 3, "--fits", 10)
+    limits = LIMITS | {"least_per_gpu": 2}
+    job = launch([0, 1], *words, adapt=limits)
+    assert job.answer(tuned_at(job, 3, [16, 0]))["type"] == "done"
+    ended = job.ends()
+    assert (ended["type"], ended["goes_on"]) == ("lost", True), job.logs()
+    assert ended["error"] == (
+        "out of memory with 16 samples at once on each GPU, of a batch of 32 that the scheduler "
+        "chose; it goes on with batches of 12, of 48 at most, and at most 8 samples at once"
+    )
+    again = launch([0, 1], *words, job_id=job.attempt.job_id, attempt=2, adapt=limits)
+    again.succeeds()
+    told = again.attempt.progress["adaptation"]
+    assert (told["least_per_gpu"], told["most_per_gpu"]) == (2, 8)
+    assert set(sizes(again)) == {12}
+    assert whole(again)
 
 
 def test_a_program_with_fixed_batches_says_so(agent, tmp_path):

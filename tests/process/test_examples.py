@@ -99,3 +99,18 @@ def test_many_jobs_from_many_threads_at_once_all_run_and_once(cluster):
     assert {job["id"] for job in jobs} == set(ids)
     ran = (cluster.base / "ran").read_text().splitlines()
     assert sorted(ran) == sorted(f"{number}-{each}" for number in range(8) for each in range(3))
+
+
+@pytest.mark.process
+def test_the_example_whose_batches_adapt_gets_larger_ones(make_cluster):
+    cluster = make_cluster("pollux", interval_s=1.0, restart_s=1.0, horizon_s=30.0)
+    job = submit(cluster, "adaptive.yaml", "rota_adaptive.py", "rota_adaptive.py --target 2")
+
+    def grown():
+        told = (cluster.show(job)["progress"] or {}).get("adaptation") or {}
+        return (told.get("size") or 0) > 64
+
+    until(grown, "its batches have grown")
+    assert cluster.show(job)["progress"]["adaptation"]["least_per_gpu"] == 8
+    cluster.client.cancel(job)
+    cluster.ends(job, "CANCELLED")

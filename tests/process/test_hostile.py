@@ -8,7 +8,18 @@ import time
 import psutil
 import pytest
 
-from .conftest import SCRIPTS, until
+from .conftest import SCRIPTS, Cluster, until, with_stops
+
+
+@pytest.fixture(scope="module")
+def shared_cluster(tmp_path_factory):
+    """As the others have it, but that nobody here comes to the end of a step, however long."""
+    cluster = Cluster(tmp_path_factory.mktemp("shared"))
+    cluster.environment = with_stops() | {"BOUNDARY_S": "1"}
+    try:
+        yield cluster.up()
+    finally:
+        cluster.close()
 
 
 def speaks(cluster, name="job", hello=None, answers=None, **fields):

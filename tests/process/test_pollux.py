@@ -4,11 +4,19 @@ import json
 
 import pytest
 
-from rota.model.events import JobResized, JobRetuned
+from rota.model.events import DecisionTaken, JobResized, JobRetuned
 from rota.model.state import ClusterState
 from rota.model.view import View
 
-from .conftest import PROMPT, SCRIPTS, cancel_everything, own_base, stoppable_cluster, until
+from .conftest import (
+    PROMPT,
+    SCRIPTS,
+    cancel_everything,
+    node_of,
+    own_base,
+    stoppable_cluster,
+    until,
+)
 
 TICK_S = 1.0
 SAMPLES = 300
@@ -147,3 +155,30 @@ def test_a_batch_changes_on_all_ranks_whoever_is_killed_on_the_way(stoppable, re
         assert (ended["attempt"], ended["lost_ranks"]) == (1, 0)
         assert every_sample_once(cluster, "job")
         cancel_everything(cluster)
+
+
+def given(cluster, job):
+    """The batch that the policy wants last."""
+    row = int(job) - 1
+    decisions = [event for event in cluster.events() if isinstance(event, DecisionTaken)]
+    places = [event.allocations.get(row) for event in decisions]
+    return [place.batch for place in places if place is not None][-1]
+
+
+def test_a_batch_goes_along_to_another_node_and_is_chosen_anew_there(make_cluster):
+    cluster = make_cluster("pollux", 1, nodes=2, environment=PROMPT, interval_s=TICK_S)
+    job = train(cluster, "job", "--steps", 1_000_000, gpus=1)
+    until(lambda: changes(cluster, job, JobRetuned), "its batch is chosen anew")
+    here = node_of(cluster.show(job))
+    cluster.client.suspend(job)
+    cluster.until_state(job, "SUSPENDED")
+    others = [cluster.submit("sleep 1000") for _ in range(2)]
+    places = {node_of(cluster.until_state(other, "RUNNING")): other for other in others}
+    del places[here]
+    cluster.client.cancel(*places.values())
+    cluster.client.resume(job)
+    until(lambda: cluster.show(job)["migrations"] == 1, "it goes on on the other node")
+    until(lambda: told(cluster, job) == (1, given(cluster, job)), "its batch has come along")
+    ended = finish(cluster, job, "job")
+    assert (ended["attempt"], ended["lost_ranks"]) == (1, 0)
+    assert every_sample_once(cluster, "job")

@@ -20,8 +20,6 @@ model = torch.nn.Linear(16, 4)
 with rota.train.session() as s:
     model, optimizer = s.prepare(model, torch.optim.SGD(model.parameters(), lr=0.01))
     for step in s.steps():
-        if (here / f"end-{gate}").exists():
-            break
         while (here / f"stay-{gate}").exists():
             time.sleep(0.01)
         time.sleep(0.1)
@@ -29,6 +27,8 @@ with rota.train.session() as s:
         model(torch.randn(32, 16)).square().mean().backward()
         optimizer.step()
         s.report(samples=32)
+        if (here / f"end-{gate}").exists():
+            break
 """
 MODEL_BYTES = (16 * 4 + 4) * 4
 
@@ -56,7 +56,8 @@ def replayed(cluster: Any) -> ClusterState:
 
 
 @pytest.mark.parametrize("end", ["rota down", "kill -9"])
-def test_a_job_is_known_before_its_first_report_by_what_its_kind_did(cluster, end):
+def test_a_job_is_known_before_its_first_report_by_what_its_kind_did(make_cluster, end):
+    cluster = make_cluster(environment=PROMPT)
     first = start(cluster, 1)
     until(lambda: measured(cluster, first), "its speed has been measured")
     (cluster.base / "end-1").touch()

@@ -216,6 +216,16 @@ def test_every_rank_is_told_who_it_is(shared_cluster, base, run):
     assert json.loads((base / "env0").read_text())["cores"] != seen["cores"]
 
 
+def test_a_worker_looks_for_no_garbage_in_what_was_loaded_before_it(shared_cluster, base):
+    (base / "look.py").write_text(
+        "import gc, sys\n"
+        "assert 'torch' in sys.modules\n"
+        "assert gc.isenabled()\n"
+        "assert gc.get_freeze_count() > 10 * len(gc.get_objects())\n"
+    )
+    shared_cluster.ends(shared_cluster.submit("python look.py"))
+
+
 def test_without_a_server_the_session_is_a_no_op(tmp_path):
     command = [sys.executable, SCRIPTS / "train.py", "--out", tmp_path, "--steps", "20"]
     subprocess.run(command, check=True)

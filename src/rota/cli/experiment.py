@@ -8,10 +8,11 @@ import click
 from rota.cli.commandgroup import CommandGroup
 from rota.cli.progress import many_runs
 from rota.cli.table import render, wide, width_of_terminal
-from rota.experiment.base import Outcome, names, summary
+from rota.experiment.base import Outcome, names, summary, taken
 from rota.experiment.base import run as run_experiment
 
-LEAST_FIRST = ("over seeds", "baseline", "unit")  # what goes where there is too little room
+# What goes where there is too little room.
+LEAST_FIRST = ("over seeds", "extremes", "baseline", "unit")
 
 
 @click.group(cls=CommandGroup)
@@ -21,10 +22,14 @@ def experiment() -> None:
 
 @experiment.command("list")
 def list_() -> None:
-    """List the experiments."""
+    """List the experiments, each with the options that it takes of --data and --live.
+
+    With --live one also runs on real jobs; those that say so themselves always do.
+    """
     width = max(map(len, names()))
     for name in names():
-        click.echo(f"{name.ljust(width)}  {summary(name)}")
+        options = ", ".join(f"--{option}" for option in taken(name))
+        click.echo(f"{name.ljust(width)}  {summary(name)}" + (f" [{options}]" if options else ""))
 
 
 @experiment.command()
@@ -54,7 +59,8 @@ def run(ctx: click.Context, name: str, data: Path | None, live: bool, as_json: b
 
 def describe(outcome: Outcome) -> str:
     """The figures as a table, under the settings that they were measured with."""
-    header = ["figure", "unit", "published", "baseline", "ours", "over seeds", "bounds", "ok"]
+    spread = "over seeds" if outcome.seeds else "extremes"
+    header = ["figure", "unit", "published", "baseline", "ours", spread, "bounds", "ok"]
     rows = [
         [
             figure.name,
@@ -63,7 +69,7 @@ def describe(outcome: Outcome) -> str:
             _number(figure.baseline),
             _number(figure.ours),
             _range(figure.least, figure.most),
-            _range(figure.low, figure.high),
+            _range(figure.low, figure.high) + (" each" if figure.every else ""),
             ("yes" if figure.ok else "NO") if figure.judged else "-",
         ]
         for figure in outcome.figures

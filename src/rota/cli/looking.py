@@ -41,7 +41,9 @@ def ps(output: str, everything: bool, watch: bool, filters: tuple[str, ...]) -> 
 
     NODE names the GPUs that a job has now, and the jobs that it shares them with. SHARE is the part
     of its life, from its submission on, in which it has run; AGE how long that is, RUN how long it
-    ran. ETA is the time to go if it runs alone from now on, and if it keeps its SHARE.
+    ran. PROGRESS is the steps done of all and their part; where batches vary, the steps done and
+    the part of the samples. ETA is the time to go if it runs alone from now on, and if it keeps its
+    SHARE.
 
     On a narrow terminal some columns are left out; -o wide prints all.
     """

@@ -44,13 +44,18 @@ FORMATS = ("table", "wide", "json", "yaml", "csv")
 
 
 def progress_text(progress: Mapping[str, Any]) -> str:
-    """For example ``120/1000 12%``."""
-    step, total = progress.get("step"), progress.get("total")
-    if not isinstance(step, int | float):
+    """For example ``120/1000 12%``; where batches vary ``120 12%``, by the samples."""
+    step, total, samples, total_samples = (
+        value if isinstance(value, int | float) else None
+        for value in map(progress.get, ("step", "total", "samples", "total_samples"))
+    )
+    if step is None:
         return "-"
-    if not isinstance(total, int | float) or total <= 0:
-        return str(step)
-    return f"{step}/{total} {100 * step // total:.0f}%"
+    if total is not None and total > 0:
+        return f"{step}/{total} {100 * step // total:.0f}%"
+    if samples is not None and total_samples is not None and total_samples > 0:
+        return f"{step} {100 * samples // total_samples:.0f}%"
+    return str(step)
 
 
 def places(job: Mapping[str, Any]) -> str:
@@ -119,7 +124,7 @@ def job_text(job: Mapping[str, Any], verdict: Mapping[str, Any]) -> str:
     """Everything about one job, for ``rota show``."""
     progress = job["progress"]
     facts = [
-        ("state", f"{job['state']}: {verdict['sentence']}"),
+        ("state", _standing_text(verdict)),
         ("suspension", _suspension_text(job)),
         ("queue", job["queue"] or None),
         ("priority", job["priority"]),
@@ -147,7 +152,6 @@ def job_text(job: Mapping[str, Any], verdict: Mapping[str, Any]) -> str:
         ("its state", None if job["state_on"] is None else f"on {job['state_on']}"),
         ("processes", job["processes"]),
         ("time limit", None if job["time_limit_s"] is None else duration(job["time_limit_s"])),
-        ("exit code", job["exit_code"]),
         ("environment", " ".join(job["env"]) or None),
         ("workdir", job["workdir"]),
         ("command", job["run"]),
@@ -205,6 +209,13 @@ def turns_text(turns: Mapping[str, Any] | None) -> str | None:
     return f"on {where}: {now} now, then {then}; the turn ends at {clock(turns['ends_s'])}"
 
 
+def _standing_text(verdict: Mapping[str, Any]) -> str:
+    """``RUNNING: it runs on here:0``, of a job that has ended ``FAILED with exit code 1``."""
+    state, sentence = verdict["state"], str(verdict["sentence"])
+    ended = sentence.removeprefix("it ended as ")
+    return ended if ended.startswith(state) else f"{state}: {sentence}"
+
+
 def _suspension_text(job: Mapping[str, Any]) -> str:
     """How the job is suspended, and why so."""
     text, why = SUSPENSIONS.get(job["suspension"], job["suspension"]), job["suspension_why"]
@@ -257,7 +268,7 @@ def _kept_text(memory: Mapping[str, Any] | None) -> str | None:
 def why_text(verdict: Mapping[str, Any]) -> str:
     """A verdict of ``rota why``."""
     width = width_of_terminal()
-    start = f"job {verdict['job_id']} is {verdict['state']}: {printable(verdict['sentence'])}"
+    start = f"job {verdict['job_id']} is {printable(_standing_text(verdict))}"
     lines = [folded(start, width, indent=2)]
     if verdict["blockers"]:
         lines += ["", *_blocker_lines(verdict["blockers"], width), ""]

@@ -68,6 +68,7 @@ def run(
         describe,
         print_json,
         tell_jobs,
+        tell_missing_profiles,
         tell_warnings,
         write_per_job,
     )
@@ -88,6 +89,7 @@ def run(
     check_files(outputs, world)
     if said := remark(policy):
         click.echo(said, err=True)
+    tell_missing_profiles([name], case.profiles)
     tell_jobs(case)
     states: list[tuple[ClusterState, int]] = []
     with one_run(lambda: jobs_ended(states)):

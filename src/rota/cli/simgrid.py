@@ -30,6 +30,7 @@ from rota.cli.simoutput import (
     entry_of,
     print_json,
     tell_jobs,
+    tell_missing_profiles,
     write_csv,
     write_pictures,
 )
@@ -90,6 +91,7 @@ def run_grid(
     check_seeds(base, seed_list)
     lines = lines_of(policies, axes, base, seed_list)
     tell_remarks(lines)
+    tell_missing_profiles([name for name, _ in policies], base.profiles)
     entries, failures = _run(lines, workers)
     if csv_file is not None:
         write_csv(Path(csv_file), *flat_table(entries), "--csv")

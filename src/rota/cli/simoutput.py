@@ -17,12 +17,15 @@ from rota.experiment.runs.case import Case, load, uses_catalog
 from rota.model.cluster import parse_cluster
 from rota.model.state import ClusterState
 from rota.model.transitions import jobs_text
+from rota.report.setting import setting_text
 from rota.workload.readers import remarks
 
 if TYPE_CHECKING:
     from rota.report.comparison import Entry
     from rota.report.sketch import Sketch
 
+# What these policies choose by is measured by simulated jobs that play profiles alone.
+BY_PROFILES = ("optimus", "optimus-oracle", "pollux")
 MOST_LISTED = 3
 MOST_WARNINGS, MOST_NAMED = 5, 5  # sentences, and jobs of each
 
@@ -45,19 +48,36 @@ def tell_jobs(case: Case) -> int:
     """The number of jobs of a case, having said on stderr what is to be known of them.
 
     That is which rows of the trace could not be read, what else differs from the file, and whose
-    speeds nobody knows where placement changes them. Raises TraceError.
+    speeds nobody knows where placement or GPU types change them. Raises TraceError.
     """
     nodes = parse_cluster(case.cluster)
     trace, _ = load(case.workload, case.seed, case.load, sum(node.num_gpus for node in nodes))
     for text in remarks(trace):
         if case.profiles is None or text not in trace.notes:  # they tell whence durations are
             click.echo(text, err=True)
+    unknown: list[str] = []
     if uses_catalog(case, trace, nodes):
         from rota.sim.speeds import describe_unknown
 
-        for text in describe_unknown(trace, nodes):
-            click.echo(text, err=True)
+        unknown = describe_unknown(trace, nodes)
+    elif case.profiles is not None:
+        from rota.sim.measured import describe_alike
+
+        unknown = describe_alike(trace, nodes)
+    for text in unknown:
+        click.echo(text, err=True)
     return len(trace)
+
+
+def tell_missing_profiles(policies: Iterable[str], profiles: str | None) -> None:
+    """Say on stderr which of the policies can't show here what they are for."""
+    blind = [name for name in BY_PROFILES if name in policies]
+    if blind and profiles is None:
+        click.echo(
+            f"{', '.join(blind)}: nothing is known of what GPUs and batches bring to jobs "
+            "that play no measured profiles; give --profiles DIR",
+            err=True,
+        )
 
 
 def cpu_s() -> float:
@@ -84,24 +104,18 @@ def label_of(summary: dict[str, Any], point: dict[str, str] | None = None) -> st
 
     known = settings(summary["policy"])
     changed = [
-        f"{key}={_plain(value)}"
+        f"{key}={setting_text(value)}"
         for key, value in summary["settings"].items()
         if key not in (point or {}) and value != known[key].default
     ]
     return ":".join([summary["policy"] + ("*" if summary["needs_duration"] else ""), *changed])
 
 
-def _plain(value: Any) -> str:
-    if isinstance(value, tuple | list):
-        return ",".join(map(_plain, value))
-    return f"{value:g}" if isinstance(value, float) else str(value)
-
-
 def tell_warnings(state: ClusterState) -> None:
     """What the policy has warned of in a run, with the jobs: on stderr, and the first few alone."""
     told: dict[str, list[int]] = {}
     for row, warnings in state.warnings.items():
-        for warning in warnings:
+        for _, warning in warnings.values():
             told.setdefault(warning, []).append(row)
     for warning, rows in list(told.items())[:MOST_WARNINGS]:
         more = f" and {len(rows) - MOST_NAMED} more" if len(rows) > MOST_NAMED else ""

@@ -129,7 +129,10 @@ def _gpu_types(text: str) -> list[str]:
 
 
 def _greet(folder: Folder, url: str, controller: Controller, provider: LocalProvider) -> None:
-    settings = ", ".join(f"{key}={value}" for key, value in controller.policy_settings.items())
+    from rota.report.setting import setting_text
+
+    given = controller.policy_settings
+    settings = " ".join(f"{key}={setting_text(value)}" for key, value in given.items())
     lines = [
         f"rota is up at {url}",
         f"policy: {controller.policy_name}" + (f" ({settings})" if settings else ""),

@@ -31,8 +31,9 @@ class Figure(NamedTuple):
 
     ``published`` is None where the source has no such figure for this set-up; ``baseline`` where
     there is nothing to compare with. ``low`` and ``high`` are None for a figure that is reported
-    and not judged. A figure of several seeds is their median; ``least`` and ``most`` are the
-    extremes among them.
+    and not judged. A figure of several seeds is their median, and ``least`` and ``most`` are the
+    extremes among them, which have to lie within the bounds as well if ``every`` is true; without
+    seeds, those of what the figure is the mean of.
     """
 
     name: str
@@ -44,6 +45,7 @@ class Figure(NamedTuple):
     high: float | None = None
     least: float | None = None
     most: float | None = None
+    every: bool = False
 
     @property
     def judged(self) -> bool:
@@ -52,10 +54,12 @@ class Figure(NamedTuple):
 
     @property
     def ok(self) -> bool:
-        """Whether ours lies within the bounds; true of a figure that has none."""
+        """Whether what is judged lies within the bounds; true of a figure that has none."""
         if self.low is None or self.high is None:
             return True
-        return self.low <= self.ours <= self.high
+        extremes = (self.least, self.most) if self.every else ()
+        judged = [self.ours, *(value for value in extremes if value is not None)]
+        return all(self.low <= value <= self.high for value in judged)
 
 
 def over_seeds(
@@ -66,12 +70,17 @@ def over_seeds(
     published: float | None = None,
     baseline: Sequence[float] | None = None,
     bounds: tuple[float, float] | None = None,
+    every: bool = False,
 ) -> Figure:
-    """The figure of what each seed gave: the median, with the extremes; the baseline's likewise."""
+    """The figure of what each seed gave: the median, with the extremes; the baseline's likewise.
+
+    With ``every`` the bounds are for each seed, and not for the median alone.
+    """
     beside = None if baseline is None else median(baseline)
     low, high = bounds or (None, None)
     ours, least, most = median(values), min(values), max(values)
-    return Figure(name, unit, published, beside, ours, low, high, least, most)
+    every = every and bounds is not None
+    return Figure(name, unit, published, beside, ours, low, high, least, most, every)
 
 
 class Outcome(NamedTuple):
@@ -150,13 +159,22 @@ def load(name: str) -> Experiment:
 def run(name: str, data: Path | None = None, *, live: bool = False) -> Outcome:
     """Run an experiment. Raises InputError for what it has no use for."""
     experiment = load(name)
-    takes = signature(experiment.run).parameters
+    takes = _taken(experiment)
     if data is not None and "data" not in takes:
         raise InputError(f"experiment {name} needs no data; leave out --data")
     if live and "live" not in takes:
-        raise InputError(f"experiment {name} runs in the simulator only; leave out --live")
+        raise InputError(f"experiment {name} has no separate part on real jobs; leave out --live")
     given = {"data": data, "live": live}
     return experiment.run(**{key: value for key, value in given.items() if key in takes})
+
+
+def taken(name: str) -> list[str]:
+    """Which of ``data`` and ``live`` an experiment takes."""
+    return _taken(load(name))
+
+
+def _taken(experiment: Experiment) -> list[str]:
+    return [name for name in ("data", "live") if name in signature(experiment.run).parameters]
 
 
 def summary(name: str) -> str:

@@ -19,39 +19,41 @@ cost must be below that of a fixed number of nodes that takes as long.
 """
 
 from collections.abc import Sequence
+from functools import partial
 from itertools import pairwise
 from math import exp, log
 from pathlib import Path
-from random import Random
 from statistics import fmean
 from typing import Any, NamedTuple
 
-from rota.errors import DataMissingError
-from rota.experiment.base import Figure, Outcome, for_each_seed, over_seeds
-from rota.model.cluster import parse_cluster
+from rota.experiment.base import Figure, Outcome, over_seeds
+from rota.experiment.runs.pollux import (
+    RESTART_S,
+    Runs,
+    Subject,
+    Variant,
+    average_jct_s,
+    profiles_of,
+    restarts_per_job,
+    run_all,
+)
+from rota.experiment.runs.pollux_jobs import JITTER_S, WORKLOADS, Draw, require, stretched
 from rota.model.job import JobSpec
 from rota.policy.information import information_of
 from rota.policy.registry import create
-from rota.sim.machine import restarts
-from rota.sim.measured import MeasuredSpeeds, consolidated, played
-from rota.sim.rented import RentedNodes
-from rota.sim.simulation import Simulation
+from rota.sim.measured import consolidated
 from rota.workload.measured import Batch
-from rota.workload.measured_files import read_profiles
-from rota.workload.readers import read_trace
 from rota.workload.trace import Trace
 
 NAME = "pollux-autoscale"
 SEEDS = [0, 1, 2]
-WORKLOADS = (1, 2, 3, 4)
 LOADS = (1.0, 0.25)
 NODES, NODE_GPUS = 16, 4
+CLUSTER = f"{NODES}x{NODE_GPUS}"
 SIZES = ((NODES, NODES), (1, NODES))  # fixed, and rented
 BAND = (0.35, 0.65)
 SHRINK_AFTER_S = 300.0
 START_S = 120.0
-RESTART_S = 30.0
-JITTER_S = 30.0
 LARGE = "imagenet"
 FIXED = (1, 2, 4, 6, 8, 10, 12, 14, 16)  # nodes
 NO_DEARER = (0.0, 1.0)
@@ -61,17 +63,8 @@ IN_BAND = (0.5, 1.0)
 HOUR_S = 3600.0
 
 
-class Subject(NamedTuple):
-    """One simulation: of a workload at a load, or of ``LARGE`` alone, on so many nodes."""
-
-    data: Path
-    workload: int | None
-    load: float
-    nodes: tuple[int, int]
-
-
 class Found(NamedTuple):
-    """What it came to."""
+    """What simulations came to, in the mean of them."""
 
     average_jct_s: float
     node_hours: float
@@ -83,78 +76,39 @@ class Found(NamedTuple):
 
 def run(data: Path | None = None) -> Outcome:
     """Simulate all of them. Raises DataMissingError."""
-    folder = None if data is None else data / "pollux"
-    if folder is None or not folder.is_dir():
-        raise DataMissingError(
-            f"there is no {folder or 'folder pollux'}; give the folder in which pollux/profiles "
-            "and pollux/workloads lie as --data"
-        )
+    data = require(data)
     figures = []
     for load in LOADS:
-        subjects = {
-            (nodes, workload): Subject(folder, workload, load, nodes)
-            for nodes in SIZES
-            for workload in WORKLOADS
-        }
-        found = for_each_seed(measure, subjects, SEEDS, num_jobs=100_000)
-        fixed, scaled = (
-            [mean(runs) for runs in zip(*(found[nodes, w] for w in WORKLOADS), strict=True)]
-            for nodes in SIZES
-        )
+        draws = [partial(stretched, data=data, number=number, load=load) for number in WORKLOADS]
+        subjects = {nodes: [on_nodes(data, nodes, jobs) for jobs in draws] for nodes in SIZES}
+        runs = run_all(subjects, SEEDS)
+        fixed, scaled = ([found(each) for each in runs[nodes]] for nodes in SIZES)
         figures += compared(f"load {load:g}", fixed, scaled, CHEAPER if load < 1 else NO_DEARER)
-    figures += alone(folder)
-    return Outcome(NAME, SEEDS, _settings(folder), figures)
+    figures += alone(data)
+    return Outcome(NAME, SEEDS, _settings(data), figures)
 
 
-def measure(subject: Subject, seed: int) -> Found:
-    """One simulation."""
-    trace = _jobs(subject, seed)
-    profiles = read_profiles(subject.data / "profiles", {spec.model for spec in trace})
+def on_nodes(data: Path, nodes: tuple[int, int], jobs: Draw) -> Subject:
+    """These jobs on so many nodes, the least and the most."""
     given = {
-        "nodes": ",".join(map(str, subject.nodes)),
+        "nodes": ",".join(map(str, nodes)),
         "utility": ",".join(map(str, BAND)),
         "shrink_after_s": str(SHRINK_AFTER_S),
     }
-    rented = RentedNodes(START_S)
-    state = (
-        Simulation(
-            played(trace, profiles),
-            parse_cluster(f"{NODES}x{NODE_GPUS}"),
-            create("pollux", given),
-            restarts(RESTART_S),
-            speeds=MeasuredSpeeds(profiles),
-            cloud=rented,
-        )
-        .run()
-        .state
-    )
-    figures = {key: value or 0.0 for key, value in rented.figures().items()}
-    return Found(
-        fmean(end - begin for end, begin in zip(state.finish_s, state.submit_s, strict=True)),
-        figures["node_hours"],
-        figures["avg_utility"],
-        figures["time_in_band"],
-        figures["node_starts"],
-        fmean(state.restarts),
-    )
+    return Subject(data, Variant("pollux", given), jobs, CLUSTER, node_start_s=START_S)
 
 
-def _jobs(subject: Subject, seed: int) -> Trace:
-    if subject.workload is None:
-        return Trace((JobSpec(LARGE, 1, 0.0, 1.0, model=LARGE),))
-    trace = read_trace(subject.data / "workloads" / f"workload-{subject.workload}.csv")
-    chance = Random(f"{NAME} {seed}")
-
-    def arrives_s(spec: JobSpec) -> float:
-        jitter_s = chance.uniform(-JITTER_S, JITTER_S) if seed else 0.0
-        return max(0.0, spec.submit_s / subject.load + jitter_s)
-
-    return trace.with_jobs(spec._replace(submit_s=arrives_s(spec)) for spec in trace)
+def large(seed: int) -> Trace:
+    """One job of the large model, whatever the seed."""
+    return Trace((JobSpec(LARGE, 1, 0.0, 1.0, model=LARGE),))
 
 
-def mean(found: Sequence[Found]) -> Found:
-    """Of each figure the mean."""
-    return Found(*map(fmean, zip(*found, strict=True)))
+def found(runs: Runs) -> Found:
+    """What these runs came to."""
+    keys = ("node_hours", "avg_utility", "time_in_band", "node_starts")
+    hours, utility, in_band, starts = (fmean(run.rented[key] for run in runs) for key in keys)
+    average_s, again = average_jct_s(runs), restarts_per_job(runs)
+    return Found(average_s, hours, utility, in_band, starts, again)
 
 
 def compared(
@@ -185,22 +139,21 @@ def compared(
 
 def alone(data: Path) -> list[Figure]:
     """One large model: its time and cost beside those of fixed numbers of nodes."""
-    subjects = {nodes: Subject(data, None, 1.0, (nodes, nodes)) for nodes in FIXED}
-    subjects[0] = Subject(data, None, 1.0, (1, NODES))
-    measured = for_each_seed(measure, subjects, [0], num_jobs=20_000)
-    found = {nodes: each for nodes, (each,) in measured.items()}
-    ours = found.pop(0)
+    sizes = [(nodes, nodes) for nodes in FIXED]
+    subjects = {nodes: [on_nodes(data, nodes, large)] for nodes in [*sizes, SIZES[1]]}
+    measured = {nodes: found(each) for nodes, (each,) in run_all(subjects, [0]).items()}
+    ours = measured.pop(SIZES[1])
     figures = []
-    for nodes, each in found.items():
+    for (nodes, _), each in measured.items():
         where = f"{LARGE} alone, against {nodes} fixed"
         hours, beside = ours.average_jct_s / HOUR_S, each.average_jct_s / HOUR_S
         figures.append(Figure(f"{where}: JCT", "h", None, beside, hours))
         figures.append(Figure(f"{where}: node-hours", "", None, each.node_hours, ours.node_hours))
-    curve = [(each.average_jct_s, each.node_hours) for each in found.values()]
+    curve = [(each.average_jct_s, each.node_hours) for each in measured.values()]
     over = ours.node_hours / as_long(curve, ours.average_jct_s)
     name = f"{LARGE} alone: cost over that of fixed nodes that take as long"
     figures.append(Figure(name, "times", None, None, over, *NO_DEARER))
-    name, beside = f"{LARGE} alone: time in the band", found[NODES].in_band
+    name, beside = f"{LARGE} alone: time in the band", measured[SIZES[0]].in_band
     figures.append(Figure(name, "", None, beside, ours.in_band, *IN_BAND))
     name = f"{LARGE} alone: utility of {NODES} nodes if it were by throughput"
     figures.append(Figure(name, "", None, None, throughput_utility(data)))
@@ -222,7 +175,7 @@ def as_long(fixed: Sequence[tuple[float, float]], jct_s: float) -> float:
 
 def throughput_utility(data: Path) -> float:
     """What utility the most nodes would have for ``LARGE`` if every sample taught as much."""
-    profile = read_profiles(data / "profiles", [LARGE])[LARGE]
+    profile = profiles_of(data, frozenset([LARGE]))[LARGE]
     full = Batch(profile.most_per_gpu, 0)
     alone_s, together_s = (
         profile.step_s(consolidated(gpus), full) for gpus in (1, NODES * NODE_GPUS)
@@ -235,7 +188,7 @@ def _settings(data: Path) -> dict[str, Any]:
         "data": str(data),
         "workloads": list(WORKLOADS),
         "loads": list(LOADS),
-        "cluster": f"{NODES}x{NODE_GPUS}",
+        "cluster": CLUSTER,
         "band": list(BAND),
         "shrink_after_s": SHRINK_AFTER_S,
         "node_start_s": START_S,

@@ -15,8 +15,10 @@ from statistics import fmean
 from typing import Any, NamedTuple
 
 from rota.client.client import Client
-from rota.experiment.base import Figure, Outcome, information, over_seeds
+from rota.experiment.base import Figure, Outcome, over_seeds
 from rota.experiment.runs.live import cluster, wait_for_all
+from rota.policy.information import information_of
+from rota.policy.registry import create
 
 NAME = "pollux-live"
 SEEDS = [1, 2]  # of the data, the model's weights and the order of samples
@@ -144,7 +146,10 @@ def _settings() -> dict[str, Any]:
     return {
         "slots": SLOTS,
         "policy": ["pollux", SETTINGS],
-        "information": information("pollux", "fifo"),
+        "information": {
+            "pollux": information_of(create("pollux", SETTINGS)),
+            "fifo": information_of(create("fifo")),
+        },
         "baseline": "fifo, one slot each",
         "batch": {"initial": INITIAL, "max_global": MOST, "max_per_gpu": MOST_PER_GPU},
         "trainings": {each.name: list(each[1:]) for each in TRAININGS},

@@ -4,10 +4,11 @@ The published workloads of another load are other draws from the same hours of t
 and 320 jobs instead of 160. Here a seed draws them from the four workloads of ``pollux-jct``: a
 half of each, or each with a half or all of the next. So our figures and the published ones, means
 over eight workloads, are of different jobs, and what is judged is our policies against Pollux as
-published on the same jobs: at no load may they be slower on average. Rules and variants are those
-of ``pollux-jct``.
+published on the same jobs: at no load and with no seed may they be slower on average, or restart a
+job more than three times. Rules and variants are those of ``pollux-jct``.
 """
 
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -16,19 +17,18 @@ from rota.experiment.runs.pollux import (
     AS_PUBLISHED,
     CLUSTER,
     INTERVAL_S,
-    JITTER_S,
     OPTIMUS_ORACLE,
     RESTART_S,
     TIRESIAS,
-    WORKLOADS,
     Runs,
+    Subject,
     Variant,
     average_jct_s,
     p99_jct_s,
-    require,
     restarts_per_job,
     run_all,
 )
+from rota.experiment.runs.pollux_jobs import JITTER_S, WORKLOADS, at_load, require
 
 NAME = "pollux-load"
 SEEDS = [1, 2, 3]
@@ -49,6 +49,7 @@ PUBLISHED_S = {
     BASELINE: (1534.0, 2751.0, 3685.0, 5289.0),
 }
 NO_SLOWER = (0.0, 1.0)
+FEW_RESTARTS = (0.0, 3.0)  # a job
 
 
 def run(data: Path | None = None) -> Outcome:
@@ -56,7 +57,12 @@ def run(data: Path | None = None) -> Outcome:
     data = require(data)
     figures = []
     for at, load in enumerate(LOADS):
-        runs = run_all(data, VARIANTS, SEEDS, load=load)
+        draws = [partial(at_load, data=data, number=number, load=load) for number in WORKLOADS]
+        subjects = {
+            label: [Subject(data, variant, jobs) for jobs in draws]
+            for label, variant in VARIANTS.items()
+        }
+        runs = run_all(subjects, SEEDS)
         published = {label: values[at] for label, values in PUBLISHED_S.items()}
         figures += figures_at(load, runs, published)
     return Outcome(NAME, SEEDS, _settings(data), figures)
@@ -78,10 +84,12 @@ def figures_at(
         if label in JUDGED:
             over = [one / other for one, other in zip(averages, base, strict=True)]
             name = where("average JCT over Pollux as published")
-            figures.append(over_seeds(name, "times", over, bounds=NO_SLOWER))
+            figures.append(over_seeds(name, "times", over, bounds=NO_SLOWER, every=True))
         figures.append(over_seeds(where("p99 of JCT"), "s", [p99_jct_s(each) for each in ours]))
         again = [restarts_per_job(each) for each in ours]
-        figures.append(over_seeds(where("restarts a job"), "", again))
+        bounds = FEW_RESTARTS if label in JUDGED else None
+        name = where("restarts a job")
+        figures.append(over_seeds(name, "", again, bounds=bounds, every=True))
     return figures
 
 

@@ -33,6 +33,7 @@ from rota.model.decision import take_decision
 from rota.model.events import (
     CommandFailed,
     CommandSent,
+    DecisionTaken,
     JobLaunched,
     JobResized,
     JobResumed,
@@ -187,14 +188,14 @@ class Controller(Reports):
             return
         self._remember(event)
         self._unwritten.append(event)
-        self._log_warnings(now_s)
+        self._log_warnings(event)
 
-    def _log_warnings(self, since_s: float) -> None:
-        """Log what the policy warns of since then: policies are pure, and can't do it."""
+    def _log_warnings(self, event: DecisionTaken) -> None:
+        """Log what the policy warns of for the first time: policies are pure, and can't do it."""
         told: dict[str, list[int]] = {}
-        for row, warnings in self.state.warnings.items():
-            for warning, at_s in warnings.items():
-                if at_s >= since_s:
+        for row in event.marks:
+            for since_s, warning in self.state.warnings.get(row, {}).values():
+                if since_s >= event.at_s:
                     told.setdefault(warning, []).append(row)
         for warning, rows in told.items():
             log.warning("%s: %s", jobs_text(self.state.ids(rows)), warning)
@@ -333,9 +334,10 @@ class Controller(Reports):
             return
         command = self.state.outstanding[row]
         if message["type"] == "failed":
-            self._failures[row] = self._failures.get(row, 0) + 1
+            if not isinstance(command, Retune):  # which says nothing of how launches go
+                self._failures[row] = self._failures.get(row, 0) + 1
             self._early_sizes.pop(row, None)
-            retry_at_s = now_s + RETRY_S * self._failures[row]
+            retry_at_s = now_s + RETRY_S * self._failures.get(row, 1)
             self._note(CommandFailed(now_s, row, command_id, message["error"], retry_at_s))
             return
         # Agents say when it happened; never before the command, never after now.
@@ -359,7 +361,6 @@ class Controller(Reports):
             self._write_progress(row, now_s)
             self._note(JobResized(now_s, row, command.allocation))
         elif isinstance(command, Retune):
-            self._failures.pop(row, None)
             self._write_progress(row, now_s)
             self._note(JobRetuned(now_s, row, command.batch))
 

@@ -19,8 +19,8 @@ def told_by(state: ClusterState, row: int, now_s: float, progress: dict[str, Any
     if spec.adapt is None:
         return None
     view = View(state, now_s, None)
-    kind = view.kind(row)
-    others = (each for each in range(len(state.spec)) if each != row and view.kind(each) == kind)
+    kind, known = view.kind(row), state.profiles.jobs if state.profiles is not None else ()
+    others = (each for each in sorted(known) if each != row and view.kind(each) == kind)
     return Told(
         view.measured(row) or (),
         tuple(view.measured(each) or () for each in others) if kind else (),

@@ -8,7 +8,7 @@ from rota.errors import NotFoundError, RotaError, did_you_mean
 from rota.folder import Folder
 from rota.live.clock import Clock
 from rota.live.ranks import Ranks, read_ranks
-from rota.live.recovery import NEVER_STARTED, NODE_CHANGED, NODE_GONE
+from rota.live.recovery import NEVER_STARTED, NO_MEMORY, NODE_CHANGED, NODE_GONE
 from rota.live.wire import Message
 from rota.model.events import (
     AttemptLost,
@@ -34,7 +34,8 @@ UNCOUNTED = (
     NEVER_STARTED,
     NODE_CHANGED,
     NODE_GONE,
-)  # losses that say nothing about the job
+    NO_MEMORY,  # each time with smaller batches, and so not for ever
+)  # how losses begin that say nothing about the job
 
 
 RECENT = 1000  # jobs whose names an unknown one is compared with
@@ -95,7 +96,7 @@ class Record:
                 self._last_node[key] = self.state.nodes[held.nodes()[0]].name
         elif isinstance(event, AttemptLost):
             self.why_suspended.pop(event.row, None)
-            if event.error not in UNCOUNTED:
+            if not event.error.startswith(UNCOUNTED):
                 self._losses[event.row] = self._losses.get(event.row, 0) + 1
         elif isinstance(event, JobResized):
             self._lost_ranks[event.row] = self.lost_ranks(event.row) + event.lost_ranks

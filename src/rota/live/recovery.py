@@ -19,6 +19,7 @@ from rota.model.state import ClusterState
 MAX_LOST_ATTEMPTS = 3
 NEVER_STARTED = "it never started"
 NODE_CHANGED = "its node came back with other devices"
+NO_MEMORY = "out of memory"  # so begins what is told of a batch that did not fit
 NODE_GONE = "its node is no longer part of the cluster"
 
 
@@ -144,6 +145,8 @@ def ended(
     if message["type"] == "lost":
         if not message["started"]:  # that took nothing from the job, and does not count
             return attempt_lost(state, row, now_s, NEVER_STARTED)
+        if message.get("goes_on") is True:  # from where it was: nothing is lost but a batch
+            return AttemptLost(now_s, row, state.attempt[row], message["error"])
         return lost(state, row, now_s, message["error"], losses)
     code: int = message["exit_code"]
     outcome = state.stop_outcome.get(row)

@@ -11,7 +11,7 @@ from rota.live.wire import Message, is_model
 from rota.model.adaptation import read
 from rota.model.allocation import on_node
 from rota.model.commands import Migrate, Resume, Retune
-from rota.model.events import JobResized, ModelReported, WorkerReported
+from rota.model.events import BatchRefused, JobResized, ModelReported, WorkerReported
 from rota.store.events import EventStore
 
 LOG_PROGRESS_EVERY_S = 10.0
@@ -40,6 +40,8 @@ class Reports(Intake):
             self._note_registration(row, message, now_s)
         elif kind == "resized":
             self._note_size(row, message, now_s)
+        elif kind == "refused":
+            self._note_refusal(row, message, now_s)
         elif kind == "memory":
             self.memory[row] = message["memory"]
         elif kind == "model":
@@ -74,6 +76,29 @@ class Reports(Intake):
             self._write_progress(row, now_s)
             lost_ranks = message.get("lost_ranks", 0)
             self._note(JobResized(now_s, row, allocation, cause=cause, lost_ranks=lost_ranks))
+
+    def _note_refusal(self, row: int, message: Message, now_s: float) -> None:
+        """A batch does not go. One that was asked for where the job has other ranks by now, or is
+        wrong as a whole, says nothing of its GPUs: that command fails, and is tried again."""
+        state, batch = self.state, (message["batch"][0], message["batch"][1])
+        held, command = state.held[row], state.outstanding[row]
+        if held is None:
+            return
+        awaited = isinstance(command, Retune) and command.batch == batch
+        of_a_gpu = not self._is_of_the_whole(row, batch, message["gpus"])
+        known = state.refused.get(row, {}).get(state.nodes[held.parts[0][0]].gpu_type)
+        news = of_a_gpu and (awaited or known is None or batch[0] < known.samples)
+        if news or (held.batch == batch and not awaited):
+            self._note(BatchRefused(now_s, row, batch, message["error"], of_a_gpu))
+
+    def _is_of_the_whole(self, row: int, batch: tuple[int, int], ranks: int) -> bool:
+        """Whether so many ranks would take more or fewer samples in all than a batch can have."""
+        reports = self.state.reports
+        limits = None if reports is None else reports.batch_range(row)
+        if limits is None or batch[0] > limits.most_per_gpu:
+            return False
+        parts = ranks * (1 + batch[1])
+        return parts * (batch[0] - 1) >= limits.most or parts * (batch[0] + 1) <= limits.initial
 
     def _note_early_size(self, row: int, now_s: float) -> None:
         """The job has gone on: what was told of its size since it was to do that counts now."""

@@ -46,8 +46,9 @@ def read(progress: Mapping[str, Any]) -> Told | None:
         return None
     if not isinstance(told, Mapping):
         raise InputError(f"adaptation: {told!r:.80} is no mapping")
+    least_per_gpu = 1 if told.get("least_per_gpu") is None else _count(told, "least_per_gpu")
     batches = BatchRange(
-        _count(told, "initial"), _count(told, "most"), 1, _count(told, "most_per_gpu")
+        _count(told, "initial"), _count(told, "most"), least_per_gpu, _count(told, "most_per_gpu")
     )
     if batches.most < batches.initial:
         raise InputError(

@@ -20,6 +20,7 @@ _FLOATS += (
     "lost_s",
     "skew",
     "extra_gpu_s",
+    "extra_overhead_gpu_s",
 )
 _INTS: tuple[str, ...] = ("num_gpus", "priority", "state", "reason", "attempt", "preemptions")
 _INTS += ("migrations", "suspension", "movable", "portable", "resizable", "most_ranks", "restarts")
@@ -37,8 +38,9 @@ class Columns:
     ``speed`` is that of a running job relative to what its duration is for, ``lag_s`` by how much
     its work lags behind its service, ``lost_s`` the work that it lost and had to do again.
     ``skew`` is the share of the largest tensor in its model, -1 if nobody told. ``num_gpus`` is
-    the size that a job has, or had last; ``extra_gpu_s`` its GPU-seconds beyond service times that;
-    ``most_ranks`` how many its program's batches can be shared among, 0 if it has not told.
+    the size that a job has, or had last; ``extra_gpu_s`` its GPU-seconds beyond service times that,
+    ``extra_overhead_gpu_s`` those beyond overheads times that. ``most_ranks`` tells how many its
+    program's batches can be shared among, 0 if it has not told.
     ``restarts`` counts how often it went on, or started again, with GPUs given to it anew or with
     others. ``movable`` says whether a suspended job can go on on other GPUs, ``portable`` whether
     also on those of another node.
@@ -57,6 +59,7 @@ class Columns:
     lost_s: array[float]
     skew: array[float]
     extra_gpu_s: array[float]
+    extra_overhead_gpu_s: array[float]
     num_gpus: array[int]
     priority: array[int]
     state: array[int]
@@ -120,6 +123,7 @@ class Columns:
         self.lost_s.append(0.0)
         self.skew.append(-1.0 if spec.skew is None else spec.skew)
         self.extra_gpu_s.append(0.0)
+        self.extra_overhead_gpu_s.append(0.0)
         self.num_gpus.append(spec.num_gpus)
         self.priority.append(spec.priority)
         self.state.append(PENDING)

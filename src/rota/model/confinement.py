@@ -13,7 +13,8 @@ def confine(state: ClusterState, plan: Plan) -> Plan:
     On a live cluster each agent starts whole gangs, and only state that can be written to a file
     goes from node to node. A job that the plan wants elsewhere gets other free GPUs if there are
     such; else it waits, and the reason says for what. A job that does not adapt trains with its own
-    batch: its program can't be told another one. Simulated nodes take every plan.
+    batch: its program can't be told another one. Simulated nodes take every plan. A plan of which
+    nothing has to change is given back as it is: its policy's indexes stay valid.
     """
     if not state.one_node_gangs or not plan.allocations:
         return plan

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from rota.model.changes import Changes
 from rota.model.commands import Launch, Migrate, Resume, Suspend
 from rota.model.events import (
     AttemptLost,
@@ -25,14 +26,13 @@ from rota.model.transitions import (
     RUNNING,
     STOPPING,
     SUSPENDED,
-    Transitions,
 )
 
 LAUNCHES, RESUMES, STARTS = (Launch,), (Resume, Migrate), (Launch, Resume, Migrate)
 ENDED_BY_ITSELF = (JobState.SUCCEEDED, JobState.FAILED)
 
 
-class Confirmations(Transitions):
+class Confirmations(Changes):
     """How the columns change by what has happened to the processes of a job."""
 
     def has_processes(self, row: int) -> bool:
@@ -101,6 +101,10 @@ class Confirmations(Transitions):
         self.overhead_s[row] += e.at_s - stopped
         self.home[row] = self.held[row]
         self._release(row)
+        target = self.target[row]
+        if target is not None and target.num_gpus not in self.sizes(row):
+            self._untarget(row)  # it was to become smaller as it ran, and could not
+            self._changed(row)
         self._settle(row)
         if self.state[row] != STOPPING:
             self._enter(row, SUSPENDED, e.at_s)
@@ -108,8 +112,9 @@ class Confirmations(Transitions):
 
     def _worker_registered(self, e: WorkerRegistered) -> None:
         self.suspension[e.row] = e.suspension
-        self.movable[e.row] = e.movable
-        self.portable[e.row] = e.portable
+        if (self.movable[e.row], self.portable[e.row]) != (e.movable, e.portable):
+            self.movable[e.row], self.portable[e.row] = e.movable, e.portable
+            self.changed.append(e.row)
         if (self.resizable[e.row], self.most_ranks[e.row]) != (e.resizable, e.most_ranks):
             self.resizable[e.row], self.most_ranks[e.row] = e.resizable, e.most_ranks
             self._changed(e.row)

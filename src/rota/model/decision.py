@@ -41,7 +41,7 @@ class Decider:
         except (TypeError, ValueError):
             raise PlanError(f"the policy decided {plan!r:.200}, which is no Plan") from None
         if state.one_node_gangs:
-            plan = confine(state, Plan(*plan))
+            plan = confine(state, plan if type(plan) is Plan else Plan(*plan))
             allocations, reasons, marks, policy_mark, wake_at_s = plan
         state.foreseen = free = view.free_after(plan) if allocations else None
         if allocations or reasons or marks or policy_mark is not None or wake_at_s is not None:

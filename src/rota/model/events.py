@@ -159,6 +159,20 @@ class JobRetuned(NamedTuple):
     speed: float = 1.0
 
 
+class BatchRefused(NamedTuple):
+    """The job goes on without the batch that it was given, alone or with its GPUs.
+
+    ``of_a_gpu``: for the samples that are on a GPU at once, so that no larger number goes either;
+    else for its size as a whole on these GPUs.
+    """
+
+    at_s: float
+    row: int
+    batch: tuple[int, int]
+    error: str
+    of_a_gpu: bool = True
+
+
 class SpeedChanged(NamedTuple):
     """A running job goes on faster or slower than before.
 
@@ -245,6 +259,7 @@ Event = (
     | JobResumed
     | JobResized
     | JobRetuned
+    | BatchRefused
     | SpeedChanged
     | WorkerRegistered
     | ModelReported

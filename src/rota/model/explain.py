@@ -43,10 +43,10 @@ def explain(
     ``(at_s, reason code)`` as the controller saw it change. ``resizing`` says of a job with a
     range of GPUs why it has as many as it has, or why that can't change, and is None for others;
     ``resizes``: whether the policy changes the sizes of running jobs. ``warnings`` are the policy's
-    sentences on what the job has told and it can't reckon with. ``trials`` are those made
-    with the job (:func:`rota.model.trials.tell`), by default those that its mark tells. ``turns``
-    is what the policy says of them, and is told as in :func:`rota.model.turns.tell`; ``sharing`` as
-    in :func:`rota.model.sharing.sharing_of`.
+    sentences on what the job has told and it can't reckon with, and which batches did not go.
+    ``trials`` are those made with the job (:func:`rota.model.trials.tell`), by default those that
+    its mark tells. ``turns`` is what the policy says of them, and is told as in
+    :func:`rota.model.turns.tell`; ``sharing`` as in :func:`rota.model.sharing.sharing_of`.
     """
     job_state = JobState(state.state[row])
     waits = job_state in WAITING
@@ -103,10 +103,15 @@ def _resizing(state: ClusterState, row: int, resizes: bool) -> str | None:
 
 
 def _warnings(state: ClusterState, row: int) -> list[str]:
-    """The policy's present ones."""
+    """The policy's present ones, and which batches have not gone."""
     mark = state.marks[row]
     told = mark.get("warnings") if isinstance(mark, dict) else None
-    return [str(each) for each in told] if isinstance(told, list) else []
+    refused = [
+        f"batches of {samples} samples or more at once on a GPU{gpu_type and ' ' + gpu_type} are "
+        f"not chosen any more: {error}"
+        for gpu_type, (samples, error) in state.refused.get(row, {}).items()
+    ]
+    return [*(str(each) for each in told), *refused] if isinstance(told, list) else refused
 
 
 def _blockers(
@@ -133,7 +138,8 @@ def _blockers(
     if undecided:
         found.append(_blocker(Reason.WAIT_PRIORITY, "the policy's consent", UNDECIDED))
     elif earlier and turns is None and row in state.active and state.target[row] is None:
-        have = f"{_jobs(len(earlier))} that came earlier and wait"
+        wait = "waits" if len(earlier) == 1 else "wait"
+        have = f"{_jobs(len(earlier))} that came earlier and {wait}"
         found.append(
             _blocker(Reason.WAIT_PRIORITY, "its turn in the policy's order", have, earlier)
         )

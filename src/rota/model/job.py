@@ -3,6 +3,8 @@
 from enum import IntEnum
 from typing import Any, NamedTuple
 
+from rota.model.sweep import SweepTrial
+
 GRACE_S = 10.0  # unless the job says otherwise
 
 
@@ -69,12 +71,13 @@ class Elastic(NamedTuple):
 class Adapt(NamedTuple):
     """That the scheduler may choose the job's batches: their limits, in samples.
 
-    ``most_per_gpu`` is what a GPU takes at once. None: what it has of the initial batch on the
-    fewest GPUs.
+    ``least_per_gpu`` and ``most_per_gpu`` are what a GPU takes at once. None: what it has of the
+    initial batch on the fewest GPUs.
     """
 
     most: int
     most_per_gpu: int | None = None
+    least_per_gpu: int = 1
 
 
 def powers_of_two(least: int, most: int) -> tuple[int, ...]:
@@ -109,6 +112,7 @@ class JobSpec(NamedTuple):
     batch: int | None = None  # samples of a whole step, over all its GPUs
     epochs: float | None = None  # passes over its data, as its user declared
     adapt: Adapt | None = None  # if the scheduler may choose its batches
+    trial: SweepTrial | None = None  # of which search it is, and what it tries
 
 
 class Job(NamedTuple):

@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 
 from rota.errors import JobFileError
 from rota.model.job import GRACE_S, Adapt, Elastic, Program, powers_of_two
+from rota.model.jobbatch import adapt_of, batch_fields
 from rota.model.jobvalues import check_keys, is_number, refuse, seconds_of, text_of, whole_number
 
 PRIORITIES = {"low": 10, "normal": 50, "high": 90}
@@ -32,8 +33,6 @@ FIELDS = (
 )
 RESOURCES = ("gpus",)
 ELASTIC = ("sizes", "utility", "price_per_gpu_hour")
-BATCH = ("mode", "max_global", "max_per_gpu")
-BATCH_MODES = ("adapt", "fixed")
 UTILITY = ("deadline", "value")
 SIZES = ("any", "pow2")
 
@@ -45,7 +44,6 @@ MAX_GPUS = 1_000_000
 MAX_GRACE_S = 3600.0
 MAX_PRICE = 1e12
 MAX_SIZES = 1024
-MAX_SAMPLES = (1 << 24) - 1  # of a batch
 
 _NAME = re.compile(r"(?=.*[^0-9])[A-Za-z0-9][A-Za-z0-9._-]{0,63}\Z")
 _QUEUE = re.compile(r"[A-Za-z0-9][A-Za-z0-9._/-]{0,63}\Z")
@@ -100,9 +98,7 @@ class JobRequest(NamedTuple):
                 utility = {"deadline": self.elastic.deadline_s, "value": self.elastic.value}
                 fields["elastic"]["utility"] = utility
         if self.adapt is not None:
-            fields["batch"] = {"mode": "adapt", "max_global": self.adapt.most}
-            if self.adapt.most_per_gpu is not None:
-                fields["batch"]["max_per_gpu"] = self.adapt.most_per_gpu
+            fields["batch"] = batch_fields(self.adapt)
         if self.queue:
             fields["queue"] = self.queue
         if self.time_limit_s is not None:
@@ -141,7 +137,7 @@ def parse_job(fields: Mapping[str, Any], *, workdir: str) -> JobRequest:
         time_limit_s=_time_limit_s(fields.get("time_limit")),
         queue=_queue(fields.get("queue")),
         elastic=_elastic(fields.get("elastic"), least, most, processes),
-        adapt=_adapt(fields.get("batch"), processes, suspend),
+        adapt=_adapt(fields.get("batch"), least, processes, suspend),
         suspend=suspend,
         grace_s=_grace_s(fields.get("grace"), suspend),
     )
@@ -296,42 +292,14 @@ def _elastic(value: Any, least: int, most: int, processes: str) -> Elastic | Non
     return Elastic(sizes, deadline_s, worth, float(price))
 
 
-def _adapt(value: Any, processes: str, suspend: str) -> Adapt | None:
+def _adapt(value: Any, least: int, processes: str, suspend: str) -> Adapt | None:
     """The limits of the batches that the scheduler chooses; None if it chooses none."""
-    if value is None:
-        return None
-    example = "write for example: {mode: adapt, max_global: 4096}"
-    if not isinstance(value, Mapping):
-        refuse("batch", value, example)
-    check_keys(value, BATCH, "batch.")
-    mode = value.get("mode")
-    if not isinstance(mode, str) or mode not in BATCH_MODES:
-        refuse("batch.mode", mode, f"write one of {', '.join(BATCH_MODES)}")
-    if mode == "fixed":
-        for key in BATCH[1:]:
-            if key in value:
-                refuse(f"batch.{key}", value[key], "it is for mode: adapt; leave it out")
-        return None
-    if "max_global" not in value:
-        refuse("batch", dict(value), f"max_global is missing, the largest batch: {example}")
-    most = _samples("batch.max_global", value["max_global"])
-    per_gpu = value.get("max_per_gpu")
-    per_gpu = None if per_gpu is None else _samples("batch.max_per_gpu", per_gpu)
-    if per_gpu is not None and per_gpu > most:
-        fix = f"it is above batch.max_global, {most}: lower it, or leave it out"
-        refuse("batch.max_per_gpu", per_gpu, fix)
-    if processes != "gpu":
+    adapt = adapt_of(value, least)
+    if adapt is not None and processes != "gpu":
         refuse("processes", processes, "a job whose batches adapt has one process per GPU")
-    if suspend != SUSPEND[0]:
+    if adapt is not None and suspend != SUSPEND[0]:
         refuse("suspend", suspend, "a job whose batches adapt pauses between steps: leave it out")
-    return Adapt(most, per_gpu)
-
-
-def _samples(field: str, value: Any) -> int:
-    number = whole_number(value)
-    if number is None or not 1 <= number <= MAX_SAMPLES:
-        refuse(field, value, f"write a whole number of samples, from 1 to {MAX_SAMPLES}")
-    return number
+    return adapt
 
 
 def _utility(value: Any) -> tuple[float | None, float | None]:

@@ -69,6 +69,8 @@ def diff(state: "ClusterState") -> list[Command]:
                 if target is not None:
                     starting.append((row, target))
             elif target is None or (held is not target and held.parts != target.parts):
+                if target is not None and _must_wait(state, row, held, target):
+                    continue
                 if target is None or not _can_resize(state, row, held, target):
                     fields = (next_id + len(commands), row, state.attempt[row], epoch)
                     commands.append(new(Suspend, fields))
@@ -87,6 +89,11 @@ def diff(state: "ClusterState") -> list[Command]:
             assert target is not None
             commands.append(_start(state, row, target, next_id + len(commands)))
     return commands
+
+
+def _must_wait(state: "ClusterState", row: int, held: Allocation, target: Allocation) -> bool:
+    """Whether a job is to give GPUs up, and its program has yet to say if it can as it runs."""
+    return held.nodes() == target.nodes() and not target.without(held) and state.has_yet_to_say(row)
 
 
 def _can_resize(state: "ClusterState", row: int, held: Allocation, target: Allocation) -> bool:

@@ -23,6 +23,7 @@ class Reason(IntEnum):
     SLICE_WAITING_TURN = 14
     PREEMPTED_BY = 15
     PACK_UNDONE = 16
+    TRIAL_BEHIND = 17
 
 
 SENTENCES = {
@@ -43,4 +44,5 @@ SENTENCES = {
     Reason.SLICE_WAITING_TURN: "it takes turns with other jobs, and its next turn comes",
     Reason.PREEMPTED_BY: "jobs that stand before it in the policy's order took its GPUs",
     Reason.PACK_UNDONE: "sharing a GPU slowed it down, so it waits for one of its own",
+    Reason.TRIAL_BEHIND: "other trials of its search promise more",
 }

@@ -4,6 +4,9 @@ A simulation sets :attr:`~rota.model.state.ClusterState.reports`, and of live jo
 itself (:mod:`rota.model.adaptation`); policies ask the view.
 """
 
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
 from typing import NamedTuple, Protocol
 
 
@@ -42,6 +45,13 @@ class BatchRange(NamedTuple):
     least_per_gpu: int
     most_per_gpu: int
 
+    def without(self, samples: int, works: Iterable[int]) -> BatchRange | None:
+        """With fewer than so many samples at once on a GPU: half of them at most, or more than that
+        if it ``works``. None if no number is left."""
+        half = max(self.least_per_gpu, samples // 2)
+        most = max((number for number in works if half < number < samples), default=half)
+        return self._replace(most_per_gpu=min(self.most_per_gpu, most)) if half < samples else None
+
 
 class Learned(NamedTuple):
     """How far a job has come, in steps of its initial batch (Pollux' scale-invariant iterations).
@@ -72,6 +82,14 @@ class Reports(Protocol):
 
     def learned(self, row: int, now_s: float) -> Learned | None:
         """How far it has come."""
+        ...
+
+
+class Curves(Protocol):
+    """What the trials of searches have reported of their metric."""
+
+    def curve(self, row: int, now_s: float) -> Sequence[float]:
+        """What the metric was at each report so far; not to be changed."""
         ...
 
 

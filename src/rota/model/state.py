@@ -10,6 +10,7 @@ from rota.model.commands import Launch, Migrate, Resize, Retune, Stop, Suspend, 
 from rota.model.confirmations import STARTS, Confirmations
 from rota.model.events import (
     AttemptLost,
+    BatchRefused,
     CommandFailed,
     CommandSent,
     DecisionTaken,
@@ -49,7 +50,7 @@ from rota.model.transitions import (
 if TYPE_CHECKING:
     from rota.model.adaptation import Adaptations
     from rota.model.profiles import Profiles
-    from rota.model.reports import Reports, Truth
+    from rota.model.reports import Curves, Reports, Truth
 
 
 class ClusterState(Confirmations):
@@ -71,7 +72,10 @@ class ClusterState(Confirmations):
         self.reports: Reports | None = None
         self._told: Adaptations | None = None
         self.truth: Truth | None = None  # in a simulation
-        self.warnings: dict[int, dict[str, float]] = {}  # of policies, by row: since when they warn
+        self.sweeps: dict[str, list[int]] = {}  # rows of the trials of each search, by its name
+        self.curves: Curves | None = None  # what trials report
+        # Of policies, by row and kind: since when they warn, and the words. Gone with live jobs.
+        self.warnings: dict[int, dict[str, tuple[float, str]]] = {}
         self._handlers = {
             NodeJoined: self._node_joined,
             NodeLost: self._node_lost,
@@ -88,6 +92,7 @@ class ClusterState(Confirmations):
             JobResumed: self._job_resumed,
             JobResized: self._job_resized,
             JobRetuned: self._job_retuned,
+            BatchRefused: self._batch_refused,
             SpeedChanged: self._speed_changed,
             WorkerRegistered: self._worker_registered,
             ModelReported: self._model_reported,
@@ -206,6 +211,8 @@ class ClusterState(Confirmations):
             self._stories.append([(at_s, "submitted")])
         self.active[row] = None
         self.priorities.add(spec.priority)
+        if spec.trial is not None:
+            self.sweeps.setdefault(spec.trial.sweep.name, []).append(row)
         self.changed.append(row)
         self.decision_needed = True
 
@@ -296,15 +303,28 @@ class ClusterState(Confirmations):
         self.changed.clear()
 
     def _warn(self, at_s: float, row: int, warnings: Any) -> None:
-        """Keep what a policy warns of in its mark for a job, a list of sentences, and tell it once.
+        """Keep what a policy warns of in its mark for a job, a list of sentences.
 
-        Policies are pure, and can't log it; and marks end with their jobs.
+        Each kind is told once. Policies are pure, and can't log it; and marks end with their jobs.
         """
+        from rota.model.warning import MOST_KINDS, kind_of  # here: there is seldom a warning
+
         told = self.warnings.setdefault(row, {})
         for warning in warnings if isinstance(warnings, list) else ():
-            if isinstance(warning, str) and warning not in told:
-                told[warning] = at_s
+            if not isinstance(warning, str) or len(told) == MOST_KINDS:
+                continue
+            if (kind := kind_of(warning)) not in told:
+                told[kind] = at_s, warning
                 self._tell(row, at_s, f"warning: {warning}")
+
+    def _end(
+        self, row: int, at_s: float, outcome: JobState, exit_code: int | None, message: str
+    ) -> None:
+        super()._end(row, at_s, outcome, exit_code, message)
+        if self.refused:
+            self.refused.pop(row, None)
+        if self.warnings and self.spec[row].program is not None:  # a simulation tells them at last
+            self.warnings.pop(row, None)
 
     def _command_sent(self, e: CommandSent) -> None:
         at_s, command = e

@@ -7,11 +7,9 @@ from collections.abc import Collection, Iterable
 from typing import NoReturn
 
 from rota.errors import TransitionError
-from rota.model.allocation import Allocation, gpus_text, indices
+from rota.model.allocation import Allocation, indices
 from rota.model.cluster import FreeGpus, Node
 from rota.model.columns import Columns
-from rota.model.commands import Resize, Retune
-from rota.model.events import JobResized, JobRetuned
 from rota.model.job import JobState
 from rota.model.reason import Reason
 
@@ -162,113 +160,13 @@ class Transitions(Columns):
             f"shares {where} with {jobs_text(self.ids(mates))}" if mates else f"has {where} alone"
         )
 
-    # -- sizes ---------------------------------------------------------------------------------
-
-    def sizes(self, row: int) -> tuple[int, ...]:
-        """How many GPUs the job can be given now, rising: one number for a gang of fixed size.
-
-        A suspended job goes on with as many as it had, unless it changes its size by a restart. A
-        running one can become larger or smaller if its program can, as far as its batches can be
-        shared out, and no command is on its way.
-        """
-        elastic = self.spec[row].elastic
-        if elastic is None:
-            return (self.num_gpus[row],)
-        if elastic.by_restart:
-            return elastic.sizes
-        held, home = self.held[row], self.home[row]
-        if home is not None:
-            return (home.num_gpus,)
-        if held is None:
-            return elastic.sizes
-        target = self.target[row]
-        if target is not None and (row in self.unsettled or row in self.backoff):
-            return (target.num_gpus,)  # on its way there
-        if not self.resizable[row] or self.since_s[row] < 0:
-            return (held.num_gpus,)
-        most = self.most_ranks[row]
-        if 0 < most < elastic.sizes[-1]:
-            return tuple(size for size in elastic.sizes if size <= most) or (held.num_gpus,)
-        return elastic.sizes
-
     def _size(self, row: int, num_gpus: int) -> None:
         """Count the job's GPUs anew, and its GPU-seconds so far as they were."""
         before = self.num_gpus[row]
         if num_gpus != before:
             self.extra_gpu_s[row] += self.service_s[row] * (before - num_gpus)
+            self.extra_overhead_gpu_s[row] += self.overhead_s[row] * (before - num_gpus)
             self.num_gpus[row] = num_gpus
-
-    def _send_change(self, row: int, command: Resize | Retune) -> None:
-        held = self.held[row]
-        if held is None or self.since_s[row] < 0:
-            self._refuse(row, "retuned" if isinstance(command, Retune) else "resized")
-        if isinstance(command, Retune):
-            return
-        more = command.allocation.without(held)
-        if more is not None and not self.idle.take(more):
-            self._refuse(row, "resized")
-        self.resizing[row] = held
-        self.held[row] = held.joined(command.allocation)
-
-    def _job_resized(self, e: JobResized) -> None:
-        row, held = e.row, self.held[e.row]
-        if held is None or self.since_s[row] < 0:
-            self._refuse(row, "resized")
-        if isinstance(self.outstanding[row], Resize):
-            self.outstanding[row] = None
-        self.resizing.pop(row, None)
-        left = held.without(e.allocation)
-        if left is not None:
-            self.idle.give(left)
-        same = left is None and held.batch == e.allocation.batch
-        self.held[row] = held if same else e.allocation
-        self._pause_clock(row, e.at_s)
-        self.since_s[row] = e.at_s
-        self.lag_s[row] += e.paused_s
-        self.restarts[row] += 1
-        before = self.num_gpus[row]
-        self._size(row, e.allocation.num_gpus)
-        self.speed[row] = e.speed
-        self._settle(row)
-        self._tell(row, e.at_s, _resize_line(e, before))
-        self._changed(row)
-
-    def _job_retuned(self, e: JobRetuned) -> None:
-        row, held = e.row, self.held[e.row]
-        if held is None or self.since_s[row] < 0:
-            self._refuse(row, "retuned")
-        if isinstance(self.outstanding[row], Retune):
-            self.outstanding[row] = None
-        self._pause_clock(row, e.at_s)
-        self.since_s[row] = e.at_s
-        target = self.target[row]
-        now = held.with_batch(e.batch)
-        self.held[row] = target if target is not None and now == target else now
-        self.speed[row] = e.speed
-        self._settle(row)
-        if self._stories is not None:
-            self._tell(row, e.at_s, _retune_line(e))
-        self.changed.append(row)
-
-    def _fail_retune(self, row: int) -> None:
-        """A target that is the same GPUs with another batch is given up."""
-        held, target = self.held[row], self.target[row]
-        if held is not None and target is not None and held.parts == target.parts:
-            self.target[row] = target.with_batch(held.batch)
-
-    def _fail_resize(self, row: int) -> None:
-        """What was taken for the resize is given back; a larger target is given up."""
-        before, held, target = self.resizing.pop(row), self.held[row], self.target[row]
-        assert held is not None
-        more = held.without(before)
-        if more is not None:
-            self.idle.give(more)
-        self.held[row] = before
-        if target is not None and before.without(target) is None:
-            more = target.without(before)
-            if more is not None:
-                self.assumed.give(more)
-            self.target[row] = before
 
     def _enter(self, row: int, state: int, at_s: float) -> None:
         self.state[row] = state
@@ -375,15 +273,6 @@ class Transitions(Columns):
         )
 
 
-def _retune_line(e: JobRetuned) -> str:
-    if e.batch is None:
-        return "retuned to its own batch"
-    size, accumulations = e.batch
-    return f"retuned to {size} samples a GPU" + (
-        f", {accumulations + 1} times" * (accumulations > 0)
-    )
-
-
 def _overlap(one: Allocation | None, other: Allocation | None) -> bool:
     return one is not None and other is not None and one.overlaps(other)
 
@@ -391,10 +280,3 @@ def _overlap(one: Allocation | None, other: Allocation | None) -> bool:
 def jobs_text(ids: Collection[str]) -> str:
     """``job 3``, or ``jobs 3, 4``."""
     return f"{'job' if len(ids) == 1 else 'jobs'} {', '.join(ids)}"
-
-
-def _resize_line(e: JobResized, before: int) -> str:
-    after = e.allocation.num_gpus
-    if not e.cause:
-        return f"resized to {gpus_text(after)}"
-    return e.cause if after == before else f"{e.cause}; the others go on with {gpus_text(after)}"

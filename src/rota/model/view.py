@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from array import array
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from rota.errors import PlanError
@@ -235,14 +236,38 @@ class View:
         return None if reports is None else reports.noise(row, self.now_s)
 
     def batch_range(self, row: int) -> BatchRange | None:
-        """With which batches the job can train; None of a job that does not tell."""
-        reports = self.state.reports
-        return None if reports is None else reports.batch_range(row)
+        """With which batches the job can train; None of a job that does not tell.
+
+        What it has refused on GPUs like its present ones, or where it has none on any, is none.
+        """
+        reports, refused = self.state.reports, self.state.refused.get(row)
+        told = None if reports is None else reports.batch_range(row)
+        if refused is None:
+            return told
+        place, points = self.target[row] or self.home[row], self.measured(row) or ()
+        here = self.state.nodes[place.parts[0][0]].gpu_type if place is not None else None
+        for gpu_type, (samples, _) in refused.items():
+            if told is not None and here in (None, gpu_type):
+                works = [point.batch for point in points if point.gpu_type == gpu_type]
+                told = told.without(samples, works)
+        return told
 
     def learned(self, row: int) -> Learned | None:
         """How far the job has come, and what its user declared; None if it does not tell."""
         reports = self.state.reports
         return None if reports is None else reports.learned(row, self.now_s)
+
+    # -- searches ------------------------------------------------------------------------------
+
+    @property
+    def sweeps(self) -> Mapping[str, Sequence[int]]:
+        """The rows of each search's trials, ended ones too, by the search's name."""
+        return self.state.sweeps
+
+    def curve(self, row: int) -> Sequence[float]:
+        """What a trial's metric was at each of its reports so far. Not to be changed."""
+        curves = self.state.curves
+        return () if curves is None else curves.curve(row, self.now_s)
 
     # -- what only oracles may know: those that declare needs_duration --------------------------
 

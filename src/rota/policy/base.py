@@ -1,6 +1,7 @@
 """The policy contract, and settings that users can give a policy by name."""
 
 from collections.abc import Callable
+from math import nan
 from typing import Any, NamedTuple, Protocol
 
 from rota.model.plan import Plan
@@ -9,6 +10,7 @@ from rota.model.view import View
 PER_S = 1e6  # amounts of service are compared in whole microseconds
 NOISE_S = 1e-8  # more than sums of times are off by, up to 1e7 s; less than a GPU's part of 1e-6
 LEAST_TURN_S = 1e-3
+DAY_S = 86400.0
 
 
 class Policy(Protocol):
@@ -45,7 +47,7 @@ class Setting(NamedTuple):
 
 def positive(text: str) -> float:
     """A number above zero. Raises ValueError."""
-    value = float(text)
+    value = _number(text)
     if not 0 < value < float("inf"):
         raise ValueError("it must be a number above zero")
     return value
@@ -73,12 +75,28 @@ def to_instant(at_s: float) -> float:
     return instant_s if -NOISE_S < instant_s - at_s < NOISE_S else at_s
 
 
+def pause_s(text: str) -> float:
+    """Seconds that a job stands still, above zero, a day at most. Raises ValueError."""
+    value = positive(text)
+    if value > DAY_S:
+        raise ValueError(f"it must be {DAY_S:.0f} s (a day) or less")
+    return value
+
+
 def not_negative(text: str) -> float:
     """Zero or a number above it. Raises ValueError."""
-    value = float(text)
+    value = _number(text)
     if not 0 <= value < float("inf"):
         raise ValueError("it must be zero or a number above it")
     return value
+
+
+def _number(text: str) -> float:
+    """NaN for what is no number: the ValueError of its reader says what it must be."""
+    try:
+        return float(text)
+    except ValueError:
+        return nan
 
 
 def one_of(*words: str) -> Callable[[str], str]:

@@ -21,6 +21,7 @@ from rota.policy.gandiva_moves import Moves
 from rota.policy.gandiva_packing import Packing
 from rota.policy.gandiva_places import Places
 from rota.policy.gandiva_servers import Servers
+from rota.policy.gandiva_sweeps import Sweeps
 from rota.policy.gandiva_types import Types
 from rota.policy.information import LABEL
 from rota.policy.placement.nodesets import lowest_gpus
@@ -96,6 +97,11 @@ class Gandiva(RoundRobin):
         "grow": Setting(
             one_of("on", "off"), "on", "on: elastic jobs get GPUs that nobody else needs."
         ),
+        "trials": Setting(
+            positive,
+            1.0,
+            "How many trials of a search take turns, in parts of what the cluster has room for.",
+        ),
         "idle_s": Setting(positive, 30.0, "Seconds without anybody waiting before jobs grow."),
     }
     alone = frozenset(SETTINGS) - {"quantum_s"}
@@ -152,16 +158,18 @@ class Round:
         self.moves = Moves(view, self.servers, self.notes, settings, types, move_in)
         self.kinds = Kinds(mark.get("kinds", {}))
         self.packing = Packing(view, self.servers, self.notes, self.kinds, settings)
+        self.sweeps = Sweeps(view, self.notes, self.packing, settings["trials"], self._goes_on)
 
     def plan(self) -> Plan:
         """What to do now."""
         view, notes = self.view, self.notes
         self.places.forget()
+        self.sweeps.weigh()
         self.packing.settle()
         self.places.count()
         self.packing.judge()
         self.moves.judge()
-        self.places.find_homes(self.had)
+        self.places.find_homes(self.had, self.sweeps.waiting)
         migrates = self._set["migrate"] == "on"
         if self._set["pack"] == "on":
             self.packing.spread()
@@ -187,7 +195,7 @@ class Round:
         mark |= {"affinity": affinity} if affinity else {}
         mark |= {"kinds": self.kinds.mark()} if self.kinds.mark() else {}
         mark |= {"types": self.types.mark()} if self.types.mark() else {}
-        wake = self._wake_s(bool(waiting))
+        wake = self._wake_s(bool(waiting or self.sweeps.waiting))
         if self.places.idle_from_s is not None:
             mark["idle_from_s"] = self.places.idle_from_s
         return self.trial.plan(
@@ -259,7 +267,8 @@ class Round:
                 continue
             node, gpus = home[0]
             one = ((node, 1),)
-            lead = LEAD * self._set["quantum_s"] / self.view.priority[unit[0]]
+            weight = self.notes[unit[0]].weight(self.view.priority[unit[0]])
+            lead = LEAD * self._set["quantum_s"] / weight
             singles = [
                 other
                 for other in reversed(order)
@@ -299,7 +308,9 @@ class Round:
             stays = row in chosen and target is not None and self._may_stay(row, target, seats)
             if target is not None and not stays:
                 undone = row in self.packing.undone
-                trial.release(row, Reason.PACK_UNDONE if undone else Reason.SLICE_WAITING_TURN)
+                behind = Reason.TRIAL_BEHIND if row in self.sweeps.waiting else None
+                turn = Reason.PACK_UNDONE if undone else Reason.SLICE_WAITING_TURN
+                trial.release(row, behind or turn)
         # Who can only go on where it was comes first, then who is in a pack that has a GPU.
         waiting = [row for row in chosen if trial.target(row) is None]
         waiting.sort(key=lambda row: (not view.must_stay(row), self.packing.gpu_of(row, trial) < 0))
@@ -376,7 +387,9 @@ class Round:
         view, trial = self.view, self.trial
         if trial.target(row) is not None or view.target[row] is not None:
             return
-        if not self.notes[row].home:
+        if row in self.sweeps.waiting:
+            trial.wait(row, Reason.TRIAL_BEHIND)
+        elif not self.notes[row].home:
             trial.wait(row, self._why_no_home(view.num_gpus[row]))
         else:
             trial.wait(row, Reason.SLICE_WAITING_TURN)

@@ -75,6 +75,12 @@ class Notes:
         self._home = home
         self._mark["home"] = [list(part) for part in home]
 
+    def leave(self) -> None:
+        """It lives nowhere, and is not in the queue either."""
+        self.home, self.move, self.queued_s = (), None, None
+        if self.pack is None:  # else it is still to be credited for its part of the GPU
+            self.seen = None
+
     @property
     def credit(self) -> float:
         """Seconds per priority that it is taken to have run before it came here."""
@@ -88,6 +94,14 @@ class Notes:
     def lent(self) -> float:
         """What it was credited with as it came here, of ``credit``."""
         return float(self._mark.get("lent", 0.0))
+
+    def weight(self, priority: int) -> float:
+        """The weight of its turns: its priority, unless it has a part of its search's."""
+        return float(self._mark.get("weight", priority))
+
+    def set_weight(self, weight: float) -> None:
+        """Its turns have this weight from now on."""
+        self._mark["weight"] = weight
 
     def lend(self, seconds: float) -> None:
         """Credit it as it comes to live with others."""

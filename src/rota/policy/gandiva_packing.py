@@ -361,14 +361,23 @@ class Packing:
     def had(self, row: int) -> float:
         """Seconds per priority that a job has run, or is credited with; of a shared GPU a part."""
         notes, view = self._notes[row], self._view
-        seconds = view.attained_s(row) / view.priority[row] + notes.credit
+        seconds = view.attained_s(row) / self._weight(row) + notes.credit
         if notes.pack is not None:
-            seconds -= self._shared_s(row, len(notes.pack.rows)) / view.priority[row]
+            seconds -= self._shared_s(row, len(notes.pack.rows)) / self._weight(row)
         return seconds
+
+    def reweigh(self, row: int, weight: float) -> None:
+        """From now on the job's turns have another weight; what it has had stays what it was."""
+        had = self.had(row)
+        self._notes[row].set_weight(weight)
+        self._notes[row].credit += had - self.had(row)
 
     def _credit(self, row: int, num_jobs: int) -> None:
         """A pack has come to its end: what the others had of the GPU is not this job's."""
-        self._notes[row].credit -= self._shared_s(row, num_jobs) / self._view.priority[row]
+        self._notes[row].credit -= self._shared_s(row, num_jobs) / self._weight(row)
+
+    def _weight(self, row: int) -> float:
+        return self._notes[row].weight(self._view.priority[row])
 
     def _shared_s(self, row: int, num_jobs: int) -> float:
         """Of the run time since the pack began, what the others had of the GPU."""

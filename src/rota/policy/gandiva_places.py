@@ -1,6 +1,6 @@
 """Gandiva's homes: found at arrival; how many GPUs elastic jobs have there."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from typing import Any
 
 from rota.model.reason import Reason
@@ -38,9 +38,7 @@ class Places:
         for row, notes in self._notes.items():
             came_back = self._view.reason[row] == Reason.WAIT_PRIORITY
             if came_back or any(node not in self._servers.sizes for node, _ in notes.home):
-                notes.home, notes.move, notes.queued_s = (), None, None
-                if notes.pack is None:  # else it is still to be credited for its part of the GPU
-                    notes.seen = None
+                notes.leave()
 
     def count(self) -> None:
         """Count who lives where; a pack needs what one of it needs."""
@@ -54,8 +52,8 @@ class Places:
 
     # -- arrivals ------------------------------------------------------------------------------
 
-    def find_homes(self, had: Callable[[int], float]) -> None:
-        """Give homes to jobs that have none, in order of arrival.
+    def find_homes(self, had: Callable[[int], float], leave: Collection[int]) -> None:
+        """Give homes to jobs that have none, other than those to ``leave``, in order of arrival.
 
         Who finds none may be passed by those who came later, but not for ever. Then a node may be
         promised once more than others may have it. Where that does not help nodes are kept for it;
@@ -65,7 +63,7 @@ class Places:
         holds = not turns or self._set["affinity"] == "strict"
         for row, notes in self._notes.items():
             num_gpus = self._view.num_gpus[row]
-            if notes.home or num_gpus > self._view.total_gpus:
+            if notes.home or row in leave or num_gpus > self._view.total_gpus:
                 continue
             home = self._kept(row) or self._room_for(row)
             late = notes.queued_s is not None and now_s >= self._passed_at_s(notes.queued_s)

@@ -15,6 +15,8 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 ROUNDS = 60  # of the search for the price of a unit; about ten are usual
+LEAST_PRICE = 1e-300  # so that doubling it leads anywhere
+STEPS = 20  # from a price that is too low by rounding to one that is high enough
 SLACK = 1e-9  # by which a bound may be off, relative to the value
 
 
@@ -29,10 +31,10 @@ class Solution(NamedTuple):
 def solve(values: NDArray[np.float64], weights: list[int], capacity: int) -> Solution:
     """The best choice of each item so that the weights add up to ``capacity`` at most.
 
-    ``values`` has the shape (items, choices); minus infinity marks a choice that an item does not
-    have. ``weights`` are those of the choices, the same for all items, rising from 0: the first
-    choice, which takes nothing, every item has. Of solutions of equal value the one is found that
-    gives less to later items.
+    ``values`` has the shape (items, choices), numbers up to 1e300; minus infinity marks a choice
+    that an item does not have. ``weights`` are those of the choices, the same for all items, rising
+    from 0: the first choice, which takes nothing, every item has. Of solutions of equal value the
+    one is found that gives less to later items.
     """
     import numpy as np
 
@@ -40,9 +42,9 @@ def solve(values: NDArray[np.float64], weights: list[int], capacity: int) -> Sol
     if not num_items:
         return Solution([], 0.0, 0.0)
     sizes = np.asarray(weights)
-    price, bound = _price(values, sizes, capacity)
-    chosen, value = _feasible(values, sizes, capacity, price)
-    net = values - price * sizes
+    prices, bound = _prices(values, sizes, capacity)
+    chosen, value = _feasible(values, sizes, capacity, prices)
+    net = values - prices[0] * sizes
     loss = net.max(axis=1, keepdims=True) - net
     possible = loss <= (bound - value) + SLACK * max(1.0, abs(bound))
     possible[np.arange(num_items), chosen] = True
@@ -57,10 +59,13 @@ def solve(values: NDArray[np.float64], weights: list[int], capacity: int) -> Sol
     return Solution([int(choice) for choice in best], total, bound)
 
 
-def _price(
+def _prices(
     values: NDArray[np.float64], sizes: NDArray[np.int64], capacity: int
-) -> tuple[float, float]:
-    """What a unit of weight should cost, and the least bound on the value, which it gives."""
+) -> tuple[tuple[float, float], float]:
+    """What a unit of weight should cost, and the least bound on the value, which it gives.
+
+    Beside the price stands one that is no lower, at which what is chosen fits surely.
+    """
     import numpy as np
 
     def bound(price: float) -> tuple[float, int]:
@@ -71,10 +76,10 @@ def _price(
 
     low = 0.0, *bound(0.0)
     if low[2] <= capacity:
-        return low[:2]
+        return (0.0, 0.0), low[1]
     price = float(((values[:, 1:] - values[:, :1]) / sizes[1:]).max())  # at which nobody gains
     while (high := (price, *bound(price)))[2] > capacity:
-        price *= 2.0
+        price = max(2.0 * price, LEAST_PRICE)
     for _ in range(ROUNDS):
         # The bound is convex, and linear in pieces: where the tangents at both ends meet it is no
         # lower than they are.
@@ -90,19 +95,29 @@ def _price(
             high = middle
         if middle[1] <= at_less - (over - capacity) * (price - less):
             break
-    return min(low[:2], high[:2], key=itemgetter(1))
+    price, least = min(low[:2], high[:2], key=itemgetter(1))
+    return (price, high[0]), least
 
 
 def _feasible(
-    values: NDArray[np.float64], sizes: NDArray[np.int64], capacity: int, price: float
+    values: NDArray[np.float64],
+    sizes: NDArray[np.int64],
+    capacity: int,
+    prices: tuple[float, float],
 ) -> tuple[NDArray[Any], float]:
-    """A good solution within the capacity: the best at a price just high enough, then filled up."""
+    """A good solution within the capacity: the best at a price just high enough, then filled up.
+
+    ``prices`` are one that may be a little too low, by rounding, and one that is high enough.
+    """
     import numpy as np
 
     rows = np.arange(len(values))
+    price, enough = prices
     choices = (values - price * sizes).argmax(axis=1)
-    while int(sizes[choices].sum()) > capacity:
-        price = price * (1 + 1e-9) + 1e-300
+    for step in range(STEPS):
+        if int(sizes[choices].sum()) <= capacity:
+            break
+        price = enough if step == STEPS - 1 else price * (1 + 1e-9) + LEAST_PRICE
         higher = (values - price * sizes).argmax(axis=1)
         price *= 1 + 1e-6 if (higher == choices).all() else 1
         choices = higher

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from rota.policy.knapsack import SLACK, Solution
+from rota.policy.knapsack import SLACK, Solution, solve
 
 if TYPE_CHECKING:
     import numpy as np
@@ -35,8 +35,8 @@ def solve_pools(
     """
     import numpy as np
 
-    if not len(values):
-        return Solution([], 0.0, 0.0)
+    if len(capacities) == 1 or not len(values):
+        return solve(values, list(weights), sum(capacities))
     takes = np.zeros((len(capacities), len(weights)))
     takes[list(pools), range(len(weights))] = weights
     room = np.array(capacities, dtype=float)

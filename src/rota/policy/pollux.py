@@ -8,14 +8,15 @@ goodput where the jobs come to lie.
 
 from __future__ import annotations
 
-from collections import Counter
-from functools import cache, lru_cache
+from functools import cache
 from math import inf
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from rota.model.desired_nodes import DesiredNodes, desired_nodes
+from rota.model.kind import Signature, kind_of
 from rota.model.plan import Plan
-from rota.model.view import View
+from rota.model.reason import Reason
+from rota.model.view import Trial, View
 from rota.policy.autoscale import (
     Autoscaler,
     leave_surplus,
@@ -23,14 +24,23 @@ from rota.policy.autoscale import (
     parse_band,
     parse_nodes,
 )
-from rota.policy.base import Setting, not_negative, one_of, positive, turn_s
+from rota.policy.base import Setting, not_negative, one_of, pause_s, positive, turn_s
 from rota.policy.information import DECLARED, DECLARED_AND_LABEL, LABEL, NONE
+from rota.policy.knapsack_pools import solve_pools
 from rota.policy.pollux_batches import restarts_of, settle
-from rota.policy.pollux_models import Knowledge, Models, Shapes
+from rota.policy.pollux_models import Knowledge, Models
 from rota.policy.pollux_places import Places
-from rota.policy.pollux_types import ByType
+from rota.policy.pollux_pools import (
+    Choices,
+    Pool,
+    choices_of,
+    current_choices,
+    pool_of,
+    pools_of,
+    possible_choices,
+    resizes_as_it_runs,
+)
 from rota.policy.stages import Stages
-from rota.predict.goodput_table import canonical
 
 if TYPE_CHECKING:
     from rota.policy.pollux_value import Jobs, Matrix, Vector
@@ -43,13 +53,17 @@ NO_MARK: dict[str, Any] = {"noise": {}}
 
 
 class Seen(NamedTuple):
-    """The jobs that ask for GPUs, by row, what is known of them, and (GPUs, nodes) on offer."""
+    """The jobs that ask for GPUs, by row, and what is on offer: GPUs of some pools.
+
+    ``known`` is what is known of the jobs on each pool. ``possible`` says which choices each has.
+    """
 
     rows: list[int]
-    known: list[Knowledge]
+    pools: list[Pool]
+    known: list[list[Knowledge]]
+    choices: Choices
     jobs: Jobs
-    shapes: Shapes
-    node_gpus: int
+    possible: Matrix
 
 
 class Pollux:
@@ -76,7 +90,7 @@ class Pollux:
             one_of("kind", "job"), "kind", "whose measurements a job's model is fitted to"
         ),
         "interval_s": Setting(turn_s, 60.0, "seconds between decisions that nothing calls for"),
-        "restart_s": Setting(positive, 30.0, "seconds that a job stands still for other GPUs"),
+        "restart_s": Setting(pause_s, 30.0, "seconds that a job stands still for other GPUs"),
         "horizon_s": Setting(positive, 150.0, "seconds for which a change is expected to last"),
         "nodes": Setting(
             parse_nodes, (0, 0), "the least and the most nodes to ask for; 0,0 asks for none"
@@ -118,7 +132,6 @@ class Pollux:
         self.autoscaler = Autoscaler(*nodes, *utility, shrink_after_s) if any(nodes) else None
         self.interference = interference
         self.types = types
-        self._by_type = ByType(self)
         self._models = Models(shared=fits == "kind")
         self._plan: Plan | None = None  # the last one
 
@@ -135,55 +148,82 @@ class Pollux:
         wake_at_s = (view.now_s // self.interval_s + 1) * self.interval_s
         if wake_at_s <= view.now_s:  # by rounding
             wake_at_s += self.interval_s
-        sizes = Counter(node.num_gpus for node in view.state.nodes if node.alive)
         if not rows:
             self._plan = self._without_jobs(view)
             return self._plan
-        if pools := self._by_type.pools(view, rows):
-            self._plan = self._by_type.decide(view, rows, pools, wake_at_s)
-            return self._plan
-        avoid = self.interference == "avoid"
-        node_gpus = max(sizes, key=lambda size: (sizes[size], size), default=1)
-        rented = self.autoscaler.most * node_gpus if self.autoscaler else 0
-        most_gpus = max(rented, view.total_gpus)
-        shapes = offered(view, rows, node_gpus, most_gpus, whole_nodes=avoid)
         mark = view.policy_mark or NO_MARK
         early = {group: list(noise) for group, noise in mark["noise"].items()}
-        known = self._models.know(view, rows, early, anew=view.plan is not self._plan)
-        jobs = self._jobs(view, rows, known, shapes)
-        seen = Seen(rows, known, jobs, shapes, node_gpus)
-        trial, gpus, after = view.trial(), view.total_gpus, mark | {"noise": early}
-        if self.autoscaler is not None:
+        pools = pools_of(view, rows)
+        seen = self._look(view, rows, pools, early)
+        trial, after = view.trial(), mark | {"noise": early}
+        gpus = [pool.num_gpus for pool in pools]
+        if len(pools) > 1:  # no number of nodes is asked for where they are of several types
+            after = {"noise": early}
+        elif self.autoscaler is not None:
             wish = self._desired(view, self.autoscaler, seen)
-            gpus = leave_surplus(view, trial, wish.desired)
+            gpus = [leave_surplus(view, trial, wish.desired)]
             after["nodes"] = wish._asdict()
-        values, wanted = self._solve(view, seen, gpus)
-        weights = {row: float(value) for row, value in zip(rows, values.max(axis=1), strict=True)}
-        Places(trial, node_gpus, wanted, weights, avoid=avoid).place()
-        settle(view, trial, dict(zip(rows, known, strict=True)), self._models)
+        values, wanted = self._solve(seen, gpus)
+        weights = dict(zip(rows, map(float, values.max(axis=1)), strict=True))
+        self._lay_out(trial, seen, dict(zip(rows, wanted, strict=True)), weights)
         changed = after != mark
         self._plan = trial.plan(wake_at_s=wake_at_s, policy_mark=after if changed else None)
         return self._plan
+
+    def _look(
+        self, view: View, rows: list[int], pools: list[Pool], early: dict[str, list[float]]
+    ) -> Seen:
+        """What jobs and GPUs there are, and what is known of them."""
+        several = len(pools) > 1
+        types = [pool.gpu_type for pool in pools] if several and self.types == "on" else None
+        known = self._models.know(view, rows, early, types, anew=view.plan is not self._plan)
+        if types is None:
+            known *= len(pools)
+        offers = pools
+        if self.autoscaler is not None and not several:
+            rented = self.autoscaler.most * pools[0].node_gpus
+            offers = [pools[0]._replace(num_gpus=max(rented, pools[0].num_gpus))]
+        choices = choices_of(view, rows, offers, whole_nodes=self.interference == "avoid")
+        jobs = self._jobs(view, rows, pools, known, choices)
+        most = self._most_gpus(view, rows, known[0])
+        possible = possible_choices(view, rows, pools, choices, most)
+        return Seen(rows, pools, known, choices, jobs, possible)
+
+    def _lay_out(
+        self, trial: Trial, seen: Seen, wanted: dict[int, int], weights: dict[int, float]
+    ) -> None:
+        """Free what jobs leave for another pool, then lay each pool's jobs out on its nodes."""
+        avoid, pools = self.interference == "avoid", seen.pools
+        sizes: list[dict[int, int]] = [{} for _ in pools]
+        knowledge: list[dict[int, Knowledge]] = [{} for _ in pools]
+        for job, (row, choice) in enumerate(wanted.items()):
+            before, pool = trial.target(row), seen.choices.pools[choice]
+            if not choice and before is not None:
+                pool = pool_of(pools, before)
+            sizes[pool][row] = seen.choices.gpus[choice]
+            knowledge[pool][row] = seen.known[pool][job]
+            if before is not None and not pools[pool].has(before):
+                trial.release(row, Reason.WAIT_PRIORITY)
+        for number, (gpus, of_rows) in enumerate(zip(pools, sizes, strict=True)):
+            places = Places(trial, gpus.node_gpus, of_rows, weights, avoid=avoid, nodes=gpus.nodes)
+            places.place()
+            tables = self._models.tables(number)
+            settle(trial.view, trial, knowledge[number], tables, self.horizon_s)
 
     # -- nodes ---------------------------------------------------------------------------------
 
     def _desired(self, view: View, scaler: Autoscaler, seen: Seen) -> DesiredNodes:
         """How many nodes there should be for these jobs."""
-        counts = [0, *(gpus for gpus, _ in seen.shapes)]
+        node_gpus = seen.pools[0].node_gpus
 
         @cache
         def utility(nodes: int) -> float:
-            gpus = nodes * seen.node_gpus
-            sizes = self._solve(view, seen, gpus)[1].values()
-            return (
-                sum(
-                    float(speedups[counts.index(size)])
-                    for speedups, size in zip(seen.jobs.speedups, sizes, strict=True)
-                )
-                / gpus
-            )
+            gpus = nodes * node_gpus
+            chosen = self._solve(seen, [gpus])[1]
+            speedups = zip(seen.jobs.speedups, chosen, strict=True)
+            return sum(float(each[choice]) for each, choice in speedups) / gpus
 
-        needed = max(-(-view.sizes(row)[0] // seen.node_gpus) for row in seen.rows)
+        needed = max(-(-view.sizes(row)[0] // node_gpus) for row in seen.rows)
         before = desired_nodes(view.policy_mark)
         return scaler.decide(
             view.now_s, before, there=number_of_nodes(view), needed=needed, utility=utility
@@ -205,52 +245,65 @@ class Pollux:
 
     # -- what GPUs are worth -------------------------------------------------------------------
 
-    def _jobs(self, view: View, rows: list[int], known: list[Knowledge], shapes: Shapes) -> Jobs:
+    def _jobs(
+        self,
+        view: View,
+        rows: list[int],
+        pools: list[Pool],
+        known: list[list[Knowledge]],
+        choices: Choices,
+    ) -> Jobs:
+        """Speedups are over one GPU of the pool on which a job learns least."""
         import numpy as np
 
         from rota.policy.pollux_value import Jobs
 
-        counts = np.array([0, *(gpus for gpus, _ in shapes)], dtype=float)
-        speedups = np.tile(counts, (len(rows), 1))
-        left_s, unit = np.full(len(rows), np.nan), np.ones(len(rows))
-        modelled = [(job, each.model) for job, each in enumerate(known) if each.model is not None]
-        if modelled and shapes:
-            models = [model for _, model in modelled]
-            goodputs = self._models.goodputs(models, shapes)
-            first = np.argmax(goodputs > 0, axis=1)
-            one = goodputs[np.arange(len(models)), first] / counts[1 + first]
-            fit = one > 0  # at any of the sizes
-            which = np.array([job for job, _ in modelled])[fit]
-            speedups[which, 1:] = goodputs[fit] / one[fit, None]
-            left_steps = [known[job].left_steps * model.limits.initial for job, model in modelled]
-            left_s[which] = np.array(left_steps)[fit] / one[fit]
-            unit[which] = one[fit]
-        held = [view.target[row] for row in rows]
-        gpus = [0 if each is None else each.num_gpus for each in held]
-        current = np.abs(counts[None, :] - np.array(gpus)[:, None]).argmin(axis=1)
-        submit_s = [view.submit_s[row] for row in rows]
+        counts, of_pool = np.array(choices.gpus, dtype=float), np.array(choices.pools)
+        goodputs = np.zeros((len(rows), len(counts)))
+        unit, work = np.full(len(rows), np.inf), np.full(len(rows), np.nan)
+        for number, each in enumerate(known):
+            models = [(job, one.model) for job, one in enumerate(each) if one.model is not None]
+            columns = np.flatnonzero((of_pool == number) & (counts > 0))
+            if models and len(columns):
+                which = np.array([job for job, _ in models])
+                told = [model for _, model in models]
+                table = self._models.goodputs(told, choices.shapes[number], number)
+                goodputs[np.ix_(which, columns)] = table
+                first = np.argmax(table > 0, axis=1)  # the fewest GPUs on which a job runs
+                one = table[np.arange(len(told)), first] / counts[columns[first]]
+                unit[which] = np.minimum(unit[which], np.where(one > 0, one, np.inf))
+                work[which] = [each[job].left_steps * model.limits.initial for job, model in models]
+        fit = unit < np.inf  # for any of the sizes
+        unit[~fit] = 1.0
+        speedups = np.where(fit[:, None], goodputs / unit[:, None], counts)
+        current = current_choices(view, rows, pools, choices)
         return Jobs(
             speedups,
             current,
-            np.array(gpus) > 0,
+            np.array([view.target[row] is not None for row in rows]),
             np.array([view.attained_gpu_s(row) for row in rows]),
             np.arange(len(rows)),
-            self.kinds(view, rows),
-            view.now_s - np.array(submit_s),
+            self._kinds(view, rows),
+            view.now_s - np.array([view.submit_s[row] for row in rows]),
             np.array([restarts_of(view, row) for row in rows], dtype=float),
-            left_s,
+            np.where(fit, work / unit, np.nan),
             unit,
+            np.array([resizes_as_it_runs(view, row) for row in rows]),
         )
 
-    def kinds(self, view: View, rows: list[int]) -> Vector:
-        """The number of each job's kind; nobody else's, if it has none or its kind is not asked."""
+    def _kinds(self, view: View, rows: list[int]) -> Vector:
+        """The number of each job's kind; nobody else's, if it has none or its kind is not asked.
+
+        Live jobs whose kind is not known yet are alike if they run the same command.
+        """
         import numpy as np
 
         numbers: dict[str, int] = {}
         kinds = np.arange(len(rows))
         if self.fits == "kind":
             for job, row in enumerate(rows):
-                if kind := view.kind(row):
+                program = view.state.spec[row].program
+                if kind := view.kind(row) or (kind_of(program, Signature()) if program else ""):
                     kinds[job] = numbers.setdefault(kind, job)
         return kinds
 
@@ -262,21 +315,31 @@ class Pollux:
         fair = np.full(len(known), float(gpus))
         models = [(job, each.model) for job, each in enumerate(known) if each.model is not None]
         asked = [(model, (min(gpus, model.limits.most_gpus), 1)) for _, model in models]
-        for (job, _), choice in zip(models, self._models.choices(asked), strict=True):
+        found = self._models.tables().choices(asked)
+        for (job, _), choice in zip(models, found, strict=True):
             fair[job] = choice.goodput / jobs.one[job]
         return fair
 
-    def _solve(self, view: View, seen: Seen, gpus: int) -> tuple[Matrix, dict[int, int]]:
-        """What each size is worth to each job, and how many of so many GPUs each is to have."""
-        values = self.values(seen.jobs, seen.known, seen.node_gpus, gpus)
-        return values, self._wanted(view, seen, values, gpus)
+    def _solve(self, seen: Seen, gpus: list[int]) -> tuple[Matrix, list[int]]:
+        """What each choice is worth to each job, and which they get of so many GPUs of the pools.
 
-    def values(self, jobs: Jobs, known: list[Knowledge], node_gpus: int, total_gpus: int) -> Matrix:
+        What a job can't have is worth minus infinity, and so is what is no number.
+        """
+        import numpy as np
+
+        values, choices = self._values(seen, sum(gpus)), seen.choices
+        room = np.array(choices.gpus) <= np.array(gpus)[list(choices.pools)]
+        values[~(seen.possible & room & np.isfinite(values))] = -np.inf
+        values[values[:, 0] == -np.inf, 0] = 0.0
+        return values, solve_pools(values, choices.gpus, choices.pools, gpus).choices
+
+    def _values(self, seen: Seen, total_gpus: int) -> Matrix:
         """What each size is worth to each job, by what is maximised."""
         import numpy as np
 
         from rota.policy import pollux_value as value
 
+        jobs, known, node_gpus = seen.jobs, seen.known[0], seen.pools[0].node_gpus
         if jobs.speedups.shape[1] == 1:
             return np.zeros(jobs.speedups.shape)
         restart_s, horizon_s = self.restart_s, self.horizon_s
@@ -286,66 +349,25 @@ class Pollux:
             return value.as_published(jobs, fair=fair, share=share, restart_s=restart_s)
         charged = value.charged_for_restarts(jobs, restart_s=restart_s, horizon_s=horizon_s)
         if self.objective == "length":
-            return value.by_length(jobs, charged=charged)
-        limit_gpu_s = LAST_QUEUE_GPU_S if self.fits == "job" else inf
-        return value.by_service(jobs, limit_gpu_s=limit_gpu_s, charged=charged)
+            values = value.by_length(jobs, charged=charged)
+        else:
+            limit_gpu_s = LAST_QUEUE_GPU_S if self.fits == "job" else inf
+            values = value.by_service(jobs, limit_gpu_s=limit_gpu_s, charged=charged)
+        return value.charged_for_stops(jobs, values, restart_s=restart_s, horizon_s=horizon_s)
 
-    def _wanted(self, view: View, seen: Seen, values: Matrix, total_gpus: int) -> dict[int, int]:
-        """How many GPUs each job is to have."""
-        import numpy as np
-
-        from rota.policy.knapsack import solve
-
-        rows, known = seen.rows, seen.known
-        counts = (0, *(gpus for gpus, _ in seen.shapes))
-        sizes, most = [], []
+    def _most_gpus(self, view: View, rows: list[int], known: list[Knowledge]) -> list[int]:
+        """To how many GPUs each may grow: not beyond its least while others lack room to begin, if
+        nothing is known of it and it can grow later as it runs."""
+        begin = {row: view.sizes(row)[0] for row in rows if view.target[row] is None}
+        needed, free, most = sum(begin.values()), view.free_gpus, []
         for row, each in zip(rows, known, strict=True):
-            allowed = view.sizes(row)
-            sizes.append(allowed)
-            most.append(max(self.most_gpus(each), _least(allowed, counts)))
-            if (elastic := view.state.spec[row].elastic) and not elastic.by_restart:
-                most[-1] = min(most[-1], seen.node_gpus)  # its ranks stay on one node
-        possible = np.array([_among(allowed, counts) for allowed in sizes])
-        possible &= np.array(counts) <= np.minimum(most, total_gpus)[:, None]
-        possible[:, 0] = True
-        values[~possible] = -np.inf
-        solution = solve(values, list(counts), total_gpus)
-        return {row: counts[choice] for row, choice in zip(rows, solution.choices, strict=True)}
+            lacking = needed - begin.get(row, 0) > free
+            least = lacking and each.model is None and resizes_as_it_runs(view, row)
+            most.append(0 if least else self.most_gpus(each))
+        return most
 
     def most_gpus(self, known: Knowledge) -> int:
         """To how many GPUs a job may grow, by what was measured of it."""
         if self.objective == "pollux":
             return max(PUBLISHED_GROWTH * known.most_seen, 1)
         return max(GROWTH * known.most_seen, FIRST_GPUS)
-
-
-def offered(
-    view: View, rows: list[int], node_gpus: int, most_gpus: int, *, whole_nodes: bool = True
-) -> Shapes:
-    """(GPUs, nodes) among which jobs are given one: the canonical ones, and what gangs ask for.
-
-    Of a job that can have none of the canonical numbers of GPUs it is the least that it can have.
-    Without ``whole_nodes`` every number is offered.
-    """
-    asked = [view.sizes(row) for row in rows]
-    most = min(max(sizes[-1] for sizes in asked), most_gpus)
-    shapes = dict(canonical(node_gpus, most))
-    if not whole_nodes:
-        shapes |= {gpus: -(-gpus // node_gpus) for gpus in range(1, most + 1)}
-    for sizes in dict.fromkeys(asked):
-        if shapes.keys().isdisjoint(sizes) and sizes[0] <= most_gpus:
-            shapes[sizes[0]] = -(-sizes[0] // node_gpus)
-    return sorted(shapes.items())
-
-
-@lru_cache(maxsize=1024)
-def _least(allowed: tuple[int, ...], counts: tuple[int, ...]) -> int:
-    """The least of these numbers of GPUs that is allowed."""
-    return min(set(allowed).intersection(counts), default=allowed[0])
-
-
-@lru_cache(maxsize=1024)
-def _among(allowed: tuple[int, ...], counts: tuple[int, ...]) -> tuple[bool, ...]:
-    """Which of these numbers of GPUs are allowed."""
-    found = frozenset(allowed)
-    return tuple(gpus in found for gpus in counts)

@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from itertools import chain
 from math import inf, nan
 from typing import TYPE_CHECKING, NamedTuple
 
 from rota.model.view import View
-from rota.predict.goodput import UNKNOWN_NOISE, BatchLimits, Choice, Goodput, Noise
+from rota.policy.type_speeds import Told, TypeSpeeds
+from rota.predict.goodput import UNKNOWN_NOISE, BatchLimits, Goodput, Noise
 from rota.predict.goodput_table import TableCache
-from rota.predict.step_points import Point, listed, pooled, usable
+from rota.predict.step_points import Point, Pooled, listed, pooled, usable
 
 if TYPE_CHECKING:
-    from rota.model.reports import StepPoint
     from rota.policy.pollux_value import Matrix
     from rota.predict.step_time import StepTime
 
@@ -21,7 +22,6 @@ LEAST_EPOCH = 0.02  # of an epoch is left of every job, whatever it has declared
 
 Shape = tuple[int, int]  # (GPUs, nodes)
 Shapes = list[Shape]
-Told = tuple["StepPoint", ...]
 
 
 class Knowledge(NamedTuple):
@@ -38,17 +38,17 @@ class Knowledge(NamedTuple):
 
 
 class _Fitted(NamedTuple):
-    """A group's model, what each of its jobs has told, and the points that are fitted to.
+    """A group's models, what each of its jobs has told, and the points that are fitted to.
 
-    ``sound`` is whether all that was told can be; ``warnings`` are those of the fit.
+    ``points``, ``step_times`` and ``warnings``, which are those of the fit, have an entry for each
+    type.
     """
 
     told: list[Told]
-    points: Told
-    step_time: StepTime | None
+    points: list[Told]
+    step_times: list[StepTime | None]
     most_seen: int
-    sound: bool
-    warnings: tuple[str, ...]
+    warnings: list[tuple[str, ...]]
 
 
 class Models:
@@ -60,50 +60,66 @@ class Models:
 
     def __init__(self, *, shared: bool) -> None:
         self._shared = shared
-        self._tables = TableCache([])
+        self._tables: dict[int, TableCache] = {}  # by pool
         self._fits: dict[str, _Fitted] = {}
+        self._checked: dict[int, tuple[Told, list[str]]] = {}  # by row: told, and wrong of it
+        self._speeds = TypeSpeeds()
+        self._types: list[str] | None = None  # that were asked for last
         self._others: dict[str, set[int]] = {}  # rows that are not active, and may count
         self._active: set[int] = set()  # rows, when it was asked last
         self._seen = 0  # rows that there were then
 
     def know(
-        self, view: View, rows: list[int], early: dict[str, list[float]], *, anew: bool = True
-    ) -> list[Knowledge]:
-        """What is known of each of these, which are all active rows.
+        self,
+        view: View,
+        rows: list[int],
+        early: dict[str, list[float]],
+        types: list[str] | None = None,
+        *,
+        anew: bool = True,
+    ) -> list[list[Knowledge]]:
+        """What is known of each of these, which are all active rows, on each of the GPU types.
 
-        ``early`` has the noise of each group in its first epoch, as it was told last: that of a job
-        which begins. It is brought up to date. ``anew``: the jobs may be others than those of which
-        it was asked before.
+        Without ``types`` there is one, of which all was measured. ``early`` has the noise of each
+        group in its first epoch, as it was told last: that of a job which begins. It is brought up
+        to date. ``anew``: the jobs may be others than those of which it was asked before.
         """
+        if types != self._types:
+            self._types, anew = types, True
+            self._fits.clear()
         groups = [self._group(view, row) for row in rows]
         members = self._members(view, rows, groups, anew)
-        for group in self._fits.keys() - members.keys():
-            del self._fits[group]
-        fits = {group: self._fit(view, group, within) for group, within in members.items()}
+        self._fit(view, members)
         if self._shared:
             _learn_early(view, zip(rows, groups, strict=True), early)
-        knowledge = []
+        known: list[list[Knowledge]] = [[] for _ in types or [""]]
         for row, group in zip(rows, groups, strict=True):
-            fitted, limits, noise = fits[group], _limits(view, row), _noise(view, row)
-            model, warnings = None, fitted.warnings
-            if fitted.step_time is not None and isinstance(limits, BatchLimits):
-                begun = Noise(*early[group]) if group in early else UNKNOWN_NOISE
-                model = Goodput(fitted.step_time, noise or begun, limits)
-            if noise is None or model is None or not fitted.sound:
-                warnings = (*_impossible(view, row, limits, noise), *warnings)
-            most_seen = 0 if model is None else fitted.most_seen
-            knowledge.append(Knowledge(model, most_seen, _left_steps(view, row), warnings))
-        return knowledge
+            fitted, limits, noise = self._fits[group], _limits(view, row), _noise(view, row)
+            begun = Noise(*early[group]) if group in early else UNKNOWN_NOISE
+            left_steps, impossible = _left_steps(view, row), None
+            wrong = self._checked[row][1]
+            parts = zip(known, fitted.step_times, fitted.warnings, strict=True)
+            for on_type, step_time, warnings in parts:
+                model = None
+                if step_time is not None and isinstance(limits, BatchLimits):
+                    model = Goodput(step_time, noise or begun, limits)
+                if noise is None or model is None or wrong:
+                    if impossible is None:
+                        impossible = _impossible(view, row, limits, noise, wrong)
+                    warnings = (*impossible, *warnings)
+                most_seen = 0 if model is None else fitted.most_seen
+                on_type.append(Knowledge(model, most_seen, left_steps, warnings))
+        return known
 
-    def goodputs(self, models: list[Goodput], shapes: Shapes) -> Matrix:
-        """The best goodput of each at each of the shapes."""
-        if self._tables.shapes != tuple(shapes):
-            self._tables = TableCache(shapes)
-        return self._tables.of(models).goodput
+    def goodputs(self, models: list[Goodput], shapes: Shapes, pool: int = 0) -> Matrix:
+        """The best goodput of each at each of the shapes, which are those of a pool of GPUs."""
+        if self.tables(pool).shapes != tuple(shapes):
+            self._tables[pool] = TableCache(shapes)
+        return self._tables[pool].of(models).goodput
 
-    def choices(self, asked: list[tuple[Goodput, Shape]]) -> list[Choice]:
-        """The best batch of each of these models at a shape of its own."""
-        return self._tables.choices(asked)
+    def tables(self, pool: int = 0) -> TableCache:
+        """What was worked out last for the pool."""
+        return self._tables.setdefault(pool, TableCache([]))
 
     def _group(self, view: View, row: int) -> str:
         kind = view.kind(row) if self._shared else ""
@@ -116,12 +132,13 @@ class Models:
         members: dict[str, list[int]] = {group: [] for group in groups}
         for row, group in zip(rows, groups, strict=True):
             members[group].append(row)
+        active = set(rows)
         if not self._shared:
+            self._active = active
             return members
         if anew:
             self._others.clear()
             self._active, self._seen = set(), 0
-        active = set(rows)
         for row in (self._active | set(range(self._seen, len(view.submit_s)))) - active:
             self._others.setdefault(self._group(view, row), set()).add(row)
         self._active, self._seen = active, len(view.submit_s)
@@ -130,19 +147,48 @@ class Models:
             within.sort()
         return members
 
-    def _fit(self, view: View, group: str, rows: list[int]) -> _Fitted:
-        told = [view.measured(row) or () for row in rows]
+    def _fit(self, view: View, members: dict[str, list[int]]) -> None:
+        """Fit what has been told since; of several types all groups, which tell of each other."""
+        gone = self._fits.keys() - members.keys()
+        for group in gone:
+            del self._fits[group]
+        told = {g: [view.measured(row) or () for row in rows] for g, rows in members.items()}
+        self._check(members, told)
+        kept = {group: each.told for group, each in self._fits.items()}
+        changed = [group for group, each in told.items() if kept.get(group) != each]
+        if self._types is None:
+            for group in changed:
+                found = pooled(told[group])
+                self._keep(group, told[group], [found])
+                if group in self._others:  # what does not count never will: those before only add
+                    self._others[group] &= {members[group][number] for number in found.jobs}
+        elif changed or gone:
+            self._speeds.learn({g: chain.from_iterable(each) for g, each in told.items()})
+            for group, each in told.items():
+                on = [self._speeds.on(group, gpu_type) for gpu_type in self._types]
+                self._keep(group, each, [pooled([points]) for points in on])
+
+    def _keep(self, group: str, told: list[Told], found: list[Pooled]) -> None:
+        """Note what a group has told, and fit its points by type if they are others."""
+        points = [each.points for each in found]
         fitted = self._fits.get(group)
-        if fitted is None or fitted.told != told:
-            points, counted, sound = pooled(told)
-            if fitted is None or fitted.points != points:
-                most_seen = max((point.gpus for point in points), default=0)
-                step_time, warnings = _step_time(points)
-                fitted = _Fitted(told, points, step_time, most_seen, sound, warnings)
-            fitted = self._fits[group] = fitted._replace(told=told, sound=sound)
-            if group in self._others:  # what does not count now never will: those before only add
-                self._others[group] &= {rows[number] for number in counted}
-        return fitted
+        if fitted is None or fitted.points != points:
+            fits = [_step_time(each) for each in points]
+            most_seen = max((point.gpus for each in points for point in each), default=0)
+            step_times, warnings = [list(each) for each in zip(*fits, strict=True)]
+            fitted = _Fitted(told, points, step_times, most_seen, warnings)
+        self._fits[group] = fitted._replace(told=told)
+
+    def _check(self, members: dict[str, list[int]], told: dict[str, list[Told]]) -> None:
+        """Note what each of the active jobs has told that can't be."""
+        before, self._checked = self._checked, {}
+        for group, rows in members.items():
+            for row, points in zip(rows, told[group], strict=True):
+                if row in self._active:
+                    known = before.get(row)
+                    if known is None or known[0] != points:
+                        known = points, usable(Point(*point) for point in points)[1]
+                    self._checked[row] = known
 
 
 def _step_time(points: Told) -> tuple[StepTime | None, tuple[str, ...]]:
@@ -164,14 +210,17 @@ def _limits(view: View, row: int) -> BatchLimits | str | None:
 
 
 def _impossible(
-    view: View, row: int, limits: BatchLimits | str | None, noise: Noise | None
+    view: View,
+    row: int,
+    limits: BatchLimits | str | None,
+    noise: Noise | None,
+    wrong: list[str],
 ) -> list[str]:
-    """What the job has told of itself that can't be."""
+    """What the job has told of itself that can't be; ``wrong`` are such measurements."""
     found = [limits] if isinstance(limits, str) else []
     if noise is None and view.noise(row) is not None:
         found.append("gradient noise left out: it is no number that can be")
-    _, dropped = usable(Point(*point) for point in view.measured(row) or ())
-    return [*found, f"measurements left out: {listed(dropped)}"] if dropped else found
+    return [*found, f"measurements left out: {listed(wrong)}"] if wrong else found
 
 
 def _noise(view: View, row: int) -> Noise | None:

@@ -8,13 +8,15 @@ from rota.model.allocation import Allocation, of_parts
 from rota.model.reason import Reason
 from rota.model.view import Trial
 from rota.policy.placement.nodesets import lowest, lowest_gpus, members
+from rota.policy.pollux_pools import resizes_as_it_runs
 
 
 class Places:
     """Gives jobs as many GPUs as they are meant to have, on as few nodes as can be.
 
     ``wanted`` says how many by row, 0 for none; ``weight`` who chooses first among those of one
-    size. Nobody who keeps its size is moved, unless larger jobs need its node as a whole.
+    size. Nobody who keeps its size is moved, unless larger jobs need its node as a whole. Who can
+    give GPUs up as it runs is suspended with its least size: it goes on with as many as it had.
 
     With ``avoid`` no node has two jobs that are on several nodes, which would slow each other
     down, unless a gang that takes no fewer GPUs finds no others. Without it such jobs take what is
@@ -34,11 +36,11 @@ class Places:
     ) -> None:
         self._trial = trial
         self._node_gpus = node_gpus
-        self._wanted = wanted
         self._weight = weight
         self._avoid = avoid
         self._nodes = nodes
         self._before = {row: trial.target(row) for row in wanted}
+        self._wanted = {row: gpus or self._kept(row) for row, gpus in wanted.items()}
 
     def place(self) -> None:
         """Carry all of it out on the trial. A job may get fewer GPUs than it is meant to have."""
@@ -69,6 +71,14 @@ class Places:
         for row in growing:
             self._grow(row)
 
+    def _kept(self, row: int) -> int:
+        """What a job that is to have no GPUs has for now: its least, if it has more as it runs."""
+        before, held = self._before[row], self._trial.view.state.held[row]
+        if before is None or held is None or not self._as_it_runs(row):
+            return 0
+        least = self._trial.view.sizes(row)[0]
+        return least if least < held.num_gpus else 0
+
     def _turn(self, row: int) -> tuple[float, float, int]:
         """Larger jobs are placed first, those that it is worth more to among equals."""
         return -self._wanted[row], -self._weight[row], row
@@ -79,9 +89,7 @@ class Places:
         return Reason.NEVER_FITS if never else Reason.WAIT_PRIORITY
 
     def _as_it_runs(self, row: int) -> bool:
-        """Whether the job's size changes without a suspension, on the node where it is."""
-        elastic = self._trial.view.state.spec[row].elastic
-        return elastic is not None and not elastic.by_restart
+        return resizes_as_it_runs(self._trial.view, row)
 
     def _change(self, row: int, allocation: Allocation) -> None:
         self._trial.release(row, Reason.NONE)

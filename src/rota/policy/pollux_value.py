@@ -19,6 +19,7 @@ SMALL = 1e-3  # is added to every speedup, so that one of 0 has a value too
 HOUR_S = 3600.0
 LENGTH_S = 1000.0  # of work on one GPU: jobs of more and of less weigh the less and the more
 LEAST_LENGTH_S = 60.0
+MOST_LENGTH_S = 1e9  # who tells of more than thirty years weighs as one who tells of these
 LEAST_AGE_S = 1.0  # a job that has just been submitted is worth more than nothing
 
 
@@ -29,7 +30,8 @@ class Jobs(NamedTuple):
     now; ``running`` whether it has GPUs; ``attained_gpu_s`` its attained service; ``arrived`` its
     rank in order of submission; ``kind`` the number of its kind; ``age_s`` since submission;
     ``restarts`` how often it has begun or changed its GPUs; ``left_s`` the rest of its work in
-    seconds on one GPU, NaN if it is unknown; ``one`` the goodput of one GPU, 1 if it is unknown.
+    seconds on one GPU, NaN if it is unknown; ``one`` the goodput of one GPU, 1 if it is unknown;
+    ``shrinks`` whether it can become smaller as it runs.
     """
 
     speedups: Matrix
@@ -42,6 +44,7 @@ class Jobs(NamedTuple):
     restarts: Vector
     left_s: Vector
     one: Vector
+    shrinks: Vector
 
 
 def power_mean_values(speedups: Matrix, power: float) -> Matrix:
@@ -80,8 +83,8 @@ def by_length(jobs: Jobs, *, charged: Matrix) -> Matrix:
     """
     import numpy as np
 
-    left_s = np.where(np.isnan(jobs.left_s), 0.0, jobs.left_s)
-    order = np.lexsort((jobs.arrived, -left_s))
+    left_s = np.where(np.isnan(jobs.left_s), 0.0, np.minimum(jobs.left_s, MOST_LENGTH_S))
+    order = np.lexsort((-jobs.arrived, -left_s))  # the last one weighs most
     rank = np.empty(len(left_s))
     rank[order] = np.arange(1, len(left_s) + 1)
     weight = np.sqrt(2 * rank - 1) * ((left_s + LEAST_LENGTH_S) / LENGTH_S) ** -0.25
@@ -104,11 +107,30 @@ def as_published(jobs: Jobs, *, fair: Vector, share: float, restart_s: float) ->
 
 
 def charged_for_restarts(jobs: Jobs, *, restart_s: float, horizon_s: float) -> Matrix:
-    """Speedups less what a running job loses by a change that it would keep for ``horizon_s``."""
+    """Speedups less what a restart costs, of whatever a job would keep for ``horizon_s``.
+
+    A job that has run pays for one if it goes on, too: else the least difference in what two have
+    had would let them take turns.
+    """
     import numpy as np
 
-    factor = np.where(jobs.running, 1 - restart_s / horizon_s, 1.0)
+    restarts = jobs.running | (jobs.attained_gpu_s > 0)
+    factor = np.where(restarts, 1 - restart_s / horizon_s, 1.0)
     return _unless_kept(jobs, jobs.speedups, factor)
+
+
+def charged_for_stops(jobs: Jobs, values: Matrix, *, restart_s: float, horizon_s: float) -> Matrix:
+    """Values by the root of speedups, of which nothing is less than none where a job would stop.
+
+    A running job that could become smaller instead loses by a stop what a change of size would
+    cost it, as it has to go on some day: else whoever comes takes the GPUs of one like itself.
+    """
+    import numpy as np
+
+    kept = values[np.arange(len(values)), jobs.current.astype(int)]
+    stops = np.where(jobs.running & jobs.shrinks, 1 - (1 - restart_s / horizon_s) ** 0.5, 0.0)
+    values[:, 0] -= stops * kept
+    return values
 
 
 def _unless_kept(jobs: Jobs, speedups: Matrix, factor: Vector) -> Matrix:

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Mapping
 from math import exp, fsum, log
 from typing import TYPE_CHECKING
 
-from rota.predict.step_points import Point, usable
+from rota.predict.step_points import LEAST_S, MOST_S, Point, is_usable
 
 if TYPE_CHECKING:
     from rota.model.reports import StepPoint
@@ -32,12 +32,17 @@ class TypeSpeeds:
         self._fits: dict[tuple[str, str], tuple[Told, StepTime | None]] = {}
 
     def learn(self, told: Mapping[str, Iterable[StepPoint]]) -> None:
-        """Note all that each group has told; what was fitted to the same points is kept."""
+        """Note all that each group has told; what was fitted to the same points is kept.
+
+        Of each place and batch on a type the first point counts that can be fitted.
+        """
         self._told = {}
         for group, points in told.items():
             by_type: dict[str, dict[tuple[int, int, int], StepPoint]] = {}
             for point in points:
-                by_type.setdefault(point.gpu_type, {}).setdefault(point[:3], point)
+                places = by_type.setdefault(point.gpu_type, {})
+                if point[:3] not in places and is_usable(point):
+                    places[point[:3]] = point
             self._told[group] = {kind: tuple(each.values()) for kind, each in by_type.items()}
         there = {(group, kind) for group, kinds in self._told.items() for kind in kinds}
         self._fits = {key: kept for key, kept in self._fits.items() if key in there}
@@ -45,23 +50,17 @@ class TypeSpeeds:
     def on(self, group: str, kind: str) -> Told:
         """What the group's steps take on the type: as measured there, else as told of others."""
         by_type = self._told.get(group, {})
-        own = by_type.get(kind, ())
-        points = [point for point in own if usable([Point(*point)])[0]]
-        wrong = [point for point in own if point not in points]
+        points = list(by_type.get(kind, ()))
         places = {(point.nodes, point.gpus) for point in points}
         for other, told in by_type.items():
             if other != kind:
                 times = self._times_as_long(group, kind, other)
                 points += [
-                    point._replace(
-                        compute_s=times * point.compute_s,
-                        step_s=times * point.step_s,
-                        gpu_type=kind,
-                    )
+                    _times(point, times, kind)
                     for point in told
                     if (point.nodes, point.gpus) not in places
                 ]
-        return tuple(points + wrong)
+        return tuple(points)
 
     def _times_as_long(self, group: str, kind: str, other: str) -> float:
         """How many times as long computing takes the group on ``kind`` as on ``other``."""
@@ -74,11 +73,11 @@ class TypeSpeeds:
     def _measured(self, group: str, kind: str, other: str) -> float | None:
         """The same, if the group was on both: the geometric mean over what it measured."""
         by_type = self._told[group]
-        here, _ = usable(Point(*point) for point in by_type.get(kind, ()))
+        here = by_type.get(kind, ())
         there = self._step_time(group, other) if here else None
         if there is None:
             return None
-        logs = [log((p.compute_s or p.step_s) / there.compute_s(p.batch)) for p in here]
+        logs = [log(min(p.compute_s, p.step_s) / there.compute_s(p.batch)) for p in here]
         return exp(fsum(logs) / len(logs))
 
     def _step_time(self, group: str, kind: str) -> StepTime | None:
@@ -92,3 +91,14 @@ class TypeSpeeds:
             step_time = None if found is None else found.step_time
             before = self._fits[group, kind] = points, step_time
         return before[1]
+
+
+def _times(point: StepPoint, times: float, kind: str) -> StepPoint:
+    """The point as if it had been measured on the type, where all takes so many times as long.
+
+    It can be fitted, whatever jobs tell of both types.
+    """
+    compute_s, step_s = (
+        min(max(times * seconds, LEAST_S), MOST_S) for seconds in (point.compute_s, point.step_s)
+    )
+    return point._replace(compute_s=compute_s, step_s=step_s, gpu_type=kind)

@@ -58,16 +58,15 @@ class _Limits(NamedTuple):
     most: int
     least_per_gpu: int
     most_per_gpu: int
-    accumulation: bool
 
 
 class BatchLimits(_Limits):
     """Which batch sizes a job may use, in samples.
 
     ``initial`` (M0) is the whole batch that the user tuned the job for, and ``most`` the largest
-    whole batch. A GPU computes from ``least_per_gpu`` to ``most_per_gpu`` at once. With
-    ``accumulation``, it may sum the gradients of several such before a step. Raises InputError if
-    a limit is no whole number from 1 to 2^53, or if no batch is within all of them.
+    whole batch. A GPU computes from ``least_per_gpu`` to ``most_per_gpu`` at once, and may sum the
+    gradients of several such before a step. Raises InputError if a limit is no whole number from 1
+    to 2^53, or if no batch is within all of them.
     """
 
     __slots__ = ()
@@ -78,7 +77,6 @@ class BatchLimits(_Limits):
         most: int | None = None,
         least_per_gpu: int = 1,
         most_per_gpu: int | None = None,
-        accumulation: bool = True,
     ) -> BatchLimits:
         """``most`` is the initial batch and ``most_per_gpu`` the largest one if not given."""
         most = initial if most is None else most
@@ -105,7 +103,7 @@ class BatchLimits(_Limits):
                 f"least_per_gpu batch: {least_per_gpu} is above the whole batch of {most}; "
                 f"give at most {most}"
             )
-        return super().__new__(cls, initial, most, least_per_gpu, most_per_gpu, accumulation)
+        return super().__new__(cls, initial, most, least_per_gpu, most_per_gpu)
 
     @property
     def most_gpus(self) -> int:

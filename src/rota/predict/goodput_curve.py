@@ -121,10 +121,10 @@ def _rows(told: Told, model: Goodput, found: Fit) -> tuple[Row, ...]:
     columns = zip(*(column[0].tolist() for column in table), strict=True)
     own = {(point.gpus, point.nodes) for point in told.own}
     fitted = {(point.gpus, point.nodes) for point in found.points}
-    rows = []
+    rows, errors = [], found.error
     for shape, (goodput, batch, accumulation) in zip(told.shapes, columns, strict=True):
         known = PREDICTED if shape not in fitted else MEASURED if shape in own else BY_KIND
-        [error] = found.error.relative([(shape[1], shape[0], max(batch, 1))])
+        [error] = errors.relative([(shape[1], shape[0], max(batch, 1))])
         rows.append(Row(*shape, goodput, batch, accumulation, known, error))
     return tuple(rows)
 

@@ -103,7 +103,7 @@ def _tried(
     terms = _columns([[term or 0.0 for term in step_time] for step_time, _ in kinds])
     alpha_c, beta_c, alpha_r, beta_r, alpha_n, beta_n, gamma = terms
     limits = _columns([each for _, each in kinds])
-    initial, most, least_per_gpu, most_per_gpu, accumulates = limits
+    initial, most, least_per_gpu, most_per_gpu = limits
     gpus, nodes = np.array(shapes, dtype=float).T[:, None, :, None]
 
     least = np.maximum(initial, least_per_gpu * gpus)
@@ -111,7 +111,6 @@ def _tried(
     local = whole / gpus
     parts = np.ceil(local / most_per_gpu - TOLERANCE)
     parts = np.maximum(parts, 1.0 + ((gpus == 1) & (local > initial + TOLERANCE)))
-    parts = np.where(accumulates > 0, parts, 1.0)
     batch = np.ceil(local / parts - TOLERANCE)
     batch = np.minimum(batch, np.floor(most / (gpus * parts) + TOLERANCE))
     allowed = (least_per_gpu <= batch) & (batch <= most_per_gpu)

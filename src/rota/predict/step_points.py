@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
 if TYPE_CHECKING:
@@ -57,11 +57,10 @@ def usable(points: Iterable[Point]) -> tuple[list[Point], list[str]]:
 
 
 class Pooled(NamedTuple):
-    """Points put together, the numbers of the jobs that they are from, and if all could be."""
+    """Points put together, and the numbers of the jobs that they are from."""
 
     points: tuple[StepPoint, ...]
     jobs: set[int]
-    sound: bool
 
 
 def pooled(told: Iterable[Iterable[StepPoint]]) -> Pooled:
@@ -72,7 +71,7 @@ def pooled(told: Iterable[Iterable[StepPoint]]) -> Pooled:
     """
     kept: dict[tuple[int, int, int], StepPoint] = {}
     batches: dict[tuple[int, int], int] = {}
-    jobs, sound = set(), True
+    jobs = set()
     for job, points in enumerate(told):
         for point in points:
             place, key = point[:2], point[:3]
@@ -82,9 +81,7 @@ def pooled(told: Iterable[Iterable[StepPoint]]) -> Pooled:
                 batches[place] = batches.get(place, 0) + 1
                 kept[key] = point
                 jobs.add(job)
-            else:
-                sound = False
-    return Pooled(tuple(kept.values()), jobs, sound)
+    return Pooled(tuple(kept.values()), jobs)
 
 
 def is_usable(point: StepPoint | Point) -> bool:
@@ -92,10 +89,10 @@ def is_usable(point: StepPoint | Point) -> bool:
     return not _wrong(Point(*point))
 
 
-def listed(items: list[str]) -> str:
+def listed(items: Sequence[str]) -> str:
     """The first few, and how many more there are."""
     more = [f"and {len(items) - NAMED} more"] if len(items) > NAMED else []
-    return "; ".join(items[:NAMED] + more)
+    return "; ".join([*items[:NAMED], *more])
 
 
 def _wrong(point: Point) -> str:

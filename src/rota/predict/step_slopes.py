@@ -40,6 +40,8 @@ class Places:
         self._computing = np.column_stack([np.ones(len(places)), self.batch])
         terms = [between, between * further, within, within * further]
         self._exchange = np.column_stack(terms).astype(float)
+        # A row for each term is faster to work on, as one loop goes over all points.
+        self._by_term = self._computing.T.copy(), self._exchange.T.copy()
         self._nothing = np.where(between | within, 0.0, TINY)
 
     def slopes(self, terms: Array) -> Slopes:
@@ -56,10 +58,10 @@ class Places:
         log_step = np.maximum(log_compute, log_sync) + np.log1p(shorter) / gamma
         share = np.where(ahead > 0, 1.0, shorter) / (1.0 + shorter)  # of computing
 
-        count = len(compute)
-        of_compute, of_step = np.zeros((count, 7)), np.empty((count, 7))
-        of_compute[:, :2] = self._computing / compute[:, None]
-        of_step[:, :2] = share[:, None] * of_compute[:, :2]
-        of_step[:, 2:6] = self._exchange * ((1.0 - share) / sync)[:, None]
-        of_step[:, GAMMA] = (log_sync + share * ahead - log_step) / gamma
-        return Slopes(log_compute, log_step, of_compute, of_step)
+        computing, exchange = self._by_term
+        of_compute, of_step = np.zeros((7, len(compute))), np.empty((7, len(compute)))
+        np.divide(computing, compute, out=of_compute[:2])
+        np.multiply(share, of_compute[:2], out=of_step[:2])
+        np.multiply(exchange, (1.0 - share) / sync, out=of_step[2:6])
+        of_step[GAMMA] = (log_sync + share * ahead - log_step) / gamma
+        return Slopes(log_compute, log_step, of_compute.T.copy(), of_step.T.copy())

@@ -9,7 +9,8 @@ predictions may be.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
+from functools import lru_cache
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from rota.predict.one_thread import one_thread
@@ -36,12 +37,24 @@ MOST_TRIALS = 300  # of the loss; 50 to 150 are usual
 
 
 class Fit(NamedTuple):
-    """A model, the points that it was fitted to, and how far off it may be."""
+    """A model, the points that it was fitted to, and where the search for it ended."""
 
     step_time: StepTime
     points: tuple[Point, ...]
-    error: FitError
-    loss: float
+    minimum: Minimum
+
+    @property
+    def loss(self) -> float:
+        """The published loss over the points."""
+        return self.minimum.loss
+
+    @property
+    def error(self) -> FitError:
+        """How far off it may be, worked out when it is asked for: few that fit want to know."""
+        from rota.predict.fit_error import FitError
+
+        with one_thread():
+            return FitError.of(self.minimum.terms, self.minimum.free, self.points)
 
 
 def fit(points: Iterable[Point]) -> tuple[Fit | None, tuple[str, ...]]:
@@ -50,29 +63,30 @@ def fit(points: Iterable[Point]) -> tuple[Fit | None, tuple[str, ...]]:
     Each point counts once. Nothing in them raises. Up to a quarter of them are left out if the
     rest makes them out to be four times too long, or too short.
     """
-    kept, warnings = usable(points)
+    kept, dropped = usable(points)
     if not kept:
-        return None, _warnings(warnings, [])
+        return None, _warnings(dropped, ())
     with one_thread():
-        return _fit(kept, warnings)
+        found, left_out, contradictions = _fitted(tuple(kept))
+    return found, _warnings([*dropped, *left_out], contradictions)
 
 
-def _fit(kept: list[Point], warnings: list[str]) -> tuple[Fit, tuple[str, ...]]:
-    from rota.predict.fit_error import FitError
-
-    spare = len(kept) // 4
+@lru_cache(maxsize=1024)  # jobs that are alike measure the same, one after another
+def _fitted(points: tuple[Point, ...]) -> tuple[Fit, tuple[str, ...], tuple[str, ...]]:
+    """The model of usable points, what was left out, and what contradicts the rest all the same."""
+    kept, left_out, spare = list(points), list[str](), len(points) // 4
     found = _closest(kept)
+    outliers = found.outliers()
     for _ in range(ROUNDS):
-        sides = [side for side in found.outliers() if 0 < len(side) <= spare]
+        sides = [side for side in outliers if 0 < len(side) <= spare]
         if not sides:
             break
         found, side = min(((_without(kept, side), side) for side in sides), key=_loss)
-        warnings += [str(outlier) for outlier in side]
+        left_out += [str(outlier) for outlier in side]
         kept, spare = found.points, spare - len(side)
-    error = FitError.of(found.terms, found.free, kept)
-    contradictions = [str(outlier) for side in found.outliers() for outlier in side]
-    warned = _warnings(warnings, contradictions)
-    return Fit(found.step_time(), tuple(kept), error, found.loss), warned
+        outliers = found.outliers()
+    contradictions = tuple(str(outlier) for side in outliers for outlier in side)
+    return Fit(found.step_time(), tuple(kept), found), tuple(left_out), contradictions
 
 
 def _loss(option: tuple[Minimum, list[Outlier]]) -> float:
@@ -102,7 +116,8 @@ class Objective:
 
         self.points = points
         self.places = Places([point[:3] for point in points])
-        self.timed = np.array([point.compute_s is not None for point in points])
+        timed = np.array([point.compute_s is not None for point in points])
+        self.timed = slice(None) if timed.all() else timed  # a slice copies nothing
         self.log_compute = np.log([p.compute_s for p in points if p.compute_s is not None])
         self.log_step = np.log([point.step_s for point in points])
         self.low, self.high, self.start = self._bounds()
@@ -150,25 +165,39 @@ class Objective:
             timed, slope = _rms(slopes.log_compute[self.timed] - self.log_compute)
             loss += timed
             gradient += slope @ slopes.of_compute[self.timed]
-        overlap = terms[GAMMA] - 1.0
+        numbers = terms.tolist()  # plain floats: single elements of arrays are slow
+        overlap = numbers[GAMMA] - 1.0
         loss += GAMMA_WEIGHT * overlap**2
         gradient[GAMMA] += 2 * GAMMA_WEIGHT * overlap
         for alpha, beta in ((2, 3), (4, 5)):
-            ratio = terms[beta] / terms[alpha]
+            ratio = numbers[beta] / numbers[alpha]
             loss += BETA_WEIGHT * ratio**2
-            gradient[beta] += 2 * BETA_WEIGHT * ratio / terms[alpha]
-            gradient[alpha] -= 2 * BETA_WEIGHT * ratio**2 / terms[alpha]
-        return float(loss), gradient
+            gradient[beta] += 2 * BETA_WEIGHT * ratio / numbers[alpha]
+            gradient[alpha] -= 2 * BETA_WEIGHT * ratio**2 / numbers[alpha]
+        return loss, gradient
 
     def minimum(self, start: Vector) -> Minimum:
         """Where L-BFGS-B ends."""
         from scipy.optimize import minimize
 
+        last: tuple[bytes, Vector] = b"", start
+
+        def loss(terms: Vector) -> float:
+            nonlocal last
+            value, gradient = self.value(terms)
+            last = terms.tobytes(), gradient
+            return value
+
+        def slope(terms: Vector) -> Vector:  # SciPy asks for it after the loss in the same place
+            if last[0] != terms.tobytes():
+                loss(terms)
+            return last[1]
+
         bounds = list(zip(self.low, self.high, strict=True))
         found = minimize(
-            self.value,
+            loss,
             start,
-            jac=True,
+            jac=slope,
             method="L-BFGS-B",
             bounds=bounds,
             options={"maxfun": MOST_TRIALS},
@@ -228,7 +257,7 @@ class Minimum(NamedTuple):
         return longer, shorter
 
 
-def _warnings(dropped: list[str], contradictions: list[str]) -> tuple[str, ...]:
+def _warnings(dropped: Sequence[str], contradictions: Sequence[str]) -> tuple[str, ...]:
     found = []
     if dropped:
         found.append(f"measurements left out: {listed(dropped)}")

@@ -119,10 +119,11 @@ def _gpu_time(
     """
     gangs, service, overhead = state.num_gpus, state.service_s, state.overhead_s
     served = sum([service[row] * gangs[row] + state.extra_gpu_s[row] for row in rows])
-    held = served + sum([overhead[row] * gangs[row] for row in rows])
+    extra = state.extra_overhead_gpu_s
+    held = served + sum([overhead[row] * gangs[row] + extra[row] for row in rows])
     capacity = _num_gpus(state) * (makespan_s or 0.0)
     return {
-        "overhead_gpu_s": sum(map(mul, overhead, gangs)),
+        "overhead_gpu_s": sum(map(mul, overhead, gangs)) + sum(extra),
         "lost_gpu_s": sum(map(mul, state.lost_s, gangs)),
         "gpu_allocation": held / capacity if capacity else None,
         "gpu_utilisation": served / capacity if capacity else None,

@@ -23,6 +23,7 @@ from rota.model.desired_nodes import desired_nodes
 from rota.model.explain import explain
 from rota.model.job import JobState
 from rota.model.jobfile import JobRequest, parse_job
+from rota.report.setting import setting_text
 from rota.server import jobs, problems, profiles
 from rota.server.auth import ensure_tokens
 from rota.server.guard import Guard
@@ -181,7 +182,7 @@ def _cluster_routes(controller: Any) -> APIRouter:
     @router.get("/policies")
     async def policies() -> JSONResponse:
         """The policy in force, with its settings, and how many nodes it asks for."""
-        settings = {key: str(value) for key, value in controller.policy_settings.items()}
+        settings = {key: setting_text(value) for key, value in controller.policy_settings.items()}
         policy: dict[str, Any] = {"name": controller.policy_name, "settings": settings}
         wish = desired_nodes(controller.state.policy_mark)
         policy["desired_nodes"] = None if wish is None else wish._asdict()

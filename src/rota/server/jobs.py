@@ -16,6 +16,7 @@ from rota.model.trials import tell
 from rota.server import profiles
 
 RECENT_S = 3600.0  # for how long an ended job is still listed
+MOST_SAMPLES = 1e15  # in a batch; more is no size
 
 
 def rows_of(state: Any, now_s: float, wanted: set[JobState] | None, everything: bool) -> list[int]:
@@ -166,9 +167,25 @@ def _sizes(job: Job) -> list[int]:
 
 def _eta_s(progress: dict[str, Any], share: float) -> list[float] | None:
     """Seconds to go: if it runs alone from now on, and if it keeps the share that it has had."""
-    numbers = [progress.get(name) for name in ("step", "total", "step_time_s")]
-    if not all(isinstance(number, int | float) for number in numbers):
+    steps, step_time_s = _steps_left(progress), progress.get("step_time_s")
+    if steps is None or not isinstance(step_time_s, int | float):
         return None
-    step, total, step_time_s = numbers
-    left_s = max(0.0, (total - step) * step_time_s)  # type: ignore[operator]
+    left_s = max(0.0, steps * step_time_s)
     return [left_s, left_s / min(1.0, share)] if share > 0.001 else None
+
+
+def _steps_left(progress: dict[str, Any]) -> float | None:
+    """As told; where batches vary, as many as the samples that are left make at the present one."""
+    step, total, samples, total_samples = (
+        value if isinstance(value, int | float) else None
+        for value in map(progress.get, ("step", "total", "samples", "total_samples"))
+    )
+    if step is not None and total is not None:
+        return total - step
+    if not step or not samples or total_samples is None:
+        return None
+    told = progress.get("adaptation")
+    size = told.get("size") if isinstance(told, dict) else None
+    if not isinstance(size, int | float) or not 1 <= size <= MOST_SAMPLES:
+        size = samples / step
+    return (total_samples - samples) / size

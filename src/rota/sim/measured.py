@@ -1,6 +1,6 @@
 """How fast jobs truly train, from measured profiles: by placement, batch and epoch."""
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from functools import lru_cache
 from itertools import accumulate
 from math import inf
@@ -134,6 +134,20 @@ class MeasuredSpeeds:
     def _reference(self, model: str, batch: int | None, num_gpus: int) -> tuple[float, ...]:
         profile = self._profiles[model]
         return profile.epochs_s(consolidated(num_gpus), profile.split(batch, num_gpus))
+
+
+def describe_alike(trace: Trace, nodes: Iterable[Node]) -> list[str]:
+    """A sentence on the jobs that run alike on all types of the GPUs, where there are several."""
+    types = list(dict.fromkeys(node.gpu_type for node in nodes))
+    alike = sum(1 for spec in trace if not any(kind in types for kind, _ in spec.speeds))
+    if len(types) < 2 or not alike:
+        return []
+    named = [kind for kind in types if kind]
+    return [
+        f"{trace.name}: {alike:,} of {len(trace):,} jobs name no speed on {' or '.join(named)} "
+        "GPUs, and run alike on all, as their profiles say; give the trace a column speeds, "
+        f"with {named[-1]}=2 for twice as fast"
+    ]
 
 
 def _ratio(then: float, now: float) -> float:

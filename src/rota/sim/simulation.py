@@ -1,6 +1,6 @@
 """Run a trace under a policy on a simulated cluster."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping, Sequence
 from heapq import heappop
 from math import ceil, inf
 from typing import Any, NamedTuple, Protocol
@@ -71,6 +71,7 @@ class Simulation:
         interference: Interference | None = None,
         interval_s: float | None = None,
         cloud: Cloud | None = None,
+        curves: Mapping[str, Sequence[float]] | None = None,
     ) -> None:
         self.policy = policy
         self.cloud = cloud
@@ -83,6 +84,10 @@ class Simulation:
             from rota.sim.truth import attach  # here: most simulations need none of it
 
             attach(self.state, self.machine)
+        if curves is not None:
+            from rota.sim.curves import RecordedCurves  # likewise
+
+            self.state.curves = RecordedCurves(self.state, curves)
         self.decisions = 0
         self._decider = Decider(self.state, policy)
         nodes = list(nodes)
@@ -221,8 +226,9 @@ def simulate(
     interference: Interference | None = None,
     interval_s: float | None = None,
     cloud: Cloud | None = None,
+    curves: Mapping[str, Sequence[float]] | None = None,
 ) -> Result:
     """Run ``trace`` on ``nodes`` under ``policy``; see :class:`Simulation`."""
     more: Any = {"speeds": speeds, "faults": faults, "interference": interference}
-    more |= {"interval_s": interval_s, "cloud": cloud}
+    more |= {"interval_s": interval_s, "cloud": cloud, "curves": curves}
     return Simulation(trace, nodes, policy, costs, **more).run()

@@ -11,6 +11,7 @@ from rota.errors import StoreError
 from rota.model.allocation import Allocation, of_parts
 from rota.model.commands import Command
 from rota.model.events import (
+    BatchRefused,
     CommandSent,
     DecisionTaken,
     Event,
@@ -23,6 +24,7 @@ from rota.model.events import (
     WorkerReported,
 )
 from rota.model.job import Adapt, Elastic, JobSpec, JobState, Program, Suspension
+from rota.model.sweep import Sweep, SweepTrial
 
 
 class _Codec(NamedTuple):
@@ -158,6 +160,20 @@ def _decode_adapt(record: Any) -> Adapt | None:
     return None if record is None else Adapt(**record)
 
 
+def _encode_trial(trial: SweepTrial | None) -> Any:
+    if trial is None:
+        return None
+    params = [list(pair) for pair in trial.params]
+    return trial._asdict() | {"sweep": trial.sweep._asdict(), "params": params}
+
+
+def _decode_trial(record: Any) -> SweepTrial | None:
+    if record is None:
+        return None
+    params = tuple((name, value) for name, value in record["params"])
+    return SweepTrial(Sweep(**record["sweep"]), record["number"], params)
+
+
 def _encode_spec(spec: JobSpec) -> dict[str, Any]:
     return _encode_fields(spec, _SPEC_FIELDS)
 
@@ -191,6 +207,7 @@ _SPEC_FIELDS = {
     ),
     "elastic": _Codec(_encode_elastic, _decode_elastic),
     "adapt": _Codec(_encode_adapt, _decode_adapt),
+    "trial": _Codec(_encode_trial, _decode_trial),
 }
 _EVENTS: dict[str, Any] = {kind.__name__: kind for kind in get_args(Event)}
 _COMMANDS: dict[str, Any] = {kind.__name__: kind for kind in get_args(Command)}
@@ -201,6 +218,7 @@ _FIELDS: dict[Any, dict[str, _Codec]] = {kind: {} for kind in _EVENTS.values()} 
     StopRequested: {"outcome": _STATE},
     JobResized: {"allocation": _ALLOCATION},
     JobRetuned: {"batch": _BATCH},
+    BatchRefused: {"batch": _BATCH},
     JobFinished: {"outcome": _STATE},
     WorkerRegistered: {"suspension": _by_name(Suspension)},
     WorkerReported: {"progress": _JSON},

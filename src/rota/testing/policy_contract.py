@@ -266,7 +266,7 @@ class _Watched:
         self.needs_duration = getattr(policy, "needs_duration", False)
 
     def decide(self, view: View) -> Any:
-        before = _columns(view.state)
+        before = deepcopy(_columns(view.state))
         plan = self._policy.decide(view)
         after = _columns(view.state)
         changed = [name for name, value in before.items() if value != after[name]]
@@ -279,6 +279,6 @@ def _columns(state: ClusterState) -> dict[str, Any]:
     for lookup in ("reports", "truth"):  # what a driver knows, no columns
         del columns[lookup]
     free = {name: columns.pop(name) for name in ("assumed", "idle")}
-    return deepcopy(columns) | {
+    return columns | {
         name: (gpus.count, gpus.masks.copy(), gpus.by_count.copy()) for name, gpus in free.items()
     }

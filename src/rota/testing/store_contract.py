@@ -11,6 +11,7 @@ from rota.model.allocation import Allocation, on_node
 from rota.model.commands import Command, Launch, Migrate, Resize, Resume, Retune, Stop, Suspend
 from rota.model.events import (
     AttemptLost,
+    BatchRefused,
     CommandFailed,
     CommandSent,
     DecisionTaken,
@@ -34,6 +35,7 @@ from rota.model.events import (
     WorkerReported,
 )
 from rota.model.job import Adapt, Elastic, JobSpec, JobState, Program, Suspension
+from rota.model.sweep import Sweep, SweepTrial
 from rota.store.events import Submission
 
 TWO_NODES = Allocation(((0, 0b11), (3, 1 << 200)))
@@ -45,6 +47,8 @@ def every_event() -> list[Event]:
     spec = JobSpec(
         "1", 2, 0.1, priority=7, name="\u202ename", time_limit_s=60.0, program=program, skew=0.7
     )
+    sweep = Sweep("lr", "val_acc", False, 0.9, 60)
+    trial = SweepTrial(sweep, 7, (("lr", 0.1), ("act", "relu"), ("bias", True), ("width", 64)))
     log: list[Event] = [
         NodeJoined(0.1, "here", 4, "cpu"),
         NodeLost(0.2, "here"),
@@ -53,6 +57,8 @@ def every_event() -> list[Event]:
         JobSubmitted(0.3, JobSpec("2", 1, 0.3, duration_s=5, speeds=(("a100", 1.0), ("t4", 0.3)))),
         JobSubmitted(0.4, JobSpec("3", 1, 0.4, elastic=Elastic((1, 2, 4), 7200.0, 100.0, 1.5))),
         JobSubmitted(0.45, JobSpec("4", 1, 0.45, adapt=Adapt(4096, 256))),
+        JobSubmitted(0.46, JobSpec("5", 1, 0.46, trial=trial)),
+        JobSubmitted(0.47, JobSpec("6", 1, 0.47, trial=trial._replace(sweep=Sweep("s", "loss")))),
         SuspendRequested(1.0, 0),
         ResumeRequested(2.0, 0),
         StopRequested(3.0, 0, JobState.TIMEOUT),
@@ -73,6 +79,7 @@ def every_event() -> list[Event]:
         JobSuspended(8.0, 0, 7.9),
         JobResumed(9.0, 0),
         JobRetuned(9.4, 0, (32, 1), 1.25),
+        BatchRefused(9.45, 0, (64, 1), "kein Platz für 64", False),
         JobResized(9.5, 0, on_node(2, 3), 1.75, 0.125, "rank 1 hung and was killed", 1),
         WorkerRegistered(10.0, 0, Suspension.BOUNDARY, True, True, 8, False),
         ModelReported(10.5, 0, 4 << 40, 1 << 30),

@@ -7,9 +7,9 @@ from typing import NamedTuple
 
 from rota.errors import InputError
 from rota.live.wire import Message
+from rota.train.shards import num_pieces
 
 OWN = (0, 0)
-NO_MEMORY = "can't allocate memory"  # in the words of torch's allocator for CPUs
 MOST_SAMPLES = (1 << 24) - 1  # of a batch: single precision has all whole numbers up to there
 
 
@@ -24,6 +24,12 @@ class Limits(NamedTuple):
     initial: int
     most: int
     most_per_rank: int
+    least_per_rank: int = 1
+
+    @property
+    def most_ranks(self) -> int:
+        """As many as have their least part of the largest batch."""
+        return self.most // self.least_per_rank
 
 
 class Adaptation:
@@ -32,7 +38,8 @@ class Adaptation:
     A batch has ``size`` samples. Every rank works through ``1 + accumulation`` pieces of it, of
     ``per_rank`` samples each, or a few less where that does not come out even. Until the scheduler
     says otherwise a batch is the initial one, and one that it has chosen stays as it is when the
-    gang changes: then it is cut anew, into as few pieces as ``most_per_rank`` allows.
+    gang changes: then it is cut anew, into as few pieces as ``most_per_rank`` allows. No piece has
+    fewer than ``least_per_rank`` samples: ranks for which that leaves nothing take part without.
     """
 
     def __init__(self, limits: Limits) -> None:
@@ -40,6 +47,7 @@ class Adaptation:
         self.size = limits.initial
         self.per_rank = self.accumulation = 0
         self.world = 0  # for how many ranks it is cut
+        self._fit: tuple[int, int] | None = None  # the size and samples of a piece before these
         self.wanted: tuple[int, int] | None = None  # by the scheduler, for one of the next batches
         self.answers: list[Message] = []  # for the agent
 
@@ -56,16 +64,19 @@ class Adaptation:
     def fit(self, world: int) -> None:
         """Cut the next batch for so many ranks."""
         if world != self.world:
+            if self.world:
+                self._fit = (self.size, self.per_rank)
             self.per_rank, self.accumulation = self._cut(self.size, world)
             self.world = world
 
     def _cut(self, size: int, world: int) -> tuple[int, int]:
         """The fewest pieces in which ranks can take a batch."""
-        each = -(-size // world)
-        turns = -(-each // self.limits.most_per_rank)
+        least = self.limits.least_per_rank
+        turns = -(-size // (world * self.limits.most_per_rank))
         if world == 1 and size > self.limits.initial:
-            turns = max(turns, 2)  # of a single gradient the noise can't be told without bias
-        return -(-each // turns), turns - 1
+            # Of a single gradient the noise can't be told without bias.
+            turns = max(turns, num_pieces(size, 2, least))
+        return -(-size // num_pieces(size, world * turns, least)), turns - 1
 
     def word(self) -> Word:
         """What rank 0, the one that is asked, tells all ranks with the present batch: what holds
@@ -92,6 +103,8 @@ class Adaptation:
         """Take over what rank 0 has told all; whether batches change."""
         if word[0] == 0:
             return False
+        if word[:2] != (self.size, self.per_rank):
+            self._fit = (self.size, self.per_rank)
         self.size, self.per_rank, self.accumulation, self.world = word
         batch = (self.per_rank, self.accumulation)
         if self.wanted == OWN and self.size == self.limits.initial:
@@ -105,6 +118,26 @@ class Adaptation:
         """Take note of how the scheduler wants the next batches; ``OWN``: as at first."""
         self.wanted = (per_rank, accumulation)
 
+    def step_back(self) -> bool:
+        """The present batch does not fit into memory: go back to the one before it.
+
+        Pieces of its size are out of bounds from now on, as are those of more than half of it that
+        were never tried; or if the pieces before were not smaller, larger batches. False if neither
+        was: the program's own batch does not fit.
+        """
+        batch, (initial, _, _, least) = (self.per_rank, self.accumulation), self.limits
+        size, per_rank = self._fit or (initial, self._cut(initial, self.world)[0])
+        if per_rank < self.per_rank and 2 * least - 1 < self.per_rank:  # all batches can be cut
+            most = max(per_rank, self.per_rank // 2, 2 * least - 1)
+            self.limits = self.limits._replace(most_per_rank=most)
+        elif size < self.size:
+            self.limits = self.limits._replace(most=size)
+        else:
+            return False
+        self.size, self.world, self._fit = min(size, self.size), 0, None
+        self._answer(batch, "out of memory")
+        return True
+
     def told(self) -> list[Message]:
         """What the agent has not been told yet."""
         answers, self.answers = self.answers, []
@@ -113,26 +146,28 @@ class Adaptation:
     def state(self) -> list[int]:
         """What a newcomer must know."""
         word = [self.size, self.per_rank, self.accumulation, self.world]
-        return [*word, self.limits.initial, self.limits.most_per_rank]
+        return [*word, self.limits.initial, self.limits.most_per_rank, self.limits.most]
 
     def load(self, state: list[int]) -> None:
         """Take over what :meth:`state` gave, unless the program has another initial batch since."""
-        size, per_rank, accumulation, world, initial, fits = state
+        size, per_rank, accumulation, world, initial, fits, *known = state
         if initial != self.limits.initial:
             return
-        self.limits = self.limits._replace(most_per_rank=fits)  # a rank can't know of the first
+        # A rank can't know of the first ones, nor a later attempt of what did not fit.
+        most = min([self.limits.most, *known])
+        self.limits = self.limits._replace(most_per_rank=fits, most=most)
         self.size = min(size, self.limits.most)
         self.per_rank, self.accumulation = per_rank, accumulation
         self.world = world if self.size == size else 0  # else it is cut anew
 
     def _refusal(self, per_rank: int, accumulation: int) -> str | None:
         """Why batches can't be cut like that; None if they can."""
-        initial, most, most_per_rank = self.limits
+        initial, most, most_per_rank, least = self.limits
         turns = self.world * (1 + accumulation)
         size = f"{self.world} ranks x {per_rank} samples x {1 + accumulation}"
-        if not 1 <= per_rank <= most_per_rank:
-            return f"a rank takes 1 to {most_per_rank} samples at once, and not {per_rank}"
-        if turns * (per_rank - 1) >= most:  # more than by rounding up
+        if not least <= per_rank <= most_per_rank:
+            return f"a rank takes {least} to {most_per_rank} samples at once, and not {per_rank}"
+        if turns * (per_rank - 1) >= most or turns * least > most:  # more than by rounding up
             return f"{size} are more than the largest batch of {most}"
         if turns * (per_rank + 1) <= initial:
             return f"{size} are fewer than the initial batch of {initial}"
@@ -140,26 +175,6 @@ class Adaptation:
 
     def _answer(self, batch: tuple[int, int], error: str | None) -> None:
         self.answers.append({"type": "tuned", "batch": list(batch), "refusal": error})
-
-
-def complaint(error: object, adaptation: Adaptation | None) -> str | None:
-    """What a job's user is told of an error that ends it, if it is one of Rota's.
-
-    So is one by which a batch of the scheduler's does not fit: torch tells a lack of memory by a
-    class or, on a CPU, in words. None of any other, which is in the job's log.
-    """
-    if isinstance(error, InputError):
-        return str(error)
-    if adaptation is None or adaptation.size <= adaptation.limits.initial:
-        return None
-    lacks = type(error).__name__ == "OutOfMemoryError" or isinstance(error, MemoryError)
-    if not (lacks or (isinstance(error, RuntimeError) and NO_MEMORY in str(error))):
-        return None
-    return (
-        f"out of memory with {adaptation.per_rank} samples at once on each GPU, of a batch of "
-        f"{adaptation.size} that the scheduler chose; set batch.max_per_gpu in the job file to "
-        f"less than {adaptation.per_rank}"
-    )
 
 
 def is_asked_for(adapt: bool | None) -> bool:
@@ -176,7 +191,8 @@ def limits_of(initial: int, samples: int, world: int) -> Limits:
     """The limits of a training's batches, by the job file and the dataset's ``samples``.
 
     ``world`` is the fewest ranks that there are: what one of them has of the initial batch fits,
-    and more than that only if the job file says so. Raises InputError.
+    and more than that only if the job file says so, or if batches could not be cut into pieces of
+    the least size otherwise. Raises InputError.
     """
     most = int(os.environ.get("ROTA_MAX_BATCH", initial))
     if most < initial:
@@ -184,6 +200,13 @@ def limits_of(initial: int, samples: int, world: int) -> Limits:
             f"batch.max_global in the job file is {most}, and s.loader(batch_size={initial}) is "
             "the initial batch, below which none goes; raise the one or lower the other"
         )
+    least = int(os.environ.get("ROTA_MIN_BATCH_PER_GPU", "1"))
+    if least > min(initial, samples):
+        what = f"s.loader(batch_size={initial})" if least > initial else f"a dataset of {samples}"
+        raise InputError(
+            f"batch.min_per_gpu in the job file is {least}, and {what} has fewer samples than that "
+            "for a single GPU; raise the one or lower the other"
+        )
     most = max(min(most, samples, MOST_SAMPLES), initial)
-    fits = -(-initial // world)
-    return Limits(initial, most, int(os.environ.get("ROTA_MAX_BATCH_PER_GPU", fits)))
+    fits = max(-(-initial // world), 2 * least - 1)
+    return Limits(initial, most, int(os.environ.get("ROTA_MAX_BATCH_PER_GPU", fits)), least)

@@ -86,6 +86,10 @@ class Batch:
             gradients.make_room()
         set_seeds(seed_of(loader.seed, loader.position.batches, loader.shards))
 
+    def undo(self) -> None:
+        """Leave all but gradients as it was before this batch, which is still to come."""
+        self._gradients.next_shard()
+
     def _place(self) -> int:
         """A number that tells this batch from others."""
         position = self._loader.position

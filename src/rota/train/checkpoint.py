@@ -38,6 +38,15 @@ class Checkpoint:
         if self._world.rank == 0 and not self._member.rehearses:
             self._training.replica.save(str(path))
 
+    def save_alone(self) -> bool:
+        """Write the checkpoint from this rank, whichever it is; False if there is no folder for it,
+        or if this rank has no state yet. Raises OSError."""
+        path = _path()
+        if path is None or self._member.rehearses:
+            return False
+        self._training.replica.save(str(path), draft=f".{self._world.rank}.new")
+        return True
+
     def open(self) -> None:
         """Go on from where an attempt before this one has written its state."""
         path = _path()

@@ -10,7 +10,15 @@ from typing import TYPE_CHECKING, Any
 
 from rota.errors import InputError
 from rota.train.lr_scaling import check_rule
-from rota.train.shards import Piece, one_piece, pieces, seed_of, shards_of_rank
+from rota.train.shards import (
+    Piece,
+    even_pieces,
+    next_size,
+    one_piece,
+    pieces,
+    seed_of,
+    shards_of_rank,
+)
 
 if TYPE_CHECKING:
     from rota.train.adaptation import Adaptation
@@ -120,14 +128,22 @@ class Loader:
     def indices(self) -> Sequence[int]:
         """The samples of the batch at the position; empty at the end of the epoch."""
         order, first = self._order_of(self.position.epoch), self.position.samples
-        batch = order[first : first + self.batch_size]
+        size = self.batch_size
+        if self.adaptation is not None and not self._drop_last:
+            least = self.adaptation.limits.least_per_rank
+            size = next_size(size, len(order) - first, least)
+        batch = order[first : first + size]
         return batch if len(batch) == self.batch_size or not self._drop_last else ()
 
     def pieces_of(self, rank: int, world_size: int | None = None) -> list[Piece]:
         """The pieces of the batch at the position that one rank works through."""
         shards = shards_of_rank(self.shards, world_size or self._world.size, rank)
+        size = -(-self.batch_size // self.shards)
+        if self.adaptation is not None:
+            least = self.adaptation.limits.least_per_rank
+            return even_pieces(self.indices(), size, shards, least)
         cut = one_piece if self.whole else pieces
-        return cut(self.indices(), -(-self.batch_size // self.shards), shards)
+        return cut(self.indices(), size, shards)
 
     def load(self, piece: Piece, *, ahead: bool = True) -> Any:
         """The samples of a piece, collated; ``ahead``: by the workers, with those that follow."""

@@ -115,16 +115,17 @@ class Replica:
                 _unpack(packed, members)
         self.load(put_together(skeleton, tensors))
 
-    def save(self, path: str) -> None:
+    def save(self, path: str, draft: str = ".new") -> None:
         """Write everything to a file, whole or not at all; its folder is made if need be.
 
+        ``draft`` is what the name ends with until it is whole: another for each that may write.
         Raises OSError, which says what to do.
         """
         import os
 
         import torch
 
-        draft = f"{path}.new"
+        draft = path + draft
         try:
             os.makedirs(os.path.dirname(path), exist_ok=True)
             with open(draft, "wb") as file:

@@ -10,13 +10,13 @@ from typing import TYPE_CHECKING, Any
 
 from rota.errors import InputError
 from rota.live.wire import COMPUTING, EVALUATING, WAITING
-from rota.train.adaptation import complaint
 from rota.train.kept import check_kept
 from rota.train.link import Link
 from rota.train.member import Member
 from rota.train.progress import Progress
 from rota.train.pulse import Pulse
 from rota.train.reports import Reports
+from rota.train.shortage import complaint, step_back
 from rota.train.training import Training
 from rota.train.turn import Turn
 from rota.train.world import World
@@ -59,10 +59,14 @@ class Session:
     def __exit__(self, *exc: object) -> None:
         if self._training.loader is not None:
             self._training.loader.close()
+        error = complaint(exc[1], self._training.adaptation)
+        repeats = step_back(exc[1], self._training)
         if self._link is not None:
-            error = complaint(exc[1], self._training.adaptation)
-            if error is not None:
-                self._link.send({"type": "failing", "error": error[:500]})
+            if error is not None or repeats is not None:
+                why = str(repeats or error)[:500]
+                self._link.send({"type": "failing", "error": why, "again": repeats is not None})
+            if repeats is not None and self._training.adaptation is not None:
+                self._reports.tuned(self._training.adaptation.told())
             self._reports.progress(must_arrive=True)
             self._link.close()
         if exc[0] is None and self._training.prepared:

@@ -45,6 +45,37 @@ def pieces(batch: Sequence[int], size: int, shards: range) -> list[Piece]:
     return found or [Piece(shards[0], batch[:size], 0.0)]
 
 
+def num_pieces(samples: int, shards: int, least: int) -> int:
+    """How many of these shards get samples if none is to have fewer than ``least`` of them."""
+    return max(1, min(shards, samples // least))
+
+
+def next_size(size: int, left: int, least: int) -> int:
+    """The samples of the next batch of ``size``, of so many that are ``left`` of an epoch.
+
+    A rest with fewer than ``least`` takes what it lacks from this batch, or is added to it.
+    """
+    if not 0 < left - size < least:
+        return size
+    return left - least if left >= 2 * least else left
+
+
+def even_pieces(batch: Sequence[int], size: int, shards: range, least: int) -> list[Piece]:
+    """As few pieces of ``size`` samples at most as make up the batch, equal give or take a sample.
+
+    None has fewer than ``least`` samples, unless the whole batch does, even if some are larger for
+    that. The last shards have none then, and a rank that is left without gets the first piece with
+    weight 0.
+    """
+    samples = len(batch)
+    parts = num_pieces(samples, -(-samples // size), least)
+    found = []
+    for shard in range(shards[0], min(shards[-1] + 1, parts)):
+        piece = batch[samples * shard // parts : samples * (shard + 1) // parts]
+        found.append(Piece(shard, piece, len(piece) / samples))
+    return found or [Piece(shards[0], batch[: samples // parts], 0.0)]
+
+
 def one_piece(batch: Sequence[int], size: int, shards: range) -> list[Piece]:
     """The same samples as :func:`pieces`, all in one piece."""
     samples = batch[size * shards[0] : size * (shards[-1] + 1)]

@@ -12,6 +12,7 @@ from rota.train.handover import Handover
 from rota.train.member import Member
 from rota.train.progress import Progress
 from rota.train.pulse import Pulse
+from rota.train.reduction import Reduction
 from rota.train.world import World
 
 if TYPE_CHECKING:
@@ -24,8 +25,6 @@ if TYPE_CHECKING:
     from rota.train.lr_scaling import LrScaling
     from rota.train.optimizers import Optimizers
     from rota.train.replica import Replica
-
-TREE, DDP = "tree", "ddp"
 
 
 class Training:
@@ -44,10 +43,7 @@ class Training:
         self._progress = progress
         self._state: DeviceState | None = None
         self._replica: Replica | None = None
-        self._reduction: Any = None
-        self._wrapped: list[Any] = []  # models for DDP, and those of which it is not known yet
-        self._undecided: list[Any] = []
-        self._asked_for: set[str | None] = set()  # kinds of reduction
+        self._reduction = Reduction(world)
         self._optimizers: Optimizers | None = None
         self._clock: GradientClock | None = None
         self.handover = Handover(self, member, progress)
@@ -89,15 +85,8 @@ class Training:
         """
         from rota.train.optimizers import check_parts
 
-        if reduction not in (None, TREE, DDP):
-            raise InputError(f"s.prepare: reduction={reduction!r} must be 'tree' or 'ddp'")
         check_parts(model, optimizer, others)
-        self._asked_for.add(reduction)
-        if len(self._asked_for) > 1:
-            raise InputError(
-                f"s.prepare: reduction={reduction!r} differs from that of a model before; the "
-                "gradients of all models come together in one way, so give the same each time"
-            )
+        self._reduction.ask(reduction)
         model = model.to(self.state.device)
         self.state.add(model, optimizer)
         self._progress.counts_cpu = self.state.device.type == "cpu"
@@ -105,16 +94,7 @@ class Training:
         self.handover.watch(optimizer)
         self.prepared = True
         self._open_world()
-        if reduction == DDP or (reduction is None and self._world.size > 1):
-            from rota.train.parallel import Replicated
-
-            model = Replicated(model, self.state.device, self._world)
-            if reduction == DDP:
-                model.wrap()
-                self._wrapped.append(model)
-            else:
-                self._undecided.append(model)
-        return model
+        return self._reduction.take(model, self.state.device)
 
     def _open_world(self) -> None:
         """Have a process group, unless there is one rank for good: it takes time and ports."""
@@ -160,7 +140,7 @@ class Training:
             self._progress.adaptation = self._describe
             rule = lr_scaling or BY_OPTIMIZER
             self.lr_scaling = LrScaling(rule, counts_gains=True, warmup_steps=warmup_steps)
-            shards = most
+            shards = max(world, min(most, adaptation.limits.most_ranks))
         elif per_rank is not None:
             self.lr_scaling = LrScaling(lr_scaling or "linear", warmup_steps=warmup_steps)
             shards = most
@@ -221,9 +201,7 @@ class Training:
     def _start_without_loader(self) -> None:
         if self._world.size > 1:
             self._check_optimizers()
-        for model in self._undecided:
-            model.wrap()
-        reduced = self._wrapped or self._undecided
+        reduced = self._reduction.without_loader()
         if self._world.size > 1 and self.prepared and not reduced:
             raise InputError(
                 f"this is rank {self._world.rank} of {self._world.size}, and nothing says how "
@@ -237,7 +215,7 @@ class Training:
         """Have the learning rates follow the size of the batch."""
         from rota.train.optimizers import torch_optimizers
 
-        if lr_scaling.measures and self._wrapped:
+        if lr_scaling.measures and self._reduction.wrapped:
             raise InputError(
                 f"s.loader: lr_scaling={lr_scaling.rule!r}, or a batch that the scheduler chooses, "
                 "needs the gradients of the ranks one by one, and s.prepare(..., reduction='ddp') "
@@ -314,6 +292,7 @@ class Training:
         return {
             "initial": adaptation.limits.initial,
             "most": adaptation.limits.most,
+            "least_per_gpu": adaptation.limits.least_per_rank,
             "most_per_gpu": adaptation.limits.most_per_rank,
             "size": adaptation.size,
             **dict(zip(("gpus", "per_gpu", "accumulation"), cut, strict=True)),
@@ -357,33 +336,14 @@ class Training:
         return float(self._progress.step + done)
 
     def _gradients(self) -> Any:
-        if self._reduction is None:
+        reduction = self._reduction
+        if reduction.gradients is None:
             assert self.loader is not None
-            models = self.replica.models
-            if self._wrapped:
-                from rota.train.parallel import DdpGradients
-
-                self.loader.whole = True
-                gradients: Any = DdpGradients(self._wrapped)
-            else:
-                from rota.train.gradients import Gradients
-                from rota.train.norms import Norms
-
-                parameters = [p for model in models for p in model.parameters()]
-                buffers = [b for model in models for b in model.buffers()]
-                measures = self.lr_scaling is not None and self.lr_scaling.measures
-                norms = Norms(lambda: self.replica.others) if measures else None
-                gradients = Gradients(parameters, buffers, norms)
-            self._reduction = gradients
-            self._member.settle = lambda: gradients.settle(self._world.rank, self._world.size)
-            self._member.moved = self._moved
-        return self._reduction
-
-    def _moved(self) -> None:
-        """The ranks are in a new group."""
-        for model in self._wrapped:
-            model.wrap()
-        self._reduction.met = False
+            measures = self.lr_scaling is not None and self.lr_scaling.measures
+            others = (lambda: self.replica.others) if measures else None
+            self.loader.whole = reduction.with_loader(self.replica, others)
+            self._member.settle, self._member.moved = reduction.settle, reduction.moved
+        return reduction.gradients
 
     # -- suspended and handed over ---------------------------------------------------------------
 
@@ -408,5 +368,5 @@ class Training:
         """The rehearsal is over: take over everything from the others."""
         self.enlist()
         self._member.join()
-        if self.loader is not None and self._reduction is not None:
-            self._reduction.reduced_batch = self.loader.position.batches - 1
+        if self.loader is not None and self._reduction.gradients is not None:
+            self._reduction.gradients.reduced_batch = self.loader.position.batches - 1

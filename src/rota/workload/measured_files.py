@@ -37,12 +37,19 @@ def read_profiles(folder: str | Path, applications: Iterable[str]) -> dict[str, 
     """The profiles of these applications. Raises TraceError naming file, line and value."""
     folder = Path(folder)
     if not folder.is_dir():
-        raise TraceError(f"{folder} is no folder; name the one with a folder for each application")
+        raise TraceError(
+            f"profiles: {folder} is no folder; name the one with a folder for each application"
+        )
     there = {path.name: path for path in sorted(folder.iterdir()) if path.is_dir()}
+    known = ", ".join(there) or "none"
     found = {}
     for name in sorted(set(applications)):
+        if not name:
+            raise TraceError(
+                f"a job names no model, and so has no profile; name in the trace's column model "
+                f"one of those in {folder}: {known}"
+            )
         if name not in there:
-            known = ", ".join(there) or "none"
             raise TraceError(f"{folder} has no profile of application {name!r}; it has {known}")
         found[name] = read_profile(there[name])
     return found

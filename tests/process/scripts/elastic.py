@@ -45,6 +45,7 @@ parser.add_argument("--freeze-until", type=int, default=0, help="the epoch; the 
 parser.add_argument("--clean", action="store_true", help="no augmentation")
 parser.add_argument("--slow", type=int, help="the slot that is slow")
 parser.add_argument("--cores", type=float, help="a piece takes longer if there are more ranks")
+parser.add_argument("--fits", type=int, help="more samples at once are too many for memory")
 parser.add_argument("--no-loader", action="store_true")
 options = parser.parse_args()
 SLOT = int(os.environ.get("ROTA_SLOT", "0"))
@@ -140,6 +141,8 @@ def main():
                     raise ValueError("no room here")
                 if options.raise_in == SLOT and step == 3:
                     raise ValueError("this shard is rotten")
+                if options.fits and len(x) > options.fits:
+                    raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB.")
                 with open(options.out / f"seen{SLOT}", "a") as file:
                     place = [loader.position.epoch, number, indices.tolist(), newcomer]
                     file.write(json.dumps(place) + "\n")

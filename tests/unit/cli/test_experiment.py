@@ -23,6 +23,13 @@ def test_list_names_each_experiment_with_a_sentence(rota):
     assert listed["tiresias-example"].startswith("The worked example of Tiresias")
 
 
+def test_list_tells_which_options_an_experiment_takes(rota):
+    listed = dict(line.split(maxsplit=1) for line in rota("experiment", "list")[1].splitlines())
+    assert listed["pollux-jct"].endswith(" [--data]")
+    assert listed["gandiva-timeslice"].endswith(" [--live]")
+    assert not listed["tiresias-example"].endswith("]")
+
+
 def test_the_json_has_the_published_shape(rota):
     code, out, err = rota("experiment", "run", "gandiva-timeslice", "--json")
     assert (code, err) == (0, "")
@@ -30,7 +37,8 @@ def test_the_json_has_the_published_shape(rota):
     assert list(result) == ["experiment", "seeds", "settings", "figures", "holds"]
     assert result["experiment"] == "gandiva-timeslice"
     assert result["holds"] is True
-    keys = ["name", "unit", "published", "baseline", "ours", "low", "high", "least", "most", "ok"]
+    keys = ["name", "unit", "published", "baseline", "ours", "low", "high", "least", "most"]
+    keys += ["every", "ok"]
     assert all(list(figure) == keys for figure in result["figures"])
 
 
@@ -53,6 +61,23 @@ def test_what_is_not_judged_has_no_bounds_and_seeds_show_their_spread(rota, monk
     assert "over seeds" in out
     assert "40 .. 70" in out
     assert out.splitlines()[-3].split()[-2:] == ["-", "-"]
+
+
+def test_bounds_for_every_seed_are_told(rota, monkeypatch):
+    figure = Figure("share", "x", None, None, 1.0, 0.9, 1.1, least=0.5, most=1.0, every=True)
+    experiment_that(monkeypatch, lambda: Outcome("demo", [1], {}, [figure]))
+    code, out, _ = rota("experiment", "run", "demo")
+    assert code == 1
+    assert out.splitlines()[-3].split()[-5:] == ["0.9", "..", "1.1", "each", "NO"]
+
+
+def test_what_has_no_seeds_shows_extremes(rota, monkeypatch):
+    figure = Figure("error", "%", None, None, 5.0, 0.0, 15.0, least=1.0, most=9.0)
+    experiment_that(monkeypatch, lambda: Outcome("demo", [], {}, [figure]))
+    _, out, _ = rota("experiment", "run", "demo")
+    assert "over seeds" not in out
+    assert "extremes" in out
+    assert "1 .. 9" in out
 
 
 def test_the_table_keeps_to_the_terminal(rota, monkeypatch):

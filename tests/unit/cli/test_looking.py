@@ -7,7 +7,7 @@ import time
 
 import pytest
 
-from rota.cli.present import job_text, jobs_text, why_text
+from rota.cli.present import job_text, jobs_text, progress_text, why_text
 from rota.folder import Folder
 from rota.model.allocation import shared_on_node
 from rota.model.events import (
@@ -212,3 +212,30 @@ def test_of_a_long_story_the_beginning_and_the_end_are_shown(rota, cluster):
     lines = job_text(shown, verdict_of()).partition("  story\n")[2].splitlines()
     assert (len(lines), lines[0][-6:], lines[-1][-7:]) == (52, "line 0", "line 99")
     assert "49 more: rota show 1 --json" in lines[1]
+
+
+def test_how_a_job_ended_is_said_once(rota, cluster):
+    hand_in(rota, "a")
+    now_s = cluster.controller.now_s()
+    cluster.apply(JobFinished(now_s, 0, JobState.FAILED, 7, "killed by a fault"))
+    told = "FAILED with exit code 7: killed by a fault"
+    assert f"job 1 is {told}\n" in rota("why", "1")[1]
+    shown, _, _ = rota("show", "1")[1].partition("  story")
+    assert f"state        {told}\n" in shown
+    assert (shown.count("FAILED"), shown.count("exit code")) == (1, 1)
+
+
+@pytest.mark.parametrize(
+    ("progress", "text"),
+    [
+        ({}, "-"),
+        ({"step": 120, "total": None}, "120"),
+        ({"step": 120, "total": 1000}, "120/1000 12%"),
+        ({"step": 120, "total": None, "samples": 480, "total_samples": 1000}, "120 48%"),
+        ({"step": 120, "total": 1000, "samples": 480, "total_samples": 1000}, "120/1000 12%"),
+        ({"step": 0, "total": None, "samples": 0, "total_samples": 0}, "0"),
+    ],
+    ids=str,
+)
+def test_progress_is_told_by_steps_or_where_batches_vary_by_samples(progress, text):
+    assert progress_text(progress) == text

@@ -46,6 +46,44 @@ def test_a_profile_that_is_not_there_is_told(rota, files):
     assert "no profile of application 'cifar10'; it has none" in err
 
 
+def test_a_job_without_a_model_has_no_profile(rota, files, tmp_path):
+    (tmp_path / "jobs.csv").write_text("job_id,submit_s,duration_s,num_gpus\na,0,60,1\n")
+    options = ["--cluster", "1x1", "--policy", "fifo", "--profiles", files[1]]
+    code, _, err = rota("sim", "run", "--trace", tmp_path / "jobs.csv", *options)
+    assert code == 2
+    assert "a job names no model" in err
+    assert "cifar10" in err
+
+
+@pytest.mark.parametrize("policy", ["pollux", "optimus", "optimus-oracle"])
+def test_who_chooses_by_profiles_is_told_that_there_are_none(rota, files, policy):
+    workload, profiles = files
+    options = ["--trace", workload, "--cluster", "1x1", "--policy", policy]
+    said = f"{policy}: nothing is known of what GPUs and batches bring"
+    code, _, err = rota("sim", "run", *options)
+    assert code == 0
+    assert said in err
+    assert said in rota("sim", "compare", *options, "--policy", "fifo")[2]
+    assert said not in rota("sim", "run", *options, "--profiles", profiles)[2]
+
+
+def test_who_has_several_types_and_a_trace_that_names_no_speeds_is_told(rota, files, tmp_path):
+    workload, profiles = files
+    two_types = ("--cluster", "1x1:t4,1x1:a100", "--policy", "fifo", "--profiles", profiles)
+    said = "2 of 2 jobs name no speed on t4 or a100 GPUs, and run alike on all"
+    code, _, err = rota("sim", "run", "--trace", workload, *two_types)
+    assert code == 0
+    assert said in err
+    assert said in rota("sim", "compare", "--trace", workload, *two_types)[2]
+    one_type = ("--cluster", "2x1:a100", *two_types[2:])
+    assert "name no speed" not in rota("sim", "run", "--trace", workload, *one_type)[2]
+    header = "job_id,submit_s,duration_s,num_gpus,model,batch,speeds"
+    rows = "a,7,9,1,cifar10,128,a100=4\nb,8,9,1,cifar10,128,A100=4"
+    (tmp_path / "jobs.csv").write_text(f"{header}\n{rows}\n")
+    err = rota("sim", "run", "--trace", tmp_path / "jobs.csv", *two_types)[2]
+    assert "1 of 2 jobs name no speed on t4 or a100 GPUs" in err
+
+
 @pytest.mark.parametrize("seconds", ["0", "-60", "nan"])
 def test_an_interval_that_can_not_be_is_refused(rota, files, seconds):
     options = ["--cluster", "1x1", "--policy", "fifo", "--interval", seconds]

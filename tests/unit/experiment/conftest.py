@@ -1,5 +1,6 @@
 """Invented data in the form of Pollux' simulator, small enough to simulate in no time."""
 
+from collections.abc import Callable
 from itertools import product
 from pathlib import Path
 
@@ -30,8 +31,8 @@ def placements() -> list[str]:
     return sorted(found)
 
 
-def write_profile(folder: Path) -> None:
-    """A profile whose steps and gains are those of the model."""
+def write_profile(folder: Path, steps: float = 100.0) -> None:
+    """A profile whose steps and gains are those of the model, each epoch of so many steps."""
     folder.mkdir(parents=True)
     lines = ["placement,local_bsz,step_time,sync_time"]
     for place, size in product(placements(), SIZES):
@@ -41,12 +42,12 @@ def write_profile(folder: Path) -> None:
     (folder / "placements.csv").write_text("\n".join(lines) + "\n")
     for batch in BATCHES:
         rows = ["progress,iteration,metric,grad_sqr,grad_var"]
-        scale, progress, steps = batch / BATCHES[0], 0.0, 0.0
+        scale, progress, taken = batch / BATCHES[0], 0.0, 0.0
         for epoch in range(1, EPOCHS + 1):
             sqr, var = 1.0, 4.0 * epoch
-            progress += 100.0
-            steps += 100.0 / ((var + sqr) / (var / scale + sqr))
-            rows.append(f"{progress},{steps},0.5,{sqr},{var}")
+            progress += steps
+            taken += steps / ((var + sqr) / (var / scale + sqr))
+            rows.append(f"{progress},{taken},0.5,{sqr},{var}")
         (folder / f"validation-{batch}.csv").write_text("\n".join(rows) + "\n")
 
 
@@ -64,3 +65,9 @@ def pollux_data(tmp_path_factory) -> Path:
             rows.append(f"cifar10-{job},{45 * job + 10 * number},cifar10,{gpus},{batch}")
         (workloads / f"workload-{number}.csv").write_text("\n".join(rows) + "\n")
     return data
+
+
+@pytest.fixture(scope="session", name="write_profile")
+def _write_profile() -> Callable[..., None]:
+    """Writes a profile of an application into a folder."""
+    return write_profile

@@ -55,6 +55,17 @@ def test_a_figure_of_many_seeds_is_their_median_with_the_extremes():
     assert not over_seeds("share", "GPUs", [1.0]).judged
 
 
+@pytest.mark.parametrize(
+    ("values", "ok"),
+    [([2.0, 2.5, 3.0], True), ([2.0, 2.5, 3.1], False), ([1.9, 2.5, 3.0], False)],
+    ids=["all within", "the most is out", "the least is out"],
+)
+def test_bounds_for_every_seed_are_for_the_worst_one_too(values, ok):
+    assert over_seeds("share", "GPUs", values, bounds=(2.0, 3.0)).ok
+    assert over_seeds("share", "GPUs", values, bounds=(2.0, 3.0), every=True).ok is ok
+    assert not over_seeds("share", "GPUs", values, every=True).every  # there are no bounds
+
+
 @pytest.mark.parametrize("name", names())
 def test_every_experiment_says_what_it_reproduces_and_can_be_run(name):
     assert summary(name)
@@ -65,7 +76,7 @@ def test_every_experiment_says_what_it_reproduces_and_can_be_run(name):
 def test_what_an_experiment_has_no_use_for_is_refused(name):
     takes = signature(load(name).run).parameters
     if "live" not in takes:
-        with pytest.raises(InputError, match=f"{name} runs in the simulator only"):
+        with pytest.raises(InputError, match=f"{name} has no separate part on real jobs"):
             base.run(name, live=True)
     if "data" not in takes:
         with pytest.raises(InputError, match=f"{name} needs no data; leave out --data"):

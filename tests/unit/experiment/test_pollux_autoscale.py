@@ -9,13 +9,16 @@ from rota.experiment import pollux_autoscale
 from rota.experiment.pollux_autoscale import (
     CHEAPER,
     Found,
-    Subject,
     as_long,
     compared,
-    measure,
+    found,
+    large,
+    on_nodes,
     run,
     throughput_utility,
 )
+from rota.experiment.runs import pollux
+from rota.experiment.runs.pollux import measure
 from rota.workload.measured import Epochs, Measured, Step
 
 ENDS = tuple(50.0 * epoch for epoch in range(1, 101))
@@ -24,7 +27,7 @@ RENTED = Found(1100.0, 12.0, 0.5, 0.8, 9.0, 3.0)
 
 
 @pytest.fixture
-def large(monkeypatch):
+def profile(monkeypatch):
     """The large model teaches by batches of 8 and 16, on up to 8 GPUs."""
     places = {(1,): 0.0, (2,): 0.1, (3,): 0.1, (4,): 0.1, (4, 4): 0.2, (4,) * 16: 1.0}
     steps = {
@@ -34,19 +37,20 @@ def large(monkeypatch):
     scaled = [((2, gpus, n), Step(n / 8 + 0.2, 0.2)) for gpus in range(2, 9) for n in (2, 16)]
     epochs = Epochs(ENDS, ENDS, (1.0,) * 100, (10.0,) * 100)
     profile = Measured("imagenet", steps, scaled, {8: epochs, 16: epochs})
-    monkeypatch.setattr(
-        pollux_autoscale, "read_profiles", lambda folder, names: {"imagenet": profile}
+    for module in (pollux, pollux_autoscale):
+        monkeypatch.setattr(module, "profiles_of", lambda data, names: {"imagenet": profile})
+
+
+def test_one_model_alone_costs_less_than_on_nodes_that_it_does_not_use(profile):
+    rented, fixed = (
+        found([measure(on_nodes(Path(), nodes, large), 0)]) for nodes in ((1, 16), (16, 16))
     )
-
-
-def test_one_model_alone_costs_less_than_on_nodes_that_it_does_not_use(large):
-    rented, fixed = (measure(Subject(Path(), None, 1.0, nodes), 0) for nodes in ((1, 16), (16, 16)))
     assert rented.node_hours < fixed.node_hours / 4
     assert rented.node_starts > 0 == fixed.node_starts
     assert rented.in_band > fixed.in_band == 0
 
 
-def test_by_throughput_utility_is_that_of_full_gpus(large):
+def test_by_throughput_utility_is_that_of_full_gpus(profile):
     assert throughput_utility(Path()) == pytest.approx(2.0 / 3.0)
 
 

@@ -1,7 +1,10 @@
 """The figures of trainings on two slots, from the times that they took."""
 
+from contextlib import nullcontext
+
 import pytest
 
+from rota.experiment import pollux_live
 from rota.experiment.pollux_live import TRAININGS, Run, figures_of
 
 
@@ -28,3 +31,9 @@ def test_sizes_that_bring_little_do_not_hold():
     static, ours = [course(20.0, 20.0, 40.0)], [course(19.0, 20.0, 33.0)]
     (gain,) = [f for f in figures_of(static, ours) if f.judged]
     assert not gain.ok
+
+
+def test_the_settings_tell_what_policies_with_them_are_told_of_lengths(monkeypatch):
+    monkeypatch.setattr(pollux_live, "cluster", lambda *args, **more: nullcontext())
+    monkeypatch.setattr(pollux_live, "_runs", lambda *args: [course(20.0, 20.0, 40.0)])
+    assert pollux_live.run().settings["information"] == {"pollux": "none", "fifo": "none"}

@@ -14,6 +14,7 @@ from rota.model.events import ModelReported, NodeLost
 from rota.model.job import JobState
 from rota.model.jobfile import parse_job
 from rota.model.turns import Turns
+from rota.model.warning import MOST_KINDS
 from rota.policy.fifo import FifoBackfill
 from rota.store.events import EventStore
 
@@ -452,3 +453,32 @@ def test_what_a_policy_warns_of_is_logged_once_with_the_jobs(tmp_path, caplog):
     asyncio.run(main())
     told = [record.getMessage() for record in caplog.records if record.levelname == "WARNING"]
     assert told == ["jobs 1, 2: its steps take nan s"]
+
+
+class WarnsAnew(FifoBackfill):
+    """Warns of every job, with another figure and in other words at each decision."""
+
+    number = 0
+
+    def decide(self, view):
+        self.number += 1
+        words = [f"left out: {self.number} s", f"step {self.number} of {'x' * self.number}"]
+        marks = {row: {"warnings": words} for row in view.active}
+        return super().decide(view)._replace(marks=marks)
+
+
+def test_warnings_are_one_of_each_kind_and_go_with_their_job(tmp_path, caplog):
+    async def main():
+        async with controlled(tmp_path, WarnsAnew()) as controller:
+            row = await submit(controller)
+            for _ in range(40):
+                controller.state.decision_needed = True
+                controller.turn()
+            assert len(controller.state.warnings[row]) == MOST_KINDS
+            await controller.cancel(row)
+            assert not controller.state.warnings
+
+    asyncio.run(main())
+    told = [record.getMessage() for record in caplog.records if record.levelname == "WARNING"]
+    assert len(told) == MOST_KINDS
+    assert [each for each in told if "left out" in each] == ["job 1: left out: 1 s"]

@@ -16,6 +16,7 @@ ALIVE = {"type": "alive", "state": "running", "suspension": "boundary", "movable
 DONE = {"type": "ended", "at_s": 11.0, "exit_code": 0, "message": ""}
 FAILED = DONE | {"exit_code": 3}
 LOST = {"type": "lost", "error": "gone", "started": True}
+GOES_ON = LOST | {"error": "out of memory with 16 samples", "goes_on": True}
 S = JobState
 
 
@@ -64,6 +65,11 @@ def test_a_job_that_is_lost_again_and_again_is_given_up():
     assert isinstance(findings(S.RUNNING, LOST, losses=1).events[0], AttemptLost)
     (event,) = findings(S.RUNNING, LOST, losses=2).events
     assert event.outcome == S.LOST
+
+
+def test_a_job_that_goes_on_with_smaller_batches_has_lost_nothing_and_is_not_given_up():
+    (event,) = findings(S.RUNNING, GOES_ON, losses=2).events
+    assert (event.error, event.lost_s) == ("out of memory with 16 samples", 0.0)
 
 
 @pytest.mark.parametrize(

@@ -3,8 +3,9 @@
 import asyncio
 import logging
 
+from rota.live.controller import RETRY_S
 from rota.model.allocation import on_node
-from rota.model.events import CommandSent, JobRetuned, WorkerReported
+from rota.model.events import BatchRefused, CommandSent, JobRetuned, RetryDue, WorkerReported
 from rota.model.job import JobState
 from rota.model.plan import Plan
 
@@ -113,6 +114,101 @@ def test_a_retune_that_is_refused_leaves_the_batch_and_is_not_sent_at_once_again
             assert controller.state.held[0] == controller.state.target[0] == one((8, 1))
             assert 0 in controller.state.backoff
             assert "retune failed: no room" in [line for _, line in controller.state.story(0)]
+
+    asyncio.run(scenario())
+
+
+def refused(retune, gpus=1, **more):
+    about = {"job_id": "1", "attempt": 1, "batch": retune["batch"], "gpus": gpus}
+    return {"type": "refused", **about, "error": "no room"} | more
+
+
+def test_a_batch_that_is_refused_is_remembered_and_holds_nothing_up(tmp_path):
+    async def scenario():
+        policy = Wants(one((8, 1)))
+        async with controlled(tmp_path, policy) as controller:
+            state, agent = controller.state, Agent(controller)
+            await running(controller, agent, policy)
+            decides(controller, policy, one((16, 0)))
+            retune = await agent.hears("retune")
+            policy.place = one((8, 1))
+            agent.says(**refused(retune))
+            agent.says(type="failed", command_id=retune["command_id"], error="no room")
+            await agent.quiet()
+            assert state.held[0] == state.target[0] == one((8, 1))
+            assert state.refused[0][""].samples == 16
+            assert not state.backoff
+            agent.says(**refused(retune))  # an agent says it again whenever it comes back
+            await agent.quiet()
+            decides(controller, policy, one((12, 0)))
+            assert (await agent.hears("retune"))["batch"] == [12, 0], "others are not held up"
+        async with controlled(tmp_path, policy) as controller:
+            assert controller.state.refused[0][""].samples == 16
+            log = [type(event) for event in controller.store.load()]
+            assert log.count(BatchRefused) == 1
+
+    asyncio.run(scenario())
+
+
+def test_a_batch_that_came_with_a_launch_and_is_refused_is_chosen_anew(tmp_path):
+    async def scenario():
+        policy = Wants(one((16, 0)))
+        async with controlled(tmp_path, policy) as controller:
+            state, agent = controller.state, Agent(controller)
+            launch = await running(controller, agent, policy)
+            policy.place = one((8, 1))
+            seq = state.decision_seq
+            agent.says(**refused(launch))
+            assert (await agent.hears("retune"))["batch"] == [8, 1]
+            assert state.decision_seq == seq + 1
+            assert state.held[0] == one(), "what it has instead nobody knows"
+
+    asyncio.run(scenario())
+
+
+def test_a_batch_that_is_for_other_ranks_than_there_are_is_tried_again_after_a_pause(tmp_path):
+    async def scenario():
+        policy = Wants(one((8, 1)))
+        async with controlled(tmp_path, policy) as controller:
+            state, agent = controller.state, Agent(controller)
+            await running(controller, agent, policy)
+            batches = {"initial": 12, "most": 48, "most_per_gpu": 32}
+            message = told("1", controller.now_s() + 20.0, 1)
+            message["progress"]["adaptation"] = batches
+            agent.says(**message)
+            decides(controller, policy, one((4, 0)))
+            retune = await agent.hears("retune")  # 4 samples of one rank are less than 12
+            policy.place = one((8, 1))
+            agent.says(**refused(retune))
+            agent.says(type="failed", command_id=retune["command_id"], error="too few")
+            await agent.quiet()
+            assert not state.refused
+            assert 0 in state.backoff
+
+    asyncio.run(scenario())
+
+
+def test_retunes_that_fail_make_no_launch_wait_longer(tmp_path):
+    async def scenario():
+        policy = Wants(one((8, 1)))
+        async with controlled(tmp_path, policy) as controller:
+            state, agent = controller.state, Agent(controller)
+            await running(controller, agent, policy)
+            pauses = []
+            for samples in (16, 12, 10):
+                decides(controller, policy, one((samples, 0)))
+                retune = await agent.hears("retune")
+                policy.place = one((8, 1))
+                agent.says(type="failed", command_id=retune["command_id"], error="ask again")
+                await agent.quiet()
+                pauses.append(round(state.backoff[0] - controller.now_s()))
+                controller._note(RetryDue(controller.now_s(), 0))
+            assert pauses == [RETRY_S] * 3
+            agent.says(type="lost", job_id="1", attempt=1, error="gone", started=True)
+            launch = await agent.hears("launch")
+            agent.says(type="failed", command_id=launch["command_id"], error="no zygote")
+            await agent.quiet()
+            assert round(state.backoff[0] - controller.now_s()) == RETRY_S
 
     asyncio.run(scenario())
 

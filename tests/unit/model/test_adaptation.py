@@ -155,9 +155,15 @@ def test_the_log_tells_the_same_after_a_restart():
     assert View(again, 5.0, None).measured(0) == View(log.state, 5.0, None).measured(0)
 
 
+def test_a_gpu_takes_one_sample_at_least_unless_the_job_says_more():
+    assert read({"adaptation": TOLD}).batches == BatchRange(12, 48, 1, 16)
+    assert read({"adaptation": TOLD | {"least_per_gpu": 4}}).batches == BatchRange(12, 48, 4, 16)
+
+
 @pytest.mark.parametrize(
     ("changes", "words"),
     [
+        ({"least_per_gpu": 0}, "adaptation.least_per_gpu: 0 is no whole number above 0"),
         ({"initial": None}, "adaptation.initial: None is no whole number above 0"),
         ({"initial": True}, "adaptation.initial: True is no whole number above 0"),
         ({"most": 3}, "adaptation.most: 3 is below the initial batch of 12"),

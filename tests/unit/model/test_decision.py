@@ -5,12 +5,13 @@ import math
 import pytest
 
 from rota.errors import PlanError
-from rota.model.allocation import on_node
+from rota.model.allocation import Allocation, on_node
 from rota.model.decision import Decider, is_plain, take_decision
-from rota.model.events import JobSubmitted, ResumeRequested, WorkerRegistered
+from rota.model.events import JobSubmitted, NodeJoined, ResumeRequested, WorkerRegistered
 from rota.model.job import JobState, Suspension
 from rota.model.plan import Plan
 from rota.model.reason import Reason
+from rota.model.state import ClusterState
 from rota.testing.builders import job
 from rota.testing.driven import DrivenCluster, cluster_with_a_job_that_is
 
@@ -176,3 +177,25 @@ def test_a_decision_read_from_a_log_comes_to_the_same_as_one_just_taken():
         assert free(cluster.state).masks == free(again.state).masks
         assert free(cluster.state).by_count == free(again.state).by_count
     assert cluster.state.target == again.state.target
+
+
+@pytest.mark.parametrize("kind", ["gpu", "cpu"])
+def test_the_plan_that_a_view_shows_is_the_very_one_of_the_policy_on_any_node(kind):
+    """By that policies know that their indexes are still valid."""
+    state = ClusterState()
+    state.apply(NodeJoined(0.0, "n0", 4, kind))
+    state.apply(JobSubmitted(0.0, job(0, 2)))
+    policy = Says(allocations={0: on_node(0, 0b11)})
+    take_decision(state, policy, 1.0)
+    assert state.plan is policy.plan
+
+
+def test_a_live_plan_that_can_not_be_carried_out_as_it_is_is_not_shown_as_the_policy_s():
+    state = ClusterState()
+    for name in ("n0", "n1"):
+        state.apply(NodeJoined(0.0, name, 2, "cpu"))
+    state.apply(JobSubmitted(0.0, job(0, 2)))
+    policy = Says(allocations={0: Allocation(((0, 1), (1, 1)))})
+    take_decision(state, policy, 1.0)
+    assert state.target[0] == on_node(0, 0b11)
+    assert state.plan is not policy.plan

@@ -135,6 +135,7 @@ def test_earlier_jobs_that_wait_are_named():
     assert set(rules(verdict)) == {"WAIT_RESOURCES", "WAIT_PRIORITY"}
     earlier = next(b for b in verdict["blockers"] if b["rule"] == "WAIT_PRIORITY")
     assert earlier["held_by"] == ["2"]
+    assert earlier["have"] == "1 job that came earlier and waits"
     assert verdict["position"] == 2
 
 

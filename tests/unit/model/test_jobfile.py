@@ -152,6 +152,21 @@ def test_a_job_without_a_name_gets_its_scripts(run, name):
             {"batch": {"mode": "adapt", "max_global": 64, "max_per_gpu": True}},
             ["batch.max_per_gpu: True", "whole number of samples"],
         ),
+        (
+            {"batch": {"mode": "adapt", "max_global": 64, "min_per_gpu": 0}},
+            ["batch.min_per_gpu: 0", "whole number of samples"],
+        ),
+        (
+            {"batch": {"mode": "adapt", "max_global": 64, "min_per_gpu": 4, "max_per_gpu": 6}},
+            ["batch.min_per_gpu: 4", "write 3 or less, or raise batch.max_per_gpu to 7 or more"],
+        ),
+        (
+            {
+                "resources": {"gpus": "2..4"},
+                "batch": {"mode": "adapt", "max_global": 15, "min_per_gpu": 8},
+            },
+            ["batch.min_per_gpu: 8", "more than batch.max_global, 15 on 2 GPUs"],
+        ),
         ({"batch": {"mode": "fixed", "max_global": 64}}, ["batch.max_global", "mode: adapt"]),
         (ADAPT | {"processes": "node"}, ["processes", "node", "one process per GPU"]),
         (ADAPT | {"suspend": "stop"}, ["suspend", "stop", "between steps"]),
@@ -319,6 +334,11 @@ def test_a_range_of_gpus_makes_an_elastic_job(fields, elastic):
         ({"mode": "fixed"}, None),
         ({"mode": "adapt", "max_global": 4096}, Adapt(4096)),
         ({"mode": "adapt", "max_global": "4096", "max_per_gpu": 256}, Adapt(4096, 256)),
+        ({"mode": "adapt", "max_global": 64, "min_per_gpu": 2}, Adapt(64, None, 2)),
+        (
+            {"mode": "adapt", "max_global": 64, "min_per_gpu": 4, "max_per_gpu": 7},
+            Adapt(64, 7, 4),
+        ),
     ],
 )
 def test_the_scheduler_may_choose_batches_within_limits(fields, adapt):

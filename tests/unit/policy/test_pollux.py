@@ -4,7 +4,10 @@ import numpy as np
 import pytest
 
 from rota.model.cluster import parse_cluster
-from rota.model.job import Elastic
+from rota.model.decision import take_decision
+from rota.model.events import JobSubmitted, NodeJoined
+from rota.model.job import Adapt, Elastic, Program
+from rota.model.state import ClusterState
 from rota.model.view import View
 from rota.policy import pollux_value
 from rota.policy.knapsack import solve
@@ -15,6 +18,7 @@ from rota.policy.pollux_value import (
     by_length,
     by_service,
     charged_for_restarts,
+    charged_for_stops,
     power_mean_values,
 )
 from rota.policy.registry import create
@@ -141,13 +145,46 @@ def test_its_user_is_told_why_a_job_has_its_gpus():
     assert "nothing is known of its kind yet" in sim.state.marks[0]["why"]
     until(sim, 61.0)
     assert "useful samples a second" in sim.state.marks[0]["why"]
+    assert sim.state.marks[0]["why"].endswith("when this was decided")  # goodputs change meanwhile
+    assert "times one GPU's" in sim.state.marks[0]["why"]
+
+
+def test_one_gpu_is_not_held_against_one_gpu():
+    sim = until(simulation(job(1, model="clear", batch=8), cluster="1x1"), 61.0)
+    assert sim.state.marks[0]["why"].startswith("1 GPU: ")
+    assert "times" not in sim.state.marks[0]["why"]
+
+
+@pytest.mark.parametrize(
+    ("adapt", "told"),
+    [
+        (None, "its batches are its own, so that its goodput is not known"),
+        (Adapt(64), "nothing is known of its kind yet"),
+    ],
+    ids=["own batches", "chosen batches"],
+)
+def test_the_user_of_a_program_that_tells_no_batches_is_told_why_nothing_is_known(adapt, told):
+    state = ClusterState()
+    state.apply(NodeJoined(0.0, "here", 4))
+    runs = {"program": Program("python train.py", "/tmp"), "elastic": Elastic((1, 2, 4))}
+    state.apply(JobSubmitted(0.0, job(1, adapt=adapt, **runs)))
+    take_decision(state, create("pollux"), 0.0)
+    assert told in state.marks[0]["why"]
 
 
 # -- what GPUs are worth ---------------------------------------------------------------------------
 
 
 def jobs_of(
-    speedups, *, current=None, attained=None, kind=None, left=None, age=None, restarted=None
+    speedups,
+    *,
+    current=None,
+    attained=None,
+    kind=None,
+    left=None,
+    age=None,
+    restarted=None,
+    shrinks=None,
 ):
     number = len(speedups)
     current = np.zeros(number, dtype=int) if current is None else np.array(current)
@@ -162,6 +199,7 @@ def jobs_of(
         np.zeros(number) if restarted is None else np.array(restarted, dtype=float),
         np.full(number, np.nan) if left is None else np.array(left, dtype=float),
         np.ones(number),
+        np.zeros(number, dtype=bool) if shrinks is None else np.array(shrinks),
     )
 
 
@@ -208,12 +246,35 @@ def test_who_has_less_left_gets_more():
     assert by([5000, np.nan]) == [1, 4]
 
 
+@pytest.mark.parametrize("absurd", [1e40, 1e297, np.inf])
+def test_who_tells_of_endless_work_still_weighs_something(absurd):
+    jobs = jobs_of([ALIKE[0]] * 2, left=[absurd, 60.0])
+    values = by_length(jobs, charged=jobs.speedups)
+    assert 0 < values[1, 1] / values[0, 1] < 1000
+
+
 def test_a_change_has_to_be_worth_its_pause():
     jobs = jobs_of([[0.0, 1.0, 1.1, 1.15]], current=[1])
     free = charged_for_restarts(jobs, restart_s=1e-9, horizon_s=150.0)
     dear = charged_for_restarts(jobs, restart_s=30.0, horizon_s=150.0)
     assert free[0] == pytest.approx(jobs.speedups[0])
     assert dear[0] == pytest.approx([0.0, 1.0, 0.88, 0.92])
+
+
+@pytest.mark.parametrize(("shrinks", "goes"), [(False, [0, 1]), (True, [1, 0])])
+def test_who_comes_takes_no_gpu_of_one_like_itself_that_could_make_room(shrinks, goes):
+    def sizes(attained):
+        cost = {"restart_s": 30.0, "horizon_s": 150.0}
+        jobs = jobs_of(
+            [[0.0, 1.0]] * 2, current=[1, 0], attained=[attained, 0], shrinks=[shrinks] * 2
+        )
+        charged = charged_for_restarts(jobs, **cost)
+        values = by_service(jobs, limit_gpu_s=np.inf, charged=charged)
+        values = charged_for_stops(jobs, values, **cost)
+        return list(solve(values, [0, 1], 1).choices)
+
+    assert sizes(600) == goes
+    assert sizes(1200) == [0, 1], "the other has had so much less"
 
 
 def test_the_published_objective_is_the_harmonic_mean_over_fair_shares_less_restarts():
@@ -264,7 +325,7 @@ def test_the_fair_share_is_on_one_node_and_counts_in_nodes_as_published(monkeypa
     assert seen["share"] == 0.25
     assert list(seen["fair"]) == [3.0, 3.0, 3.0]  # nothing is known yet
     until(sim, 61.0)
-    for fair, (model, *_) in zip(seen["fair"], seen["known"], strict=True):
+    for fair, (model, *_) in zip(seen["fair"], seen["known"][0], strict=True):
         assert fair == pytest.approx(model.best(3, 1).goodput / model.best(1, 1).goodput)
 
 

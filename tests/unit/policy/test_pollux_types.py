@@ -134,3 +134,21 @@ def test_its_user_is_told_what_a_job_learns_where_it_is():
     while sim.engine.now_s < 60.0 and sim.step():
         pass
     assert "useful samples a second" in sim.state.marks[1]["why"]
+
+
+@pytest.mark.parametrize("column", ["portable", "movable"])
+def test_jobs_that_can_go_on_nowhere_else_stay_on_their_type(column):
+    def types_afterwards(sim, stay):
+        while sim.engine.now_s < 30.0 and sim.step():
+            pass
+        for row in sim.state.active if stay else ():
+            getattr(sim.state, column)[row] = False
+        rows = [row for row in sim.state.active if sim.state.held[row] is not None]
+        seen = {row: types_of(sim, row) for row in rows}
+        while sim.engine.now_s < 600.0 and sim.step():
+            for row in rows:
+                seen[row] |= types_of(sim, row)
+        return [len(types) for types in seen.values()]
+
+    assert max(types_afterwards(simulation(*two_kinds()), stay=False)) == 2
+    assert max(types_afterwards(simulation(*two_kinds()), stay=True)) == 1

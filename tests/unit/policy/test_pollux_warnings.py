@@ -3,6 +3,8 @@
 import math
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from rota.cli.simoutput import tell_warnings
 from rota.model.decision import take_decision
@@ -12,6 +14,7 @@ from rota.model.job import Elastic
 from rota.model.reports import BatchRange, GradientNoise, StepPoint
 from rota.model.state import ClusterState
 from rota.policy.registry import create
+from rota.predict.step_points import Point, is_usable
 from rota.testing.builders import job
 
 GOOD = (StepPoint(1, 1, 8, 0.2, 0.2), StepPoint(1, 1, 16, 0.3, 0.3), StepPoint(1, 2, 8, 0.2, 0.25))
@@ -39,13 +42,18 @@ class Reports:
         return None
 
 
-def decided(*told, policy="pollux", **settings):
-    """A state of one node with 8 GPUs whose jobs, all of a kind, tell this; decided on once."""
+def decided(*told, policy="pollux", types=("",), models=None, **settings):
+    """A state whose jobs, all of a kind if ``models`` has none, tell this; decided on once.
+
+    It has one node with 8 GPUs of each type.
+    """
     state = ClusterState()
-    state.apply(NodeJoined(0.0, "node", 8))
+    for number, kind in enumerate(types):
+        state.apply(NodeJoined(0.0, f"node{number}", 8, gpu_type=kind))
     elastic = Elastic((1, 2, 4, 8), by_restart=True)
     for row in range(len(told)):
-        state.apply(JobSubmitted(0.0, job(row, model="kind", batch=16, elastic=elastic)))
+        model = models[row] if models else "kind"
+        state.apply(JobSubmitted(0.0, job(row, model=model, batch=16, elastic=elastic)))
     state.reports = Reports(*told)
     take_decision(state, create(policy, settings), 0.0)
     return state
@@ -65,6 +73,11 @@ def test_the_warning_is_the_jobs_who_told_what_can_not_be():
         "measurements left out: 1 GPU on 1 node, batch 8: the step took nan s"
     ]
     assert warnings(state, 1) == []
+
+
+def test_what_can_not_be_is_a_warning_where_another_job_has_told_of_the_same_place():
+    state = decided((GOOD, NOISE, RANGE), ((BAD,), NOISE, RANGE))
+    assert [bool(warnings(state, row)) for row in range(2)] == [False, True]
 
 
 def test_what_one_has_told_wrongly_stands_in_nobodys_way():
@@ -122,6 +135,48 @@ def test_points_that_contradict_each_other_are_a_warning_for_all_of_the_kind():
     assert "contradict each other" in warnings(state, 0)[-1]
 
 
+TYPES = ("slow", "fast")
+seconds = st.sampled_from([math.nan, math.inf, -1.0, 0.0, 1e-300, 1e-6, 0.1, 1.0, 86_400.0, 1e300])
+count = st.sampled_from([-1, 0, 1, 1, 1, 2, 8, 10**30])
+hostile_points = st.lists(
+    st.builds(StepPoint, count, count, count, seconds, seconds, st.sampled_from([*TYPES, "gone"])),
+    max_size=6,
+).map(tuple)
+number = st.sampled_from([math.nan, math.inf, -1.0, 0.0, 1.0, 1e300])
+hostile_noise = st.none() | st.builds(GradientNoise, number, number)
+hostile_range = st.none() | st.builds(BatchRange, count, count, count, count)
+
+
+def on_types(points):
+    return tuple(point._replace(gpu_type=kind) for kind in TYPES for point in points)
+
+
+@given(
+    st.lists(st.tuples(hostile_points, hostile_noise, hostile_range), min_size=1, max_size=3),
+    st.sampled_from(["service", "length", "pollux"]),
+    st.sampled_from(["kind", "job"]),
+)
+@settings(deadline=None, max_examples=60)
+def test_nothing_told_of_several_types_stops_a_decision(hostile, objective, fits):
+    told = [*hostile, (on_types(GOOD), NOISE, RANGE)]
+    models = ["hostile"] * len(hostile) + ["sound"]
+    state = decided(*told, types=TYPES, models=models, objective=objective, fits=fits)
+    state.validate()
+    assert all(gpus(state))
+    for row, (points, _, _) in enumerate(hostile):
+        wrong = [str(Point(*point)) for point in points if not is_usable(point)]
+        assert all(f"{each}: " in " ".join(warnings(state, row)) for each in wrong[:1])
+    assert warnings(state, len(hostile)) == []
+
+
+@pytest.mark.parametrize("fits", ["kind", "job"])
+def test_on_several_types_too_the_warning_is_the_jobs_who_told_what_can_not_be(fits):
+    bad = BAD._replace(gpu_type="fast")
+    sound = (on_types(GOOD), NOISE, RANGE)
+    state = decided(sound, ((bad,), NOISE, RANGE), sound, types=TYPES, fits=fits)
+    assert [bool(warnings(state, row)) for row in range(3)] == [False, True, False]
+
+
 def test_warnings_are_told_after_a_simulation_with_the_first_few_jobs(capsys):
     state = decided(*[((BAD,), NOISE, RANGE)] * 8)
     tell_warnings(state)
@@ -129,3 +184,32 @@ def test_warnings_are_told_after_a_simulation_with_the_first_few_jobs(capsys):
         "warning: jobs 0, 1, 2, 3, 4 and 3 more: measurements left out: "
         "1 GPU on 1 node, batch 8: the step took nan s\n"
     )
+
+
+def ratios(number):
+    """Points of which one is out of line, by another factor for each number."""
+    fits = [StepPoint(1, 1, n, 0.01 * n, 0.01 * n) for n in (8, 12, 16, 20, 24, 28, 32)]
+    return (*fits, StepPoint(1, 1, 48, 40.0 + 3 * number, 40.0 + 3 * number))
+
+
+def test_a_warning_whose_figures_change_is_told_once_and_changes_no_mark(caplog):
+    state = decided((ratios(0), NOISE, RANGE))
+    policy, first = create("pollux", {}), warnings(state)
+    assert "times as long as the others make likely" in first[0]
+    for number in range(1, 6):
+        state.reports = Reports((ratios(number), NOISE, RANGE))
+        event = take_decision(state, policy, 60.0 * number)
+        assert 0 not in event.marks
+    assert [line for _, line in state.story(0) if line.startswith("warning")] == [
+        f"warning: {first[0]}"
+    ]
+    assert len(state.warnings[0]) == 1
+
+
+def test_other_measurements_that_are_left_out_are_named_where_the_first_were():
+    state = decided(((BAD,), NOISE, RANGE))
+    worse = StepPoint(1, 2, 8, 0.1, math.inf)
+    state.reports = Reports(((BAD, worse), NOISE, RANGE))
+    take_decision(state, create("pollux", {}), 60.0)
+    assert "2 GPUs on 1 node, batch 8: the step took inf s" in warnings(state)[0]
+    assert len(state.story(0)) == 2, "one kind of warning is told once"

@@ -4,6 +4,7 @@ import pytest
 
 from rota.model.reports import StepPoint
 from rota.policy.type_speeds import TypeSpeeds
+from rota.predict.step_points import is_usable
 
 
 def steps(kind, times=1.0, *, gpus=(1,), batches=(4, 8)):
@@ -66,10 +67,31 @@ def test_types_are_alike_until_somebody_was_on_both():
     assert speeds.on("b", "slow")[0].step_s == steps("fast", 0.2)[0].step_s
 
 
-def test_measurements_that_cannot_be_make_no_ratio_and_come_last():
+def test_measurements_that_cannot_be_make_no_ratio_and_are_left_out():
     wrong = StepPoint(1, 1, 8, 0.5, 0.0, "fast")
     speeds = learned(a=[*steps("slow"), wrong])
-    assert [p.step_s for p in speeds.on("a", "fast")] == [p.step_s for p in steps("slow")] + [0.0]
+    assert [p.step_s for p in speeds.on("a", "fast")] == [p.step_s for p in steps("slow")]
+
+
+def test_a_wrong_measurement_stands_in_no_way_of_a_right_one_of_the_same_place():
+    right = steps("fast", 0.5)
+    wrong = right[0]._replace(step_s=float("nan"))
+    assert learned(a=[wrong, *right]).on("a", "fast") == tuple(right)
+
+
+def test_a_wrong_measurement_becomes_no_right_one_on_another_type():
+    endless = StepPoint(1, 4, 8, 1.0, 86_401.0, "slow")
+    speeds = learned(a=[*steps("slow"), *steps("fast", 0.25), endless])
+    assert speeds.on("a", "fast") == tuple(steps("fast", 0.25))
+
+
+@pytest.mark.parametrize("times", [1e-9, 1e9])
+def test_whatever_the_ratio_steps_on_another_type_can_be(times):
+    [lie] = steps("fast", batches=(4,))
+    lie = lie._replace(compute_s=max(1e-6, min(86_400.0, times)), step_s=min(86_400.0, 1.5 * times))
+    lie = lie._replace(step_s=max(lie.compute_s, lie.step_s))
+    speeds = learned(lies=[*steps("slow"), lie], new=steps("slow", gpus=(1, 4)))
+    assert all(is_usable(point) for point in speeds.on("new", "fast"))
 
 
 def test_nothing_is_known_of_a_group_that_told_nothing():

@@ -73,15 +73,6 @@ def test_the_best_batch_of_a_job_of_endless_noise_is_the_largest():
 def test_one_gpu_goes_beyond_the_initial_batch_in_two_parts():
     model = Goodput(PLAIN, UNKNOWN_NOISE, BatchLimits(12, 120))
     assert model.best(1, 1)[1:] == (60, 1)
-    alone = Goodput(PLAIN, UNKNOWN_NOISE, BatchLimits(12, 120, accumulation=False))
-    assert alone.best(1, 1)[1:] == (120, 0)
-
-
-def test_without_accumulation_no_batch_is_beyond_what_gpus_hold():
-    limits = BatchLimits(12, 120, most_per_gpu=20, accumulation=False)
-    choice = Goodput(PLAIN, UNKNOWN_NOISE, limits).best(2, 1)
-    assert choice.accumulation == 0
-    assert 12 <= choice.batch <= 20
 
 
 def test_no_batch_is_larger_than_the_largest():

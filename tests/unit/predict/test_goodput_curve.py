@@ -116,8 +116,8 @@ def test_a_batch_that_can_not_be_is_no_standing(present):
 
 def test_the_first_usable_point_of_a_place_and_batch_counts():
     bad, slow, fast = (StepPoint(1, 1, 8, s, s) for s in (-1.0, 2.0, 1.0))
-    assert pooled([[bad], [slow, fast]]) == ((slow,), {1}, False)
-    assert pooled([[slow], [fast]]) == ((slow,), {0}, True)
+    assert pooled([[bad], [slow, fast]]) == ((slow,), {1})
+    assert pooled([[slow], [fast]]) == ((slow,), {0})
 
 
 def test_of_a_place_only_some_batches_count():

@@ -25,7 +25,6 @@ def a_model(random: random.Random) -> Goodput:
         initial * random.randint(1, 40),
         random.randint(1, 4),
         random.randint(4, 64),
-        random.random() < 0.7,
     )
     noise = Noise(random.choice([0.0, 1.0]), random.uniform(0.1, 300))
     return Goodput(StepTime(*terms, gamma=random.uniform(1, 10)), noise, limits)
@@ -40,8 +39,6 @@ def batches(limits: BatchLimits, gpus: int) -> list[tuple[int, int]]:
         parts = math.ceil(whole / gpus / limits.most_per_gpu - 1e-8)
         if gpus == 1 and whole > limits.initial + 1e-8:
             parts = max(parts, 2)
-        if not limits.accumulation:
-            parts = 1
         batch = math.ceil(whole / gpus / parts - 1e-8)
         batch = min(batch, limits.most // (gpus * parts))
         if limits.least_per_gpu <= batch <= limits.most_per_gpu:

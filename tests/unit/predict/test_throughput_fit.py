@@ -6,6 +6,7 @@ import random
 import numpy as np
 import pytest
 
+from rota.predict.fit_error import FitError
 from rota.predict.step_points import Point, usable
 from rota.predict.step_slopes import ORDER, Places
 from rota.predict.step_time import StepTime
@@ -228,3 +229,28 @@ def test_nothing_measured_raises(seed):
         places = [(1, 1, 1), (2, 8, 64)]
         assert all(math.isfinite(found.step_time.step_s(k, n, m)) for n, k, m in places)
         assert all(math.isfinite(error) for error in found.error.relative(places))
+
+
+def test_what_was_measured_alike_is_fitted_once(monkeypatch):
+    searches = []
+    plain = Objective.minimum
+    monkeypatch.setattr(
+        Objective, "minimum", lambda self, start: searches.append(start) or plain(self, start)
+    )
+    points = noisy(7, 91)
+    first, second = fit(points), fit(list(points))
+    assert first == second
+    assert len(searches) == 1
+    assert fit(points[1:])[0].points != first[0].points
+
+
+def test_how_far_off_a_fit_may_be_is_worked_out_only_when_asked_for(monkeypatch):
+    asked = []
+    plain = FitError.of.__func__
+    monkeypatch.setattr(
+        FitError, "of", classmethod(lambda cls, *told: asked.append(told) or plain(cls, *told))
+    )
+    found, _ = fit(noisy(7, 92))
+    assert not asked
+    assert found.error.relative([(1, 1, 8)])[0] > 0
+    assert asked

@@ -106,6 +106,33 @@ def test_a_loss_that_is_no_number_is_null(http, cluster):
     assert job["eta_s"] == [14.0, 28.0]
 
 
+@pytest.mark.parametrize(
+    ("adaptation", "eta_s"),
+    [
+        ({"size": 50}, [20.0, 40.0]),  # 10 steps of the present batch are left
+        (None, [40.0, 80.0]),  # 20 of the mean one
+        ({"size": 0}, [40.0, 80.0]),
+        ({"size": "50"}, [40.0, 80.0]),
+        ({"size": 10**400}, [40.0, 80.0]),
+        ("absurd", [40.0, 80.0]),
+    ],
+    ids=str,
+)
+def test_time_to_go_is_told_by_samples_where_batches_vary(http, cluster, adaptation, eta_s):
+    submit(http)
+    report = {"step": 20, "total": None, "samples": 500, "total_samples": 1000}
+    report |= {"step_time_s": 2.0, "adaptation": adaptation}
+    cluster.do(lambda: cluster.controller.reports.update({0: report}))
+    assert http.get("/api/v1/jobs/1").json()["eta_s"] == eta_s
+
+
+def test_time_to_go_is_unknown_before_the_first_step(http, cluster):
+    submit(http)
+    report = {"step": 0, "total": None, "samples": 0, "total_samples": 1000, "step_time_s": None}
+    cluster.do(lambda: cluster.controller.reports.update({0: report}))
+    assert http.get("/api/v1/jobs/1").json()["eta_s"] is None
+
+
 def test_steering_is_accepted_and_can_be_repeated(http, cluster):
     submit(http)
     for verb, state in (("suspend", "HELD"), ("resume", "PENDING"), ("cancel", "CANCELLED")):
@@ -177,6 +204,12 @@ def test_the_rest_answers(http):
     fifo = {"name": "fifo", "settings": {}, "desired_nodes": None}
     assert http.get("/api/v1/policies").json()["policies"] == [fifo]
     assert "/api/v1/jobs" in http.get("/openapi.json").json()["paths"]
+
+
+def test_settings_of_the_policy_are_told_as_they_are_given(http, cluster):
+    cluster.controller.policy_settings = {"nodes": (0, 16), "utility": (0.35, 0.65), "wait_s": 60.0}
+    [policy] = http.get("/api/v1/policies").json()["policies"]
+    assert policy["settings"] == {"nodes": "0,16", "utility": "0.35,0.65", "wait_s": "60"}
 
 
 class TestLogs:

@@ -65,7 +65,7 @@ specs = st.builds(
     ),
     batch=st.none() | rows,
     epochs=st.none() | seconds,
-    adapt=st.none() | st.builds(Adapt, rows, st.none() | rows),
+    adapt=st.none() | st.builds(Adapt, rows, st.none() | rows, rows),
 )
 STRATEGIES = {
     "at_s": seconds,
@@ -75,6 +75,7 @@ STRATEGIES = {
     "lost_s": seconds,
     "paused_s": seconds,
     "by_itself": st.booleans(),
+    "of_a_gpu": st.booleans(),
     "given_back": st.booleans(),
     "cause": words,
     "lost_ranks": rows,

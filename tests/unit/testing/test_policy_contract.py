@@ -60,6 +60,19 @@ class RemembersWhatJsonForgets(FifoBackfill):
         return super().decide(view)._replace(policy_mark=seen)
 
 
+class DiffersEachTimeItIsMade(FifoBackfill):
+    made = 0
+
+    def __init__(self):
+        super().__init__()
+        DiffersEachTimeItIsMade.made += 1
+        self.pause_s = 50.0 + self.made
+
+    def decide(self, view):
+        wake_at_s = view.now_s + self.pause_s if view.active else None
+        return super().decide(view)._replace(wake_at_s=wake_at_s)
+
+
 class Preempts(FifoBackfill):
     def decide(self, view):
         trial = view.trial()
@@ -82,6 +95,7 @@ def test_a_good_policy_passes_what_the_bad_ones_fail():
         (Idles, "no_job_waits"),
         (WritesIntoTheView, "deciding_changes_nothing"),
         (GivesNoReason, "has_a_reason"),
+        (DiffersEachTimeItIsMade, "gives_the_same_events_twice"),
         (CountsItsDecisions, "rebuilt_policy"),
         (DecidesByItsIndex, "indexes_thrown_away"),
         (RemembersWhatJsonForgets, "rebuilt_policy"),

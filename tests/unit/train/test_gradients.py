@@ -11,8 +11,9 @@ from hypothesis import strategies as st
 from torch import nn
 
 from rota.errors import InputError
-from rota.train.gradients import Gradients, ShardTree, nodes_of, reduce_tree
+from rota.train.gradients import Gradients
 from rota.train.norms import Norms
+from rota.train.shard_tree import ShardTree, nodes_of, reduce_tree
 from rota.train.shards import shards_of_rank
 
 

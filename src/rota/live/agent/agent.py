@@ -187,7 +187,7 @@ class Agent:
         for attempt in self.attempts.values():
             if attempt.ended is not None:
                 continue
-            messages += [attempt.model_report(), attempt.memory()]
+            messages += [attempt.model_report(), attempt.memory(), attempt.tuning.report()]
             if attempt.elastic is not None:
                 messages.append(attempt.size_report())  # it may have lost ranks meanwhile
         return [message for message in messages if message is not None]

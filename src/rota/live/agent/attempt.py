@@ -46,6 +46,7 @@ class Attempt(Account):
         self.refused: Callable[[Attempt], object] | None = None
         self.stopping = False
         self.complaint = ""  # of a rank that is about to end
+        self.goes_on = False  # whether that rank has written down how the next attempt can
         self._timers: list[asyncio.TimerHandle] = []
 
     # -- starting and adopting -------------------------------------------------------------------
@@ -208,6 +209,8 @@ class Attempt(Account):
 
         ``cause`` says why in words, and ``lost_ranks`` how many were lost.
         """
+        if command_id is not None and error is not None:
+            self.tuning.keep(None)  # the batch that was to come with it is for other ranks
         self.tuning.again()
         if command_id is not None and error is None:
             self.done(command_id, gpus=self.record["gpus"])
@@ -292,6 +295,7 @@ class Attempt(Account):
             self.tuning.heard(message)
         elif kind == "failing":
             self.complaint = self.complaint or message["error"]
+            self.goes_on = self.goes_on or message.get("again") is True
         elif kind == "at" and self.state == "suspending":
             self.pausing.holds(index, message["step"], message.get("round"))
         elif kind == "at" and not (self.elastic is not None and self.elastic.gang.busy):

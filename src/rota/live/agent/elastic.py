@@ -149,7 +149,9 @@ class Elastic:
             )
 
     def _doing(self) -> str:
-        return "being resized" if self.gang.busy else self._attempt.state
+        if self.gang.busy:
+            return "having a slow rank replaced" if self._lagging else "being resized"
+        return self._attempt.state
 
     def _start(self, gpus: list[int], leavers: list[int]) -> None:
         attempt = self._attempt

@@ -24,6 +24,7 @@ class Ending:
     def __init__(self, attempt: Attempt) -> None:
         self._attempt = attempt
         self._over_s: float | None = None  # since when no process is left
+        self._was_out_of_the_way = False  # as that was seen first
 
     @property
     def is_guest(self) -> bool:
@@ -36,6 +37,7 @@ class Ending:
     def conclude(self) -> None:
         """No process is left: the attempt has ended, or is lost."""
         attempt = self._attempt
+        self._was_out_of_the_way |= self._is_out_of_the_way()
         if self._still_tells():
             attempt.state = "ending"  # from here on there is nothing to suspend or resize
             asyncio.get_running_loop().call_later(LOOK_AGAIN_S, attempt.check_end)
@@ -68,10 +70,13 @@ class Ending:
         bad = [(e["at_s"], rank.index, e["code"]) for rank, e in exits if e["code"] != 0]
         _, process, code = min(bad, default=(0.0, 0, 0))
         asked = self._attempt.stopping
-        if code == -signal.SIGKILL and self._is_out_of_the_way() and not asked:
+        if code == -signal.SIGKILL and self._was_out_of_the_way and not asked:
             # By the kernel, when memory ran out, or by somebody else. Who is killed while it
             # trains has failed; but one that was made to wait must not lose by that.
             self._end("lost", error="its processes were killed while suspended", started=True)
+            return
+        if bad and self._attempt.goes_on and not asked:
+            self._end("lost", error=self._attempt.complaint, started=True, goes_on=True)
             return
         words = (self._failure(process, code), self._attempt.complaint) if bad else ()
         message = "; ".join(filter(None, words))

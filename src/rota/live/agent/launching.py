@@ -103,6 +103,7 @@ def _environment(
     if (adapt := record.get("adapt")) is not None:
         environment["ROTA_MAX_BATCH"] = str(adapt["most"])
         environment["ROTA_MIN_WORLD"] = str(adapt["min_gpus"])
+        environment["ROTA_MIN_BATCH_PER_GPU"] = str(adapt.get("least_per_gpu", 1))
         if adapt["most_per_gpu"] is not None:
             environment["ROTA_MAX_BATCH_PER_GPU"] = str(adapt["most_per_gpu"])
     if record["visible"] is not None:

@@ -53,27 +53,39 @@ class Tuning:
 
     def heard(self, message: Message) -> None:
         """A rank tells that batches are so from now on, or why not."""
-        if self._batch != message["batch"]:
+        attempt, batch, refusal = self._attempt, message["batch"], message["refusal"]
+        if refusal is not None and batch != OWN:
+            log.warning("job %s has no batch of %d, %d: %s", attempt.job_id, *batch, refusal)
+            refused = {"batch": batch, "gpus": len(attempt.members), "error": refusal}
+            attempt.record["refused"] = refused
+            self._save()
+            attempt.notify(attempt.about("refused") | refused)
+        if self._batch != batch:
             return
         command_id, self._command_id = self._command_id, None
         self._want(None)
-        refusal = message["refusal"]
-        if refusal is not None:
-            log.warning("job %s keeps its batch: %s", self._attempt.job_id, refusal)
         if command_id is None:
             return  # it came with another command
         if refusal is not None:
-            self._attempt.failed(command_id, refusal)
+            attempt.failed(command_id, refusal)
         else:
-            self._attempt.done(command_id, batch=message["batch"])
+            attempt.done(command_id, batch=batch)
+
+    def report(self) -> Message | None:
+        """The last batch that did not go, for a controller; None if all did."""
+        refused = self._attempt.record.get("refused")
+        return self._attempt.about("refused") | refused if refused else None
 
     def _want(self, batch: list[int] | None) -> None:
         self._batch = batch
         if self._attempt.record.get("batch") != batch:
             self._attempt.record["batch"] = batch
-            with contextlib.suppress(OSError):  # it is only lost if this agent is, too
-                self._attempt.save(durable=False)
+            self._save()
         self.again()
+
+    def _save(self) -> None:
+        with contextlib.suppress(OSError):  # it is only lost if this agent is, too
+            self._attempt.save(durable=False)
 
     @property
     def _resizes(self) -> bool:

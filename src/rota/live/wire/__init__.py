@@ -16,7 +16,8 @@ where raw bytes follow the line: pieces of the state of a job that moves to anot
 | | written | round, bytes: the state is in the arena |
 | | kept | round, error, full (no room): the state can't be written, and stays where it is |
 | | resumed | at_s |
-| | failing | error: it is about to end, because Rota was asked for what can't be |
+| | failing | error: it is about to end, because Rota was asked for what can't be; again: whether |
+| | | the next attempt can go on, because that is written down |
 | | tuned | batch; refusal: null if it is so from now on, else why not |
 | | elastic | shards: as many ranks can share its batches; also in a hello |
 | | ready | a newcomer has warmed up, or one that was parked waits to come back |
@@ -44,16 +45,17 @@ where raw bytes follow the line: pieces of the state of a job that moves to anot
 | | done, failed | command_id; at_s, stopped_s; error |
 | | registered | job_id, attempt, suspension, movable, resizable, most_ranks, portable, why |
 | | resized | job_id, attempt, gpus, cause, lost_ranks: by itself, not by a command |
+| | refused | job_id, attempt, batch, gpus: the number of its ranks; error: why it does not go |
 | | model | job_id, attempt, model_bytes, largest_tensor_bytes |
 | | progress | job_id, attempt, progress: the last report, and what the agent measured |
 | | memory | job_id, attempt, memory: see ``Attempt.memory`` |
 | | ended | job_id, attempt, at_s, exit_code, message, stop_asked |
-| | lost | job_id, attempt, error, started |
+| | lost | job_id, attempt, error, started; goes_on: true if it can go on from where it was |
 | controller, agent | welcome | epoch |
 | | command | kind, command_id, epoch, job_id, attempt; gpus; batch: samples at once |
 | | | of a rank, and how often it accumulates, or null; for a launch program, name, at_s, |
-| | | max_gpus, adapt: most, most_per_gpu, min_gpus; for a migration source: the node where |
-| | | the state lies |
+| | | max_gpus, adapt: most, least_per_gpu, most_per_gpu, min_gpus; for a migration |
+| | | source: the node where the state lies |
 | | kill | job_id, attempt: no job should have it |
 | | forget | job_id, attempt: its end is written down |
 | | drop | job_id, attempt: it is on another node, or over; leave nothing of it |
@@ -90,13 +92,14 @@ MAX_SECONDS = 1e11  # since 1970, or of a step
 WHOLE = ("step", "total", "samples", "total_samples", "batch")
 SECONDS = ("step_time_s", "first_100_s", "util_since_s")
 NUMBERS = ("loss", "device_util", *SECONDS)
-# Of batches that the scheduler chooses: the samples of the initial one, the largest, the most on a
-# GPU at once; of the present one, on how many GPUs, on one at once, and how often gradients are
-# accumulated; statistical progress in initial batches; samples in an epoch; |G|^2 and the variance
-# of gradients at the initial size; so many steps since the last report, their mean time, and that
-# of one gradient.
+# Of batches that the scheduler chooses: the samples of the initial one, the largest, the least and
+# the most on a GPU at once; of the present one, on how many GPUs, on one at once, and how often
+# gradients are accumulated; statistical progress in initial batches; samples in an epoch; |G|^2 and
+# the variance of gradients at the initial size; so many steps since the last report, their mean
+# time, and that of one gradient.
 ADAPTATION = (
-    *("initial", "most", "most_per_gpu", "size", "gpus", "per_gpu", "accumulation"),
+    *("initial", "most", "least_per_gpu", "most_per_gpu", "size", "gpus", "per_gpu"),
+    "accumulation",
     *("scaled_steps", "epoch_samples", "sqr", "var", "steps", "step_s", "gradient_s"),
 )
 

@@ -4,7 +4,8 @@ A process that comes to a point for which a file ``$STOPS/POINT`` is there, and 
 names (or that is the controller, for ``controller``), renames it to ``POINT.at`` with its pid in it
 and stops itself. Whoever made the file kills it then, or lets it go on. Pieces of files are small
 here, so that there are many. A controller writes reports down every ``$REPORTS_EVERY_S`` seconds,
-so that policies know of speeds soon, where that is set; this alone needs no ``$STOPS``.
+so that policies know of speeds soon, where that is set, and an agent waits for the boundary of a
+step for ``$BOUNDARY_S`` seconds; these need no ``$STOPS``.
 """
 
 import os
@@ -104,6 +105,11 @@ if "REPORTS_EVERY_S" in os.environ and "rota.cli.main" in WORDS:
     import rota.live.reports
 
     rota.live.reports.LOG_PROGRESS_EVERY_S = float(os.environ["REPORTS_EVERY_S"])
+
+if "BOUNDARY_S" in os.environ and "rota.live.agent" in WORDS:
+    import rota.live.agent.pausing
+
+    rota.live.agent.pausing.BOUNDARY_TIMEOUT_S = float(os.environ["BOUNDARY_S"])
 
 if STOPS.exists() and "rota.cli.main" in WORDS:
     import rota.policy.gandiva_types

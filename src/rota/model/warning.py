@@ -1,0 +1,17 @@
+"""What policies warn of: told apart by kind, as the figures in it may differ at each decision."""
+
+from collections.abc import Iterable
+
+from rota.model.kind import pattern_of
+
+MOST_KINDS = 20  # of one job that are told
+
+
+def kind_of(warning: str) -> str:
+    """The words up to a colon, whatever numbers are in them."""
+    return pattern_of(warning.partition(":")[0])
+
+
+def is_news(warnings: Iterable[str], known: Iterable[str]) -> bool:
+    """Whether these say anything but what is known, with other numbers."""
+    return [pattern_of(each) for each in warnings] != [pattern_of(each) for each in known]

@@ -1,0 +1,73 @@
+"""A batch of the scheduler's for which there is not enough memory."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from rota.errors import InputError
+
+if TYPE_CHECKING:
+    from rota.train.adaptation import Adaptation
+    from rota.train.training import Training
+
+WORDS = ("can't allocate memory", "out of memory")  # of torch's allocators for CPUs and for GPUs
+
+
+def is_shortage(error: object) -> bool:
+    """Whether an exception tells of a lack of memory: by its class, or in torch's words."""
+    if type(error).__name__ == "OutOfMemoryError" or isinstance(error, MemoryError):
+        return True
+    return isinstance(error, RuntimeError) and any(words in str(error) for words in WORDS)
+
+
+def complaint(error: object, adaptation: Adaptation | None) -> str | None:
+    """What a job's user is told of an error that ends it, if it is one of Rota's.
+
+    So is one by which a batch of the scheduler's does not fit. None of any other, which is in the
+    job's log.
+    """
+    if isinstance(error, InputError):
+        return str(error)
+    if adaptation is None or adaptation.size <= adaptation.limits.initial or not is_shortage(error):
+        return None
+    return (
+        f"{_what(adaptation)}; set batch.max_per_gpu in the job file to less than "
+        f"{adaptation.per_rank}"
+    )
+
+
+def step_back(error: object, training: Training) -> str | None:
+    """Have the next attempt go on with the last batch that fit; what happened, in words.
+
+    The batch that did not fit has changed nothing but gradients and buffers: with these as they
+    were, the state of training is written down, by whichever rank it befell, as it was before that
+    batch. All of its samples are still to come. None if there is nothing to go back to (the batch
+    that the job began with does not fit), nowhere to write, or if that fails.
+    """
+    adaptation, batch = training.adaptation, training.batch
+    if adaptation is None or batch is None or not is_shortage(error):
+        return None
+    if not batch.begun or batch.complete:
+        return None
+    what = _what(adaptation)
+    if not adaptation.step_back():
+        return None
+    try:
+        batch.undo()
+        training.epoch_over = False  # the exception has left the loop over batches as a break does
+        if not training.checkpoint.save_alone():
+            return None
+    except Exception:  # of whatever kind: the error that is on its way says what matters
+        return None
+    limits = adaptation.limits
+    return (
+        f"{what}; it goes on with batches of {adaptation.size}, of {limits.most} at most, and at "
+        f"most {limits.most_per_rank} samples at once"
+    )
+
+
+def _what(adaptation: Adaptation) -> str:
+    return (
+        f"out of memory with {adaptation.per_rank} samples at once on each GPU, of a batch of "
+        f"{adaptation.size} that the scheduler chose"
+    )
