@@ -9,6 +9,7 @@ from rota.model.allocation import Allocation
 from rota.model.cluster import Node
 from rota.model.commands import Command
 from rota.model.job import JobSpec, JobState, Suspension
+from rota.model.sweep import Report
 
 # new(JobFinished, (at_s, row, ...)) makes an event, or another named tuple, of all its fields in a
 # third of the time that the class takes: for where millions are made.
@@ -243,6 +244,46 @@ class JobFinished(NamedTuple):
     message: str = ""
 
 
+class SweepSubmitted(NamedTuple):
+    """A user's search was accepted under this name, which no other has or has had.
+
+    ``request`` is JSON-able: the fields of its file. ``key`` is the idempotency key that it came
+    with, and ``body_hash`` tells whether something that comes with it once more is the same.
+    """
+
+    at_s: float
+    name: str
+    user: str
+    request: dict[str, Any]
+    key: str | None = None
+    body_hash: str = ""
+
+
+class TrialStopped(NamedTuple):
+    """The search that a job is a trial of needs it no longer; a StopRequested follows."""
+
+    at_s: float
+    row: int
+    why: str
+
+
+class SweepEnded(NamedTuple):
+    """A search is over: TARGET, DONE, BUDGET, FAILED or CANCELLED. No trial will come."""
+
+    at_s: float
+    name: str
+    outcome: str
+    message: str
+
+
+class MetricReported(NamedTuple):
+    """A trial has reported the metric of its search: what it has not told before, in order."""
+
+    at_s: float
+    row: int
+    reports: tuple[Report, ...]
+
+
 Event = (
     NodeJoined
     | NodeLost
@@ -266,4 +307,8 @@ Event = (
     | WorkerReported
     | AttemptLost
     | JobFinished
+    | SweepSubmitted
+    | TrialStopped
+    | SweepEnded
+    | MetricReported
 )

@@ -3,10 +3,12 @@
 from collections.abc import Iterable
 from typing import Any
 
+from rota.model import behind
 from rota.model.allocation import Allocation, gpus_text, on_node
 from rota.model.confinement import largest_node, stays_on_node
 from rota.model.job import JobState, Suspension
 from rota.model.reason import SENTENCES, Reason
+from rota.model.searching import NEEDLESS
 from rota.model.sharing import sharing_of
 from rota.model.state import ClusterState
 from rota.model.transitions import jobs_text
@@ -145,7 +147,7 @@ def _blockers(
         )
     told = {Reason.NONE.name, *(blocker["rule"] for blocker in found)}
     if reason.name not in told and (reason != Reason.WAIT_PRIORITY or not found):
-        found.append(_by_policy(state, row, reason))
+        found.append(_by_policy(state, row, reason, now_s))
     found.sort(key=lambda blocker: blocker["rule"] != reason.name)
     return found
 
@@ -154,9 +156,12 @@ def _blocker(rule: Reason, need: str, have: str, held_by: Iterable[str] = ()) ->
     return {"rule": rule.name, "need": need, "have": have, "held_by": list(held_by)}
 
 
-def _by_policy(state: ClusterState, row: int, reason: Reason) -> dict[str, Any]:
+def _by_policy(state: ClusterState, row: int, reason: Reason, now_s: float) -> dict[str, Any]:
     """What the policy said, with who is in the way by its rules."""
     spec = state.spec[row]
+    if reason == Reason.TRIAL_BEHIND and spec.trial is not None:
+        have, holders = behind.standing(state, row, now_s), behind.those_ahead(state, row)
+        return _blocker(reason, behind.NEED, have, holders)
     if reason == Reason.WAIT_QUOTA:
         need = f"room for {gpus_text(spec.num_gpus)} in the quota of {_queue(spec.vc)}"
         return _blocker(reason, need, "it is used up", _holders_of_queue(state, row))
@@ -254,6 +259,8 @@ def _would_start_if(
         return f"{max(0.0, state.backoff[row] - now_s):.0f} s had passed"
     if state.target[row] is not None:
         return "the GPUs it was given were released, which they are about to be"
+    if Reason.TRIAL_BEHIND.name in rules:
+        return behind.WOULD_START_IF
     if turns is not None:
         return f"its turn came, in {turns.left_s(now_s):.0f} s at the earliest"
     if Reason.SLICE_WAITING_TURN.name in rules:
@@ -322,7 +329,8 @@ def _sentence(state: ClusterState, row: int, reason: Reason) -> str:
         code = "" if exit_code is None else f" with exit code {exit_code}"
         return f"it ended as {job_state.name}{code}" + (f": {message}" if message else "")
     if job_state == JobState.STOPPING:
-        return "it is being stopped"
+        why = state.needless.get(row)
+        return "it is being stopped" + (f": {NEEDLESS}{why}" if why is not None else "")
     if held is not None and job_state == JobState.RUNNING:
         mates = state.sharers(row)
         sharing = f", which it shares with {jobs_text(state.ids(mates))}" if mates else ""

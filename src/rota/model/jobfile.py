@@ -31,6 +31,7 @@ FIELDS = (
     "grace",
     "time_limit",
 )
+SWEEP = "sweep"  # of a job file that describes a search: see rota.model.sweepfile
 RESOURCES = ("gpus",)
 ELASTIC = ("sizes", "utility", "price_per_gpu_hour")
 UTILITY = ("deadline", "value")
@@ -117,7 +118,12 @@ def parse_job(fields: Mapping[str, Any], *, workdir: str) -> JobRequest:
     folder by default; with ``workdir=""`` it must be absolute. Raises JobFileError, which names
     the field, its value and the fix.
     """
-    check_keys(fields, FIELDS, "")
+    check_keys(fields, (*FIELDS, SWEEP), "")
+    if SWEEP in fields:
+        raise JobFileError(
+            f"{SWEEP}: it makes this a search, and no single job; hand it in with rota submit, "
+            "or as POST /api/v1/sweeps"
+        )
     version = fields.get("version", 1)
     if type(version) is not int or version != 1:
         refuse("version", version, "this version of Rota reads version: 1")

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 from rota.errors import PlanError, TransitionError
 from rota.model.cluster import FreeGpus, Node
 from rota.model.commands import Launch, Migrate, Resize, Retune, Stop, Suspend, may_follow
-from rota.model.confirmations import STARTS, Confirmations
+from rota.model.confirmations import STARTS
 from rota.model.events import (
     AttemptLost,
     BatchRefused,
@@ -22,6 +22,7 @@ from rota.model.events import (
     JobRetuned,
     JobSubmitted,
     JobSuspended,
+    MetricReported,
     ModelReported,
     NodeJoined,
     NodeLost,
@@ -30,11 +31,15 @@ from rota.model.events import (
     SpeedChanged,
     StopRequested,
     SuspendRequested,
+    SweepEnded,
+    SweepSubmitted,
+    TrialStopped,
     WorkerRegistered,
     WorkerReported,
 )
 from rota.model.job import Job, JobState, Suspension
 from rota.model.reason import Reason
+from rota.model.searching import Searching
 from rota.model.transitions import (
     FIRST_FINAL,
     HELD,
@@ -50,10 +55,10 @@ from rota.model.transitions import (
 if TYPE_CHECKING:
     from rota.model.adaptation import Adaptations
     from rota.model.profiles import Profiles
-    from rota.model.reports import Curves, Reports, Truth
+    from rota.model.reports import Reports, Truth
 
 
-class ClusterState(Confirmations):
+class ClusterState(Searching):
     """What exists and what has happened, changed by :meth:`apply` alone."""
 
     def __init__(self, *, keep_stories: bool = True) -> None:
@@ -72,8 +77,6 @@ class ClusterState(Confirmations):
         self.reports: Reports | None = None
         self._told: Adaptations | None = None
         self.truth: Truth | None = None  # in a simulation
-        self.sweeps: dict[str, list[int]] = {}  # rows of the trials of each search, by its name
-        self.curves: Curves | None = None  # what trials report
         # Of policies, by row and kind: since when they warn, and the words. Gone with live jobs.
         self.warnings: dict[int, dict[str, tuple[float, str]]] = {}
         self._handlers = {
@@ -99,6 +102,10 @@ class ClusterState(Confirmations):
             WorkerReported: self._worker_reported,
             AttemptLost: self._attempt_lost,
             JobFinished: self._job_finished,
+            SweepSubmitted: self._search_changed,
+            TrialStopped: self._trial_stopped,
+            SweepEnded: self._search_changed,
+            MetricReported: self._metric_reported,
         }
 
     # -- reading -------------------------------------------------------------------------------
@@ -211,8 +218,7 @@ class ClusterState(Confirmations):
             self._stories.append([(at_s, "submitted")])
         self.active[row] = None
         self.priorities.add(spec.priority)
-        if spec.trial is not None:
-            self.sweeps.setdefault(spec.trial.sweep.name, []).append(row)
+        self._add_trial(row, spec)
         self.changed.append(row)
         self.decision_needed = True
 

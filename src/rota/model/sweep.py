@@ -29,3 +29,15 @@ class SweepTrial(NamedTuple):
     sweep: Sweep
     number: int
     params: tuple[tuple[str, Value], ...] = ()
+
+
+class Report(NamedTuple):
+    """What a trial said of its metric after so many steps; None for a value that is no number.
+
+    ``first``: it is the first one that this process of the job has made.
+    """
+
+    step: int
+    at_s: float
+    value: float | None
+    first: bool = False

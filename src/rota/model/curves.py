@@ -1,0 +1,50 @@
+"""What the trials of live searches have reported of their metric, from the event log."""
+
+from collections.abc import Iterable, Sequence
+
+from rota.model.sweep import Report
+
+
+class ToldCurves:
+    """Every report that counts, by row and in order of steps.
+
+    Training that goes back, to a checkpoint or because a rank was lost, reports steps again. What
+    it says then counts in place of what came at or after that step. Of a program that counts no
+    steps only another attempt is known to begin anew.
+    """
+
+    def __init__(self) -> None:
+        self._told: dict[int, list[Report]] = {}
+        self._values: dict[int, list[float]] = {}
+        self._heard: dict[int, tuple[int, int]] = {}  # attempt, number of reports that it has made
+
+    def note(self, row: int, attempt: int, reports: Iterable[Report]) -> None:
+        """Take what the attempt of a job has reported since it was noted last."""
+        told = self._told.setdefault(row, [])
+        for report in reports:
+            count = self.heard(row, attempt)
+            again = not count or (report.first and report.step > 0)
+            while told and (
+                told[-1].step > report.step or (again and told[-1].step == report.step)
+            ):
+                told.pop()
+            told.append(report)
+            self._heard[row] = attempt, count + 1
+        self._values.pop(row, None)
+
+    def heard(self, row: int, attempt: int) -> int:
+        """How many reports of this attempt have been noted, those that count no longer included."""
+        known, count = self._heard.get(row, (attempt, 0))
+        return count if known == attempt else 0
+
+    def reports(self, row: int) -> Sequence[Report]:
+        """The reports of a job; not to be changed."""
+        return self._told.get(row, ())
+
+    def curve(self, row: int, now_s: float) -> Sequence[float]:
+        """Their values, without those that are no number; not to be changed."""
+        values = self._values.get(row)
+        if values is None:
+            told = [report.value for report in self.reports(row)]
+            values = self._values[row] = [value for value in told if value is not None]
+        return values
