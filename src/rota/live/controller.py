@@ -226,7 +226,8 @@ class Controller(Reports):
 
     async def serve_agent(self, channel: Channel) -> None:
         """Talk to one agent until its connection ends."""
-        hello = decode(await channel.receive())
+        while (hello := decode(await channel.receive()))["type"] == "curve":
+            self._note_curve(hello, self._clock.now_s())
         if hello["type"] != "hello":
             raise AgentError(f"an agent began with {hello['type']!r} instead of hello")
         node = hello["node"]
@@ -289,6 +290,9 @@ class Controller(Reports):
             return
         if kind in ("fetch", "fetched"):
             pass_on(self, node, message)
+            return
+        if kind == "curve":
+            self._note_curve(message, now_s)
             return
         row = self.rows.get(message["job_id"])
         if not self._is_present(node, row, message["attempt"]):

@@ -17,6 +17,7 @@ from rota.model.events import (
 from rota.model.job import JobSpec, JobState
 from rota.model.jobfile import JobRequest, program_of
 from rota.model.state import ClusterState
+from rota.model.sweep import SweepTrial
 from rota.store.events import EventStore, Submission
 
 
@@ -29,17 +30,18 @@ def check_open(state: ClusterState, row: int, verb: str) -> None:
     about = f"job {job_id} ({state.spec[row].name}) can't be {verb}: it"
     if now.is_final:
         raise TransitionError(
-            f"{about} ended as {now.name} at {_local_time(state.finish_s[row])}; "
+            f"{about} ended as {now.name} at {local_time(state.finish_s[row])}; "
             f"`rota show {job_id}` tells about it, and to run it again submit it anew"
         )
     if now == JobState.STOPPING:
         raise TransitionError(
-            f"{about} has been stopping since {_local_time(state.changed_s[row])}; "
+            f"{about} has been stopping since {local_time(state.changed_s[row])}; "
             f"wait for its end with `rota wait {job_id}`"
         )
 
 
-def _local_time(at_s: float) -> str:
+def local_time(at_s: float) -> str:
+    """A moment as users read it."""
     return time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(at_s))
 
 
@@ -85,15 +87,30 @@ class Intake(Record):
         When this returns the job is on disk. Raises NeverFitsError, and JobFileError if the key
         was used for another job.
         """
-        if key is not None:
-            known = self.store.find_submission(user, key)
-            if known is not None:
-                if known.body_hash != body_hash:
-                    raise JobFileError(
-                        f"Idempotency-Key {key!r} was used for another job; use a new key"
-                    )
-                return known.row
+        known = self._submitted(user, key, body_hash)
+        if known is not None:
+            return known
         self.check(request)
+        return self._accept(request, user=user, key=key, body_hash=body_hash)
+
+    def _submitted(self, user: str, key: str | None, body_hash: str) -> int | None:
+        """The row of the job that came with this key. JobFileError if something else did."""
+        known = self.store.find_submission(user, key) if key is not None else None
+        if known is not None and known.body_hash == body_hash:
+            return known.row
+        if known is not None or (key is not None and self.searches.of_key(user, key) is not None):
+            raise JobFileError(f"Idempotency-Key {key!r} was used for another job; use a new key")
+        return None
+
+    def _accept(
+        self,
+        request: JobRequest,
+        *,
+        user: str,
+        key: str | None,
+        body_hash: str,
+        trial: SweepTrial | None = None,
+    ) -> int:
         row = len(self.state.spec)
         spec = JobSpec(
             job_id=str(row + 1),
@@ -107,6 +124,7 @@ class Intake(Record):
             elastic=request.elastic,
             adapt=request.adapt,
             program=program_of(request),
+            trial=trial,
         )
         event = JobSubmitted(spec.submit_s, spec)
         submission = Submission(user, key, body_hash, row) if key is not None else None
@@ -144,10 +162,11 @@ class Intake(Record):
         return True
 
     def _write_first(
-        self, event: Event, *, submission: Submission | None = None, durable: bool = False
+        self, *events: Event, submission: Submission | None = None, durable: bool = False
     ) -> None:
-        """Write an event that can't be refused down, then apply it. StoreError changes nothing."""
-        self.store.append([*self._unwritten, event], submission=submission, durable=durable)
+        """Write events that can't be refused down, then apply them. StoreError changes nothing."""
+        self.store.append([*self._unwritten, *events], submission=submission, durable=durable)
         self._unwritten = []
-        self._apply(event)
+        for event in events:
+            self._apply(event)
         self._kick.set()

@@ -9,6 +9,7 @@ from rota.folder import Folder
 from rota.live.clock import Clock
 from rota.live.ranks import Ranks, read_ranks
 from rota.live.recovery import NEVER_STARTED, NO_MEMORY, NODE_CHANGED, NODE_GONE
+from rota.live.sweeprecord import Searches
 from rota.live.wire import Message
 from rota.model.events import (
     AttemptLost,
@@ -50,6 +51,7 @@ class Record:
 
     def __init__(self, store: EventStore, folder: Folder) -> None:
         self.state = ClusterState()
+        self.searches = Searches(self.state)
         self.store = store
         self._folder = folder
         self._latest: dict[int, dict[str, Any]] = {}  # progress, newer than what is written down
@@ -79,6 +81,7 @@ class Record:
 
     def _remember(self, event: Event) -> None:
         """Keep what questions will be asked about."""
+        self.searches.note(event)
         if isinstance(event, JobSubmitted):
             self.rows[event.spec.job_id] = len(self.state.spec) - 1
         elif isinstance(event, DecisionTaken):
@@ -133,6 +136,11 @@ class Record:
         if named:
             ids = ", ".join(self.state.spec[row].job_id for row in named[-5:])
             raise NotFoundError(f"{len(named)} jobs are named {job_id!r}; use an id: {ids}")
+        if self.searches.is_name(job_id):
+            raise NotFoundError(
+                f"{job_id} is a sweep, and no job; `rota sweep show {job_id}` lists its trials, "
+                f"which are jobs named {job_id}.NUMBER"
+            )
         hint = did_you_mean(job_id, {spec.name for spec in self.state.spec[-RECENT:]})
         raise NotFoundError(f"there is no job {job_id!r}{hint}; `rota ps --all` lists them")
 

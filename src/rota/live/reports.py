@@ -5,13 +5,20 @@ from typing import Any
 
 from rota.errors import InputError
 from rota.folder import Folder
-from rota.live.intake import Intake
 from rota.live.recovery import registered
+from rota.live.sweeps import Sweeps
 from rota.live.wire import Message, is_model
 from rota.model.adaptation import read
 from rota.model.allocation import on_node
 from rota.model.commands import Migrate, Resume, Retune
-from rota.model.events import BatchRefused, JobResized, ModelReported, WorkerReported
+from rota.model.events import (
+    BatchRefused,
+    JobResized,
+    MetricReported,
+    ModelReported,
+    WorkerReported,
+)
+from rota.model.sweep import Report
 from rota.store.events import EventStore
 
 LOG_PROGRESS_EVERY_S = 10.0
@@ -19,7 +26,7 @@ LOG_PROGRESS_EVERY_S = 10.0
 log = logging.getLogger("rota.controller")
 
 
-class Reports(Intake):
+class Reports(Sweeps):
     """The record and its users, with what the jobs tell of themselves meanwhile."""
 
     def __init__(self, store: EventStore, folder: Folder) -> None:
@@ -46,6 +53,22 @@ class Reports(Intake):
             self.memory[row] = message["memory"]
         elif kind == "model":
             self._note_model(row, message, now_s)
+
+    def _note_curve(self, message: Message, now_s: float) -> None:
+        """What a trial has reported of its metric, as far as it is new.
+
+        Also of an attempt that has ended, or is on another node by now: each says the same.
+        """
+        row, curves = self.rows.get(message["job_id"]), self.state.told_curves
+        if row is None or curves is None or self.state.spec[row].trial is None:
+            return
+        attempt = message["attempt"]
+        if attempt != self.state.attempt[row]:
+            return
+        known = curves.heard(row, attempt) - message["since"]
+        new = message["reports"][max(0, known) :]
+        if new:
+            self._note(MetricReported(now_s, row, tuple(Report(*report) for report in new)))
 
     def _note_registration(self, row: int, message: Message, now_s: float) -> None:
         event, state = registered(message, row, now_s), self.state

@@ -21,6 +21,7 @@ DOUBLINGS = 4  # of a curve's length, so far ahead is looked
 BETTER = 0.03  # of the spread of all values: what counts as better than the best so far
 LEAST_NOISE = 0.01  # of that spread: curves that happen to be smooth are not certain
 UNSEEN_REPORTS = 8.0
+NOISE_REPORTS = 1000  # of each curve tell how noisy values are, the last ones; more cost time
 SCALE = 1.4826 / sqrt(6)  # from the median of second differences to the noise of one value
 
 
@@ -109,9 +110,10 @@ def _level(curve: Sequence[float], reports: int) -> float:
 
 def _noise(curves: Sequence[Sequence[float]]) -> float:
     """The standard deviation of a value from its curve, as neighbours on all curves tell it."""
+    last = [curve[-NOISE_REPORTS:] for curve in curves]
     bends = [
         abs(a - 2 * b + c)
-        for curve in curves
+        for curve in last
         for a, b, c in zip(curve, curve[1:], curve[2:], strict=False)
     ]
     return median(bends) * SCALE if bends else 0.0

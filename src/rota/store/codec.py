@@ -19,12 +19,14 @@ from rota.model.events import (
     JobResized,
     JobRetuned,
     JobSubmitted,
+    MetricReported,
     StopRequested,
+    SweepSubmitted,
     WorkerRegistered,
     WorkerReported,
 )
 from rota.model.job import Adapt, Elastic, JobSpec, JobState, Program, Suspension
-from rota.model.sweep import Sweep, SweepTrial
+from rota.model.sweep import Report, Sweep, SweepTrial
 
 
 class _Codec(NamedTuple):
@@ -222,6 +224,13 @@ _FIELDS: dict[Any, dict[str, _Codec]] = {kind: {} for kind in _EVENTS.values()} 
     JobFinished: {"outcome": _STATE},
     WorkerRegistered: {"suspension": _by_name(Suspension)},
     WorkerReported: {"progress": _JSON},
+    SweepSubmitted: {"request": _JSON},
+    MetricReported: {
+        "reports": _Codec(
+            lambda reports: [list(report) for report in reports],
+            lambda records: tuple(Report(*record) for record in records),
+        )
+    },
     CommandSent: {"command": _Codec(_encode_command, _decode_command)},
     DecisionTaken: {
         "allocations": _by_row(_ALLOCATION),

@@ -106,8 +106,8 @@ class ElasticStrategy(Strategy):
 class RotaCallback(Callback):
     """Makes a Trainer's optimiser steps the places where it can be suspended, and reports them.
 
-    Loss, step and samples are reported, the size of the model is told. The number of steps and
-    samples is kept in Lightning's checkpoints.
+    Loss, step and samples are reported, and what the module logs at each validation; the size of
+    the model is told. The number of steps and samples is kept in Lightning's checkpoints.
     """
 
     def __init__(self, session: Session) -> None:
@@ -150,6 +150,17 @@ class RotaCallback(Callback):
         self._unreported = 0
         self._session.end_step()
         _follow(self._session.device, trainer, pl_module)
+
+    def on_validation_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        """Report the figures that the module logs, at each validation."""
+        if trainer.sanity_checking:
+            return
+        figures = {
+            name: value.item()
+            for name, value in trainer.callback_metrics.items()
+            if value.numel() == 1 and name not in ("loss", "samples")
+        }
+        self._session.report(**figures)
 
     def state_dict(self) -> dict[str, int]:
         """What is kept in checkpoints."""

@@ -5,7 +5,9 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable
+from typing import Any
 
+from rota.errors import InputError
 from rota.live.wire import Message
 from rota.train.step_times import StepTimes
 
@@ -36,14 +38,21 @@ class Progress:
         self.times = StepTimes()
         self._began = self._reported = self._opened = time.monotonic()
 
-    def note(self, loss: float | None, samples: int | None, metrics: dict[str, float]) -> None:
-        """Remember what the program reports."""
-        if loss is not None:
-            self._loss = _finite(loss)
+    def note(
+        self, loss: float | None, samples: int | None, metrics: dict[str, float]
+    ) -> dict[str, float | None]:
+        """Remember what the program reports; its figures by name, None for one that is not finite.
+
+        Raises InputError, with nothing remembered, if one of them is no number.
+        """
+        given = metrics if loss is None else metrics | {"loss": loss}
+        figures = {name: _finite(name, value) for name, value in given.items()}
         if samples is not None:
-            self.samples += int(samples)
-        for name, value in metrics.items():
-            self._metrics[name] = _finite(value)
+            self.samples += int(_number("samples", samples, int))
+        self._metrics |= {name: figures[name] for name in metrics}
+        if loss is not None:
+            self._loss = figures["loss"]
+        return figures
 
     def begin_step(self) -> None:
         """Start the clock of a step."""
@@ -98,7 +107,17 @@ class Progress:
         self.times.sent()
 
 
-def _finite(value: float) -> float | None:
-    """The number, or None for one that JSON can't carry (NaN, infinities)."""
-    number = float(value)
+def _finite(name: str, value: Any) -> float | None:
+    """The number, or None for one that JSON can't carry (NaN, infinities). Raises InputError."""
+    number = _number(name, value, float)
     return number if math.isfinite(number) else None
+
+
+def _number(name: str, value: Any, kind: Callable[[Any], float]) -> float:
+    try:
+        return kind(value)
+    except (TypeError, ValueError, OverflowError, RuntimeError):  # tensors raise the last
+        raise InputError(
+            f"s.report: {name}={value!r:.80} is no number; report a float, or a tensor with one "
+            "element"
+        ) from None

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from rota.errors import InputError
 from rota.live.wire import COMPUTING, EVALUATING, WAITING
+from rota.train.curve import Curve, read_params
 from rota.train.kept import check_kept
 from rota.train.link import Link
 from rota.train.member import Member
@@ -44,6 +45,7 @@ class Session:
         self._progress = Progress()
         self._progress.step = int(os.environ.get("ROTA_STEP", "0"))
         self._training = Training(self._world, self._member, self._progress)
+        self._curve = Curve()
         self._reports = Reports(self._link, self._world, self._progress, self._most_ranks)
         told = (self._training, self._reports, self._progress)
         self._turn = Turn(self._link, *told) if self._link is not None else None
@@ -59,6 +61,7 @@ class Session:
     def __exit__(self, *exc: object) -> None:
         if self._training.loader is not None:
             self._training.loader.close()
+        self._curve.close()
         error = complaint(exc[1], self._training.adaptation)
         repeats = step_back(exc[1], self._training)
         if self._link is not None:
@@ -87,6 +90,14 @@ class Session:
     def world_size(self) -> int:
         """How many processes the gang has."""
         return self._world.size
+
+    @property
+    def params(self) -> dict[str, str | int | float | bool]:
+        """What this trial of a sweep tries, by name; nothing outside of a sweep.
+
+        Raises InputError if ROTA_PARAMS is set to something else than a JSON object.
+        """
+        return read_params()
 
     @property
     def device(self) -> torch.device:
@@ -312,9 +323,15 @@ class Session:
         """Say how training goes: loss, samples in this step, and metrics of your own.
 
         Samples of a loader's batches are counted without being told. Costs microseconds; reports
-        are sent a few times a second at most.
+        are sent a few times a second at most. In a trial of a sweep every report of its metric is
+        kept. Raises InputError for a value that is no number.
         """
-        self._progress.note(loss, samples if self._training.loader is None else None, metrics)
+        counted = samples if self._training.loader is None else None
+        figures = self._progress.note(loss, counted, metrics)
+        # One that rehearses, or has yet to take over the state, repeats what has been said.
+        rehearses = self._member.rehearses or self._training.handover.adopts is not None
+        if self.rank == 0 and not rehearses:
+            self._curve.note(self._progress.step, figures)
 
     def save(self, **values: Any) -> None:
         """Keep values of your own with the state of training, for :meth:`restore`.

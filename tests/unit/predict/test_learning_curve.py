@@ -2,7 +2,7 @@ from math import exp, inf
 
 import pytest
 
-from rota.predict.learning_curve import Outlook, Promise
+from rota.predict.learning_curve import NOISE_REPORTS, Outlook, Promise
 
 
 def rising(end, reports=8, steep=0.3):
@@ -73,3 +73,10 @@ def test_where_all_values_are_equal_nobody_is_to_become_better():
     assert outlook.promise([0.5, 0.5, 0.5]) == Promise(0.0, 0.0)
     assert outlook.promise([0.5]) == Promise(0.0, 0.0)
     assert outlook.unseen([Promise(0.0, 0.0)] * 2).rate > 0
+
+
+def test_how_noisy_values_are_is_told_by_the_last_reports_of_a_long_curve():
+    smooth = [0.5 + n * 1e-5 for n in range(NOISE_REPORTS)]
+    jumps = [float(n % 2) for n in range(2 * NOISE_REPORTS)]
+    assert Outlook([jumps + smooth])._noise == Outlook([[0.0, 1.0, 1.0, *smooth]])._noise
+    assert Outlook([smooth + jumps])._noise > 10 * Outlook([jumps + smooth])._noise

@@ -11,6 +11,7 @@ from rota.errors import StoreError
 from rota.model import commands, events
 from rota.model.allocation import Allocation
 from rota.model.job import Adapt, Elastic, JobSpec, JobState, Program, Suspension
+from rota.model.sweep import Report
 from rota.store.codec import decode, encode
 from rota.testing.store_contract import every_event
 
@@ -113,11 +114,20 @@ STRATEGIES = {
     "reasons": st.dictionaries(rows, st.integers(0, 16), max_size=4),
     "marks": st.dictionaries(rows, json_values, max_size=4),
     "policy_mark": json_values,
+    "user": words,
+    "request": st.dictionaries(words, json_values, max_size=4),
+    "key": st.none() | words,
+    "body_hash": words,
+    "reports": st.lists(
+        st.builds(Report, rows, seconds, st.none() | seconds, st.booleans()), max_size=3
+    ).map(tuple),
 }
+OF_KIND = {events.SweepEnded: {"outcome": words}}
 
 
 def built(kind):
-    return st.builds(kind, **{name: STRATEGIES[name] for name in kind._fields if name != "command"})
+    known = STRATEGIES | OF_KIND.get(kind, {})
+    return st.builds(kind, **{name: known[name] for name in kind._fields if name != "command"})
 
 
 def any_of(union):

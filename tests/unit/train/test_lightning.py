@@ -75,6 +75,17 @@ def test_a_batch_that_does_not_tell_its_size_and_a_step_without_loss_are_no_erro
     assert (told["step"], told["total"], told["samples"], told["loss"]) == (1, None, 0, None)
 
 
+def test_what_is_logged_at_a_validation_is_reported_but_for_the_check_before_training():
+    logged = {"val_acc": torch.tensor(0.5), "bins": torch.ones(2), "loss": torch.tensor(9.0)}
+    with session() as s:
+        callback = RotaCallback(s)
+        callback.on_validation_end(trainer(sanity_checking=True, callback_metrics=logged), None)
+        assert s._progress.message()["metrics"] == {}
+        callback.on_validation_end(trainer(sanity_checking=False, callback_metrics=logged), None)
+        told = s._progress.message()
+    assert (told["metrics"], told["loss"]) == ({"val_acc": 0.5}, None)
+
+
 def test_counts_go_on_where_a_checkpoint_left_them():
     with session() as s:
         callback = RotaCallback(s)

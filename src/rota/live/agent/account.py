@@ -11,6 +11,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from rota.live.agent.curve import Curve
 from rota.live.agent.method import RESTART, STAYS, STOP, SUSPENSIONS, Method
 from rota.live.wire import Message, is_memory_cycle, is_model, is_progress, progress_of
 
@@ -46,6 +47,8 @@ class Account:
         self._memory_error: str | None = None
         self._cycle: dict[str, Any] | None = None  # device memory over a step
         self._model_reports = self._shard_reports = 0
+        self.curve = Curve(folder)
+        self._curve_told = 0
         self._metrics = folder / "metrics.jsonl"
         self._complained = False  # of a report that can't be read
 
@@ -86,6 +89,18 @@ class Account:
             told["memory_least_bytes"] = least
             told["memory_most_bytes"] = max(most, told.get("memory_most_bytes", 0))
         return self.about("progress") | {"progress": told}
+
+    def tell_curve(self) -> None:
+        """Tell the controller what a trial has reported since the last time, if anything."""
+        message = self.curve_report(self._curve_told)
+        if message is not None:
+            self.notify(message)
+
+    def curve_report(self, since: int = 0) -> Message | None:
+        """What a trial has reported after so many reports, for the controller; None if nothing."""
+        self._curve_told = self.curve.read()
+        told = self.curve.reports[since:]
+        return self.about("curve") | {"since": since, "reports": told} if told else None
 
     def model_report(self) -> Message | None:
         """The sizes of the job's model, for the controller; None if they are not known."""

@@ -31,6 +31,7 @@ from rota.live.agent.zygote_link import ZygoteLink
 from rota.live.wire import MAX_LINE_BYTES, Message, decode, from_worker, pack, unpack
 
 PROGRESS_EVERY_S = 0.25
+CURVES_EVERY_S = 0.1
 USAGE_EVERY_S = 10.0  # of attempts that do not report
 ADOPTION_S = 3.0  # how long adopted workers have to say hello
 FAREWELL_S = 5.0  # how long the controller has to take note of the last ends
@@ -88,6 +89,7 @@ class Agent:
         await self._wait_for_hellos()
         self._spawn(self._link.run())
         self._spawn(self._tell_progress())
+        self._spawn(self._tell_curves())
         self._spawn(self._meter.run())
         await self._ending.wait()
         server.close()
@@ -170,7 +172,10 @@ class Agent:
     # -- the controller ------------------------------------------------------------------------
 
     def _greeting(self) -> list[Message]:
-        """The hello to a controller, and what else it may not know."""
+        """The hello to a controller, and what else it may not know.
+
+        What trials have reported comes before it: attempts that have ended end with it.
+        """
         hello = {
             "type": "hello",
             "node": self.node,
@@ -183,7 +188,8 @@ class Agent:
                 *self._moves.arrivals,
             ],
         }
-        messages: list[Message | None] = [hello]
+        messages: list[Message | None] = [each.curve_report() for each in self.attempts.values()]
+        messages.append(hello)
         for attempt in self.attempts.values():
             if attempt.ended is not None:
                 continue
@@ -224,6 +230,14 @@ class Agent:
                     told[key] = (attempt.progress, now_s)
                     self._notify(attempt.report())
             told = {key: value for key, value in told.items() if key in self.attempts}
+
+    async def _tell_curves(self) -> None:
+        """Pass on what trials report, sooner than the rest: their searches wait for it."""
+        while True:
+            await asyncio.sleep(CURVES_EVERY_S)
+            for attempt in self.attempts.values():
+                if attempt.ended is None:
+                    attempt.tell_curve()
 
     # -- obeying -------------------------------------------------------------------------------
 

@@ -13,6 +13,7 @@ from pathlib import Path
 
 from rota.errors import AgentError
 from rota.live.agent.attempt import Attempt
+from rota.live.agent.curve import FILE as CURVE
 from rota.live.agent.memory import vacate
 from rota.live.wire import PIECE_BYTES, Message
 
@@ -98,7 +99,7 @@ class Departure:
         arenas = attempt.record.get("vacated", {}).get("arenas", {})
         paths = {_arena_name(slot): Path(path) for slot, path in arenas.items()}
         told = [attempt.folder / f"rank{rank.index}.log" for rank in attempt.ranks]
-        told.append(attempt.folder / "metrics.jsonl")
+        told += [attempt.folder / "metrics.jsonl", attempt.folder / CURVE]
         return paths | {path.name: path for path in told if path.exists()}
 
 

@@ -148,6 +148,7 @@ class Ending:
         attempt.ended = attempt.about(kind) | fields
         if attempt.progress:
             attempt.notify(attempt.report())  # the last one, which says how far it has come
+        attempt.tell_curve()
         attempt.notify(attempt.ended)
 
 

@@ -12,6 +12,7 @@ from typing import Any
 
 from rota.errors import AgentError
 from rota.folder import Folder
+from rota.live.agent.curve import FILE as CURVE
 from rota.live.agent.devices import Devices
 from rota.live.agent.rank import life_name, life_of
 
@@ -98,6 +99,8 @@ def _environment(
         "MASTER_ADDR": "127.0.0.1",
         "MASTER_PORT": port,
     }
+    if "ROTA_SWEEP_METRIC" in program["env"]:
+        environment["ROTA_CURVE"] = str(folder / CURVE)
     if record["max_world"] > 1:
         environment["ROTA_MAX_WORLD"] = str(record["max_world"])
     if (adapt := record.get("adapt")) is not None:

@@ -14,19 +14,20 @@ FORK_TIMEOUT_S = 30.0
 
 
 class ZygoteLink:
-    """One warm zygote process, started at the first need."""
+    """One zygote process, started at the first need, and warm for what runs in its interpreter."""
 
     def __init__(self, log: str) -> None:
         self._log = log
         self._process: asyncio.subprocess.Process | None = None
         self._reader: asyncio.StreamReader | None = None
         self._writer: asyncio.StreamWriter | None = None
+        self._warm = False
         self._lock = asyncio.Lock()
 
     async def fork(self, request: dict[str, Any]) -> int:
         """Have a rank forked; the pid of its shim. Raises AgentError."""
         async with self._lock:
-            await self._ensure()
+            await (self._ensure() if request["python"] is None else self._ensure_warm())
             assert self._reader and self._writer
             try:
                 self._writer.write(json.dumps(request).encode() + b"\n")
@@ -37,10 +38,15 @@ class ZygoteLink:
                 await self._discard()
                 raise AgentError(f"the zygote did not fork a worker: {error!r}") from None
 
-    async def warm_up(self) -> None:
-        """Start the zygote now, so that the first job does not wait for it."""
+    async def start(self) -> None:
+        """Start the zygote now, so that it is there for the first job."""
         async with self._lock:
             await self._ensure()
+
+    async def warm_up(self) -> None:
+        """Start the zygote and have it load torch now, so that no job waits for that."""
+        async with self._lock:
+            await self._ensure_warm()
 
     async def close(self) -> None:
         """End the zygote. Workers go on."""
@@ -68,9 +74,21 @@ class ZygoteLink:
                 env=environment,
             )
         self._reader, self._writer = await asyncio.open_connection(sock=ours)
+        await self._until_ready()
+
+    async def _ensure_warm(self) -> None:
+        await self._ensure()
+        if not self._warm:
+            assert self._writer
+            self._writer.write(b'{"preload": true}\n')
+            await self._until_ready()
+            self._warm = True
+
+    async def _until_ready(self) -> None:
+        assert self._reader
         try:
             ready = await asyncio.wait_for(self._reader.readline(), START_TIMEOUT_S)
-        except TimeoutError:
+        except (OSError, TimeoutError):
             ready = b""
         if ready != b"ready\n":
             await self._discard()
@@ -84,3 +102,4 @@ class ZygoteLink:
                 self._process.kill()
             await self._process.wait()
         self._process = self._reader = self._writer = None
+        self._warm = False

@@ -49,6 +49,8 @@ where raw bytes follow the line: pieces of the state of a job that moves to anot
 | | model | job_id, attempt, model_bytes, largest_tensor_bytes |
 | | progress | job_id, attempt, progress: the last report, and what the agent measured |
 | | memory | job_id, attempt, memory: see ``Attempt.memory`` |
+| | curve | job_id, attempt, since: so many were told before; reports: step, at_s, value or |
+| | | null, whether it is its process's first one. All so far come before a hello |
 | | ended | job_id, attempt, at_s, exit_code, message, stop_asked |
 | | lost | job_id, attempt, error, started; goes_on: true if it can go on from where it was |
 | controller, agent | welcome | epoch |
@@ -85,6 +87,7 @@ VACATED = 83  # the exit code of a worker whose state is in an arena, as it was 
 MAX_LINE_BYTES = 1 << 20
 PIECE_BYTES = 1 << 20  # of a file on its way to another node
 MAX_METRICS, MAX_NAME, MAX_NUMBER = 1000, 200, 1e300
+MOST_METRIC_REPORTS = 10_000  # of one attempt of a trial
 MAX_MODEL_BYTES = 1 << 60
 MAX_COUNT = 1 << 62
 MAX_SECONDS = 1e11  # since 1970, or of a step
@@ -194,6 +197,15 @@ def progress_of(message: Message) -> Message:
     if message.get("adaptation") is not None:
         told["adaptation"] = {key: message["adaptation"].get(key) for key in ADAPTATION}
     return told
+
+
+def is_metric_report(report: Any) -> bool:
+    """Whether this is a report of a trial's metric: step, time, value or None, whether it is the
+    first one of its process."""
+    if not isinstance(report, list) or len(report) != 4 or type(report[3]) is not bool:
+        return False
+    step, at_s, value, _ = report
+    return _is_count(step) and _is_seconds(at_s) and (value is None or _is_number(value))
 
 
 def is_model(message: Any) -> bool:

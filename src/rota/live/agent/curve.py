@@ -1,0 +1,63 @@
+"""What a trial has reported of its metric, as its processes write it down for their agent."""
+
+import json
+import logging
+import os
+import time
+from pathlib import Path
+from typing import Any
+
+from rota.live.wire import MOST_METRIC_REPORTS, is_metric_report
+
+FILE = "curve.jsonl"  # in the attempt's folder; it goes along to another node
+PIECE_BYTES = 1 << 20  # are read at a time,
+MOST_BYTES = 200 * MOST_METRIC_REPORTS  # and so many in all
+
+log = logging.getLogger("rota.agent")
+
+
+class Curve:
+    """The reports of one attempt so far; :meth:`read` looks for new ones."""
+
+    def __init__(self, folder: Path) -> None:
+        self.reports: list[list[Any]] = []  # step, time, value or null, whether a process's first
+        self._path = folder / FILE
+        self._offset = 0
+        self._complained = False
+
+    def read(self) -> int:
+        """Take in the whole lines that have come; how many reports there are by now.
+
+        Any program can write there: a line that is no report is passed over, and said once.
+        """
+        while (data := self._piece()) and (end := data.rfind(b"\n") + 1):
+            self._offset += end
+            for line in data[:end].splitlines():
+                self._take(line)
+        return len(self.reports)
+
+    def _piece(self) -> bytes:
+        try:
+            if not self._offset < min(self._path.stat().st_size, MOST_BYTES):
+                return b""
+            descriptor = os.open(self._path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+        except OSError:
+            return b""
+        try:
+            return os.pread(descriptor, PIECE_BYTES, self._offset)
+        except OSError:
+            return b""
+        finally:
+            os.close(descriptor)
+
+    def _take(self, line: bytes) -> None:
+        try:
+            report = json.loads(line)
+        except (ValueError, RecursionError):
+            report = None
+        if len(self.reports) < MOST_METRIC_REPORTS and is_metric_report(report):
+            step, at_s, value, first = report
+            self.reports.append([step, min(at_s, time.time()), value, first])
+        elif line and not self._complained:
+            self._complained = True
+            log.warning("%s: a line is left out: %r", self._path, line[:80])

@@ -1,0 +1,92 @@
+"""What a trial of a search reports of its metric, in a file that outlives this process.
+
+The agent reads it (:mod:`rota.live.agent.curve`). Whatever happens to this process, to the agent or
+to the controller, what was reported is there.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import time
+from collections.abc import Mapping
+
+from rota.errors import InputError
+from rota.live.wire import MAX_NUMBER, MOST_METRIC_REPORTS
+
+
+class Curve:
+    """The reports of one process, added to those of the processes of the attempt before it."""
+
+    def __init__(self) -> None:
+        self._path = os.environ.get("ROTA_CURVE")
+        self._metric = os.environ.get("ROTA_SWEEP_METRIC")
+        self._file: int | None = None
+        self._room = MOST_METRIC_REPORTS
+        self._unwritten = b""
+        self._first = True
+
+    def note(self, step: int, figures: Mapping[str, float | None]) -> None:
+        """Write down what was reported after so many steps, if the metric is among it."""
+        if self._path is None or self._metric is None or self._metric not in figures:
+            return
+        if self._room <= 0:
+            return
+        value = figures[self._metric]
+        if value is not None and abs(value) >= MAX_NUMBER:
+            value = None
+        self._unwritten += json.dumps([step, time.time(), value, self._first]).encode() + b"\n"
+        self._first = False
+        self._room -= 1
+        self._write(self._path)
+        if self._room <= 0:
+            print(
+                f"rota: {self._metric} was reported {MOST_METRIC_REPORTS} times; its search "
+                "takes no more of this attempt",
+                file=sys.stderr,
+                flush=True,
+            )
+
+    def close(self) -> None:
+        """Write what could not be written before, and no more."""
+        if self._path is not None and self._unwritten:
+            self._write(self._path)
+        if self._file is not None:
+            os.close(self._file)
+        self._file, self._path = None, None
+
+    def _write(self, path: str) -> None:
+        """In one piece, if there is room on the disk; what there is none for is tried again."""
+        try:
+            if self._file is None:
+                self._file = self._open(path)
+            self._unwritten = self._unwritten[os.write(self._file, self._unwritten) :]
+        except OSError:
+            return
+
+    def _open(self, path: str) -> int:
+        file = os.open(path, os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        with open(path, "rb") as before:
+            known = before.read()
+        self._room -= known.count(b"\n")
+        if known and not known.endswith(b"\n"):  # a process was killed in the middle of a line
+            self._unwritten = b"\n" + self._unwritten
+        return file
+
+
+def read_params() -> dict[str, str | int | float | bool]:
+    """What this trial tries, by name; nothing outside of a search. Raises InputError."""
+    text = os.environ.get("ROTA_PARAMS")
+    if not text:
+        return {}
+    try:
+        params = json.loads(text)
+    except ValueError:
+        params = None
+    if not isinstance(params, dict):
+        raise InputError(
+            f"ROTA_PARAMS: {text!r:.80} is no JSON object; set it to one, for example "
+            '{"lr": 0.1}, or leave it out'
+        )
+    return params
