@@ -14,6 +14,7 @@ RotaError
 ├── StoreError              the event log can't be read or written
 ├── AgentError              a node agent can't do what it was asked
 ├── ArenaError              the state of a suspended job is damaged, or not whole
+├── SweepError              a search, or a trial of it, ended without what it was to find
 └── ServerError             the controller's answer to a client call
     ├── UnreachableError    no controller answers
     ├── AuthError           the token is missing, wrong or of the wrong kind
@@ -81,6 +82,10 @@ class ArenaError(RotaError):
 
 class GangError(RotaError):
     """The ranks of a job can't go on together."""
+
+
+class SweepError(RotaError):
+    """A search, or one of its trials, ended without a value."""
 
 
 class ServerError(RotaError):

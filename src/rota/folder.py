@@ -32,6 +32,7 @@ class Folder:
         self.server = self.path / "server.json"  # {"url", "pid"} of the running controller
         self.controller_lock = self.path / "controller.lock"
         self.controller_log = self.path / "controller.log"
+        self.sweep_log = self.path / "sweep.log"  # of the process that drives searches
 
     def create(self) -> "Folder":
         """Make the folder, for its owner alone. Raises InputError if that can't be."""

@@ -6,12 +6,13 @@ from typing import Any
 
 from rota.errors import JobFileError
 from rota.model.jobfile import JobRequest, parse_job
+from rota.model.sweepfile import SweepRequest, is_sweep, parse_sweep
 
 MAX_FILE_BYTES = 1 << 20
 
 
-def read_job_file(path: str) -> JobRequest:
-    """The job that a file, or standard input for ``-``, asks for. Raises JobFileError."""
+def read_job_file(path: str) -> JobRequest | SweepRequest:
+    """The job or search that a file, or standard input for ``-``, asks for. JobFileError."""
     if path == "-":
         data, folder, name = sys.stdin.buffer.read(MAX_FILE_BYTES + 1), Path.cwd(), "standard input"
     else:
@@ -26,7 +27,9 @@ def read_job_file(path: str) -> JobRequest:
     if len(data) > MAX_FILE_BYTES:
         raise JobFileError(f"job file {name!r} is larger than {MAX_FILE_BYTES} bytes")
     try:
-        return parse_job(_load_yaml(data), workdir=str(folder))
+        fields = _load_yaml(data)
+        parse = parse_sweep if is_sweep(fields) else parse_job
+        return parse(fields, workdir=str(folder))
     except JobFileError as error:
         raise JobFileError(f"{name}: {error}") from None
 

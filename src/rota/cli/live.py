@@ -123,10 +123,19 @@ def submit(job_file: str, wait: bool, follow: bool, dry_run: bool, as_json: bool
     """Submit a job file in YAML; - reads it from standard input.
 
     Prints the job's id on stdout, and what is going to happen on stderr.
+
+    A file with a block `sweep` begins a search, and its name is printed. --wait and --follow then
+    tell each new best on stderr until the search ends: exit code 0 if it has found something and
+    was not cancelled, else 4.
     """
     from rota.cli.jobsource import read_job_file
 
-    return _hand_in(read_job_file(job_file), wait, follow, dry_run, as_json)
+    request = read_job_file(job_file)
+    if isinstance(request, JobRequest):
+        return _hand_in(request, wait, follow, dry_run, as_json)
+    from rota.cli.sweepsubmit import hand_in
+
+    return hand_in(request, wait or follow, dry_run, as_json)
 
 
 @click.command(epilog=JOB_HELP)
@@ -291,7 +300,7 @@ def _follow(
 
 def _await_start(client: "Client", job_id: str) -> None:
     """Wait for the first attempt or the end, and tell each reason for waiting once."""
-    from rota.client.client import FOLLOW_PATIENCE_S, POLL_S
+    from rota.client.connection import FOLLOW_PATIENCE_S, POLL_S
 
     told = ""
     while not client.log_piece(job_id, patience_s=FOLLOW_PATIENCE_S).attempt:

@@ -43,6 +43,9 @@ COMMANDS = {
         "resume": Entry("rota.cli.live:resume", "Let a suspended job go on."),
         "cancel": Entry("rota.cli.live:cancel", "End a job."),
     },
+    "Searches": {
+        "sweep": Entry("rota.cli.sweep:sweep", "Look at searches over hyper-parameters."),
+    },
     "Cluster": {
         "up": Entry("rota.cli.up:up", "Start a cluster on this machine."),
         "down": Entry("rota.cli.up:down", "End the cluster on this machine."),

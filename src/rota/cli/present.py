@@ -125,6 +125,7 @@ def job_text(job: Mapping[str, Any], verdict: Mapping[str, Any]) -> str:
     progress = job["progress"]
     facts = [
         ("state", _standing_text(verdict)),
+        ("sweep", _sweep_text(job["sweep"])),
         ("suspension", _suspension_text(job)),
         ("queue", job["queue"] or None),
         ("priority", job["priority"]),
@@ -214,6 +215,14 @@ def _standing_text(verdict: Mapping[str, Any]) -> str:
     state, sentence = verdict["state"], str(verdict["sentence"])
     ended = sentence.removeprefix("it ended as ")
     return ended if ended.startswith(state) else f"{state}: {sentence}"
+
+
+def _sweep_text(sweep: Mapping[str, Any] | None) -> str | None:
+    """Which trial of which sweep the job is, and what it tries."""
+    if sweep is None:
+        return None
+    params = ", ".join(f"{name} {value}" for name, value in sweep["params"].items())
+    return f"trial {sweep['number']} of {sweep['name']}" + (f": {params}" if params else "")
 
 
 def _suspension_text(job: Mapping[str, Any]) -> str:

@@ -50,6 +50,11 @@ def size_text(num_bytes: int) -> str:
     return f"{size:.4g} {unit}"
 
 
+def number_text(value: object) -> str:
+    """A number to five digits; anything else as it is."""
+    return f"{value:.5g}" if isinstance(value, float) else str(value)
+
+
 def times(count: int) -> str:
     """``once``, ``3 times``."""
     return "once" if count == 1 else f"{count} times"

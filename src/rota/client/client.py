@@ -1,27 +1,18 @@
 """The synchronous client of the controller's HTTP API."""
 
-import json
-import os
 import time
 import uuid
 from collections.abc import Iterator, Mapping
-from pathlib import Path
 from typing import Any, NamedTuple
 from urllib.parse import quote
 
-import httpx
-
-import rota.errors
-from rota.errors import RotaError, ServerError, UnreachableError
-from rota.folder import Folder
+from rota.client.connection import FOLLOW_PATIENCE_S, PATIENCE_S, POLL_S
+from rota.client.sweeps import SweepCalls
+from rota.errors import ServerError, UnreachableError
 from rota.model.job import JobState
 from rota.model.jobfile import JobRequest
 
-PATIENCE_S = 5.0  # how long a call is repeated while the controller restarts
-FOLLOW_PATIENCE_S = 60.0  # the same for those who wait for a job anyhow
-POLL_S = 0.25
 END_TIMEOUT_S = 90.0
-TIMEOUT_S = 30.0
 
 
 class LogPiece(NamedTuple):
@@ -42,38 +33,16 @@ class LogPiece(NamedTuple):
     next_process: int | None
 
 
-class Client:
+class Client(SweepCalls):
     """Calls to one controller, on one connection. Use it in one thread, and close it.
 
     The controller is at ``url``, else ``$ROTA_SERVER``, else where ``server.json`` in ``folder``
     says; the token is ``token``, else ``$ROTA_TOKEN``, else that of the folder. Every call raises
     UnreachableError if nobody answers, AuthError for a token that is not right, and the error of
     :mod:`rota.errors` that the controller names. Calls that can be repeated are, for a few
-    seconds, so that a restart of the controller goes unnoticed.
+    seconds, so that a restart of the controller goes unnoticed. Those about searches are in
+    :class:`rota.client.sweeps.SweepCalls`.
     """
-
-    def __init__(
-        self,
-        url: str | None = None,
-        token: str | None = None,
-        folder: Folder | str | Path | None = None,
-    ) -> None:
-        self._fixed_url = url or os.environ.get("ROTA_SERVER")
-        self._fixed_token = token or os.environ.get("ROTA_TOKEN")
-        self._folder = folder if isinstance(folder, Folder) else Folder(folder)
-        # A proxy for the outside world has no business between us and this machine.
-        self._http = httpx.Client(timeout=TIMEOUT_S, trust_env=False)
-        self._met = False
-
-    def __enter__(self) -> "Client":
-        return self
-
-    def __exit__(self, *exc_info: object) -> None:
-        self.close()
-
-    def close(self) -> None:
-        """Close the connection."""
-        self._http.close()
 
     # -- jobs ----------------------------------------------------------------------------------
 
@@ -238,72 +207,6 @@ class Client:
             time.sleep(POLL_S)
         raise ServerError(f"the cluster has not ended after {END_TIMEOUT_S:.0f} s; see its logs")
 
-    # -- one call ------------------------------------------------------------------------------
-
-    def _call(
-        self,
-        method: str,
-        path: str,
-        *,
-        params: Mapping[str, Any] | None = None,
-        json_body: Any = None,
-        headers: Mapping[str, str] | None = None,
-        patience_s: float = PATIENCE_S,
-    ) -> dict[str, Any]:
-        """One call, repeated while nobody answers: every call of ours can be made twice."""
-        deadline = time.monotonic() + patience_s
-        pause_s = 0.05
-        while True:
-            try:
-                url = self._url()
-                response = self._http.request(
-                    method,
-                    f"{url}/api/v1{path}",
-                    params=params,
-                    json=json_body,
-                    headers={"Authorization": f"Bearer {self._token()}", **(headers or {})},
-                )
-                self._met = True
-                return _answer(response)
-            except UnreachableError:  # a controller that we have met may be on its way back
-                if not self._met or time.monotonic() + pause_s > deadline:
-                    raise
-            except (httpx.TransportError, httpx.InvalidURL) as error:
-                retry = isinstance(error, httpx.NetworkError | httpx.RemoteProtocolError)
-                if not retry or time.monotonic() + pause_s > deadline:
-                    raise UnreachableError(
-                        f"no controller answers at {url} ({_cause(error)}); start one with: rota up"
-                    ) from None
-            time.sleep(pause_s)
-            pause_s = min(2 * pause_s, 0.5)
-
-    def _url(self) -> str:
-        if self._fixed_url:
-            return self._fixed_url.rstrip("/")
-        try:
-            url = json.loads(self._folder.server.read_text())["url"]
-        except FileNotFoundError:
-            raise UnreachableError(
-                f"no controller runs on {self._folder.path}; start one with: rota up"
-            ) from None
-        except (OSError, ValueError, KeyError, TypeError):
-            raise UnreachableError(
-                f"{self._folder.server} can't be read; start the controller again with: rota up"
-            ) from None
-        return str(url)
-
-    def _token(self) -> str:
-        try:
-            token = (self._fixed_token or self._folder.token.read_text()).strip()
-            if not token.isascii() or not token.isprintable():
-                raise ValueError("it is no token")
-            return token
-        except (OSError, ValueError) as error:
-            raise rota.errors.AuthError(
-                f"the token {self._folder.token} can't be read ({error}); "
-                "set ROTA_HOME to the controller's folder, or ROTA_TOKEN"
-            ) from None
-
 
 def _fields(job: JobRequest | Mapping[str, Any]) -> dict[str, Any]:
     return job.to_fields() if isinstance(job, JobRequest) else dict(job)
@@ -312,26 +215,3 @@ def _fields(job: JobRequest | Mapping[str, Any]) -> dict[str, Any]:
 def _path(job_id: str, action: str = "") -> str:
     path = f"/jobs/{quote(job_id, safe='')}"
     return f"{path}/{action}" if action else path
-
-
-def _answer(response: httpx.Response) -> dict[str, Any]:
-    """The JSON of a good answer. Raises the error that a bad one stands for."""
-    try:
-        body = response.json()
-    except ValueError:
-        body = None
-    if response.is_success and isinstance(body, dict):
-        return body
-    if isinstance(body, dict) and "code" in body:
-        kind = getattr(rota.errors, str(body["code"]), ServerError)
-        if not (isinstance(kind, type) and issubclass(kind, RotaError)):
-            kind = ServerError
-        raise kind(str(body.get("detail", "")))
-    raise ServerError(
-        f"{response.url.host}:{response.url.port} answered {response.status_code} in a way that "
-        "no Rota controller does; is ROTA_SERVER right?"
-    )
-
-
-def _cause(error: Exception) -> str:
-    return " ".join(str(error).split()) or type(error).__name__

@@ -1,8 +1,5 @@
 """The routes of the API. Errors become problems, and the guard has looked at every call before."""
 
-import getpass
-import hashlib
-import json
 import logging
 import os
 import signal
@@ -15,29 +12,31 @@ from starlette.responses import JSONResponse
 from starlette.websockets import WebSocket, WebSocketDisconnect
 
 from rota import __version__
-from rota.errors import InputError, RotaError
+from rota.errors import RotaError
 from rota.folder import Folder
 from rota.live import goodput
 from rota.live.ranks import Ranks
 from rota.model.desired_nodes import desired_nodes
 from rota.model.explain import explain
 from rota.model.job import JobState
-from rota.model.jobfile import JobRequest, parse_job
+from rota.model.jobfile import parse_job
 from rota.report.setting import setting_text
 from rota.server import jobs, problems, profiles
 from rota.server.auth import ensure_tokens
+from rota.server.calls import body_hash, caller, checked_key, json_body
 from rota.server.guard import Guard
 from rota.server.logs import MAX_PIECE_BYTES, read_piece, tail_offset
-
-MAX_KEY_CHARACTERS = 200
+from rota.server.sweepdriver import SweepDriver
+from rota.server.sweeps import sweep_routes
 
 log = logging.getLogger("rota.server")
 
 
-def create_app(controller: Any, folder: Folder) -> FastAPI:
+def create_app(controller: Any, folder: Folder, driver: SweepDriver) -> FastAPI:
     """The API of one controller, with the tokens of ``folder``, made if they are not there yet.
 
-    The controller is a :class:`rota.live.controller.Controller`, running in the same event loop.
+    The controller is a :class:`rota.live.controller.Controller`, running in the same event loop,
+    as is the ``driver`` of its searches.
     """
     app = FastAPI(
         title="Rota",
@@ -48,6 +47,7 @@ def create_app(controller: Any, folder: Folder) -> FastAPI:
     )
     app.include_router(_job_routes(controller), prefix="/api/v1")
     app.include_router(_reading_routes(controller), prefix="/api/v1")
+    app.include_router(sweep_routes(controller, driver), prefix="/api/v1")
     app.include_router(_cluster_routes(controller), prefix="/api/v1")
     app.include_router(_process_routes(controller))
     problems.install(app)
@@ -58,7 +58,7 @@ def create_app(controller: Any, folder: Folder) -> FastAPI:
 def _job_routes(controller: Any) -> APIRouter:
     """Those that change something."""
     router = APIRouter()
-    user = _user()
+    user = caller()
 
     @router.post("/jobs")
     async def submit(
@@ -67,13 +67,12 @@ def _job_routes(controller: Any) -> APIRouter:
         idempotency_key: Annotated[str | None, Header()] = None,
     ) -> JSONResponse:
         """Take a job, or with dry_run say what would be taken."""
-        job = parse_job(await _json_body(request), workdir="")
+        job = parse_job(await json_body(request), workdir="")
         if dry_run:
             controller.check(job)
             return JSONResponse({"job": job.to_fields(), "free_gpus": controller.state.idle.count})
-        row = await controller.submit(
-            job, user=user, key=_checked_key(idempotency_key), body_hash=body_hash(job)
-        )
+        key, hashed = checked_key(idempotency_key), body_hash(job.to_fields())
+        row = await controller.submit(job, user=user, key=key, body_hash=hashed)
         return JSONResponse(jobs.summary(controller, row), 201)
 
     @router.post("/jobs/{job_id}/suspend")
@@ -256,12 +255,6 @@ class AgentChannel:
             await self._websocket.send_text(data)
 
 
-def body_hash(job: JobRequest) -> str:
-    """The same for the same job, however its fields were written."""
-    text = json.dumps(job.to_fields(), sort_keys=True, separators=(",", ":"))
-    return hashlib.sha256(text.encode()).hexdigest()
-
-
 def _piece(
     controller: Any,
     row: int,
@@ -313,29 +306,3 @@ def _process(
     ranks.check(job_id, process)
     later = outputs[outputs.index(process) + 1 :] if process in outputs else []
     return process, later[0] if later else None, ranks.rank_of(process)
-
-
-async def _json_body(request: Request) -> Any:
-    try:
-        return json.loads(await request.body())
-    except (ValueError, RecursionError) as error:
-        raise InputError(f"the body is not JSON: {error}") from None
-
-
-def _checked_key(key: str | None) -> str | None:
-    if key is None:
-        return None
-    if not 1 <= len(key) <= MAX_KEY_CHARACTERS or not key.isascii() or not key.isprintable():
-        raise InputError(
-            f"Idempotency-Key: {key!r:.80} can't be used; "
-            f"send 1 to {MAX_KEY_CHARACTERS} printable ASCII characters"
-        )
-    return key
-
-
-def _user() -> str:
-    """Whose jobs these are: until there are accounts, the owner of the controller's process."""
-    try:
-        return getpass.getuser()
-    except (KeyError, OSError):
-        return "unknown"

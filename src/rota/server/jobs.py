@@ -12,6 +12,7 @@ from rota.model.confinement import largest_node
 from rota.model.job import Job, JobState
 from rota.model.reason import Reason
 from rota.model.sharing import sharing_of
+from rota.model.sweep import SweepTrial
 from rota.model.trials import tell
 from rota.server import profiles
 
@@ -113,6 +114,7 @@ def detail(controller: Any, row: int) -> dict[str, Any]:
         "processes": program.processes if program else None,
         "ranks": ranks(controller, row),
         "sharing": finite(sharing_of(controller.state, row)),
+        "sweep": _sweep(job.spec.trial),
         "trials": finite(tell(controller.state, controller.trials(row))),
         "story": story(controller, row),
     }
@@ -158,6 +160,13 @@ def finite(value: Any) -> Any:
     if isinstance(value, list | tuple):
         return [finite(item) for item in value]
     return value
+
+
+def _sweep(trial: SweepTrial | None) -> dict[str, Any] | None:
+    """Which trial of which search a job is."""
+    if trial is None:
+        return None
+    return {"name": trial.sweep.name, "number": trial.number, "params": dict(trial.params)}
 
 
 def _sizes(job: Job) -> list[int]:

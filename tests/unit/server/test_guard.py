@@ -11,6 +11,7 @@ from websockets.sync.client import connect
 from rota.folder import Folder
 from rota.server.app import create_app
 from rota.server.guard import MAX_BODY_BYTES, OPEN_PATHS
+from rota.server.sweepdriver import SweepDriver
 from rota.testing.served import StandInController
 
 AGENT_URL = "/agent/v1"
@@ -35,7 +36,9 @@ def routes_of(app):
 
 @pytest.fixture
 def routes(folder):
-    return routes_of(create_app(StandInController(folder), folder))
+    return routes_of(
+        create_app(StandInController(folder), folder, SweepDriver(lambda: False, folder))
+    )
 
 
 def status(cluster, method, path, headers):

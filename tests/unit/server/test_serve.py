@@ -13,7 +13,7 @@ import pytest
 
 from rota.errors import InputError, StoreError
 from rota.folder import Folder
-from rota.server.serve import run
+from rota.server.serve import bind, run
 from rota.testing.served import StandInController, served
 
 PROGRAM = """
@@ -48,6 +48,13 @@ def test_a_port_that_is_taken_is_named(folder):
         port = taken.getsockname()[1]
         with pytest.raises(InputError, match=str(port)):
             run(StandInController(folder), folder, port=port)
+
+
+def test_no_answer_waits_for_the_client_to_confirm_its_head():
+    with bind("127.0.0.1", 0) as listener, socket.create_connection(listener.getsockname()):
+        connection, _ = listener.accept()
+        with connection:
+            assert connection.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY)
 
 
 def test_it_says_where_it_listens_and_takes_that_back(folder):

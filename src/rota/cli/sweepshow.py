@@ -1,0 +1,136 @@
+"""``rota sweep show``: how a search stands, as text, as pictures, and as a page."""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Sequence
+from math import inf
+from pathlib import Path
+
+import click
+
+from rota.cli.connection import connected, json_option
+from rota.cli.outfile import require_writable, whole_file
+from rota.cli.present import structure_text
+from rota.cli.sweepdrawing import curves_lines, turns_lines
+from rota.cli.table import GAP, render, wide, width_of_terminal
+from rota.cli.text import folded, printable
+from rota.report.sweep import FAILED, SweepStory, TrialStory, ranked, read_sweep
+from rota.report.sweepaxes import shortened
+from rota.report.sweepfacts import AFTER, BEFORE, facts, trials_table
+
+MOST_ROWS = 20
+LEAST_WHY = 16  # columns; where they are not there, parameters are left out
+SWEEP_HELP = "SWEEP is the name of a search, or @last for the newest."
+
+
+@click.command(epilog=SWEEP_HELP)
+@click.argument("sweep")
+@click.option("--all", "everything", is_flag=True, help="All trials, not only the best 20.")
+@click.option(
+    "--html", "html_file", metavar="FILE", help="Write a page with pictures, which needs no net."
+)
+@json_option
+def show(sweep: str, everything: bool, html_file: str | None, as_json: bool) -> None:
+    """How a search stands: its best, its curves, who ran when, and its trials, best first.
+
+    A trial's VALUE is the best that it has reported of the metric, REPORTS how often it has; WHY
+    tells why the search or a failure ended it. Its job is named SWEEP.TRIAL, for `rota logs` and
+    the like. The pictures are for terminals only; there, columns that have no room are left out.
+    """
+    if html_file is not None:
+        from rota.cli.simoptions import require_drawing
+
+        require_drawing(html_file, None)
+        require_writable(Path(html_file), "--html")
+    with connected() as client:
+        document = client.sweep(sweep)
+    story = read_sweep(document, time.time())
+    if as_json:
+        click.echo(structure_text(document))
+    else:
+        click.echo("\n".join(sweep_lines(story, width_of_terminal(), everything)))
+    if html_file is not None:
+        from rota.report.sweeppage import sweep_page
+
+        text = sweep_page(story)
+        with whole_file(Path(html_file), "--html", text=True) as file:
+            file.write(text)
+        click.echo(f"wrote {html_file}", err=True)
+
+
+def sweep_lines(story: SweepStory, width: float, everything: bool) -> list[str]:
+    """All about a search, for a terminal of so many columns; no pictures without a terminal."""
+    lines = [f"sweep {printable(story.name)}"]
+    for name, text in facts(story):
+        lines.append(folded(f"  {name:<9}{printable(text)}", width, indent=11))
+    order = ranked(story)
+    trials = order if everything else order[:MOST_ROWS]
+    if width < inf:
+        plain = not _shows_braille()
+        for picture in (
+            curves_lines(story, width, plain=plain),
+            turns_lines(story, trials, width, plain=plain),
+        ):
+            lines += ["", *picture] if picture else []
+    if trials:
+        lines += ["", *_table_lines(story, trials, width)]
+    if len(trials) < len(order):
+        lines.append(f"and {len(order) - len(trials)} more trials: --all lists them")
+    return lines
+
+
+def _shows_braille() -> bool:
+    """Whether the terminal's letters are more than those of ASCII."""
+    return (getattr(sys.stdout, "encoding", None) or "").lower().startswith("utf")
+
+
+def _table_lines(story: SweepStory, trials: Sequence[TrialStory], width: float) -> list[str]:
+    """The table of these trials, and what of it has no room. Without a terminal, all has."""
+    header, rows = trials_table(story, trials)
+    table = [[printable(cell) for cell in row] for row in (header, *rows)]
+    left_out: list[str] = []
+    if width < inf:
+        failed = any(trial.standing == FAILED for trial in trials)
+        table, left_out = _fitted(table, width, failed)
+    if table[0][-1] == AFTER[-1]:  # sentences begin at the left
+        longest = max(len(row[-1]) for row in table)
+        table = [[*row[:-1], row[-1].ljust(longest)] for row in table]
+    header, *rows = table
+    lines = [render(header, rows)]
+    if left_out:
+        lines.append(folded(f"not shown for want of room: {', '.join(left_out)}", width, indent=2))
+    return lines
+
+
+def _fitted(
+    table: Sequence[Sequence[str]], width: float, needs_why: bool
+) -> tuple[list[list[str]], list[str]]:
+    """The rows without what is too wide, and the names of the columns that are left out.
+
+    Parameters are, from the last one on; and WHY, before them, unless it tells of a failure.
+    """
+    fitted = [[*(shortened(cell) for cell in row[:-1]), row[-1]] for row in table]
+    names = list(table[0])
+    left_out: list[str] = []
+    least = LEAST_WHY if needs_why else -GAP
+    while _room(fitted, width) < least and len(fitted[0]) > len(BEFORE) + len(AFTER):
+        last = len(fitted[0]) - len(AFTER) - 1
+        left_out.insert(0, names.pop(last))
+        for row in fitted:
+            del row[last]
+    room = int(max(_room(fitted, width), least))
+    if room < min(LEAST_WHY, max(len(row[-1]) for row in fitted)):
+        return [row[:-1] for row in fitted], [*left_out, names[-1]]
+    return [[*row[:-1], _cut(row[-1], room)] for row in fitted], left_out
+
+
+def _room(table: Sequence[Sequence[str]], width: float) -> float:
+    """The columns that the others leave to the last column of a table."""
+    header, *rows = (row[:-1] for row in table)
+    return width - wide(header, rows) - GAP
+
+
+def _cut(text: str, letters: int) -> str:
+    return text if len(text) <= letters else text[: letters - 2] + ".."

@@ -1,0 +1,108 @@
+"""What ``rota submit`` does with a search: hands it in, and tells how it goes until its end."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from rota.cli.connection import connected
+from rota.cli.present import structure_text
+from rota.cli.text import number_text, printable
+from rota.errors import NeverFitsError
+
+if TYPE_CHECKING:
+    from rota.client.client import Client
+    from rota.model.sweepfile import SweepRequest
+
+ENDED_WELL = ("TARGET", "DONE", "BUDGET")
+SWEEP_FAILED, NEVER_PLACED, INTERRUPTED = 4, 3, 130
+
+
+def hand_in(request: SweepRequest, wait: bool, dry_run: bool, as_json: bool) -> int:
+    """Submit a search, or check it; the exit code. Ctrl-C leaves it running, and says so."""
+    with connected() as client:
+        try:
+            if dry_run:
+                _echo_plan(client.check_sweep(request), as_json)
+                return 0
+            begun = client.submit_sweep(request)
+        except NeverFitsError as error:
+            if not (dry_run or wait):
+                raise
+            click.echo(f"error: {error}", err=True)
+            return NEVER_PLACED
+        click.echo(structure_text(begun) if as_json else begun["name"])
+        try:
+            click.echo(_truth(begun, request), err=True)
+            return follow(client, begun["name"]) if wait else 0
+        except KeyboardInterrupt:
+            return detach(begun["name"])
+
+
+def detach(name: str) -> int:
+    """Say that the search goes on without us; the exit code."""
+    click.echo(
+        f"\ndetached; sweep {name} goes on. `rota sweep wait {name}` waits for it again, "
+        f"`rota sweep cancel {name}` ends it",
+        err=True,
+    )
+    return INTERRUPTED
+
+
+def follow(client: Client, name: str, timeout_s: float | None = None) -> int:
+    """Tell each new best until the search ends; the exit code. Raises TimeoutError."""
+    best, error = None, None
+    for told in client.follow_sweep(name, timeout_s=timeout_s):
+        if told["best"] is not None and told["best"] != best:
+            best = told["best"]
+            click.echo(f"sweep {name}: {_best_text(told)}", err=True)
+        if told["driver_error"] is not None and told["driver_error"] != error:
+            error = told["driver_error"]
+            click.echo(f"sweep {name}: {printable(error)}", err=True)
+    message = f": {printable(told['message'])}" if told["message"] else ""
+    click.echo(f"sweep {name} {told['outcome']}{message}", err=True)
+    well = told["outcome"] in ENDED_WELL and told["best"] is not None
+    return 0 if well else SWEEP_FAILED
+
+
+def _truth(begun: Mapping[str, Any], request: SweepRequest) -> str:
+    """One line: what is going to happen, and where to look."""
+    name = begun["name"]
+    taken = f" ({request.job.name!r} was taken)" if name != request.job.name else ""
+    many = "trials" if request.max_trials is None else f"up to {_counted(request.max_trials)}"
+    if request.algorithm == "manual":
+        many += " that your own program proposes"
+    else:
+        many += f", proposed by {request.algorithm}"
+    goal = "the highest" if request.maximize else "the lowest"
+    target = "" if request.target is None else f", until it is {request.target:g}"
+    return (
+        f"sweep {name}{taken}: {many}, for {goal} {printable(request.metric)}{target}; "
+        f"`rota sweep show {name}` tells how it stands"
+    )
+
+
+def _counted(trials: int) -> str:
+    return "1 trial" if trials == 1 else f"{trials} trials"
+
+
+def _best_text(told: Mapping[str, Any]) -> str:
+    """``trial 7 has val_acc 0.943 (lr=0.01 width=32)``, the best so far."""
+    best, metric = told["best"], told["request"]["sweep"]["metric"]
+    params = " ".join(f"{name}={number_text(value)}" for name, value in best["params"].items())
+    line = f"trial {best['number']} has {metric} {number_text(best['value'])}"
+    return printable(f"{line} ({params})" if params else line)
+
+
+def _echo_plan(plan: Mapping[str, Any], as_json: bool) -> None:
+    if as_json:
+        click.echo(structure_text(plan))
+        return
+    fields = plan["sweep"]
+    wanted, free = fields["resources"]["gpus"], plan["free_gpus"]
+    click.echo(
+        f"{fields['name']}: it can be taken; each trial needs {wanted} of {free} free GPUs\n"
+        f"a trial, for example: {printable(plan['trial']['run'])}"
+    )

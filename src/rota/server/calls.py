@@ -1,0 +1,46 @@
+"""What routes read of a call: its body, its key, and whose it is."""
+
+import getpass
+import hashlib
+import json
+from typing import Any
+
+from fastapi import Request
+
+from rota.errors import InputError
+
+MAX_KEY_CHARACTERS = 200
+
+
+async def json_body(request: Request) -> Any:
+    """The body as JSON. Raises InputError."""
+    try:
+        return json.loads(await request.body())
+    except (ValueError, RecursionError) as error:
+        raise InputError(f"the body is not JSON: {error}") from None
+
+
+def checked_key(key: str | None) -> str | None:
+    """The Idempotency-Key, if it can be stored. Raises InputError."""
+    if key is None:
+        return None
+    if not 1 <= len(key) <= MAX_KEY_CHARACTERS or not key.isascii() or not key.isprintable():
+        raise InputError(
+            f"Idempotency-Key: {key!r:.80} can't be used; "
+            f"send 1 to {MAX_KEY_CHARACTERS} printable ASCII characters"
+        )
+    return key
+
+
+def body_hash(fields: Any) -> str:
+    """The same for the same JSON-able fields, in whatever order they were written."""
+    text = json.dumps(fields, sort_keys=True, separators=(",", ":"))
+    return hashlib.sha256(text.encode()).hexdigest()
+
+
+def caller() -> str:
+    """Whose jobs these are: until there are accounts, the owner of the controller's process."""
+    try:
+        return getpass.getuser()
+    except (KeyError, OSError):
+        return "unknown"

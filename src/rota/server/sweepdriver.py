@@ -1,0 +1,151 @@
+"""The child process that drives searches: started while there is one, and again when it dies."""
+
+import asyncio
+import logging
+import os
+import sys
+from asyncio.subprocess import PIPE, Process
+from collections.abc import Callable
+from contextlib import suppress
+from importlib.util import find_spec
+
+from rota.errors import InputError
+from rota.folder import Folder
+
+MODULE = "rota.sweep"
+FIRST_PAUSE_S = 0.2
+LONGEST_PAUSE_S = 30.0
+STEADY_S = 60.0  # one that has lived for so long did not die of its start
+GRACE_S = 1.0  # from the end of its stdin to its end
+LAST_WORDS_BYTES = 4096
+
+log = logging.getLogger("rota.server")
+
+
+def require_optuna(algorithm: str) -> None:
+    """Raise InputError if the search's ``algorithm`` needs Optuna, and that is not installed."""
+    if algorithm in ("tpe", "random") and find_spec("optuna") is None:
+        raise InputError(
+            f"sweep.algorithm: {algorithm!r} needs Optuna, which the controller's Python does not "
+            'have; install it there with: pip install "rota[sweep]"'
+        )
+
+
+class SweepDriver:
+    """Keeps the driver alive while ``is_needed()``; all on one event loop.
+
+    The driver is ``python -m module --home FOLDER``. Its stdin is a pipe whose other end this
+    process alone has, and never writes to: it ends when that does, also after kill -9. What it
+    prints goes to ``sweep.log`` in the folder.
+    """
+
+    def __init__(self, is_needed: Callable[[], bool], folder: Folder, module: str = MODULE) -> None:
+        self._is_needed = is_needed
+        self._folder = folder
+        self._module = module
+        self._look = asyncio.Event()
+        self._task: asyncio.Task[None] | None = None
+        self.error: str | None = None  # how it last ended by itself; None once it lives steadily
+
+    def start(self) -> None:
+        """Begin to watch over it."""
+        self._look.set()
+        self._task = asyncio.create_task(self._watch())
+
+    def look(self) -> None:
+        """Look now whether it is needed: a search has begun or ended."""
+        self._look.set()
+
+    async def stop(self) -> None:
+        """End it, within about a second, and watch no longer."""
+        if self._task is not None:
+            self._task.cancel()
+            await asyncio.gather(self._task, return_exceptions=True)
+
+    async def _watch(self) -> None:
+        loop, pause_s = asyncio.get_running_loop(), FIRST_PAUSE_S
+        while True:
+            while not self._is_needed():
+                self.error, pause_s = None, FIRST_PAUSE_S
+                await self._next_look()
+            began_s = loop.time()
+            await self._run()
+            if not self._is_needed():
+                continue
+            if loop.time() - began_s >= STEADY_S:
+                pause_s = FIRST_PAUSE_S
+            log.warning("%s; it is started again in %.1f s", self.error, pause_s)
+            await asyncio.sleep(pause_s)
+            pause_s = min(2 * pause_s, LONGEST_PAUSE_S)
+
+    async def _next_look(self) -> None:
+        await self._look.wait()
+        self._look.clear()
+
+    async def _run(self) -> None:
+        """Start it, and wait until it has ended or is needed no longer."""
+        try:
+            process = await self._spawn()
+        except OSError as error:
+            self.error = f"the driver of searches can't be started: {error}"
+            return
+        ended = asyncio.create_task(process.wait())
+        try:
+            while not ended.done() and self._is_needed():
+                looked = asyncio.create_task(self._next_look())
+                steady = STEADY_S if self.error is not None else None
+                done, _ = await asyncio.wait(
+                    (ended, looked), timeout=steady, return_when=asyncio.FIRST_COMPLETED
+                )
+                looked.cancel()
+                if not done:
+                    self.error = None
+            if ended.done():
+                self.error = (
+                    f"the driver of searches ended with status {process.returncode}"
+                    f"{self._last_words()}; see {self._folder.sweep_log}"
+                )
+        finally:
+            ended.cancel()
+            await _end(process)
+
+    async def _spawn(self) -> Process:
+        # Which controller it serves is said by its folder, not by what was set where this began.
+        environment = {
+            name: value
+            for name, value in os.environ.items()
+            if name not in ("ROTA_SERVER", "ROTA_TOKEN")
+        }
+        with open(self._folder.sweep_log, "ab") as output:
+            return await asyncio.create_subprocess_exec(
+                sys.executable,
+                *("-m", self._module, "--home", str(self._folder.path)),
+                stdin=PIPE,
+                stdout=output,
+                stderr=output,
+                env=environment,
+                start_new_session=True,  # Ctrl-C in the terminal is for the controller
+            )
+
+    def _last_words(self) -> str:
+        try:
+            with open(self._folder.sweep_log, "rb") as file:
+                file.seek(max(0, file.seek(0, os.SEEK_END) - LAST_WORDS_BYTES))
+                lines = file.read().decode("utf-8", "replace").split("\n")
+        except OSError:
+            return ""
+        last = next((line.strip() for line in reversed(lines) if line.strip()), "")
+        return f" ({last:.300})" if last else ""
+
+
+async def _end(process: Process) -> None:
+    """End its stdin, and kill it if it goes on nevertheless."""
+    assert process.stdin is not None
+    process.stdin.close()
+    try:
+        with suppress(TimeoutError):
+            await asyncio.wait_for(process.wait(), GRACE_S)
+    finally:
+        if process.returncode is None:
+            process.kill()
+            await process.wait()

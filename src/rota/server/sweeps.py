@@ -1,0 +1,153 @@
+"""The routes of searches over hyper-parameters and of their trials.
+
+Who proposes trials and judges them is no matter of the server's: the driver
+(:mod:`rota.server.sweepdriver`) or a user's own program does it, through these routes.
+"""
+
+import json
+from collections.abc import Mapping
+from typing import Annotated, Any
+
+from fastapi import APIRouter, Header, Query, Request
+from fastapi import Path as InPath
+from starlette.concurrency import run_in_threadpool
+from starlette.responses import JSONResponse, Response
+
+from rota.live.sweeps import MOST_TRIALS
+from rota.model.jobvalues import check_keys
+from rota.model.sweepfile import SweepRequest, parse_sweep, trial_job
+from rota.server import jobs
+from rota.server.calls import body_hash, caller, checked_key, json_body
+from rota.server.sweepdriver import SweepDriver, require_optuna
+
+ENCODE = json.JSONEncoder(allow_nan=False, ensure_ascii=False, separators=(",", ":")).encode
+TrialNumber = Annotated[int, InPath(ge=0, lt=MOST_TRIALS)]
+
+
+def sweep_routes(controller: Any, driver: SweepDriver) -> APIRouter:
+    """The routes under ``/sweeps``."""
+    router = APIRouter()
+    router.include_router(_searches(controller, driver))
+    router.include_router(_trials(controller))
+    return router
+
+
+def _searches(controller: Any, driver: SweepDriver) -> APIRouter:
+    router = APIRouter()
+    user = caller()
+
+    @router.post("/sweeps")
+    async def submit_sweep(
+        request: Request,
+        dry_run: bool = False,
+        idempotency_key: Annotated[str | None, Header()] = None,
+    ) -> JSONResponse:
+        """Take a search, or with dry_run say what would be taken."""
+        sweep = parse_sweep(await json_body(request), workdir="")
+        require_optuna(sweep.algorithm)
+        if dry_run:
+            return JSONResponse(_planned(controller, sweep))
+        key, hashed = checked_key(idempotency_key), body_hash(sweep.to_fields())
+        name = await controller.submit_sweep(sweep, user=user, key=key, body_hash=hashed)
+        driver.look()
+        return JSONResponse(_told(controller.sweep(name, brief=True)), 201)
+
+    @router.get("/sweeps")
+    async def list_sweeps(all_: Annotated[bool, Query(alias="all")] = False) -> Response:
+        """Searches that go on and those that ended within the hour, oldest first; or all."""
+        since_s = None if all_ else controller.now_s() - jobs.RECENT_S
+        return await _written({"sweeps": [_told(each) for each in controller.sweeps(since_s)]})
+
+    @router.get("/sweeps/{name}")
+    async def show_sweep(name: str, brief: bool = False) -> Response:
+        """A search with all its trials, or with their numbers by state."""
+        return await _written(_told(controller.sweep(name, brief=brief)))
+
+    @router.post("/sweeps/{name}/cancel")
+    async def cancel_sweep(name: str) -> JSONResponse:
+        """End a search and its trials. One that has ended stays as it is."""
+        return await _end(name, "CANCELLED", "it was cancelled")
+
+    @router.post("/sweeps/{name}/end")
+    async def end_sweep(name: str, request: Request) -> JSONResponse:
+        """Say how a search has ended; its trials that still go on are stopped."""
+        body = await json_body(request)
+        check_keys(body, ("outcome", "message"), "")
+        return await _end(name, body.get("outcome"), body.get("message", ""))
+
+    async def _end(name: str, outcome: Any, message: Any) -> JSONResponse:
+        changed = await controller.end_sweep(name, outcome, message)
+        driver.look()
+        told = _told(controller.sweep(name, brief=True)) | {"changed": changed}
+        return JSONResponse(told, 202)
+
+    def _told(sweep: dict[str, Any]) -> dict[str, Any]:
+        error = driver.error if sweep["state"] == "RUNNING" else None
+        return sweep | {"driver_error": error}
+
+    return router
+
+
+def _trials(controller: Any) -> APIRouter:
+    router = APIRouter()
+
+    @router.post("/sweeps/{name}/trials")
+    async def submit_trial(
+        name: str,
+        request: Request,
+        idempotency_key: Annotated[str | None, Header()] = None,
+    ) -> JSONResponse:
+        """Start a trial. A number that is there gives the trial that has it."""
+        body = await json_body(request)
+        check_keys(body, ("number", "params"), "")
+        number, params = body.get("number"), body.get("params", {})
+        key, hashed = checked_key(idempotency_key), body_hash([name, params])
+        row = await controller.submit_trial(name, number, params, key=key, body_hash=hashed)
+        return JSONResponse(jobs.summary(controller, row), 201)
+
+    @router.get("/sweeps/{name}/trials/{number}")
+    async def show_trial(name: str, number: TrialNumber) -> JSONResponse:
+        """One trial of a search, with its curve."""
+        return JSONResponse(controller.trial(name, number))
+
+    @router.post("/sweeps/{name}/trials/{number}/stop")
+    async def stop_trial(name: str, number: TrialNumber, request: Request) -> JSONResponse:
+        """End a trial, and say why. One that has ended stays as it is."""
+        body = await json_body(request)
+        check_keys(body, ("why",), "")
+        changed = await controller.stop_trial(name, number, body.get("why"))
+        row = controller.searches.row(name, number)
+        return JSONResponse(jobs.summary(controller, row) | {"changed": changed}, 202)
+
+    return router
+
+
+async def _written(told: Mapping[str, Any]) -> Response:
+    """An answer that may be long: many sweeps, or many trials with long curves.
+
+    That takes a while to write, and the controller decides meanwhile, on this loop.
+    """
+    text = await run_in_threadpool(_as_json, told)
+    return Response(text, media_type=JSONResponse.media_type)
+
+
+def _as_json(told: Mapping[str, Any]) -> str:
+    """Lists are written item by item: the encoder lets no other thread run until it is done."""
+    pairs = (
+        f"{ENCODE(key)}:[{','.join(map(ENCODE, value))}]"
+        if isinstance(value, list)
+        else f"{ENCODE(key)}:{ENCODE(value)}"
+        for key, value in told.items()
+    )
+    return f"{{{','.join(pairs)}}}"
+
+
+def _planned(controller: Any, sweep: SweepRequest) -> dict[str, Any]:
+    """What would be taken, with the command of a trial as it might be. Raises NeverFitsError."""
+    controller.check(sweep.job)
+    params = {name: each.at(0) for name, each in sweep.space}
+    # Without a space the parameters are whatever the user's program will say.
+    job = trial_job(sweep, sweep.job.name, 0, params) if sweep.space else sweep.job
+    trial = {"run": job.run, "params": params}
+    free = controller.state.idle.count
+    return {"sweep": sweep.to_fields(), "trial": trial, "free_gpus": free}
