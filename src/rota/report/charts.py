@@ -190,7 +190,7 @@ def slots_chart(timeline: Timeline, names: Sequence[str], zero_s: float, title: 
                     y=slots,
                     orientation="h",
                     marker={"color": colour_of(row), "line": {"width": 0}},
-                    hovertemplate=name + ": from %{base:.2f} s for %{x:.2f} s<extra></extra>",
+                    hovertemplate=name + ": from %{base:.2f} s to %{x:.2f} s<extra></extra>",
                 )
             )
     figure.update_layout(barmode="overlay", bargap=0.25, height=150 + 45 * timeline.num_gpus)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import html
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -25,6 +25,7 @@ th, td { padding: .3rem .8rem; border-bottom: 1px solid var(--rule); text-align:
          white-space: nowrap }
 th:first-child, td:first-child { text-align: left; position: sticky; left: 0;
                                  background: var(--page) }
+.text { text-align: left }
 .prose td { text-align: left; vertical-align: top; white-space: normal }
 /* A shadow at the right edge for as long as there is more to scroll to. */
 .scroll { overflow-x: auto; background:
@@ -34,6 +35,8 @@ th:first-child, td:first-child { text-align: left; position: sticky; left: 0;
 .js-plotly-plot .gridlayer path { stroke: var(--grid) !important }
 .js-plotly-plot .spikeline { stroke: #888 !important; stroke-width: 1px !important }
 .js-plotly-plot .zerolinelayer path { stroke: var(--rule) !important }
+.js-plotly-plot .parcoords text { text-shadow: 0 0 2px var(--page), 0 0 4px var(--page) !important }
+.js-plotly-plot .parcoords .axis :is(path, line) { stroke: #888 !important }
 .js-plotly-plot .hoverlayer .legend .bg, .js-plotly-plot .updatemenu-item-rect
   { fill: var(--page) !important; stroke: var(--rule) !important }
 .js-plotly-plot .hoverlayer .hovertext text { fill: #fff !important }
@@ -46,20 +49,25 @@ CONFIG = {"displaylogo": False, "responsive": True}
 class Table(NamedTuple):
     """A table of text cells; the first column is the name of the row, the others are numbers.
 
-    In a table of ``prose`` they are sentences.
+    In a table of ``prose`` they are sentences; ``text_columns`` are others that are no numbers.
     """
 
     header: Sequence[str]
     rows: Sequence[Sequence[str]]
     prose: bool = False
+    text_columns: Collection[int] = ()
 
 
 class Section(NamedTuple):
-    """A heading, a paragraph, and a table or figure under it."""
+    """A heading, a paragraph, and a table or figure under it.
+
+    A figure that needs ``least_px`` of width is scrolled where there is less.
+    """
 
     title: str
     text: str
     content: Table | Figure | None = None
+    least_px: int = 0
 
 
 def write_page(path: Path, title: str, sections: Sequence[Section]) -> None:
@@ -85,15 +93,21 @@ def _section(section: Section, figure_id: str) -> str:
     if content is None:
         inner = ""
     elif isinstance(content, Table):
-        head = "".join(f"<th>{html.escape(cell)}</th>" for cell in content.header)
-        rows = "".join(
-            "<tr>" + "".join(f"<td>{html.escape(cell)}</td>" for cell in row) + "</tr>"
-            for row in content.rows
-        )
+        head = _row(content, content.header, "th")
+        rows = "".join(_row(content, row, "td") for row in content.rows)
         kind = " class='prose'" if content.prose else ""
-        inner = f"<div class='scroll'><table{kind}><tr>{head}</tr>{rows}</table></div>"
+        inner = f"<div class='scroll'><table{kind}>{head}{rows}</table></div>"
     else:
         inner = content.to_html(
             full_html=False, include_plotlyjs=False, config=CONFIG, div_id=figure_id
         )
+        if section.least_px:
+            wide = f"<div style='min-width:{section.least_px}px'>{inner}</div>"
+            inner = f"<div class='scroll'>{wide}</div>"
     return f"<h2>{html.escape(section.title)}</h2><p>{html.escape(section.text)}</p>{inner}"
+
+
+def _row(table: Table, cells: Sequence[str], tag: str) -> str:
+    text = [" class='text'" if n in table.text_columns else "" for n in range(len(cells))]
+    inner = (f"<{tag}{kind}>{html.escape(c)}</{tag}>" for kind, c in zip(text, cells, strict=True))
+    return f"<tr>{''.join(inner)}</tr>"

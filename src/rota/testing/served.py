@@ -4,7 +4,7 @@ import asyncio
 import json
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
@@ -12,6 +12,7 @@ from typing import Any
 
 from rota.errors import InputError, NeverFitsError, NotFoundError
 from rota.folder import Folder
+from rota.live.controller import Controller
 from rota.live.intake import check_open
 from rota.live.ranks import Ranks, read_ranks
 from rota.model.decision import take_decision
@@ -34,6 +35,8 @@ from rota.model.turns import Turns
 from rota.model.view import View
 from rota.policy.registry import create
 from rota.server.serve import serve
+from rota.server.sweepdriver import SweepDriver
+from rota.store.events import EventStore
 
 NODE = "here"
 
@@ -50,6 +53,7 @@ class StandInController:
         self.state.epoch = 1
         self.policy_name = policy
         self.policy_settings: dict[str, Any] = {}
+        self.has_open_sweeps = False
         self.reports: dict[int, dict[str, Any]] = {}
         self.models: dict[int, tuple[int, int]] = {}
         self.memory: dict[int, dict[str, Any]] = {}
@@ -193,12 +197,39 @@ class StandInController:
         ]
 
 
-class Served:
-    """A stand-in behind the API, served from a thread of its own until the context ends."""
+class NoAgents:
+    """A provider of a node that nobody runs anything on."""
 
-    def __init__(self, folder: Folder, controller: StandInController) -> None:
+    names = (NODE,)
+
+    async def start(self) -> None:
+        """Start nothing."""
+
+    async def stop(self) -> None:
+        """Leave it so."""
+
+    async def wait_for_end(self, *, connected: Collection[str]) -> None:
+        """It has ended."""
+
+
+def controller_without_agents(folder: Folder, num_gpus: int = 2) -> Controller:
+    """A real controller, under policy fifo-backfill: it takes jobs and searches, and runs none."""
+    store = EventStore(folder.database)
+    if next(iter(store.load()), None) is None:
+        store.append([NodeJoined(time.time(), NODE, num_gpus, "cpu")])
+    return Controller(store, folder, create("fifo-backfill"), "fifo-backfill", NoAgents())
+
+
+class Served:
+    """A controller behind the API, served from a thread of its own until the context ends.
+
+    Nobody drives its searches: ``driver`` starts nothing.
+    """
+
+    def __init__(self, folder: Folder, controller: Any) -> None:
         self.folder = folder
         self.controller = controller
+        self.driver = SweepDriver(lambda: False, folder)
         self.url = ""
         self._loop: asyncio.AbstractEventLoop | None = None
         self._task: asyncio.Task[None] | None = None
@@ -233,10 +264,8 @@ class Served:
 
 
 @contextmanager
-def served(
-    folder: Folder, controller: StandInController | None = None, port: int = 0
-) -> Iterator[Served]:
-    """Serve a stand-in on a free port of this machine, in this process."""
+def served(folder: Folder, controller: Any = None, port: int = 0) -> Iterator[Served]:
+    """Serve a controller, by default a stand-in, on a free port of this machine."""
     it = Served(folder, controller or StandInController(folder))
     listening = threading.Event()
     failure: list[BaseException] = []
@@ -248,7 +277,7 @@ def served(
 
         it._loop = asyncio.get_running_loop()
         it._task = asyncio.current_task()
-        await serve(it.controller, folder, port=port, on_listen=heard)
+        await serve(it.controller, folder, port=port, on_listen=heard, driver=it.driver)
 
     def thread() -> None:
         try:

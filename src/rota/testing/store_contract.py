@@ -23,6 +23,7 @@ from rota.model.events import (
     JobRetuned,
     JobSubmitted,
     JobSuspended,
+    MetricReported,
     ModelReported,
     NodeJoined,
     NodeLost,
@@ -31,11 +32,14 @@ from rota.model.events import (
     SpeedChanged,
     StopRequested,
     SuspendRequested,
+    SweepEnded,
+    SweepSubmitted,
+    TrialStopped,
     WorkerRegistered,
     WorkerReported,
 )
 from rota.model.job import Adapt, Elastic, JobSpec, JobState, Program, Suspension
-from rota.model.sweep import Sweep, SweepTrial
+from rota.model.sweep import Report, Sweep, SweepTrial
 from rota.store.events import Submission
 
 TWO_NODES = Allocation(((0, 0b11), (3, 1 << 200)))
@@ -87,6 +91,12 @@ def every_event() -> list[Event]:
         AttemptLost(12.0, 0, 1, "", 3.5),
         JobFinished(13.0, 0, JobState.FAILED, -9, "killed"),
         JobFinished(14.0, 1, JobState.SUCCEEDED),
+        SweepSubmitted(
+            15.0, "s", "me", {"sweep": {"space": {"lr": {"log": [1e-4, 0.1]}}}}, "k", "h"
+        ),
+        MetricReported(16.0, 5, (Report(3, 15.5, 0.1 + 0.2, True), Report(4, 15.75, None))),
+        TrialStopped(17.0, 5, "it is not among the best third"),
+        SweepEnded(18.0, "s", "TARGET", "trial 3 reached 0.95"),
     ]
     commands: list[Command] = [
         Launch(1, 0, 1, 1, on_node(0, 3)),
