@@ -1,0 +1,11 @@
+"""Searches over hyper-parameters: the driver that proposes trials, and what programs call.
+
+A program calls :func:`search`, or keeps a loop of its own with Optuna and gives it an
+:class:`Objective`.
+"""
+
+from rota.sweep.objective import Objective
+from rota.sweep.results import Result, Trial, search
+from rota.sweep.run import Run
+
+__all__ = ["Objective", "Result", "Run", "Trial", "search"]

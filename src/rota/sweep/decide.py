@@ -1,0 +1,203 @@
+"""What a search does next: trials to stop, trials to start, or its end.
+
+A function of what the controller tells of the search, and of nothing else, so that a driver that
+was killed goes on where it was.
+"""
+
+from bisect import bisect_right, insort
+from collections.abc import Iterator, Mapping, Sequence
+from math import inf
+from typing import Any, NamedTuple
+
+from rota.model.sweepfile import MAX_TRIALS, Rungs, SweepRequest
+from rota.sweep.trial import Standing, Trial, trials_of
+
+TARGET, DONE, BUDGET, FAILED = "TARGET", "DONE", "BUDGET", "FAILED"
+MOST_OPEN = 16  # trials under ``parallel: auto``, times what the cluster has room for
+
+
+class Stop(NamedTuple):
+    """A trial is to end now."""
+
+    number: int
+    why: str
+
+
+class Start(NamedTuple):
+    """A trial is to begin, with parameters yet to be proposed."""
+
+    number: int
+
+
+class End(NamedTuple):
+    """The search is over, and what is open of it is to end."""
+
+    outcome: str
+    message: str
+
+
+Action = Stop | Start | End
+
+
+def decide(request: SweepRequest, told: Mapping[str, Any]) -> list[Action]:
+    """What to do, in this order. ``told`` is a sweep as the controller's API gives it.
+
+    1. The search ends once a trial has reached the target, too many trials have failed, its budget
+       is used up, or all its trials have ended.
+    2. A trial stops if its last report was no number, or if others have left it behind at a rung.
+    3. Trials are started as long as there is room for them.
+    """
+    if told["state"] == "ENDED":
+        return []
+    trials = trials_of(request, told)
+    end = _end(request, told, trials)
+    if end is not None:
+        return [end]
+    stops = _stops(request, trials)
+    stopped = {stop.number for stop in stops}
+    still_open = [
+        trial for trial in trials if trial.standing is Standing.OPEN and trial.number not in stopped
+    ]
+    return [*stops, *_starts(request, trials, still_open, told["gpus"])]
+
+
+# -- the end -----------------------------------------------------------------------------------
+
+
+def _end(request: SweepRequest, told: Mapping[str, Any], trials: Sequence[Trial]) -> End | None:
+    metric, target = request.metric, request.target
+    best = _best(request, trials)
+    if best is not None and target is not None and _reaches(request, best[0], target):
+        value, trial = best
+        return End(TARGET, f"{told['name']}.{trial.number} reached {metric} {value:g}")
+    failed = [trial for trial in trials if trial.standing is Standing.FAILED]
+    if len(failed) > request.max_failures:
+        return End(
+            FAILED,
+            f"{_count(len(failed), 'trial')} failed; the last: {_last(told['name'], failed)}",
+        )
+    if request.gpu_hours is not None and told["gpu_s"] >= request.gpu_hours * 3600:
+        return End(BUDGET, f"its trials have used {request.gpu_hours:g} GPU-hours")
+    if request.max_trials is None or len(trials) < request.max_trials:
+        return None
+    if not all(trial.ended for trial in trials):
+        return None
+    if best is None and failed:
+        message = f"none of {_count(len(trials), 'trial')} came to a value; the last that failed"
+        return End(FAILED, f"{message}: {_last(told['name'], failed)}")
+    return End(DONE, f"{_count(len(trials), 'trial')} have ended")
+
+
+def _best(request: SweepRequest, trials: Sequence[Trial]) -> tuple[float, Trial] | None:
+    """The best value and its trial; of equals the one with the lowest number."""
+    found: tuple[float, Trial] | None = None
+    for trial in trials:
+        value = trial.best(request.maximize)
+        if value is not None and (found is None or _better(request, value, found[0])):
+            found = value, trial
+    return found
+
+
+def _reaches(request: SweepRequest, value: float, target: float) -> bool:
+    return value >= target if request.maximize else value <= target
+
+
+def _better(request: SweepRequest, value: float, other: float) -> bool:
+    return value > other if request.maximize else value < other
+
+
+def _last(name: str, failed: Sequence[Trial]) -> str:
+    """Which trial failed last, and why."""
+    return f"{name}.{failed[-1].number} {failed[-1].reason}"
+
+
+def _count(number: int, noun: str) -> str:
+    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
+
+
+# -- trials to stop ----------------------------------------------------------------------------
+
+
+def _stops(request: SweepRequest, trials: Sequence[Trial]) -> list[Stop]:
+    stops = {
+        trial.number: Stop(trial.number, f"it {trial.reason}")
+        for trial in trials
+        if trial.standing is Standing.FAILED and not (trial.ended or trial.stopping)
+    }
+    if request.rungs is not None:
+        open_ones = {trial.number for trial in trials if trial.standing is Standing.OPEN}
+        for reports in _rungs(request, request.rungs, trials):
+            for number, why in _left_behind(request, request.rungs.eta, reports, trials):
+                if number in open_ones:
+                    stops.setdefault(number, Stop(number, why))
+    return [stops[number] for number in sorted(stops)]
+
+
+def _rungs(request: SweepRequest, rungs: Rungs, trials: Sequence[Trial]) -> Iterator[int]:
+    """The rungs that trials have come to, as numbers of reports; at the last there is no more."""
+    most = max((len(trial.reports) for trial in trials), default=0)
+    reports = rungs.first
+    while reports <= most and (request.reports is None or reports < request.reports):
+        yield reports
+        reports *= rungs.eta
+
+
+def _left_behind(
+    request: SweepRequest, eta: int, reports: int, trials: Sequence[Trial]
+) -> Iterator[tuple[int, str]]:
+    """The trials that are not to go on from a rung, and why.
+
+    This is the stopping rule of asynchronous successive halving (Li et al. 2020): of the trials
+    that came to the rung until this one did, itself included, the best 1/eta go on, at least one.
+    Trials that came later don't count, so that the answer stays the same however late it is asked.
+    A trial's value there is its best until then; none at all is worse than any. A training that
+    goes back to a checkpoint comes to a rung anew.
+    """
+    came = sorted(
+        (trial.reports[reports - 1].at_s, trial.number, trial.best(request.maximize, reports))
+        for trial in trials
+        if len(trial.reports) >= reports
+    )
+    values: list[float] = []  # sorted, better ones later
+    for count, (_, number, value) in enumerate(came, start=1):
+        signed = -inf if value is None else value if request.maximize else -value
+        ahead = len(values) - bisect_right(values, signed)
+        goes_on = max(1, count // eta)
+        if ahead >= goes_on:
+            shown = "no number" if value is None else f"{value:g}"
+            yield (
+                number,
+                f"at report {reports} its best {request.metric} was {shown}, behind {ahead} of "
+                f"{count} trials so far, of which the best {goes_on} went on",
+            )
+        insort(values, signed)
+
+
+# -- trials to start ---------------------------------------------------------------------------
+
+
+def _starts(
+    request: SweepRequest, trials: Sequence[Trial], still_open: Sequence[Trial], gpus: int
+) -> list[Start]:
+    """As many as there is room for, with the lowest numbers that are free."""
+    if request.algorithm == "manual":
+        return []
+    most = MAX_TRIALS if request.max_trials is None else request.max_trials
+    count = min(_room(request, still_open, gpus), most - len(trials))
+    taken = {trial.number for trial in trials}
+    free = (number for number in range(MAX_TRIALS) if number not in taken)
+    return [Start(number) for number, _ in zip(free, range(count), strict=False)]
+
+
+def _room(request: SweepRequest, still_open: Sequence[Trial], gpus: int) -> int:
+    """For how many more trials there is room.
+
+    Under ``parallel: auto``, as many trials as the cluster can run at once are open that haven't
+    reported yet, so that there is always something new to look at, and at most MOST_OPEN times as
+    many trials in all.
+    """
+    if request.parallel is not None:
+        return request.parallel - len(still_open)
+    at_once = max(1, gpus // request.job.num_gpus)
+    silent = sum(not trial.reports for trial in still_open)
+    return min(at_once - silent, MOST_OPEN * at_once - len(still_open))

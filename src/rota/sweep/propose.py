@@ -1,0 +1,177 @@
+"""Parameters for a search's next trials: from Optuna, which is told of all trials so far.
+
+Nothing is kept from one time to the next: the same trials, number and seed give the same
+parameters, whichever process asks.
+"""
+
+from __future__ import annotations
+
+import random
+import warnings
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from importlib.util import find_spec
+from typing import TYPE_CHECKING, Any
+
+from rota.errors import JobFileError
+from rota.model.searchspace import Choice, Dimension, Numbers, grid_point, grid_size
+from rota.model.sweep import Value
+from rota.model.sweepfile import SweepRequest
+from rota.sweep.trial import Standing, Trial
+
+if TYPE_CHECKING:
+    import optuna
+
+AGAIN = 10  # how often others are asked for, if the very same parameters were tried before
+
+
+def require_optuna() -> None:
+    """Raise JobFileError if Optuna can't be imported."""
+    about, fix = "sweep.algorithm: the package optuna, which proposes trials,", "pip install"
+    if find_spec("optuna") is None:
+        raise JobFileError(
+            f"{about} is not installed; install rota with its extra: {fix} 'rota[sweep]'"
+        )
+    try:
+        import optuna  # noqa: F401
+    except Exception as error:  # whatever a broken installation comes up with
+        raise JobFileError(
+            f"{about} can't be imported ({error!r}); mend it with: {fix} --force-reinstall optuna"
+        ) from error
+
+
+class Proposals:
+    """The next parameters of a search, given its trials so far. Raises JobFileError."""
+
+    def __init__(self, request: SweepRequest, trials: Sequence[Trial]) -> None:
+        self._request = request
+        self._study: optuna.Study | None = None
+        if request.algorithm != "grid":
+            require_optuna()
+            with _quiet():
+                self._study = _study_of(request, trials)
+
+    def next(self, number: int) -> dict[str, Value]:
+        """The parameters of the trial of that number, which counts as a trial from now on."""
+        request = self._request
+        if self._study is None:
+            size = grid_size(request.space)
+            assert size is not None, "a grid has an end"
+            order = random.Random(request.seed).sample(range(size), size)
+            return grid_point(request.space, order[number % size])
+        with _quiet():
+            self._study.sampler = _sampler(request, number)
+            return self._ask(self._study)
+
+    def _ask(self, study: optuna.Study) -> dict[str, Value]:
+        space = self._request.space
+        tried = [trial.params for trial in study.get_trials(deepcopy=False)]
+        for _ in range(AGAIN):
+            trial = study.ask({name: _distribution(each) for name, each in space})
+            if trial.params not in tried:
+                break
+        return {name: _value(each, trial.params[name]) for name, each in space}
+
+
+def _sampler(request: SweepRequest, number: int) -> optuna.samplers.BaseSampler:
+    import numpy as np
+    from optuna.samplers import RandomSampler, TPESampler
+
+    seed = int(np.random.SeedSequence([request.seed, number]).generate_state(1)[0])
+    if request.algorithm == "random":
+        return RandomSampler(seed=seed)
+    # Trials that are not over yet count as poor ones, so that others are tried beside them.
+    return TPESampler(seed=seed, constant_liar=True)
+
+
+def _study_of(request: SweepRequest, trials: Sequence[Trial]) -> optuna.Study:
+    """A study that knows the trials."""
+    import optuna
+
+    study = optuna.create_study(direction="maximize" if request.maximize else "minimize")
+    study.add_trials([_frozen(request, trial) for trial in trials])
+    return study
+
+
+def _frozen(request: SweepRequest, trial: Trial) -> optuna.trial.FrozenTrial:
+    """A trial as Optuna has it; its steps are the numbers of its reports."""
+    import optuna
+
+    value = trial.best(request.maximize)
+    reports = {
+        step: report.value
+        for step, report in enumerate(trial.reports, start=1)
+        if report.value is not None
+    }
+    return optuna.create_trial(
+        state=_state(trial),
+        value=value if trial.standing in (Standing.DONE, Standing.STOPPED) else None,
+        params={name: _internal(each, trial.params[name]) for name, each in request.space},
+        distributions={name: _distribution(each) for name, each in request.space},
+        intermediate_values=reports,
+    )
+
+
+def _state(trial: Trial) -> optuna.trial.TrialState:
+    from optuna.trial import TrialState
+
+    if trial.standing is Standing.CANCELLED:  # what it has reported until then is true
+        return TrialState.PRUNED if trial.reports else TrialState.FAIL
+    return {
+        Standing.OPEN: TrialState.RUNNING,
+        Standing.DONE: TrialState.COMPLETE,
+        Standing.STOPPED: TrialState.PRUNED,
+        Standing.FAILED: TrialState.FAIL,
+    }[trial.standing]
+
+
+def _distribution(dimension: Dimension) -> optuna.distributions.BaseDistribution:
+    from optuna.distributions import (
+        CategoricalDistribution,
+        FloatDistribution,
+        IntDistribution,
+    )
+
+    if isinstance(dimension, Choice):  # by index, as to Optuna true and 1 are the same
+        return CategoricalDistribution(tuple(range(len(dimension.values))))
+    if dimension.step is not None:  # by index as well: numbers a step apart need not be exact
+        return IntDistribution(0, _last_index(dimension))
+    if dimension.whole:
+        return IntDistribution(int(dimension.low), int(dimension.high), log=dimension.log)
+    return FloatDistribution(float(dimension.low), float(dimension.high), log=dimension.log)
+
+
+def _internal(dimension: Dimension, value: Value) -> int | float:
+    """A value as its distribution has it."""
+    if isinstance(dimension, Choice):
+        return dimension.values.index(dimension.check("params", value))
+    assert isinstance(value, int | float), "the controller has checked it"
+    if dimension.step is None:
+        return value
+    return min(round((value - dimension.low) / dimension.step), _last_index(dimension))
+
+
+def _value(dimension: Dimension, found: Any) -> Value:
+    """What Optuna has found, as the dimension has it."""
+    if isinstance(dimension, Choice) or dimension.step is not None:
+        return dimension.at(int(found))
+    if dimension.whole:
+        return int(found)
+    return min(max(float(found), float(dimension.low)), float(dimension.high))
+
+
+def _last_index(dimension: Numbers) -> int:
+    size = dimension.size()
+    assert size is not None, "with steps, a dimension has an end"
+    return size - 1
+
+
+@contextmanager
+def _quiet() -> Iterator[None]:
+    """Optuna's remarks are about this module's use of it, and none of the user's business."""
+    import optuna
+
+    optuna.logging.set_verbosity(optuna.logging.WARNING)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        yield

@@ -1,0 +1,24 @@
+"""What a controller tells of a search, for tests: only what they are about has to be said."""
+
+from rota.model.sweepfile import parse_sweep
+
+SPACE = {"lr": {"log": [1e-4, 1e-1]}}
+
+
+def search(gpus=1, **block):
+    """A request; by default twelve trials of one parameter that maximise ``acc``."""
+    fields = {"metric": "acc", "goal": "maximize", "space": SPACE, "max_trials": 12} | block
+    job = {"name": "s", "run": "python train.py", "resources": {"gpus": gpus}}
+    return parse_sweep(job | {"sweep": fields}, workdir="/w")
+
+
+def trial(number, *values, state="RUNNING", why=None, start_s=0.0, every_s=10.0, **more):
+    """A trial that has reported these values, ``every_s`` seconds apart."""
+    curve = [[step, start_s + every_s * step, value] for step, value in enumerate(values, start=1)]
+    told = {"number": number, "state": state, "why": why, "curve": curve, "message": None}
+    return told | {"params": {"lr": 0.01}, "gpu_s": 0.0} | more
+
+
+def sweep(*trials, gpus=2, state="RUNNING", gpu_s=0.0):
+    """The whole search."""
+    return {"name": "s", "state": state, "gpus": gpus, "gpu_s": gpu_s, "trials": list(trials)}
