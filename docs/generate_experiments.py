@@ -189,6 +189,35 @@ def batch(outcome: Outcome) -> list[str]:
     return [table([*header, "worth of chosen batches"], rows.values())]
 
 
+def search(outcome: Outcome) -> list[str]:
+    """By way to search: times in each order and what they took; and the ratios that are judged."""
+    found, rows = by_name(outcome), []
+    orders = range(1, len(outcome["seeds"]) + 1)
+    for arm in outcome["settings"]["arms"]:
+        time = found[f"{arm}: time to target"]
+        each = [found[f"order {order}, {arm}: time to target"] for order in orders]
+        rest = [found[f"{arm}: {what}"] for what in ("configurations begun", "reports until then")]
+        cells = (number(figure["ours"]) for figure in (*each, time, *rest))
+        reached = found[f"{arm}: orders in which it was reached"]["ours"]
+        rows.append([arm, *cells, f"{reached:.0f} of {len(orders)}"])
+    header = ["time to target, s", *(f"order {order}" for order in orders), "median"]
+    ratios = [
+        [name, number(figure["ours"]), spread(figure), within(figure)]
+        for name, figure in found.items()
+        if figure["high"] is not None
+    ]
+    return [
+        table([*header, "configurations begun", "reports", "reached"], rows),
+        table(["ratio", "median", "over orders", "bounds: holds"], ratios),
+    ]
+
+
+def within(figure: dict[str, Any]) -> str:
+    """The bounds of a figure, and whether they hold."""
+    bounds = f"{number(figure['low'])} .. {number(figure['high'])}"
+    return f"{bounds}: {'yes' if figure['ok'] else 'NO'}"
+
+
 TABLES: dict[str, Callable[[Outcome], list[str]]] = {
     "pollux-jct": jct,
     "pollux-load": load,
@@ -196,6 +225,7 @@ TABLES: dict[str, Callable[[Outcome], list[str]]] = {
     "pollux-interference": interference,
     "pollux-types": types,
     "pollux-batch": batch,
+    "sweep-live": search,
 }
 
 if __name__ == "__main__":
