@@ -53,6 +53,9 @@ $(STAMP): pyproject.toml constraints.txt
 	touch $@; \
 	echo "==> ready"
 
+# Tests start hundreds of processes. Each would compile the package anew without its bytecode.
+unexport PYTHONDONTWRITEBYTECODE
+
 # Files stay in order, so that the long ones of tests/process are not left to the end. What takes
 # longest is told.
 PARALLEL := -n auto --maxprocesses 4 --dist loadfile --no-loadscope-reorder --durations=25

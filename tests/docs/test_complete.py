@@ -20,16 +20,20 @@ from rota.experiment.base import Figure, names
 from rota.experiment.runs.case import Case, Workload, run_case
 from rota.folder import Folder
 from rota.live.goodput import describe
+from rota.live.sweeps import OUTCOMES
 from rota.live.wire import NUMBERS, WHOLE
+from rota.model import sweepfile
 from rota.model.commands import Command
-from rota.model.events import Event, JobSubmitted, WorkerReported
+from rota.model.events import Event, JobSubmitted, MetricReported, WorkerReported
 from rota.model.explain import explain
 from rota.model.job import JobSpec, JobState, Program, Suspension
 from rota.model.jobfile import FIELDS, PRIORITIES, PROCESSES, RESOURCES
 from rota.model.profile import Placement
 from rota.model.reason import Reason
 from rota.model.reports import BatchRange, StepPoint
+from rota.model.searchspace import KINDS
 from rota.model.state import ClusterState
+from rota.model.sweep import Report
 from rota.model.trials import Tried
 from rota.model.turns import Turns
 from rota.policy.base import Setting
@@ -42,10 +46,12 @@ from rota.report.shape import shape_of
 from rota.server import jobs, profiles
 from rota.server.app import create_app
 from rota.server.problems import STATUS
+from rota.server.sweepdriver import SweepDriver
 from rota.sim.machine import Costs
+from rota.sweep import Objective, Result, Run, Trial
 from rota.testing.builders import twenty_jobs
 from rota.testing.policy_contract import PolicyContract
-from rota.testing.served import StandInController
+from rota.testing.served import StandInController, controller_without_agents
 from rota.train import Session
 from rota.workload.profiles import PROFILES
 from rota.workload.readers import FORMATS
@@ -92,6 +98,16 @@ def test_every_kind_of_suspension_is_explained() -> None:
 def test_every_field_of_a_job_file_is_explained() -> None:
     fields = [*FIELDS, *(f"resources.{name}" for name in RESOURCES), *PROCESSES, *PRIORITIES]
     assert not missing(fields, page("job-file"))
+
+
+def test_every_field_of_a_sweep_file_is_explained() -> None:
+    fields = [f"sweep.{name}" for name in sweepfile.FIELDS]
+    fields += [f"sweep.rungs.{name}" for name in sweepfile.RUNGS]
+    fields += [f"sweep.algorithm.{name}" for name in sweepfile.ALGORITHM]
+    fields += [f"sweep.space.NAME.{kind}" for kind in KINDS]
+    words = [*sweepfile.GOALS, *sweepfile.ALGORITHMS, "step"]
+    assert not missing([*fields, *words], page("job-file"))
+    assert not missing(sweepfile.ENV, page("live"))
 
 
 # -- policies and the simulator --------------------------------------------------------------------
@@ -229,10 +245,15 @@ def test_every_variable_that_the_source_names_is_explained() -> None:
 # -- the API ---------------------------------------------------------------------------------------
 
 
-def test_every_route_is_listed(tmp_path: Path) -> None:
+def paths_of_api(tmp_path: Path) -> dict[str, Any]:
     folder = Folder(tmp_path).create()
-    app = create_app(StandInController(folder), folder)
-    schema = app.openapi()["paths"]
+    driver = SweepDriver(lambda: False, folder)
+    paths: dict[str, Any] = create_app(StandInController(folder), folder, driver).openapi()["paths"]
+    return paths
+
+
+def test_every_route_is_listed(tmp_path: Path) -> None:
+    schema = paths_of_api(tmp_path)
     routes = [f"{verb.upper()} {path}" for path, verbs in schema.items() for verb in verbs]
     assert "POST /api/v1/jobs" in routes
     assert not [route for route in routes if f"`{route}`" not in page("api")]
@@ -241,8 +262,7 @@ def test_every_route_is_listed(tmp_path: Path) -> None:
 
 
 def test_every_query_parameter_is_explained(tmp_path: Path) -> None:
-    folder = Folder(tmp_path).create()
-    schema = create_app(StandInController(folder), folder).openapi()["paths"]
+    schema = paths_of_api(tmp_path)
     wanted = {
         parameter["name"]
         for verbs in schema.values()
@@ -268,6 +288,28 @@ def test_every_key_of_a_job_is_explained(tmp_path: Path) -> None:
     verdict = explain(controller.state, 0, 1.0, trials=trials, turns=turns)
     told = [*verdict, *verdict["turns"], *verdict["blockers"][0], *verdict["trials"][0]]
     assert not missing([*told, "with", "on", "from", "on_trial", "gain"], page("api"))
+
+
+def test_every_key_of_a_sweep_is_explained(tmp_path: Path) -> None:
+    import asyncio
+
+    from rota.model.jobfile import JobRequest
+
+    controller = controller_without_agents(Folder(tmp_path).create())
+    request = sweepfile.SweepRequest(JobRequest("s", "true", "/"), "m", True, (), "manual")
+
+    async def told() -> dict[str, Any]:
+        await controller.submit_sweep(request, user="u", key=None, body_hash="")
+        row = await controller.submit_trial("s", 0, {})
+        controller._note(MetricReported(1.0, row, (Report(1, 1.0, 0.5),)))
+        return controller.sweep("s")
+
+    sweep = asyncio.run(told())
+    brief = controller.sweep("s", brief=True)
+    keys = [*sweep, *sweep["best"], *sweep["trials"][0], *brief["trials"], "driver_error"]
+    assert not missing(keys, page("api"))
+    assert not missing(OUTCOMES, page("api"))
+    controller.store.close()
 
 
 def test_every_column_of_jobs_is_explained() -> None:
@@ -312,7 +354,9 @@ def test_every_method_of_the_client_is_explained() -> None:
 
 
 def public(kind: type) -> list[str]:
-    return [name for name in vars(kind) if not name.startswith("_")]
+    """What can be named of a class, also where a part of it that is ours is a class of its own."""
+    own = [base for base in kind.__mro__ if base.__module__.startswith("rota.")]
+    return [name for base in own for name in vars(base) if not name.startswith("_")]
 
 
 def test_every_public_name_is_explained() -> None:
@@ -329,6 +373,13 @@ def test_every_public_name_is_explained() -> None:
 def test_every_part_of_a_training_session_is_explained() -> None:
     attributes = [name for name in vars(Session()) if not name.startswith("_")]
     assert not missing(public(Session) + attributes, page("train"))
+
+
+def test_every_part_of_a_search_from_python_is_explained() -> None:
+    names = [*public(Objective), *public(Run), *Result._fields, *Trial._fields]
+    names += [*inspect.signature(Run).parameters, *inspect.signature(Objective).parameters]
+    told_by_name = {"client", "interrupted"}  # what Run is made with, by Objective alone
+    assert not missing(set(names) - told_by_name, page("sweeps"))
 
 
 # -- pages -----------------------------------------------------------------------------------------

@@ -30,7 +30,7 @@ LIMIT_S = 60.0
 FENCE = re.compile(r"^```(?P<language>\S*)[^\n]*\n(?P<text>.*?)^```$", re.MULTILINE | re.DOTALL)
 MARKER = re.compile(r"<!-- (?P<verb>not run|file|output|installed)(?:: (?P<value>[^>]+?))? -->\n\Z")
 LIVE = re.compile(
-    r"\brota (run|submit|ps|show|logs|why|wait|suspend|resume|cancel|nodes)\b|Client\("
+    r"\brota (run|submit|ps|show|logs|why|wait|suspend|resume|cancel|nodes|sweep)\b|Client\("
 )
 # What differs from run to run: the last column of a table of runs, and numbers of cpu_s.
 VARYING = re.compile(r"(?<=\s)\d+\.\d\d$|(?<=\"cpu_s\": )[0-9.e-]+|(?<=CPU s)\s+[0-9.]+")

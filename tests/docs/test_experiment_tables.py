@@ -14,6 +14,7 @@ from rota.experiment import (
     pollux_load,
     pollux_mixes,
     pollux_types,
+    sweep_live,
 )
 from rota.experiment.base import Outcome
 from rota.experiment.runs.pollux import Run
@@ -82,9 +83,21 @@ def types() -> dict[str, Any]:
     return Outcome("pollux-types", [0, 1], settings, pollux_types.figures(runs)).as_dict()
 
 
+def search() -> dict[str, Any]:
+    """Of six orders, in the second of which successive halving never reached the target."""
+    times = {sweep_live.OURS: 15.0, sweep_live.FIFO: 40.0, sweep_live.ASHA: 12.0}
+    missed = (sweep_live.ASHA, 1)
+    races = {
+        arm: [sweep_live.Race(time_s + at, (arm, at) != missed, 9, 120) for at in range(6)]
+        for arm, time_s in times.items()
+    }
+    figures = sweep_live.figures_of(races)
+    return Outcome("sweep-live", sweep_live.SEEDS, sweep_live._settings(), figures).as_dict()
+
+
 @pytest.mark.parametrize(
     "outcome",
-    [jct(), load(), batch(), mixes(), interference(), types()],
+    [jct(), load(), batch(), mixes(), interference(), types(), search()],
     ids=lambda each: each["experiment"],
 )
 def test_a_section_of_the_page_has_the_tables_that_are_made(
@@ -129,6 +142,17 @@ def test_two_types_and_links_are_told_by_their_ratios(generator: ModuleType) -> 
     (met,) = generator.interference(interference())
     assert "| avoided | 2,751 | 1 | 100 | 1 | - | 0% |" in met
     assert "| not avoided, 50% lost | 3,903 | 1.419 | 152 | 1.525 | 1.5 .. 1.55 | 40% |" in met
+
+
+def test_a_race_is_told_order_by_order_and_by_the_ratios_that_are_judged(
+    generator: ModuleType,
+) -> None:
+    races, ratios = generator.search(search())
+    assert "| Gandiva | 15 | 16 | 17 | 18 | 19 | 20 | 17.5 | 9 | 120 | 6 of 6 |" in races
+    assert "| ASHA | 12 | 13 | 14 | 15 | 16 | 17 | 14.5 | 9 | 120 | 5 of 6 |" in races
+    gain = "| run to completion over Gandiva | 2.43 | 2.25 .. 2.67 | 1.3 .. 12: yes |"
+    assert gain in ratios
+    assert "| Gandiva over ASHA | 1.19 | 0 .. 1.25 | 0 .. 1.1: NO |" in ratios
 
 
 def test_what_was_published_stands_in_parentheses_and_the_worst_beside_the_mean(

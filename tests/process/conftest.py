@@ -19,6 +19,7 @@ import pytest
 from rota.client.client import Client
 from rota.errors import RotaError
 from rota.folder import Folder
+from rota.live.agent.zygote_link import ZygoteLink
 from rota.model.job import JobState
 from rota.store import tables
 from rota.store.codec import decode
@@ -26,7 +27,7 @@ from rota.testing.lone_agent import LoneAgent
 
 SCRIPTS = Path(__file__).parent / "scripts"
 DEADLINE_S = float(os.environ.get("ROTA_TEST_DEADLINE_S", "60"))  # the machine may be shared
-POLL_S = 0.01
+POLL_S = (0.01, 0.05)  # at first, and where it has taken long: each look costs others their time
 MARK = "CLUSTER_UNDER_TEST"
 Found = TypeVar("Found")
 
@@ -67,14 +68,18 @@ def until(
     condition: Callable[[], Found],
     what: str,
     deadline_s: float = DEADLINE_S,
-    poll_s: float = POLL_S,
+    poll_s: float | None = None,
 ) -> Found:
-    """What ``condition`` returns once that is true; fails with ``what`` if it never is."""
-    deadline = time.monotonic() + deadline_s
+    """What ``condition`` returns once that is true; fails with ``what`` if it never is.
+
+    It is looked at every ``poll_s``, or at first often and then less so.
+    """
+    start = time.monotonic()
     while not (found := condition()):
-        if time.monotonic() > deadline:
+        took_s = time.monotonic() - start
+        if took_s > deadline_s:
             pytest.fail(f"{what}: not within {deadline_s:.0f} s")
-        time.sleep(poll_s)
+        time.sleep(poll_s or min(max(POLL_S[0], took_s / 20), POLL_S[1]))
     return found
 
 
@@ -94,7 +99,7 @@ class Cluster:
         self.folder = Folder(base / "home")
         self.policy, self.gpus, self.settings = policy, gpus, settings
         self.nodes, self.options = nodes, options
-        self.environment: dict[str, str] = {}  # of `rota up`, beside this process's
+        self.environment = with_stops()  # of `rota up`, beside this process's
         self.client = Client(folder=self.folder)
         self.process: subprocess.Popen[bytes] | None = None
 
@@ -163,14 +168,12 @@ class Cluster:
 
     def processes(self) -> list[psutil.Process]:
         """Every living process that belongs to this cluster, its jobs' included."""
-        home, found = str(self.folder.path), []
-        for process in psutil.process_iter():
-            with contextlib.suppress(psutil.Error, OSError):
-                if process.status() == psutil.STATUS_ZOMBIE:
-                    continue
-                words = [*process.environ().values(), *process.cmdline()]
-                if any(home in word for word in words) and process.pid != os.getpid():
-                    found.append(process)
+        home, found = os.fsencode(self.folder.path), []
+        for pid in filter(str.isdigit, os.listdir("/proc")):
+            with contextlib.suppress(psutil.Error, OSError):  # zombies have no words
+                words = [Path("/proc", pid, name).read_bytes() for name in ("environ", "cmdline")]
+                if any(home in word for word in words) and int(pid) != os.getpid():
+                    found.append(psutil.Process(int(pid)))
         return found
 
     def of_job(self, job_id: str) -> list[psutil.Process]:
@@ -189,6 +192,10 @@ class Cluster:
     def agent(self) -> psutil.Process:
         """The node's agent."""
         return self._only("rota.live.agent")
+
+    def driver(self) -> psutil.Process:
+        """What drives the cluster's searches."""
+        return self._only("rota.sweep")
 
     def agent_of(self, node: str) -> psutil.Process:
         """The agent of one of several nodes."""
@@ -395,6 +402,14 @@ def node_of(job: dict[str, Any]) -> str:
     return str(part["node"])
 
 
+@pytest.fixture(scope="module", autouse=True)
+def _warm_at_need() -> Iterator[None]:
+    """Agents in this process, too, load torch for the first job that may need it."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(ZygoteLink, "warm_up", ZygoteLink.start)
+        yield
+
+
 @pytest.fixture(scope="module")
 def agent(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LoneAgent]:
     """An agent of four slots without a controller, for all tests of a module."""
@@ -427,7 +442,7 @@ def make_cluster(tmp_path: Path) -> Iterator[Callable[..., Cluster]]:
         base = tmp_path / f"cluster{len(made)}"
         base.mkdir()
         made.append(Cluster(base, policy, gpus, **more))
-        made[-1].environment = environment or {}
+        made[-1].environment |= environment or {}
         return made[-1].up()
 
     yield make

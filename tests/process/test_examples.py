@@ -17,13 +17,18 @@ from .conftest import until
 EXAMPLES = Path(__file__).parents[2] / "examples"
 
 
-def submit(cluster, job_file, short, shorter):
-    """Hand in a copy of an example with other numbers; the job's id."""
+def submit(cluster, job_file, *changes):
+    """Hand in a copy of an example with other numbers, each after the one that it replaces.
+
+    Returns the job's id, or the name of a search.
+    """
     folder = cluster.base / "examples"
     shutil.copytree(EXAMPLES, folder)
     text = (folder / job_file).read_text()
-    assert short in text
-    (folder / job_file).write_text(text.replace(short, shorter))
+    for short, shorter in zip(changes[::2], changes[1::2], strict=True):
+        assert short in text
+        text = text.replace(short, shorter)
+    (folder / job_file).write_text(text)
     done = subprocess.run(
         [sys.executable, "-m", "rota.cli.main", "submit", job_file],
         cwd=folder,
@@ -114,3 +119,32 @@ def test_the_example_whose_batches_adapt_gets_larger_ones(make_cluster):
     assert cluster.show(job)["progress"]["adaptation"]["least_per_gpu"] == 8
     cluster.client.cancel(job)
     cluster.ends(job, "CANCELLED")
+
+
+@pytest.mark.process
+def test_the_examples_of_searches_find_something(make_cluster):
+    cluster = make_cluster("gandiva", quantum_s=1.0)
+    fewer = ("target: 0.97", "target: 2", "max_trials: 12", "max_trials: 3")
+    done = cluster.client.wait_sweep(submit(cluster, "sweep.yaml", *fewer))
+    assert done["outcome"] == "DONE"
+    assert [len(trial["curve"]) for trial in done["trials"]] == [12, 12, 12]
+    for script in ("plain_search.py", "rota_search.py"):
+        ran = subprocess.run(
+            [sys.executable, script, "--trials", "2", "--epochs", "2"],
+            cwd=cluster.base / "examples",
+            env=os.environ | {"ROTA_HOME": str(cluster.folder.path)},
+            capture_output=True,
+            text=True,
+        )
+        assert ran.returncode == 0, ran.stderr
+        assert "best val_acc 0." in ran.stdout
+    done = cluster.client.sweep("@last")
+    assert (done["outcome"], done["best"]["value"]) == (
+        "DONE",
+        pytest.approx(best_in(ran.stdout), abs=6e-4),
+    )
+    assert [len(trial["curve"]) for trial in done["trials"]] == [2, 2]
+
+
+def best_in(printed):
+    return float(printed.partition("best val_acc ")[2].split()[0])

@@ -1,11 +1,13 @@
 """Loaded at the start of every Python below a cluster under test: stops it at named points.
 
 A process that comes to a point for which a file ``$STOPS/POINT`` is there, and whose node that file
-names (or that is the controller, for ``controller``), renames it to ``POINT.at`` with its pid in it
-and stops itself. Whoever made the file kills it then, or lets it go on. Pieces of files are small
-here, so that there are many. A controller writes reports down every ``$REPORTS_EVERY_S`` seconds,
-so that policies know of speeds soon, where that is set, and an agent waits for the boundary of a
-step for ``$BOUNDARY_S`` seconds; these need no ``$STOPS``.
+names (or that is the controller, for ``controller``, or what drives its searches, for ``sweep``),
+renames it to ``POINT.at`` with its pid in it and stops itself. Whoever made the file kills it then,
+or lets it go on. Pieces of files are small here, so that there are many. A controller writes
+reports down every ``$REPORTS_EVERY_S`` seconds, so that policies know of speeds soon, where that is
+set, and an agent waits for the boundary of a step for ``$BOUNDARY_S`` seconds; these need no
+``$STOPS``. Zygotes load torch for the first job that may need it: many clusters have nodes, or
+agents started anew, that never run one.
 """
 
 import os
@@ -18,6 +20,8 @@ STOPS = Path(os.environ.get("STOPS", "/nowhere"))
 WHO = "controller"
 if "rota.live.agent" in WORDS:
     WHO = WORDS[WORDS.index("--node") + 1]
+elif "rota.sweep" in WORDS:
+    WHO = "sweep"
 
 
 def reach(point):
@@ -99,12 +103,27 @@ def patch_controller():
     point(controller.Controller, "_drop", "tell_drop")
     point(controller.Controller, "_write_down", "write_down")
     point(controller.Controller, "_dispatch", "dispatch")
+    for call in ("submit_sweep", "submit_trial", "stop_trial", "end_sweep"):
+        point(controller.Controller, call, call)
+
+
+def patch_sweep():
+    from rota.sweep import driver
+
+    point(driver.Driver, "_start", "start")
+    point(driver.Driver, "_stop", "stop")
+    point(driver.Driver, "_end", "end")
 
 
 if "REPORTS_EVERY_S" in os.environ and "rota.cli.main" in WORDS:
     import rota.live.reports
 
     rota.live.reports.LOG_PROGRESS_EVERY_S = float(os.environ["REPORTS_EVERY_S"])
+
+if "rota.live.agent" in WORDS:
+    from rota.live.agent.zygote_link import ZygoteLink
+
+    ZygoteLink.warm_up = ZygoteLink.start
 
 if "BOUNDARY_S" in os.environ and "rota.live.agent" in WORDS:
     import rota.live.agent.pausing
@@ -121,3 +140,6 @@ if STOPS.exists() and ("rota.live.agent" in WORDS or "rota.cli.main" in WORDS):
 
     rota.live.wire.PIECE_BYTES = int(os.environ.get("STOPS_PIECE", "1024"))
     patch_agent() if WHO != "controller" else patch_controller()
+
+if STOPS.exists() and WHO == "sweep":
+    patch_sweep()
