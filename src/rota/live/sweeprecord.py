@@ -22,21 +22,10 @@ from rota.model.job import JobState
 from rota.model.state import ClusterState
 from rota.model.sweep import Report, SweepTrial
 from rota.model.sweepfile import shown
-from rota.model.transitions import FIRST_FINAL
+from rota.model.trialstanding import Standing, standing_of
 
 RECENT = 1000  # searches whose names an unknown one is compared with
-# As what trials whose jobs are in that state are counted, unless their reports say otherwise.
-COUNTED: dict[int, str] = {
-    **dict.fromkeys(JobState, "running"),
-    JobState.PENDING: "waiting",
-    JobState.HELD: "waiting",
-    JobState.SUSPENDED: "waiting",
-    JobState.SUCCEEDED: "done",
-    JobState.FAILED: "failed",
-    JobState.TIMEOUT: "failed",
-    JobState.LOST: "failed",
-    JobState.CANCELLED: "stopped",
-}
+WAITING = (JobState.PENDING, JobState.HELD, JobState.SUSPENDED)
 
 
 @dataclass
@@ -246,12 +235,12 @@ class Searches:
         return counts
 
     def _counted(self, row: int) -> str:
-        """As its search sees it: a trial that came to no number, or told nothing, has failed."""
-        state, told = self._state.state[row], self._reports(row)
-        silent = state == JobState.SUCCEEDED and not told
-        if silent or (state >= FIRST_FINAL and told and told[-1].value is None):
-            return "failed"
-        return COUNTED[state]
+        state = JobState(self._state.state[row])
+        if not state.is_final:
+            return "waiting" if state in WAITING else "running"
+        values = [report.value for report in self._reports(row)[-1:]]
+        standing = standing_of(state, row in self._state.needless, values)
+        return "stopped" if standing is Standing.CANCELLED else standing.value
 
 
 def _row_of(event: Event) -> int | None:

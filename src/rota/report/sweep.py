@@ -7,6 +7,7 @@ from math import isfinite
 from typing import Any, NamedTuple
 
 from rota.model.job import JobState
+from rota.model.trialstanding import standing_of
 
 # How a trial stands for its search; in this order they are listed and drawn.
 RUNNING, WAITING, DONE, STOPPED, FAILED, CANCELLED = STANDINGS = (
@@ -148,16 +149,10 @@ def _unsaid(document: Mapping[str, Any], trial: TrialStory) -> str:
 
 
 def _standing(told: Mapping[str, Any], curve: Sequence[Point]) -> str:
-    """As the search sees it: a trial has failed, too, that ended on no number or told nothing."""
     state = JobState[told["state"]]
     if not state.is_final:
         return WAITING if state in OFF_GPUS else RUNNING
-    no_number = bool(curve) and curve[-1].value is None
-    if no_number or (state == JobState.SUCCEEDED and not curve):
-        return FAILED
-    if state == JobState.CANCELLED:
-        return STOPPED if told["why"] else CANCELLED
-    return DONE if state == JobState.SUCCEEDED else FAILED
+    return standing_of(state, told["why"] is not None, [each.value for each in curve]).value
 
 
 def _finite(value: Any) -> float | None:

@@ -10,7 +10,8 @@ from math import inf
 from typing import Any, NamedTuple
 
 from rota.model.sweepfile import MAX_TRIALS, Rungs, SweepRequest
-from rota.sweep.trial import Standing, Trial, trials_of
+from rota.model.trialstanding import Standing
+from rota.sweep.trial import Trial, trials_of
 
 TARGET, DONE, BUDGET, FAILED = "TARGET", "DONE", "BUDGET", "FAILED"
 MOST_OPEN = 16  # trials under ``parallel: auto``, times what the cluster has room for

@@ -17,7 +17,8 @@ from rota.errors import JobFileError
 from rota.model.searchspace import Choice, Dimension, Numbers, grid_point, grid_size
 from rota.model.sweep import Value
 from rota.model.sweepfile import SweepRequest
-from rota.sweep.trial import Standing, Trial
+from rota.model.trialstanding import Standing
+from rota.sweep.trial import Trial
 
 if TYPE_CHECKING:
     import optuna

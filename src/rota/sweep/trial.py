@@ -2,24 +2,14 @@
 
 import math
 from collections.abc import Mapping, Sequence
-from enum import Enum
 from typing import Any, NamedTuple
 
 from rota.model.job import JobState
 from rota.model.sweep import Report, Value
 from rota.model.sweepfile import SweepRequest
+from rota.model.trialstanding import Standing, standing_of
 
 MOST_NAMES = 10  # of metrics, in a message
-
-
-class Standing(Enum):
-    """What a trial is to its search."""
-
-    OPEN = "open"  # it goes on, or waits to
-    DONE = "done"  # it came to its end, with a value
-    STOPPED = "stopped"  # the search has ended it, or is about to
-    FAILED = "failed"  # nothing can be learned from it but that
-    CANCELLED = "cancelled"  # by its user
 
 
 class Trial(NamedTuple):
@@ -56,13 +46,13 @@ def trials_of(request: SweepRequest, told: Mapping[str, Any]) -> list[Trial]:
 def _trial(request: SweepRequest, told: Mapping[str, Any]) -> Trial:
     reports = [Report(step, at_s, _number(value)) for step, at_s, value in told["curve"]]
     state = JobState[told["state"]]
-    standing, reason = _standing(request, state, told, reports)
+    standing = standing_of(state, told["why"] is not None, [each.value for each in reports])
     return Trial(
         told["number"],
         told["params"],
         standing,
         reports,
-        reason,
+        _reason(request, state, standing, told, reports),
         ended=state.is_final,
         stopping=told["why"] is not None,
     )
@@ -72,23 +62,24 @@ def _number(value: Any) -> float | None:
     return value if value is not None and math.isfinite(value) else None
 
 
-def _standing(
-    request: SweepRequest, state: JobState, told: Mapping[str, Any], reports: Sequence[Report]
-) -> tuple[Standing, str]:
-    metric, why = request.metric, told["why"]
-    if state is JobState.CANCELLED and why is None:
-        return Standing.CANCELLED, ""
+def _reason(
+    request: SweepRequest,
+    state: JobState,
+    standing: Standing,
+    told: Mapping[str, Any],
+    reports: Sequence[Report],
+) -> str:
+    """Why a trial failed, or why its search has stopped it."""
+    metric = request.metric
+    if standing is Standing.STOPPED:
+        return str(told["why"])
+    if standing is not Standing.FAILED:
+        return ""
     if reports and reports[-1].value is None:
-        return Standing.FAILED, f"reported {metric} as no number (NaN or infinite)"
-    if why is not None and state is not JobState.SUCCEEDED:
-        return Standing.STOPPED, why
-    if not state.is_final:
-        return Standing.OPEN, ""
+        return f"reported {metric} as no number (NaN or infinite)"
     if state is not JobState.SUCCEEDED:
-        return Standing.FAILED, f"ended {state.name}: {told['message'] or 'its log says more'}"
-    if not any(report.value is not None for report in reports):
-        return Standing.FAILED, _silent(metric, told.get("metrics", ()))
-    return Standing.DONE, ""
+        return f"ended {state.name}: {told['message'] or 'its log says more'}"
+    return _silent(metric, told.get("metrics", ()))
 
 
 def _silent(metric: str, others: Sequence[str]) -> str:

@@ -10,9 +10,10 @@ import pytest
 from rota.errors import JobFileError
 from rota.model.searchspace import check_params, grid_size
 from rota.model.sweep import Report
+from rota.model.trialstanding import Standing
 from rota.sweep import propose
 from rota.sweep.propose import Proposals, require_optuna
-from rota.sweep.trial import Standing, Trial, trials_of
+from rota.sweep.trial import Trial, trials_of
 
 from .told import search, sweep, trial
 
