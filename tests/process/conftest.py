@@ -26,7 +26,7 @@ from rota.store.codec import decode
 from rota.testing.lone_agent import LoneAgent
 
 SCRIPTS = Path(__file__).parent / "scripts"
-DEADLINE_S = float(os.environ.get("ROTA_TEST_DEADLINE_S", "60"))  # the machine may be shared
+DEADLINE_S = float(os.environ.get("ROTA_TEST_DEADLINE_S", "120"))  # the machine may be shared
 POLL_S = (0.01, 0.05)  # at first, and where it has taken long: each look costs others their time
 MARK = "CLUSTER_UNDER_TEST"
 Found = TypeVar("Found")
