@@ -45,6 +45,7 @@ parser.add_argument("--freeze-until", type=int, default=0, help="the epoch; the 
 parser.add_argument("--clean", action="store_true", help="no augmentation")
 parser.add_argument("--slow", type=int, help="the slot that is slow")
 parser.add_argument("--cores", type=float, help="a piece takes longer if there are more ranks")
+parser.add_argument("--piece-s", type=float, default=0.03, help="how long if there are not")
 parser.add_argument("--fits", type=int, help="more samples at once are too many for memory")
 parser.add_argument("--no-loader", action="store_true")
 options = parser.parse_args()
@@ -147,7 +148,7 @@ def main():
                     place = [loader.position.epoch, number, indices.tolist(), newcomer]
                     file.write(json.dumps(place) + "\n")
                 if options.cores:
-                    time.sleep(0.03 * max(1, s.world_size / options.cores))
+                    time.sleep(options.piece_s * max(1, s.world_size / options.cores))
                 with torch.autocast("cpu", torch.bfloat16, enabled=options.amp):
                     loss = F.cross_entropy(wrapped(x), y)
                 scaler.scale(loss).backward()

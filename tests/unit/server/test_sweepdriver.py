@@ -37,7 +37,7 @@ def folder(tmp_path, monkeypatch):
     programs.mkdir()
     for name, code in PROGRAMS.items():
         (programs / f"{name}_driver.py").write_text(TELLS + code)
-    monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(programs), os.environ["PYTHONPATH"]]))
+    monkeypatch.setenv("PYTHONPATH", str(programs), prepend=os.pathsep)
     return Folder(tmp_path / "home").create()
 
 
