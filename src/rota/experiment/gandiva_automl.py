@@ -18,7 +18,7 @@ from random import Random
 from statistics import median
 from typing import NamedTuple
 
-from rota.experiment.base import Figure, Outcome, for_each_seed, information
+from rota.experiment.base import Figure, Outcome, for_each_seed, information, ratios
 from rota.model.cluster import parse_cluster
 from rota.model.job import JobSpec
 from rota.model.sweep import Sweep, SweepTrial
@@ -94,7 +94,7 @@ def _figures(
         index = [*ACCURACIES, *(name for name, _ in rare)].index(goal if goal[0] == "t" else key)
         name = f"{search}, {goal}" + (" in the paper's waves" if placed else "")
         slow, fast = ([each[index] for each in runs] for runs in (fifo, ours))
-        ratio = [one / other for one, other in zip(slow, fast, strict=True)]
+        ratio = ratios(slow, fast)
         judged = goal[0] == "t"
         figures += [
             Figure(
@@ -185,16 +185,19 @@ def first_passed_s(
     at_s = dict.fromkeys(goals, inf)
     while any(time > simulation.engine.now_s for time in at_s.values()):
         running = [row for row in range(len(state.spec)) if state.since_s[row] >= 0]
-        begun = {row: (state.since_s[row], state.service_s[row]) for row in running}
+        begun = {
+            row: (since_s := state.since_s[row], state.work(row, since_s), state.speed[row])
+            for row in running
+        }
         if not simulation.step():
             break
-        for row, (since_s, had_s) in begun.items():
+        for row, (since_s, had_s, speed) in begun.items():
             curve = curves[state.spec[row].job_id]
             report_s = state.duration_s[row] / len(curve)
-            until_s = had_s + simulation.engine.now_s - since_s
+            until_s = had_s + (simulation.engine.now_s - since_s) * speed
             first = int(had_s / report_s + 1e-9)
             for n in range(first, int(until_s / report_s + 1e-9)):
-                told_s = since_s + (n + 1) * report_s - had_s
+                told_s = since_s + ((n + 1) * report_s - had_s) / speed
                 for goal in goals:
                     if curve[n] > goal:
                         at_s[goal] = min(at_s[goal], told_s)

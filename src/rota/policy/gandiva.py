@@ -15,6 +15,7 @@ from rota.model.reason import Reason
 from rota.model.turns import Turns
 from rota.model.view import Trial, View
 from rota.policy.base import PER_S, Setting, not_negative, one_of, positive, to_instant, turn_s
+from rota.policy.gandiva_charges import Charges
 from rota.policy.gandiva_jobs import Notes, goes_on
 from rota.policy.gandiva_kinds import Kinds
 from rota.policy.gandiva_moves import Moves
@@ -23,6 +24,7 @@ from rota.policy.gandiva_places import Places
 from rota.policy.gandiva_servers import Servers
 from rota.policy.gandiva_sweeps import Sweeps
 from rota.policy.gandiva_types import Types
+from rota.policy.gandiva_verdicts import Verdicts
 from rota.policy.information import LABEL
 from rota.policy.placement.nodesets import lowest_gpus
 from rota.policy.round_robin import RoundRobin
@@ -157,8 +159,11 @@ class Round:
         move_in = self.places.move_in
         self.moves = Moves(view, self.servers, self.notes, settings, types, move_in)
         self.kinds = Kinds(mark.get("kinds", {}))
-        self.packing = Packing(view, self.servers, self.notes, self.kinds, settings)
-        self.sweeps = Sweeps(view, self.notes, self.packing, settings["trials"], self._goes_on)
+        self.charges = charges = Charges(view, self.notes)
+        verdicts = Verdicts(view, self.notes, self.kinds, settings)
+        common = (view, self.servers, self.notes, charges)
+        self.packing = Packing(*common, self.kinds, verdicts, settings)
+        self.sweeps = Sweeps(*common, self.kinds, verdicts, settings, self._goes_on)
 
     def plan(self) -> Plan:
         """What to do now."""
@@ -221,7 +226,7 @@ class Round:
 
     def had(self, row: int) -> float:
         """Seconds per priority that a job has run, or is credited with."""
-        return self.packing.had(row)
+        return self.charges.had(row)
 
     def _units(self) -> list[tuple[int, ...]]:
         """Those who take turns: jobs, and packs of jobs. The least served come first."""

@@ -177,10 +177,21 @@ class Notes:
     @pack.setter
     def pack(self, pack: Pack | None) -> None:
         self._pack = pack
+        self._mark.pop("part", None)
         if pack is None:
             self._mark.pop("pack", None)
         else:
             self._mark["pack"] = [list(pack.rows), *pack[1:]]
+
+    @property
+    def part(self) -> float:
+        """The part of its pack's GPU time that it is charged for."""
+        whole = 1 if self._pack is None else len(self._pack.rows)
+        return float(self._mark.get("part", 1 / whole))
+
+    @part.setter
+    def part(self, part: float) -> None:
+        self._mark["part"] = part
 
     @property
     def apart(self) -> set[int]:

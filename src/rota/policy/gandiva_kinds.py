@@ -2,6 +2,8 @@
 
 from collections.abc import Iterable, Mapping
 
+from rota.model.view import View
+
 MOST_KNOWN = 500  # combinations remembered; beyond that the one measured longest ago is forgotten
 SURE_AFTER = 2  # measurements after which a combination counts as bad: one may be chance
 
@@ -39,6 +41,19 @@ class Kinds:
         """Whether they were measured so often that a bad result need not be checked again."""
         known = self._known.get(_key(kinds, on) or "")
         return known is not None and known[0] >= SURE_AFTER
+
+
+def kind_of(view: View, row: int) -> str:
+    """What jobs that behave alike have in common: trials of a search at least that; else empty."""
+    trial = view.state.spec[row].trial
+    return view.kind(row) or ("" if trial is None else f"search {trial.sweep.name}")
+
+
+def of_one_search(view: View, rows: Iterable[int]) -> bool:
+    """Whether all are trials of one search: they run the same program."""
+    trials = [view.state.spec[row].trial for row in rows]
+    names = {None if trial is None else trial.sweep.name for trial in trials}
+    return len(names) == 1 and None not in names
 
 
 def _key(kinds: Iterable[str], on: str) -> str | None:

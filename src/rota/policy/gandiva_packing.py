@@ -2,24 +2,17 @@
 
 from collections.abc import Callable, Iterable, Mapping
 from math import inf
-from typing import Any, NamedTuple
+from typing import Any
 
 from rota.model.trials import Tried
 from rota.model.view import Trial, View
+from rota.policy.gandiva_charges import Charges
 from rota.policy.gandiva_jobs import Notes, Pack, left_s, level, look, nodes_of, rate, speed_alone
-from rota.policy.gandiva_kinds import Kinds
-from rota.policy.gandiva_servers import Home, Lodgers, Servers
+from rota.policy.gandiva_kinds import Kinds, kind_of, of_one_search
+from rota.policy.gandiva_servers import Lodgers, Servers
+from rota.policy.gandiva_verdicts import Unit, Verdicts
 
 PATIENCE = 20  # times ``trial_s``: a trial is given up if its jobs have not told enough by then
-
-
-class Unit(NamedTuple):
-    """A job, or jobs that are packed, with what they use of one GPU in sum."""
-
-    rows: tuple[int, ...]
-    util: float  # of 1 for each
-    memory_gb: float  # infinite if not known of one
-    kinds: tuple[str, ...]
 
 
 class Packing:
@@ -30,18 +23,20 @@ class Packing:
         view: View,
         servers: Servers,
         notes: Mapping[int, Notes],
+        charges: Charges,
         kinds: Kinds,
+        verdicts: Verdicts,
         settings: Mapping[str, Any],
     ) -> None:
         self._view = view
         self._servers = servers
         self._notes = notes
+        self._charges = charges
         self._kinds = kinds
+        self._verdicts = verdicts
         self._set = settings
         self.undone: set[int] = set()  # rows that have to leave a pack, in this decision
         self._changed: set[int] = set()  # rows whose progress counts from now on
-        # By kinds and GPU type, looked up once in a decision.
-        self._expected: dict[tuple[tuple[str, ...], str], float | None] = {}
 
     def unit(self, row: int) -> tuple[int, ...]:
         """The job, with those that it is packed with."""
@@ -100,17 +95,19 @@ class Packing:
 
     def _end_trial(self, pack: Pack, gain: float | None) -> None:
         """Keep the pack, or take its newcomer out of it; if there is nothing measured, too."""
-        kept = gain is not None and self._pays(gain, pack.beat)
+        kept = gain is not None and self._verdicts.pays(
+            gain, self._verdicts.to_beat(pack.rows, pack.beat)
+        )
         if gain is not None:
-            kinds = map(self._view.kind, pack.rows)
-            self._kinds.learn(kinds, gain, self._gpu_type(pack.rows[0]))
+            kinds = (kind_of(self._view, each) for each in pack.rows)
+            self._kinds.learn(kinds, gain, self._verdicts.gpu_type(pack.rows[0]))
         rest = tuple(row for row in pack.rows if row != pack.newcomer)
         before = Pack(rest, 2 * pack.beat - 1) if len(rest) > 1 else None
         if not kept:
             self.undone.update(pack.rows if before is None else [pack.newcomer])
         for row in pack.rows:
             notes = self._notes[row]
-            self._credit(row, len(pack.rows))
+            self._charges.settle(row)
             target, predicted = self._view.target[row], pack.predicted or pack.beat
             mates = tuple(each for each in pack.rows if each != row)
             on = nodes_of(notes.home) if target is None else target.parts
@@ -150,13 +147,47 @@ class Packing:
             while lodgers[node].fewer_turns():
                 mates = (self._mate(one, units, node not in exploring) for one in units)
                 pair = next(filter(None, mates), None)
-                if pair is None:
+                gone = pair or self._break_up(units)
+                if not gone:
                     break
-                self._pack(*pair)
+                if pair is not None:
+                    self._pack(*pair)
+                    if self._explores(pair[0].rows[0]):
+                        exploring.add(node)
                 lodgers[node].singles -= 1
-                if self._explores(pair[0].rows[0]):
-                    exploring.add(node)
-                units = [unit for unit in units if unit not in pair]
+                units = [unit for unit in units if unit not in gone]
+
+    def _break_up(self, units: list[Unit]) -> list[Unit]:
+        """Let all of the smallest pack of trials join others of their search, if that is possible.
+
+        Packs shrink as trials end or fall behind. Returns the units that are no more.
+        """
+        for unit in sorted(units, key=lambda unit: len(unit.rows)):
+            if len(unit.rows) < 2 or not of_one_search(self._view, unit.rows):
+                continue
+            rest, joins = [other for other in units if other is not unit], []
+            for one in (self._unit((row,)) for row in unit.rows):
+                may = (
+                    o
+                    for o in rest
+                    if self._verdicts.is_settled(one, o) and self._verdicts.may_join(one, o)
+                )
+                other = next(may, None)
+                if other is None:
+                    break
+                joins.append((one, other))
+                rest[rest.index(other)] = self._unit(one.rows + other.rows)
+            if len(joins) == len(unit.rows):
+                for row in unit.rows:
+                    self._charges.settle(row)
+                    self._notes[row].pack = None
+                    self._changed.add(row)
+                for row in unit.rows[1:]:
+                    self._servers.add(self._notes[row].home)
+                for one, other in joins:
+                    self._pack(one, other)
+                return [each for each in units if each not in rest]
+        return []
 
     def spread(self) -> None:
         """Give jobs of packs a GPU of their own where that costs nobody a turn."""
@@ -166,7 +197,7 @@ class Packing:
                 continue
             here = lodgers[notes.home[0][0]]
             if here.turns(here.singles + 1) <= here.turns(here.singles):
-                self._credit(row, len(notes.pack.rows))
+                self._charges.settle(row)
                 notes.pack = None
                 self._changed.add(row)
                 self._servers.add(notes.home)
@@ -189,7 +220,7 @@ class Packing:
         by_type: dict[str, dict[tuple[str, ...], list[Unit]]] = {}
         for units in by_node.values():
             for unit in units:
-                alike = by_type.setdefault(self._gpu_type(unit.rows[0]), {})
+                alike = by_type.setdefault(self._verdicts.gpu_type(unit.rows[0]), {})
                 alike.setdefault(unit.kinds, []).append(unit)
         may_move = set(movable()) if lonely else set()
         for node, one in lonely:
@@ -197,14 +228,18 @@ class Packing:
                 continue
             if not lodgers[node].fewer_turns():
                 continue
-            alike = by_type[self._gpu_type(one.rows[0])]
+            alike = by_type[self._verdicts.gpu_type(one.rows[0])]
             known = [
                 (gain, units)
                 for units in alike.values()
-                if units and (gain := self._predicted(one, units[0])) and self._pays(gain, 1.0)
+                if units
+                and (gain := self._verdicts.predicted(one, units[0]))
+                and self._verdicts.pays(gain, 1.0)
             ]
             for _, units in sorted(known, key=lambda each: -each[0]):
-                other = next((u for u in units if u is not one and self._may_join(one, u)), None)
+                other = next(
+                    (u for u in units if u is not one and self._verdicts.may_join(one, u)), None
+                )
                 if other is not None:
                     self._pack(one, other)
                     lodgers[node].singles -= 1
@@ -212,13 +247,10 @@ class Packing:
                         alike[unit.kinds].remove(unit)
                     break
 
-    def _gpu_type(self, row: int) -> str:
-        return self._view.state.nodes[self._notes[row].home[0][0]].gpu_type
-
     def _by_node(self) -> dict[int, list[Unit]]:
         """On each node the one-GPU jobs and packs that may be in a pack, the least busy first.
 
-        They were measured alone, are known to leave their GPU idle at times, and are not on trial.
+        They are known to leave their GPU idle at times, and are not on trial.
         """
         found: dict[int, list[Unit]] = {}
         for row, notes in self._notes.items():
@@ -229,15 +261,19 @@ class Packing:
             rows = self.unit(row)
             if row != rows[0] or self.is_on_trial(rows) or any(map(self._view.must_stay, rows)):
                 continue
-            usages = [self._view.usage(each) for each in rows]
-            util = sum(1.0 if use.gpu_util is None else use.gpu_util for use in usages)
-            if util < len(rows) and all(map(self.alone, rows)):
-                gb = sum(inf if use.memory_gb is None else use.memory_gb for use in usages)
-                kinds = tuple(sorted(map(self._view.kind, rows)))
-                found.setdefault(notes.home[0][0], []).append(Unit(rows, util, gb, kinds))
+            unit = self._unit(rows)
+            if unit.util < len(rows):
+                found.setdefault(notes.home[0][0], []).append(unit)
         for units in found.values():
             units.sort(key=lambda unit: (unit.util, unit.rows))
         return found
+
+    def _unit(self, rows: tuple[int, ...]) -> Unit:
+        view, usages = self._view, [self._view.usage(each) for each in rows]
+        util = sum(1.0 if use.gpu_util is None else use.gpu_util for use in usages)
+        gb = sum(inf if use.memory_gb is None else use.memory_gb for use in usages)
+        kinds = tuple(sorted(kind_of(view, each) for each in rows))
+        return Unit(tuple(sorted(rows)), util, gb, kinds, all(map(self.alone, rows)))
 
     def _lodgers(self) -> dict[int, Lodgers]:
         """Who takes turns on each node; a pack as one."""
@@ -267,71 +303,35 @@ class Packing:
             return None
         best: tuple[float, Unit] | None = None
         for other in units:
-            if other is one or not self._may_join(one, other):
+            if other is one or not self._verdicts.may_join(one, other):
                 continue
-            gain = self._predicted(one, other)
+            gain = self._verdicts.predicted(one, other)
             if gain is None and explore:
                 gain = 0.0
             if gain is not None and (best is None or gain > best[0]):
                 best = gain, other
         return (one, best[1]) if best else None
 
-    def _may_join(self, one: Unit, other: Unit) -> bool:
-        """Whether nothing speaks against putting a job to these."""
-        if not self._fit(one.memory_gb + other.memory_gb, self._notes[other.rows[0]].home):
-            return False
-        if not self._notes[one.rows[0]].apart.isdisjoint(other.rows):
-            return False
-        gain = self._predicted(one, other)
-        return gain is None or self._pays(gain, self._turns(other.rows))
-
-    def _fit(self, needed_gb: float, home: Home) -> bool:
-        """Whether jobs that need so much memory, infinite if not known, may share a GPU there."""
-        node = self._view.state.nodes[home[0][0]]
-        has_gb = self._set["gpu_memory_gb"] or node.memory_gb
-        if not has_gb:
-            return node.kind != "cuda"  # a job that runs out of memory is lost
-        return needed_gb <= has_gb * float(self._set["memory_fraction"])
-
-    def _predicted(self, one: Unit, other: Unit) -> float | None:
-        """The work of a pack, as that of others of the same kinds; None if it has to be tried."""
-        kinds, on = one.kinds + other.kinds, self._gpu_type(other.rows[0])
-        if (kinds, on) not in self._expected:
-            gain, sure = self._kinds.gain(kinds, on), self._kinds.is_sure(kinds, on)
-            speeds = self._view.pair(one.rows[0], other.rows[0]) if len(kinds) == 2 else None
-            if gain is None and speeds is not None:  # measured under another policy, or before
-                gain = sum(speeds)
-            trusted = gain is not None and (sure or self._pays(gain, 1.0))
-            self._expected[kinds, on] = gain if trusted else None
-        return self._expected[kinds, on]
-
-    def _pays(self, gain: float, turns: float) -> bool:
-        return gain > turns * (1 + float(self._set["least_gain"]))
-
     def _pack(self, one: Unit, other: Unit) -> None:
         rows = tuple(sorted(one.rows + other.rows))
-        turns, predicted = self._turns(other.rows), self._predicted(one, other)
+        turns, predicted = self._verdicts.turns(other.rows), self._verdicts.predicted(one, other)
+        gain = predicted if self._verdicts.is_settled(one, other) else None
         newcomer, home = self._notes[one.rows[0]], self._notes[other.rows[0]].home
         if newcomer.home != home:
-            level(self._notes, one.rows, home, self.had)
+            level(self._notes, one.rows, home, self._charges.had)
         came_from = -1 if newcomer.home == home else newcomer.home[0][0]
         self._servers.remove(newcomer.home)
         for row in rows:
             if self._notes[row].pack is not None:
-                self._credit(row, len(other.rows))
+                self._charges.settle(row)
             else:
                 self._notes[row].alone = self.alone(row)
             self._notes[row].pack = Pack(
-                rows, None, one.rows[0], turns, predicted, self._view.now_s, came_from
+                rows, gain, one.rows[0], turns, predicted, self._view.now_s, came_from
             )
             self._changed.add(row)
         if newcomer.home != home:
             newcomer.home, newcomer.moved_s = home, self._view.now_s
-
-    def _turns(self, unit: tuple[int, ...]) -> float:
-        """The work that turns on one GPU do: of a job alone, and of these."""
-        pack = self._notes[unit[0]].pack
-        return 1.0 if pack is None or pack.gain is None else (pack.gain + 1) / 2
 
     def settle(self) -> None:
         """Leave those that have ended, or gone."""
@@ -342,7 +342,7 @@ class Packing:
             stays = bool(notes.home)
             left = tuple(each for each in pack.rows if stays and self._is_with(each, row))
             if left != pack.rows:
-                self._credit(row, len(pack.rows))
+                self._charges.settle(row)
             if len(left) < 2:
                 notes.pack = None
                 self._changed.add(row)
@@ -357,34 +357,6 @@ class Packing:
         notes = self._notes.get(other)
         pack = notes.pack if notes is not None and notes.home else None
         return pack is not None and row in pack.rows
-
-    def had(self, row: int) -> float:
-        """Seconds per priority that a job has run, or is credited with; of a shared GPU a part."""
-        notes, view = self._notes[row], self._view
-        seconds = view.attained_s(row) / self._weight(row) + notes.credit
-        if notes.pack is not None:
-            seconds -= self._shared_s(row, len(notes.pack.rows)) / self._weight(row)
-        return seconds
-
-    def reweigh(self, row: int, weight: float) -> None:
-        """From now on the job's turns have another weight; what it has had stays what it was."""
-        had = self.had(row)
-        self._notes[row].set_weight(weight)
-        self._notes[row].credit += had - self.had(row)
-
-    def _credit(self, row: int, num_jobs: int) -> None:
-        """A pack has come to its end: what the others had of the GPU is not this job's."""
-        self._notes[row].credit -= self._shared_s(row, num_jobs) / self._weight(row)
-
-    def _weight(self, row: int) -> float:
-        return self._notes[row].weight(self._view.priority[row])
-
-    def _shared_s(self, row: int, num_jobs: int) -> float:
-        """Of the run time since the pack began, what the others had of the GPU."""
-        seen = self._notes[row].seen
-        if seen is None:
-            return 0.0
-        return max(0.0, self._view.attained_s(row) - seen.ran_s) * (1 - 1 / num_jobs)
 
     # -- speeds --------------------------------------------------------------------------------
 
@@ -410,3 +382,4 @@ class Packing:
                 or (on_trial and pack is not None and any(view.since_s[r] < 0 for r in pack.rows))
             ):
                 notes.seen = look(view, row)
+        self._charges.share_out()
