@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 ROUNDS = 60  # of the search for the price of a unit; about ten are usual
 LEAST_PRICE = 1e-300  # so that doubling it leads anywhere
 STEPS = 20  # from a price that is too low by rounding to one that is high enough
+MOST_CELLS = 5e7  # items times capacities, to which dynamic programming goes
 SLACK = 1e-9  # by which a bound may be off, relative to the value
 
 
@@ -34,29 +35,45 @@ def solve(values: NDArray[np.float64], weights: list[int], capacity: int) -> Sol
     ``values`` has the shape (items, choices), numbers up to 1e300; minus infinity marks a choice
     that an item does not have. ``weights`` are those of the choices, the same for all items, rising
     from 0: the first choice, which takes nothing, every item has. Of solutions of equal value the
-    one is found that gives less to later items.
+    one is found that gives less to later items. It may not be the best where some 1,000 items are
+    undecided and 50,000 units are left to them: how far it can be off is what its bound says.
     """
     import numpy as np
 
-    num_items = len(values)
-    if not num_items:
+    if not len(values):
         return Solution([], 0.0, 0.0)
     sizes = np.asarray(weights)
     prices, bound = _prices(values, sizes, capacity)
-    chosen, value = _feasible(values, sizes, capacity, prices)
+    chosen = _feasible(values, sizes, capacity, prices)
     net = values - prices[0] * sizes
+    return improved(values, net, bound, chosen, sizes[None, :], np.array([capacity]))
+
+
+def improved(
+    values: NDArray[np.float64],
+    net: NDArray[np.float64],
+    bound: float,
+    chosen: NDArray[Any],
+    takes: NDArray[np.int64],
+    room: NDArray[np.int64],
+) -> Solution:
+    """The best solution, given the ``chosen`` choices of one, and a bound on the value of all.
+
+    ``takes`` has the shape (pools, choices), whole numbers: what a choice takes of what has
+    ``room``. ``net`` are values less the prices of that, from which the bound follows. Choices by
+    which a solution would come to less than the chosen one are left out; among the others the best
+    is found by dynamic programming over what is taken. Where that is too much, chosen it is.
+    """
+    import numpy as np
+
+    rows = np.arange(len(values))
+    lacking = bound - float(values[rows, chosen].sum())
     loss = net.max(axis=1, keepdims=True) - net
-    possible = loss <= (bound - value) + SLACK * max(1.0, abs(bound))
-    possible[np.arange(num_items), chosen] = True
-    open_items = np.flatnonzero(possible.sum(axis=1) > 1)
-    fixed = np.argmax(possible, axis=1)
-    taken = int(sizes[fixed].sum()) - int(sizes[fixed[open_items]].sum())
-    best = fixed.copy()
-    if len(open_items):
-        masked = np.where(possible[open_items], values[open_items], -np.inf)
-        best[open_items] = _by_capacity(masked, sizes, capacity - taken)
-    total = float(values[np.arange(num_items), best].sum())
-    return Solution([int(choice) for choice in best], total, bound)
+    possible = loss <= lacking + SLACK * max(1.0, abs(bound))
+    possible[rows, chosen] = True
+    best = _by_room(values, possible, takes, room, chosen)
+    total = float(values[rows, best].sum())
+    return Solution([int(choice) for choice in best], total, max(bound, total))
 
 
 def _prices(
@@ -104,7 +121,7 @@ def _feasible(
     sizes: NDArray[np.int64],
     capacity: int,
     prices: tuple[float, float],
-) -> tuple[NDArray[Any], float]:
+) -> NDArray[Any]:
     """A good solution within the capacity: the best at a price just high enough, then filled up.
 
     ``prices`` are one that may be a little too low, by rounding, and one that is high enough.
@@ -113,7 +130,7 @@ def _feasible(
 
     rows = np.arange(len(values))
     price, enough = prices
-    choices = (values - price * sizes).argmax(axis=1)
+    choices: NDArray[Any] = (values - price * sizes).argmax(axis=1)
     for step in range(STEPS):
         if int(sizes[choices].sum()) <= capacity:
             break
@@ -131,32 +148,45 @@ def _feasible(
             break
         room -= int(more[item, choice])
         choices[item] = choice
-    return choices, float(values[rows, choices].sum())
+    return choices
 
 
-def _by_capacity(
-    values: NDArray[np.float64], sizes: NDArray[np.int64], capacity: int
+def _by_room(
+    values: NDArray[np.float64],
+    possible: NDArray[np.bool_],
+    takes: NDArray[np.int64],
+    room: NDArray[np.int64],
+    chosen: NDArray[Any],
 ) -> NDArray[Any]:
-    """The best choices by dynamic programming over the weight that is taken."""
+    """The best choices among the possible ones; ``chosen`` where to find them is too much."""
     import numpy as np
 
-    num_items = len(values)
-    best = np.zeros(capacity + 1)  # by weight at most: the value of the items so far
-    taken = np.zeros((num_items, capacity + 1), dtype=np.uint16)
-    for item, offers in enumerate(values):
-        reached = best + offers[0]
-        for choice in range(1, len(sizes)):
-            size = int(sizes[choice])
-            if size > capacity or offers[choice] == -np.inf:
+    best_choices: NDArray[Any] = possible.argmax(axis=1)
+    is_open = possible.sum(axis=1) > 1
+    open_items = np.flatnonzero(is_open)
+    left = room - takes[:, best_choices[~is_open]].sum(axis=1)
+    shape = tuple(left + 1)
+    if len(open_items) * float(np.prod(shape, dtype=float)) > MOST_CELLS:
+        return chosen
+    best = np.zeros(shape)  # by what may be taken at most: the value of the items so far
+    taken = np.zeros((len(open_items), *shape), dtype=np.uint16)
+    for number, item in enumerate(open_items):
+        reached = np.full(shape, -np.inf)
+        for choice in np.flatnonzero(possible[item]):
+            weights = takes[:, choice]
+            if (weights > left).any():
                 continue
-            with_it = best[: capacity + 1 - size] + offers[choice]
-            better = with_it > reached[size:]
-            reached[size:][better] = with_it[better]
-            taken[item, size:][better] = choice
+            after = tuple(slice(weight, None) for weight in weights)
+            before = tuple(
+                slice(0, end - weight) for end, weight in zip(shape, weights, strict=True)
+            )
+            with_it = best[before] + values[item, choice]
+            better = with_it > reached[after]
+            reached[after][better] = with_it[better]
+            taken[number][after][better] = choice
         best = reached
-    choices = np.zeros(num_items, dtype=np.int64)
-    left = capacity
-    for item in range(num_items - 1, -1, -1):
-        choices[item] = taken[item, left]
-        left -= int(sizes[choices[item]])
-    return choices
+    for number in range(len(open_items) - 1, -1, -1):
+        found = taken[number][tuple(left)]
+        best_choices[open_items[number]] = found
+        left -= takes[:, found]
+    return best_choices

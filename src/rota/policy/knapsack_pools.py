@@ -1,8 +1,8 @@
 """The multiple-choice knapsack over several pools: each choice takes from one of them.
 
 GPUs of several types are such pools. The linear relaxation (HiGHS) gives the price of a unit of
-each pool, by which most choices are told not to be part of any best solution, as in
-:mod:`rota.policy.knapsack`; what is left is solved by dynamic programming over the capacities.
+each pool, by which most choices are told not to be part of any best solution; what is left is
+solved as in :mod:`rota.policy.knapsack`.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from rota.policy.knapsack import SLACK, Solution, solve
+from rota.policy.knapsack import SLACK, Solution, improved, solve
 
 if TYPE_CHECKING:
     import numpy as np
@@ -20,7 +20,6 @@ if TYPE_CHECKING:
     Ints = NDArray[np.int64]
 
 ROUND_OFF = 1e-7  # within which HiGHS keeps constraints
-MOST_CELLS = 5e7  # items times capacities, to which dynamic programming goes
 
 
 def solve_pools(
@@ -37,9 +36,9 @@ def solve_pools(
 
     if len(capacities) == 1 or not len(values):
         return solve(values, list(weights), sum(capacities))
-    takes = np.zeros((len(capacities), len(weights)))
+    takes = np.zeros((len(capacities), len(weights)), dtype=np.int64)
     takes[list(pools), range(len(weights))] = weights
-    room = np.array(capacities, dtype=float)
+    room = np.array(capacities)
     rows = np.arange(len(values))
     free = values.argmax(axis=1)
     if (takes[:, free].sum(axis=1) <= room).all():
@@ -48,18 +47,11 @@ def solve_pools(
     have = values > -np.inf
     shares, prices = _relaxed(values, have, takes, room)
     net = np.where(have, values - prices @ takes, -np.inf)
-    highest = net.max(axis=1)
-    bound = float(highest.sum() + prices @ room)
-    chosen = _rounded(values, shares, takes, room)
-    lacking = bound - float(values[rows, chosen].sum())
-    possible = highest[:, None] - net <= lacking + SLACK * max(1.0, abs(bound))
-    possible[rows, chosen] = True
-    best_choices = _by_capacities(values, possible, takes, room, chosen)
-    total = float(values[rows, best_choices].sum())
-    return Solution([int(choice) for choice in best_choices], total, max(bound, total))
+    bound = float(net.max(axis=1).sum() + prices @ room)
+    return improved(values, net, bound, _rounded(values, shares, takes, room), takes, room)
 
 
-def _constraints(have: Any, takes: Floats) -> tuple[Any, Any, Any]:
+def _constraints(have: Any, takes: Ints) -> tuple[Any, Any, Any]:
     """(items, choices) of the unknowns, and the matrices of what each takes and whose it is."""
     import numpy as np
     from scipy.sparse import csr_array
@@ -70,7 +62,7 @@ def _constraints(have: Any, takes: Floats) -> tuple[Any, Any, Any]:
     return (items, choices), csr_array(takes[:, choices]), whose
 
 
-def _relaxed(values: Floats, have: Any, takes: Floats, room: Floats) -> tuple[Floats, Floats]:
+def _relaxed(values: Floats, have: Any, takes: Ints, room: Ints) -> tuple[Floats, Floats]:
     """What part of each choice the best solution has if they can be divided; units' prices."""
     import numpy as np
     from scipy.optimize import linprog
@@ -92,7 +84,7 @@ def _relaxed(values: Floats, have: Any, takes: Floats, room: Floats) -> tuple[Fl
     return shares, np.maximum(-found.ineqlin.marginals, 0.0)
 
 
-def _rounded(values: Floats, shares: Floats, takes: Floats, room: Floats) -> Ints:
+def _rounded(values: Floats, shares: Floats, takes: Ints, room: Ints) -> Ints:
     """A good whole solution: whole choices as they are, of the others the least part that fits."""
     import numpy as np
 
@@ -114,45 +106,3 @@ def _rounded(values: Floats, shares: Floats, takes: Floats, room: Floats) -> Int
             return chosen
         left -= more[:, item, choice]
         chosen[item] = choice
-
-
-def _by_capacities(
-    values: Floats, possible: Any, takes: Floats, room: Floats, chosen: Ints
-) -> Ints:
-    """The best whole solution among the choices that are possible, of which ``chosen`` is one.
-
-    By dynamic programming over what is taken from each pool; ``chosen`` where that is too much.
-    """
-    import numpy as np
-
-    open_items = np.flatnonzero(possible.sum(axis=1) > 1)
-    best_choices = possible.argmax(axis=1)
-    closed = possible.sum(axis=1) == 1
-    left = (room - takes[:, best_choices[closed]].sum(axis=1)).astype(int)
-    shape = tuple(left + 1)
-    if len(open_items) * float(np.prod(shape, dtype=float)) > MOST_CELLS:
-        return chosen
-    best = np.zeros(shape)  # by what may be taken at most: the value of the items so far
-    taken = np.zeros((len(open_items), *shape), dtype=np.uint16)
-    for number, item in enumerate(open_items):
-        reached = np.full(shape, -np.inf)
-        for choice in np.flatnonzero(possible[item]):
-            weights = takes[:, choice].astype(int)
-            if (weights > left).any():
-                continue
-            after = tuple(slice(weight, None) for weight in weights)
-            before = tuple(
-                slice(0, end - weight) for end, weight in zip(shape, weights, strict=True)
-            )
-            with_it = best[before] + values[item, choice]
-            better = with_it > reached[after]
-            reached[after][better] = with_it[better]
-            taken[number][after][better] = choice
-        best = reached
-    at = left.copy()
-    for number in range(len(open_items) - 1, -1, -1):
-        found = int(taken[number][tuple(at)])
-        best_choices[open_items[number]] = found
-        at -= takes[:, found].astype(int)
-    result: Ints = best_choices
-    return result

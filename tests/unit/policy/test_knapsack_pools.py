@@ -69,7 +69,7 @@ def test_with_one_pool_it_finds_what_the_knapsack_of_one_finds(capacity):
 
 
 def test_where_there_is_too_much_to_search_the_bound_tells_how_far_off_it_may_be(monkeypatch):
-    monkeypatch.setattr("rota.policy.knapsack_pools.MOST_CELLS", 0)
+    monkeypatch.setattr("rota.policy.knapsack.MOST_CELLS", 0)
     sizes = [1, 2, *range(4, 33, 4)]
     weights, pools = [0, *sizes, *sizes], [0] * (1 + len(sizes)) + [1] * len(sizes)
     values = random_values(60, weights, pools, 0.5)
