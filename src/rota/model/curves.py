@@ -1,5 +1,6 @@
 """What the trials of live searches have reported of their metric, from the event log."""
 
+from bisect import bisect_right
 from collections.abc import Iterable, Sequence
 
 from rota.model.sweep import Report
@@ -11,16 +12,21 @@ class ToldCurves:
     Training that goes back, to a checkpoint or because a rank was lost, reports steps again. What
     it says then counts in place of what came at or after that step. Of a program that counts no
     steps only another attempt is known to begin anew.
+
+    ``notes`` is how often something was noted.
     """
 
     def __init__(self) -> None:
+        self.notes = 0
         self._told: dict[int, list[Report]] = {}
+        self._noted: dict[int, list[int]] = {}  # of each report ``notes`` at that time
         self._values: dict[int, list[float]] = {}
         self._heard: dict[int, tuple[int, int]] = {}  # attempt, number of reports that it has made
 
     def note(self, row: int, attempt: int, reports: Iterable[Report]) -> None:
         """Take what the attempt of a job has reported since it was noted last."""
-        told = self._told.setdefault(row, [])
+        self.notes += 1
+        told, noted = self._told.setdefault(row, []), self._noted.setdefault(row, [])
         for report in reports:
             count = self.heard(row, attempt)
             again = not count or (report.first and report.step > 0)
@@ -28,7 +34,9 @@ class ToldCurves:
                 told[-1].step > report.step or (again and told[-1].step == report.step)
             ):
                 told.pop()
+                noted.pop()
             told.append(report)
+            noted.append(self.notes)
             self._heard[row] = attempt, count + 1
         self._values.pop(row, None)
 
@@ -40,6 +48,10 @@ class ToldCurves:
     def reports(self, row: int) -> Sequence[Report]:
         """The reports of a job; not to be changed."""
         return self._told.get(row, ())
+
+    def known(self, row: int, notes: int) -> int:
+        """How many of the first reports of a job were there, and the same, after so many notes."""
+        return bisect_right(self._noted.get(row, ()), notes)
 
     def curve(self, row: int, now_s: float) -> Sequence[float]:
         """Their values, without those that are no number; not to be changed."""

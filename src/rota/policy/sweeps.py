@@ -4,12 +4,13 @@ A search has one place in the fair share, whatever the number of its trials. Its
 those that promise most, as what all of them have reported so far tells.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from functools import lru_cache
 from math import floor, inf, log2
 
+from rota.model.sweep import Sweep
 from rota.model.view import View
-from rota.predict.learning_curve import Outlook, Promise
+from rota.predict.learning_curve import Outlook, Promise, Shape
 
 LEAST_SHARE = 2.0**-10  # of a search's weight
 STEPS = 4  # in which parts double
@@ -49,18 +50,18 @@ def _rates(view: View, rows: Sequence[int], active: Sequence[int]) -> Mapping[in
     assert trial is not None
     sweep = trial.sweep
     sign = 1 if sweep.maximize else -1
-    told = tuple(tuple(sign * value for value in view.curve(row)) for row in rows)
+    shapes = tuple(_shapes(view, rows, sweep, sign))
     target = inf if sweep.target is None else sign * sweep.target
     ended = view.state.finish_s
     wholes = tuple(
-        len(curve) if ended[row] >= 0 else sweep.reports
-        for row, curve in zip(rows, told, strict=True)
+        (shape.reports if shape else 0) if ended[row] >= 0 else sweep.reports
+        for row, shape in zip(rows, shapes, strict=True)
     )
-    promises, unseen = _promises(told, wholes, target)
+    promises, unseen = _promises(shapes, wholes, target)
     report_s = {
-        row: max(view.attained_s(row), LEAST_S) / len(curve)
-        for row, curve in zip(rows, told, strict=True)
-        if curve
+        row: max(view.attained_s(row), LEAST_S) / shape.reports
+        for row, shape in zip(rows, shapes, strict=True)
+        if shape
     }
     usual_s = sorted(report_s.values())[len(report_s) // 2] if report_s else 1.0
     rates = {}
@@ -73,17 +74,36 @@ def _rates(view: View, rows: Sequence[int], active: Sequence[int]) -> Mapping[in
     return {row: rates[row] for row in active}
 
 
+def _shapes(view: View, rows: Sequence[int], sweep: Sweep, sign: int) -> Iterator[Shape | None]:
+    """The shape of each trial's curve, None of an empty one: made anew only where that is new."""
+    kept = _kept(sweep)
+    for row in rows:
+        curve = view.curve(row)
+        if not curve:
+            yield None
+            continue
+        if row not in kept or kept[row][0] is not curve:
+            kept[row] = curve, Shape([sign * value for value in curve])
+        yield kept[row][1]
+
+
+@lru_cache(maxsize=16)
+def _kept(sweep: Sweep) -> dict[int, tuple[Sequence[float], Shape]]:
+    """By row of a trial the curve seen last, and its shape: a view's curves don't change."""
+    return {}
+
+
 @lru_cache(maxsize=16)
 def _promises(
-    curves: tuple[tuple[float, ...], ...], wholes: tuple[int | None, ...], target: float
+    shapes: tuple[Shape | None, ...], wholes: tuple[int | None, ...], target: float
 ) -> tuple[list[Promise | None], Promise]:
     """What each curve promises, None of an empty one, and what a training that has told nothing
     does; ``wholes`` are the reports that each makes in all. Kept from decision to decision, as
     reports are seldom.
     """
-    outlook = Outlook(curves, target)
+    outlook = Outlook([shape for shape in shapes if shape], target)
     promises = [
-        outlook.promise(curve, whole) if curve else None
-        for curve, whole in zip(curves, wholes, strict=True)
+        outlook.promise(shape, whole) if shape else None
+        for shape, whole in zip(shapes, wholes, strict=True)
     ]
     return promises, outlook.unseen([each for each in promises if each is not None])

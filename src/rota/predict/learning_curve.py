@@ -11,6 +11,7 @@ index of Gittins' kind (J. R. Statist. Soc. B 41, 1979).
 """
 
 from collections.abc import Iterable, Sequence
+from itertools import chain
 from math import erfc, inf, sqrt
 from statistics import fmean, median
 from typing import NamedTuple
@@ -32,30 +33,51 @@ class Promise(NamedTuple):
     chance: float
 
 
+class Shape:
+    """What is looked at of one curve, which has a value at least. It stays while the curve does.
+
+    ``levels`` are the curve's after 1, 2, 4, ... reports, ``bends`` the sizes of its last second
+    differences, sorted.
+    """
+
+    __slots__ = ("before", "bends", "first", "least", "level", "levels", "most", "reports")
+
+    def __init__(self, curve: Sequence[float]) -> None:
+        self.reports = len(curve)
+        self.first, self.least, self.most = curve[0], min(curve), max(curve)
+        self.level = _level(curve, self.reports)
+        self.before = _level(curve, self.reports // 2) if self.reports > 1 else None
+        powers = range(self.reports.bit_length())
+        self.levels = [_level(curve, 1 << power) for power in powers]
+        last = curve[-NOISE_REPORTS:]
+        neighbours = zip(last, last[1:], last[2:], strict=False)
+        self.bends = sorted([abs(a - 2 * b + c) for a, b, c in neighbours])
+
+
 class Outlook:
-    """How promising trainings of one kind are: ``curves`` holds what each has reported so far.
+    """How promising trainings of one kind are: ``shapes`` holds those that have reported so far.
 
     ``goal`` is a little more than the best of all of them, or the ``target`` if that is less.
     """
 
-    def __init__(self, curves: Iterable[Sequence[float]], target: float = inf) -> None:
-        self._curves = [curve for curve in curves if curve]
-        values = [value for curve in self._curves for value in (min(curve), max(curve))]
+    def __init__(self, shapes: Iterable[Shape], target: float = inf) -> None:
+        self._shapes = list(shapes)
+        values = [value for shape in self._shapes for value in (shape.least, shape.most)]
         spread = max(values) - min(values) if values else 0.0
-        self._noise = max(_noise(self._curves), LEAST_NOISE * spread)
-        self._base = min((curve[0] for curve in self._curves), default=0.0)
+        self._noise = max(_noise(self._shapes), LEAST_NOISE * spread)
+        self._base = min((shape.first for shape in self._shapes), default=0.0)
         self._carries: dict[int, tuple[float, float]] = {}
         best = max(values, default=-inf)
         self.goal = min(best + max(self._noise, BETTER * spread), target)
 
-    def promise(self, curve: Sequence[float], whole: int | None = None) -> Promise:
-        """Of a training with at least one report, which makes ``whole`` of them if that is known.
+    def promise(self, shape: Shape, whole: int | None = None) -> Promise:
+        """Of a training that makes ``whole`` reports, if that is known.
 
         Nothing can become of one that has made them all.
         """
-        reports = len(curve)
+        reports = shape.reports
         most = reports << DOUBLINGS if whole is None else whole
-        level, gain = _level(curve, reports), self._gain(curve, reports)
+        level, gain = shape.level, self._gain(shape.before, shape.level)
         variance, cost, rate, chance = self._noise**2, 0, 0.0, 0.0
         for _ in range(DOUBLINGS):
             more = min(reports, most - reports)
@@ -77,13 +99,11 @@ class Outlook:
         chance = (0.5 + sum(each.chance for each in promises)) / (1 + len(promises))
         return Promise(chance / (1.5 + UNSEEN_REPORTS * chance), chance)
 
-    def _gain(self, curve: Sequence[float], reports: int) -> float:
-        """By how much a curve rose over the second half of so many reports.
-
-        Before its first one it was where the worst began.
+    def _gain(self, before: float | None, level: float) -> float:
+        """By how much a curve rose from ``before`` to ``level``, over the second half of its
+        reports. None: before its first one it was where the worst began.
         """
-        before = _level(curve, reports // 2) if reports > 1 else self._base
-        return max(0.0, _level(curve, reports) - before)
+        return max(0.0, level - (self._base if before is None else before))
 
     def _further(self, reports: int) -> tuple[float, float]:
         """The gain of twice so many reports in parts of that before, as it was with others; and
@@ -91,9 +111,14 @@ class Outlook:
         """
         power = reports.bit_length() - 1
         if power not in self._carries:
-            at = 1 << power
-            further = [curve for curve in self._curves if len(curve) >= 2 * at]
-            gains = [(self._gain(curve, at), self._gain(curve, 2 * at)) for curve in further]
+            further = [shape.levels for shape in self._shapes if len(shape.levels) > power + 1]
+            gains = [
+                (
+                    self._gain(levels[power - 1] if power else None, levels[power]),
+                    self._gain(levels[power], levels[power + 1]),
+                )
+                for levels in further
+            ]
             squares = sum(before * before for before, _ in gains)
             opinion = OPINION * squares / len(gains) if squares > 0 else 1.0
             both = sum(before * after for before, after in gains)
@@ -108,14 +133,9 @@ def _level(curve: Sequence[float], reports: int) -> float:
     return fmean(curve[reports - min(3, reports // 4 + 1) : reports])
 
 
-def _noise(curves: Sequence[Sequence[float]]) -> float:
+def _noise(shapes: Sequence[Shape]) -> float:
     """The standard deviation of a value from its curve, as neighbours on all curves tell it."""
-    last = [curve[-NOISE_REPORTS:] for curve in curves]
-    bends = [
-        abs(a - 2 * b + c)
-        for curve in last
-        for a, b, c in zip(curve, curve[1:], curve[2:], strict=False)
-    ]
+    bends = list(chain.from_iterable(shape.bends for shape in shapes))
     return median(bends) * SCALE if bends else 0.0
 
 

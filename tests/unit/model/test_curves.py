@@ -62,3 +62,9 @@ def test_values_are_those_that_are_numbers_and_new_ones_show():
     curves.note(0, 1, [Report(4, 0.0, 0.4)])
     assert list(curves.curve(0, 5.0)) == [0.1, 0.3, 0.4]
     assert list(curves.curve(7, 5.0)) == []
+
+
+def test_it_is_known_which_reports_were_there_before_and_are_the_same():
+    curves = noted((1, (10, 0.1, True), (20, 0.2)), (1, (30, 0.3)), (2, (20, 0.25, True)))
+    assert (curves.notes, [curves.known(0, notes) for notes in range(4)]) == (3, [0, 1, 1, 2])
+    assert curves.known(1, 3) == 0

@@ -7,6 +7,7 @@ from rota.model.job import Suspension
 from rota.model.reason import Reason
 from rota.model.sweep import Sweep, SweepTrial
 from rota.model.view import View
+from rota.policy import sweeps
 from rota.policy.registry import create
 from rota.policy.sweeps import shares
 from rota.sim.machine import FREE
@@ -148,3 +149,19 @@ def test_a_search_that_is_over_is_asked_nothing():
     sim = playing(jobs, [rising(0.5)] * 2)
     state = sim.run().state
     assert shares(View(state, sim.engine.now_s, sim.policy), range(2), 2) == {}
+
+
+def test_only_of_curves_that_have_grown_a_shape_is_made(monkeypatch):
+    made, shape = [], sweeps.Shape
+    monkeypatch.setattr(sweeps, "Shape", lambda curve: made.append(len(curve)) or shape(curve))
+    sim = playing(trials(4), [rising(end) for end in (0.9, 0.8, 0.7, 0.6)], "1x4")
+    at_s = 4.5 * REPORT_S
+    until(sim, at_s)
+    before = shares(View(sim.state, at_s, sim.policy), range(4), 4)
+    made.clear()
+    assert shares(View(sim.state, at_s, sim.policy), range(4), 4) == before
+    assert made == []
+    known = list(sim.state.curves.curve(2, at_s))
+    monkeypatch.setitem(sim.state.curves._told, 2, [*known[:-1], 0.95])
+    after = shares(View(sim.state, at_s, sim.policy), range(4), 4)
+    assert made == [len(known)] and max(after, key=after.get) == 2
