@@ -35,8 +35,8 @@ th:first-child, td:first-child { text-align: left; position: sticky; left: 0;
 .js-plotly-plot .gridlayer path { stroke: var(--grid) !important }
 .js-plotly-plot .spikeline { stroke: #888 !important; stroke-width: 1px !important }
 .js-plotly-plot .zerolinelayer path { stroke: var(--rule) !important }
-.js-plotly-plot .parcoords text { text-shadow: 0 0 2px var(--page), 0 0 4px var(--page) !important }
-.js-plotly-plot .parcoords .axis :is(path, line) { stroke: #888 !important }
+.js-plotly-plot .main-svg .bartext-inside { fill: #111 !important }
+.js-plotly-plot .textpoint text { paint-order: stroke; stroke: var(--page); stroke-width: 3px }
 .js-plotly-plot .hoverlayer .legend .bg, .js-plotly-plot .updatemenu-item-rect
   { fill: var(--page) !important; stroke: var(--rule) !important }
 .js-plotly-plot .hoverlayer .hovertext text { fill: #fff !important }

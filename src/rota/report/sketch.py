@@ -52,7 +52,8 @@ def sketch(
     """The sketch of a run whose state kept its events in ``log``."""
     pieces: list[Piece] = []
     if with_gpus:
-        pieces = _thinned(_pieces(Timeline(state.log or (), nodes), nodes))
+        pieces = _pieces(Timeline(state.log or (), nodes), nodes)
+        pieces = thinned_pieces(pieces, MOST_PIECES)
     times = zip(state.finish_s, state.submit_s, state.state, strict=True)
     rising = sorted(end - submit for end, submit, code in times if code == JobState.SUCCEEDED)
     return Sketch(
@@ -110,13 +111,13 @@ def _pieces(timeline: Timeline, nodes: Sequence[Node]) -> list[Piece]:
     ]
 
 
-def _thinned(pieces: list[Piece]) -> list[Piece]:
-    """At most about ``MOST_PIECES``: neighbours on a GPU become one while they are too short."""
-    if len(pieces) <= MOST_PIECES:
+def thinned_pieces(pieces: list[Piece], most: int) -> list[Piece]:
+    """At most about so many: neighbours on a GPU become one while they are too short."""
+    if len(pieces) <= most:
         return pieces
     rising: list[Any] = sorted(pieces)
     shortest_s = max(piece.end_s for piece in pieces) / THINNEST
-    while len(rising) > MOST_PIECES:
+    while len(rising) > most:
         merged = [rising[0]]
         for piece in rising[1:]:
             last = merged[-1]

@@ -29,11 +29,18 @@ class Point(NamedTuple):
     value: float | None
 
 
+class Turn(NamedTuple):
+    """A time in which a trial worked, and on which GPUs, each as ``NODE:INDEX``."""
+
+    start_s: float
+    stop_s: float
+    gpus: tuple[str, ...]
+
+
 class TrialStory(NamedTuple):
     """One trial; times are seconds after the sweep's submission, None if not yet.
 
-    ``best`` is the report with its best value, None if it has reported none. ``ran`` says from when
-    until when it held GPUs and worked.
+    ``best`` is the report with its best value, None if it has reported none.
     """
 
     number: int
@@ -47,7 +54,7 @@ class TrialStory(NamedTuple):
     gpu_s: float
     submit_s: float
     finish_s: float | None
-    ran: tuple[tuple[float, float], ...]
+    ran: tuple[Turn, ...]
 
 
 class SweepStory(NamedTuple):
@@ -133,8 +140,12 @@ def _trial(told: Mapping[str, Any], maximize: bool, zero_s: float, end_s: float)
         submit_s=told["submit_s"] - zero_s,
         finish_s=None if finish_s is None else finish_s - zero_s,
         ran=tuple(
-            (start_s - zero_s, (end_s if stop_s is None else stop_s) - zero_s)
-            for start_s, stop_s in told["ran"]
+            Turn(
+                start_s - zero_s,
+                (end_s if stop_s is None else stop_s) - zero_s,
+                tuple(f"{part['node']}:{gpu}" for part in held for gpu in part["gpus"]),
+            )
+            for (start_s, stop_s), held in zip(told["ran"], told["ran_on"], strict=True)
         ),
     )
 

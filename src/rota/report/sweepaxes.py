@@ -39,9 +39,13 @@ class Axis(NamedTuple):
             return value
         return log10(value) if value > 0 else -inf
 
+    def part_of(self, place: float) -> float:
+        """Where a place is, from 0 at the low end to 1 at the high one."""
+        return (place - self.low) / (self.high - self.low)
+
     def part(self, value: float) -> float:
-        """Where a value stands, from 0 at the low end to 1 at the high one, and not beyond."""
-        return min(1.0, max(0.0, (self.place(value) - self.low) / (self.high - self.low)))
+        """Where a value stands, likewise, and not beyond the ends."""
+        return min(1.0, max(0.0, self.part_of(self.place(value))))
 
 
 def value_axis(values: Sequence[float], maximize: bool) -> Axis:

@@ -1,8 +1,8 @@
-"""Interactive figures of a sweep: its best value, its curves, and its parameters."""
+"""Interactive figures of a sweep: its best value, and its curves."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from html import escape
 from math import nan
 from typing import TYPE_CHECKING, Any
@@ -21,12 +21,11 @@ from rota.report.sweep import (
     SweepStory,
     TrialStory,
     best_so_far,
-    ranked,
     thinned,
     value_text,
     values_of,
 )
-from rota.report.sweepaxes import Axis, parameter_axis, shortened, step_axis, value_axis
+from rota.report.sweepaxes import Axis, shortened, step_axis, value_axis
 
 if TYPE_CHECKING:
     from plotly.graph_objects import Figure
@@ -50,12 +49,9 @@ MARK = {
 }
 DASH = {FAILED: "dot", CANCELLED: "dash"}
 BEST = ORANGE
-# From poor to good: grey steps back on white and on black, and the three differ in brightness.
-SCALE = ((0.0, GREY), (0.5, SKY), (1.0, VERMILLION))
 MOST_POINTS = 12_000  # of all curves together
 MANY_POINTS = 2000  # beyond, a line has no marks at its points
 LARGEST_32 = 1e38  # of a float in four bytes
-MOST_DIMENSIONS, MANY_DIMENSIONS = 60, 8  # the names of many stand aslant
 ROOM_FOR_MARKS = 0.01  # at the ends of an axis
 MOST_TOLD, FEW_TOLD = 20, 6  # parameters of a trial that is pointed at, of few trials and of many
 MANY_TRIALS = 200
@@ -75,7 +71,7 @@ def best_chart(story: SweepStory) -> Figure:
                 name=standing,
                 x=[best.at_s / unit.seconds for _, best in told],
                 y=[best.value for _, best in told],
-                hovertext=[_words(trial, most) for trial, _ in told],
+                hovertext=[trial_words(trial, most) for trial, _ in told],
                 hoverinfo="text",
                 mode="markers",
                 marker={"color": COLOUR[standing], "symbol": MARK[standing], "size": 8},
@@ -177,42 +173,18 @@ def _array(values: Sequence[float]) -> Any:
     return wide.astype(np.float32) if small else wide
 
 
-def parameters_chart(story: SweepStory) -> Figure:
-    """Parallel coordinates: a line for each trial through its parameters, to its value."""
-    from plotly.graph_objects import Figure, Parcoords
-
-    trials = [trial for trial in reversed(ranked(story)) if trial.best is not None]
-    values = [trial.best.value or 0.0 for trial in trials if trial.best is not None]
-    goal = value_axis(values, story.maximize)
-    names = story.parameters[: MOST_DIMENSIONS - 1]
-    axes = [parameter_axis(n, story, [trial.params.get(n) for trial in trials]) for n in names]
-    parts = [goal.part(value) for value in values]
-    dimensions = [
-        *(_dimension(name, *axis) for name, axis in zip(names, axes, strict=True)),
-        _dimension(story.metric, goal, [goal.low + (goal.high - goal.low) * p for p in parts]),
+def trial_words(trial: TrialStory, most: int) -> str:
+    """What a trial is and came to: lines of text."""
+    value = "no value" if trial.best is None else value_text(trial.best.value)
+    told = list(trial.params.items())
+    lines = [
+        f"trial {trial.number}, {trial.standing}: {value}",
+        *(f"{escape(name)} {escape(shortened(text, 40))}" for name, text in told[:most]),
+        *([f"and {len(told) - most} more"] if len(told) > most else []),
+        f"{'1 report' if len(trial.curve) == 1 else f'{len(trial.curve)} reports'}, "
+        f"{written(trial.gpu_s)} of a GPU",
     ]
-    line = {
-        "color": parts,
-        "cmin": 0.0,
-        "cmax": 1.0,
-        "colorscale": SCALE,
-        "reversescale": not story.maximize,
-    }
-    angle = -25 if len(dimensions) > MANY_DIMENSIONS else 0
-    figure = Figure(Parcoords(line=line, dimensions=dimensions, labelangle=angle))
-    figure.update_layout(height=480)
-    labelled(figure, "", "", "")
-    return figure.update_layout(margin={"t": 90, "l": 70, "r": 60, "b": 30})
-
-
-def _dimension(name: str, axis: Axis, places: Iterable[float]) -> dict[str, Any]:
-    return {
-        "label": escape(shortened(name, 18)),
-        "values": _array(list(places)),
-        "range": [axis.low, axis.high],
-        "tickvals": [place for place, _ in axis.ticks],
-        "ticktext": [text for _, text in axis.ticks],  # which Plotly takes as it is
-    }
+    return "<br>".join(lines)
 
 
 def by_standing(story: SweepStory) -> list[tuple[str, list[TrialStory]]]:
@@ -236,17 +208,3 @@ def _set(update: Any, axis: Axis) -> None:
 
 def _metric(story: SweepStory) -> str:
     return escape(shortened(story.metric, 40))
-
-
-def _words(trial: TrialStory, most: int) -> str:
-    """What a trial is and came to: lines of text."""
-    value = "no value" if trial.best is None else value_text(trial.best.value)
-    told = list(trial.params.items())
-    lines = [
-        f"trial {trial.number}, {trial.standing}: {value}",
-        *(f"{escape(name)} {escape(shortened(text, 40))}" for name, text in told[:most]),
-        *([f"and {len(told) - most} more"] if len(told) > most else []),
-        f"{'1 report' if len(trial.curve) == 1 else f'{len(trial.curve)} reports'}, "
-        f"{written(trial.gpu_s)} of a GPU",
-    ]
-    return "<br>".join(lines)

@@ -15,12 +15,14 @@ from rota.report.sweep import (
     SweepStory,
     ranked,
 )
-from rota.report.sweepcharts import best_chart, parameters_chart, trials_chart
+from rota.report.sweepcharts import best_chart, trials_chart
 from rota.report.sweepfacts import BEFORE, facts, trials_table
+from rota.report.sweepgpus import gpus_chart
+from rota.report.sweepparallel import parameters_chart
 from rota.report.sweepturns import turns_chart
 
 MOST_ROWS = 500
-AXIS_PX = 68  # the least room for a parameter in the parallel coordinates
+AXIS_PX = 72  # the least room for a parameter in the parallel coordinates
 MEANINGS = (
     (RUNNING, "it has GPUs"),
     (WAITING, "it waits for its first turn or its next"),
@@ -52,10 +54,9 @@ def _pictures(story: SweepStory) -> Iterator[Section]:
         yield Section("Curves", f"What each trial reported, by step. {ZOOM}", trials_chart(story))
         yield Section(
             "Parallel coordinates",
-            "A line is a trial, from its parameters to its value on the right: grey are the poor "
-            "ones, blue those between, orange the best. Drag along an axis to see only "
-            "the trials that pass there, drag its name to move it. Trials without a value are "
-            "left out.",
+            "A line is a trial, from its parameters to its value on the right; point at it where "
+            "it crosses an axis. Colours go by value: click a group under the picture to hide it. "
+            "Trials without a value are left out.",
             parameters_chart(story),
             least_px=AXIS_PX * (len(story.parameters) + 1),
         )
@@ -67,6 +68,14 @@ def _pictures(story: SweepStory) -> Iterator[Section]:
         f"short to be seen are left out, and where turns are very many, longer ones, too. {ZOOM}",
         turns_chart(story),
     )
+    if any(trial.ran for trial in story.trials):
+        yield Section(
+            "Who had which GPU",
+            "A bar is a turn, with the number of its trial where there is room. Colours repeat; "
+            "where turns are very many, short ones in a row are one, and grey. Drag to zoom, "
+            "double-click to see everything again.",
+            gpus_chart(story),
+        )
 
 
 def _words(story: SweepStory) -> Iterator[Section]:

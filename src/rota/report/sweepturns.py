@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from html import escape
 from math import inf, nan
 from typing import TYPE_CHECKING
 
 from rota.report.duration import unit_for
 from rota.report.look import labelled
-from rota.report.sweep import SweepStory, TrialStory
+from rota.report.sweep import SweepStory, TrialStory, Turn
 from rota.report.sweepcharts import BEST, COLOUR, GREY, by_standing
 
 if TYPE_CHECKING:
@@ -17,6 +18,7 @@ if TYPE_CHECKING:
 MOST_BARS = 5000
 THINNEST = 1500  # a pause shorter than this part of the time can't be seen
 MOST_NAMED = 40  # trials beside the axis
+MOST_GPUS = 8  # that are told by name
 
 
 def turns_chart(story: SweepStory) -> Figure:
@@ -46,27 +48,26 @@ def turns_chart(story: SweepStory) -> Figure:
     )
     for standing, trials in [*by_standing(story), ("best", [story.best] if story.best else [])]:
         bars = [
-            (trial.number, line[trial.number], start_s / unit.seconds, stop_s / unit.seconds)
+            (trial.number, line[trial.number], turn)
             for trial in trials
             if (trial.number == story.winner) == (standing == "best")
-            for start_s, stop_s in turns[trial.number]
+            for turn in turns[trial.number]
         ]
         if not bars:
             continue
-        numbers, rows, starts, stops = (
-            np.array(column, dtype=np.float32) for column in zip(*bars, strict=True)
-        )
+        starts = np.array([turn.start_s for _, _, turn in bars]) / unit.seconds
+        stops = np.array([turn.stop_s for _, _, turn in bars]) / unit.seconds
         figure.add_trace(
             Bar(
                 name=standing,
-                base=starts,
-                x=stops - starts,
-                y=rows.astype(np.int32),
+                base=starts.astype(np.float32),
+                x=(stops - starts).astype(np.float32),
+                y=np.array([row for _, row, _ in bars], dtype=np.int32),
                 width=0.8,
                 orientation="h",
                 marker={"color": COLOUR.get(standing, BEST), "line": {"width": 0}},
-                customdata=numbers.astype(np.int32),
-                hovertemplate="trial %{customdata}: from %{base:.3f} to %{x:.3f} "
+                hovertext=[f"trial {n} on {gpus_words(turn)}" for n, _, turn in bars],
+                hovertemplate="%{hovertext}<br>from %{base:.3f} to %{x:.3f} "
                 f"{unit.sign}<extra></extra>",
             )
         )
@@ -86,18 +87,24 @@ def turns_chart(story: SweepStory) -> Figure:
     return labelled(figure, "", f"{unit.name} since the submission", "trial")
 
 
-def _turns(story: SweepStory) -> dict[int, list[tuple[float, float]]]:
+def gpus_words(turn: Turn) -> str:
+    """Which GPUs, if they are few."""
+    count = len(turn.gpus)
+    return escape(", ".join(turn.gpus)) if count <= MOST_GPUS else f"{count} GPUs"
+
+
+def _turns(story: SweepStory) -> dict[int, list[Turn]]:
     """When each trial ran; turns whose pause can't be seen are one, and of very many, more."""
     least_s = story.end_s / THINNEST
     while True:
-        found: dict[int, list[tuple[float, float]]] = {}
+        found: dict[int, list[Turn]] = {}
         for trial in story.trials:
-            merged: list[tuple[float, float]] = []
-            for start_s, stop_s in sorted(trial.ran):
-                if merged and start_s - merged[-1][1] < least_s:
-                    merged[-1] = (merged[-1][0], max(stop_s, merged[-1][1]))
+            merged: list[Turn] = []
+            for turn in sorted(trial.ran):
+                if merged and turn.start_s - merged[-1].stop_s < least_s:
+                    merged[-1] = _joined(merged[-1], turn)
                 else:
-                    merged.append((start_s, stop_s))
+                    merged.append(turn)
             found[trial.number] = merged
         bars = sum(map(len, found.values()))
         if bars <= max(MOST_BARS, len(found)) or not least_s < inf:
@@ -105,11 +112,16 @@ def _turns(story: SweepStory) -> dict[int, list[tuple[float, float]]]:
         least_s = least_s * 2 or 1.0
 
 
+def _joined(turn: Turn, later: Turn) -> Turn:
+    gpus = tuple(dict.fromkeys([*turn.gpus, *later.gpus]))
+    return Turn(turn.start_s, max(turn.stop_s, later.stop_s), gpus)
+
+
 def _waits(
-    story: SweepStory, trial: TrialStory, turns: Sequence[tuple[float, float]]
+    story: SweepStory, trial: TrialStory, turns: Sequence[Turn]
 ) -> list[tuple[float, float]]:
     """When a trial was open, and had no turn."""
     end_s = story.end_s if trial.finish_s is None else trial.finish_s
-    edges_s = [trial.submit_s, *(edge_s for turn in turns for edge_s in turn), end_s]
+    edges_s = [trial.submit_s, *(edge for turn in turns for edge in turn[:2]), end_s]
     pairs = zip(edges_s[::2], edges_s[1::2], strict=True)
     return [(from_s, to_s) for from_s, to_s in pairs if to_s > from_s]

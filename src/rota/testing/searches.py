@@ -30,6 +30,14 @@ class _Trial(NamedTuple):
     why: str | None
 
 
+class _Turn(NamedTuple):
+    """A time in which a job ran, and on which GPUs of nodes; without an end it is running."""
+
+    start_s: float
+    end_s: float | None
+    held: list[tuple[str, int]]
+
+
 def recorded_sweep(
     search: str = "clusters-mlp",
     trials: int = 24,
@@ -129,27 +137,32 @@ def _trials(runs: Sequence[Run], reports: int, eta: int | None, maximize: bool) 
     return found
 
 
-def _ran(simulation: Simulation, jobs: int, now_s: float) -> list[list[list[float | None]]]:
-    """Of each job, from when until when it ran; None as an end is now."""
+def _ran(simulation: Simulation, jobs: int, now_s: float) -> list[list[_Turn]]:
+    """Of each job, when it ran and where."""
     state = simulation.state
-    ran: list[list[list[float | None]]] = [[] for _ in range(jobs)]
+    names = [node.name for node in state.nodes]
+    ran: list[list[_Turn]] = [[] for _ in range(jobs)]
     for piece in Timeline(state.log or ()).segments:
         if piece.start_s < now_s:
-            ran[piece.row].append([piece.start_s, piece.end_s if piece.end_s <= now_s else None])
+            end_s = piece.end_s if piece.end_s <= now_s else None
+            on = [(names[node], gpu) for node, gpu in piece.gpus]
+            ran[piece.row].append(_Turn(piece.start_s, end_s, on))
     for row, since_s in enumerate(state.since_s):
-        if 0 <= since_s < now_s:
-            ran[row].append([since_s, None])
+        held = state.held[row]
+        if held is not None and 0 <= since_s < now_s:
+            on = [(names[node], gpu) for node, indices in held.gpus() for gpu in indices]
+            ran[row].append(_Turn(since_s, None, on))
     return ran
 
 
 def _told(
     number: int,
     trial: _Trial,
-    ran: list[list[float | None]],
+    ran: list[_Turn],
     now_s: float,
     best_of: Callable[..., float | None],
 ) -> dict[str, Any]:
-    lengths = [(now_s if end is None else end) - (start or 0.0) for start, end in ran]
+    lengths = [(now_s if t.end_s is None else t.end_s) - t.start_s for t in ran]
     had = [0.0, *accumulate(lengths)]
     report_s = SLOWER * trial.run.epoch_s
     curve = []
@@ -158,11 +171,10 @@ def _told(
         turn = next((i for i, total in enumerate(had[1:]) if total >= need_s), None)
         if turn is None:
             break
-        start_s = ran[turn][0] or 0.0
-        curve.append([n + 1, SUBMIT_S + start_s + need_s - had[turn], value])
+        curve.append([n + 1, SUBMIT_S + ran[turn].start_s + need_s - had[turn], value])
     numbers = [value for _, _, value in curve if value is not None]
-    ended = len(curve) == len(trial.values) and ran[-1][1] is not None
-    state = "RUNNING" if ran and ran[-1][1] is None else "SUSPENDED" if ran else "PENDING"
+    ended = len(curve) == len(trial.values) and ran[-1].end_s is not None
+    state = "RUNNING" if ran and ran[-1].end_s is None else "SUSPENDED" if ran else "PENDING"
     return {
         "number": number,
         "job_id": str(number + 1),
@@ -173,13 +185,14 @@ def _told(
         "why": trial.why if ended else None,
         "message": None,
         "submit_s": SUBMIT_S,
-        "first_start_s": SUBMIT_S + (ran[0][0] or 0.0) if ran else None,
-        "finish_s": SUBMIT_S + (ran[-1][1] or 0.0) if ended else None,
+        "first_start_s": SUBMIT_S + ran[0].start_s if ran else None,
+        "finish_s": SUBMIT_S + (ran[-1].end_s or 0.0) if ended else None,
         "gpu_s": sum(lengths),
         "ran": [
-            [SUBMIT_S + (start or 0.0), None if end is None else SUBMIT_S + end]
-            for start, end in ran
+            [SUBMIT_S + turn.start_s, None if turn.end_s is None else SUBMIT_S + turn.end_s]
+            for turn in ran
         ],
+        "ran_on": [[{"node": node, "gpus": [gpu]} for node, gpu in turn.held] for turn in ran],
     }
 
 

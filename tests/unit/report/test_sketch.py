@@ -3,9 +3,8 @@
 import pytest
 
 from rota.model.cluster import parse_cluster
-from rota.report import sketch as module
 from rota.report.history import Moment
-from rota.report.sketch import POINTS, SEVERAL, Piece, _thinned, course
+from rota.report.sketch import POINTS, SEVERAL, Piece, course, thinned_pieces
 
 
 def moment(at_s, waiting, held, running, gpus=4):
@@ -36,14 +35,13 @@ def test_a_cluster_without_gpus_uses_none_of_them():
 
 def test_few_pieces_stay_as_they_are():
     pieces = [Piece(0, 0.0, 1.0, 7), Piece(0, 1.0, 2.0, 8)]
-    assert _thinned(pieces) == pieces
+    assert thinned_pieces(pieces, 2) == pieces
 
 
-def test_many_short_pieces_become_few_that_cover_the_same_time(monkeypatch):
-    monkeypatch.setattr(module, "MOST_PIECES", 100)
+def test_many_short_pieces_become_few_that_cover_the_same_time():
     pieces = [Piece(gpu, float(i), i + 1.0, i % 2) for gpu in (0, 1) for i in range(1000)]
     long = Piece(2, 0.0, 900.0, 5)
-    thin = _thinned([*pieces, long])
+    thin = thinned_pieces([*pieces, long], 100)
     assert len(thin) <= 100
     assert long in thin
     for gpu in (0, 1):
@@ -52,9 +50,8 @@ def test_many_short_pieces_become_few_that_cover_the_same_time(monkeypatch):
         assert {piece.row for piece in mine} == {SEVERAL}
 
 
-def test_turns_of_one_job_stay_its_own_when_merged(monkeypatch):
-    monkeypatch.setattr(module, "MOST_PIECES", 10)
-    thin = _thinned([Piece(0, float(i), i + 0.5, 3) for i in range(100)])
+def test_turns_of_one_job_stay_its_own_when_merged():
+    thin = thinned_pieces([Piece(0, float(i), i + 0.5, 3) for i in range(100)], 10)
     assert {piece.row for piece in thin} == {3}
 
 
