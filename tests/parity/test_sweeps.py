@@ -18,12 +18,16 @@ def test_a_live_search_replays_to_the_same_plans_and_commands(tmp_path):
     script = SCRIPTS / "telling.py"
     fields = {
         "name": "digits",
-        "run": f"python {script} --out {tmp_path}/{{out}} --steps 200 --pace 0.01",
+        "run": f"python {script} --out {tmp_path}/{{out}} --steps {{steps}} --pace 0.01",
         "workdir": str(tmp_path),
         "sweep": {
             "metric": "val_acc",
             "goal": "maximize",
-            "space": {"lr": {"range": [0.0, 1.0]}, "out": {"choice": ["a", "b", "c"]}},
+            "space": {
+                "lr": {"range": [0.0, 1.0]},
+                "out": {"choice": ["a", "b", "c"]},
+                "steps": {"int": [1, 100_000]},
+            },
             "algorithm": "manual",
         },
     }
@@ -37,7 +41,8 @@ def test_a_live_search_replays_to_the_same_plans_and_commands(tmp_path):
         jobs = []
         for number, out in enumerate("abc"):
             (tmp_path / out).mkdir()
-            params = {"lr": 0.1 * (number + 1), "out": out}
+            steps = 200 if number else 100_000  # the first goes on until it is stopped
+            params = {"lr": 0.1 * (number + 1), "out": out, "steps": steps}
             jobs.append(cluster.client.submit_trial("digits", params, number=number)["id"])
         until(lambda: sum(len(trial["curve"]) > 5 for trial in trials()) >= 2, "two have told")
         cluster.kill_controller()

@@ -72,6 +72,15 @@ def test_every_report_arrives_and_one_that_is_no_number_is_null(cluster):
     assert curve(cluster, "digits") == found
 
 
+def test_what_the_disk_had_no_room_for_to_the_end_of_a_trial_is_told_nevertheless(cluster):
+    job = sweep(cluster, "digits", "--steps", STEPS, "--full-from", 12, "--gate", STEPS - 1)
+    cluster.until_at("digits", STEPS - 1)
+    assert len(curve(cluster, "digits")) <= 12
+    cluster.opens("digits", STEPS - 1)
+    cluster.ends(job)
+    assert curve(cluster, "digits") == told(cluster, "digits")
+
+
 def test_reports_survive_a_kill_of_the_agent(cluster):
     job = sweep(cluster, "digits", "--steps", STEPS, "--gate", 10, "--gate", 20)
     until_told(cluster, "digits", 10)

@@ -41,9 +41,14 @@ class SweepCalls(Connection):
         params = {"all": "true"} if everything else {}
         return list(self._call("GET", "/sweeps", params=params)["sweeps"])
 
-    def sweep(self, name: str, *, brief: bool = False) -> dict[str, Any]:
-        """One search with all its trials; ``brief`` with their numbers by state alone."""
-        return self._sweep(name, {"brief": "true"} if brief else {}, PATIENCE_S)
+    def sweep(self, name: str, *, brief: bool = False, since: str | None = None) -> dict[str, Any]:
+        """One search with all its trials; ``brief`` with their numbers by state alone.
+
+        ``since``, the ``cursor`` of an answer of before: with the trials alone that have changed
+        since, and of their curves what comes after the first ``known`` reports.
+        """
+        params = {"brief": "true"} if brief else {}
+        return self._sweep(name, params | _since(since), PATIENCE_S)
 
     def cancel_sweep(self, name: str) -> dict[str, Any]:
         """End a search and its trials; doing it twice does no harm."""
@@ -74,9 +79,10 @@ class SweepCalls(Connection):
         headers = {"Idempotency-Key": key or uuid.uuid4().hex} if number is None else {}
         return self._call("POST", _path(name, "trials"), json_body=body, headers=headers)
 
-    def trial(self, name: str, number: int) -> dict[str, Any]:
-        """One trial of a search, as :meth:`sweep` has it, with its curve."""
-        return self._call("GET", _path(name, f"trials/{number}"), patience_s=FOLLOW_PATIENCE_S)
+    def trial(self, name: str, number: int, *, since: str | None = None) -> dict[str, Any]:
+        """One trial of a search, as :meth:`sweep` has it, with its curve or what is new of it."""
+        path, params = _path(name, f"trials/{number}"), _since(since)
+        return self._call("GET", path, params=params, patience_s=FOLLOW_PATIENCE_S)
 
     def stop_trial(self, name: str, number: int, why: str) -> dict[str, Any]:
         """End a trial, and say why the search does so; one that has ended stays as it is."""
@@ -115,6 +121,10 @@ class SweepCalls(Connection):
 
 def _fields(sweep: SweepRequest | Mapping[str, Any]) -> dict[str, Any]:
     return sweep.to_fields() if isinstance(sweep, SweepRequest) else dict(sweep)
+
+
+def _since(cursor: str | None) -> dict[str, str]:
+    return {} if cursor is None else {"since": cursor}
 
 
 def _path(name: str, action: str = "") -> str:

@@ -53,6 +53,7 @@ from rota.store.events import EventStore
 
 RETRY_S = 5.0  # a failed launch is tried again after so long, times the number of failures
 POLICY_RETRY_S = 5.0  # a policy that raised is asked again after so long
+AWAIT_S = 10.0  # after a start agents of jobs have so long to tell before anything is decided
 
 log = logging.getLogger("rota.controller")
 
@@ -86,6 +87,8 @@ class Controller(Reports):
         self._to_send: list[Command] = []
         self._task: asyncio.Task[None] | None = None
         self._policy_retry_at_s: float | None = None
+        self._awaited: set[str] = set()  # nodes that have yet to say what became of their jobs
+        self._await_until_s = 0.0
         self._provider = provider
         self.ends_jobs = False
         self.state.epoch = store.next_epoch()
@@ -99,6 +102,8 @@ class Controller(Reports):
             if node.alive and node.name not in self._provider.names:
                 for event in node_left(self.state, node.name, self._clock.now_s(), NODE_GONE):
                     self._note(event)
+        self._awaited = {name for row in self.state.active for name in self._names(row)}
+        self._await_until_s = self._clock.now_s() + AWAIT_S
         self._task = asyncio.create_task(self._run())
         await self._provider.start()
 
@@ -137,6 +142,8 @@ class Controller(Reports):
             self.stopped.set()
 
     def _sleep_s(self) -> float | None:
+        if self._awaits():
+            return max(0.0, self._await_until_s - self._clock.now_s())
         state, times = self.state, list(self.state.backoff.values())
         if state.wake_at_s is not None:
             times.append(state.wake_at_s)
@@ -147,12 +154,16 @@ class Controller(Reports):
 
     def turn(self) -> None:
         """One decision, if one is due, and everything that follows from it."""
-        if not self.ends_jobs:
+        if not (self.ends_jobs or self._awaits()):
             self._advance()
         self._write_down()
         commands, self._to_send = self._to_send, []
         for command in commands:
             self._dispatch(command)
+
+    def _awaits(self) -> bool:
+        """Whether agents have yet to tell which jobs ended while there was no controller."""
+        return bool(self._awaited) and self._clock.now_s() < self._await_until_s
 
     def _advance(self) -> None:
         state, now_s = self.state, self._clock.now_s()
@@ -273,6 +284,7 @@ class Controller(Reports):
             for command in state.outstanding
             if command is not None and node_of(state, command) == node
         ]
+        self._awaited.discard(node)
         self.turn()  # what is known now is on disk before anything is said
         self._outboxes[node].put_nowait({"type": "welcome", "epoch": state.epoch})
         for message in findings.forget + findings.kill + findings.drop:

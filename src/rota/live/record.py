@@ -139,7 +139,7 @@ class Record:
         if self.searches.is_name(job_id):
             raise NotFoundError(
                 f"{job_id} is a sweep, and no job; `rota sweep show {job_id}` lists its trials, "
-                f"which are jobs named {job_id}.NUMBER"
+                f"which are jobs named {job_id}.NUMBER; `rota sweep cancel {job_id}` ends it"
             )
         hint = did_you_mean(job_id, {spec.name for spec in self.state.spec[-RECENT:]})
         raise NotFoundError(f"there is no job {job_id!r}{hint}; `rota ps --all` lists them")

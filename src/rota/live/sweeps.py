@@ -1,5 +1,6 @@
 """What users, and the driver of searches, ask of the live cluster about sweeps."""
 
+from collections.abc import Callable
 from typing import Any
 
 from rota.errors import JobFileError, TransitionError
@@ -32,16 +33,25 @@ class Sweeps(Intake):
         """Whether there is a search that is not over."""
         return self.searches.is_any_open()
 
-    def sweep(self, name: str, *, brief: bool = False) -> dict[str, Any]:
+    def sweep(self, name: str, *, brief: bool = False, since: str | None = None) -> dict[str, Any]:
         """A search with all of its trials; ``@last`` is the newest. Raises NotFoundError.
 
-        ``brief``: of its trials how many stand where.
+        ``brief``: of its trials how many stand where. ``since``, its ``cursor`` of before: what is
+        new.
         """
-        return self.searches.tell(self.searches.find(name), self._clock.now_s(), brief=brief)
+        search, now_s = self.searches.find(name), self._clock.now_s()
+        return self.searches.tell(search, now_s, brief=brief, since=since)
 
-    def trial(self, name: str, number: int) -> dict[str, Any]:
-        """One trial of a search, as :meth:`sweep` has it. Raises NotFoundError."""
-        return self.searches.tell_trial(name, number, self._clock.now_s())
+    def trial(self, name: str, number: int, *, since: str | None = None) -> dict[str, Any]:
+        """One trial of a search, as :meth:`sweep` has it. Raises NotFoundError.
+
+        ``since``, its ``cursor`` of before: with what is new of its curve.
+        """
+        return self.searches.tell_trial(name, number, self._clock.now_s(), since)
+
+    def on_news_of_sweeps(self, call: Callable[[], None]) -> None:
+        """Have something called whenever anything has changed of a search that goes on."""
+        self.searches.on_news = call
 
     def sweeps(self, since_s: float | None = None) -> list[dict[str, Any]]:
         """Every search in brief, oldest first; not those that had ended at ``since_s``."""

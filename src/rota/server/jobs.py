@@ -65,6 +65,7 @@ def summary(controller: Any, row: int) -> dict[str, Any]:
         "reason": Reason(job.reason).name,
         "queue": job.spec.vc,
         "priority": job.spec.priority,
+        "sweep": _sweep(job.spec.trial),
         "num_gpus": controller.state.num_gpus[row],
         "min_gpus": sizes[0],
         "max_gpus": sizes[-1],
@@ -114,7 +115,6 @@ def detail(controller: Any, row: int) -> dict[str, Any]:
         "processes": program.processes if program else None,
         "ranks": ranks(controller, row),
         "sharing": finite(sharing_of(controller.state, row)),
-        "sweep": _sweep(job.spec.trial),
         "trials": finite(tell(controller.state, controller.trials(row))),
         "story": story(controller, row),
     }

@@ -56,6 +56,7 @@ async def serve(
     with contextlib.closing(sock):
         url = _url(sock)
         driver = driver or SweepDriver(lambda: controller.has_open_sweeps, folder)
+        controller.on_news_of_sweeps(driver.tell_news)
         app = create_app(controller, folder, driver)
         server = _Server(_config(app), controller, driver, folder, url, on_listen)
         watch = asyncio.create_task(server.end_with(controller))

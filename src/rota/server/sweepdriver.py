@@ -11,6 +11,7 @@ from importlib.util import find_spec
 
 from rota.errors import InputError
 from rota.folder import Folder
+from rota.model.sweepfile import BY_OPTUNA
 
 MODULE = "rota.sweep"
 FIRST_PAUSE_S = 0.2
@@ -18,13 +19,15 @@ LONGEST_PAUSE_S = 30.0
 STEADY_S = 60.0  # one that has lived for so long did not die of its start
 GRACE_S = 1.0  # from the end of its stdin to its end
 LAST_WORDS_BYTES = 4096
+MOST_LOG_BYTES = 4 << 20
+KEPT_LOG_BYTES = 2 << 20
 
 log = logging.getLogger("rota.server")
 
 
 def require_optuna(algorithm: str) -> None:
     """Raise InputError if the search's ``algorithm`` needs Optuna, and that is not installed."""
-    if algorithm in ("tpe", "random") and find_spec("optuna") is None:
+    if algorithm in BY_OPTUNA and find_spec("optuna") is None:
         raise InputError(
             f"sweep.algorithm: {algorithm!r} needs Optuna, which the controller's Python does not "
             'have; install it there with: pip install "rota[sweep]"'
@@ -35,8 +38,8 @@ class SweepDriver:
     """Keeps the driver alive while ``is_needed()``; all on one event loop.
 
     The driver is ``python -m module --home FOLDER``. Its stdin is a pipe whose other end this
-    process alone has, and never writes to: it ends when that does, also after kill -9. What it
-    prints goes to ``sweep.log`` in the folder.
+    process alone has: it ends when that does, also after kill -9, and a line there says that there
+    is news. What it prints goes to ``sweep.log`` in the folder, of which the last part is kept.
     """
 
     def __init__(self, is_needed: Callable[[], bool], folder: Folder, module: str = MODULE) -> None:
@@ -45,6 +48,7 @@ class SweepDriver:
         self._module = module
         self._look = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
+        self._input: asyncio.StreamWriter | None = None  # of the process, while there is one
         self.error: str | None = None  # how it last ended by itself; None once it lives steadily
 
     def start(self) -> None:
@@ -55,6 +59,12 @@ class SweepDriver:
     def look(self) -> None:
         """Look now whether it is needed: a search has begun or ended."""
         self._look.set()
+
+    def tell_news(self) -> None:
+        """Have it look at the searches; one that has yet to read of earlier news will anyhow."""
+        pipe = self._input
+        if pipe is not None and not pipe.transport.get_write_buffer_size():
+            pipe.write(b"\n")
 
     async def stop(self) -> None:
         """End it, within about a second, and watch no longer."""
@@ -90,14 +100,15 @@ class SweepDriver:
             self.error = f"the driver of searches can't be started: {error}"
             return
         ended = asyncio.create_task(process.wait())
+        self._input = process.stdin
         try:
             while not ended.done() and self._is_needed():
                 looked = asyncio.create_task(self._next_look())
-                steady = STEADY_S if self.error is not None else None
                 done, _ = await asyncio.wait(
-                    (ended, looked), timeout=steady, return_when=asyncio.FIRST_COMPLETED
+                    (ended, looked), timeout=STEADY_S, return_when=asyncio.FIRST_COMPLETED
                 )
                 looked.cancel()
+                self._cut_log()
                 if not done:
                     self.error = None
             if ended.done():
@@ -107,6 +118,7 @@ class SweepDriver:
                 )
         finally:
             ended.cancel()
+            self._input = None
             await _end(process)
 
     async def _spawn(self) -> Process:
@@ -126,6 +138,17 @@ class SweepDriver:
                 env=environment,
                 start_new_session=True,  # Ctrl-C in the terminal is for the controller
             )
+
+    def _cut_log(self) -> None:
+        """Leave the last part of a log that has grown long; the process goes on behind it."""
+        with suppress(OSError), open(self._folder.sweep_log, "r+b") as file:
+            if file.seek(0, os.SEEK_END) > MOST_LOG_BYTES:
+                file.seek(-KEPT_LOG_BYTES, os.SEEK_END)
+                file.readline()  # it is cut somewhere
+                kept = file.read()
+                file.seek(0)
+                file.truncate()
+                file.write(kept)
 
     def _last_words(self) -> str:
         try:

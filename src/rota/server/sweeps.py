@@ -59,9 +59,9 @@ def _searches(controller: Any, driver: SweepDriver) -> APIRouter:
         return await _written({"sweeps": [_told(each) for each in controller.sweeps(since_s)]})
 
     @router.get("/sweeps/{name}")
-    async def show_sweep(name: str, brief: bool = False) -> Response:
-        """A search with all its trials, or with their numbers by state."""
-        return await _written(_told(controller.sweep(name, brief=brief)))
+    async def show_sweep(name: str, brief: bool = False, since: str | None = None) -> Response:
+        """A search with all its trials, or with their numbers by state, or what is new."""
+        return await _written(_told(controller.sweep(name, brief=brief, since=since)))
 
     @router.post("/sweeps/{name}/cancel")
     async def cancel_sweep(name: str) -> JSONResponse:
@@ -106,9 +106,9 @@ def _trials(controller: Any) -> APIRouter:
         return JSONResponse(jobs.summary(controller, row), 201)
 
     @router.get("/sweeps/{name}/trials/{number}")
-    async def show_trial(name: str, number: TrialNumber) -> JSONResponse:
-        """One trial of a search, with its curve."""
-        return JSONResponse(controller.trial(name, number))
+    async def show_trial(name: str, number: TrialNumber, since: str | None = None) -> JSONResponse:
+        """One trial of a search, with its curve, or what is new of that."""
+        return JSONResponse(controller.trial(name, number, since=since))
 
     @router.post("/sweeps/{name}/trials/{number}/stop")
     async def stop_trial(name: str, number: TrialNumber, request: Request) -> JSONResponse:

@@ -5,7 +5,7 @@ A program calls :func:`search`, or keeps a loop of its own with Optuna and gives
 """
 
 from rota.sweep.objective import Objective
-from rota.sweep.results import Result, Trial, search
+from rota.sweep.results import Result, TrialResult, search
 from rota.sweep.run import Run
 
-__all__ = ["Objective", "Result", "Run", "Trial", "search"]
+__all__ = ["Objective", "Result", "Run", "TrialResult", "search"]

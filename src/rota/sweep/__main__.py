@@ -19,20 +19,26 @@ def main() -> None:
     options = parser.parse_args()
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s")
     logging.getLogger("httpx").setLevel(logging.WARNING)
-    threading.Thread(target=_end_with_input, daemon=True).start()
+    news = threading.Event()
+    threading.Thread(target=_listen, args=(news,), daemon=True).start()
+
+    def wait(pause_s: float, most_s: float) -> bool:
+        time.sleep(pause_s)
+        news.wait(most_s - pause_s)
+        news.clear()
+        return False
+
     with Client(folder=Folder(options.home)) as client:
-        Driver(client).run(_sleep)
+        Driver(client).run(wait)
 
 
-def _sleep(pause_s: float) -> bool:
-    time.sleep(pause_s)
-    return False
+def _listen(news: threading.Event) -> None:
+    """Hear of news by whatever comes as input, and end this process with that.
 
-
-def _end_with_input() -> None:
-    """End this process with its input, whatever it is at: all that it does can be done again."""
-    while sys.stdin.buffer.read(4096):
-        pass
+    Whatever it is at then: all that it does can be done again.
+    """
+    while os.read(sys.stdin.fileno(), 4096):
+        news.set()
     os._exit(0)
 
 

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 
 from rota.model.sweepfile import MAX_TRIALS, Rungs, SweepRequest
 from rota.model.trialstanding import Standing
-from rota.sweep.trial import Trial, trials_of
+from rota.sweep.trial import Trial
 
 TARGET, DONE, BUDGET, FAILED = "TARGET", "DONE", "BUDGET", "FAILED"
 MOST_OPEN = 16  # trials under ``parallel: auto``, times what the cluster has room for
@@ -40,8 +40,9 @@ class End(NamedTuple):
 Action = Stop | Start | End
 
 
-def decide(request: SweepRequest, told: Mapping[str, Any]) -> list[Action]:
-    """What to do, in this order. ``told`` is a sweep as the controller's API gives it.
+def decide(request: SweepRequest, told: Mapping[str, Any], trials: Sequence[Trial]) -> list[Action]:
+    """What to do, in this order. ``told`` is a sweep as the controller's API gives it, and
+    ``trials`` has all of its trials, by number.
 
     1. The search ends once a trial has reached the target, too many trials have failed, its budget
        is used up, or all its trials have ended.
@@ -50,7 +51,6 @@ def decide(request: SweepRequest, told: Mapping[str, Any]) -> list[Action]:
     """
     if told["state"] == "ENDED":
         return []
-    trials = trials_of(request, told)
     end = _end(request, told, trials)
     if end is not None:
         return [end]

@@ -18,12 +18,12 @@ from rota.errors import (
     TransitionError,
     UnreachableError,
 )
-from rota.model.sweepfile import SweepRequest, parse_sweep
 from rota.sweep.decide import FAILED, End, Start, Stop, decide
+from rota.sweep.known import Known
 from rota.sweep.propose import Proposals
-from rota.sweep.trial import trials_of
 
-POLL_S = 0.3
+POLL_S = 0.3  # from one look to the next, at least
+IDLE_S = 10.0  # at most, even if the controller says nothing
 SHARE = 0.25  # of its time, at most, that goes by looking where nothing is to be done
 LOOK_PAUSE_S = 5.0  # at most, for the sake of that share
 MOST_PAUSE_S = 30.0  # after errors
@@ -46,44 +46,57 @@ class Driver:
     def __init__(self, client: Client, clock: Callable[[], float] = time.monotonic) -> None:
         self._client = client
         self._clock = clock
-        self._requests: dict[str, SweepRequest] = {}
+        self._known: dict[str, Known] = {}
         self._waits: dict[str, Wait] = {}
         self._reported: dict[str, list[str]] = {}
 
-    def run(self, until: Callable[[float], bool]) -> None:
-        """Go on until ``until``, which waits for so many seconds, says that it is enough."""
-        pause_s = 0.0
-        while not until(pause_s):
+    def run(self, until: Callable[[float, float], bool]) -> None:
+        """Go on until ``until`` says that it is enough.
+
+        It waits for so many seconds, its first argument, and then until there is news, or as many
+        have gone by as the second one says.
+        """
+        pause_s = most_s = 0.0
+        while not until(pause_s, most_s):
             began_s = self._clock()
             try:
                 looked_s = 0.0 if self.look() else self._clock() - began_s
                 pause_s = min(max(POLL_S, looked_s / SHARE), LOOK_PAUSE_S)
+                most_s = max(pause_s, self._idle_s())
             except UnreachableError as error:  # it is on its way back, or this process's end near
                 log.info("no answer: %s", error)
-                pause_s = POLL_S
+                pause_s = most_s = POLL_S
             except Exception:
                 log.exception("the list of sweeps could not be asked for")
-                pause_s = min(max(2 * pause_s, POLL_S), MOST_PAUSE_S)
+                pause_s = most_s = min(max(2 * pause_s, POLL_S), MOST_PAUSE_S)
+
+    def _idle_s(self) -> float:
+        """How long no search has to be looked at if there is no news of it."""
+        times = [known.next_s for known in self._known.values()]
+        times += [wait.until_s for wait in self._waits.values()]
+        return min([IDLE_S, *(at_s - self._clock() for at_s in times)])
 
     def look(self) -> bool:
         """See to each search that is not over; whether anything was to be done.
 
         Raises ServerError if the controller does not tell of them.
         """
-        running = [each["name"] for each in self._client.sweeps() if each["state"] == "RUNNING"]
-        self._requests = {name: self._requests[name] for name in self._requests if name in running}
+        told = self._client.sweeps()
+        running = {each["name"]: each for each in told if each["state"] == "RUNNING"}
+        self._known = {name: self._known[name] for name in self._known if name in running}
         self._waits = {name: self._waits[name] for name in self._waits if name in running}
-        random.shuffle(running)  # if one kills this process each time, the others get their turn
+        names = list(running)
+        random.shuffle(names)  # if one kills this process each time, the others get their turn
         acted = False
-        for name in running:
+        for name in names:
             if name not in self._waits or self._clock() >= self._waits[name].until_s:
-                acted |= self._carry_on(name)
+                acted |= self._carry_on(name, running[name])
         return acted
 
-    def _carry_on(self, name: str) -> bool:
+    def _carry_on(self, name: str, brief: Mapping[str, Any]) -> bool:
         """One search; what goes wrong with it is no matter of the others'."""
         try:
-            acted = self._step_or_end(name)
+            acted = self._step_or_end(name, brief)
         except UnreachableError:
             raise
         except (NotFoundError, TransitionError) as error:  # somebody else has ended it meanwhile
@@ -98,10 +111,10 @@ class Driver:
         self._waits.pop(name, None)
         return acted
 
-    def _step_or_end(self, name: str) -> bool:
+    def _step_or_end(self, name: str, brief: Mapping[str, Any]) -> bool:
         """One step; a search that can take none, and never will, is ended."""
         try:
-            return self._step(name)
+            return self._step(name, brief)
         except JobFileError as error:
             message = str(error)
         except RotaError:  # the controller's trouble, such as a full disk
@@ -115,13 +128,24 @@ class Driver:
         self._end(name, FAILED, message)
         return True
 
-    def _step(self, name: str) -> bool:
-        told = self._client.sweep(name)
-        request = self._request(told)
-        for trial in told["trials"]:
-            if trial["state"] == "SUCCEEDED" and not trial["curve"]:
-                trial["metrics"] = self._metrics(trial["job_id"])
-        actions = decide(request, told)
+    def _step(self, name: str, brief: Mapping[str, Any]) -> bool:
+        """Do what is to be done, if there is news or it is time. Returns whether anything was.
+
+        ``brief`` is the search without its trials. These stay known if all has been done.
+        """
+        known = self._known.get(name)
+        if known is not None and known.cursor == brief["cursor"] and self._clock() < known.next_s:
+            return False
+        known = self._known.pop(name, None) or Known(brief)
+        told = brief
+        if known.cursor != brief["cursor"]:
+            told = self._client.sweep(name, since=known.cursor)
+            for trial in told["trials"]:
+                if trial["state"] == "SUCCEEDED" and not trial["known"] and not trial["curve"]:
+                    trial["metrics"] = self._metrics(trial["job_id"])
+            known.take(told)
+        request, trials = known.request, known.trials()
+        actions = decide(request, told, trials)
         proposals: Proposals | None = None
         for action in actions:
             match action:
@@ -129,17 +153,13 @@ class Driver:
                     self._stop(name, number, why)
                 case Start(number):
                     if proposals is None:
-                        proposals = Proposals(request, trials_of(request, told))
+                        proposals = Proposals(request, trials)
                     self._start(name, number, proposals.next(number))
                 case End(outcome, message):
                     self._end(name, outcome, message)
+        known.next_s = self._clock() + known.budget_s(told)
+        self._known[name] = known
         return bool(actions)
-
-    def _request(self, told: Mapping[str, Any]) -> SweepRequest:
-        name = told["name"]
-        if name not in self._requests:
-            self._requests[name] = parse_sweep(told["request"], workdir="")
-        return self._requests[name]
 
     def _metrics(self, job_id: str) -> list[str]:
         """The names of what a job that has ended has reported: maybe its metric was misspelt."""

@@ -11,7 +11,6 @@ import signal
 import threading
 import uuid
 from collections.abc import Callable, Mapping
-from importlib.util import find_spec
 from types import FrameType, TracebackType
 from typing import TYPE_CHECKING, Any, Self
 
@@ -40,7 +39,7 @@ class Objective:
     first trial and ends with :meth:`close`, which leaving ``with Objective(...) as objective``
     calls. Inside, Ctrl-C stops the trials of all threads.
 
-    Raises JobFileError if the job would not be taken, and InputError if Optuna is not there.
+    Raises JobFileError if the job would not be taken.
     """
 
     def __init__(
@@ -52,8 +51,6 @@ class Objective:
         connect: Callable[[], Client] = Client,
         **job: Any,
     ) -> None:
-        if find_spec("optuna") is None:
-            raise InputError("Optuna is not installed; install it: pip install 'rota[sweep]'")
         block = {"metric": metric, "goal": "maximize", "algorithm": "manual"}
         self._request = parse_sweep({"run": run, "sweep": block, **job}, workdir=os.getcwd())
         self._named = "name" in job

@@ -10,13 +10,12 @@ import random
 import warnings
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
 
 from rota.errors import JobFileError
 from rota.model.searchspace import Choice, Dimension, Numbers, grid_point, grid_size
 from rota.model.sweep import Value
-from rota.model.sweepfile import SweepRequest
+from rota.model.sweepfile import BY_OPTUNA, SweepRequest
 from rota.model.trialstanding import Standing
 from rota.sweep.trial import Trial
 
@@ -26,18 +25,14 @@ if TYPE_CHECKING:
 AGAIN = 10  # how often others are asked for, if the very same parameters were tried before
 
 
-def require_optuna() -> None:
-    """Raise JobFileError if Optuna can't be imported."""
-    about, fix = "sweep.algorithm: the package optuna, which proposes trials,", "pip install"
-    if find_spec("optuna") is None:
-        raise JobFileError(
-            f"{about} is not installed; install rota with its extra: {fix} 'rota[sweep]'"
-        )
+def import_optuna() -> None:
+    """Import Optuna, which was there when the search was taken. Raises JobFileError."""
     try:
         import optuna  # noqa: F401
     except Exception as error:  # whatever a broken installation comes up with
         raise JobFileError(
-            f"{about} can't be imported ({error!r}); mend it with: {fix} --force-reinstall optuna"
+            f"sweep.algorithm: Optuna, which proposes trials, can't be imported ({error!r}); mend "
+            "it in the controller's Python: pip install --force-reinstall optuna"
         ) from error
 
 
@@ -47,8 +42,8 @@ class Proposals:
     def __init__(self, request: SweepRequest, trials: Sequence[Trial]) -> None:
         self._request = request
         self._study: optuna.Study | None = None
-        if request.algorithm != "grid":
-            require_optuna()
+        if request.algorithm in BY_OPTUNA:
+            import_optuna()
             with _quiet():
                 self._study = _study_of(request, trials)
 
@@ -95,21 +90,21 @@ def _study_of(request: SweepRequest, trials: Sequence[Trial]) -> optuna.Study:
 
 
 def _frozen(request: SweepRequest, trial: Trial) -> optuna.trial.FrozenTrial:
-    """A trial as Optuna has it; its steps are the numbers of its reports."""
+    """A trial as Optuna has it, with the last of its values: its samplers look at no other.
+
+    The step of that is the number of the report.
+    """
     import optuna
 
     value = trial.best(request.maximize)
-    reports = {
-        step: report.value
-        for step, report in enumerate(trial.reports, start=1)
-        if report.value is not None
-    }
+    numbered = zip(range(len(trial.reports), 0, -1), reversed(trial.reports), strict=True)
+    last = next(((step, each.value) for step, each in numbered if each.value is not None), None)
     return optuna.create_trial(
         state=_state(trial),
         value=value if trial.standing in (Standing.DONE, Standing.STOPPED) else None,
         params={name: _internal(each, trial.params[name]) for name, each in request.space},
         distributions={name: _distribution(each) for name, each in request.space},
-        intermediate_values=reports,
+        intermediate_values=dict([last] if last is not None else ()),
     )
 
 

@@ -11,7 +11,7 @@ from rota.model.sweep import Value
 from rota.model.sweepfile import parse_sweep
 
 
-class Trial(NamedTuple):
+class TrialResult(NamedTuple):
     """One trial of a search, as it was when the search ended.
 
     ``value`` is the best that it reported, None if it reported nothing; ``curve`` has a pair for
@@ -37,8 +37,8 @@ class Result(NamedTuple):
 
     name: str
     outcome: str
-    best: Trial
-    trials: tuple[Trial, ...]
+    best: TrialResult
+    trials: tuple[TrialResult, ...]
     gpu_s: float
 
 
@@ -114,9 +114,9 @@ def _finished(client: Client, name: str) -> Result:
     return Result(name, told["outcome"], best, trials, told["gpu_s"])
 
 
-def _trial(told: Mapping[str, Any]) -> Trial:
+def _trial(told: Mapping[str, Any]) -> TrialResult:
     """The trial of which the controller tells this."""
-    return Trial(
+    return TrialResult(
         number=told["number"],
         params=dict(told["params"]),
         value=told["value"],

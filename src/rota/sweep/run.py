@@ -61,7 +61,9 @@ class Run:
         self.sweep, self.metric, self.job_id = sweep, metric, job_id
         self.value: float | None = None
         self._client, self._interrupted = client, interrupted
-        self._seen = 0  # reports
+        self._curve: list[list[Any]] = []
+        self._seen = 0  # of its reports
+        self._cursor: str | None = None
         self._over = False
         self._since_s = time.monotonic()
 
@@ -90,9 +92,13 @@ class Run:
         Raises what :meth:`wait` raises.
         """
         if not self._over:
-            told = self._patiently(lambda: self._client.trial(self.sweep, self.number))
+            told = self._patiently(
+                lambda: self._client.trial(self.sweep, self.number, since=self._cursor)
+            )
+            self._curve[told["known"] :] = told["curve"]
+            self._cursor = told["cursor"]
             ended = JobState[told["state"]].is_final
-            self._report(told["curve"], ended)
+            self._report(self._curve, ended)
             if ended and not self._over:
                 self._end(told)
         return self._over

@@ -39,14 +39,20 @@ def trials_of(request: SweepRequest, told: Mapping[str, Any]) -> list[Trial]:
 
     A trial may have ``metrics`` beside that: names of others that it has reported.
     """
-    trials = [_trial(request, each) for each in told["trials"]]
+    trials = [trial_of(request, each, reports_of(each["curve"])) for each in told["trials"]]
     return sorted(trials, key=lambda trial: trial.number)
 
 
-def _trial(request: SweepRequest, told: Mapping[str, Any]) -> Trial:
-    reports = [Report(step, at_s, _number(value)) for step, at_s, value in told["curve"]]
+def reports_of(curve: Sequence[Sequence[Any]]) -> list[Report]:
+    """The reports in a curve as it is told."""
+    return [Report(step, at_s, _number(value)) for step, at_s, value in curve]
+
+
+def trial_of(request: SweepRequest, told: Mapping[str, Any], reports: Sequence[Report]) -> Trial:
+    """One trial as it is told, with its reports so far."""
     state = JobState[told["state"]]
-    standing = standing_of(state, told["why"] is not None, [each.value for each in reports])
+    last = [each.value for each in reports[-1:]]
+    standing = standing_of(state, told["why"] is not None, last)
     return Trial(
         told["number"],
         told["params"],

@@ -138,6 +138,9 @@ class StandInController:
         self.state.apply(ResumeRequested(self.now_s(), row))
         return was_suspended
 
+    def on_news_of_sweeps(self, call: Callable[[], None]) -> None:
+        """It has no sweeps."""
+
     def end_jobs(self) -> None:
         self.life.append("end_jobs")
 

@@ -48,13 +48,19 @@ class Curve:
                 flush=True,
             )
 
-    def close(self) -> None:
-        """Write what could not be written before, and no more."""
+    def close(self) -> str:
+        """Write what could not be written before, and no more.
+
+        Returns what there is no room for even now: it goes on where the file ends, and all that
+        there may be fits into a message.
+        """
         if self._path is not None and self._unwritten:
             self._write(self._path)
         if self._file is not None:
             os.close(self._file)
         self._file, self._path = None, None
+        unwritten, self._unwritten = self._unwritten, b""
+        return unwritten.decode()
 
     def _write(self, path: str) -> None:
         """In one piece, if there is room on the disk; what there is none for is tried again."""

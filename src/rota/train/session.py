@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import os
-import time
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 from rota.errors import InputError
-from rota.live.wire import COMPUTING, EVALUATING, WAITING
+from rota.live.wire import COMPUTING, EVALUATING
+from rota.train.boundary import Boundary
 from rota.train.curve import Curve, read_params
 from rota.train.kept import check_kept
 from rota.train.link import Link
@@ -19,7 +19,6 @@ from rota.train.pulse import Pulse
 from rota.train.reports import Reports
 from rota.train.shortage import complaint, step_back
 from rota.train.training import Training
-from rota.train.turn import Turn
 from rota.train.world import World
 
 if TYPE_CHECKING:
@@ -47,10 +46,10 @@ class Session:
         self._training = Training(self._world, self._member, self._progress)
         self._curve = Curve()
         self._reports = Reports(self._link, self._world, self._progress, self._most_ranks)
-        told = (self._training, self._reports, self._progress)
-        self._turn = Turn(self._link, *told) if self._link is not None else None
+        parts = (self._member, self._training, self._progress, self._reports, self._pulse)
+        self._boundary = Boundary(self._link, *parts)
         self._member.formed = self._reports.introduce
-        self._started = self._counting = self._in_epochs = False
+        self._counting = self._in_epochs = False
 
     def __enter__(self) -> Session:
         if self._link is not None:
@@ -61,10 +60,12 @@ class Session:
     def __exit__(self, *exc: object) -> None:
         if self._training.loader is not None:
             self._training.loader.close()
-        self._curve.close()
+        unwritten = self._curve.close()
         error = complaint(exc[1], self._training.adaptation)
         repeats = step_back(exc[1], self._training)
         if self._link is not None:
+            if unwritten:
+                self._link.send({"type": "curve", "text": unwritten})
             if error is not None or repeats is not None:
                 why = str(repeats or error)[:500]
                 self._link.send({"type": "failing", "error": why, "again": repeats is not None})
@@ -126,7 +127,7 @@ class Session:
         model and of its largest tensor, for placement. Raises InputError if it comes later, or with
         another ``reduction`` than before, or with what can't be trained or kept equal.
         """
-        if self._started:
+        if self._boundary.started:
             raise InputError(
                 "s.prepare was called after the first step, when other ranks may have gone without "
                 "it; prepare all models and optimizers before the loop"
@@ -230,7 +231,7 @@ class Session:
             )
         self._counting = self._member.can_return = True
         self._progress.total = total
-        self._start()
+        self._boundary.start()
         self._progress.begin_step()
         while total is None or self._progress.step < total:
             self._training.in_step = True
@@ -241,7 +242,7 @@ class Session:
                 raise
             self.end_step()
             if self._member.rehearses:
-                self._join()
+                self._boundary.join()
 
     def epochs(self, total: int) -> Iterator[int]:
         """Count epochs from 0 to ``total``; within each, and only there, iterate over the loader.
@@ -249,7 +250,7 @@ class Session:
         Raises InputError if a batch was begun and not worked through.
         """
         self._member.can_return = True
-        self._start()
+        self._boundary.start()
         training = self._training
         if (loader := training.loader) is not None:
             self._progress.total = None if loader.varies else total * len(loader)
@@ -260,7 +261,7 @@ class Session:
                 yield training.epoch
                 training.check_batch()
                 if self._member.rehearses:
-                    self._join()  # somewhere in the epoch that the others are in
+                    self._boundary.join()  # somewhere in the epoch that the others are in
                 else:
                     training.epoch, training.epoch_over = training.epoch + 1, False
         finally:
@@ -270,7 +271,7 @@ class Session:
         """The batches that are left of the present epoch: what a loader iterates over."""
         training, loader = self._training, self._training.loader
         assert loader is not None
-        self._start()
+        self._boundary.start()
         training.check_batch()
         if not self._in_epochs:
             raise InputError(
@@ -305,6 +306,13 @@ class Session:
         the number of steps.
         """
         return self._training.scaled_steps
+
+    def end_step(self) -> None:
+        """A step is over: report, suspend or change the gang if asked to.
+
+        :meth:`steps` and the loader call it. Call it yourself only where a framework owns the loop.
+        """
+        self._boundary.end_step()
 
     @contextmanager
     def evaluate(self) -> Iterator[None]:
@@ -346,7 +354,7 @@ class Session:
 
         Before the first step, by the attempt before this one, if that wrote a checkpoint.
         """
-        if not self._started:
+        if not self._boundary.started:
             self._training.checkpoint.look()
         return self._training.checkpoint.extra.get(name, default)
 
@@ -359,57 +367,6 @@ class Session:
         written.
         """
         self._training.checkpoint.save()
-
-    # -- the step boundary ---------------------------------------------------------------------
-
-    def _start(self) -> None:
-        """Before the first step: everybody has the same state."""
-        if not self._started:
-            self._started = True
-            if self._training.start() and self._turn is not None:
-                self._turn.wait(time.time())
-
-    def end_step(self) -> None:
-        """A step is over: report, suspend or change the gang if asked to.
-
-        :meth:`steps` and the loader call it. Call it yourself only where a framework owns the loop.
-        """
-        due = self._training.end_step()
-        if (cycle := self._training.handover.measure()) is not None:
-            self._reports.memory(cycle._asdict())
-        if self._link is not None and not self._member.rehearses:
-            if due:
-                self._reports.progress()
-            if self._training.adaptation is not None:
-                self._reports.tuned(self._training.adaptation.told())
-            for message in self._link.poll():
-                self._member.obey(message, self._progress.step)
-            if self._member.must_hold(self._progress.step):
-                self._hold()
-        self._progress.begin_step()
-
-    def _hold(self) -> None:
-        """Suspend here, or change the gang, once all of it holds at this step."""
-        stopped_s = time.time()
-        self._pulse.enter(WAITING)
-        what = self._member.agree(self._progress.step)
-        if what == "offload":
-            self._suspend(stopped_s)
-        elif what == "vote":
-            self._member.change()
-        self._pulse.enter(COMPUTING)
-
-    def _suspend(self, stopped_s: float) -> None:
-        assert self._turn is not None
-        self._reports.progress(must_arrive=True)
-        self._training.offload()
-        self._turn.wait(stopped_s)
-
-    def _join(self) -> None:
-        """The rehearsal is over: take over everything from the others."""
-        self._training.join()
-        self._reports.introduce()
-        self._progress.begin_step()
 
 
 def session() -> Session:

@@ -6,6 +6,7 @@ process that waits in step S for its end.
 """
 
 import argparse
+import errno
 import json
 import math
 import os
@@ -16,6 +17,7 @@ import torch
 from torch.utils.data import TensorDataset
 
 import rota.train
+from rota.train import curve
 
 parser = argparse.ArgumentParser()
 parser.add_argument("--out", type=Path, required=True)
@@ -26,7 +28,18 @@ parser.add_argument("--checkpoint-at", type=int, default=-1, help="in this step"
 parser.add_argument("--before", action="store_true", help="report before the first step, too")
 parser.add_argument("--pace", type=float, default=0.002, help="seconds to idle in each step")
 parser.add_argument("--loader", action="store_true", help="of an elastic gang")
+parser.add_argument("--full-from", type=int, default=-1, help="the disk, for reports to the end")
 options = parser.parse_args()
+
+
+class FullDisk:
+    """As ``os``, but for what is written."""
+
+    def write(self, descriptor, data):
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    def __getattr__(self, name):
+        return getattr(os, name)
 
 
 def value_of(s, step):
@@ -76,6 +89,8 @@ def main():
                 (net(x) - y).square().mean().backward()
             sgd.step()
             sgd.zero_grad()
+            if step == options.full_from:
+                curve.os = FullDisk()
             tell(s, step)
             if step in options.gate and s.rank == 0:
                 wait_for(step)

@@ -50,7 +50,7 @@ def is_enough():
 
 
 def watch(s):
-    await_resume = s._turn._await_resume
+    await_resume = s._boundary.turn._await_resume
 
     def watched():
         write(s.rank, "suspended", step=s._progress.step)
@@ -58,7 +58,7 @@ def watch(s):
         write(s.rank, "resumed", step=s._progress.step)
         return device
 
-    s._turn._await_resume = watched
+    s._boundary.turn._await_resume = watched
 
 
 def main():
@@ -66,7 +66,7 @@ def main():
     torch.manual_seed(0)
     with rota.train.session() as s:
         write(s.rank, "start")
-        if s._turn is not None:
+        if s._boundary.turn is not None:
             watch(s)
         net = nn.Sequential(nn.Linear(8, 16), nn.Dropout(0.1), nn.Tanh(), nn.Linear(16, 1))
         optimizer = torch.optim.Adam(net.parameters(), lr=0.01)

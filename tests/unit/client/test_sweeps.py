@@ -66,8 +66,12 @@ def test_trials_are_started_and_stopped(client):
     names = [f"digits.{number}" for number in (0, 1, 2, 2, 7, 7)]
     assert [job["name"] for job in jobs] == names
     assert [client.stop_trial("digits", 7, "enough")["changed"] for _ in range(2)] == [True, False]
-    told = client.sweep("digits")["trials"][3]
-    assert client.trial("digits", 7) == told
+    whole = client.sweep("digits")
+    told = whole["trials"][3]
+    alone = client.trial("digits", 7)
+    assert alone == told | {"cursor": alone["cursor"]}
+    assert client.sweep("digits", since=whole["cursor"])["trials"] == []
+    assert client.trial("digits", 7, since=alone["cursor"])["known"] == 0
     assert (told["number"], told["params"], told["why"]) == (7, {"lr": 0.125}, "enough")
     for call in (
         lambda: client.stop_trial("digits", 8, "enough"),

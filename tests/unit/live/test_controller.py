@@ -8,6 +8,7 @@ import pytest
 from rota.errors import JobFileError, NeverFitsError
 from rota.folder import Folder
 from rota.live import controller as controller_module
+from rota.live.clock import Clock
 from rota.live.controller import Controller
 from rota.model.allocation import on_node
 from rota.model.events import ModelReported, NodeLost
@@ -240,6 +241,32 @@ def test_commands_that_an_agent_may_have_missed_are_repeated_and_the_job_starts_
             assert repeated["command_id"] == suspend["command_id"]
             agent.says(**done(repeated, stopped_s=0.0))
             await until_state(controller, row, JobState.SUSPENDED)
+            await agent.leave()
+
+    asyncio.run(scenario())
+
+
+def test_a_limit_that_passed_without_a_controller_ends_no_job_that_had_ended(tmp_path, monkeypatch):
+    now_s = Clock.now_s
+
+    async def scenario():
+        async with controlled(tmp_path) as controller:
+            agent = Agent(controller)
+            agent.hello()
+            await submit(controller, time_limit=1)
+            launch = await agent.hears("launch")
+            agent.says(**done(launch))
+            await until_state(controller, 0, JobState.RUNNING)
+            began_s = controller.state.since_s[0]
+            await agent.leave()
+        monkeypatch.setattr(Clock, "now_s", lambda clock: now_s(clock) + 60.0)
+        async with controlled(tmp_path) as controller:
+            await asyncio.sleep(0.01)
+            agent = Agent(controller)
+            ended = {"type": "ended", "exit_code": 0, "message": "", "stop_asked": False}
+            agent.hello([ended | {"job_id": "1", "attempt": 1, "at_s": began_s + 0.5}])
+            await until_state(controller, 0, JobState.SUCCEEDED)
+            assert controller.state.finish_s[0] == pytest.approx(began_s + 0.5)
             await agent.leave()
 
     asyncio.run(scenario())

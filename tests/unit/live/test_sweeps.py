@@ -5,7 +5,9 @@ import asyncio
 import pytest
 
 from rota.errors import JobFileError, NeverFitsError, NotFoundError, TransitionError
-from rota.model.events import JobFinished, MetricReported
+from rota.model.allocation import on_node
+from rota.model.commands import Resize
+from rota.model.events import CommandSent, JobFinished, JobResized, MetricReported
 from rota.model.job import JobState
 from rota.model.sweep import Report
 from rota.model.sweepfile import parse_sweep
@@ -51,7 +53,7 @@ def test_trials_are_jobs_with_their_number_and_a_repeated_number_is_the_same_job
         async with controlled(tmp_path) as controller:
             assert await controller.submit_trial(name, 3, {"lr": 0.09}) == row
             again = controller.sweep(name)
-            assert again == told
+            assert again | {"cursor": None} == told | {"cursor": None}
             assert [trial["number"] for trial in again["trials"]] == [3, 4]
             assert again["trials"][0]["params"] == {"lr": 0.01}
             assert controller.state.sweeps == {"digits": [row, row + 1]}
@@ -214,11 +216,36 @@ def test_when_a_trial_worked_and_what_it_used_is_told(tmp_path):
             told = controller.sweep(name)
             (trial,) = told["trials"]
             assert trial["gpu_s"] == pytest.approx(2 * sum(b - a for a, b in trial["ran"]))
+            assert trial["ran_on"] == [[{"node": "n", "gpus": [0, 1]}]] * 2
             assert told["gpu_s"] == trial["gpu_s"]
             assert told["gpus"] == 2
             await agent.leave()
         async with controlled(tmp_path) as controller:
             assert controller.sweep(name)["trials"] == told["trials"]
+
+    asyncio.run(scenario())
+
+
+def test_a_trial_that_gets_another_gpu_begins_another_turn_when_it_works_there(tmp_path):
+    async def scenario():
+        async with controlled(tmp_path) as controller:
+            agent = Agent(controller)
+            agent.hello()
+            await agent.hears("welcome")
+            name = await submit_sweep(controller, resources={"gpus": "1..2"})
+            row = await controller.submit_trial(name, 0, {"lr": 0.01})
+            agent.says(**done(await agent.hears("launch")))
+            await until_state(controller, row, JobState.RUNNING)
+            state, now_s, both = controller.state, controller.now_s(), on_node(0, 0b11)
+            resize = Resize(state.next_command_id, row, 1, state.epoch, both)
+            controller._note(CommandSent(now_s, resize))
+            assert len(controller.sweep(name)["trials"][0]["ran"]) == 1
+            controller._note(JobResized(now_s + 1, row, both))
+            (trial,) = controller.sweep(name)["trials"]
+            (_, until_s), later = trial["ran"]
+            assert [until_s, None] == later == [now_s + 1, None]
+            assert trial["ran_on"] == [[{"node": "n", "gpus": gpus}] for gpus in ([0], [0, 1])]
+            await agent.leave()
 
     asyncio.run(scenario())
 

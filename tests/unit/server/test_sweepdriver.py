@@ -27,6 +27,13 @@ PROGRAMS = {
     "obedient": 'tell(f"began {os.getpid()}"); sys.stdin.read(); tell("ended")',
     "stubborn": 'tell(f"began {os.getpid()}")\nimport signal\nwhile True: signal.pause()',
     "broken": 'tell(f"began {os.getpid()}"); sys.exit("there is no study\\n\\n")',
+    "listening": 'tell("began 0")\nwhile os.read(0, 64): tell("news")',
+    "talking": """
+for n in range(501): print(f"line {n}", flush=True)
+import time
+while not os.path.exists(os.path.join(sys.argv[2], "go on")): time.sleep(0.01)
+print("line 501", flush=True); sys.stdin.read()
+""",
     "curious": 'tell([os.environ.get(f"ROTA_{n}") for n in ("SERVER", "TOKEN")]); sys.stdin.read()',
 }
 
@@ -182,6 +189,57 @@ def test_which_controller_it_serves_is_not_said_by_the_environment(folder, monke
 
     with_driver(folder, "curious", act)
     assert told(folder) == ["[None, None]"]
+
+
+def test_news_is_told_at_once(folder):
+    async def act(driver, set_needed):
+        driver.tell_news()  # to nobody
+        set_needed(True)
+        await until(lambda: starts(folder))
+        for times in (1, 2):
+            driver.tell_news()
+            await until(lambda times=times: told(folder).count("news") == times)
+
+    with_driver(folder, "listening", act, needed=False)
+
+
+def test_one_that_does_not_listen_costs_no_memory(folder):
+    async def act(driver, set_needed):
+        await until(lambda: starts(folder))
+        for _ in range(200_000):  # more than a pipe takes
+            driver.tell_news()
+        return driver._input.transport.get_write_buffer_size()
+
+    assert with_driver(folder, "stubborn", act) <= 1
+
+
+def test_of_a_long_log_the_last_part_is_kept(folder, monkeypatch):
+    monkeypatch.setattr(sweepdriver, "MOST_LOG_BYTES", 1000)
+    monkeypatch.setattr(sweepdriver, "KEPT_LOG_BYTES", 500)
+    folder.sweep_log.write_text("".join(f"line {n}\n" for n in range(500)))
+
+    async def act(driver, set_needed):
+        await until(lambda: len(starts(folder)) == 3)
+
+    with_driver(folder, "broken", act)
+    lines = folder.sweep_log.read_text().splitlines()
+    assert lines[0].startswith("line ") and "line 499" in lines and "line 400" not in lines
+    assert lines.count("there is no study") >= 2
+
+
+def test_a_log_is_cut_while_its_process_goes_on(folder, monkeypatch):
+    monkeypatch.setattr(sweepdriver, "MOST_LOG_BYTES", 1000)
+    monkeypatch.setattr(sweepdriver, "KEPT_LOG_BYTES", 500)
+
+    async def act(driver, set_needed):
+        await until(lambda: folder.sweep_log.exists() and folder.sweep_log.stat().st_size > 1000)
+        set_needed(True)
+        await until(lambda: folder.sweep_log.stat().st_size <= 500)
+        (folder.path / "go on").touch()
+        await until(lambda: folder.sweep_log.read_text().endswith("line 501\n"))
+
+    with_driver(folder, "talking", act)
+    assert folder.sweep_log.read_text().startswith("line ")
 
 
 PARENT = """

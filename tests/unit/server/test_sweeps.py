@@ -2,12 +2,19 @@
 
 import json
 import math
+import random
 from functools import partial
 
 import httpx
 import pytest
 
-from rota.model.events import JobFinished, JobLaunched, MetricReported
+from rota.model.events import (
+    JobFinished,
+    JobLaunched,
+    MetricReported,
+    NodeJoined,
+    WorkerReported,
+)
 from rota.model.job import JobState
 from rota.model.sweep import Report
 from rota.server import sweepdriver, sweeps
@@ -340,3 +347,90 @@ def test_long_answers_are_written_trial_by_trial(http, monkeypatch):
     assert [trial["number"] for trial in told["trials"]] == [0, 1, 2]
     assert [trial for trial in at_once if isinstance(trial, dict) and "curve" in trial]
     assert not any(isinstance(value, list) for value in at_once)
+
+
+def take(known, told):
+    """What a client makes of what is new."""
+    for trial in told["trials"]:
+        curve = known.setdefault(trial["number"], {"curve": []})["curve"][: trial["known"]]
+        known[trial["number"]] = trial | {"curve": [*curve, *trial["curve"]], "known": 0}
+    return told["cursor"]
+
+
+def test_what_is_told_bit_by_bit_comes_to_the_same_as_all_of_it(http, cluster):
+    """Also of training that goes back; and the best value is that of what counts by then."""
+    submit(http)
+    for number in range(3):
+        submit_trial(http, number, key=str(number))
+    rng = random.Random(3)
+    clients = [({}, None) for _ in range(3)]
+    for _ in range(120):
+        row = rng.randrange(3)
+        curve = show(http)["trials"][row]["curve"]
+        begin = rng.randint(1, len(curve) + 1) if rng.random() < 0.2 else len(curve) + 1
+        values = [rng.choice([None, rng.random()]) for _ in range(rng.randint(1, 3))]
+        told = tuple(
+            Report(step, 1.0 * step, value, step == begin)
+            for step, value in enumerate(values, begin)
+        )
+        happens(cluster, MetricReported, row, told)
+        which = rng.randrange(3)
+        known, cursor = clients[which]
+        more = {} if cursor is None else {"since": cursor}
+        clients[which] = known, take(known, show(http, **more))
+        whole = show(http)["trials"]
+        assert list(known.values()) == whole
+        one = http.get(f"/api/v1/sweeps/digits/trials/{row}", params=more).json()
+        assert one["known"] + len(one["curve"]) == len(whole[row]["curve"])
+        assert one["curve"] == whole[row]["curve"][one["known"] :]
+        for trial in whole:
+            found = [value for _, _, value in trial["curve"] if value is not None]
+            assert trial["value"] == max(found, default=None)
+
+
+def test_of_what_has_not_changed_nothing_is_told_again(http, cluster):
+    submit(http)
+    submit(http, name="other")
+    for number in range(2):
+        submit_trial(http, number, key=str(number))
+    reports(cluster, 0, 0.1, 0.2)
+    first = show(http)
+    assert show(http, brief=True)["cursor"] == first["cursor"]
+    assert show(http, since=first["cursor"])["trials"] == []
+    submit_trial(http, 0, key="of the other", sweep="other")
+    reports(cluster, 2, 0.5)
+    assert show(http)["cursor"] == first["cursor"], "it is of another search"
+    http.post("/api/v1/sweeps/digits/trials/1/stop", json={"why": "it is behind"})
+    then = show(http, since=first["cursor"])
+    assert [trial["number"] for trial in then["trials"]] == [1]
+    assert then["trials"][0]["why"] == "it is behind"
+    assert show(http, since=then["cursor"])["trials"] == []
+
+
+@pytest.mark.parametrize("cursor", ["", "1", "a.b.c", "0.1.1", "9.9.9", "1.-1.0", "\u0663.1.1"])
+def test_who_knows_nothing_of_this_controller_s_is_told_all(http, cluster, cursor):
+    submit(http)
+    submit_trial(http, 0)
+    reports(cluster, 0, 0.1)
+    assert show(http, since=cursor)["trials"] == show(http)["trials"]
+
+
+def test_news_of_searches_is_told_and_none_of_what_is_not_theirs(http, cluster):
+    heard = []
+    cluster.controller.on_news_of_sweeps(lambda: heard.append(1))
+
+    def news(act):
+        heard.clear()
+        act()
+        return bool(heard)
+
+    job = {"name": "job", "run": "true", "workdir": "/"}
+    assert news(lambda: submit(http))
+    assert news(lambda: submit_trial(http, 0))
+    assert news(lambda: reports(cluster, 0, 0.1))
+    assert not news(lambda: happens(cluster, WorkerReported, 0, {"at_s": 1.0}))
+    assert not news(lambda: http.post("/api/v1/jobs", json=job))
+    assert news(lambda: happens(cluster, NodeJoined, "another", 2, "cpu"))
+    end = {"outcome": "DONE", "message": ""}
+    assert news(lambda: http.post("/api/v1/sweeps/digits/end", json=end))
+    assert not news(lambda: happens(cluster, NodeJoined, "one more", 2, "cpu"))

@@ -4,9 +4,9 @@ import random
 
 import pytest
 
-from rota.sweep.decide import End, Start, Stop, decide
+from rota.sweep.decide import End, Start, Stop
 
-from .told import search, sweep, trial
+from .told import decided, search, sweep, trial
 
 
 def stops(actions):
@@ -45,11 +45,11 @@ def starts(actions):
     ],
 )
 def test_trials_start_as_there_is_room(block, gpus, trials, started):
-    assert starts(decide(search(**block), sweep(*trials, gpus=gpus))) == started
+    assert starts(decided(search(**block), sweep(*trials, gpus=gpus))) == started
 
 
 def test_room_is_counted_in_gpus_of_a_trial():
-    assert starts(decide(search(gpus=4), sweep(gpus=10))) == [0, 1]
+    assert starts(decided(search(gpus=4), sweep(gpus=10))) == [0, 1]
 
 
 # -- the end ---------------------------------------------------------------------------------------
@@ -70,7 +70,7 @@ def test_room_is_counted_in_gpus_of_a_trial():
 )
 def test_a_trial_that_reaches_the_target_ends_the_search(goal, target, values, ends):
     request = search(goal=goal, target=target)
-    actions = decide(request, sweep(trial(0, 0.5), trial(1, *values)))
+    actions = decided(request, sweep(trial(0, 0.5), trial(1, *values)))
     outcomes = [action.outcome for action in actions if isinstance(action, End)]
     assert outcomes == (["TARGET"] if ends else [])
     if ends:
@@ -80,17 +80,17 @@ def test_a_trial_that_reaches_the_target_ends_the_search(goal, target, values, e
 def test_a_search_is_done_when_all_its_trials_have_ended():
     request = search(max_trials=3)
     ended = [trial(0, 0.5, state="SUCCEEDED"), trial(1, 0.1, state="CANCELLED", why="behind")]
-    assert decide(request, sweep(*ended, trial(2, 0.1))) == []
-    assert decide(request, sweep(*ended, trial(2, 0.1, state="CANCELLED"))) == [
+    assert decided(request, sweep(*ended, trial(2, 0.1))) == []
+    assert decided(request, sweep(*ended, trial(2, 0.1, state="CANCELLED"))) == [
         End("DONE", "3 trials have ended")
     ]
     # One that was told to stop, and has not yet.
-    assert decide(request, sweep(*ended, trial(2, 0.1, state="STOPPING", why="behind"))) == []
+    assert decided(request, sweep(*ended, trial(2, 0.1, state="STOPPING", why="behind"))) == []
 
 
 def test_a_search_of_none_but_failures_has_failed_even_if_it_may_have_more():
     failed = [trial(n, state="FAILED", message=f"exit status {n}") for n in range(2)]
-    (end,) = decide(search(max_trials=2), sweep(*failed))
+    (end,) = decided(search(max_trials=2), sweep(*failed))
     assert end.outcome == "FAILED"
     assert "none of 2 trials came to a value" in end.message
     assert "s.1 ended FAILED: exit status 1" in end.message
@@ -98,25 +98,25 @@ def test_a_search_of_none_but_failures_has_failed_even_if_it_may_have_more():
 
 def test_trials_cancelled_by_their_user_are_no_failures_and_count():
     request = search(max_trials=2, max_failures=0)
-    (end,) = decide(request, sweep(*(trial(n, state="CANCELLED") for n in range(2))))
+    (end,) = decided(request, sweep(*(trial(n, state="CANCELLED") for n in range(2))))
     assert end == End("DONE", "2 trials have ended")
 
 
 @pytest.mark.parametrize(("gpu_s", "ends"), [(3599.0, False), (3600.0, True), (9999.0, True)])
 def test_the_budget_is_of_all_trials_together(gpu_s, ends):
-    actions = decide(search(gpu_hours=1), sweep(trial(0, 0.5), gpu_s=gpu_s))
+    actions = decided(search(gpu_hours=1), sweep(trial(0, 0.5), gpu_s=gpu_s))
     assert (actions == [End("BUDGET", "its trials have used 1 GPU-hours")]) == ends
 
 
 def test_a_search_that_has_ended_is_left_alone():
     request = search(target=0.1, rungs={"eta": 2})
-    assert decide(request, sweep(trial(0, 0.5), trial(1, 0.1), state="ENDED")) == []
+    assert decided(request, sweep(trial(0, 0.5), trial(1, 0.1), state="ENDED")) == []
 
 
 def test_a_program_of_the_user_s_may_propose_for_ever():
     request = search(algorithm="manual", max_trials=None)
-    assert decide(request, sweep(trial(0, 0.5, state="SUCCEEDED"))) == []
-    (end,) = decide(request._replace(max_trials=1), sweep(trial(0, 0.5, state="SUCCEEDED")))
+    assert decided(request, sweep(trial(0, 0.5, state="SUCCEEDED"))) == []
+    (end,) = decided(request._replace(max_trials=1), sweep(trial(0, 0.5, state="SUCCEEDED")))
     assert end.outcome == "DONE"
 
 
@@ -137,9 +137,9 @@ FAILURES = [
 @pytest.mark.parametrize(("failed", "words"), FAILURES)
 def test_failures_end_the_search_when_they_are_too_many(failed, words):
     assert not any(
-        isinstance(action, End) for action in decide(search(max_failures=1), sweep(failed))
+        isinstance(action, End) for action in decided(search(max_failures=1), sweep(failed))
     )
-    (end,) = decide(search(max_failures=0), sweep(failed))
+    (end,) = decided(search(max_failures=0), sweep(failed))
     assert end.outcome == "FAILED"
     assert end.message.startswith("1 trial failed; the last: s.0 ")
     assert words in end.message
@@ -158,33 +158,33 @@ def test_failures_end_the_search_when_they_are_too_many(failed, words):
 )
 def test_what_is_no_failure(fine):
     request = search(max_failures=0)
-    assert not any(isinstance(action, End) for action in decide(request, sweep(fine)))
+    assert not any(isinstance(action, End) for action in decided(request, sweep(fine)))
 
 
 def test_the_example_fits_a_metric_that_is_no_name_in_python():
-    (end,) = decide(search(metric="val/acc", max_failures=0), sweep(trial(0, state="SUCCEEDED")))
+    (end,) = decided(search(metric="val/acc", max_failures=0), sweep(trial(0, state="SUCCEEDED")))
     assert "have it call s.report with 'val/acc'" in end.message
 
 
 def test_what_was_reported_in_place_of_the_metric_is_named():
     silent = trial(0, state="SUCCEEDED", metrics=["loss", "accuracy"])
-    (end,) = decide(search(max_failures=0), sweep(silent))
+    (end,) = decided(search(max_failures=0), sweep(silent))
     assert "without a report of acc (but of accuracy, loss): have it call" in end.message
 
 
 def test_a_trial_whose_last_report_is_no_number_stops_and_another_starts():
     request = search(parallel=2)
-    actions = decide(request, sweep(trial(0, 0.5, None), trial(1, 0.5)))
+    actions = decided(request, sweep(trial(0, 0.5, None), trial(1, 0.5)))
     assert actions == [Stop(0, "it reported acc as no number (NaN or infinite)"), Start(2)]
 
 
 def test_it_is_told_once():
     told = sweep(trial(0, None, state="STOPPING", why="it reported"), trial(1, 0.5))
-    assert stops(decide(search(), told)) == set()
+    assert stops(decided(search(), told)) == set()
 
 
 def test_one_that_has_recovered_goes_on():
-    assert stops(decide(search(), sweep(trial(0, None, 0.5)))) == set()
+    assert stops(decided(search(), sweep(trial(0, None, 0.5)))) == set()
 
 
 # -- rungs -----------------------------------------------------------------------------------------
@@ -194,7 +194,7 @@ def at(*values, goal="maximize", rungs=None, **block):
     """Which of the trials stop that came to the first rung one after another."""
     request = search(goal=goal, rungs=rungs or {"eta": 3}, **block)
     trials = [trial(n, value, start_s=n) for n, value in enumerate(values)]
-    return stops(decide(request, sweep(*trials)))
+    return stops(decided(request, sweep(*trials)))
 
 
 def test_the_best_third_of_those_that_came_so_far_goes_on():
@@ -219,8 +219,8 @@ def test_equals_go_on_together():
 def test_no_number_is_worse_than_any():
     request = search(rungs={"eta": 3})
     none = [trial(n, None, 0.9, start_s=n) for n in range(2)]
-    assert stops(decide(request, sweep(*none))) == set()  # they are equals
-    (stop,) = decide(
+    assert stops(decided(request, sweep(*none))) == set()  # they are equals
+    (stop,) = decided(
         request, sweep(*none, trial(2, -9.0, start_s=2), trial(3, None, 0.9, start_s=3))
     )[:1]
     assert stop == Stop(
@@ -238,16 +238,16 @@ def test_rungs_are_eta_times_apart(eta):
         # It is better at first, and behind from its own report of that number on.
         behind = trial(1, *[0.4] * reports, start_s=1000)
         expected = {1} if reports >= 2 else set()
-        assert stops(decide(request, sweep(ahead, behind))) == expected
+        assert stops(decided(request, sweep(ahead, behind))) == expected
     better_at_first = trial(1, *[0.6] * (2 * eta - 1), start_s=1000)
-    assert stops(decide(request, sweep(ahead, better_at_first))) == set()
+    assert stops(decided(request, sweep(ahead, better_at_first))) == set()
 
 
 def test_a_later_rung_has_its_own_order():
     request = search(rungs={"eta": 3, "first": 1})
     slow_start = trial(0, 0.2, 0.3, 0.9)
     fast_start = trial(1, 0.5, 0.5, 0.5, start_s=100)
-    (stop,) = [a for a in decide(request, sweep(slow_start, fast_start)) if isinstance(a, Stop)]
+    (stop,) = [a for a in decided(request, sweep(slow_start, fast_start)) if isinstance(a, Stop)]
     assert stop.number == 1
     assert stop.why == (
         "at report 3 its best acc was 0.5, behind 1 of 2 trials so far, of which the best 1 went on"
@@ -256,14 +256,16 @@ def test_a_later_rung_has_its_own_order():
 
 def test_a_trial_counts_by_its_best_so_far():
     request = search(rungs={"eta": 2, "first": 2})
-    assert stops(decide(request, sweep(trial(0, 0.5, 0.5), trial(1, 0.6, 0.1, start_s=9)))) == set()
+    assert (
+        stops(decided(request, sweep(trial(0, 0.5, 0.5), trial(1, 0.6, 0.1, start_s=9)))) == set()
+    )
 
 
 def test_who_has_ended_counts_and_is_not_stopped():
     request = search(rungs={"eta": 3})
     ended = [trial(0, 0.5, state="SUCCEEDED"), trial(1, 0.4, state="SUCCEEDED", start_s=1)]
     late = trial(2, 0.45, start_s=2)
-    assert stops(decide(request, sweep(*ended, late))) == {2}
+    assert stops(decided(request, sweep(*ended, late))) == {2}
 
 
 def test_who_comes_later_changes_nothing_for_who_was_there():
@@ -274,12 +276,12 @@ def test_who_comes_later_changes_nothing_for_who_was_there():
         curves = [[rng.random() for _ in range(rng.randint(1, 9))] for _ in range(20)]
         starts_s = [rng.uniform(0, 100) for _ in curves]
         whole = stops(
-            decide(request, sweep(*map(told_by(curves, starts_s, 1e9), range(len(curves)))))
+            decided(request, sweep(*map(told_by(curves, starts_s, 1e9), range(len(curves)))))
         )
         seen = set()
         for now_s in range(0, 200, 10):
             told = sweep(*map(told_by(curves, starts_s, now_s), range(len(curves))))
-            now = stops(decide(request, told))
+            now = stops(decided(request, told))
             assert seen <= now, "who was behind once is"
             seen = now
         assert seen == whole
@@ -304,7 +306,7 @@ def test_the_last_report_is_no_rung():
 
 def test_without_rungs_nobody_is_left_behind():
     trials = [trial(n, 1.0 - n / 10, start_s=n) for n in range(8)]
-    assert stops(decide(search(), sweep(*trials))) == set()
+    assert stops(decided(search(), sweep(*trials))) == set()
 
 
 def test_rungs_hold_for_trials_that_the_user_s_program_proposes():
@@ -314,10 +316,10 @@ def test_rungs_hold_for_trials_that_the_user_s_program_proposes():
 def test_who_was_told_to_stop_is_not_told_again():
     request = search(rungs={"eta": 3}, parallel=1)
     told = sweep(trial(0, 0.5), trial(1, 0.4, start_s=1, state="STOPPING", why="behind"))
-    assert decide(request, told) == []
+    assert decided(request, told) == []
 
 
 def test_the_same_is_decided_whatever_the_order_that_trials_are_told_in():
     request = search(rungs={"eta": 3})
     trials = [trial(n, value, start_s=5) for n, value in enumerate([0.5, 0.4, 0.6, 0.3])]
-    assert decide(request, sweep(*trials)) == decide(request, sweep(*reversed(trials)))
+    assert decided(request, sweep(*trials)) == decided(request, sweep(*reversed(trials)))

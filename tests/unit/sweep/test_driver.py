@@ -12,7 +12,7 @@ from rota.folder import Folder
 from rota.model.events import MetricReported
 from rota.model.sweep import Report
 from rota.sweep import driver as driver_module
-from rota.sweep.driver import MOST_PAUSE_S, MOST_TIMES, POLL_S, Driver
+from rota.sweep.driver import IDLE_S, MOST_PAUSE_S, MOST_TIMES, POLL_S, Driver
 from rota.testing.served import controller_without_agents, served
 
 pytestmark = pytest.mark.process
@@ -137,11 +137,11 @@ def test_a_search_that_can_t_be_carried_on_fails_and_says_why(driven):
 def test_trouble_with_one_search_is_none_of_the_others_and_no_hot_loop(driven, monkeypatch, caplog):
     decide, asked = driver_module.decide, []
 
-    def troubled(request, told):
+    def troubled(request, told, trials):
         asked.append(told["name"])
         if told["name"] == "bad" and len(asked) < 12:
             raise ZeroDivisionError("something is wrong")
-        return decide(request, told)
+        return decide(request, told, trials)
 
     monkeypatch.setattr(driver_module, "decide", troubled)
     driven.submit("bad")
@@ -170,7 +170,7 @@ def test_trouble_with_one_search_is_none_of_the_others_and_no_hot_loop(driven, m
 
 
 def test_a_search_whose_driver_fails_again_and_again_ends_and_says_why(driven, monkeypatch):
-    def broken(request, told):
+    def broken(request, told, trials):
         raise TypeError("create_trial() takes no such argument")
 
     monkeypatch.setattr(driver_module, "decide", broken)
@@ -192,10 +192,10 @@ def test_a_search_that_kills_its_driver_each_time_does_not_keep_others_from_goin
 ):
     decide = driver_module.decide
 
-    def deadly(request, told):
+    def deadly(request, told, trials):
         if told["name"] == "deadly":
             raise SystemExit(3)
-        return decide(request, told)
+        return decide(request, told, trials)
 
     monkeypatch.setattr(driver_module, "decide", deadly)
     driven.submit("deadly")
@@ -223,11 +223,11 @@ def test_a_search_is_not_given_up_for_what_the_controller_can_t_do(driven, monke
 
 
 def run_for(driver, looks):
-    """Let a driver run for so many looks; the pauses that it made."""
+    """Let a driver run for so many looks; how long it waited, at least and at most."""
     pauses = []
 
-    def until(pause_s):
-        pauses.append(pause_s)
+    def until(pause_s, most_s):
+        pauses.append((pause_s, most_s))
         return len(pauses) > looks
 
     driver.run(until)
@@ -239,7 +239,7 @@ def test_a_controller_that_is_away_is_waited_for(tmp_path, caplog):
     with caplog.at_level(logging.INFO):
         pauses = run_for(Driver(client, Clock()), 3)
     client.close()
-    assert pauses == [POLL_S] * 3
+    assert pauses == [(POLL_S, POLL_S)] * 3
     assert caplog.text.count("no answer: ") == 3
 
 
@@ -248,7 +248,9 @@ def test_it_pauses_ever_longer_if_the_controller_only_errs(driven, monkeypatch):
         raise ServerError("it is broken")
 
     monkeypatch.setattr(driven.client, "sweeps", sweeps)
-    pauses = run_for(driven.driver, 10)
+    least, pauses = zip(*run_for(driven.driver, 10), strict=True)
+    assert least == pauses
+    pauses = list(pauses)
     assert pauses[0] == POLL_S and pauses == sorted(pauses) and pauses[-1] == MOST_PAUSE_S
 
 
@@ -260,11 +262,11 @@ def test_looking_takes_a_small_part_of_its_time(driven, monkeypatch):
         return told(**more)
 
     monkeypatch.setattr(driven.client, "sweeps", slow)
-    assert run_for(driven.driver, 2) == [2.0, 2.0]
+    assert run_for(driven.driver, 2) == [(2.0, IDLE_S)] * 2
 
 
 def test_a_controller_that_goes_away_is_told_to_nobody(driven, monkeypatch):
-    def sweep(name):
+    def sweep(name, since):
         raise UnreachableError("it went away")
 
     driven.submit()
@@ -273,3 +275,77 @@ def test_a_controller_that_goes_away_is_told_to_nobody(driven, monkeypatch):
         driven.driver.look()
     monkeypatch.undo()
     assert driven.driver.look() and Path(driven.it.folder.database).exists()
+
+
+def test_it_asks_for_what_is_new_alone(driven, monkeypatch):
+    """Whatever it is told at once or bit by bit, it knows the same, also of what is taken back."""
+    driven.submit(rungs={"eta": 3, "first": 4})
+    driven.driver.look()
+    driven.report(0, *[0.1] * 1000)
+    driven.driver.look()
+    sweep, told = driven.client.sweep, []
+
+    def listen(name, since):
+        told.append(sweep(name, since=since))
+        return told[-1]
+
+    monkeypatch.setattr(driven.client, "sweep", listen)
+    driven.driver.look()
+    told.clear()
+    driven.driver.look()
+    assert told == [], "nothing has changed"
+    event = MetricReported(driven.clock.now_s, 0, (Report(1001, 1001.0, 0.2),))
+    driven.it.do(lambda: driven.it.controller._note(event))
+    driven.driver.look()
+    ((trial,),) = (each["trials"] for each in told)
+    assert (trial["number"], trial["known"], trial["curve"]) == (0, 1000, [[1001, 1001.0, 0.2]])
+    back = MetricReported(driven.clock.now_s, 0, (Report(900, 1002.0, 0.3, True),))
+    driven.it.do(lambda: driven.it.controller._note(back))
+    driven.driver.look()
+    assert told[-1]["trials"][0]["known"] == 899
+    anew = Driver(driven.client)
+    anew.look()
+    for number, each in enumerate(driven.driver._known["s"].trials()):
+        assert each == anew._known["s"].trials()[number]
+    assert len(each.reports) in (0, 900)
+
+
+def test_trouble_in_the_middle_is_mended_at_the_next_time_though_nothing_is_new(
+    driven, monkeypatch
+):
+    driven.submit()
+
+    def refused(name, *more, **fields):
+        raise UnreachableError("it went away")
+
+    monkeypatch.setattr(driven.client, "submit_trial", refused)
+    with pytest.raises(UnreachableError):
+        driven.driver.look()
+    monkeypatch.undo()
+    driven.driver.look()
+    assert len(driven.trials()) == 2
+
+
+def test_it_waits_for_news_but_not_beyond_the_budget(driven):
+    driven.submit("manual", algorithm="manual")
+    assert run_for(driven.driver, 2) == [(POLL_S, IDLE_S)] * 2
+    driven.submit("short", gpu_hours=0.001)  # 1.8 s of both GPUs
+    driven.driver.look()
+    (wait,) = run_for(driven.driver, 1)
+    assert wait == (POLL_S, pytest.approx(1.8))
+    told, asked = driven.client.sweep, []
+    driven.client.sweep = lambda name, since: asked.append(name) or told(name, since=since)
+    driven.clock.now_s += 1.0
+    driven.driver.look()
+    used = driven.client.sweeps
+
+    def spent():
+        return [each | {"gpu_s": 3.6} for each in used()]
+
+    driven.client.sweeps = spent
+    driven.driver.look()
+    assert driven.client.sweep("short", None)["state"] == "RUNNING"
+    driven.clock.now_s += 1.0
+    driven.driver.look()
+    assert driven.client.sweep("short", None)["outcome"] == "BUDGET"
+    assert asked == ["short", "short"], "the budget is told in brief"

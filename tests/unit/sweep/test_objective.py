@@ -1,10 +1,8 @@
 """What an objective refuses before anything runs, and how it names searches."""
 
-import sys
-
 import pytest
 
-from rota.errors import InputError, JobFileError
+from rota.errors import JobFileError
 from rota.sweep.objective import Objective, _name
 
 
@@ -40,10 +38,3 @@ def test_a_search_is_named_after_its_study_as_far_as_searches_can_be(study, swee
 def test_what_is_wrong_with_the_job_is_said_at_once(arguments, field):
     with pytest.raises(JobFileError, match=field):
         Objective(**{"run": "python train.py", "metric": "val_acc"} | arguments)
-
-
-def test_without_optuna_the_way_to_install_it_is_told(monkeypatch):
-    monkeypatch.delitem(sys.modules, "optuna", raising=False)
-    monkeypatch.setattr(sys, "path", [])
-    with pytest.raises(InputError, match=r"pip install 'rota\[sweep\]'"):
-        Objective("python train.py", metric="val_acc")

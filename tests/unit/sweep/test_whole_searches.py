@@ -4,9 +4,9 @@ import random
 
 import pytest
 
-from rota.sweep.decide import End, Start, Stop, decide
+from rota.sweep.decide import End, Start, Stop
 
-from .told import search, sweep, trial
+from .told import decided, search, sweep, trial
 
 KINDS = ("good", "good", "good", "nan", "crash", "silent", "cancelled")
 
@@ -65,7 +65,7 @@ def carry_on(request, world):
         if world.rng.random() < 0.3:
             continue  # a driver that is away for a while
         told = world.tell()
-        for action in decide(request, told):
+        for action in decided(request, told):
             match action:
                 case Start(number):
                     world.start(number)

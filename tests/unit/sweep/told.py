@@ -1,6 +1,8 @@
 """What a controller tells of a search, for tests: only what they are about has to be said."""
 
 from rota.model.sweepfile import parse_sweep
+from rota.sweep.decide import decide
+from rota.sweep.trial import trials_of
 
 SPACE = {"lr": {"log": [1e-4, 1e-1]}}
 
@@ -22,3 +24,8 @@ def trial(number, *values, state="RUNNING", why=None, start_s=0.0, every_s=10.0,
 def sweep(*trials, gpus=2, state="RUNNING", gpu_s=0.0):
     """The whole search."""
     return {"name": "s", "state": state, "gpus": gpus, "gpu_s": gpu_s, "trials": list(trials)}
+
+
+def decided(request, told):
+    """What is to happen next, where all that is known has been told just now."""
+    return decide(request, told, trials_of(request, told))

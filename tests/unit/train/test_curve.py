@@ -119,6 +119,39 @@ def test_what_the_disk_has_no_room_for_is_written_later_in_order(reader, monkeyp
     assert [value for _, value, _ in told(reader)] == [0.1, 0.2, 0.3]
 
 
+@pytest.mark.parametrize("room", [0, 5, 1000])
+def test_what_there_is_no_room_for_at_the_end_goes_on_where_the_file_ends(
+    reader, tmp_path, monkeypatch, room
+):
+    curve, left, write = Curve(), [room], os.write
+    curve.note(1, {"val_acc": 0.1})
+    reader.read()
+
+    def full(descriptor, data):
+        if not left[0]:
+            raise OSError(28, "No space left on device")
+        written = write(descriptor, data[: left[0]])
+        left[0] -= written
+        return written
+
+    monkeypatch.setattr(curve_module.os, "write", full)
+    for step in (2, 3):
+        curve.note(step, {"val_acc": 0.1 * step})
+    text = curve.close()
+    assert (text == "") == (room == 1000)
+    reader.add(text)
+    expected = [[step, 0.1 * step, step == 1] for step in (1, 2, 3)]
+    assert told(reader) == expected
+    monkeypatch.setattr(curve_module.os, "write", write)
+    Curve().note(4, {"val_acc": 0.4})  # the next process
+    assert told(reader) == [*expected, [4, 0.4, True]]
+
+
+def test_a_text_that_is_no_report_is_passed_over(reader):
+    reader.add("half a pair: \ud800\n[1, 2]\n\n[4, 1.0, 0.5, false]\n")
+    assert told(reader) == [[4, 0.5, False]]
+
+
 def test_a_file_that_can_not_be_made_yet_is_made_later(reader, monkeypatch):
     curve, make = Curve(), os.open
 

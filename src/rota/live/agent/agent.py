@@ -21,10 +21,9 @@ from rota.live.agent.controller_link import ControllerLink
 from rota.live.agent.cuda_checkpoint import Checkpoints, Driver, NvidiaDriver
 from rota.live.agent.devices import Devices
 from rota.live.agent.elastic import Elastic
-from rota.live.agent.launching import rank_requests, uses_library, visible_gpus
+from rota.live.agent.launching import rank_requests, record_of
 from rota.live.agent.memory import HostMemory
 from rota.live.agent.meter import Meter
-from rota.live.agent.method import choose
 from rota.live.agent.moves import Moves
 from rota.live.agent.vacating import Vacating
 from rota.live.agent.zygote_link import ZygoteLink
@@ -319,7 +318,8 @@ class Agent:
         failed = folder / "failed"
         if failed.exists():  # it was tried; the next try is an attempt of its own
             raise AgentError(failed.read_text())
-        attempt = self._attempt(self._record(message), folder)
+        refusal = self._checkpoints.refusal if self._checkpoints is not None else None
+        attempt = self._attempt(record_of(message, self.devices, refusal), folder)
         attempt.tuning.keep(message.get("batch"))
         attempt.save()
         self.attempts[job_id, number] = attempt
@@ -358,31 +358,6 @@ class Agent:
         self, attempt: Attempt, slots: list[int], gpus: list[int]
     ) -> list[dict[str, Any]]:
         return self._requests(attempt, slots, gpus, step=attempt.progress.get("step", 0))
-
-    def _record(self, message: Message) -> dict[str, Any]:
-        program, gpus = message["program"], message["gpus"]
-        cooperative = uses_library(program)
-        world = len(gpus) if program["processes"] == "gpu" else 1
-        refusal = self._checkpoints.refusal if self._checkpoints is not None else None
-        most_gpus = max(len(gpus), message.get("max_gpus", 1))
-        return {
-            "job_id": message["job_id"],
-            "attempt": message["attempt"],
-            "name": message["name"],
-            "program": program,
-            "gpus": gpus,
-            "slots": world,  # processes that there have been so far, and
-            "members": list(range(world)),  # those that train together, by rank
-            "leaders": [0],  # those that have been rank 0, one after another
-            "generation": 0,
-            "max_world": message.get("max_gpus", 1) if program["processes"] == "gpu" else 1,
-            "adapt": message.get("adapt"),  # limits of batches that the scheduler chooses
-            "visible": visible_gpus(gpus, self.devices, everything=cooperative),
-            "movable": self.devices.kind == "cpu" or cooperative,
-            "suspension": "process",
-            "method": choose(program, self.devices.kind, most_gpus, refusal),
-            "launched_s": message["at_s"],  # until it is known
-        }
 
     def _forget(self, job_id: str, number: int) -> None:
         attempt = self.attempts.get((job_id, number))

@@ -288,6 +288,8 @@ class Attempt(Account):
         elif kind == "memory":
             if first:
                 self.note_cycle(message)
+        elif kind == "curve":
+            self.curve.add(message["text"])
         elif kind == "elastic":
             self.note_shards(message)
             self.tuning.again()

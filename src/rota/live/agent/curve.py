@@ -36,6 +36,14 @@ class Curve:
                 self._take(line)
         return len(self.reports)
 
+    def add(self, text: str) -> None:
+        """Take in the lines that go on where the file ends: the disk has no room for them."""
+        self.read()
+        begun = self._piece()  # of a line
+        self._offset += len(begun)
+        for line in (begun + text.encode(errors="replace")).splitlines():
+            self._take(line)
+
     def _piece(self) -> bytes:
         try:
             if not self._offset < min(self._path.stat().st_size, MOST_BYTES):

@@ -1,4 +1,4 @@
-"""How the processes of an attempt are to be started: environment, devices, interpreter."""
+"""How an attempt begins: its record, and its processes' environment, devices, interpreter."""
 
 import os
 import shlex
@@ -14,11 +14,41 @@ from rota.errors import AgentError
 from rota.folder import Folder
 from rota.live.agent.curve import FILE as CURVE
 from rota.live.agent.devices import Devices
+from rota.live.agent.method import choose
 from rota.live.agent.rank import life_name, life_of
+from rota.live.wire import Message
 
 MAX_SCRIPT_BYTES = 1 << 20
 READ_AT_START = ("PYTHON", "LD_", "MALLOC_", "MKL_", "KMP_", "TORCH_")  # by a fresh interpreter
 SHELL_SYNTAX = set("|&;<>()$`\\*?[]~!{}#\n")
+
+
+def record_of(message: Message, devices: Devices, refusal: str | None) -> dict[str, Any]:
+    """What is kept on disk of an attempt that the message launches.
+
+    ``refusal`` says why CUDA checkpoints can't be had here, if so.
+    """
+    program, gpus, most_gpus = message["program"], message["gpus"], message.get("max_gpus", 1)
+    cooperative = uses_library(program)
+    world = len(gpus) if program["processes"] == "gpu" else 1
+    return {
+        "job_id": message["job_id"],
+        "attempt": message["attempt"],
+        "name": message["name"],
+        "program": program,
+        "gpus": gpus,
+        "slots": world,  # processes that there have been so far, and
+        "members": list(range(world)),  # those that train together, by rank
+        "leaders": [0],  # those that have been rank 0, one after another
+        "generation": 0,
+        "max_world": most_gpus if program["processes"] == "gpu" else 1,
+        "adapt": message.get("adapt"),  # limits of batches that the scheduler chooses
+        "visible": visible_gpus(gpus, devices, everything=cooperative),
+        "movable": devices.kind == "cpu" or cooperative,
+        "suspension": "process",
+        "method": choose(program, devices.kind, max(len(gpus), most_gpus), refusal),
+        "launched_s": message["at_s"],  # until it is known
+    }
 
 
 def rank_requests(

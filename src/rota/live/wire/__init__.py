@@ -11,6 +11,7 @@ where raw bytes follow the line: pieces of the state of a job that moves to anot
 | | | first_100_s, device_util (on a CPU), util_since_s, adaptation: see ADAPTATION |
 | | model | model_bytes, largest_tensor_bytes: of all models so far; null in a hello without |
 | | memory | least_bytes, most_bytes, least_after: device memory over a step; also in a hello |
+| | curve | text: lines of its reports that the disk had no room for, at its end |
 | | at | step: it holds at the boundary after this many steps; round: of the pause it answers |
 | | suspended | step, stopped_s, at_s; keeps: why its process can't end meanwhile, or null |
 | | written | round, bytes: the state is in the arena |
@@ -268,6 +269,7 @@ _NEEDED: dict[str, tuple[str, ...]] = {
     "elastic": ("shards",),
     "tuned": ("batch", "refusal"),
     "failing": ("error",),
+    "curve": ("text",),
     "hosting": ("generation", "port"),
     "standing_by": ("generation",),
     "stayed": ("generation",),
@@ -276,7 +278,7 @@ _NEEDED: dict[str, tuple[str, ...]] = {
 }
 _SOUND: dict[str, Callable[[Any], bool]] = {
     **dict.fromkeys(("attempt", "rank", "step", "bytes", "port"), _is_count),
-    **dict.fromkeys(("job_id", "error"), _is_text),
+    **dict.fromkeys(("job_id", "error", "text"), _is_text),
     "stopped_s": _is_seconds,
     **dict.fromkeys(("keeps", "refusal"), lambda value: value is None or _is_text(value)),
     "batch": _is_batch,

@@ -1,0 +1,44 @@
+"""What a driver knows of a search: the controller tells all of it once, and then what is new."""
+
+from collections.abc import Mapping
+from math import inf
+from typing import Any
+
+from rota.model.sweep import Report
+from rota.model.sweepfile import parse_sweep
+from rota.sweep.trial import Trial, reports_of, trial_of
+
+
+class Known:
+    """One search, of which nothing but its ``request`` is known at first.
+
+    ``cursor`` is what to ask with for what is new, ``next_s`` when to look again without news.
+    """
+
+    def __init__(self, told: Mapping[str, Any]) -> None:
+        self.request = parse_sweep(told["request"], workdir="")
+        self.cursor = ""
+        self.next_s = inf
+        self._trials: dict[int, Trial] = {}
+        self._reports: dict[int, list[Report]] = {}
+
+    def take(self, told: Mapping[str, Any]) -> None:
+        """Take what the controller has told since ``cursor``.
+
+        A trial may have ``metrics`` beside that: names of others that it has reported.
+        """
+        self.cursor = told["cursor"]
+        for each in told["trials"]:
+            reports = self._reports.setdefault(each["number"], [])
+            reports[each["known"] :] = reports_of(each["curve"])
+            self._trials[each["number"]] = trial_of(self.request, each, reports)
+
+    def trials(self) -> list[Trial]:
+        """All of its trials, by number."""
+        return [self._trials[number] for number in sorted(self._trials)]
+
+    def budget_s(self, told: Mapping[str, Any]) -> float:
+        """For how many seconds its GPU hours last at least; without end if there is no limit."""
+        if self.request.gpu_hours is None:
+            return inf
+        return float((self.request.gpu_hours * 3600 - told["gpu_s"]) / max(1, told["gpus"]))
