@@ -14,11 +14,12 @@ RotaError
 ├── StoreError              the event log can't be read or written
 ├── AgentError              a node agent can't do what it was asked
 ├── ArenaError              the state of a suspended job is damaged, or not whole
+├── GangError               the ranks of a job can't go on together
 ├── SweepError              a search, or a trial of it, ended without what it was to find
 └── ServerError             the controller's answer to a client call
     ├── UnreachableError    no controller answers
     ├── AuthError           the token is missing, wrong or of the wrong kind
-    └── NotFoundError       no such job
+    └── NotFoundError       no such job, search or trial
 """
 
 from collections.abc import Iterable
@@ -101,7 +102,7 @@ class AuthError(ServerError):
 
 
 class NotFoundError(ServerError):
-    """There is no such job."""
+    """There is no such job, search or trial."""
 
 
 def closest(word: str, known: Iterable[str]) -> str | None:

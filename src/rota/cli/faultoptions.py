@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -14,7 +13,7 @@ if TYPE_CHECKING:
 
 # Defaults stand in the texts alone: what is not given is left to the simulator, whose module is not
 # loaded for the sake of a help text.
-OPTIONS = [
+FAULT_OPTIONS = [
     click.option(
         "--faults",
         "faults_file",
@@ -64,21 +63,24 @@ OPTIONS = [
         help="Work between a job's checkpoints; without it a lost job starts from nothing.",
     ),
 ]
+FAULT_KEYS = (
+    "mtbf_s",
+    "mttr_s",
+    "worker_mtbf_s",
+    "straggler_every_s",
+    "straggler_for_s",
+    "straggler_speed",
+    "checkpoint_s",
+)
+RANDOM_FAULTS = ("mtbf_s", "worker_mtbf_s", "straggler_every_s")
+CAUSES = ("faults_file", *RANDOM_FAULTS)
 # An option that changes how faults of a kind go -> the options of which one must be there.
-CAUSES = ("faults_file", "mtbf_s", "worker_mtbf_s", "straggler_every_s")
 DEPENDS = {
     "mttr_s": ("mtbf_s",),
     "straggler_for_s": ("straggler_every_s",),
     "straggler_speed": ("straggler_every_s",),
     "checkpoint_s": ("faults_file", "mtbf_s", "worker_mtbf_s"),
 }
-
-
-def fault_options(command: Callable[..., None]) -> Callable[..., None]:
-    """Give a command the options of faults; their values are what :func:`parse_faults` takes."""
-    for option in reversed(OPTIONS):
-        command = option(command)
-    return command
 
 
 def parse_faults(faults_file: str | None = None, **given: float | None) -> Faults | None:

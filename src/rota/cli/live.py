@@ -12,6 +12,7 @@ import click
 from rota.cli import present
 from rota.cli.connection import JOB_HELP, connected, json_option
 from rota.cli.text import printable
+from rota.cli.verdict import truth
 from rota.errors import JobFileError, NeverFitsError, NotFoundError, TransitionError
 from rota.model.jobfile import PRIORITIES, PROCESSES, SUSPEND, JobRequest, parse_job
 
@@ -258,7 +259,7 @@ def _hand_in(request: JobRequest, wait: bool, follow: bool, dry_run: bool, as_js
             click.echo(f"error: {error}", err=True)
             return NEVER_PLACED
         click.echo(present.structure_text(job) if as_json else job["id"])
-        click.echo(present.truth(job, client.explain(job["id"])), err=True)
+        click.echo(truth(job, client.explain(job["id"])), err=True)
         if follow:
             return _follow(client, job["id"])
         if wait:

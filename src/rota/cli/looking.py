@@ -2,6 +2,7 @@
 
 import sys
 import time
+from collections import Counter
 from collections.abc import Sequence
 from typing import Any
 
@@ -12,10 +13,14 @@ from rota.cli.connection import JOB_HELP, connected, json_option
 from rota.cli.profiles import kind_text, profiles_text
 from rota.cli.table import width_of_terminal
 from rota.cli.text import printable
+from rota.cli.verdict import why_text
 from rota.errors import NotFoundError, did_you_mean
 
 WATCH_S = 1.0
-FILTERS = ("id", "name", "state", "reason", "user", "queue", "priority", "gpus", "node", "attempt")
+FILTERS = (
+    *("id", "name", "sweep", "state", "reason"),
+    *("user", "queue", "priority", "gpus", "node", "attempt"),
+)
 
 
 @click.command()
@@ -28,6 +33,7 @@ FILTERS = ("id", "name", "state", "reason", "user", "queue", "priority", "gpus",
     help="How to print them.",
 )
 @click.option("--all", "everything", is_flag=True, help="Also jobs that ended over an hour ago.")
+@click.option("--trials", is_flag=True, help="Also trials of searches that wait or have ended.")
 @click.option("--watch", is_flag=True, help="Print again every second, until Ctrl-C.")
 @click.option(
     "--filter",
@@ -36,7 +42,7 @@ FILTERS = ("id", "name", "state", "reason", "user", "queue", "priority", "gpus",
     metavar="KEY=VALUE",
     help="Only jobs whose " + ", ".join(FILTERS) + " is that; all of several must hold.",
 )
-def ps(output: str, everything: bool, watch: bool, filters: tuple[str, ...]) -> int:
+def ps(output: str, everything: bool, trials: bool, watch: bool, filters: tuple[str, ...]) -> int:
     """List jobs, newest last: active ones, and those that ended within the hour.
 
     NODE names the GPUs that a job has now, and the jobs that it shares them with. SHARE is the part
@@ -45,19 +51,42 @@ def ps(output: str, everything: bool, watch: bool, filters: tuple[str, ...]) -> 
     the part of the samples. ETA is the time to go if it runs alone from now on, and if it keeps its
     SHARE.
 
+    Of the trials of a search those are listed that have GPUs, and below how many others wait or
+    have ended; with --trials, --filter, or as json, yaml or csv all are listed.
+
     On a narrow terminal some columns are left out; -o wide prints all.
     """
     wanted = [_filter(text) for text in filters]
     with connected() as client:
         while True:
             jobs = [job for job in client.jobs(everything=everything) if _matches(job, wanted)]
-            text = present.jobs_text(jobs, output)
+            folds = output in ("table", "wide") and not (trials or wanted)
+            listed, searches = _folded(jobs) if folds else (jobs, [])
+            text = "\n".join([present.jobs_text(listed, output), *searches])
             if watch and sys.stdout.isatty():
                 click.clear()
             click.echo(text)
             if not watch:
                 return 0
             time.sleep(WATCH_S)
+
+
+def _folded(jobs: Sequence[dict[str, Any]]) -> tuple[list[dict[str, Any]], list[str]]:
+    """The jobs less the trials that have no GPUs, and a line about these for each search."""
+    listed = []
+    idle: dict[str, Counter[str]] = {}
+    for job in jobs:
+        if job["sweep"] is None or job["gpus"]:
+            listed.append(job)
+        else:
+            counts = idle.setdefault(job["sweep"]["name"], Counter())
+            counts["ended" if present.is_final(job) else "waiting"] += 1
+    return listed, [
+        f"search {printable(name)}: "
+        + ", ".join(f"{counts[what]} {what}" for what in ("waiting", "ended") if counts[what])
+        + "; --trials lists its trials"
+        for name, counts in idle.items()
+    ]
 
 
 @click.command(epilog=JOB_HELP)
@@ -88,7 +117,7 @@ def why(job: str, as_json: bool) -> None:
     """
     with connected() as client:
         verdict = client.explain(job)
-    click.echo(present.structure_text(verdict) if as_json else present.why_text(verdict))
+    click.echo(present.structure_text(verdict) if as_json else why_text(verdict))
 
 
 @click.command()
@@ -157,7 +186,7 @@ def _filter(text: str) -> tuple[str, str]:
 
 
 def _matches(job: dict[str, Any], wanted: Sequence[tuple[str, str]]) -> bool:
-    values = {**job, "gpus": job["num_gpus"]}
+    values = {**job, "gpus": job["num_gpus"], "sweep": (job["sweep"] or {}).get("name")}
     for key, value in wanted:
         if key == "node":
             found = value in [part["node"].lower() for part in job["gpus"]]

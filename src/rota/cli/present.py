@@ -1,4 +1,4 @@
-"""How jobs, verdicts and nodes look in a terminal."""
+"""How jobs and nodes look in a terminal."""
 
 import csv
 import io
@@ -10,9 +10,8 @@ from rota.cli.goodput import goodput_lines
 from rota.cli.profiles import profile_lines
 from rota.cli.table import render, wide, width_of_terminal
 from rota.cli.text import clock, duration, folded, printable, size_text, times
-from rota.model.allocation import gpus_text
+from rota.cli.verdict import sharing_text, standing_text, trial_lines, turns_text
 from rota.model.job import JobState
-from rota.model.transitions import jobs_text as jobs_named
 
 COLUMNS = (
     "ID",
@@ -122,9 +121,34 @@ def _cells(job: Mapping[str, Any]) -> list[str]:
 
 def job_text(job: Mapping[str, Any], verdict: Mapping[str, Any]) -> str:
     """Everything about one job, for ``rota show``."""
+    width = width_of_terminal()
+    lines = [f"job {job['id']} ({printable(job['name'])})"]
+    for name, value in _facts(job, verdict):
+        if value is not None:
+            line = f"  {printable(name):<13}{printable(value)}"
+            lines.append(line if name in COPIED else folded(line, width, indent=15))
+    if job["ranks"]:
+        lines.append("  ranks")
+        lines += [
+            f"    rank {r['rank']}  GPU {r['gpu']}  pid {r['pid'] or '-'}  process {r['process']}"
+            for r in job["ranks"]
+        ]
+    lines += goodput_lines(job)
+    lines += profile_lines(job["profile"])
+    lines += [f"  {line}" for line in trial_lines(job["trials"], width - 2)]
+    first, story = job["story"][:1], job["story"][1:]
+    lines += ["  story", *(_story_line(each, width) for each in first)]
+    if len(story) > MOST_LINES:
+        lines.append(f"    ... {len(story) - MOST_LINES} more: rota show {job['id']} --json")
+    lines += [_story_line(each, width) for each in story[-MOST_LINES:]]
+    return "\n".join(lines)
+
+
+def _facts(job: Mapping[str, Any], verdict: Mapping[str, Any]) -> list[tuple[str, Any]]:
+    """What there is to say of a job by name, each in a line; None of what there is not."""
     progress = job["progress"]
     facts = [
-        ("state", _standing_text(verdict)),
+        ("state", standing_text(verdict)),
         ("sweep", _sweep_text(job["sweep"])),
         ("suspension", _suspension_text(job)),
         ("queue", job["queue"] or None),
@@ -137,7 +161,11 @@ def job_text(job: Mapping[str, Any], verdict: Mapping[str, Any]) -> str:
         ("run", f"{duration(job['run_s'])} of {duration(job['age_s'])} ({job['share']:.0%})"),
         ("progress", progress_text(progress)),
     ]
-    told = {name: progress.get(name) for name in ("loss", "samples", "step_time_s")}
+    told = {
+        "loss": progress.get("loss"),
+        "samples": progress.get("samples") or None,  # a program need not tell them
+        "step_time_s": progress.get("step_time_s"),
+    }
     told |= progress.get("metrics") or {}
     facts += [
         (name, f"{value:.6g}" if isinstance(value, float) else value)
@@ -158,63 +186,12 @@ def job_text(job: Mapping[str, Any], verdict: Mapping[str, Any]) -> str:
         ("command", job["run"]),
     ]
     warnings = [*verdict["warnings"], *(job["goodput"] or {"warnings": ()})["warnings"]]
-    facts += [("warning", warning) for warning in dict.fromkeys(warnings)]
-    width = width_of_terminal()
-    lines = [f"job {job['id']} ({printable(job['name'])})"]
-    for name, value in facts:
-        if value is not None:
-            line = f"  {printable(name):<13}{printable(value)}"
-            lines.append(line if name in COPIED else folded(line, width, indent=15))
-    if job["ranks"]:
-        lines.append("  ranks")
-        lines += [
-            f"    rank {r['rank']}  GPU {r['gpu']}  pid {r['pid'] or '-'}  process {r['process']}"
-            for r in job["ranks"]
-        ]
-    lines += goodput_lines(job)
-    lines += profile_lines(job["profile"])
-    lines += [f"  {line}" for line in _trial_lines(job["trials"], width - 2)]
-    first, story = job["story"][:1], job["story"][1:]
-    lines += ["  story", *(_story_line(each, width) for each in first)]
-    if len(story) > MOST_LINES:
-        lines.append(f"    ... {len(story) - MOST_LINES} more: rota show {job['id']} --json")
-    lines += [_story_line(each, width) for each in story[-MOST_LINES:]]
-    return "\n".join(lines)
+    return [*facts, *(("warning", warning) for warning in dict.fromkeys(warnings))]
 
 
 def _story_line(entry: Mapping[str, Any], width: float) -> str:
     stamp = f"    {clock(entry['at_s'])}  "
     return folded(stamp + printable(entry["line"]), width, indent=len(stamp))
-
-
-def sharing_text(sharing: Mapping[str, Any] | None) -> str | None:
-    """``here:0 with job 4, on trial``, of a job that does not have its GPUs alone."""
-    if sharing is None:
-        return None
-    told = f"{sharing['on']} with {jobs_named(sharing['with'])}"
-    if sharing["on_trial"]:
-        return f"{told}, on trial: what they do together is being measured"
-    if sharing["gain"] is None:
-        return told
-    return f"{told}, kept: together they do {sharing['gain']:.3g} times the work of turns"
-
-
-def turns_text(turns: Mapping[str, Any] | None) -> str | None:
-    """``on here: 1 now, then 4, 3+5; the turn ends at 12:00:05``, where jobs take turns."""
-    if turns is None:
-        return None
-    now, then = (
-        ", ".join("+".join(ids) for ids in turns[name]) or "none" for name in ("running", "waiting")
-    )
-    where = ", ".join(turns["nodes"])
-    return f"on {where}: {now} now, then {then}; the turn ends at {clock(turns['ends_s'])}"
-
-
-def _standing_text(verdict: Mapping[str, Any]) -> str:
-    """``RUNNING: it runs on here:0``, of a job that has ended ``FAILED with exit code 1``."""
-    state, sentence = verdict["state"], str(verdict["sentence"])
-    ended = sentence.removeprefix("it ended as ")
-    return ended if ended.startswith(state) else f"{state}: {sentence}"
 
 
 def _sweep_text(sweep: Mapping[str, Any] | None) -> str | None:
@@ -274,80 +251,6 @@ def _kept_text(memory: Mapping[str, Any] | None) -> str | None:
     return text + (f" ({memory['error']})" if memory["error"] else "")
 
 
-def why_text(verdict: Mapping[str, Any]) -> str:
-    """A verdict of ``rota why``."""
-    width = width_of_terminal()
-    start = f"job {verdict['job_id']} is {printable(_standing_text(verdict))}"
-    lines = [folded(start, width, indent=2)]
-    if verdict["blockers"]:
-        lines += ["", *_blocker_lines(verdict["blockers"], width), ""]
-    turns = verdict.get("turns")
-    waits = turns is None or turns["position"] is None
-    place = f"{verdict['position']} by arrival among jobs without GPUs"
-    facts = [
-        ("would start if", verdict["would_start_if"]),
-        ("position", place if verdict["position"] and waits else None),
-        ("turns", turns_text(turns)),
-        ("sharing", sharing_text(verdict.get("sharing"))),
-        ("size", verdict["resizing"]),
-        *(("warning", warning) for warning in verdict["warnings"]),
-    ]
-    for name, value in facts:
-        if value:
-            lines.append(folded(f"{name:<16}{printable(value)}", width, indent=16))
-    lines += _trial_lines(verdict["trials"], width)
-    history = [item for item in verdict["history"] if item["reason"] != "NONE"]
-    if history:
-        lines.append("history")
-        lines += [f"  {clock(item['at_s'])}  {item['reason']}" for item in history[-20:]]
-    return "\n".join(lines)
-
-
-def _blocker_lines(blockers: Sequence[Mapping[str, Any]], width: float) -> list[str]:
-    """A table, or where that is too wide, a paragraph for each."""
-    header = ("RULE", "NEED", "HAVE", "HELD BY JOBS")
-    rows = [
-        [*(printable(b[key]) for key in ("rule", "need", "have")), " ".join(b["held_by"]) or "-"]
-        for b in blockers
-    ]
-    if wide(header, rows) <= width:
-        return [render(header, rows, text_columns=4)]
-    lines = []
-    for rule, *cells in rows:
-        lines.append(rule)
-        names = ("needs", "has", "held by")
-        for name, cell in zip(names, cells, strict=True):
-            if cell != "-":
-                lines.append(folded(f"  {name:<9}{cell}", width, indent=11))
-    return lines
-
-
-def _trial_lines(trials: Sequence[Mapping[str, Any]], width: float) -> list[str]:
-    """What was tried; nothing if nothing was."""
-    if not trials:
-        return []
-    heading = "tried, in speeds relative to before; of jobs that share a GPU, in sum"
-    lines = [folded(heading, width, indent=2)]
-    for trial in trials:
-        stamp = f"  {clock(trial['at_s'])}  "
-        lines.append(folded(stamp + _trial_text(trial), width, indent=len(stamp)))
-    return lines
-
-
-def _trial_text(trial: Mapping[str, Any]) -> str:
-    """``pack with job 4 on here:0: predicted 1, measured 1.2, kept``."""
-    what = printable(str(trial["what"]))
-    if trial.get("from"):
-        what += f", {trial['from']} to {trial['on']}"
-        what += f", with {jobs_named(trial['with'])} in exchange" if trial.get("with") else ""
-    else:
-        what += f" with {jobs_named(trial['with'])}" if trial.get("with") else ""
-        what += f" on {trial['on']}" if trial.get("on") else ""
-    outcome = "kept" if trial["kept"] else "undone"
-    measured = "not measured" if trial["measured"] is None else f"measured {trial['measured']:.3g}"
-    return f"{what}: predicted {trial['predicted']:.3g}, {measured}, {outcome}"
-
-
 def nodes_text(nodes: Sequence[Mapping[str, Any]]) -> str:
     """The table of ``rota nodes``."""
     rows = []
@@ -371,24 +274,6 @@ def desired_nodes_lines(policies: Sequence[Mapping[str, Any]]) -> list[str]:
         for policy in policies
         if (wish := policy.get("desired_nodes")) is not None
     ]
-
-
-def truth(job: Mapping[str, Any], verdict: Mapping[str, Any]) -> str:
-    """One line of scheduling truth about a job that was just handed in."""
-    least, most = job["min_gpus"], job["max_gpus"]
-    needs = f"needs {gpus_text(least)}" if least == most else f"takes {least}..{most} GPUs"
-    if verdict["resizing"] and job["state"] == "PENDING":
-        needs += f" ({verdict['resizing']})"
-    start = f"job {job['id']} ({printable(job['name'])})"
-    if not verdict["blockers"]:
-        return f"{start}: {printable(verdict['sentence'])}; {needs}; `rota logs {job['id']} -f`"
-    turns = verdict["turns"]
-    place = f", number {verdict['position']} by arrival" if verdict["position"] else ""
-    if turns is not None and turns["position"]:
-        place = f", number {turns['position']} of {len(turns['waiting'])} for a turn"
-        place += f" on {', '.join(turns['nodes'])}"
-    hint = f"`rota why {job['id']}`"
-    return f"{start}: waits{place}; {needs}; {printable(verdict['sentence'])}; {hint}"
 
 
 def is_final(job: Mapping[str, Any]) -> bool:

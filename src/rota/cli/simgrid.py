@@ -10,12 +10,11 @@ from typing import Any, NamedTuple
 
 import click
 
-from rota.cli.faultoptions import parse_faults
+from rota.cli.costoptions import check_cost
+from rota.cli.faultoptions import FAULT_KEYS, parse_faults
 from rota.cli.progress import many_runs
 from rota.cli.simoptions import (
-    FAULT_KEYS,
     MOST_RUNS,
-    check_cost,
     check_files,
     check_links,
     check_seeds,

@@ -9,38 +9,20 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from rota.cli.faultoptions import fault_options, parse_faults
+from rota.cli.costoptions import COST_OPTIONS, MOST_COST_S, check_cost, parse_costs
+from rota.cli.faultoptions import FAULT_OPTIONS, RANDOM_FAULTS, parse_faults
 from rota.cli.optiongroups import options
 from rota.cli.outfile import require_folder, require_writable
 from rota.cli.traceoptions import NUM_JOBS, PROFILE, READING, SPAN
 from rota.errors import InputError
 from rota.experiment.runs.case import Case, Workload
 from rota.model.cluster import parse_cluster
-from rota.sim.machine import FREE, Costs, restarts
+from rota.sim.machine import Costs
 
 if TYPE_CHECKING:
     from rota.sim.faults import Faults
 
-COST_HELP = {
-    "suspend_s": "Seconds that suspending a job takes.",
-    "resume_s": "Seconds that resuming a job takes.",
-    "migrate_s": "Seconds that moving a job to other nodes takes besides resuming it.",
-    "cold_start_s": "Seconds that starting a job takes.",
-    "resize_s": "Seconds until a running job has the other number of GPUs that it is given.",
-    "resize_pause_s": "Seconds of them for which it stands still.",
-}
-FAULT_KEYS = (
-    "mtbf_s",
-    "mttr_s",
-    "worker_mtbf_s",
-    "straggler_every_s",
-    "straggler_for_s",
-    "straggler_speed",
-    "checkpoint_s",
-)
-RANDOM_FAULTS = ("mtbf_s", "worker_mtbf_s", "straggler_every_s")
 MOST_RUNS = 10_000
-MOST_COST_S = 1e10
 LEAST_INTERVAL_S = 0.001
 MOST_LOAD = 1e6
 
@@ -97,12 +79,6 @@ WORLD_OPTIONS = [
         "start.  [default: all are there]",
     ),
     click.option(
-        "--restart-s",
-        type=float,
-        metavar="SECONDS",
-        help="Charge so much whenever a job gets GPUs, or others, and nothing else.",
-    ),
-    click.option(
         "--interference",
         type=float,
         default=0.0,
@@ -110,17 +86,6 @@ WORLD_OPTIONS = [
         metavar="PART",
         help="What part of its speed a job on several nodes loses while another such job is on one "
         "of them.",
-    ),
-    click.option("--no-overheads", is_flag=True, help="Charge nothing for any command."),
-    *(
-        click.option(
-            f"--{name.replace('_', '-')}",
-            name,
-            type=float,
-            metavar="SECONDS",
-            help=f"{COST_HELP[name]}  [default: {default:g}]",
-        )
-        for name, default in Costs()._asdict().items()
     ),
 ]
 
@@ -187,9 +152,7 @@ def world_options_of(*, cluster: bool) -> Callable[[Callable[..., Any]], Callabl
     ``cluster`` is whether it must be told the cluster.
     """
     option = click.option("--cluster", required=cluster, metavar="NODESxGPUS", help=CLUSTER_HELP)
-    return lambda command: options(WORKLOAD_OPTIONS, [option], WORLD_OPTIONS)(
-        fault_options(command)
-    )
+    return options(WORKLOAD_OPTIONS, [option], WORLD_OPTIONS, COST_OPTIONS, FAULT_OPTIONS)
 
 
 def parse_case(
@@ -317,33 +280,6 @@ def check_seeds(case: Case, seeds: Sequence[int]) -> None:
             "--seeds: nothing here is drawn by chance, so that every seed gives the same; give one "
             "seed, or --generate the jobs, or add random faults"
         )
-
-
-def parse_costs(no_overheads: bool, restart_s: float | None = None, **given: float | None) -> Costs:
-    """The charged costs: the defaults with what is given in their place. Raises InputError.
-
-    ``restart_s`` stands for a whole set of its own.
-    """
-    chosen = {key: value for key, value in given.items() if value is not None}
-    if restart_s is not None:
-        check_cost(restart_s, "--restart-s")
-        others = [f"--{key.replace('_', '-')}" for key in chosen]
-        if no_overheads or others:
-            other = others[0] if others else "--no-overheads"
-            raise InputError(f"--restart-s and {other} contradict each other; drop one")
-        return restarts(restart_s)
-    for key, value in chosen.items():
-        option = f"--{key.replace('_', '-')}"
-        check_cost(value, option)
-        if no_overheads:
-            raise InputError(f"{option} and --no-overheads contradict each other; drop one")
-    return FREE if no_overheads else Costs()._replace(**chosen)
-
-
-def check_cost(seconds: float, option: str) -> None:
-    """Raise InputError unless a command can cost so many seconds."""
-    if not 0 <= seconds <= MOST_COST_S:
-        raise InputError(f"{option}: {seconds} is not a number of seconds from 0 to 1e10")
 
 
 def parse_load(text: str | float, option: str) -> float:

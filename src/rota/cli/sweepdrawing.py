@@ -76,7 +76,7 @@ def curves_lines(story: SweepStory, width: float, *, plain: bool) -> list[str]:
     up = value_axis(list(values_of(story)), story.maximize)
     margin = max(len(text) for _, text in up.ticks) + 2
     canvas = Canvas(_columns(width - margin - 3), HIGH, plain)
-    ticks = {canvas.line_of(_part(up, place)): text for place, text in up.ticks}
+    ticks = {canvas.line_of(up.part_of(place)): text for place, text in up.ticks}
     for trial in curves:
         layer = int(trial.number == story.winner)
         points = [
@@ -106,15 +106,11 @@ def _words_below(axis: Axis, columns: int) -> str:
     """The words of an axis where they belong, as far as they don't meet."""
     text = ""
     for place, word in axis.ticks:
-        start = max(0, round(_part(axis, place) * (columns - 1)) - len(word) // 2)
+        start = max(0, round(axis.part_of(place) * (columns - 1)) - len(word) // 2)
         start = min(start, columns - len(word))
         if start >= len(text) + (2 if text else 0):
             text = text.ljust(start) + word
     return text
-
-
-def _part(axis: Axis, place: float) -> float:
-    return (place - axis.low) / (axis.high - axis.low)
 
 
 def turns_lines(
@@ -139,7 +135,7 @@ def turns_lines(
 def _bar(story: SweepStory, trial: TrialStory, columns: int, letters: Sequence[str]) -> str:
     cell_s = story.end_s / columns
     held_s = [0.0] * columns
-    for start_s, stop_s in trial.ran:
+    for start_s, stop_s, _ in trial.ran:
         for n in range(max(0, int(start_s / cell_s)), columns):
             if n * cell_s >= stop_s:
                 break

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import sys
 import time
 from collections.abc import Sequence
@@ -14,14 +15,14 @@ from rota.cli.connection import connected, json_option
 from rota.cli.outfile import require_writable, whole_file
 from rota.cli.present import structure_text
 from rota.cli.sweepdrawing import curves_lines, turns_lines
-from rota.cli.table import GAP, render, wide, width_of_terminal
+from rota.cli.table import render, wide, width_of_terminal
 from rota.cli.text import folded, printable
-from rota.report.sweep import FAILED, SweepStory, TrialStory, ranked, read_sweep
+from rota.report.sweep import SweepStory, TrialStory, ranked, read_sweep
 from rota.report.sweepaxes import shortened
 from rota.report.sweepfacts import AFTER, BEFORE, facts, trials_table
 
 MOST_ROWS = 20
-LEAST_WHY = 16  # columns; where they are not there, parameters are left out
+NUMBER = re.compile(r"\d+(\.\d+)?(e[+-]?\d+)?")
 SWEEP_HELP = "SWEEP is the name of a search, or @last for the newest."
 
 
@@ -37,7 +38,8 @@ def show(sweep: str, everything: bool, html_file: str | None, as_json: bool) -> 
 
     A trial's VALUE is the best that it has reported of the metric, REPORTS how often it has; WHY
     tells why the search or a failure ended it. Its job is named SWEEP.TRIAL, for `rota logs` and
-    the like. The pictures are for terminals only; there, columns that have no room are left out.
+    the like. The pictures are for terminals only; there, parameters that have no room are left out,
+    and WHY, where it has none, is told below the table.
     """
     if html_file is not None:
         from rota.cli.simoptions import require_drawing
@@ -90,47 +92,47 @@ def _table_lines(story: SweepStory, trials: Sequence[TrialStory], width: float) 
     """The table of these trials, and what of it has no room. Without a terminal, all has."""
     header, rows = trials_table(story, trials)
     table = [[printable(cell) for cell in row] for row in (header, *rows)]
-    left_out: list[str] = []
-    if width < inf:
-        failed = any(trial.standing == FAILED for trial in trials)
-        table, left_out = _fitted(table, width, failed)
-    if table[0][-1] == AFTER[-1]:  # sentences begin at the left
-        longest = max(len(row[-1]) for row in table)
-        table = [[*row[:-1], row[-1].ljust(longest)] for row in table]
-    header, *rows = table
-    lines = [render(header, rows)]
+    if width == inf or wide(table[0], table[1:]) <= width:
+        longest = max(len(row[-1]) for row in table)  # sentences begin at the left
+        return [_rendered([[*row[:-1], row[-1].ljust(longest)] for row in table])]
+    table, left_out = _fitted([row[:-1] for row in table], width)
+    lines = [_rendered(table)]
     if left_out:
         lines.append(folded(f"not shown for want of room: {', '.join(left_out)}", width, indent=2))
-    return lines
+    return lines + _why_lines(trials, width)
 
 
-def _fitted(
-    table: Sequence[Sequence[str]], width: float, needs_why: bool
-) -> tuple[list[list[str]], list[str]]:
+def _rendered(table: Sequence[Sequence[str]]) -> str:
+    return render(table[0], table[1:])
+
+
+def _fitted(table: Sequence[Sequence[str]], width: float) -> tuple[list[list[str]], list[str]]:
     """The rows without what is too wide, and the names of the columns that are left out.
 
-    Parameters are, from the last one on; and WHY, before them, unless it tells of a failure.
+    These are parameters, from the last one on.
     """
-    fitted = [[*(shortened(cell) for cell in row[:-1]), row[-1]] for row in table]
+    fitted = [[shortened(cell) for cell in row] for row in table]
     names = list(table[0])
     left_out: list[str] = []
-    least = LEAST_WHY if needs_why else -GAP
-    while _room(fitted, width) < least and len(fitted[0]) > len(BEFORE) + len(AFTER):
-        last = len(fitted[0]) - len(AFTER) - 1
-        left_out.insert(0, names.pop(last))
+    last = len(names) - len(AFTER)
+    while wide(fitted[0], fitted[1:]) > width and last >= len(BEFORE):
+        left_out.insert(0, names[last])
         for row in fitted:
             del row[last]
-    room = int(max(_room(fitted, width), least))
-    if room < min(LEAST_WHY, max(len(row[-1]) for row in fitted)):
-        return [row[:-1] for row in fitted], [*left_out, names[-1]]
-    return [[*row[:-1], _cut(row[-1], room)] for row in fitted], left_out
+        last -= 1
+    return fitted, left_out
 
 
-def _room(table: Sequence[Sequence[str]], width: float) -> float:
-    """The columns that the others leave to the last column of a table."""
-    header, *rows = (row[:-1] for row in table)
-    return width - wide(header, rows) - GAP
-
-
-def _cut(text: str, letters: int) -> str:
-    return text if len(text) <= letters else text[: letters - 2] + ".."
+def _why_lines(trials: Sequence[TrialStory], width: float) -> list[str]:
+    """Why trials ended, each reason once: those that differ in numbers alone are one."""
+    alike: dict[str, list[TrialStory]] = {}
+    for trial in trials:
+        if trial.why:
+            alike.setdefault(NUMBER.sub("0", trial.why), []).append(trial)
+    lines = ["why they ended:"] if alike else []
+    for first, *others in alike.values():
+        text = f"  trial {first.number}: {printable(first.why)}"
+        if others:
+            text += f"; likewise {', '.join(str(trial.number) for trial in others)}"
+        lines.append(folded(text, width, indent=4))
+    return lines

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from rota.model.job import Adapt
-from rota.model.jobvalues import check_keys, refuse, whole_number
+from rota.model.jobvalues import check_keys, refuse, whole_within
 
 BATCH = ("mode", "max_global", "min_per_gpu", "max_per_gpu")
 MODES = ("adapt", "fixed")
@@ -73,7 +73,4 @@ def _check_pieces(adapt: Adapt, gpus: int) -> None:
 
 
 def _samples(field: str, value: Any) -> int:
-    number = whole_number(value)
-    if number is None or not 1 <= number <= MAX_SAMPLES:
-        refuse(field, value, f"write a whole number of samples, from 1 to {MAX_SAMPLES}")
-    return number
+    return whole_within(field, value, 1, MAX_SAMPLES, "a whole number of samples")

@@ -39,6 +39,16 @@ def whole_number(value: Any) -> int | None:
     return value if type(value) is int else None
 
 
+def whole_within(
+    field: str, value: Any, least: int, most: int, what: str = "a whole number"
+) -> int:
+    """A whole number from ``least`` to ``most``; ``what`` is to be written. Raises JobFileError."""
+    number = whole_number(value)
+    if number is None or not least <= number <= most:
+        refuse(field, value, f"write {what}, from {least} to {most}")
+    return number
+
+
 def text_of(field: str, value: Any, max_bytes: int) -> str:
     """Text that can be given to a program, in at most so many bytes. Raises JobFileError."""
     if not isinstance(value, str):

@@ -6,7 +6,7 @@ from typing import Any, NamedTuple
 
 from rota.errors import JobFileError, did_you_mean
 from rota.model.jobfile import SWEEP, JobRequest, parse_job
-from rota.model.jobvalues import check_keys, refuse, text_of, whole_number
+from rota.model.jobvalues import check_keys, refuse, text_of, whole_within
 from rota.model.searchspace import (
     Numbers,
     Space,
@@ -33,7 +33,8 @@ FIELDS = (
     "max_failures",
 )
 GOALS = ("maximize", "minimize")
-ALGORITHMS = ("tpe", "random", "grid", "manual")
+BY_OPTUNA = ("tpe", "random")
+ALGORITHMS = (*BY_OPTUNA, "grid", "manual")
 ALGORITHM = ("name", "seed")
 RUNGS = ("eta", "first")
 ENV = ("ROTA_SWEEP", "ROTA_TRIAL", "ROTA_PARAMS", "ROTA_SWEEP_METRIC")  # that each trial gets
@@ -233,34 +234,26 @@ def _algorithm(value: Any) -> tuple[str, int]:
     if not isinstance(name, str) or name not in ALGORITHMS:
         hint = did_you_mean(name, ALGORITHMS) if isinstance(name, str) else ""
         refuse("sweep.algorithm", name, f"write one of {', '.join(ALGORITHMS)}{hint}")
-    number = 0 if seed is None else whole_number(seed)
-    if number is None or not 0 <= number <= MAX_SEED:
-        refuse("sweep.algorithm.seed", seed, f"write a whole number, from 0 to {MAX_SEED}")
-    return name, number
+    return name, whole_within("sweep.algorithm.seed", 0 if seed is None else seed, 0, MAX_SEED)
 
 
 def _max_trials(value: Any, algorithm: str, space: Space) -> int | None:
     size = grid_size(space) if algorithm == "grid" else None
     if value is None:
-        if algorithm in ("tpe", "random"):
+        if algorithm in BY_OPTUNA:
             raise JobFileError(
                 f"sweep.max_trials: it is missing; say how many trials {algorithm} may try, "
                 "for example max_trials: 40"
             )
         return size
-    number = whole_number(value)
-    if number is None or not 1 <= number <= MAX_TRIALS:
-        refuse("sweep.max_trials", value, f"write a whole number, from 1 to {MAX_TRIALS}")
+    number = whole_within("sweep.max_trials", value, 1, MAX_TRIALS)
     return number if size is None else min(number, size)
 
 
 def _parallel(value: Any) -> int | None:
     if value is None or value == "auto":
         return None
-    number = whole_number(value)
-    if number is None or not 1 <= number <= MAX_TRIALS:
-        refuse("sweep.parallel", value, "write auto, or how many trials are open at once")
-    return number
+    return whole_within("sweep.parallel", value, 1, MAX_TRIALS, "auto, or how many trials are open")
 
 
 def _rungs(value: Any) -> Rungs | None:
@@ -271,23 +264,17 @@ def _rungs(value: Any) -> Rungs | None:
     if not isinstance(value, Mapping):
         refuse("sweep.rungs", value, "write off, or for example {eta: 3, first: 1}")
     check_keys(value, RUNGS, "sweep.rungs.")
-    eta, first = (value.get(name) for name in RUNGS)
-    eta = Rungs().eta if eta is None else whole_number(eta)
-    first = Rungs().first if first is None else whole_number(first)
-    if eta is None or not 2 <= eta <= 100:
-        refuse("sweep.rungs.eta", value["eta"], "write a whole number, from 2 to 100")
-    if first is None or not 1 <= first <= MAX_REPORTS:
-        refuse("sweep.rungs.first", value["first"], f"write a report, from 1 to {MAX_REPORTS}")
-    return Rungs(eta, first)
+    given = Rungs()._asdict() | {key: each for key, each in value.items() if each is not None}
+    return Rungs(
+        whole_within("sweep.rungs.eta", given["eta"], 2, 100),
+        whole_within("sweep.rungs.first", given["first"], 1, MAX_REPORTS, "a report"),
+    )
 
 
 def _reports(value: Any) -> int | None:
     if value is None:
         return None
-    number = whole_number(value)
-    if number is None or not 1 <= number <= MAX_REPORTS:
-        refuse("sweep.reports", value, f"write how often a trial reports, from 1 to {MAX_REPORTS}")
-    return number
+    return whole_within("sweep.reports", value, 1, MAX_REPORTS, "how often a trial reports")
 
 
 def _gpu_hours(value: Any) -> float | None:
@@ -302,7 +289,4 @@ def _gpu_hours(value: Any) -> float | None:
 def _max_failures(value: Any, algorithm: str) -> int:
     if value is None:  # a program that proposes trials itself gives up when it wants to
         return MAX_TRIALS if algorithm == "manual" else MAX_FAILURES
-    number = whole_number(value)
-    if number is None or not 0 <= number <= MAX_TRIALS:
-        refuse("sweep.max_failures", value, f"write a whole number, from 0 to {MAX_TRIALS}")
-    return number
+    return whole_within("sweep.max_failures", value, 0, MAX_TRIALS)

@@ -4,15 +4,17 @@ from __future__ import annotations
 
 from array import array
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 from rota.errors import PlanError
 from rota.model.allocation import Allocation
 from rota.model.cluster import FreeGpus
 from rota.model.events import new
+from rota.model.pace import Pace, pace_of
 from rota.model.plan import Plan
 from rota.model.reason import Reason
 from rota.model.state import ClusterState
+from rota.model.usage import Usage, usage_of
 
 if TYPE_CHECKING:
     import numpy as np
@@ -24,31 +26,6 @@ if TYPE_CHECKING:
 def identity(policy: Any) -> str:
     """The policy's name and settings: what it remembered is valid only for the same identity."""
     return getattr(policy, "identity", None) or type(policy).__qualname__
-
-
-class Pace(NamedTuple):
-    """What a job has done by ``at_s``: steps, and work, of which so much is ``left`` if it tells.
-
-    Work is counted in samples if the job counts them, else in steps; the size has been the present
-    one, without a pause, since ``since_s``.
-    """
-
-    since_s: float
-    at_s: float
-    steps: float
-    work: float
-    left: float | None
-
-
-class Usage(NamedTuple):
-    """Part of the time in which a job's GPUs compute, GB of memory of each, and CPU cores in use.
-
-    None: unknown.
-    """
-
-    gpu_util: float | None
-    memory_gb: float | None
-    cpu_cores: float | None = None
 
 
 class View:
@@ -139,44 +116,11 @@ class View:
 
     def pace(self, row: int) -> Pace | None:
         """How far an elastic job has come at its present size; None if it does not tell."""
-        state, since_s = self.state, self.since_s[row]
-        if since_s < 0:
-            return None
-        if state.spec[row].program is None:  # a simulated one: a second of its work is a step
-            done = state.work(row, self.now_s)
-            return Pace(since_s, self.now_s, done, done, None)
-        told = state.progress[row] or {}
-        if told.get("at_s", 0.0) < since_s or told.get("step") is None:
-            return None
-        steps, samples = told["step"], told.get("samples") or 0
-        total, total_samples = told.get("total"), told.get("total_samples")
-        left = None
-        if samples and total_samples is not None:
-            left = max(0.0, total_samples - samples)
-        elif total is not None:
-            each = samples / steps if samples and steps else 1.0
-            left = max(0.0, total - steps) * each
-        return Pace(since_s, told["at_s"], steps, samples or steps, left)
+        return pace_of(self.state, row, self.now_s)
 
     def usage(self, row: int) -> Usage:
-        """What the job uses when it has its GPUs for itself, as far as anybody told.
-
-        Measured, of the job itself, else of its kind; else as it told last, or its spec says.
-        """
-        spec, told = self.state.spec[row], self.state.progress[row] or {}
-        held, memory_gb, cores = self.state.held[row], None, None
-        util = None if held is not None and held.shared else told.get("device_util")
-        for known in (self.profile(row), self.own_profile(row)):
-            if known is not None:
-                util = util if known.device_util.mean is None else known.device_util.mean
-                cores = cores if known.cpu_cores.mean is None else known.cpu_cores.mean
-                if known.most_bytes is not None:
-                    memory_gb = known.most_bytes / 1e9
-        return Usage(
-            spec.gpu_util if util is None else util,
-            spec.memory_gb if memory_gb is None else memory_gb,
-            cores,
-        )
+        """What the job uses when it has its GPUs for itself, as far as anybody told."""
+        return usage_of(self.state, row)
 
     def kind(self, row: int) -> str:
         """What jobs that behave alike have in common; empty if nothing is known of it.
@@ -304,8 +248,8 @@ class View:
         """A numeric column as a zero-copy, read-only numpy array of shape (rows,)."""
         import numpy as np
 
-        if column == "duration_s" and not self._needs_duration:
-            raise PlanError("the policy reads durations without setting needs_duration = True")
+        if column == "duration_s":
+            self._require_oracle()
         values: array[Any] = getattr(self.state, column)
         view = np.frombuffer(values, dtype=values.typecode)
         view.flags.writeable = False

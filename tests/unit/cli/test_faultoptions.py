@@ -4,7 +4,8 @@ import click
 import pytest
 from click.testing import CliRunner
 
-from rota.cli.faultoptions import OPTIONS, fault_options, parse_faults
+from rota.cli.faultoptions import FAULT_OPTIONS, parse_faults
+from rota.cli.optiongroups import options
 from rota.errors import InputError
 from rota.sim.faults import Fault, Faults, What
 
@@ -15,7 +16,7 @@ def faults_of():
         found = []
 
         @click.command()
-        @fault_options
+        @options(FAULT_OPTIONS)
         def command(**options):
             found.append(parse_faults(**options))
 
@@ -38,7 +39,7 @@ def test_the_defaults_are_those_of_the_simulator(faults_of):
 
 
 def test_the_help_texts_tell_the_simulators_defaults():
-    for option in OPTIONS:
+    for option in FAULT_OPTIONS:
         parameter = option(lambda: None).__click_params__[0]
         told = re.search(r"\[default: (.*)\]", parameter.help)
         default = Faults._field_defaults.get(parameter.name)

@@ -13,7 +13,8 @@ import pytest
 import yaml
 
 from rota.cli.main import main
-from rota.cli.present import nodes_text, why_text
+from rota.cli.present import nodes_text
+from rota.cli.verdict import why_text
 from rota.folder import Folder
 from rota.model.events import (
     AttemptLost,
@@ -217,8 +218,15 @@ class TestLooking:
             code, _, err = rota("ps", "--filter", text)
             assert (code, err.count("\n")) == (2, 1)
             assert "--filter" in err and text in err
-            assert "it takes: id, name, state" in err
+            assert "it takes: id, name, sweep, state" in err
             assert "for example --filter state=RUNNING" in err
+
+    @pytest.mark.parametrize("samples", [0, 320])
+    def test_show_tells_samples_if_the_program_does(self, rota, cluster, samples):
+        self.three_jobs(rota, cluster)
+        report = {0: {"step": 5, "total": 20, "samples": samples}}
+        cluster.do(lambda: cluster.controller.reports.update(report))
+        assert ("\n  samples " in rota("show", "1")[1]) == (samples > 0)
 
     def test_show_tells_how_a_job_is_suspended(self, rota, cluster):
         self.three_jobs(rota, cluster)

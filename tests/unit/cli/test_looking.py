@@ -7,7 +7,8 @@ import time
 
 import pytest
 
-from rota.cli.present import job_text, jobs_text, progress_text, why_text
+from rota.cli.present import job_text, jobs_text, progress_text
+from rota.cli.verdict import why_text
 from rota.folder import Folder
 from rota.model.allocation import shared_on_node
 from rota.model.events import (

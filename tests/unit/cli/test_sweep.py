@@ -12,7 +12,8 @@ import yaml
 
 from rota.client.client import Client
 from rota.folder import Folder
-from rota.model.events import JobLaunched, MetricReported
+from rota.model.events import JobFinished, JobLaunched, MetricReported
+from rota.model.job import JobState
 from rota.model.sweep import Report
 from rota.testing.served import controller_without_agents, served
 
@@ -284,6 +285,24 @@ def test_a_sweep_is_no_job_and_it_says_so(rota, sweep_file):
     code, out, err = rota("cancel", "digits")
     assert (code, out) == (1, "")
     assert "digits is a sweep, and no job; `rota sweep show digits`" in err
+    assert "`rota sweep cancel digits` ends it" in err
+
+
+def test_ps_lists_the_trials_of_one_search(client, rota):
+    manual = FIELDS | {"workdir": "/", "sweep": FIELDS["sweep"] | {"algorithm": "manual"}}
+    for name in ("digits", "letters"):
+        client.submit_sweep(manual | {"name": name})
+    trials = [client.submit_trial("digits", {"lr": lr})["name"] for lr in (0.01, 0.02)]
+    client.submit_trial("letters", {"lr": 0.01})
+    client.submit({"run": "true", "workdir": "/"})
+
+    def names(sweep):
+        told = json.loads(rota("ps", "-o", "json", "--filter", f"sweep={sweep}")[1])
+        return [job["name"] for job in told]
+
+    assert names("digits") == trials
+    assert names("letters") == ["letters.0"]
+    assert names("other") == []
 
 
 def test_a_verb_that_is_none_names_the_closest(rota):
@@ -306,3 +325,54 @@ def test_show_and_why_of_a_trial_tell_of_its_search_and_why_that_stopped_it(clie
     why = "its search needs it no longer: 2 others were better at report 3"
     for verb in ("show", "why"):
         assert why in " ".join(rota(verb, job)[1].split())
+
+
+class TestJobs:
+    """Trials among the jobs of `rota ps`."""
+
+    @pytest.fixture(autouse=True)
+    def _five_trials(self, cluster, client, rota, tmp_path):
+        """Two have GPUs, two wait, one has ended; beside them a job that waits."""
+        controller, folder = cluster.controller, str(tmp_path)
+        fields = {"name": "s", "run": "x", "workdir": folder, "sweep": MANUAL}
+        client.submit_sweep(fields)
+        for number in range(5):
+            client.submit_trial("s", {"lr": 0.1}, number=number)
+        rota("run", "--name", "mine", "--", "x")
+        cluster.do(controller.turn)
+        now_s = controller.now_s()
+        for event in (
+            JobLaunched(now_s, 0, 1),
+            JobLaunched(now_s, 1, 1),
+            JobFinished(now_s, 1, JobState.FAILED),
+        ):
+            cluster.do(partial(controller._note, event))
+        cluster.do(controller.turn)
+
+    def names(self, text):
+        return [line.split()[1] for line in text.splitlines()[1:] if line[0].isdigit()]
+
+    @pytest.mark.parametrize("output", ["table", "wide"])
+    def test_those_without_gpus_are_a_line(self, rota, output):
+        code, out, _ = rota("ps", "-o", output)
+        assert code == 0
+        assert self.names(out) == ["s.0", "s.2", "mine"]
+        assert out.splitlines()[-1] == "search s: 2 waiting, 1 ended; --trials lists its trials"
+
+    @pytest.mark.parametrize("option", [["--trials"], ["--filter", "user=%"]])
+    def test_all_are_listed_on_demand(self, rota, option):
+        user = json.loads(rota("ps", "-o", "json")[1])[0]["user"]
+        out = rota("ps", *(word.replace("%", user) for word in option))[1]
+        assert self.names(out) == ["s.0", "s.1", "s.2", "s.3", "s.4", "mine"]
+        assert "search s" not in out
+
+    @pytest.mark.parametrize("output", ["json", "yaml", "csv"])
+    def test_programs_get_all(self, rota, output):
+        out = rota("ps", "-o", output)[1]
+        assert out.count("s.") == 5
+        assert "search s" not in out
+
+    def test_a_job_tells_which_trial_it_is(self, rota):
+        jobs = json.loads(rota("ps", "-o", "json")[1])
+        assert jobs[3]["sweep"] == {"name": "s", "number": 3, "params": {"lr": 0.1}}
+        assert jobs[5]["sweep"] is None

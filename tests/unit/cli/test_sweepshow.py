@@ -1,5 +1,6 @@
 """A sweep in a terminal: its facts, pictures made of letters, and its trials."""
 
+import copy
 import json
 import re
 from functools import partial
@@ -70,17 +71,39 @@ class TestText:
 
     def test_parameters_without_room_are_named(self, ended):
         found = "\n".join(lines(ended, 80))
-        assert re.search(r"not shown for want of room: [^.]*\bdropout,[^.]*\bWHY", found)
+        assert re.search(r"not shown for want of room: [^.]*\bdropout,", found)
         assert "not shown" not in "\n".join(lines(ended, 400))
 
-    def test_why_a_trial_failed_stays_when_parameters_go(self):
+    @pytest.mark.parametrize("width", [80, 120])
+    def test_why_trials_ended_is_told_below_where_the_table_has_no_room(self, ended, width):
+        document = copy.deepcopy(ended)
+        document["trials"][5] |= {"why": None, "state": "FAILED", "message": "out of memory"}
+        found = lines(document, width)
+        (header,) = (line for line in found if line.startswith("TRIAL"))
+        assert "WHY" not in header
+        below = " ".join(" ".join(found[found.index("why they ended:") :]).split())
+        reasons = below.split("trial ")[1:]
+        assert len(reasons) == 2
+        told = document["trials"]
+        for reason in reasons:
+            number, text = reason.split(": ", 1)
+            assert text.startswith(told[int(number)]["why"] or told[int(number)]["message"])
+        likewise = next(text for text in reasons if "likewise" in text)
+        others = [
+            int(n) for n in re.findall(r"\d+", likewise.split("likewise")[1].split(" and ")[0])
+        ]
+        shown = [int(line.split()[0]) for line in found if re.match(r"\d+ +[A-Z]+ ", line)]
+        assert len(others) == len([n for n in shown if told[n]["why"]]) - 1
+        assert set(others) < set(shown) - {5}
+
+    def test_why_is_a_column_where_it_has_room(self):
         document = recorded_sweep(trials=3, reports=5, eta=None)
         why = "ended with exit code 137, out of memory"
         document["trials"][2] |= {"state": "FAILED", "message": why}
-        found = "\n".join(lines(document, 80))
-        assert "ended with exit" in found
-        assert re.search("not shown[^.]*activation", found)
-        assert why in "\n".join(lines(document))
+        for width in (300, inf):
+            found = lines(document, width)
+            assert "why they ended:" not in found
+            assert any(line.startswith("2 ") and line.endswith(why) for line in found)
 
     def test_young_and_empty_sweeps_have_no_pictures(self):
         for document in (recorded_sweep(trials=0), recorded_sweep(trials=3, until_s=0.0)):
@@ -148,6 +171,7 @@ class TestPictures:
                 "submit_s": SUBMIT_S,
                 "finish_s": SUBMIT_S + 50 if number == 0 else None,
                 "ran": [[e if e is None else SUBMIT_S + e for e in turn] for turn in ran],
+                "ran_on": [[{"node": "here", "gpus": [0]}]] * len(ran),
                 "curve": [],
             }
         document |= {"finish_s": None, "best": None}

@@ -25,7 +25,8 @@ from rota.model.job import JobSpec, JobState, Program
 from rota.model.kind import Recent
 from rota.model.profile import OTHERS, REMEMBERED_S, Average, Placement
 from rota.model.state import ClusterState
-from rota.model.view import Usage, View
+from rota.model.usage import Usage
+from rota.model.view import View
 from rota.store.codec import decode, encode
 
 ALONE = Placement("", 1)
