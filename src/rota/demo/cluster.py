@@ -2,23 +2,19 @@
 
 import contextlib
 import json
-import os
-import signal
-import subprocess
-import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from rota.client.client import Client
-from rota.errors import RotaError, UnreachableError
+from rota.errors import RotaError
+from rota.experiment.runs.live import cluster
 from rota.folder import Folder
 from rota.model.job import JobState
 from rota.report.timeline import Timeline
 from rota.store.events import EventStore
 
-START_TIMEOUT_S = 60.0
 WATCH_EVERY_S = 0.25
 
 
@@ -46,60 +42,14 @@ class Run(NamedTuple):
 def private_cluster(
     home: Path, policy: str, settings: dict[str, str], gpus: int, nodes: int = 1
 ) -> Iterator[Client]:
-    """``rota up`` on a folder of its own. Leaves no process behind, whatever happens inside.
+    """A :func:`~rota.experiment.runs.live.cluster` whose nodes have joined and have a warm zygote.
 
-    While it lasts SIGTERM raises SystemExit, so that it is taken down then too, unless a handler of
-    the caller's own is there.
+    Raises SimulationError if it does not start.
     """
-    folder = Folder(home)
-    command = [sys.executable, "-m", "rota.cli.main", "up", "--home", str(home)]
-    command += ["--gpus", str(gpus), "--nodes", str(nodes), "--policy", policy]
-    for key, value in settings.items():
-        command += ["--set", f"{key}={value}"]
-    environment = {k: v for k, v in os.environ.items() if not k.startswith("ROTA_")}
-    home.mkdir(parents=True)
-    with open(home / "up.log", "w") as log:
-        process = subprocess.Popen(
-            command,
-            stdin=subprocess.DEVNULL,
-            stdout=log,
-            stderr=log,
-            env=environment,
-            start_new_session=True,  # Ctrl-C is for us: the cluster is then taken down in order
-        )
-    before = signal.getsignal(signal.SIGTERM)
-    if before == signal.SIG_DFL:
-        signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
-    with Client(folder=folder) as client:
-        try:
-            wait_until_up(client, process, home / "up.log", nodes)
-            yield client
-        finally:
-            with contextlib.suppress(RotaError):
-                client.shut_down()
-            try:
-                process.wait(30)
-            except subprocess.TimeoutExpired:
-                process.kill()
-                process.wait()
-            signal.signal(signal.SIGTERM, before)
-
-
-def wait_until_up(
-    client: Client, process: "subprocess.Popen[bytes]", log: Path, nodes: int = 1
-) -> None:
-    """Wait until all nodes have joined and a zygote is warm. Raises RotaError if it never is."""
-    deadline = time.monotonic() + START_TIMEOUT_S
-    while time.monotonic() < deadline:
-        if process.poll() is not None:
-            raise RotaError(f"the cluster did not start: {log.read_text().strip()}")
-        with contextlib.suppress(UnreachableError):
-            if sum(node["connected"] for node in client.nodes()) >= nodes:
-                warm = client.submit({"name": "warm-up", "run": "true", "workdir": str(log.parent)})
-                client.wait(warm["id"])
-                return
-        time.sleep(0.05)
-    raise RotaError(f"the cluster was not up after {START_TIMEOUT_S:.0f} s; see {log}")
+    with cluster(home, gpus=gpus, policy=policy, settings=settings, nodes=nodes) as client:
+        warm = client.submit({"name": "warm-up", "run": "true", "workdir": str(home)})
+        client.wait(warm["id"])
+        yield client
 
 
 def run_workload(

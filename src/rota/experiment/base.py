@@ -83,6 +83,11 @@ def over_seeds(
     return Figure(name, unit, published, beside, ours, low, high, least, most, every)
 
 
+def ratios(values: Sequence[float], others: Sequence[float]) -> list[float]:
+    """How many times as much as the others, seed by seed."""
+    return [value / other for value, other in zip(values, others, strict=True)]
+
+
 class Outcome(NamedTuple):
     """What an experiment found, with all that is needed to run it again."""
 

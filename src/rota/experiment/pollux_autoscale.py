@@ -26,7 +26,7 @@ from pathlib import Path
 from statistics import fmean
 from typing import Any, NamedTuple
 
-from rota.experiment.base import Figure, Outcome, over_seeds
+from rota.experiment.base import Figure, Outcome, over_seeds, ratios
 from rota.experiment.runs.pollux import (
     RESTART_S,
     Runs,
@@ -131,7 +131,7 @@ def compared(
         name = f"{where}: {name}"
         figures.append(over_seeds(name, unit, ours, baseline=beside, bounds=bounds))
         if key in ("node_hours", "average_jct_s"):
-            over = [one / other for one, other in zip(ours, beside, strict=True)]
+            over = ratios(ours, beside)
             bounds = cost if key == "node_hours" else LITTLE_LONGER
             figures.append(over_seeds(f"{name}, over {NODES} nodes", "times", over, bounds=bounds))
     return figures

@@ -18,7 +18,7 @@ from pathlib import Path
 from statistics import fmean
 from typing import Any
 
-from rota.experiment.base import Figure, Outcome, over_seeds
+from rota.experiment.base import Figure, Outcome, over_seeds, ratios
 from rota.experiment.runs.pollux import (
     AS_PUBLISHED,
     CLUSTER,
@@ -69,7 +69,7 @@ def figures(found: dict[Case, list[Runs]]) -> list[Figure]:
         if interference == "avoid":
             continue
         name, averages_s = f"not avoided, {lost:.0%} lost", [average_jct_s(runs) for runs in each]
-        over = [one / other for one, other in zip(averages_s, ours_s, strict=True)]
+        over = ratios(averages_s, ours_s)
         there, ratio = PUBLISHED_S[lost], PUBLISHED_S[lost] / PUBLISHED_AVOIDING_S
         often = [fmean(run.beside for run in runs) for runs in each]
         made += [

@@ -15,7 +15,7 @@ from statistics import fmean
 from typing import Any, NamedTuple
 
 from rota.client.client import Client
-from rota.experiment.base import Figure, Outcome, over_seeds
+from rota.experiment.base import Figure, Outcome, over_seeds, ratios
 from rota.experiment.runs.live import cluster, wait_for_all
 from rota.policy.information import information_of
 from rota.policy.registry import create
@@ -131,7 +131,7 @@ def figures_of(static: list[Run], ours: list[Run]) -> list[Figure]:
         for each in TRAININGS
     ]
     means = [[fmean(run.times_s.values()) for run in runs] for runs in (static, ours)]
-    gains = [before / after for before, after in zip(*means, strict=True)]
+    gains = ratios(*means)
     figures += [
         over_seeds("mean time to target", "s", means[1], baseline=means[0]),
         over_seeds("static over goodput", "times", gains, bounds=(LEAST_GAIN, MOST_GAIN)),

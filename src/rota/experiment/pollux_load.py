@@ -12,7 +12,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from rota.experiment.base import Figure, Outcome, over_seeds
+from rota.experiment.base import Figure, Outcome, over_seeds, ratios
 from rota.experiment.runs.pollux import (
     AS_PUBLISHED,
     CLUSTER,
@@ -82,7 +82,7 @@ def figures_at(
             over_seeds(where("average JCT"), "s", averages, published=there_s, baseline=base)
         )
         if label in JUDGED:
-            over = [one / other for one, other in zip(averages, base, strict=True)]
+            over = ratios(averages, base)
             name = where("average JCT over Pollux as published")
             figures.append(over_seeds(name, "times", over, bounds=NO_SLOWER, every=True))
         figures.append(over_seeds(where("p99 of JCT"), "s", [p99_jct_s(each) for each in ours]))

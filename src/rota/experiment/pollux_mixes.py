@@ -18,7 +18,7 @@ from pathlib import Path
 from random import Random
 from typing import Any, NamedTuple
 
-from rota.experiment.base import Figure, Outcome, over_seeds
+from rota.experiment.base import Figure, Outcome, over_seeds, ratios
 from rota.experiment.runs.pollux import (
     AS_PUBLISHED,
     CLUSTER,
@@ -170,7 +170,7 @@ def figures_of(name: str, runs: dict[str, list[Runs]]) -> list[Figure]:
         where = f"{name}: {{}}, {label}".format
         averages = [average_jct_s(each) for each in ours]
         figures.append(over_seeds(where("average JCT"), "s", averages, baseline=base))
-        over = [one / other for one, other in zip(averages, base, strict=True)]
+        over = ratios(averages, base)
         bounds = NO_SLOWER if label in JUDGED else None
         title = where("average JCT over Pollux as published")
         figures.append(over_seeds(title, "times", over, bounds=bounds, every=True))

@@ -20,7 +20,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from rota.experiment.base import Figure, Outcome, over_seeds
+from rota.experiment.base import Figure, Outcome, over_seeds, ratios
 from rota.experiment.runs.pollux import (
     INTERVAL_S,
     RESTART_S,
@@ -81,7 +81,7 @@ def figures(runs: dict[str, list[Runs]]) -> list[Figure]:
         for at, number in enumerate(WORKLOADS)
     ]
     before_s, after_s = ([average_jct_s(each) for each in one] for one in (blind, aware))
-    over = [ours / other for ours, other in zip(after_s, before_s, strict=True)]
+    over = ratios(after_s, before_s)
     last_s, first_s = ([makespan_s(each) for each in one] for one in (blind, aware))
     return [
         *found,

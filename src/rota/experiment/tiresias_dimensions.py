@@ -10,7 +10,7 @@ so on every instance shows the paper's trio of jobs, where SRTF beats SRSF.
 
 from typing import Any
 
-from rota.experiment.base import Figure, Outcome, for_each_seed, information, over_seeds
+from rota.experiment.base import Figure, Outcome, for_each_seed, information, over_seeds, ratios
 from rota.experiment.tiresias_example import CLUSTER as EXAMPLE_CLUSTER
 from rota.experiment.tiresias_example import JOBS as EXAMPLE_JOBS
 from rota.experiment.tiresias_example import completions
@@ -56,7 +56,7 @@ def compared(runs: dict[str, list[dict[str, Any]]]) -> list[Figure]:
                 over_seeds(
                     f"{statistic} JCT, {policy} ({by}) over {BOTH}",
                     "times",
-                    [one / other for one, other in zip(theirs, best, strict=True)],
+                    ratios(theirs, best),
                     bounds=(LOW, HIGH) if statistic == "average" else None,
                 )
             )

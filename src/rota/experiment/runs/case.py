@@ -133,10 +133,17 @@ def run_to_end(
     policy: Any = create(case.policy, case.given)
     faults = None if case.faults is None else case.faults._replace(seed=case.seed)
     rented = _rented(case)
-    more: Any = {"speeds": speeds, "faults": faults, "interval_s": case.interval_s}
-    more["cloud"] = rented
-    more["interference"] = Interference(links=case.interference)
-    simulation = Simulation(trace, nodes, policy, case.costs, **more)
+    simulation = Simulation(
+        trace,
+        nodes,
+        policy,
+        case.costs,
+        speeds=speeds,
+        faults=faults,
+        interference=Interference(links=case.interference),
+        interval_s=case.interval_s,
+        cloud=rented,
+    )
     if case.history or case.drawn:
         simulation.state.log = []
     nodes = list(simulation.state.nodes)  # others may be rented later
@@ -149,15 +156,10 @@ def run_to_end(
         needs_duration=getattr(policy, "needs_duration", False),
     )
     cpu_s = load_cpu_s + time.process_time() - began_s
-    summary["information"] = information_of(policy)
-    summary["settings"] = dict(policy.settings)
-    summary |= {"trace": trace.name, "cluster": case.cluster, "seed": case.seed, "load": case.load}
-    summary |= {"overheads": case.costs._asdict(), "faults": case.faults_given}
+    summary |= {"information": information_of(policy), "settings": dict(policy.settings)}
+    summary |= {"trace": trace.name, "rejected": trace.num_rejected, **_setting(case)}
     summary["speeds"] = "none" if speeds is None else speeds.source
-    summary |= {"profiles": case.profiles, "interval_s": case.interval_s}
-    summary |= {"node_start_s": case.node_start_s} | (rented.figures() if rented else {})
-    summary |= {"oversubscription": case.oversubscription, "interference": case.interference}
-    summary["rejected"] = trace.num_rejected
+    summary |= rented.figures() if rented else {}
     drawn = None
     if case.history or case.drawn:
         from rota.report.history import History
@@ -170,6 +172,22 @@ def run_to_end(
             drawn = sketch(state, history, state.nodes, with_gpus=case.with_gpus)
     summary["cpu_s"] = cpu_s
     return summary, state, drawn
+
+
+def _setting(case: Case) -> dict[str, Any]:
+    """What of the case's setting its summary tells."""
+    return {
+        "cluster": case.cluster,
+        "seed": case.seed,
+        "load": case.load,
+        "overheads": case.costs._asdict(),
+        "faults": case.faults_given,
+        "profiles": case.profiles,
+        "interval_s": case.interval_s,
+        "node_start_s": case.node_start_s,
+        "oversubscription": case.oversubscription,
+        "interference": case.interference,
+    }
 
 
 def _rented(case: Case) -> RentedNodes | None:

@@ -1,7 +1,8 @@
-"""A real cluster of an experiment's own: started, used, taken down."""
+"""A real cluster of one's own: started, used, taken down."""
 
 import contextlib
 import os
+import signal
 import subprocess
 import sys
 import time
@@ -19,28 +20,41 @@ STOP_S = 30.0
 
 @contextlib.contextmanager
 def cluster(
-    home: Path, *, gpus: int, policy: str, settings: Mapping[str, str] | None = None
+    home: Path,
+    *,
+    gpus: int,
+    policy: str,
+    settings: Mapping[str, str] | None = None,
+    nodes: int = 1,
 ) -> Iterator[Client]:
-    """``rota up`` on the folder ``home``, with so many slots; taken down at the end.
+    """``rota up`` on a folder that it makes, with so many slots on each of its nodes.
 
-    Raises SimulationError if it does not start.
+    It leaves no process behind, whatever happens inside. While it lasts SIGTERM raises SystemExit,
+    so that it is taken down then too, unless a handler of the caller's own is there. Raises
+    SimulationError if it does not start.
     """
     command = [sys.executable, "-m", "rota.cli.main", "up", "--home", str(home)]
-    command += ["--gpus", str(gpus), "--policy", policy]
+    command += ["--gpus", str(gpus), "--nodes", str(nodes), "--policy", policy]
     for key, value in (settings or {}).items():
         command += ["--set", f"{key}={value}"]
     environment = {k: v for k, v in os.environ.items() if not k.startswith("ROTA_")}
-    process = subprocess.Popen(
-        command,
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.DEVNULL,
-        stderr=subprocess.DEVNULL,
-        env=environment,
-        start_new_session=True,
-    )
+    home.mkdir(parents=True)
+    log = home / "up.log"
+    with log.open("w") as output:
+        process = subprocess.Popen(
+            command,
+            stdin=subprocess.DEVNULL,
+            stdout=output,
+            stderr=output,
+            env=environment,
+            start_new_session=True,  # Ctrl-C is for us: the cluster is then taken down in order
+        )
+    before = signal.getsignal(signal.SIGTERM)
+    if before == signal.SIG_DFL:
+        signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
     with Client(folder=Folder(home)) as client:
         try:
-            _wait_until_up(client, process)
+            _wait_until_up(client, process, nodes, log)
             yield client
         finally:
             with contextlib.suppress(RotaError):
@@ -50,6 +64,7 @@ def cluster(
             except subprocess.TimeoutExpired:
                 process.kill()
                 process.wait()
+            signal.signal(signal.SIGTERM, before)
 
 
 def wait_for_all(client: Client, jobs: Sequence[str], within_s: float) -> None:
@@ -65,11 +80,15 @@ def wait_for_all(client: Client, jobs: Sequence[str], within_s: float) -> None:
             raise SimulationError(f"job {job}: {state}; its last words: {tail}")
 
 
-def _wait_until_up(client: Client, process: "subprocess.Popen[bytes]") -> None:
+def _wait_until_up(
+    client: Client, process: "subprocess.Popen[bytes]", nodes: int, log: Path
+) -> None:
     deadline = time.monotonic() + START_S
-    while time.monotonic() < deadline and process.poll() is None:
+    while time.monotonic() < deadline:
+        if process.poll() is not None:
+            raise SimulationError(f"the cluster did not start: {log.read_text().strip()}")
         with contextlib.suppress(UnreachableError):
-            if any(node["connected"] for node in client.nodes()):
+            if sum(node["connected"] for node in client.nodes()) >= nodes:
                 return
         time.sleep(0.05)
-    raise SimulationError("the cluster for the experiment did not start; try `rota up` by hand")
+    raise SimulationError(f"the cluster was not up after {START_S:.0f} s; see {log}")
