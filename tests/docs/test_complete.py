@@ -48,7 +48,7 @@ from rota.server.app import create_app
 from rota.server.problems import STATUS
 from rota.server.sweepdriver import SweepDriver
 from rota.sim.machine import Costs
-from rota.sweep import Objective, Result, Run, Trial
+from rota.sweep import Objective, Result, Run, TrialResult
 from rota.testing.builders import twenty_jobs
 from rota.testing.policy_contract import PolicyContract
 from rota.testing.served import StandInController, controller_without_agents
@@ -376,7 +376,7 @@ def test_every_part_of_a_training_session_is_explained() -> None:
 
 
 def test_every_part_of_a_search_from_python_is_explained() -> None:
-    names = [*public(Objective), *public(Run), *Result._fields, *Trial._fields]
+    names = [*public(Objective), *public(Run), *Result._fields, *TrialResult._fields]
     names += [*inspect.signature(Run).parameters, *inspect.signature(Objective).parameters]
     told_by_name = {"client", "interrupted"}  # what Run is made with, by Objective alone
     assert not missing(set(names) - told_by_name, page("sweeps"))
