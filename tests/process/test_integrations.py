@@ -106,6 +106,7 @@ def suspend_behind_the_gate(agent: LoneAgent, pool: ThreadPoolExecutor, out: Pat
     until((out / "at").exists, "it is in its sixth step", LIMIT_S)
     suspension = pool.submit(agent.command, "suspend")
     until(lambda: agent.attempt.state == "suspending", "it is to be suspended", LIMIT_S)
+    time.sleep(1.0)  # until the ranks have heard of it: the step may be their last one
     (out / "go").touch()
     done(suspension.result())
     assert agent.attempt.record["suspension"] == "boundary"

@@ -146,9 +146,14 @@ class World:
     def leave(self) -> None:
         """Close the process group if one is open."""
         import torch.distributed as dist
+        from torch.distributed.distributed_c10d import _world
 
         if dist.is_initialized():
             dist.destroy_process_group()
+        else:
+            # Torch counts a group that failed while it was made, and puts the number into the keys
+            # by which ranks find each other: one that has failed more often would find nobody.
+            _world.group_count = 0
         self._connections.clear()
 
     def abandon(self) -> None:
