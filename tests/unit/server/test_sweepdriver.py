@@ -232,7 +232,9 @@ def test_a_log_is_cut_while_its_process_goes_on(folder, monkeypatch):
     monkeypatch.setattr(sweepdriver, "KEPT_LOG_BYTES", 500)
 
     async def act(driver, set_needed):
-        await until(lambda: folder.sweep_log.exists() and folder.sweep_log.stat().st_size > 1000)
+        printed = "line 500\n"  # it waits then: a cut in the middle of its lines leaves less to cut
+        await until(lambda: folder.sweep_log.exists())
+        await until(lambda: folder.sweep_log.read_text().endswith(printed))
         set_needed(True)
         await until(lambda: folder.sweep_log.stat().st_size <= 500)
         (folder.path / "go on").touch()

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from rota.errors import AgentError, ArenaError
 from rota.folder import in_host_memory
+from rota.live.agent.processes import started_at
 from rota.live.agent.rank import Rank, life_of
 from rota.live.wire.arena_file import read_table, verify
 
@@ -145,6 +146,10 @@ class Returning:
             return
         if not self._came >= set(attempt.record["members"]):
             return
+        if attempt.record["vacated"]["arenas"] and any(
+            started_at(rank.worker) is None for rank in attempt.members
+        ):
+            return  # killed since it said so: without its arena, its state would be lost
         before = dict(attempt.record)
         vacated = attempt.record.pop("vacated")
         attempt.record.pop("source", None)  # from now on its state is here alone
