@@ -16,6 +16,7 @@ from rota.live.agent.attempt import Attempt
 from rota.live.agent.departure import Departure
 from rota.live.agent.devices import Devices
 from rota.live.agent.launching import visible_gpus
+from rota.live.agent.processes import LOOK_AGAIN_S, started_at
 from rota.live.wire import Message
 
 log = logging.getLogger("rota.agent")
@@ -50,7 +51,7 @@ class Moves:
         self._spawn = spawn
         self._arrivals: dict[Key, Arrival] = {}
         self._running: dict[Key, asyncio.Task[None]] = {}
-        self._ending: dict[Key, asyncio.Task[None]] = {}  # called off, and not yet at their end
+        self._ending: dict[Key, set[asyncio.Task[None]]] = {}  # over, and not yet gone from disk
         self._departures: dict[Key, Departure] = {}
 
     @property
@@ -114,13 +115,7 @@ class Moves:
         if task is None:
             arrival.discard()
             return
-
-        def discard(_: object) -> None:
-            del self._ending[key]
-            arrival.discard()
-
-        self._ending[key] = task
-        task.add_done_callback(discard)
+        self._let_end(key, task, arrival.discard)
         task.cancel()
 
     def call_all_off(self) -> None:
@@ -136,7 +131,7 @@ class Moves:
     async def _fetch(self, key: Key, arrival: Arrival, message: Message) -> None:
         command_id, began_s = message["command_id"], time.monotonic()
         if key in self._ending:
-            await asyncio.wait([self._ending[key]])
+            await asyncio.wait(self._ending[key])
         try:
             record = await arrival.run()
             attempt = self._settle(arrival, record, message["gpus"])
@@ -177,8 +172,9 @@ class Moves:
 
     def refused(self, attempt: Attempt) -> None:
         """An attempt that has come could not go on here: it is still where it came from."""
-        self._attempts.pop((attempt.job_id, attempt.number), None)
-        shutil.rmtree(attempt.folder, ignore_errors=True)
+        key = (attempt.job_id, attempt.number)
+        self._attempts.pop(key, None)
+        self._clear(key, attempt)
 
     # -- going ---------------------------------------------------------------------------------
 
@@ -203,4 +199,34 @@ class Moves:
         attempt = self._attempts.pop(key, None)
         if attempt is not None:
             attempt.ending.vanish("moved")
+            self._clear(key, attempt)
+
+    def _clear(self, key: Key, attempt: Attempt) -> None:
+        """Remove the folder of an attempt, once those that write into it are gone."""
+
+        alive = [rank.shim for rank in attempt.ranks if rank.alive]
+
+        async def wait() -> None:
+            while any(started_at(shim) is not None for shim in alive):
+                await asyncio.sleep(LOOK_AGAIN_S)
+
+        def remove() -> None:
             shutil.rmtree(attempt.folder, ignore_errors=True)
+
+        if alive:  # each writes down how its worker has ended
+            self._let_end(key, self._spawn(wait()), remove)
+        else:
+            remove()
+
+    def _let_end(self, key: Key, task: asyncio.Task[None], then: Callable[[], None]) -> None:
+        """Do something after a task; until then, nothing else begins to come under this key."""
+        tasks = self._ending.setdefault(key, set())
+        tasks.add(task)
+
+        def ended(_: object) -> None:
+            tasks.remove(task)
+            if not tasks:
+                del self._ending[key]
+            then()
+
+        task.add_done_callback(ended)

@@ -1,8 +1,11 @@
 import asyncio
 import json
+import signal
+import sys
 import threading
 import zlib
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -12,6 +15,7 @@ from rota.live.agent import arrival as arrival_module
 from rota.live.agent.arrival import ASKED_AHEAD, Arrival
 from rota.live.agent.devices import Devices
 from rota.live.agent.moves import Moves
+from rota.live.agent.rank import Rank
 from rota.live.wire import PIECE_BYTES, arena_file
 
 KEY = ("7", 1)
@@ -264,3 +268,49 @@ def test_what_is_called_off_leaves_nothing_although_a_thread_is_still_at_it(tmp_
     arenas = folder.arenas("here")
     arenas.rmdir()
     arenas.parent.rmdir()
+
+
+SHIM = """
+import os, pathlib, sys, time
+child = os.fork()
+if not child:
+    time.sleep(60)
+    os._exit(0)
+pathlib.Path(sys.argv[1], "rank0.pid").write_text("{}")
+os.waitpid(child, 0)
+time.sleep(0.2)
+pathlib.Path(sys.argv[1]).mkdir(exist_ok=True)
+pathlib.Path(sys.argv[1], "rank0.exit").write_text("{}")
+"""
+
+
+def test_of_an_attempt_that_left_nothing_stays_although_its_shim_still_writes(tmp_path):
+    folder = Folder(tmp_path / "home")
+    place = folder.attempt("here", *KEY)
+    place.mkdir(parents=True)
+
+    async def main():
+        shim = await asyncio.create_subprocess_exec(sys.executable, "-c", SHIM, str(place))
+        while not (place / "rank0.pid").exists():
+            await asyncio.sleep(0.01)
+        rank = Rank(0, place)
+        rank.shim = shim.pid
+        ending = SimpleNamespace(vanish=lambda _: rank.signal(signal.SIGKILL))
+        attempt = SimpleNamespace(ranks=[rank], folder=place, ending=ending)
+        tasks = []
+
+        def spawn(coroutine):
+            tasks.append(asyncio.ensure_future(coroutine))
+            return tasks[-1]
+
+        attempts = {KEY: attempt}
+        devices = Devices("cpu", 1, (0,))
+        moves = Moves(folder, "here", devices, attempts, lambda *_: None, lambda *_: None, spawn)
+        moves.leave(KEY)
+        assert not attempts
+        assert await shim.wait() == 0
+        await asyncio.wait(tasks, timeout=30)
+        await asyncio.sleep(0)
+
+    asyncio.run(main())
+    assert not place.exists()
