@@ -182,7 +182,7 @@ def trial_words(trial: TrialStory, most: int) -> str:
         *(f"{escape(name)} {escape(shortened(text, 40))}" for name, text in told[:most]),
         *([f"and {len(told) - most} more"] if len(told) > most else []),
         f"{'1 report' if len(trial.curve) == 1 else f'{len(trial.curve)} reports'}, "
-        f"{written(trial.gpu_s)} of a GPU",
+        f"{written(trial.gpu_s)} of GPU time",
     ]
     return "<br>".join(lines)
 

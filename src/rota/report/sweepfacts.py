@@ -39,10 +39,10 @@ def facts(story: SweepStory) -> Iterator[tuple[str, str]]:
     of = f" of {most}" if most is not None else ""
     yield "trials", f"{len(story.trials)}{of}" + (f": {standings}" if standings else "")
     hours = search.get("gpu_hours")
-    budget = "" if hours is None else f" of {written(hours * HOUR_S)}"
+    budget = "" if hours is None else f", of a budget of {written(hours * HOUR_S)}"
     gpus = story.rest["gpus"]
     size = "1 GPU" if gpus == 1 else f"{gpus} GPUs"
-    yield "used", f"{written(story.rest['gpu_s'])} of a GPU{budget}; the cluster has {size}"
+    yield "used", f"{written(story.rest['gpu_s'])} of GPU time{budget}; the cluster has {size}"
     yield "search", _search(story)
     if story.rest.get("driver_error"):
         yield "trouble", story.rest["driver_error"]
@@ -63,7 +63,9 @@ def _search(story: SweepStory) -> str:
     search = story.rest["request"]["sweep"]
     algorithm, rungs = search["algorithm"], search.get("rungs", "off")
     name = algorithm["name"]
-    seed = "" if name in ("grid", "manual") else f" with seed {algorithm.get('seed', 0)}"
+    seed = "" if name == "grid" else f" with seed {algorithm.get('seed', 0)}"
+    if name == "manual":
+        return "by a program of the user's, which may stop trials early"
     if rungs == "off":
         return f"{name}{seed}; no trial is stopped early"
     return (

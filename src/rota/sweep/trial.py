@@ -84,7 +84,7 @@ def _reason(
     if reports and reports[-1].value is None:
         return f"reported {metric} as no number (NaN or infinite)"
     if state is not JobState.SUCCEEDED:
-        return f"ended {state.name}: {told['message'] or 'its log says more'}"
+        return f"ended {state.name}: {told['message'] or 'see rota logs ' + told['job_id']}"
     return _silent(metric, told.get("metrics", ()))
 
 

@@ -172,7 +172,7 @@ def test_facts_tell_the_end_the_budget_and_the_target(document):
     assert told["best"].startswith(f"val_acc {document['best']['value']} by trial 0, at step")
     assert "learning_rate 0.003846" in told["with"]
     assert told["goal"] == "maximize val_acc to 0.95"
-    assert "of 30 min" in told["used"]
+    assert "of GPU time, of a budget of 30 min;" in told["used"]
     assert told["trials"].startswith("24 of 24: 1 done, ")
     assert "trouble" not in told
 

@@ -124,7 +124,7 @@ def test_a_program_of_the_user_s_may_propose_for_ever():
 
 FAILURES = [
     (trial(0, 0.5, state="FAILED", message="exit status 1"), "ended FAILED: exit status 1"),
-    (trial(0, 0.5, state="TIMEOUT"), "ended TIMEOUT: its log says more"),
+    (trial(0, 0.5, state="TIMEOUT"), "ended TIMEOUT: see rota logs 1"),
     (trial(0, 0.5, state="LOST", message="the node went"), "ended LOST: the node went"),
     (trial(0, state="SUCCEEDED"), "without a report of acc: have it call s.report(acc=...)"),
     (trial(0, None, None, state="SUCCEEDED"), "no number (NaN or infinite)"),

@@ -18,7 +18,7 @@ def trial(number, *values, state="RUNNING", why=None, start_s=0.0, every_s=10.0,
     """A trial that has reported these values, ``every_s`` seconds apart."""
     curve = [[step, start_s + every_s * step, value] for step, value in enumerate(values, start=1)]
     told = {"number": number, "state": state, "why": why, "curve": curve, "message": None}
-    return told | {"params": {"lr": 0.01}, "gpu_s": 0.0} | more
+    return told | {"job_id": str(number + 1), "params": {"lr": 0.01}, "gpu_s": 0.0} | more
 
 
 def sweep(*trials, gpus=2, state="RUNNING", gpu_s=0.0):
