@@ -153,9 +153,7 @@ class Cluster:
 
     def close(self) -> None:
         """Take it down and assert that nothing is left; whatever happens, kill the rest."""
-        for process in self.processes():
-            with contextlib.suppress(psutil.Error):
-                process.resume()
+        self.resume()
         try:
             self.down()
         finally:
@@ -165,6 +163,12 @@ class Cluster:
             self.client.close()
 
     # -- processes ---------------------------------------------------------------------------------
+
+    def resume(self) -> None:
+        """Let everybody go on who has been stopped."""
+        for process in self.processes():
+            with contextlib.suppress(psutil.Error):
+                process.resume()
 
     def processes(self) -> list[psutil.Process]:
         """Every living process that belongs to this cluster, its jobs' included."""
@@ -477,7 +481,8 @@ def base(shared_cluster: Cluster, request: pytest.FixtureRequest) -> Iterator[Pa
 def own_base(cluster: Cluster, request: pytest.FixtureRequest) -> Iterator[None]:
     """A folder for the jobs of one of several tests on a cluster, which are of kinds of their own.
 
-    Its name tells the cases of a test apart, as the names of folders do kinds.
+    Its name tells the cases of a test apart, as the names of folders do kinds. However the test
+    ends, the next one has the cluster for itself.
     """
     before = cluster.base
     name = re.sub(r"\W+", "-", request.node.name)
@@ -487,6 +492,8 @@ def own_base(cluster: Cluster, request: pytest.FixtureRequest) -> Iterator[None]
         yield
     finally:
         cluster.base = before
+        cluster.resume()
+        cancel_everything(cluster)
 
 
 @contextlib.contextmanager

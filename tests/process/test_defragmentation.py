@@ -30,7 +30,7 @@ def is_measured(cluster: Cluster, job: str) -> bool:
         seen = (getattr(event, "marks", {}).get(row) or {}).get("seen", seen)
         if isinstance(event, WorkerReported) and event.row == row:
             told.append(event.progress)
-    since = [each["at_s"] for each in told if seen and each["step"] >= seen[1]]
+    since = [each["at_s"] for each in told if seen and each.get("step", -1) >= seen[1]]
     return bool(since) and since[-1] - since[0] > 1.2 * MEASURED_S
 
 

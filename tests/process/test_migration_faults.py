@@ -10,7 +10,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from .conftest import Cluster, Stops, cancel_everything, node_of, own_base, stoppable_cluster, until
+from .conftest import Cluster, Stops, node_of, own_base, stoppable_cluster, until
 from .states import equal, weights
 from .test_migration import STEPS, leftovers, occupy
 
@@ -121,7 +121,6 @@ def moving(stoppable, request):
     cluster, stops, alone = stoppable
     with own_base(cluster, request):
         yield Moving(cluster, stops, alone)
-        cancel_everything(cluster)
 
 
 @pytest.mark.parametrize(("party", "point"), POINTS, ids=[":".join(pair) for pair in POINTS])

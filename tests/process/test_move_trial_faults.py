@@ -16,7 +16,6 @@ from .conftest import (
     PROMPT,
     Cluster,
     Stops,
-    cancel_everything,
     own_base,
     stoppable_cluster,
     until,
@@ -121,7 +120,6 @@ def tried(two_nodes, request):
     cluster, stops, expected = two_nodes
     with own_base(cluster, request):
         yield MakingRoom(cluster, stops, expected)
-        cancel_everything(cluster)
 
 
 @pytest.mark.parametrize(("party", "point"), POINTS, ids=[":".join(pair) for pair in POINTS])

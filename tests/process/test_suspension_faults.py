@@ -13,7 +13,7 @@ import pytest
 
 from rota.errors import RotaError
 
-from .conftest import Cluster, Stops, cancel_everything, own_base, stoppable_cluster, until
+from .conftest import Cluster, Stops, own_base, stoppable_cluster, until
 from .states import equal, weights
 
 STEPS, GATE = 100, 20
@@ -158,14 +158,12 @@ def spilling(tmp_path_factory):
 def paused(stoppable, request):
     with own_base(stoppable[0], request):
         yield Paused(*stoppable)
-        cancel_everything(stoppable[0])
 
 
 @pytest.fixture
 def spilled(spilling, request):
     with own_base(spilling[0], request):
         yield Paused(*spilling)
-        cancel_everything(spilling[0])
 
 
 def names(cases: list[tuple[str, str]]) -> list[str]:

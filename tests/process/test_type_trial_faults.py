@@ -11,7 +11,6 @@ from .conftest import (
     PROMPT,
     Cluster,
     Stops,
-    cancel_everything,
     own_base,
     stoppable_cluster,
     until,
@@ -82,7 +81,6 @@ def tried(two_types, request):
     cluster, stops, expected = two_types
     with own_base(cluster, request):
         yield Exchange(cluster, stops, expected)
-        cancel_everything(cluster)
 
 
 @pytest.mark.parametrize(("party", "point"), POINTS, ids=[":".join(pair) for pair in POINTS])
