@@ -112,10 +112,8 @@ class SweepDriver:
                 if not done:
                     self.error = None
             if ended.done():
-                self.error = (
-                    f"the driver of searches ended with status {process.returncode}"
-                    f"{self._last_words()}; see {self._folder.sweep_log}"
-                )
+                how = self._how(process.returncode or 0)
+                self.error = f"the driver of searches {how}; see {self._folder.sweep_log}"
         finally:
             ended.cancel()
             self._input = None
@@ -149,6 +147,12 @@ class SweepDriver:
                 file.seek(0)
                 file.truncate()
                 file.write(kept)
+
+    def _how(self, status: int) -> str:
+        """How it ended. Who is killed has no last words: what it printed last was not about that."""
+        if status < 0:
+            return f"was killed by signal {-status}"
+        return f"ended with status {status}{self._last_words()}"
 
     def _last_words(self) -> str:
         try:
