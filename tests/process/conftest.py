@@ -28,6 +28,7 @@ from rota.testing.lone_agent import LoneAgent
 SCRIPTS = Path(__file__).parent / "scripts"
 DEADLINE_S = float(os.environ.get("ROTA_TEST_DEADLINE_S", "120"))  # the machine may be shared
 POLL_S = (0.01, 0.05)  # at first, and where it has taken long: each look costs others their time
+HEARD_S = 1.0  # after which a message has reached a process, on a busy machine, too
 MARK = "CLUSTER_UNDER_TEST"
 Found = TypeVar("Found")
 
@@ -163,6 +164,12 @@ class Cluster:
             self.client.close()
 
     # -- processes ---------------------------------------------------------------------------------
+
+    def suspend_in_step(self, job_id: str) -> None:
+        """Suspend a job that waits in a step; returns when its ranks know, before it goes on."""
+        self.client.suspend(job_id)
+        self.until_state(job_id, "SUSPENDING")
+        time.sleep(HEARD_S)  # nobody tells that a rank has heard of it
 
     def resume(self) -> None:
         """Let everybody go on who has been stopped."""

@@ -85,7 +85,7 @@ def test_what_a_job_prints_on_both_nodes_is_one_log(two_nodes):
         return word in "".join(cluster.client.logs(job))
 
     until(lambda: said("step 5 on"), "it waits at step 5")
-    cluster.client.suspend(job)
+    cluster.suspend_in_step(job)
     (cluster.base / "go5").touch()
     cluster.until_state(job, "SUSPENDED")
     source = cluster.show(job)["state_on"]
@@ -118,7 +118,7 @@ def test_a_gang_moves_as_a_whole_and_there_and_back(make_cluster):
     cluster.until_at("gang", 100)
     first = cluster.submit("while [ ! -e free ]; do sleep 0.05; done", gpus=2, processes="node")
     assert node_of(cluster.until_state(first, "RUNNING")) == source
-    cluster.client.suspend(job)
+    cluster.suspend_in_step(job)
     cluster.opens("gang", 100)
     cluster.until_state(job, "SUSPENDED")
     (cluster.base / "free").touch()

@@ -148,8 +148,7 @@ def test_a_session_that_closes_while_it_is_to_hold_does_not_keep_the_gpu(shared_
     cluster = shared_cluster
     job = cluster.train("job", "--steps", 5, "--gate", 4, "--linger")
     cluster.until_at("job", 4)
-    cluster.client.suspend(job)
-    cluster.until_state(job, "SUSPENDING")
+    cluster.suspend_in_step(job)
     cluster.opens("job", 4)
     cluster.until_state(job, "SUSPENDED")
     cluster.client.resume(job)
@@ -182,8 +181,7 @@ def test_a_job_stops_at_the_end_of_the_step_that_it_was_in_when_it_was_asked(sha
     cluster = shared_cluster
     job = cluster.train("job", "--steps", 100, "--gate", 20)
     cluster.until_at("job", 20)
-    cluster.client.suspend(job)
-    cluster.until_state(job, "SUSPENDING")
+    cluster.suspend_in_step(job)
     cluster.opens("job", 20)
     cluster.until_state(job, "SUSPENDED")
     assert [line["step"] for line in cluster.lines("job") if line["what"] == "suspended"] == [21]
