@@ -149,7 +149,7 @@ class SweepDriver:
                 file.write(kept)
 
     def _how(self, status: int) -> str:
-        """How it ended. Who is killed has no last words: what it printed last was not about that."""
+        """How it ended. What one that was killed printed last was not about that."""
         if status < 0:
             return f"was killed by signal {-status}"
         return f"ended with status {status}{self._last_words()}"
