@@ -203,11 +203,11 @@ class Moves:
 
     def _clear(self, key: Key, attempt: Attempt) -> None:
         """Remove the folder of an attempt, once those that write into it are gone."""
-
-        alive = [rank.shim for rank in attempt.ranks if rank.alive]
+        shims = [rank.shim for rank in attempt.ranks if rank.alive]
+        alive = {shim: began for shim in shims if (began := started_at(shim)) is not None}
 
         async def wait() -> None:
-            while any(started_at(shim) is not None for shim in alive):
+            while any(started_at(shim) == began for shim, began in alive.items()):
                 await asyncio.sleep(LOOK_AGAIN_S)
 
         def remove() -> None:
