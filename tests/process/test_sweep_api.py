@@ -163,7 +163,7 @@ def test_a_controller_has_a_driver_while_there_is_a_search(cluster):
     cluster.kill(first)
     until(lambda: client.sweep("s")["driver_error"], "it is told")
     second = cluster.driver()
-    assert "killed by signal 9" in client.sweep("s")["driver_error"]
+    assert "killed by SIGKILL" in client.sweep("s")["driver_error"]
 
     cluster.kill_controller()
     until(lambda: is_gone(second), "it ends with its controller")

@@ -63,9 +63,9 @@ def _search(story: SweepStory) -> str:
     search = story.rest["request"]["sweep"]
     algorithm, rungs = search["algorithm"], search.get("rungs", "off")
     name = algorithm["name"]
-    seed = "" if name == "grid" else f" with seed {algorithm.get('seed', 0)}"
     if name == "manual":
         return "by a program of the user's, which may stop trials early"
+    seed = "" if name == "grid" else f" with seed {algorithm.get('seed', 0)}"
     if rungs == "off":
         return f"{name}{seed}; no trial is stopped early"
     return (

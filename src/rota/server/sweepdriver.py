@@ -11,6 +11,7 @@ from importlib.util import find_spec
 
 from rota.errors import InputError
 from rota.folder import Folder
+from rota.live.agent.processes import signal_name
 from rota.model.sweepfile import BY_OPTUNA
 
 MODULE = "rota.sweep"
@@ -151,7 +152,7 @@ class SweepDriver:
     def _how(self, status: int) -> str:
         """How it ended. What one that was killed printed last was not about that."""
         if status < 0:
-            return f"was killed by signal {-status}"
+            return f"was killed by {signal_name(-status)}"
         return f"ended with status {status}{self._last_words()}"
 
     def _last_words(self) -> str:

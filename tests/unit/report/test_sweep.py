@@ -177,6 +177,12 @@ def test_facts_tell_the_end_the_budget_and_the_target(document):
     assert "trouble" not in told
 
 
+def test_of_a_search_by_a_program_it_is_told_who_stops_trials(document):
+    search = document["request"]["sweep"] | {"algorithm": {"name": "manual"}}
+    changed = document | {"request": document["request"] | {"sweep": search}}
+    assert dict(facts(read(changed)))["search"].startswith("by a program of the user's")
+
+
 def test_what_keeps_a_search_from_going_on_is_told():
     document = recorded_sweep(trials=1, reports=2) | {"driver_error": "optuna is not installed"}
     assert dict(facts(read(document)))["trouble"] == "optuna is not installed"

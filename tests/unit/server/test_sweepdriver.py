@@ -115,7 +115,7 @@ def test_one_that_is_killed_is_started_again_and_it_says_so(folder):
         return driver.error
 
     error = with_driver(folder, "obedient", act)
-    assert f"was killed by signal 9; see {folder.sweep_log}" in error
+    assert f"was killed by SIGKILL; see {folder.sweep_log}" in error
 
 
 def test_one_that_fails_is_started_after_ever_longer_pauses(folder, monkeypatch):
