@@ -2,7 +2,7 @@
 
 SHELL := /bin/sh
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test lint types docs-check bench clean
+.PHONY: help setup demo test test-cluster test-stress lint types docs-check bench clean
 
 VENV := .venv
 BIN := $(VENV)/bin
@@ -14,7 +14,7 @@ PYTHON ?=
 CANDIDATES := $(if $(PYTHON),$(PYTHON),python3.14 python3.13 python3.12 python3.11 python3)
 
 help: ## list what make can do
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-11s %s\n", $$1, $$2 }' Makefile
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' Makefile
 
 setup: $(STAMP) ## make .venv and install Rota, the demo's needs and the development tools
 	@:
@@ -63,8 +63,23 @@ PARALLEL := -n auto --maxprocesses 4 --dist loadfile --no-loadscope-reorder --du
 demo: $(STAMP) ## run the demo: a small cluster on this machine, from submission to report
 	@$(BIN)/python -m rota.demo
 
-test: $(STAMP) ## run the tests
-	@$(BIN)/python -m pytest $(PARALLEL)
+test: $(STAMP) ## run the tests, of real clusters one for each live path
+	@$(BIN)/python -m pytest $(PARALLEL) -m "not cluster"
+
+test-cluster: $(STAMP) ## run the other tests of real clusters
+	@$(BIN)/python -m pytest $(PARALLEL) -m cluster
+
+# For example: make test-stress TESTS="tests/parity tests/process/test_nodes.py" TIMES=20 WORKERS=2
+TESTS :=
+TIMES := 5
+WORKERS := 1
+BURNERS := 4
+test-stress: $(STAMP) ## run TESTS, TIMES times each, beside processes that burn CPU
+	@if [ -z "$(TESTS)" ]; then \
+	  echo 'Say which tests: make test-stress TESTS="tests/parity tests/process/test_nodes.py"' >&2; \
+	  exit 2; \
+	fi
+	@$(BIN)/python tests/stress.py --times $(TIMES) --workers $(WORKERS) --burners $(BURNERS) $(TESTS)
 
 lint: $(STAMP) ## check style, formatting, and who imports whom
 	@$(BIN)/ruff check .

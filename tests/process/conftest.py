@@ -58,7 +58,8 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         name = getattr(item, "originalname", item.name)
         if item.path.name in SAMPLED and item.name != name:
             of_each[name] = of_each.get(name, 0) + 1
-            if of_each[name] % SAMPLE != 1:
+            chosen = item.nodeid in config.args or item.get_closest_marker("live_path")
+            if of_each[name] % SAMPLE != 1 and not chosen:
                 left_out.append(item)
     if left_out:
         config.hook.pytest_deselected(items=left_out)

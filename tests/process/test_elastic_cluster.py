@@ -34,6 +34,7 @@ def grown(cluster):
     return elastic
 
 
+@pytest.mark.live_path("resize")
 def test_a_job_grows_into_idle_slots_and_gives_them_back_to_one_that_arrives(make_cluster):
     cluster = make_cluster("elastic", 2, look_s=0.5, threshold=0.01)
     elastic = grown(cluster)

@@ -59,6 +59,7 @@ class Load:
             ran_once(cluster, "short")
 
 
+@pytest.mark.live_path("kill-controller")
 def test_training_goes_on_without_the_controller_and_is_adopted(cluster):
     load = Load(cluster)
     cluster.kill_controller()
@@ -69,6 +70,7 @@ def test_training_goes_on_without_the_controller_and_is_adopted(cluster):
     assert len({line["pid"] for line in cluster.lines("running")}) == 1
 
 
+@pytest.mark.live_path("kill-agent")
 def test_a_killed_agent_is_replaced_and_the_next_one_adopts_everything(cluster):
     load = Load(cluster)
     old = cluster.agent()
@@ -206,6 +208,7 @@ def test_a_controller_that_dies_before_its_command_arrives_sends_it_again(cluste
     ran_once(cluster, "launched")
 
 
+@pytest.mark.live_path("kill-zygote")
 def test_a_killed_zygote_harms_no_worker_and_is_replaced(cluster):
     running = cluster.train("running", "--steps", 150)
     cluster.until_step_advances("running")
@@ -217,6 +220,7 @@ def test_a_killed_zygote_harms_no_worker_and_is_replaced(cluster):
     ran_once(cluster, "after")
 
 
+@pytest.mark.live_path("kill-worker")
 def test_a_killed_worker_is_failed_and_no_other_job_notices(cluster):
     victim = cluster.train("victim", "--steps", 10**6)
     other = cluster.train("other", "--steps", 150)
@@ -228,6 +232,7 @@ def test_a_killed_worker_is_failed_and_no_other_job_notices(cluster):
     ran_once(cluster, "other")
 
 
+@pytest.mark.live_path("kill-shim")
 def test_a_killed_shim_takes_its_worker_along_and_the_job_starts_anew(cluster):
     (cluster.base / "job.sh").write_text(
         "echo start >> log; echo $$ >> pids\n"

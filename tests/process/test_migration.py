@@ -48,6 +48,7 @@ def leftovers(cluster: Cluster, node: str, job: str) -> list[str]:
     return [str(path) for folder in folders for path in folder.rglob("*") if path.is_file()]
 
 
+@pytest.mark.live_path("move")
 def test_a_training_that_moves_ends_with_the_weights_of_an_undisturbed_run(two_nodes):
     cluster = two_nodes
     alone = cluster.train("alone", "--steps", STEPS)

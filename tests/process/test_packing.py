@@ -2,6 +2,8 @@
 
 from typing import Any
 
+import pytest
+
 from .conftest import PROMPT, until
 
 # A step computes a little and waits a lot, as one that waits for its data: so much more that what
@@ -60,6 +62,7 @@ def weights(cluster: Any, job: str) -> str:
     return str(next(line for line in lines if line.startswith("weights")))
 
 
+@pytest.mark.live_path("pack")
 def test_two_jobs_that_leave_their_slot_idle_are_packed_and_end_with_the_same_weights(make_cluster):
     cluster = cluster_of(make_cluster)
     alone = start(cluster, seconds=0.0)

@@ -45,6 +45,7 @@ def test_jobs_that_take_turns_end_with_the_weights_of_an_uninterrupted_run(make_
             assert line["cores"] == [slot]
 
 
+@pytest.mark.live_path("suspend", "gang")
 def test_gangs_that_take_turns_stop_at_one_step_and_train_as_if_alone(make_cluster):
     cluster = make_cluster("gandiva", quantum_s=0.2, pack="off")
     alone = cluster.train("alone", "--steps", 150, gpus=2)
@@ -66,6 +67,7 @@ def test_gangs_that_take_turns_stop_at_one_step_and_train_as_if_alone(make_clust
         assert equal(weights(cluster.base / f"gang{i}"), weights(cluster.base / "alone"))
 
 
+@pytest.mark.live_path("suspend")
 def test_a_user_suspends_and_resumes_a_training_ten_times(shared_cluster: Cluster, base):
     cluster = shared_cluster
     job = cluster.train("job", "--steps", 100000)

@@ -4,6 +4,7 @@ import contextlib
 from collections import Counter
 
 import psutil
+import pytest
 
 from .conftest import SCRIPTS, is_gone, stoppable_cluster, until
 
@@ -61,6 +62,7 @@ def whole(told):
     return True
 
 
+@pytest.mark.live_path("sweep")
 def test_a_search_finds_the_best_and_ends(cluster):
     told = has_ended(cluster, submit(cluster))
     assert whole(told)
