@@ -1,9 +1,13 @@
-"""Jobs that mean harm, or are badly broken: they hurt themselves alone."""
+"""Jobs and callers that mean harm, or are badly broken: they hurt themselves alone."""
 
+import contextlib
 import json
 import math
+import resource
 import shlex
+import socket
 import time
+from urllib.parse import urlsplit
 
 import psutil
 import pytest
@@ -166,3 +170,24 @@ def test_orphans_of_a_running_job_are_buried(shared_cluster, base):
     assert cluster.show(job)["state"] == "RUNNING"
     cluster.client.cancel(job)
     cluster.ends(job, "CANCELLED")
+
+
+def test_more_half_sent_requests_than_a_user_may_open_files_are_no_matter(make_cluster):
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (256, hard))
+    try:
+        cluster = make_cluster()
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+    address = urlsplit(json.loads(cluster.folder.server.read_text())["url"])
+    with contextlib.ExitStack() as stack:
+        for _ in range(300):
+            caller = socket.create_connection((address.hostname, address.port), timeout=60)
+            stack.enter_context(caller)
+            with contextlib.suppress(ConnectionError):  # there are too many of them
+                caller.sendall(b"GET /api/v1/jobs HTTP/1.1\r\nHost: 127.0.0.1\r\nX: ")
+        job = cluster.submit("ulimit -Sn")
+        cluster.ends(job)
+        assert "".join(cluster.client.logs(job)) == "256\n"  # what its user has, not more
+        assert all(node["connected"] for node in cluster.client.nodes())
+    assert len(cluster.folder.controller_log.read_text().splitlines()) < 50

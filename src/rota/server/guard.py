@@ -1,8 +1,9 @@
-"""What every call must pass before a route sees it: Host, Origin, token, size of the body.
+"""What every call must pass before a route sees it: Host, Origin, token, the whole body in time.
 
 It stands in front of the routes, so that a new one is guarded from the start.
 """
 
+import asyncio
 import re
 from collections.abc import Iterable
 
@@ -15,6 +16,7 @@ from rota.server.auth import AGENT, USER, Tokens, check_token
 from rota.server.problems import problem, problem_of
 
 MAX_BODY_BYTES = 1 << 20
+BODY_TIMEOUT_S = 30.0
 OPEN_PATHS = frozenset({"/healthz"})
 AGENT_PREFIX = "/agent/"
 
@@ -25,22 +27,33 @@ _LOOPBACK = re.compile(r"(localhost|127(\.[0-9]{1,3}){3}|\[::1\])(:[0-9]{1,5})?\
 class Guard:
     """ASGI middleware for HTTP and WebSocket."""
 
-    def __init__(self, app: ASGIApp, tokens: Tokens) -> None:
+    def __init__(
+        self, app: ASGIApp, tokens: Tokens, body_timeout_s: float = BODY_TIMEOUT_S
+    ) -> None:
         self.app = app
         self.tokens = tokens
+        self.body_timeout_s = body_timeout_s
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Pass the call on, or answer it with the problem."""
         if scope["type"] not in ("http", "websocket"):
             return await self.app(scope, receive, send)
         refusal = self._refusal(scope)
+        has_token = refusal is None and scope["path"] not in OPEN_PATHS
+        scope["state"]["connection"].has_asked(with_token=has_token)
         if refusal is None and scope["type"] == "http":
-            body = await _read_body(receive)
-            if body is None:
-                detail = f"the body is larger than {MAX_BODY_BYTES} bytes"
-                refusal = problem(413, InputError.__name__, detail)
+            try:
+                async with asyncio.timeout(self.body_timeout_s):
+                    body = await _read_body(receive)
+            except TimeoutError:
+                detail = f"the body had not come within {self.body_timeout_s:g} s"
+                refusal = problem(408, InputError.__name__, detail)
             else:
-                receive = _replay(body, receive)
+                if body is None:
+                    detail = f"the body is larger than {MAX_BODY_BYTES} bytes"
+                    refusal = problem(413, InputError.__name__, detail)
+                else:
+                    receive = _replay(body, receive)
         if refusal is None:
             return await self.app(scope, receive, send)
         if scope["type"] == "http":

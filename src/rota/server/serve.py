@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import functools
 import ipaddress
 import json
 import os
@@ -16,10 +17,12 @@ import uvicorn
 from rota.errors import InputError
 from rota.folder import Folder
 from rota.server.app import create_app
+from rota.server.door import ACCEPTED_AT_ONCE, Connection, Door, usual_limits
 from rota.server.guard import MAX_BODY_BYTES
 from rota.server.sweepdriver import SweepDriver
 
 GRACE_S = 5  # for calls that are being answered when the end comes
+WAITING_TO_CONNECT = 1024  # in the kernel, until they are accepted
 
 
 def run(
@@ -42,6 +45,7 @@ async def serve(
     *,
     on_listen: Callable[[str], None] | None = None,
     driver: SweepDriver | None = None,
+    door: Door | None = None,
 ) -> None:
     """Start the controller and serve its API until SIGTERM or SIGINT.
 
@@ -49,7 +53,8 @@ async def serve(
     ``server.json``, begin to look after searches (``driver`` does that, by default the usual one),
     call ``on_listen(url)``. At the end, or when it is cancelled: ``server.json`` goes, no call is
     taken any more, the driver ends, ``controller.stop()`` (agents can still hear), then
-    connections are closed. Raises InputError for an address that is not loopback or is taken; what
+    connections are closed. ``door`` says how many there may be, by default what the number of open
+    files allows. Raises InputError for an address that is not loopback or is taken; what
     the controller's start and stop raise comes through.
     """
     sock = bind(host, port)
@@ -58,7 +63,8 @@ async def serve(
         driver = driver or SweepDriver(lambda: controller.has_open_sweeps, folder)
         controller.on_news_of_sweeps(driver.tell_news)
         app = create_app(controller, folder, driver)
-        server = _Server(_config(app), controller, driver, folder, url, on_listen)
+        config = _config(app, door or Door(usual_limits()))
+        server = _Server(config, controller, driver, folder, url, on_listen)
         watch = asyncio.create_task(server.end_with(controller))
         try:
             await controller.start()
@@ -95,6 +101,8 @@ class _Server(uvicorn.Server):
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         """Listen, then tell."""
         await super().startup(sockets)
+        for sock in sockets or ():
+            sock.listen(WAITING_TO_CONNECT)
         self._announce()
         self._driver.start()
         if self._on_listen:
@@ -156,9 +164,11 @@ class _Server(uvicorn.Server):
                 self._folder.server.unlink()
 
 
-def _config(app: Any) -> uvicorn.Config:
+def _config(app: Any, door: Door) -> uvicorn.Config:
     return uvicorn.Config(
         app,
+        http=functools.partial(Connection, door=door),  # type: ignore[arg-type]
+        backlog=ACCEPTED_AT_ONCE,  # asyncio tries so often at once, also while no file is free
         access_log=False,
         log_config=None,
         lifespan="off",

@@ -13,6 +13,8 @@ from rota.live.agent.devices import offered_ids
 from rota.live.agent.memory import DEFAULT_SHARE
 from rota.live.controller import Controller
 from rota.live.provider.local import LocalProvider, lay_out
+from rota.server.door import raise_open_files
+from rota.server.logfile import LogFile
 from rota.server.serve import run
 from rota.store.events import EventStore
 
@@ -51,12 +53,12 @@ def run_cluster(
             f"a controller runs on {folder.path} already; `rota nodes` shows what it has, "
             "and --home starts another cluster elsewhere"
         )
-    handler = logging.FileHandler(folder.controller_log)
-    handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(name)s %(message)s"))
-    logging.basicConfig(level=logging.INFO, handlers=[handler], force=True)
+    logging.basicConfig(level=logging.INFO, handlers=[LogFile(folder.controller_log)], force=True)
+    logging.getLogger("uvicorn.error").setLevel(logging.WARNING)  # a line for each WebSocket else
+    open_files = raise_open_files()
     try:
         store = EventStore(folder.database)
-        provider = LocalProvider(folder, layout, host_memory_bytes)
+        provider = LocalProvider(folder, layout, host_memory_bytes, open_files)
         try:
             controller = Controller(store, folder, policy, policy_name, provider)
         except RotaError:

@@ -34,6 +34,7 @@ from rota.model.trials import Tried, tried_in
 from rota.model.turns import Turns
 from rota.model.view import View
 from rota.policy.registry import create
+from rota.server.door import Door
 from rota.server.serve import serve
 from rota.server.sweepdriver import SweepDriver
 from rota.store.events import EventStore
@@ -267,7 +268,9 @@ class Served:
 
 
 @contextmanager
-def served(folder: Folder, controller: Any = None, port: int = 0) -> Iterator[Served]:
+def served(
+    folder: Folder, controller: Any = None, port: int = 0, door: Door | None = None
+) -> Iterator[Served]:
     """Serve a controller, by default a stand-in, on a free port of this machine."""
     it = Served(folder, controller or StandInController(folder))
     listening = threading.Event()
@@ -280,7 +283,7 @@ def served(folder: Folder, controller: Any = None, port: int = 0) -> Iterator[Se
 
         it._loop = asyncio.get_running_loop()
         it._task = asyncio.current_task()
-        await serve(it.controller, folder, port=port, on_listen=heard, driver=it.driver)
+        await serve(it.controller, folder, port=port, on_listen=heard, driver=it.driver, door=door)
 
     def thread() -> None:
         try:

@@ -4,6 +4,7 @@ import argparse
 import asyncio
 import logging
 import os
+import resource
 import socket
 import sys
 
@@ -21,8 +22,12 @@ def main() -> None:
     parser.add_argument("--first-gpu", type=int, default=0)
     parser.add_argument("--gpu-type", default="")
     parser.add_argument("--host-memory", type=int, help="bytes that suspended jobs may hold")
+    parser.add_argument("--open-files", type=int, help="that each process of a job may have")
     parser.add_argument("--controller-pid", type=int, default=os.getppid())
     options = parser.parse_args()
+    if options.open_files is not None:
+        _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+        resource.setrlimit(resource.RLIMIT_NOFILE, (options.open_files, hard))
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s")
     logging.getLogger("websockets").setLevel(logging.WARNING)
     folder = Folder(options.home)

@@ -73,13 +73,18 @@ def lay_out(
 class LocalProvider:
     """Keeps one agent alive for each node, and leaves alone those that already are.
 
-    ``host_memory_bytes`` is what suspended jobs may hold of each node's memory (None: its default).
+    ``host_memory_bytes`` is what suspended jobs may hold of each node's memory (None: its default),
+    ``open_files`` how many files each process of a job may open (None: as many as this process).
     A node of former times that may still have jobs is taken over with the devices that it had,
     whether or not it is asked for: ``taken_over`` names these.
     """
 
     def __init__(
-        self, folder: Folder, nodes: Sequence[LocalNode], host_memory_bytes: int | None = None
+        self,
+        folder: Folder,
+        nodes: Sequence[LocalNode],
+        host_memory_bytes: int | None = None,
+        open_files: int | None = None,
     ) -> None:
         self._folder = folder
         self.taken_over = [node for node in former_nodes(folder) if _in_use(folder, node.name)]
@@ -87,7 +92,8 @@ class LocalProvider:
         self.asked_for = list(nodes)
         self.nodes = {node.name: node for node in nodes} | kept
         self._watched = [
-            _WatchedAgent(folder, node, host_memory_bytes) for node in self.nodes.values()
+            _WatchedAgent(folder, node, host_memory_bytes, open_files)
+            for node in self.nodes.values()
         ]
 
     @property
@@ -130,10 +136,17 @@ class LocalProvider:
 class _WatchedAgent:
     """One node's agent."""
 
-    def __init__(self, folder: Folder, node: LocalNode, host_memory_bytes: int | None) -> None:
+    def __init__(
+        self,
+        folder: Folder,
+        node: LocalNode,
+        host_memory_bytes: int | None,
+        open_files: int | None,
+    ) -> None:
         self.node = node
         self._folder = folder
         self._host_memory_bytes = host_memory_bytes
+        self._open_files = open_files
         self._task: asyncio.Task[None] | None = None
         self._process: asyncio.subprocess.Process | None = None
 
@@ -190,6 +203,8 @@ class _WatchedAgent:
             command += ["--gpus", str(node.gpus)]
         if self._host_memory_bytes is not None:
             command += ["--host-memory", str(self._host_memory_bytes)]
+        if self._open_files is not None:
+            command += ["--open-files", str(self._open_files)]
         with open(folder / "agent.log", "ab") as output:
             self._process = await asyncio.create_subprocess_exec(
                 *command,

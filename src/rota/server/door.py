@@ -1,0 +1,141 @@
+"""Connections to the API: how many there may be, and how long a caller has to ask for something.
+
+Everybody on this machine can connect, whoever they are; only those who show a token count as known.
+Strangers have a moment for each request, and few enough places that they can't take those of the
+known: one too many closes the stranger who has been there longest.
+"""
+
+import asyncio
+import logging
+import resource
+from typing import Any, NamedTuple, Protocol
+
+from uvicorn.protocols.http.auto import AutoHTTPProtocol
+
+HEAD_TIMEOUT_S = 10.0  # from the connection, or the last answer, to the end of a request's headers
+MOST_STRANGERS = 512
+OTHER_FILES = 128  # that the controller opens: the log, its agents, the logs of jobs
+MOST_FILES = 65536  # that it asks for
+# Accepted at once. What has been asked is read, and its token seen, a few such rounds later: so a
+# caller with a token is known long before MOST_STRANGERS others have come.
+ACCEPTED_AT_ONCE = 32
+
+log = logging.getLogger("rota.server")
+
+
+def raise_open_files() -> int:
+    """Let this process open more files, as many as it may; how many it could before."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    wanted = MOST_FILES if hard == resource.RLIM_INFINITY else min(hard, MOST_FILES)
+    if soft != resource.RLIM_INFINITY and soft < wanted:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
+    return soft
+
+
+class Limits(NamedTuple):
+    """How many connections there may be, of whom, and how long a caller has for the headers."""
+
+    most: int
+    most_strangers: int
+    head_timeout_s: float = HEAD_TIMEOUT_S
+
+
+def usual_limits() -> Limits:
+    """What goes with the number of files that this process may open."""
+    soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    files = MOST_FILES if soft == resource.RLIM_INFINITY else soft
+    most = max(files - OTHER_FILES, files // 2)
+    return Limits(most, min(MOST_STRANGERS, most // 2))
+
+
+class Transport(Protocol):
+    """What is asked of a connection."""
+
+    def is_closing(self) -> bool: ...
+    def abort(self) -> None: ...
+
+
+class Door:
+    """Who is connected, in order of arrival."""
+
+    def __init__(self, limits: Limits) -> None:
+        self.limits = limits
+        self._strangers: dict[Transport, None] = {}
+        self._known: dict[Transport, None] = {}
+
+    def enter(self, transport: Transport) -> None:
+        """Somebody has connected. If that is one too many, one who has shown no token must go."""
+        self._strangers[transport] = None
+        if self._is_full():
+            for group in (self._strangers, self._known):
+                for each in [each for each in group if each.is_closing()]:
+                    del group[each]
+        if self._is_full():
+            oldest = next(iter(self._strangers))
+            del self._strangers[oldest]
+            oldest.abort()
+            log.warning(
+                "there are as many connections as there may be: "
+                "the oldest of those that have shown no token is closed"
+            )
+
+    def trust(self, transport: Transport) -> None:
+        """The one who is connected has shown a token."""
+        if transport in self._strangers:
+            del self._strangers[transport]
+            self._known[transport] = None
+
+    def _is_full(self) -> bool:
+        strangers = len(self._strangers)
+        together = strangers + len(self._known)
+        return strangers > self.limits.most_strangers or together > self.limits.most
+
+
+class Connection(AutoHTTPProtocol):  # type: ignore[misc, valid-type]
+    """One caller's connection. Without a request in time it is closed.
+
+    A route's guard finds it as ``scope["state"]["connection"]``.
+    """
+
+    def __init__(self, *, door: Door, app_state: dict[str, Any], **more: Any) -> None:
+        super().__init__(app_state=app_state | {"connection": self}, **more)
+        self._door = door
+        self._deadline: asyncio.TimerHandle | None = None
+
+    def connection_made(self, transport: asyncio.Transport) -> None:
+        """Wait for a request."""
+        super().connection_made(transport)
+        self._door.enter(transport)
+        self._await_request()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """Wait no longer."""
+        self._stop_waiting()
+        super().connection_lost(exc)
+
+    def on_response_complete(self) -> None:
+        """Wait for another request."""
+        super().on_response_complete()
+        self._await_request()
+
+    def has_asked(self, *, with_token: bool) -> None:
+        """The headers of a request are there."""
+        self._stop_waiting()
+        if with_token:
+            self._door.trust(self.transport)
+
+    def _await_request(self) -> None:
+        self._stop_waiting()
+        if not self.transport.is_closing():
+            seconds = self._door.limits.head_timeout_s
+            self._deadline = self.loop.call_later(seconds, self._give_up)
+
+    def _stop_waiting(self) -> None:
+        if self._deadline is not None:
+            self._deadline.cancel()
+            self._deadline = None
+
+    def _give_up(self) -> None:
+        self.transport.abort()
+        seconds = self._door.limits.head_timeout_s
+        log.warning("a connection is closed: it had not sent a request within %g s", seconds)

@@ -1,0 +1,59 @@
+"""The controller's log: what goes wrong again and again is told once a minute, with how often."""
+
+import logging
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+REPEATED_S = 60.0
+MOST_KNOWN = 1000  # different warnings and errors at a time
+FORMAT = "%(asctime)s %(levelname)s %(name)s %(message)s"
+
+
+class _Repeated:
+    """A warning or error that has been written, and how often it has come since."""
+
+    def __init__(self, record: logging.LogRecord, until_s: float) -> None:
+        self.record = record
+        self.until_s = until_s
+        self.count = 0
+
+
+class LogFile(logging.FileHandler):
+    """A log in which each warning and error stands once in ``REPEATED_S``, then its number."""
+
+    def __init__(self, path: Path, clock: Callable[[], float] = time.monotonic) -> None:
+        super().__init__(path)
+        self.setFormatter(logging.Formatter(FORMAT))
+        self._clock = clock
+        self._repeated: dict[tuple[str, int, str], _Repeated] = {}  # the oldest first
+
+    def emit(self, record: logging.LogRecord) -> None:
+        """Write it, or count it."""
+        now_s = self._clock()
+        self._tell_repetitions(now_s)
+        if record.levelno >= logging.WARNING:
+            key = (record.name, record.levelno, record.getMessage())
+            known = self._repeated.get(key)
+            if known is not None:
+                known.count += 1
+                return
+            self._repeated[key] = _Repeated(record, now_s + REPEATED_S)
+        super().emit(record)
+
+    def close(self) -> None:
+        """Tell what has not been told."""
+        self._tell_repetitions(float("inf"))
+        super().close()
+
+    def _tell_repetitions(self, now_s: float) -> None:
+        while self._repeated:
+            key, known = next(iter(self._repeated.items()))
+            if known.until_s > now_s and len(self._repeated) < MOST_KNOWN:
+                return
+            del self._repeated[key]
+            if known.count:
+                name, level, message = key
+                times = "once" if known.count == 1 else f"{known.count} times"
+                text = f"{times} more: {message.splitlines()[0] if message else ''}"
+                super().emit(logging.LogRecord(name, level, "", 0, text, None, None))
