@@ -41,10 +41,11 @@ class Placement(NamedTuple):
 class Average(Measured):
     """A weighted mean in which what is older than about an hour of measuring fades."""
 
-    __slots__ = ("_seconds", "_total", "_weight", "count", "latest")
+    __slots__ = ("_total", "_weight", "count", "latest", "seconds")
 
     def __init__(self) -> None:
-        self._total = self._weight = self._seconds = 0.0
+        self._total = self._weight = 0.0
+        self.seconds = 0.0  # of measuring that count
         self.count = 0  # of measurements
         self.latest = 0.0  # the mean of the last one
 
@@ -52,17 +53,17 @@ class Average(Measured):
         """Count a measurement that took so many seconds; ``weight`` is more than 0."""
         self._total += total
         self._weight += weight
-        self._seconds += seconds
+        self.seconds += seconds
         self.count += 1
         self.latest = total / weight
-        if self._seconds > REMEMBERED_S:
+        if self.seconds > REMEMBERED_S:
             self._total, self._weight = self._total / 2, self._weight / 2
-            self._seconds /= 2
+            self.seconds /= 2
 
     def merge(self, other: Average) -> None:
         """Count everything that ``other`` has."""
         if other.count:
-            self.add(other._total, other._weight, other._seconds)
+            self.add(other._total, other._weight, other.seconds)
             self.count += other.count - 1
             self.latest = other.latest
 

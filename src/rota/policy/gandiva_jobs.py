@@ -317,10 +317,27 @@ def rate(before: Seen | None, now: Seen | None, least_s: float) -> float | None:
 
 
 def speed_alone(view: View, row: int, notes: Notes) -> float | None:
-    """Steps a second of a job that has its GPUs for itself; what is known from before otherwise."""
+    """Steps a second of a job that has its GPUs for itself; what is known from before otherwise.
+
+    A job that had told nothing at the last decision has not been seen since: then its profile
+    tells, which is measured whether there are decisions or not.
+    """
     if notes.pack is None and notes.move is None:
-        return rate(notes.seen, look(view, row), MEASURED_S) or notes.alone
+        measured = rate(notes.seen, look(view, row), MEASURED_S)
+        return measured or notes.alone or _told(view, row, notes.home)
     return notes.alone
+
+
+def _told(view: View, row: int, home: Home) -> float | None:
+    """Steps a second alone on such GPUs as the job lives on, as its own reports tell."""
+    profile = view.own_profile(row)
+    if profile is None:
+        return None
+    types = sorted({view.state.nodes[node].gpu_type for node, _ in home})
+    speed = profile.speeds.get(Placement("+".join(types), sum(gpus for _, gpus in home), len(home)))
+    if speed is None or not speed.mean or speed.seconds < MEASURED_S:
+        return None
+    return 1 / speed.mean
 
 
 def profiled(view: View, row: int, gpu_type: str, num_gpus: int) -> float | None:
