@@ -23,9 +23,9 @@ BATCH = {"mode": "adapt", "max_global": 96, "max_per_gpu": 16}
 
 
 def train(cluster, name, *words, gpus="1..2"):
-    """Submit a training whose pieces take as long as there are two cores, whatever their size.
+    """Submit a training whose pieces take as long as on two cores, whatever their size.
 
-    They take long beside what a busy machine adds to a step: by its speeds sizes are chosen.
+    It tells just that of its steps, whatever else the machine does: by it sizes are chosen.
     """
     out = cluster.base / name
     out.mkdir()
@@ -83,7 +83,7 @@ def every_sample_once(cluster, name):
             if not rehearsal:
                 epochs.setdefault(epoch, {}).setdefault(batch, set()).update(samples)
     del epochs[max(epochs)]
-    assert len(epochs) > 2
+    assert len(epochs) > 1
     counts = [sum(map(len, batches.values())) for batches in epochs.values()]
     seen = [set().union(*batches.values()) for batches in epochs.values()]
     return set(counts) == {SAMPLES} and all(each == set(range(SAMPLES)) for each in seen)
@@ -134,12 +134,15 @@ def stoppable(tmp_path_factory):
 
 @pytest.mark.parametrize(("who", "point"), FAULTS)
 def test_a_batch_changes_on_all_ranks_whoever_is_killed_on_the_way(stoppable, request, who, point):
-    """The agent before it tells rank 0, and when it hears of it; the controller likewise."""
+    """The agent before it tells rank 0, and when it hears of it; the controller likewise.
+
+    The policy may have another batch in mind by the time that the first one is told: it counts.
+    """
     cluster, stops = stoppable
     with own_base(cluster, request):
         if who == "agent":
             stops.arm(cluster.node_names()[0], point)
-        job = train(cluster, "job", "--steps", 1_000_000, "--gate", 3)
+        job = train(cluster, "job", "--steps", 1_000_000, "--gate", 3, gpus=2)
         cluster.until_at("job", 3)
         cluster.until_state(job, "RUNNING")
         if who == "controller":  # which has had the answer to the launch
@@ -152,8 +155,11 @@ def test_a_batch_changes_on_all_ranks_whoever_is_killed_on_the_way(stoppable, re
             cluster.up()
         else:
             cluster.kill(process)
-        retuned = until(lambda: changes(cluster, job, JobRetuned), "its batch is chosen anew")
-        until(lambda: told(cluster, job) == (2, retuned[-1].batch), "all ranks have it")
+        until(lambda: changes(cluster, job, JobRetuned), "its batch is chosen anew")
+        until(
+            lambda: told(cluster, job) == (2, changes(cluster, job, JobRetuned)[-1].batch),
+            "all ranks have it",
+        )
         ended = finish(cluster, job, "job")
         assert (ended["attempt"], ended["lost_ranks"]) == (1, 0)
         assert every_sample_once(cluster, "job")

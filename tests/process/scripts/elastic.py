@@ -51,6 +51,7 @@ parser.add_argument("--no-loader", action="store_true")
 options = parser.parse_args()
 SLOT = int(os.environ.get("ROTA_SLOT", "0"))
 BATCH = 12
+EXCHANGE_S = 0.005  # of gradients among ranks, in what is told of steps with --cores
 
 
 class Noisy(torch.utils.data.Dataset):
@@ -93,6 +94,25 @@ def build():
     )
 
 
+def piece_s(world):
+    """How long a piece takes that is to take as long as on so many cores."""
+    return options.piece_s * max(1, world / options.cores)
+
+
+def tell_planned_times(s):
+    """Have steps take as long as they are meant to, by what is told of them.
+
+    By these the scheduler chooses sizes and batches; what else the machine has to do is no matter.
+    """
+    note = s._progress.times.note
+
+    def planned(cut, step_s, gradient_s):
+        world, _, accumulation = cut
+        note(cut, (1 + accumulation) * piece_s(world) + EXCHANGE_S * (world > 1), piece_s(world))
+
+    s._progress.times.note = planned
+
+
 def gate(number):
     (options.out / f"at{number}").touch()
     while not (options.out / f"go{number}").exists():
@@ -115,6 +135,8 @@ def main():
     scheduler = torch.optim.lr_scheduler.StepLR(optimizer, 4, 0.5)
     scaler = torch.amp.GradScaler("cpu", init_scale=1024.0, growth_interval=3, enabled=options.amp)
     with rota.train.session() as s:
+        if options.cores:
+            tell_planned_times(s)
         wrapped, *_ = s.prepare(model, optimizer, scheduler, scaler, reduction=options.reduction)
         if options.no_loader:
             for step in s.steps(options.steps):
@@ -148,7 +170,7 @@ def main():
                     place = [loader.position.epoch, number, indices.tolist(), newcomer]
                     file.write(json.dumps(place) + "\n")
                 if options.cores:
-                    time.sleep(options.piece_s * max(1, s.world_size / options.cores))
+                    time.sleep(piece_s(s.world_size))
                 with torch.autocast("cpu", torch.bfloat16, enabled=options.amp):
                     loss = F.cross_entropy(wrapped(x), y)
                 scaler.scale(loss).backward()
