@@ -111,23 +111,28 @@ def watch(worker: int, report: Path) -> NoReturn:
     """Wait for the worker, kill what it left behind, write down how it ended, and exit.
 
     What it left behind is waited for if the agent has asked it to end: its grace counts for them
-    too, and the agent kills what is there after that.
+    too, and the agent kills what is there after that. What this process may not kill, because it
+    runs as another user, is named in the log and left alone.
     """
     ended_pid = 0
     while ended_pid != worker:  # its orphans come here, too: none is to stay as a zombie
         ended_pid, status = os.waitpid(-1, 0)
-    ended = {"code": os.waitstatus_to_exitcode(status), "at_s": time.time()}
-    at_once = not report.with_suffix(".grace").exists()
-    if at_once:
+    ended: dict[str, Any] = {"code": os.waitstatus_to_exitcode(status), "at_s": time.time()}
+    number = 0 if report.with_suffix(".grace").exists() else signal.SIGKILL
+    if number:
         with contextlib.suppress(ProcessLookupError, PermissionError):
-            os.killpg(worker, signal.SIGKILL)
-    while True:  # orphans of the worker were handed to this process, whatever group they are in
-        tasks = Path(f"/proc/self/task/{os.getpid()}/children").read_text().split()
-        for child in tasks if at_once else ():
-            os.kill(int(child), signal.SIGKILL)
+            os.killpg(worker, number)
+    # Orphans of the worker were handed to this process, whatever group they are in.
+    while True:
+        children = children_of(os.getpid())
+        others = [child for child in children if not may_signal(child, number)]
+        alone_with_others = bool(children) and len(others) == len(children)
         try:
-            os.waitpid(-1, 0)
+            ended_pid, _ = os.waitpid(-1, os.WNOHANG if alone_with_others else 0)
         except ChildProcessError:
+            break
+        if alone_with_others and not ended_pid:
+            ended["left"] = leave_behind(others)
             break
     while report.parent.exists():
         try:
@@ -136,6 +141,48 @@ def watch(worker: int, report: Path) -> NoReturn:
         except OSError:  # a full disk: the job must not run again because of that
             time.sleep(1)
     os._exit(0)
+
+
+def children_of(pid: int) -> list[int]:
+    """The children of a process, those of all of its threads; none if it is gone."""
+    found: list[int] = []
+    with contextlib.suppress(OSError):
+        for thread in os.listdir(f"/proc/{pid}/task"):
+            found += map(int, Path(f"/proc/{pid}/task/{thread}/children").read_text().split())
+    return found
+
+
+def may_signal(pid: int, number: int) -> bool:
+    """Send a signal; False if this process may not, because the other runs as another user."""
+    try:
+        os.kill(pid, number)
+    except PermissionError:
+        return False
+    except ProcessLookupError:
+        pass
+    return True
+
+
+def leave_behind(pids: list[int]) -> str:
+    """Leave processes of other users alone, but kill what they have started as this one.
+
+    Returns which they are, in words, and says so in the log.
+    """
+    below = list(pids)
+    for pid in below:
+        below += children_of(pid)
+        may_signal(pid, signal.SIGKILL)
+    names = []
+    for pid in pids:
+        with contextlib.suppress(OSError):
+            words = Path(f"/proc/{pid}/cmdline").read_bytes().replace(b"\0", b" ")
+            names.append(f"{pid} ({words.decode(errors='replace').strip()[:80]})")
+    if not names:
+        return ""
+    which = ("processes " if len(names) > 1 else "process ") + ", ".join(names)
+    left = f"{which} of another user can't be killed and may run on"
+    print(f"rota: {left}", file=sys.stderr, flush=True)
+    return left
 
 
 def claim(path: Path, value: dict[str, Any]) -> bool:
@@ -152,9 +199,17 @@ def claim(path: Path, value: dict[str, Any]) -> bool:
 
 
 def write_json(path: Path, value: dict[str, Any]) -> None:
-    """Write a small file so that it is there whole or not at all."""
+    """Write a small file so that it is there whole or not at all.
+
+    The job may have put something in its place, or in that of its draft: a file is removed, a
+    folder is put aside. Raises OSError.
+    """
     draft = path.with_suffix(path.suffix + ".new")
-    with open(draft, "w") as file:
+    for place in (draft, path):
+        if place.is_dir() and not place.is_symlink():
+            place.rename(f"{place}.{time.time_ns()}.aside")
+    draft.unlink(missing_ok=True)
+    with open(draft, "x") as file:
         json.dump(value, file)
         file.flush()
         os.fsync(file.fileno())
@@ -200,9 +255,29 @@ def run_program(request: dict[str, Any]) -> None:
     if request["python"] is None:
         for number in (signal.SIGPIPE, signal.SIGXFSZ):  # Python ignores them, others must not
             signal.signal(number, signal.SIG_DFL)
-        os.execvpe("bash", ["bash", "-c", request["run"]], request["env"])  # noqa: S606
+        run_bash(request["run"], request["env"])
     os.environ["ROTA_WORKER"] = str(os.getpid())  # and not that of a process which it starts
     run_python(request["python"])
+
+
+def run_bash(command: str, environment: dict[str, str]) -> NoReturn:
+    """Become a shell that runs the command. Raises SystemExit, as a shell does without a program.
+
+    That is 127 if there is no bash, and 126 if it can't be executed.
+    """
+    try:
+        os.execvpe("bash", ["bash", "-c", command], environment)  # noqa: S606
+    except FileNotFoundError:
+        path = environment.get("PATH", os.defpath)
+        print(
+            f"rota: there is no bash in PATH={path} to run the command; install bash, or submit "
+            "`python SCRIPT ...` without shell syntax, which needs none",
+            file=sys.stderr,
+        )
+        sys.exit(127)
+    except OSError as error:
+        print(f"rota: bash can't be executed: {error.strerror}", file=sys.stderr)
+        sys.exit(126)
 
 
 def run_python(arguments: list[str]) -> None:

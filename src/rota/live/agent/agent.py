@@ -363,7 +363,7 @@ class Agent:
         attempt = self.attempts.get((job_id, number))
         if attempt is not None and attempt.ended is not None:
             del self.attempts[job_id, number]
-            with contextlib.suppress(FileNotFoundError):
+            with contextlib.suppress(OSError):  # else the next agent has it once more, and forgets
                 (attempt.folder / "attempt.json").rename(attempt.folder / "ended.json")
 
     async def _shut_down(self) -> None:

@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from rota.live.agent.attempt import Attempt
 
 LAST_WORDS_S = 0.5  # how long connections of processes that have ended are still read
+MAX_LEFT = 300  # characters of a message about what a rank has left behind
 VANISHED = "its processes vanished without a word (shim killed, reboot)"
 
 
@@ -79,7 +80,8 @@ class Ending:
             self._end("lost", error=self._attempt.complaint, started=True, goes_on=True)
             return
         words = (self._failure(process, code), self._attempt.complaint) if bad else ()
-        message = "; ".join(filter(None, words))
+        left = [str(e.get("left", ""))[:MAX_LEFT] for _, e in exits]
+        message = "; ".join(filter(None, (*words, *left)))
         at_s = max(e["at_s"] for _, e in exits)
         self._end("ended", at_s=at_s, exit_code=code, message=message, stop_asked=asked)
 

@@ -11,7 +11,9 @@ from typing import Any
 
 from rota.errors import AgentError
 from rota.live.agent.processes import signal_below, started_at
-from rota.live.wire import Message, encode
+from rota.live.wire import MAX_SECONDS, Message, encode
+
+MAX_EXIT_BYTES = 1 << 16
 
 
 class Rank:
@@ -23,7 +25,7 @@ class Rank:
 
     def __init__(self, index: int, folder: Path, life: int = 0) -> None:
         self.index = index
-        name = life_name(index, life)
+        self.name = name = life_name(index, life)  # of its files
         self.shim = 0
         self.worker = 0
         self.pidfd = -1
@@ -104,10 +106,13 @@ class Rank:
             self.read_exit()
 
     def read_exit(self) -> None:
-        """Read how it ended, if its shim has written that down."""
-        if self._exit.exists():
-            self.exit = json.loads(self._exit.read_text())
-            self.gone = False
+        """Read how it ended, if its shim has written that down; nothing else that may be there."""
+        if not self._exit.is_file():
+            return
+        with contextlib.suppress(OSError, ValueError, RecursionError), open(self._exit) as file:
+            told = json.loads(file.read(MAX_EXIT_BYTES))
+            if _is_exit(told):
+                self.exit, self.gone = told, False
 
     def close(self) -> None:
         """Stop watching the shim."""
@@ -130,6 +135,15 @@ class Rank:
         with contextlib.suppress(FileExistsError):
             os.link(draft, self._pids)
         draft.unlink()
+
+
+def _is_exit(told: Any) -> bool:
+    """Whether it is what a shim writes down about an end."""
+    if not isinstance(told, dict):
+        return False
+    code, at_s = told.get("code"), told.get("at_s")
+    whole = isinstance(code, int) and not isinstance(code, bool)
+    return whole and isinstance(at_s, int | float) and 0 <= at_s <= MAX_SECONDS
 
 
 def life_name(index: int, life: int) -> str:

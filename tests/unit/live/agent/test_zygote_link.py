@@ -2,7 +2,11 @@
 
 import asyncio
 import contextlib
+import json
 import os
+import shutil
+import signal
+import sys
 import time
 from pathlib import Path
 
@@ -30,11 +34,17 @@ def has_torch() -> bool:
 
 async def run(link, folder, **program):
     """Fork a worker; what it wrote, once it has ended."""
-    request = {"name": "rank0", "log": str(folder / "log"), "workdir": str(folder), "cpus": []}
+    request = {
+        "name": "rank0",
+        "tag": None,
+        "log": str(folder / "log"),
+        "workdir": str(folder),
+        "cpus": [],
+    }
     request |= {"folder": str(folder), "env": dict(os.environ), "python": None, "run": None}
     assert await link.fork(request | program) > 0
     deadline = time.monotonic() + 60
-    while not (folder / "rank0.exit").exists():
+    while not (folder / "rank0.exit").is_file():
         assert time.monotonic() < deadline
         await asyncio.sleep(0.01)
     return (folder / "log").read_text()
@@ -72,3 +82,79 @@ def test_it_is_warmed_up_before_anything_is_asked_for(tmp_path):
             assert has_torch()
 
     asyncio.run(scenario())
+
+
+def ended(folder):
+    """What the shim wrote down."""
+    return json.loads((folder / "rank0.exit").read_text())
+
+
+def test_what_the_job_put_where_its_exit_is_written_does_not_keep_it_from_ending(tmp_path):
+    async def scenario():
+        async with a_link(tmp_path) as link:
+            await run(link, tmp_path, run="mkdir rank0.exit; mkfifo rank0.exit.new; exit 5")
+
+    asyncio.run(scenario())
+    assert ended(tmp_path)["code"] == 5
+    assert [path.is_dir() for path in tmp_path.glob("rank0.exit.*")] == [True]
+
+
+@pytest.mark.parametrize(
+    ("program", "code", "said"),
+    [
+        ({"run": "true", "env": {"PATH": "/nowhere"}}, 127, "no bash in PATH=/nowhere"),
+        ({"run": "#" * 200_000}, 126, "bash can't be executed: Argument list too long"),
+    ],
+    ids=["without bash", "too long"],
+)
+def test_a_command_that_no_bash_can_run_has_ended_and_says_why(tmp_path, program, code, said):
+    async def scenario():
+        async with a_link(tmp_path) as link:
+            return await run(link, tmp_path, **program)
+
+    log = asyncio.run(scenario())
+    assert ended(tmp_path)["code"] == code
+    assert said in log
+    assert len(log.splitlines()) == 1
+
+
+ANOTHER_USER = """
+import os, time
+os.setuid(65534)
+open("other", "w").write(f"{os.getpid()}")
+time.sleep(1000)
+"""
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can become another user")
+@pytest.mark.skipif(shutil.which("setpriv") is None, reason="needs setpriv, of util-linux")
+@pytest.mark.parametrize("grace", [False, True])
+def test_a_process_that_may_not_be_killed_is_left_behind_and_named(tmp_path, monkeypatch, grace):
+    """As of ``sudo sleep 1000 &``: the shim is without the right to signal other users."""
+    python = tmp_path / "python"
+    python.write_text(f'#!/bin/sh\nexec setpriv --bounding-set=-kill {sys.executable} "$@"\n')
+    python.chmod(0o755)
+    monkeypatch.setattr(sys, "executable", str(python))
+    (tmp_path / "other.py").write_text(ANOTHER_USER)
+    (tmp_path / "other").touch()
+    tmp_path.chmod(0o711)
+    (tmp_path / "other").chmod(0o666)
+    if grace:
+        (tmp_path / "rank0.grace").touch()
+    command = f"{python} other.py & sleep 1000 & until [ -s other ]; do sleep 0.01; done; exit 3"
+    if grace:
+        command = command.replace("sleep 1000 &", "")
+
+    async def scenario():
+        async with a_link(tmp_path) as link:
+            return await run(link, tmp_path, run=command)
+
+    log = asyncio.run(scenario())
+    other = int((tmp_path / "other").read_text())
+    try:
+        assert ended(tmp_path)["code"] == 3
+        assert f"process {other} (" in ended(tmp_path)["left"]
+        assert ended(tmp_path)["left"] in log
+        assert psutil.pid_exists(other)
+    finally:
+        os.kill(other, signal.SIGKILL)
