@@ -214,3 +214,42 @@ def test_an_idle_cluster_costs_next_to_no_cpu(shared_cluster, base):
     until(lambda: not psutil.pid_exists(shared_cluster.pids(job)["shim"]), "it is over")
     assert used_s() - before < 0.3  # of about three seconds, with a job that says nothing
     shared_cluster.ends(job)
+
+
+ESCAPEE = """
+import os, sys
+if os.fork(): os._exit(0)
+os.setsid()
+if os.fork(): os._exit(0)
+open(sys.argv[1], "w").write(f"{os.getpid()}\\n")
+os.closerange(0, 64)
+os.chdir("/")
+os.execve("/bin/sleep", ["sleep", "1000"], {})
+"""
+
+
+@pytest.mark.parametrize("victims", ["shim", "shim, zygote and agent"])
+def test_a_daemon_without_an_environment_is_dead_before_its_job_starts_anew(
+    shared_cluster, base, victims
+):
+    """It has left its session, its folder and its files; its shim does not live to kill it."""
+    cluster = shared_cluster
+    (base / "escapee.py").write_text(ESCAPEE)
+    (base / "job.sh").write_text(
+        "if [ $ROTA_ATTEMPT = 2 ]; then\n"
+        "  cp /proc/$(cat daemon)/status second || echo gone > second\n"
+        "  exit 0\n"
+        "fi\n"
+        "python escapee.py daemon; sleep 1000\n"
+    )
+    job = cluster.submit("bash job.sh")
+    until(lambda: (base / "daemon").exists() and (base / "daemon").read_text(), "there is a daemon")
+    daemon = psutil.Process(int((base / "daemon").read_text()))
+    until(lambda: daemon.name() == "sleep", "it is on its own")
+    shim = cluster.pids(job)["shim"]
+    old = cluster.agent()
+    cluster.kill(shim, *([cluster.zygote(), old] if "agent" in victims else []))
+    assert cluster.ends(job)["attempt"] == 2
+    assert gone([daemon.pid])
+    second = (base / "second").read_text()
+    assert second == "gone\n" or "State:\tZ" in second

@@ -18,6 +18,7 @@ import ctypes
 import gc
 import json
 import os
+import resource
 import runpy
 import signal
 import socket
@@ -83,6 +84,8 @@ def become_shim(request: dict[str, Any]) -> bool:
     """Turn a fresh fork into the shim of one rank. True in the worker; the shim never returns."""
     os.setsid()
     LIBC.prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
+    if request["tag"] is not None:
+        wear(request["tag"])
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
     redirect(request["log"])
@@ -105,6 +108,18 @@ def become_shim(request: dict[str, Any]) -> bool:
     os.write(start, b"g")
     os.close(start)
     watch(worker, where / f"{name}.exit")
+
+
+def wear(tag: int) -> None:
+    """Give this process, and everything that will come of it, a number to be found by.
+
+    It is the soft limit of the CPU time of real-time processes, in microseconds: programs inherit
+    it whatever they are executed by and with, and one so large never takes effect. Where the user
+    is limited to less, processes go without.
+    """
+    with contextlib.suppress(ValueError, OSError):
+        _, hard = resource.getrlimit(resource.RLIMIT_RTTIME)
+        resource.setrlimit(resource.RLIMIT_RTTIME, (tag, hard))
 
 
 def watch(worker: int, report: Path) -> NoReturn:

@@ -17,7 +17,7 @@ from rota.live.agent.checkpointing import Checkpointing
 from rota.live.agent.ending import Ending, has_failed
 from rota.live.agent.launching import checkpoints, node_name
 from rota.live.agent.pausing import Pausing
-from rota.live.agent.processes import kill_remains
+from rota.live.agent.processes import LOOK_AGAIN_S, kill_remains, tag_of
 from rota.live.agent.rank import Rank, life_of
 from rota.live.agent.restarting import Restarting
 from rota.live.agent.tuning import Tuning
@@ -82,6 +82,7 @@ class Attempt(Account):
             rank.find()
             if rank.alive:
                 self.watch(rank)
+            self._clear_away(rank)
         for rank in self.ranks:  # a resize that was cut short has left newcomers, or their ends
             if rank.index not in self.record["members"]:
                 rank.survived = True
@@ -127,6 +128,7 @@ class Attempt(Account):
         rank.close()
         rank.gone = True
         rank.read_exit()
+        self._clear_away(rank)
         expected = self.is_vacated and rank.index in self.record["members"]
         if self.elastic is not None and not expected and self.elastic.ended(rank):
             rank.survived = True
@@ -150,6 +152,11 @@ class Attempt(Account):
         else:
             self.ending.conclude()
 
+    def _clear_away(self, rank: Rank) -> None:
+        """If its shim has vanished, kill what that left behind: its gang may go on without it."""
+        if rank.gone and kill_remains([], [tag_of(self.record, rank.name)]):
+            asyncio.get_running_loop().call_later(LOOK_AGAIN_S, self._clear_away, rank)
+
     def kill_remains(self) -> int:
         """Kill what vanished shims left behind, of this attempt of this cluster alone.
 
@@ -161,7 +168,9 @@ class Attempt(Account):
             "ROTA_JOB_ID": self.job_id,
             "ROTA_ATTEMPT": str(self.number),
         }
-        return kill_remains([rank.shim for rank in self.ranks if rank.gone], marks)
+        vanished = [rank for rank in self.ranks if rank.gone]
+        tags = [tag_of(self.record, rank.name) for rank in vanished]
+        return kill_remains([rank.shim for rank in vanished], tags, marks)
 
     def stop(self) -> None:
         """Ask every process to end, and kill what is left after the grace period."""

@@ -1,6 +1,7 @@
 """How an attempt begins: its record, and its processes' environment, devices, interpreter."""
 
 import os
+import secrets
 import shlex
 import shutil
 import socket
@@ -15,6 +16,7 @@ from rota.folder import Folder
 from rota.live.agent.curve import FILE as CURVE
 from rota.live.agent.devices import Devices
 from rota.live.agent.method import choose
+from rota.live.agent.processes import tag_of
 from rota.live.agent.rank import life_name, life_of
 from rota.live.wire import Message
 
@@ -48,6 +50,7 @@ def record_of(message: Message, devices: Devices, refusal: str | None) -> dict[s
         "suspension": "process",
         "method": choose(program, devices.kind, max(len(gpus), most_gpus), refusal),
         "launched_s": message["at_s"],  # until it is known
+        "secret": secrets.token_hex(8),
     }
 
 
@@ -77,6 +80,7 @@ def rank_requests(
     requests = []
     for position, slot in enumerate(slots):
         rank = str(before + position)
+        name = life_name(slot, life_of(record, slot))
         environment = shared | {"RANK": rank, "LOCAL_RANK": rank, "ROTA_SLOT": str(slot)}
         environment["ROTA_PULSE"] = str(folder / f"rank{slot}.pulse")
         if adopt is not None:
@@ -85,7 +89,8 @@ def rank_requests(
             environment["ROTA_DEVICE"] = str(record["visible"].index(gpus[position]))
         requests.append(
             {
-                "name": life_name(slot, life_of(record, slot)),
+                "name": name,
+                "tag": tag_of(record, name),
                 "folder": str(folder),
                 "log": str(folder / f"rank{slot}.log"),
                 "env": environment,

@@ -1,11 +1,14 @@
 """Signals, bindings and identities of processes that are not this one's children."""
 
 import contextlib
+import hashlib
 import os
+import resource
 import signal
 from collections.abc import Iterable
 from itertools import count
 from pathlib import Path
+from typing import Any
 
 import psutil
 
@@ -65,20 +68,44 @@ def started_at(pid: int) -> float | None:
         return None
 
 
-def kill_remains(shims: Iterable[int], marks: dict[str, str]) -> int:
+def tag_of(record: dict[str, Any], name: str) -> int | None:
+    """The number that the processes of one life of a rank wear: see ``zygote.wear``.
+
+    ``record`` and ``name`` are those of its attempt and of its files. None for an attempt of an
+    older agent, which gave it none.
+    """
+    if "secret" not in record:
+        return None
+    digest = hashlib.sha256(f"{record['secret']}/{name}".encode()).digest()
+    return 1 << 62 | int.from_bytes(digest[:7])
+
+
+def _worn_by(pid: int) -> int | None:
+    """The number that a process wears, if any; None if it is gone, or of another user."""
+    try:
+        return resource.prlimit(pid, resource.RLIMIT_RTTIME)[0]
+    except OSError:
+        return None
+
+
+def kill_remains(
+    shims: Iterable[int], tags: Iterable[int | None], marks: dict[str, str] | None = None
+) -> int:
     """Kill what dead shims have left behind; how many processes there were.
 
-    It is known by its session, which keeps the shim's pid from being used again, and, where it has
-    left that, by these variables in the environment that it was executed with.
+    It is known by its tag, whatever it has become. Where it could be given none, it is known by its
+    session, which keeps the shim's pid from being used again, or by these variables in the
+    environment that it was executed with; without ``marks`` that is not looked at.
     """
+    wanted = {tag for tag in tags if tag is not None}
     sessions = {pid for pid in shims if pid and started_at(pid) is None}
     killed = 0
     for process in psutil.process_iter():
         with contextlib.suppress(psutil.Error, OSError):
             if process.status() == psutil.STATUS_ZOMBIE:
                 continue
-            remains = os.getsid(process.pid) in sessions
-            if not remains:
+            remains = _worn_by(process.pid) in wanted or os.getsid(process.pid) in sessions
+            if not remains and marks is not None:
                 environment = process.environ()
                 remains = all(environment.get(key) == value for key, value in marks.items())
             if remains:
