@@ -12,6 +12,7 @@ RotaError
 ├── PlanError               a plan that breaks the policy contract
 ├── SimulationError         a simulation that lost a job or cannot go on
 ├── StoreError              the event log can't be read or written
+│   └── StoreFullError      its disk has no room: what was refused can be tried again
 ├── AgentError              a node agent can't do what it was asked
 ├── ArenaError              the state of a suspended job is damaged, or not whole
 ├── GangError               the ranks of a job can't go on together
@@ -71,6 +72,10 @@ class SimulationError(RotaError):
 
 class StoreError(RotaError):
     """The event log can't be read or written."""
+
+
+class StoreFullError(StoreError):
+    """The disk of the event log has no room. Nothing was written; it can be tried again."""
 
 
 class AgentError(RotaError):

@@ -151,6 +151,8 @@ def _greet(folder: Folder, url: str, controller: Controller, provider: LocalProv
     if provider.taken_over and living:
         names = ", ".join(node.name for node in provider.taken_over)
         lines.append(f"taken over: {living} job{'s'[: living != 1]} that had started, on {names}")
+    if controller.room.is_tight:
+        lines.append(f"warning: {controller.room.complaint()}")
     for difference in provider.differences():
         lines.append(f"{difference}, because jobs may be there; `rota down` frees it")
     lines.append(

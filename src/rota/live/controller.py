@@ -2,12 +2,16 @@
 
 One turn: take note of what has come, let the policy decide if something calls for it, derive the
 commands, write everything down in one transaction, and only then send the commands.
+
+On a full disk (:mod:`rota.live.room`) nothing is decided and nothing sent that is not written down;
+what has come stays in memory, and it goes on by itself when there is room.
 """
 
 import asyncio
 import contextlib
 import json
 import logging
+from functools import partial
 from typing import Any, Protocol
 
 from rota.errors import AgentError
@@ -26,6 +30,7 @@ from rota.live.recovery import (
 )
 from rota.live.relay import pass_on, pass_piece_on
 from rota.live.reports import Reports
+from rota.live.room import Room
 from rota.live.wire import Message, decode
 from rota.model.allocation import Allocation
 from rota.model.commands import Command, Launch, Migrate, Resize, Resume, Retune, Stop, Suspend
@@ -53,6 +58,7 @@ from rota.store.events import EventStore
 
 RETRY_S = 5.0  # a failed launch is tried again after so long, times the number of failures
 POLICY_RETRY_S = 5.0  # a policy that raised is asked again after so long
+ROOM_EVERY_S = 1.0  # the room on the disk is looked at
 AWAIT_S = 10.0  # after a start agents of jobs have so long to tell before anything is decided
 
 log = logging.getLogger("rota.controller")
@@ -75,8 +81,9 @@ class Controller(Reports):
         policy: Policy,
         policy_name: str,
         provider: Provider,
+        room: Room | None = None,
     ) -> None:
-        super().__init__(store, folder)
+        super().__init__(store, folder, room)
         self.failed = False
         self.stopped = asyncio.Event()  # set when the controller can't go on
         self.policy_name = policy_name
@@ -84,8 +91,7 @@ class Controller(Reports):
         self.resizes: bool = getattr(policy, "resizes", False)
         self._policy = policy
         self._failures: dict[int, int] = {}
-        self._to_send: list[Command] = []
-        self._task: asyncio.Task[None] | None = None
+        self._tasks: list[asyncio.Task[None]] = []
         self._policy_retry_at_s: float | None = None
         self._awaited: set[str] = set()  # nodes that have yet to say what became of their jobs
         self._await_until_s = 0.0
@@ -104,7 +110,8 @@ class Controller(Reports):
                     self._note(event)
         self._awaited = {name for row in self.state.active for name in self._names(row)}
         self._await_until_s = self._clock.now_s() + AWAIT_S
-        self._task = asyncio.create_task(self._run())
+        self.room.look()
+        self._tasks = [asyncio.create_task(self._run()), asyncio.create_task(self._watch_room())]
         await self._provider.start()
 
     def end_jobs(self) -> None:
@@ -113,9 +120,9 @@ class Controller(Reports):
 
     async def stop(self) -> None:
         """Stop deciding. Jobs, and agents that have any, go on unless they were told to end."""
-        if self._task is not None:
-            self._task.cancel()
-            await asyncio.gather(self._task, return_exceptions=True)
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
         if not self.failed and (self.ends_jobs or not self.living()):
             self.ends_jobs = True
             self._tell_agents({"type": "shutdown"})
@@ -123,7 +130,11 @@ class Controller(Reports):
         else:
             await self._provider.stop()
         if not self.failed:
-            self._write_down()
+            self._write_again_s = 0.0
+            if not self._write_down():
+                log.error("%d events had no room on the disk", len(self._unwritten))
+        if self.ends_jobs:
+            self.room.remove()
         self.store.close()
 
     async def _run(self) -> None:
@@ -141,25 +152,33 @@ class Controller(Reports):
             self.failed = True
             self.stopped.set()
 
+    async def _watch_room(self) -> None:
+        """Look at the room on the disk, and have a turn taken that may find some."""
+        while True:
+            await asyncio.sleep(ROOM_EVERY_S)
+            if self.room.look() or self._unwritten:
+                self._kick.set()
+
     def _sleep_s(self) -> float | None:
+        if self._unwritten:
+            return None
         if self._awaits():
             return max(0.0, self._await_until_s - self._clock.now_s())
         state, times = self.state, list(self.state.backoff.values())
-        if state.wake_at_s is not None:
+        if state.wake_at_s is not None and not self.room.is_tight:
             times.append(state.wake_at_s)
-        if self._policy_retry_at_s is not None:
+        if self._policy_retry_at_s is not None and not self.room.is_tight:
             times.append(self._policy_retry_at_s)
         times += [at_s for _, at_s in self._time_limits()]
         return max(0.0, min(times) - self._clock.now_s()) if times else None
 
     def turn(self) -> None:
         """One decision, if one is due, and everything that follows from it."""
+        if self._write_again_s and not self._write_down():
+            return
         if not (self.ends_jobs or self._awaits()):
             self._advance()
         self._write_down()
-        commands, self._to_send = self._to_send, []
-        for command in commands:
-            self._dispatch(command)
 
     def _awaits(self) -> bool:
         """Whether agents have yet to tell which jobs ended while there was no controller."""
@@ -172,7 +191,19 @@ class Controller(Reports):
         for row, at_s in self._time_limits():
             if at_s <= now_s:
                 self._note(StopRequested(now_s, row, JobState.TIMEOUT))
-        retry_at_s = self._policy_retry_at_s
+        if not self.room.is_tight:
+            self._decide_if_due(now_s)
+        commands = diff(state)
+        if self.room.is_tight:  # what runs may end or take its turn, nothing begins
+            commands = [each for each in commands if not isinstance(each, Launch)]
+        for command in commands:
+            self._note(CommandSent(now_s, command))
+            self._once_written.append(partial(self._dispatch, command))
+        for command in commands:
+            self._write_sharers(command.row, now_s)
+
+    def _decide_if_due(self, now_s: float) -> None:
+        state, retry_at_s = self.state, self._policy_retry_at_s
         woken = state.wake_at_s is not None and state.wake_at_s <= now_s
         if woken:
             for row in list(state.active):
@@ -180,11 +211,6 @@ class Controller(Reports):
                     self._write_progress(row, now_s)
         if state.decision_needed or woken or (retry_at_s is not None and retry_at_s <= now_s):
             self._decide(now_s)
-        self._to_send = diff(state)
-        for command in self._to_send:
-            self._note(CommandSent(now_s, command))
-        for command in self._to_send:
-            self._write_sharers(command.row, now_s)
 
     def _decide(self, now_s: float) -> None:
         """Ask the policy. One that fails leaves the last plan in force, and is asked again."""
@@ -285,14 +311,16 @@ class Controller(Reports):
             if command is not None and node_of(state, command) == node
         ]
         self._awaited.discard(node)
-        self.turn()  # what is known now is on disk before anything is said
-        self._outboxes[node].put_nowait({"type": "welcome", "epoch": state.epoch})
+        # What is known now is on disk before anything is said.
+        say = self._outboxes[node].put_nowait
+        self._once_written.append(partial(say, {"type": "welcome", "epoch": state.epoch}))
         for message in findings.forget + findings.kill + findings.drop:
-            self._outboxes[node].put_nowait(message)
+            self._once_written.append(partial(say, message))
         for name, message in findings.left:
-            self.tell(name, message)
+            self._tell_once_written(name, message)
         for command in repeated:
-            self._dispatch(command)
+            self._once_written.append(partial(self._dispatch, command))
+        self.turn()
 
     def _hear(self, node: str, message: Message) -> None:
         """Take note of one message from a node's agent; what is out of date is passed over."""
@@ -308,8 +336,9 @@ class Controller(Reports):
             return
         row = self.rows.get(message["job_id"])
         if not self._is_present(node, row, message["attempt"]):
-            if kind in ("ended", "lost"):
-                self.tell(node, {**message, "type": "forget"})
+            if kind in ("ended", "lost"):  # known, but maybe not written down yet
+                self._tell_once_written(node, {**message, "type": "forget"})
+                self._write_down()
             return
         assert row is not None
         if kind in ("ended", "lost"):
@@ -328,10 +357,10 @@ class Controller(Reports):
         else:
             for end in end_of_attempt(self.state, row, node, message, now_s, self._losses):
                 self._note(end)
-        self.turn()
-        self.tell(node, {**message, "type": "forget"})
+        self._tell_once_written(node, {**message, "type": "forget"})
         for other in others:  # it was on its way there, or had just come from there
-            self.tell(other, {**message, "type": "drop"})
+            self._tell_once_written(other, {**message, "type": "drop"})
+        self.turn()
 
     def _names(self, row: int) -> list[str]:
         """The nodes that may have the job's attempt; see :func:`~rota.live.recovery.seats`."""
@@ -370,8 +399,9 @@ class Controller(Reports):
             self._note(JobResumed(at_s, row))
             self._note_early_size(row, now_s)
             if isinstance(command, Migrate) and former is not None:
+                for name, message in self._drops(row, former, command.allocation):
+                    self._tell_once_written(name, message)
                 self.turn()  # first on disk that it is elsewhere
-                self._drop(row, former, command.allocation)
         elif isinstance(command, Resize):
             self._failures.pop(row, None)
             self._write_progress(row, now_s)
@@ -387,17 +417,27 @@ class Controller(Reports):
     # -- commands ------------------------------------------------------------------------------
 
     def _dispatch(self, command: Command) -> None:
-        """Send a command to its node; if the agent is away it is repeated at its next hello."""
+        """Send a command to its node; if the agent is away it is repeated at its next hello.
+
+        One that is no longer awaited is not sent: it may have waited for room on the disk.
+        """
+        if self._outstanding_id(command.row) != command.command_id:
+            return
         home, held = self.state.home[command.row], self.state.held[command.row]
         if isinstance(command, Stop) and home is not None and held is not None:
-            self._drop(command.row, held, home)
+            for name, message in self._drops(command.row, held, home):
+                self.tell(name, message)
         self.tell(node_of(self.state, command) or "", command_message(self.state, command))
 
-    def _drop(self, row: int, place: Allocation, other: Allocation) -> None:
-        """Have nothing of the job kept where it is not, or is not going to, any more."""
-        for index in set(place.nodes()) - set(other.nodes()):
-            about = {"job_id": self.state.spec[row].job_id, "attempt": self.state.attempt[row]}
-            self.tell(self.state.nodes[index].name, {"type": "drop", **about})
+    def _drops(self, row: int, place: Allocation, other: Allocation) -> list[tuple[str, Message]]:
+        """What has nothing of the job kept where it is not, or is not going to, any more."""
+        about = {"job_id": self.state.spec[row].job_id, "attempt": self.state.attempt[row]}
+        left = set(place.nodes()) - set(other.nodes())
+        return [(self.state.nodes[index].name, {"type": "drop", **about}) for index in left]
+
+    def _tell_once_written(self, node: str, message: Message) -> None:
+        """Tell an agent something at the end of the next turn: by then it is on disk."""
+        self._once_written.append(partial(self.tell, node, message))
 
     def _tell_agents(self, message: Message) -> None:
         for outbox in self._outboxes.values():

@@ -2,10 +2,13 @@
 
 import asyncio
 import time
+from collections.abc import Callable, Sequence
+from typing import Any
 
-from rota.errors import JobFileError, NeverFitsError, TransitionError
+from rota.errors import JobFileError, NeverFitsError, StoreFullError, TransitionError
 from rota.folder import Folder
 from rota.live.record import Record
+from rota.live.room import Room
 from rota.model.confinement import largest_node
 from rota.model.events import (
     Event,
@@ -19,6 +22,8 @@ from rota.model.jobfile import JobRequest, program_of
 from rota.model.state import ClusterState
 from rota.model.sweep import SweepTrial
 from rota.store.events import EventStore, Submission
+
+WRITE_AGAIN_S = 1.0  # after a failure for want of room
 
 
 def check_open(state: ClusterState, row: int, verb: str) -> None:
@@ -48,9 +53,12 @@ def local_time(at_s: float) -> str:
 class Intake(Record):
     """The record, with what has yet to be written down, and with what its users may do to it."""
 
-    def __init__(self, store: EventStore, folder: Folder) -> None:
+    def __init__(self, store: EventStore, folder: Folder, room: Room | None = None) -> None:
         super().__init__(store, folder)
+        self.room = room or Room(folder, keeps_reserve=False)
         self._unwritten: list[Event] = []
+        self._once_written: list[Callable[[], object]] = []  # what follows from these events
+        self._write_again_s = 0.0  # by the monotonic clock; 0 unless the last try found no room
         self._kick = asyncio.Event()  # set when there is something to decide
 
     def _note(self, event: Event) -> None:
@@ -59,10 +67,35 @@ class Intake(Record):
         self._unwritten.append(event)
         self._kick.set()
 
-    def _write_down(self) -> None:
+    def _write_down(self) -> bool:
+        """Write down what has been applied, and then do what follows from it.
+
+        False if there is no room for it on the disk: it is kept, and the next call tries again,
+        but for a moment after such a failure.
+        """
         if self._unwritten:
-            self.store.append(self._unwritten)
+            if time.monotonic() < self._write_again_s:
+                return False
+            try:
+                self._append(self._unwritten)
+            except StoreFullError:
+                self._write_again_s = time.monotonic() + WRITE_AGAIN_S
+                return False
             self._unwritten = []
+        self._write_again_s = 0.0
+        calls, self._once_written = self._once_written, []
+        for call in calls:
+            call()
+        return True
+
+    def _append(self, events: Sequence[Event], **how: Any) -> None:
+        """Write events to the log, with the help of the reserve if need be. Raises StoreError."""
+        try:
+            self.store.append(events, **how)
+        except StoreFullError:
+            if not self.room.give_up():
+                raise
+            self.store.append(events, **how)
 
     def check(self, request: JobRequest) -> None:
         """Refuse a job that can never run here. Raises NeverFitsError or JobFileError."""
@@ -84,8 +117,8 @@ class Intake(Record):
     ) -> int:
         """Accept a job; its row. The same idempotency key gives the same job.
 
-        When this returns the job is on disk. Raises NeverFitsError, and JobFileError if the key
-        was used for another job.
+        When this returns the job is on disk. Raises NeverFitsError, StoreFullError if there is no
+        room for it, and JobFileError if the key was used for another job.
         """
         known = self._submitted(user, key, body_hash)
         if known is not None:
@@ -111,6 +144,7 @@ class Intake(Record):
         body_hash: str,
         trial: SweepTrial | None = None,
     ) -> int:
+        self.room.check()
         row = len(self.state.spec)
         spec = JobSpec(
             job_id=str(row + 1),
@@ -165,7 +199,8 @@ class Intake(Record):
         self, *events: Event, submission: Submission | None = None, durable: bool = False
     ) -> None:
         """Write events that can't be refused down, then apply them. StoreError changes nothing."""
-        self.store.append([*self._unwritten, *events], submission=submission, durable=durable)
+        every = [*self._unwritten, *events]
+        self._append(every, submission=submission, durable=durable)
         self._unwritten = []
         for event in events:
             self._apply(event)

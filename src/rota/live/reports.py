@@ -6,6 +6,7 @@ from typing import Any
 from rota.errors import InputError
 from rota.folder import Folder
 from rota.live.recovery import registered
+from rota.live.room import Room
 from rota.live.sweeps import Sweeps
 from rota.live.wire import Message, is_model
 from rota.model.adaptation import read
@@ -29,8 +30,8 @@ log = logging.getLogger("rota.controller")
 class Reports(Sweeps):
     """The record and its users, with what the jobs tell of themselves meanwhile."""
 
-    def __init__(self, store: EventStore, folder: Folder) -> None:
-        super().__init__(store, folder)
+    def __init__(self, store: EventStore, folder: Folder, room: Room | None = None) -> None:
+        super().__init__(store, folder, room)
         self.memory: dict[int, dict[str, Any]] = {}  # by row: see the agent's ``Attempt.memory``
         self._early_sizes: dict[int, Message] = {}  # by row: told before the job has gone on here
         self._senseless: set[int] = set()  # rows that have told what can't be

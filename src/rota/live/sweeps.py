@@ -6,6 +6,7 @@ from typing import Any
 from rota.errors import JobFileError, TransitionError
 from rota.folder import Folder
 from rota.live.intake import Intake, local_time
+from rota.live.room import Room
 from rota.model.events import Event, StopRequested, SweepEnded, SweepSubmitted, TrialStopped
 from rota.model.jobvalues import refuse, text_of
 from rota.model.searchspace import check_params
@@ -22,8 +23,8 @@ MAX_TEXT = 2000  # characters of a reason or a message
 class Sweeps(Intake):
     """The record and its users, with their searches. What a method returns for is on disk."""
 
-    def __init__(self, store: EventStore, folder: Folder) -> None:
-        super().__init__(store, folder)
+    def __init__(self, store: EventStore, folder: Folder, room: Room | None = None) -> None:
+        super().__init__(store, folder, room)
         self._requests: dict[str, SweepRequest] = {}
 
     # -- searches ------------------------------------------------------------------------------
@@ -74,6 +75,7 @@ class Sweeps(Intake):
                     f"Idempotency-Key {key!r} was used for something else; use a new key"
                 )
         self.check(request.job)
+        self.room.check()
         name, now_s = self.searches.free_name(request.job.name), self._clock.now_s()
         event = SweepSubmitted(now_s, name, user, request.to_fields(), key, body_hash)
         self._write_first(event, durable=True)

@@ -31,6 +31,7 @@ def explain(
     resizes: bool = False,
     trials: Iterable[Tried] | None = None,
     turns: Turns | None = None,
+    shortage: str | None = None,
 ) -> dict[str, Any]:
     """The verdict on one job, JSON-able, as of ``now_s``.
 
@@ -49,6 +50,7 @@ def explain(
     ``trials`` are those made with the job (:func:`rota.model.trials.tell`), by default those that
     its mark tells. ``turns`` is what the policy says of them, and is told as in
     :func:`rota.model.turns.tell`; ``sharing`` as in :func:`rota.model.sharing.sharing_of`.
+    ``shortage`` says how much room the disk of the state folder has, if that is too little.
     """
     job_state = JobState(state.state[row])
     waits = job_state in WAITING
@@ -57,13 +59,18 @@ def explain(
     reason, undecided = Reason(state.reason[row]), _is_undecided(state, row)
     if waits and blockers and reason in (Reason.NONE, Reason.WAIT_PRIORITY) and not undecided:
         reason = Reason[blockers[0]["rule"]]
+    would_start_if = _would_start_if(state, row, now_s, blockers, turn) if blockers else None
+    if waits and shortage is not None:
+        reason, undecided = Reason.WAIT_DISK, False
+        blockers.insert(0, _blocker(reason, "room on the disk of the state folder", shortage))
+        would_start_if = "there was room on the disk; then the policy decides"
     return {
         "job_id": state.spec[row].job_id,
         "state": job_state.name,
         "reason": reason.name,
         "sentence": UNDECIDED if undecided else _sentence(state, row, reason),
         "blockers": blockers,
-        "would_start_if": _would_start_if(state, row, now_s, blockers, turn) if blockers else None,
+        "would_start_if": would_start_if,
         "position": _position(state, row),
         "turns": tell_turns(state, row, turns),
         "sharing": sharing_of(state, row),

@@ -24,6 +24,7 @@ class Reason(IntEnum):
     PREEMPTED_BY = 15
     PACK_UNDONE = 16
     TRIAL_BEHIND = 17
+    WAIT_DISK = 18
 
 
 SENTENCES = {
@@ -45,4 +46,5 @@ SENTENCES = {
     Reason.PREEMPTED_BY: "jobs that stand before it in the policy's order took its GPUs",
     Reason.PACK_UNDONE: "sharing a GPU slowed it down, so it waits for one of its own",
     Reason.TRIAL_BEHIND: "other trials of its search promise more",
+    Reason.WAIT_DISK: "the disk of the state folder is full: nothing is begun until it has room",
 }

@@ -136,6 +136,7 @@ def _reading_routes(controller: Any) -> APIRouter:
             resizes=controller.resizes,
             trials=controller.trials(row),
             turns=controller.turns(row),
+            shortage=controller.room.shortage() if controller.room.is_tight else None,
         )
         return JSONResponse(jobs.finite(verdict))
 

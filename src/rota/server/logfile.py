@@ -1,6 +1,7 @@
 """The controller's log: what goes wrong again and again is told once a minute, with how often."""
 
 import logging
+import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -40,6 +41,11 @@ class LogFile(logging.FileHandler):
                 return
             self._repeated[key] = _Repeated(record, now_s + REPEATED_S)
         super().emit(record)
+
+    def handleError(self, record: logging.LogRecord) -> None:
+        """Leave out what has no room on the disk, without a word on the terminal."""
+        if not isinstance(sys.exc_info()[1], OSError):
+            super().handleError(record)
 
     def close(self) -> None:
         """Tell what has not been told."""

@@ -18,6 +18,7 @@ from rota.errors import (
     RotaError,
     ServerError,
     StoreError,
+    StoreFullError,
     TransitionError,
 )
 
@@ -29,6 +30,7 @@ STATUS = {
     InputError: 422,
     AgentError: 502,
     StoreError: 503,
+    StoreFullError: 507,
     RotaError: 500,
 }
 

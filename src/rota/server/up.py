@@ -13,6 +13,7 @@ from rota.live.agent.devices import offered_ids
 from rota.live.agent.memory import DEFAULT_SHARE
 from rota.live.controller import Controller
 from rota.live.provider.local import LocalProvider, lay_out
+from rota.live.room import Room
 from rota.server.door import raise_open_files
 from rota.server.logfile import LogFile
 from rota.server.serve import run
@@ -57,10 +58,12 @@ def run_cluster(
     logging.getLogger("uvicorn.error").setLevel(logging.WARNING)  # a line for each WebSocket else
     open_files = raise_open_files()
     try:
+        room = Room(folder)
+        room.look()  # on a full disk there is room to start with from here on
         store = EventStore(folder.database)
         provider = LocalProvider(folder, layout, host_memory_bytes, open_files)
         try:
-            controller = Controller(store, folder, policy, policy_name, provider)
+            controller = Controller(store, folder, policy, policy_name, provider, room)
         except RotaError:
             store.close()
             raise

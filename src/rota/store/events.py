@@ -1,8 +1,10 @@
 """The append-only event log in one SQLite file."""
 
+import errno
 import json
 import os
 import sqlite3
+import tempfile
 import threading
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
@@ -18,7 +20,7 @@ from sqlalchemy.exc import IntegrityError, SQLAlchemyError
 from sqlalchemy.pool import StaticPool
 
 from rota import __version__
-from rota.errors import StoreError
+from rota.errors import StoreError, StoreFullError
 from rota.model.events import Event, JobSubmitted
 from rota.store import tables
 from rota.store.codec import decode, encode
@@ -26,6 +28,7 @@ from rota.store.codec import decode, encode
 MIGRATIONS = Path(__file__).with_name("migrations")
 LOCK_WAIT_S = 5.0
 PAGE = 2000  # events read at once
+ROOM_BYTES = 1 << 16  # a disk that has no room for so much is full
 
 
 class Submission(NamedTuple):
@@ -42,7 +45,8 @@ class EventStore:
 
     What :meth:`append` has returned for survives a kill of this process; what was appended as
     durable survives a power cut too. Usable from several threads; one process at a time should
-    write. Every failure is a StoreError that names the file and what to do about it.
+    write. Every failure is a StoreError that names the file and what to do about it; on a full
+    disk a StoreFullError, after which the same can be tried again.
     """
 
     def __init__(self, path: Path) -> None:
@@ -170,7 +174,8 @@ class EventStore:
                         yield connection
             except (SQLAlchemyError, sqlite3.Error, UnicodeEncodeError) as error:
                 cause = getattr(error, "orig", None) or error
-                raise StoreError(f"{self.path} {what}: {cause}; {_advice(error)}") from None
+                kind = StoreFullError if _is_full(cause, self.path.parent) else StoreError
+                raise kind(f"{self.path} {what}: {cause}; {_advice(error)}") from None
 
     def _set_synchronous(self, connection: Connection, level: str) -> None:
         if level == self._synchronous:
@@ -209,6 +214,24 @@ def _on_connect(driver: Any, _: Any) -> None:
 
 def _on_begin(connection: Connection) -> None:
     connection.exec_driver_sql("BEGIN IMMEDIATE")
+
+
+def _is_full(cause: BaseException, folder: Path) -> bool:
+    """Whether the database failed for want of room.
+
+    SQLite says so of a file that can't grow, but not of a quota, nor of the files beside it.
+    """
+    code = getattr(cause, "sqlite_errorcode", 0) & 0xFF  # the rest of it tells where it happened
+    if code == sqlite3.SQLITE_FULL:
+        return True
+    if code not in (sqlite3.SQLITE_IOERR, sqlite3.SQLITE_CANTOPEN):
+        return False
+    try:
+        with tempfile.TemporaryFile(dir=folder) as file:
+            os.posix_fallocate(file.fileno(), 0, ROOM_BYTES)
+    except OSError as error:
+        return error.errno in (errno.ENOSPC, errno.EDQUOT)
+    return False
 
 
 def _advice(error: Exception) -> str:

@@ -15,6 +15,7 @@ from rota.folder import Folder
 from rota.live.controller import Controller
 from rota.live.intake import check_open
 from rota.live.ranks import Ranks, read_ranks
+from rota.live.room import Room
 from rota.model.decision import take_decision
 from rota.model.events import (
     CommandSent,
@@ -62,6 +63,7 @@ class StandInController:
         self.life: list[str] = []
         self.agents_said: list[str] = []
         self._keys: dict[tuple[str, str], tuple[str, int]] = {}
+        self.room = Room(folder, keeps_reserve=False)
         self._folder = folder
         self._policy = create(policy)
         self.resizes: bool = getattr(self._policy, "resizes", False)

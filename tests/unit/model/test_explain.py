@@ -101,6 +101,19 @@ def test_a_running_job_has_no_blockers():
     assert verdict["sentence"] == "it runs on n:0"
 
 
+def test_on_a_full_disk_that_comes_first_and_jobs_that_run_are_not_in_want_of_it():
+    cluster = Cluster(1, 1)
+    cluster.submit(1)
+    cluster.decide(1.0)
+    cluster.submit(1)
+    verdict = explain(cluster.state, 2, 1.0, shortage="1 MiB is free; make room for 80 MiB there")
+    assert rules(verdict)[0] == verdict["reason"] == "WAIT_DISK"
+    assert "until it has room" in verdict["sentence"]
+    assert "80 MiB" in verdict["blockers"][0]["have"]
+    assert verdict["would_start_if"] == "there was room on the disk; then the policy decides"
+    assert explain(cluster.state, 0, 1.0, shortage="1 MiB is free")["blockers"] == []
+
+
 def test_a_starting_job_says_where():
     cluster = Cluster(2, 2)
     cluster.decide(1.0, launched=False)

@@ -1,4 +1,6 @@
+import contextlib
 import logging
+from pathlib import Path
 
 import pytest
 
@@ -76,3 +78,13 @@ def test_ever_new_messages_do_not_fill_the_memory(written):
         logger.warning("%d", number)
     (handler,) = logger.handlers
     assert len(handler._repeated) <= MOST_KNOWN
+
+
+def test_on_a_full_disk_a_line_is_left_out_and_nothing_said_on_the_terminal(capsys):
+    logger = logging.Logger("test", logging.INFO)
+    handler = LogFile(Path("/dev/full"))
+    logger.addHandler(handler)
+    logger.error("this has no room")
+    with contextlib.suppress(OSError):
+        handler.close()
+    assert capsys.readouterr() == ("", "")

@@ -13,11 +13,12 @@ from alembic.autogenerate import compare_metadata
 from alembic.migration import MigrationContext
 from sqlalchemy import create_engine
 
-from rota.errors import StoreError
+from rota.errors import StoreError, StoreFullError
 from rota.model.events import RetryDue, WorkerReported
 from rota.store import events
 from rota.store.events import EventStore, Submission
 from rota.store.tables import metadata
+from rota.testing.small_disk import fill, small_disk
 from rota.testing.store_contract import every_event
 
 WRITER = """
@@ -102,6 +103,38 @@ def test_a_full_disk_is_told_and_leaves_nothing_half_written(path):
     assert len(errors) == 2
     assert all(str(path) in error and "disk" in error for error in errors)
     assert rows == "[0, 2]"
+
+
+@pytest.mark.process
+@pytest.mark.parametrize("durable", [False, True], ids=["normal", "durable"])
+def test_on_a_full_disk_it_says_so_and_goes_on_when_there_is_room(tmp_path, durable):
+    with small_disk(tmp_path / "disk", 4 << 20) as disk:
+        store = EventStore(disk / "rota.db")
+        filler = fill(disk)
+        written = 0
+        with pytest.raises(StoreFullError, match="make room on the disk"):
+            while True:
+                big = WorkerReported(float(written), 0, {"text": "x" * 9000})
+                store.append([big, RetryDue(float(written), 1)], durable=durable)
+                written += 1
+        with pytest.raises(StoreFullError):
+            store.append([big], durable=durable)
+        filler.unlink()
+        store.append([RetryDue(9.0, 9)], durable=durable)
+        store.close()
+        with closing(EventStore(disk / "rota.db")) as store:
+            assert len(list(store.load())) == 2 * written + 1
+        with closing(sqlite3.connect(disk / "rota.db")) as connection:
+            assert connection.execute("PRAGMA integrity_check").fetchone() == ("ok",)
+
+
+@pytest.mark.process
+def test_where_the_log_can_not_even_be_opened_for_want_of_room_that_is_said(tmp_path):
+    with small_disk(tmp_path / "disk", 4 << 20) as disk:
+        EventStore(disk / "rota.db").close()
+        fill(disk)
+        with pytest.raises(StoreFullError, match=str(disk)):
+            EventStore(disk / "rota.db").next_epoch()
 
 
 def test_the_file_is_for_its_owner_alone(path):

@@ -1,0 +1,143 @@
+"""The room on the disk of a state folder, and the reserve of it that the controller keeps.
+
+On a full disk jobs still end, and that must be written down. So a part of the disk is taken by a
+file of nothing, which is given up when little else is free. From then on nothing new is begun,
+until there is room for the reserve again.
+"""
+
+import contextlib
+import logging
+import os
+from pathlib import Path
+from typing import NamedTuple
+
+from rota.errors import StoreFullError
+from rota.folder import Folder
+
+RESERVE_BYTES = 64 << 20  # at most,
+RESERVE_SHARE = 16  # and at most one part in so many of the disk
+LEAST_SHARE = 8  # with less free than one part in so many of the reserve, it is given up
+LOW_RESERVES = 2  # with less free than so many reserves, logs of jobs are cut down
+
+log = logging.getLogger("rota.room")
+
+
+class Disk(NamedTuple):
+    """A disk: how large it is, and how much of it anybody may still take."""
+
+    total_bytes: int
+    free_bytes: int
+
+    @property
+    def reserve_bytes(self) -> int:
+        """How much of it is kept in reserve."""
+        return min(RESERVE_BYTES, self.total_bytes // RESERVE_SHARE)
+
+    @property
+    def is_low(self) -> bool:
+        """Whether so little is free that the reserve may be needed soon."""
+        return self.free_bytes < LOW_RESERVES * self.reserve_bytes
+
+
+def disk_of(path: Path) -> Disk:
+    """The disk that a folder is on. Raises OSError."""
+    status = os.statvfs(path)
+    return Disk(status.f_blocks * status.f_frsize, status.f_bavail * status.f_frsize)
+
+
+class Room:
+    """The reserve of one state folder.
+
+    ``is_tight`` from when it was given up until it is held again. Without ``keeps_reserve`` there
+    is none to give up, and room is tight from one failure to write until the next :meth:`look`.
+    """
+
+    def __init__(self, folder: Folder, *, keeps_reserve: bool = True) -> None:
+        self.is_tight = False
+        self._held = False
+        self._folder = folder.path
+        self._reserve = folder.reserve
+        self._keeps_reserve = keeps_reserve
+
+    def look(self) -> bool:
+        """Give the reserve up if little is free, or take it if there is room; whether the room is
+        tight since, or is no longer."""
+        before = self.is_tight
+        try:
+            disk = disk_of(self._folder)
+        except OSError:  # whoever writes there next says what is wrong
+            return False
+        least = disk.reserve_bytes // LEAST_SHARE
+        if self._keeps_reserve and not self._held:
+            enough = disk.free_bytes >= disk.reserve_bytes + 2 * least
+            self._held = (enough or self._is_there()) and self._take(disk.reserve_bytes)
+        self.is_tight = self._keeps_reserve and not self._held
+        if self._held and disk.free_bytes < least:
+            self.give_up()
+        elif before and not self.is_tight:
+            log.info("there is room on the disk of %s again", self._folder)
+        elif self.is_tight and not before:
+            log.error("%s", self.complaint())
+        return before != self.is_tight
+
+    def give_up(self) -> bool:
+        """Make room for what must be written; whether there was a reserve to give up."""
+        held, self._held = self._held, False
+        if not self.is_tight:
+            self.is_tight = True
+            log.error("%s", self.complaint())
+        with contextlib.suppress(OSError):
+            os.truncate(self._reserve, 0)  # where even removing a file takes room, this may not
+        self.remove()
+        return held
+
+    def remove(self) -> None:
+        """Leave no reserve behind: the cluster has ended."""
+        with contextlib.suppress(OSError):
+            self._reserve.unlink()
+
+    def check(self) -> None:
+        """Raise StoreFullError, with what its owner can do, if the room is tight."""
+        if self.is_tight:
+            raise StoreFullError(self.complaint())
+
+    def complaint(self) -> str:
+        """What is the matter, and what can be done about it."""
+        return (
+            f"the disk of {self._folder} is full: {self.shortage()}; until then no job is taken "
+            "and none is started, and those that run go on"
+        )
+
+    def shortage(self) -> str:
+        """How much is free, and how much has to be."""
+        try:
+            disk = disk_of(self._folder)
+        except OSError as error:
+            return f"it can't be looked at ({error.strerror})"
+        needed = disk.reserve_bytes + 2 * (disk.reserve_bytes // LEAST_SHARE)
+        return f"{_mib(disk.free_bytes)} are free; make room for {_mib(needed)} there"
+
+    def _is_there(self) -> bool:
+        """Whether a controller before this one has kept it."""
+        try:
+            return self._reserve.stat().st_size > 0
+        except OSError:
+            return False
+
+    def _take(self, num_bytes: int) -> bool:
+        """Take so much of the disk, or nothing; whether that went."""
+        try:
+            flags = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW
+            descriptor = os.open(self._reserve, flags, 0o600)
+            try:
+                os.posix_fallocate(descriptor, 0, max(1, num_bytes))
+            finally:
+                os.close(descriptor)
+        except OSError:
+            self.remove()
+            return False
+        return True
+
+
+def _mib(num_bytes: int) -> str:
+    return f"{num_bytes / (1 << 20):.1f} MiB"
