@@ -1,8 +1,11 @@
 """A live search under Gandiva, with a controller that was killed, replays to the same plans."""
 
+from collections import Counter
+
 import pytest
 
-from rota.model.events import DecisionTaken, MetricReported
+from rota.model.commands import Launch, Resume, Stop, Suspend
+from rota.model.events import CommandSent, DecisionTaken, MetricReported
 from rota.model.reason import Reason
 from rota.policy.registry import create
 
@@ -18,7 +21,7 @@ def test_a_live_search_replays_to_the_same_plans_and_commands(tmp_path):
     script = SCRIPTS / "telling.py"
     fields = {
         "name": "digits",
-        "run": f"python {script} --out {tmp_path}/{{out}} --steps {{steps}} --pace 0.01",
+        "run": f"python {script} --out {tmp_path}/{{out}} --until --steps 1000000 --pace 0.01",
         "workdir": str(tmp_path),
         "sweep": {
             "metric": "val_acc",
@@ -26,7 +29,6 @@ def test_a_live_search_replays_to_the_same_plans_and_commands(tmp_path):
             "space": {
                 "lr": {"range": [0.0, 1.0]},
                 "out": {"choice": ["a", "b", "c"]},
-                "steps": {"int": [1, 100_000]},
             },
             "algorithm": "manual",
         },
@@ -41,25 +43,37 @@ def test_a_live_search_replays_to_the_same_plans_and_commands(tmp_path):
         jobs = []
         for number, out in enumerate("abc"):
             (tmp_path / out).mkdir()
-            steps = 200 if number else 100_000  # the first goes on until it is stopped
-            params = {"lr": 0.1 * (number + 1), "out": out, "steps": steps}
+            params = {"lr": 0.1 * (number + 1), "out": out}
             jobs.append(cluster.client.submit_trial("digits", params, number=number)["id"])
         until(lambda: sum(len(trial["curve"]) > 5 for trial in trials()) >= 2, "two have told")
         cluster.kill_controller()
         cluster.up()
         cluster.client.stop_trial("digits", 0, "it promises least")
-        for job, state in zip(jobs, ("CANCELLED", "SUCCEEDED", "SUCCEEDED"), strict=True):
-            cluster.ends(job, state)
+        cluster.ends(jobs[0], "CANCELLED")
+        # The one that has told more is held until the other has told, too.
+        more, less = sorted((1, 2), key=lambda number: -len(trials()[number]["curve"]))
+        cluster.client.suspend(jobs[more])
+        cluster.until_state(jobs[more], "SUSPENDED")
+        until(lambda: len(trials()[less]["curve"]) > 5, "the other has told")
+        cluster.client.resume(jobs[more])
+        for number in (less, more):
+            (tmp_path / "abc"[number] / "enough").touch()
+            cluster.ends(jobs[number])
         told = [len(trial["curve"]) for trial in trials()]
     finally:
         cluster.close()
-    assert told[1:] == [200, 200]
+    for number, out in enumerate("bc", start=1):
+        assert told[number] == len((tmp_path / out / "told.jsonl").read_text().splitlines())
     events = read(cluster.folder.database)
     taken = [e for e in events if isinstance(e, DecisionTaken)]
     assert any(Reason.TRIAL_BEHIND in e.reasons.values() for e in taken), "curves counted"
     assert sum(len(e.reports) for e in events if isinstance(e, MetricReported)) == sum(told)
+    sent = Counter(type(event.command) for event in events if isinstance(event, CommandSent))
+    assert sent[Launch] == 3
+    assert sent[Suspend] >= 2
+    assert {Resume, Stop} <= sent.keys()
     for keep_indexes in (True, False):
         policy = create("gandiva", SETTINGS)
         decisions, commands = replay(events, policy, keep_indexes=keep_indexes)
         assert decisions > 5
-        assert commands > 8
+        assert commands == sent.total()

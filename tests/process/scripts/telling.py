@@ -2,7 +2,8 @@
 
 In the folder --out: ``told.jsonl`` ([step, value or null] of each report that rank 0 makes),
 ``atS`` when step S waits for ``goS``, ``params`` as the session gives them, and ``heldS`` with the
-process that waits in step S for its end.
+process that waits in step S for its end. With --until a training ends as soon as a file ``enough``
+is there.
 """
 
 import argparse
@@ -23,6 +24,7 @@ parser = argparse.ArgumentParser()
 parser.add_argument("--out", type=Path, required=True)
 parser.add_argument("--steps", type=int, default=30)
 parser.add_argument("--gate", type=int, action="append", default=[], help="wait after this report")
+parser.add_argument("--until", action="store_true", help="stop early if there is a file `enough`")
 parser.add_argument("--nan-at", type=int, default=-1)
 parser.add_argument("--checkpoint-at", type=int, default=-1, help="in this step")
 parser.add_argument("--before", action="store_true", help="report before the first step, too")
@@ -97,6 +99,8 @@ def main():
             hold(s, step)
             if step == options.checkpoint_at:
                 s.checkpoint()
+            if options.until and (options.out / "enough").exists():
+                break
             time.sleep(options.pace)
 
 
