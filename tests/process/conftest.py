@@ -28,7 +28,6 @@ from rota.testing.lone_agent import LoneAgent
 SCRIPTS = Path(__file__).parent / "scripts"
 DEADLINE_S = float(os.environ.get("ROTA_TEST_DEADLINE_S", "120"))  # the machine may be shared
 POLL_S = (0.01, 0.05)  # at first, and where it has taken long: each look costs others their time
-HEARD_S = 1.0  # after which a message has reached a process, on a busy machine, too
 MARK = "CLUSTER_UNDER_TEST"
 Found = TypeVar("Found")
 
@@ -167,10 +166,18 @@ class Cluster:
     # -- processes ---------------------------------------------------------------------------------
 
     def suspend_in_step(self, job_id: str) -> None:
-        """Suspend a job that waits in a step; returns when its ranks know, before it goes on."""
+        """Suspend a job that waits in a step; returns when its ranks have been sent word of it.
+
+        They find that at the end of the step. ``scripts/stops`` has the agent tell of it.
+        """
+
+        def times_asked() -> int:
+            files = self.folder.path.glob(f"nodes/*/jobs/{job_id}/*/asked")
+            return sum(file.stat().st_size for file in files)
+
+        before = times_asked()
         self.client.suspend(job_id)
-        self.until_state(job_id, "SUSPENDING")
-        time.sleep(HEARD_S)  # nobody tells that a rank has heard of it
+        until(lambda: times_asked() > before, "its ranks are asked to suspend")
 
     def resume(self) -> None:
         """Let everybody go on who has been stopped."""

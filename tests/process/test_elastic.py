@@ -78,6 +78,7 @@ class Job:
             return answered or self.gang.phase == HOLDING
 
         until(asked, "the newcomers are warm")
+        self.agent.heeded()  # the members have been sent word of it
 
     def until_ready(self, slot: int) -> None:
         """Wait until a rank that left stands by for the next growth."""
@@ -507,7 +508,6 @@ def test_a_rank_that_is_lost_while_the_job_is_being_suspended_is_done_without(la
     job = launch([0, 1, 2], "--gate", 3)
     job.until_at(3)
     suspend = job.agent.begin("suspend")
-    until(lambda: job.attempt.state == "suspending", "it is being suspended")
     job.attempt.ranks[1].signal(signal.SIGKILL)
     job.opens(3)
     assert job.answer(suspend)["type"] == "done"

@@ -6,7 +6,8 @@ renames it to ``POINT.at`` with its pid in it and stops itself. Whoever made the
 or lets it go on. Pieces of files are small here, so that there are many. A controller writes
 reports down every ``$REPORTS_EVERY_S`` seconds, so that policies know of speeds soon, where that is
 set, and an agent waits for the boundary of a step for ``$BOUNDARY_S`` seconds; these need no
-``$STOPS``. Zygotes load torch for the first job that may need it: many clusters have nodes, or
+``$STOPS``. An agent writes a byte to the file ``asked`` of an attempt when it has asked its ranks
+to suspend. Zygotes load torch for the first job that may need it: many clusters have nodes, or
 agents started anew, that never run one.
 """
 
@@ -94,6 +95,20 @@ def patch_agent():
     point(returning, "verify", "verify")
 
 
+def tell_who_was_asked():
+    """Have the agent write down when it has asked an attempt's ranks to suspend."""
+    from rota.live.agent.pausing import Pausing
+
+    suspend = Pausing.suspend
+
+    def told(self, *arguments, **named):
+        suspend(self, *arguments, **named)
+        with open(self._attempt.folder / "asked", "ab") as file:
+            file.write(b".")
+
+    Pausing.suspend = told
+
+
 def patch_controller():
     from rota.live import controller
 
@@ -124,6 +139,7 @@ if "rota.live.agent" in WORDS:
     from rota.live.agent.zygote_link import ZygoteLink
 
     ZygoteLink.warm_up = ZygoteLink.start
+    tell_who_was_asked()
 
 if "BOUNDARY_S" in os.environ and "rota.live.agent" in WORDS:
     import rota.live.agent.pausing
