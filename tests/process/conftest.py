@@ -19,6 +19,7 @@ import pytest
 from rota.client.client import Client
 from rota.errors import RotaError
 from rota.folder import Folder
+from rota.live.agent import pulses
 from rota.live.agent.zygote_link import ZygoteLink
 from rota.model.job import JobState
 from rota.store import tables
@@ -422,10 +423,12 @@ def node_of(job: dict[str, Any]) -> str:
 
 
 @pytest.fixture(scope="module", autouse=True)
-def _warm_at_need() -> Iterator[None]:
-    """Agents in this process, too, load torch for the first job that may need it."""
+def _as_in_clusters() -> Iterator[None]:
+    """Agents in this process, too, load torch for the first job that may need it, and let ranks
+    lag behind: on a busy machine any may."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(ZygoteLink, "warm_up", ZygoteLink.start)
+        patch.setattr(pulses, "LAGS_BELOW", 0.0)
         yield
 
 

@@ -329,6 +329,7 @@ def test_a_rank_that_hangs_in_a_resize_is_killed(launch, reference, impatient, s
 
 def test_a_rank_that_lags_behind_is_replaced(launch, reference, monkeypatch):
     monkeypatch.setattr(elastic, "LOOK_EVERY_S", 0.005)
+    monkeypatch.setattr(pulses, "LAGS_BELOW", 0.8)
     job = launch([0, 1], "--slow", 1, "--steps", 100, "--gate", 95)
     until(lambda: job.gang.members == [0, 2], "slot 2 has taken over from slot 1")
     assert job.attempt.record["gpus"] == [0, 1]

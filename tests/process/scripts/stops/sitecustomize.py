@@ -7,8 +7,8 @@ or lets it go on. Pieces of files are small here, so that there are many. A cont
 reports down every ``$REPORTS_EVERY_S`` seconds, so that policies know of speeds soon, where that is
 set, and an agent waits for the boundary of a step for ``$BOUNDARY_S`` seconds; these need no
 ``$STOPS``. An agent writes a byte to the file ``asked`` of an attempt when it has asked its ranks
-to suspend. Zygotes load torch for the first job that may need it: many clusters have nodes, or
-agents started anew, that never run one.
+to suspend, and lets ranks lag behind, as any may on a busy machine. Zygotes load torch for the
+first job that may need it: many clusters have nodes, or agents started anew, that never run one.
 """
 
 import os
@@ -136,9 +136,11 @@ if "REPORTS_EVERY_S" in os.environ and "rota.cli.main" in WORDS:
     rota.live.reports.LOG_PROGRESS_EVERY_S = float(os.environ["REPORTS_EVERY_S"])
 
 if "rota.live.agent" in WORDS:
+    from rota.live.agent import pulses
     from rota.live.agent.zygote_link import ZygoteLink
 
     ZygoteLink.warm_up = ZygoteLink.start
+    pulses.LAGS_BELOW = 0.0
     tell_who_was_asked()
 
 if "BOUNDARY_S" in os.environ and "rota.live.agent" in WORDS:
