@@ -6,6 +6,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from rota.cli.text import follow
+
 if TYPE_CHECKING:
     from rota.client.client import Client
 
@@ -18,6 +20,7 @@ def connected() -> "Iterator[Client]":
     from rota.client.client import Client  # here: httpx would slow down every --help
 
     with Client() as client:
+        follow(lambda: client.ahead_s)
         yield client
 
 

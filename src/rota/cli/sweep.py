@@ -1,6 +1,5 @@
 """``rota sweep``: look at searches over hyper-parameters, wait for them, and end them."""
 
-import time
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -42,11 +41,11 @@ def list_(everything: bool, as_json: bool) -> None:
     time since the search was submitted, until its end.
     """
     with connected() as client:
-        found = client.sweeps(everything=everything)
+        found, now_s = client.sweeps(everything=everything), client.now_s()
     if as_json:
         click.echo(structure_text(found))
     else:
-        click.echo(in_parts(COLUMNS, [_cells(each) for each in found], width_of_terminal()))
+        click.echo(in_parts(COLUMNS, [_cells(each, now_s) for each in found], width_of_terminal()))
         for each in found:
             if each["driver_error"] is not None:
                 click.echo(f"{each['name']}: {printable(each['driver_error'])}", err=True)
@@ -92,7 +91,7 @@ def wait(sweep: str, timeout: float | None) -> int:
             return detach(name)
 
 
-def _cells(told: Mapping[str, Any]) -> list[str]:
+def _cells(told: Mapping[str, Any], now_s: float) -> list[str]:
     best, request = told["best"], told["request"]["sweep"]
     cells = [
         told["name"],
@@ -101,6 +100,6 @@ def _cells(told: Mapping[str, Any]) -> list[str]:
         "-" if best is None else number_text(best["value"]),
         request["metric"],
         f"{told['gpu_s'] / 3600:.2f}",
-        duration((told["finish_s"] or time.time()) - told["submit_s"]),
+        duration((told["finish_s"] or now_s) - told["submit_s"]),
     ]
     return [printable(cell) for cell in cells]

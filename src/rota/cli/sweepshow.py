@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 import sys
-import time
 from collections.abc import Sequence
 from math import inf
 from pathlib import Path
@@ -48,7 +47,8 @@ def show(sweep: str, everything: bool, html_file: str | None, as_json: bool) -> 
         require_writable(Path(html_file), "--html")
     with connected() as client:
         document = client.sweep(sweep)
-    story = read_sweep(document, time.time())
+        now_s = client.now_s()
+    story = read_sweep(document, now_s)
     if as_json:
         click.echo(structure_text(document))
     else:

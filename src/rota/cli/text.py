@@ -3,6 +3,9 @@
 import textwrap
 import time
 import unicodedata
+from collections.abc import Callable
+
+_ahead_s: Callable[[], float] = float
 
 
 def printable(text: object, keep: str = "") -> str:
@@ -34,9 +37,15 @@ def duration(seconds: float | None) -> str:
     return f"{whole // 86400}d{whole % 86400 // 3600:02}h"
 
 
+def follow(ahead_s: Callable[[], float]) -> None:
+    """Let :func:`clock` read times of a cluster whose clock is so far ahead of this machine's."""
+    global _ahead_s
+    _ahead_s = ahead_s
+
+
 def clock(at_s: float) -> str:
     """Local time, with the date if it is not today's."""
-    local, today = time.localtime(at_s), time.localtime()
+    local, today = time.localtime(at_s - _ahead_s()), time.localtime()
     is_today = (local.tm_year, local.tm_yday) == (today.tm_year, today.tm_yday)
     return time.strftime("%H:%M:%S" if is_today else "%Y-%m-%d %H:%M:%S", local)
 

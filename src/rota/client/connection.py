@@ -1,5 +1,6 @@
 """One connection to a controller: where it is, the token, and a call that is repeated."""
 
+import contextlib
 import json
 import os
 import time
@@ -17,6 +18,7 @@ PATIENCE_S = 5.0  # how long a call is repeated while the controller restarts
 FOLLOW_PATIENCE_S = 60.0  # the same for those who wait for a job anyhow
 POLL_S = 0.25
 TIMEOUT_S = 30.0
+NEGLIGIBLE_S = 2.0  # so long an answer may take
 
 
 class Connection:
@@ -34,6 +36,7 @@ class Connection:
         # A proxy for the outside world has no business between us and this machine.
         self._http = httpx.Client(timeout=TIMEOUT_S, trust_env=False)
         self._met = False
+        self.ahead_s = 0.0  # by which the cluster's clock is ahead of this machine's
 
     def __enter__(self) -> Self:
         return self
@@ -74,6 +77,7 @@ class Connection:
                     },
                 )
                 self._met = True
+                self._note_time(response)
                 return _answer(response)
             except UnreachableError:  # a controller that we have met may be on its way back
                 if not self._met or time.monotonic() + pause_s > deadline:
@@ -86,6 +90,15 @@ class Connection:
                     ) from None
             time.sleep(pause_s)
             pause_s = min(2 * pause_s, 0.5)
+
+    def now_s(self) -> float:
+        """The cluster's time, as far as answers have told."""
+        return time.time() + self.ahead_s
+
+    def _note_time(self, response: httpx.Response) -> None:
+        with contextlib.suppress(KeyError, ValueError):
+            ahead_s = float(response.headers["rota-time"]) - time.time()
+            self.ahead_s = ahead_s if abs(ahead_s) > NEGLIGIBLE_S else 0.0
 
     def _url(self) -> str:
         if self._fixed_url:

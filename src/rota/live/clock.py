@@ -1,23 +1,48 @@
-"""The live cluster's clock: wall time that never stands still and never goes back."""
+"""The clock of a controller, and how the next one of the same state folder goes on with it."""
 
-import time
+import json
+import logging
+import os
+from pathlib import Path
+
+from rota.live.wire.clock import boot_id, boottime_s, read_ahead_s, wall_ahead_s
 
 SMALLEST_STEP_S = 1e-6
+
+log = logging.getLogger("rota.controller")
 
 
 class Clock:
     """Seconds since the epoch, strictly rising from call to call, whatever the system clock does.
 
-    It is set once and then counts by the monotonic clock. ``after_s`` is a time that every reading
-    must exceed: the last one in the event log.
+    Until the machine is rebooted it goes on as CLOCK_BOOTTIME does, also from one controller to the
+    next: ``file`` says how far it is ahead of that. After a reboot, and without such a file, it is
+    set by the wall clock. ``after_s`` is a time that every reading must exceed: the last one in the
+    event log.
     """
 
-    def __init__(self, after_s: float = 0.0) -> None:
+    def __init__(self, file: Path, after_s: float = 0.0) -> None:
         self._last_s = after_s
-        self._offset_s = max(time.time(), after_s) - time.monotonic()
+        known_s = read_ahead_s(file)
+        ahead_s = wall_ahead_s() if known_s is None else known_s
+        self._ahead_s = max(ahead_s, after_s - boottime_s())
+        if self._ahead_s != known_s:
+            _write(file, self._ahead_s)
 
     def now_s(self) -> float:
         """The time, later than every time read before."""
-        now_s = self._offset_s + time.monotonic()
+        now_s = self._ahead_s + boottime_s()
         self._last_s = max(now_s, self._last_s + SMALLEST_STEP_S)
         return self._last_s
+
+
+def _write(file: Path, ahead_s: float) -> None:
+    draft = file.with_name(f"{file.name}.new")
+    try:
+        with open(draft, "w") as new:
+            json.dump({"boot_id": boot_id(), "ahead_s": ahead_s}, new)
+            new.flush()
+            os.fsync(new.fileno())
+        os.replace(draft, file)
+    except OSError as error:
+        log.warning("%s can't be written: %s; the next controller's time may differ", file, error)

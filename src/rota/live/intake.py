@@ -26,7 +26,7 @@ from rota.store.events import EventStore, Submission
 WRITE_AGAIN_S = 1.0  # after a failure for want of room
 
 
-def check_open(state: ClusterState, row: int, verb: str) -> None:
+def check_open(state: ClusterState, row: int, verb: str, now_s: float) -> None:
     """Raise TransitionError, with what its owner can do, if the job has ended or is about to.
 
     ``verb`` is what was asked for: ``suspended``.
@@ -35,19 +35,19 @@ def check_open(state: ClusterState, row: int, verb: str) -> None:
     about = f"job {job_id} ({state.spec[row].name}) can't be {verb}: it"
     if now.is_final:
         raise TransitionError(
-            f"{about} ended as {now.name} at {local_time(state.finish_s[row])}; "
+            f"{about} ended as {now.name} at {local_time(state.finish_s[row], now_s)}; "
             f"`rota show {job_id}` tells about it, and to run it again submit it anew"
         )
     if now == JobState.STOPPING:
         raise TransitionError(
-            f"{about} has been stopping since {local_time(state.changed_s[row])}; "
+            f"{about} has been stopping since {local_time(state.changed_s[row], now_s)}; "
             f"wait for its end with `rota wait {job_id}`"
         )
 
 
-def local_time(at_s: float) -> str:
-    """A moment as users read it."""
-    return time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(at_s))
+def local_time(at_s: float, now_s: float) -> str:
+    """A moment of a clock that shows ``now_s`` by now, as users read it on the wall."""
+    return time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(at_s - now_s + time.time()))
 
 
 class Intake(Record):
@@ -169,7 +169,7 @@ class Intake(Record):
         """End a job; False if it is ending, or was cancelled before. TransitionError if over."""
         if self.state.state[row] in (JobState.STOPPING, JobState.CANCELLED):
             return False
-        check_open(self.state, row, "cancelled")
+        check_open(self.state, row, "cancelled", self._clock.now_s())
         self._write_first(StopRequested(self._clock.now_s(), row))
         return True
 
@@ -178,7 +178,7 @@ class Intake(Record):
 
         Raises TransitionError if it is over.
         """
-        check_open(self.state, row, "suspended")
+        check_open(self.state, row, "suspended", self._clock.now_s())
         if row in self.state.user_suspended:
             return False
         self._write_first(SuspendRequested(self._clock.now_s(), row))
@@ -189,7 +189,7 @@ class Intake(Record):
 
         Raises TransitionError if it is over.
         """
-        check_open(self.state, row, "resumed")
+        check_open(self.state, row, "resumed", self._clock.now_s())
         if row not in self.state.user_suspended:
             return False
         self._write_first(ResumeRequested(self._clock.now_s(), row))

@@ -73,7 +73,7 @@ class Record:
                 what = f"a {type(event).__name__} can't follow what was before it"
                 raise store.unreadable(number, what) from error
             last_s = max(last_s, event.at_s)
-        self._clock = Clock(last_s)
+        self._clock = Clock(folder.clock, last_s)
 
     def _apply(self, event: Event) -> None:
         self.state.apply(event)

@@ -134,7 +134,7 @@ class Sweeps(Intake):
         if search.ended is not None:
             raise TransitionError(
                 f"sweep {name} takes no more trials: it ended as {search.ended.outcome} at "
-                f"{local_time(search.ended.at_s)}; to go on submit it anew"
+                f"{local_time(search.ended.at_s, self._clock.now_s())}; to go on submit it anew"
             )
         request = self._request(name)
         values = check_params(request.space, params)

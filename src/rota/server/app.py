@@ -28,6 +28,7 @@ from rota.server.guard import Guard
 from rota.server.logs import MAX_PIECE_BYTES, read_piece, tail_offset
 from rota.server.sweepdriver import SweepDriver
 from rota.server.sweeps import sweep_routes
+from rota.server.timeheader import TimeHeader
 
 log = logging.getLogger("rota.server")
 
@@ -51,6 +52,7 @@ def create_app(controller: Any, folder: Folder, driver: SweepDriver) -> FastAPI:
     app.include_router(_cluster_routes(controller), prefix="/api/v1")
     app.include_router(_process_routes(controller))
     problems.install(app)
+    app.add_middleware(TimeHeader, now_s=controller.now_s)
     app.add_middleware(Guard, tokens=ensure_tokens(folder))
     return app
 

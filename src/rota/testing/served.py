@@ -125,18 +125,18 @@ class StandInController:
     async def cancel(self, row: int) -> bool:
         if self.state.state[row] == JobState.CANCELLED:
             return False
-        check_open(self.state, row, "cancelled")
+        check_open(self.state, row, "cancelled", self.now_s())
         self.state.apply(StopRequested(self.now_s(), row))
         return True
 
     async def suspend(self, row: int) -> bool:
-        check_open(self.state, row, "suspended")
+        check_open(self.state, row, "suspended", self.now_s())
         asked_before = row in self.state.user_suspended
         self.state.apply(SuspendRequested(self.now_s(), row))
         return not asked_before
 
     async def resume(self, row: int) -> bool:
-        check_open(self.state, row, "resumed")
+        check_open(self.state, row, "resumed", self.now_s())
         was_suspended = row in self.state.user_suspended
         self.state.apply(ResumeRequested(self.now_s(), row))
         return was_suspended

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import time
-
-from rota.live.wire import COMPUTING, WAITING
+from rota.live.wire import COMPUTING, WAITING, clock
 from rota.train.link import Link
 from rota.train.member import Member
 from rota.train.progress import Progress
@@ -43,7 +41,7 @@ class Boundary:
         if not self.started:
             self.started = True
             if self._training.start() and self.turn is not None:
-                self.turn.wait(time.time())
+                self.turn.wait(clock.now_s())
 
     def end_step(self) -> None:
         """A step is over: report, suspend or change the gang if asked to."""
@@ -63,7 +61,7 @@ class Boundary:
 
     def _hold(self) -> None:
         """Suspend here, or change the gang, once all of it holds at this step."""
-        stopped_s = time.time()
+        stopped_s = clock.now_s()
         self._pulse.enter(WAITING)
         what = self._member.agree(self._progress.step)
         if what == "offload":

@@ -9,11 +9,10 @@ from __future__ import annotations
 import json
 import os
 import sys
-import time
 from collections.abc import Mapping
 
 from rota.errors import InputError
-from rota.live.wire import MAX_NUMBER, MOST_METRIC_REPORTS
+from rota.live.wire import MAX_NUMBER, MOST_METRIC_REPORTS, clock
 
 
 class Curve:
@@ -36,7 +35,7 @@ class Curve:
         value = figures[self._metric]
         if value is not None and abs(value) >= MAX_NUMBER:
             value = None
-        self._unwritten += json.dumps([step, time.time(), value, self._first]).encode() + b"\n"
+        self._unwritten += json.dumps([step, clock.now_s(), value, self._first]).encode() + b"\n"
         self._first = False
         self._room -= 1
         self._write(self._path)

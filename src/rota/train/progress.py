@@ -8,7 +8,7 @@ from collections.abc import Callable
 from typing import Any
 
 from rota.errors import InputError
-from rota.live.wire import Message
+from rota.live.wire import Message, clock
 from rota.train.step_times import StepTimes
 
 MILESTONE = 100  # time to the first 100 mini-batches is a figure of its own (Gandiva, OSDI 2018)
@@ -30,7 +30,7 @@ class Progress:
         self._cpu_s = self._cpu_began_s = 0.0  # of this process, in steps since the last report
         self._busy_s = 0.0  # time in steps since the last report, without suspensions
         self._timed_steps = 0
-        self._util_since_s = time.time()
+        self._util_since_s = clock.now_s()
         self._batch = 0  # the most samples that a step has had
         self._counted = 0  # samples before the present step
         self.step_s = 0.0  # of the last step
@@ -69,7 +69,7 @@ class Progress:
         self._timed_steps += 1
         self.step += 1
         if self.step == MILESTONE:
-            self.first_100_s = time.time()
+            self.first_100_s = clock.now_s()
         every_s = min(max((now - self._opened) / 100, FASTEST_REPORTS_S), SLOWEST_REPORTS_S)
         return now - self._reported >= every_s or self.step == MILESTONE
 
@@ -79,7 +79,7 @@ class Progress:
         self._batch = max(self._batch, self.samples - self._counted)
         return {
             "type": "report",
-            "at_s": time.time(),
+            "at_s": clock.now_s(),
             "step": self.step,
             "total": self.total,
             "samples": self.samples,
@@ -103,7 +103,7 @@ class Progress:
     def sent(self) -> None:
         """Take the mean time per step anew from here on."""
         self._busy_s, self._cpu_s, self._timed_steps = 0.0, 0.0, 0
-        self._util_since_s = time.time()
+        self._util_since_s = clock.now_s()
         self.times.sent()
 
 

@@ -5,10 +5,9 @@ from __future__ import annotations
 import errno
 import os
 import sys
-import time
 from typing import NoReturn
 
-from rota.live.wire import VACATED, Message
+from rota.live.wire import VACATED, Message, clock
 from rota.train.link import Link
 from rota.train.progress import Progress
 from rota.train.reports import Reports
@@ -31,11 +30,11 @@ class Turn:
         suspended = {"stopped_s": stopped_s, "keeps": self._training.handover.keeps()}
         self._reports.introduce(suspended=True, **suspended)
         suspended |= {"type": "suspended", "step": self._progress.step}
-        self._link.send(suspended | {"at_s": time.time()})
+        self._link.send(suspended | {"at_s": clock.now_s()})
         self._training.restore(self._await_resume())
         self._training.handover.stay()
         self._reports.introduce()
-        self._link.send({"type": "resumed", "at_s": time.time()})
+        self._link.send({"type": "resumed", "at_s": clock.now_s()})
 
     def _await_resume(self) -> int | None:
         while True:

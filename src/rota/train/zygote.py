@@ -28,6 +28,8 @@ import time
 from pathlib import Path
 from typing import Any, NoReturn
 
+from rota.live.wire import clock
+
 PR_SET_PDEATHSIG, PR_SET_CHILD_SUBREAPER = 1, 36
 LIBC = ctypes.CDLL(None, use_errno=True)
 
@@ -103,7 +105,8 @@ def become_shim(request: dict[str, Any]) -> bool:
     os.close(started)
     where = Path(request["folder"])
     name = request["name"]
-    if not claim(where / f"{name}.pid", {"shim": shim, "worker": worker}):
+    claimed = {"shim": shim, "worker": worker, "boottime_s": clock.boottime_s()}
+    if not claim(where / f"{name}.pid", claimed):
         os._exit(1)  # the agent has given this rank up meanwhile
     os.write(start, b"g")
     os.close(start)
@@ -132,7 +135,7 @@ def watch(worker: int, report: Path) -> NoReturn:
     ended_pid = 0
     while ended_pid != worker:  # its orphans come here, too: none is to stay as a zombie
         ended_pid, status = os.waitpid(-1, 0)
-    ended: dict[str, Any] = {"code": os.waitstatus_to_exitcode(status), "at_s": time.time()}
+    ended: dict[str, Any] = {"code": os.waitstatus_to_exitcode(status), "at_s": clock.now_s()}
     number = 0 if report.with_suffix(".grace").exists() else signal.SIGKILL
     if number:
         with contextlib.suppress(ProcessLookupError, PermissionError):

@@ -7,6 +7,7 @@ import time
 
 import pytest
 
+from rota.cli import text as text_module
 from rota.cli.present import job_text, jobs_text, progress_text
 from rota.cli.verdict import why_text
 from rota.folder import Folder
@@ -213,6 +214,13 @@ def test_of_a_long_story_the_beginning_and_the_end_are_shown(rota, cluster):
     lines = job_text(shown, verdict_of()).partition("  story\n")[2].splitlines()
     assert (len(lines), lines[0][-6:], lines[-1][-7:]) == (52, "line 0", "line 99")
     assert "49 more: rota show 1 --json" in lines[1]
+
+
+def test_times_are_told_as_the_wall_clock_shows_them(monkeypatch):
+    monkeypatch.setattr(text_module, "_ahead_s", float)
+    shown = text_module.clock(1e9)
+    text_module.follow(lambda: 3600.0)
+    assert text_module.clock(1e9 + 3600.0) == shown != text_module.clock(1e9)
 
 
 def test_how_a_job_ended_is_said_once(rota, cluster):

@@ -3,6 +3,7 @@
 import http.server
 import json
 import threading
+import time
 from contextlib import contextmanager
 
 import pytest
@@ -29,6 +30,19 @@ JOB = JobRequest("train", "python train.py", "/tmp")
 
 def finish(cluster, row=0, outcome=JobState.SUCCEEDED, code=0):
     cluster.apply(JobFinished(cluster.controller.now_s(), row, outcome, code))
+
+
+class Ahead(StandInController):
+    def now_s(self):
+        return time.time() + 3600.0
+
+
+def test_the_time_of_the_cluster_is_known_from_its_answers(folder):
+    with served(folder, Ahead(folder)), Client(folder=folder) as client:
+        assert client.ahead_s == 0.0
+        client.jobs()
+        assert 3540 < client.ahead_s < 3660
+        assert client.now_s() > time.time() + 3540
 
 
 class TestFinding:

@@ -11,6 +11,7 @@ import sys
 from rota.folder import Folder, hold_lock
 from rota.live.agent.agent import Agent
 from rota.live.agent.devices import discover
+from rota.live.wire import clock
 
 
 def main() -> None:
@@ -35,6 +36,7 @@ def main() -> None:
     lock = hold_lock(folder.node(options.node) / "agent.lock")
     if lock is None:
         sys.exit(f"rota agent: another agent of node {options.node} runs on {folder.path}")
+    clock.follow(clock.read_ahead_s(folder.clock))
     devices = discover(options.gpus, options.first_gpu)._replace(gpu_type=options.gpu_type)
     agent = Agent(folder, options.node, devices, options.controller_pid, options.host_memory)
     asyncio.run(agent.run())

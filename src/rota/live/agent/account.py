@@ -6,14 +6,13 @@ import contextlib
 import json
 import logging
 import os
-import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from rota.live.agent.curve import Curve
 from rota.live.agent.method import RESTART, STAYS, STOP, SUSPENSIONS, Method
-from rota.live.wire import Message, is_memory_cycle, is_model, is_progress, progress_of
+from rota.live.wire import Message, clock, is_memory_cycle, is_model, is_progress, progress_of
 
 if TYPE_CHECKING:
     from rota.live.agent.elastic import Elastic
@@ -68,7 +67,7 @@ class Account:
         """Tell the controller that a command has been carried out, and how far the job is."""
         if self.progress:
             self.notify(self.report())
-        message = {"type": "done", "command_id": command_id, "at_s": time.time()}
+        message = {"type": "done", "command_id": command_id, "at_s": clock.now_s()}
         self.notify(message | fields)
 
     def observed(self) -> Message:
@@ -83,7 +82,7 @@ class Account:
 
     def report(self) -> Message:
         """The latest progress, if it tells, and what the job uses by now, for the controller."""
-        told = (self.progress or {"at_s": time.time()}) | self.usage()
+        told = (self.progress or {"at_s": clock.now_s()}) | self.usage()
         if self._cycle is not None:
             least, most = self._cycle["least_bytes"], self._cycle["most_bytes"]
             told["memory_least_bytes"] = least
@@ -208,7 +207,7 @@ class Account:
             return
         told = progress_of(message)
         # Its clock is this one's. What comes from the future would be newer than all that follows.
-        self.progress = told | {"at_s": min(told["at_s"], time.time())}
+        self.progress = told | {"at_s": min(told["at_s"], clock.now_s())}
         with contextlib.suppress(OSError), open(self._metrics, "a") as file:
             file.write(json.dumps(self.progress) + "\n")
 

@@ -9,7 +9,6 @@ import asyncio
 import contextlib
 import json
 import logging
-import time
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -27,7 +26,7 @@ from rota.live.agent.meter import Meter
 from rota.live.agent.moves import Moves
 from rota.live.agent.vacating import Vacating
 from rota.live.agent.zygote_link import ZygoteLink
-from rota.live.wire import MAX_LINE_BYTES, Message, decode, from_worker, pack, unpack
+from rota.live.wire import MAX_LINE_BYTES, Message, clock, decode, from_worker, pack, unpack
 
 PROGRESS_EVERY_S = 0.25
 CURVES_EVERY_S = 0.1
@@ -221,7 +220,7 @@ class Agent:
         told: dict[tuple[str, int], tuple[Any, float]] = {}
         while True:
             await asyncio.sleep(PROGRESS_EVERY_S)
-            now_s = time.time()
+            now_s = clock.now_s()
             for key, attempt in self.attempts.items():
                 last, at_s = told.setdefault(key, (attempt.progress, now_s))
                 silent = attempt.state == "running" and now_s - at_s > USAGE_EVERY_S
@@ -332,7 +331,7 @@ class Agent:
             (folder / "attempt.json").unlink()
             failed.write_text(str(error))
             raise
-        attempt.record["launched_s"] = time.time()
+        attempt.record["launched_s"] = clock.now_s()
         attempt.save()
         self._notify(attempt.registration())
         self._notify(attempt.ended or done | {"at_s": attempt.record["launched_s"]})

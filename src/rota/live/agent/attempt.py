@@ -6,7 +6,6 @@ anything is started), ``rankN.pid`` and ``rankN.exit`` (written by the shim of e
 
 import asyncio
 import signal
-import time
 from collections.abc import Callable, Coroutine
 from pathlib import Path
 from typing import Any
@@ -21,7 +20,7 @@ from rota.live.agent.processes import LOOK_AGAIN_S, kill_remains, tag_of
 from rota.live.agent.rank import Rank, life_of
 from rota.live.agent.restarting import Restarting
 from rota.live.agent.tuning import Tuning
-from rota.live.wire import Message
+from rota.live.wire import Message, clock
 
 STOP_GRACE_S = 5.0  # from SIGTERM to SIGKILL
 
@@ -230,7 +229,7 @@ class Attempt(Account):
 
     def size_report(self) -> Message:
         """The GPUs that have ranks on them, for the controller."""
-        return self.about("resized") | {"gpus": self.record["gpus"], "at_s": time.time()}
+        return self.about("resized") | {"gpus": self.record["gpus"], "at_s": clock.now_s()}
 
     def device_index(self, position: int) -> int:
         """Where in the worker's list of visible devices the GPU of one rank stands."""

@@ -11,12 +11,12 @@ import asyncio
 import contextlib
 import logging
 import signal
-import time
 from typing import TYPE_CHECKING
 
 from rota.errors import AgentError, ArenaError
 from rota.live.agent.method import CHECKPOINT
 from rota.live.agent.processes import descendants
+from rota.live.wire import clock
 
 if TYPE_CHECKING:
     from rota.live.agent.attempt import Attempt
@@ -48,7 +48,7 @@ class Checkpointing:
         self._attempt.spawn(self._take())
 
     async def _take(self) -> None:
-        attempt, stopped_s = self._attempt, time.time()
+        attempt, stopped_s = self._attempt, clock.now_s()
         error = None
         async with self._turn:
             if attempt.state != "suspending":

@@ -3,11 +3,10 @@
 import json
 import logging
 import os
-import time
 from pathlib import Path
 from typing import Any
 
-from rota.live.wire import MOST_METRIC_REPORTS, is_metric_report
+from rota.live.wire import MOST_METRIC_REPORTS, clock, is_metric_report
 
 FILE = "curve.jsonl"  # in the attempt's folder; it goes along to another node
 PIECE_BYTES = 1 << 20  # are read at a time,
@@ -65,7 +64,7 @@ class Curve:
             report = None
         if len(self.reports) < MOST_METRIC_REPORTS and is_metric_report(report):
             step, at_s, value, first = report
-            self.reports.append([step, min(at_s, time.time()), value, first])
+            self.reports.append([step, min(at_s, clock.now_s()), value, first])
         elif line and not self._complained:
             self._complained = True
             log.warning("%s: a line is left out: %r", self._path, line[:80])

@@ -5,11 +5,11 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import signal
-import time
 from typing import TYPE_CHECKING, Any
 
 from rota.live.agent.processes import LOOK_AGAIN_S, signal_name
 from rota.live.agent.rank import Rank
+from rota.live.wire import clock
 
 if TYPE_CHECKING:
     from rota.live.agent.attempt import Attempt
@@ -112,7 +112,7 @@ class Ending:
         """The attempt was told to end, and is in arenas alone."""
         code, message = -int(signal.SIGTERM), f"killed by {signal_name(signal.SIGTERM)}"
         ended = {"exit_code": code, "message": message, "stop_asked": self._attempt.stopping}
-        self._end("ended", at_s=time.time(), **ended)
+        self._end("ended", at_s=clock.now_s(), **ended)
 
     def lose(self, error: str) -> None:
         """Its state is gone: it has to start anew."""

@@ -18,7 +18,7 @@ from rota.live.agent.devices import Devices
 from rota.live.agent.method import choose
 from rota.live.agent.processes import tag_of
 from rota.live.agent.rank import life_name, life_of
-from rota.live.wire import Message
+from rota.live.wire import Message, clock
 
 MAX_SCRIPT_BYTES = 1 << 20
 READ_AT_START = ("PYTHON", "LD_", "MALLOC_", "MKL_", "KMP_", "TORCH_")  # by a fresh interpreter
@@ -130,6 +130,7 @@ def _environment(
         "ROTA_MASTER_PORT": port,
         "ROTA_CHECKPOINT_DIR": str(checkpoint_folder),
         "ROTA_AGENT_SOCKET": agent_socket,
+        clock.VARIABLE: repr(clock.ahead_s()),
         "ROTA_GENERATION": str(record.get("generation", 0)),
         "MASTER_ADDR": "127.0.0.1",
         "MASTER_PORT": port,

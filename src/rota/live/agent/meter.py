@@ -5,8 +5,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-import os
-import time
 from collections import deque
 from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any
@@ -14,14 +12,14 @@ from weakref import WeakKeyDictionary
 
 from rota.live.agent.devices import Devices
 from rota.live.agent.nvml import PERIOD_S, Nvml, Reading
-from rota.live.agent.processes import descendants
+from rota.live.agent.processes import TICKS, descendants
+from rota.live.wire import clock
 
 if TYPE_CHECKING:
     from rota.live.agent.attempt import Attempt
 
 UTIL_S = 5.0  # over which the use of a device is averaged
 CPU_EVERY_S = 1.0  # reading it takes a look at every thread of every process of the attempt
-TICKS = os.sysconf("SC_CLK_TCK")
 
 log = logging.getLogger("rota.agent")
 
@@ -66,7 +64,7 @@ class Meter:
 
     def _cpu_time(self, attempt: Attempt) -> tuple[float, float]:
         """Its CPU time, and until when."""
-        now_s = time.time()
+        now_s = clock.now_s()
         known = self._cpu.get(attempt)
         if known is None or not 0 <= now_s - known[1] < CPU_EVERY_S:
             known = (cpu_seconds([rank.shim for rank in attempt.members]), now_s)

@@ -10,6 +10,8 @@ from __future__ import annotations
 import time
 from typing import Any, NamedTuple
 
+from rota.live.wire import clock
+
 PERIOD_S = 1.0  # a reading tells of the time since about so long ago
 
 
@@ -41,12 +43,12 @@ class Nvml:
         return {each: self._reading(each) for each in ids}
 
     def _reading(self, gpu: str) -> Reading:
-        now_s = time.time()
+        now_s = clock.now_s()
         try:
             handle = self._handle(gpu)
         except self._errors:
             return Reading(now_s, None, None, None)
-        return Reading(now_s, self._memory(handle), self._busy(handle, now_s), self._util(handle))
+        return Reading(now_s, self._memory(handle), self._busy(handle), self._util(handle))
 
     def _handle(self, gpu: str) -> Any:
         if gpu.isdigit():
@@ -60,10 +62,10 @@ class Nvml:
             return None
         return {each.pid: each.usedGpuMemory or 0 for each in processes}
 
-    def _busy(self, handle: Any, now_s: float) -> dict[int, float] | None:
+    def _busy(self, handle: Any) -> dict[int, float] | None:
         """The driver keeps a sample for each process that was busy lately, and none for others."""
         try:
-            since_us = int((now_s - PERIOD_S) * 1e6)
+            since_us = int((time.time() - PERIOD_S) * 1e6)  # NVML counts by the wall clock
             samples = self._nvml.nvmlDeviceGetProcessUtilization(handle, since_us)
         except self._nvml.NVMLError as error:
             return {} if error.value == self._nvml.NVML_ERROR_NOT_FOUND else None

@@ -2,7 +2,6 @@
 
 import contextlib
 import signal
-import time
 from typing import TYPE_CHECKING
 
 from rota.errors import AgentError
@@ -10,7 +9,7 @@ from rota.live.agent.gang import agree_on_step, let_go_on
 from rota.live.agent.method import RESTART
 from rota.live.agent.processes import bind
 from rota.live.agent.rank import Rank
-from rota.live.wire import Message
+from rota.live.wire import Message, clock
 
 if TYPE_CHECKING:
     from rota.live.agent.attempt import Attempt
@@ -65,7 +64,8 @@ class Pausing:
             rank.suspended = None
             rank.send({"type": "pause", "gang": gang, "round": self._round})
         steps_s = BOUNDARY_TIMEOUT_STEPS * (attempt.progress.get("step_time_s") or 0.0)
-        steps_s = min(steps_s, time.time() - attempt.record["launched_s"])  # as long as it has run
+        ran_s = clock.now_s() - attempt.record["launched_s"]
+        steps_s = min(steps_s, ran_s)
         attempt.after(max(BOUNDARY_TIMEOUT_S, steps_s), self.freeze)
         if gang:
             attempt.after(COUPLED_STEP_S, self._advance_holders)
@@ -184,7 +184,7 @@ class Pausing:
             attempt.cancel_timers()
             attempt.checkpointing.take()
         else:
-            stopped_s = time.time()
+            stopped_s = clock.now_s()
             for rank in attempt.ranks:
                 rank.signal(signal.SIGSTOP)
             self._suspended(stopped_s, frozen=True)

@@ -13,6 +13,7 @@ from typing import Any
 import psutil
 
 MOST_LOOKS = 5  # at processes that may go on forking
+TICKS = os.sysconf("SC_CLK_TCK")  # in a second
 LOOK_AGAIN_S = 0.02  # who is killed is not yet gone
 
 
@@ -60,12 +61,17 @@ def bind(pid: int, cores: Iterable[int]) -> None:
 
 
 def started_at(pid: int) -> float | None:
-    """When the process started, to tell it from another one with the same pid; None if gone."""
+    """When the process started, in seconds of CLOCK_BOOTTIME; None if it is gone, or a zombie.
+
+    It tells a process from another one with the same pid, and stays the same when somebody sets the
+    wall clock.
+    """
     try:
-        process = psutil.Process(pid)
-        return None if process.status() == psutil.STATUS_ZOMBIE else process.create_time()
-    except psutil.NoSuchProcess:
+        stat = Path(f"/proc/{pid}/stat").read_bytes()
+    except (FileNotFoundError, ProcessLookupError):
         return None
+    fields = stat.rpartition(b")")[2].split()  # its name, which comes before, can hold anything
+    return None if fields[0] in (b"Z", b"X") else int(fields[19]) / TICKS
 
 
 def tag_of(record: dict[str, Any], name: str) -> int | None:

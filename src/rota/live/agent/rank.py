@@ -5,13 +5,14 @@ import contextlib
 import json
 import os
 import signal
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 from rota.errors import AgentError
 from rota.live.agent.processes import signal_below, started_at
-from rota.live.wire import MAX_SECONDS, Message, encode
+from rota.live.wire import MAX_SECONDS, Message, clock, encode
 
 MAX_EXIT_BYTES = 1 << 16
 
@@ -123,7 +124,14 @@ class Rank:
     def _began(self, shim: int) -> float | None:
         """When the shim started; None if it is gone, or another process has its pid."""
         began = started_at(shim) if shim else None
-        return began if began is not None and began <= self._pids.stat().st_mtime + 1 else None
+        return began if began is not None and began <= self._claimed_at() + 1 else None
+
+    def _claimed_at(self) -> float:
+        """When the shim wrote down its pid, in seconds of CLOCK_BOOTTIME."""
+        told = json.loads(self._pids.read_text()).get("boottime_s")
+        if told is not None:
+            return float(told)
+        return self._pids.stat().st_mtime - time.time() + clock.boottime_s()  # an older shim
 
     def _fence(self) -> None:
         """Keep a shim that is still to come from starting the worker.

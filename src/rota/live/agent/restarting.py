@@ -11,10 +11,10 @@ ended before the SIGTERM has.
 from __future__ import annotations
 
 import signal
-import time
 from typing import TYPE_CHECKING
 
 from rota.live.agent.processes import LOOK_AGAIN_S
+from rota.live.wire import clock
 from rota.model.job import GRACE_S
 
 if TYPE_CHECKING:
@@ -34,7 +34,7 @@ class Restarting:
 
     def leave(self) -> None:
         """Have every process of an attempt that is to be suspended end. Raises OSError."""
-        attempt, now_s = self._attempt, time.time()
+        attempt, now_s = self._attempt, clock.now_s()
         record = attempt.record
         record["vacated"] = {
             "arenas": {},
@@ -67,7 +67,7 @@ class Restarting:
         for rank in attempt.ranks:
             rank.signal(signal.SIGTERM)
             rank.signal(signal.SIGCONT)  # should the job have stopped itself
-        left_s = attempt.record["vacated"]["grace_ends_s"] - time.time()
+        left_s = attempt.record["vacated"]["grace_ends_s"] - clock.now_s()
         attempt.after(max(0.0, left_s), self._kill)
 
     def _kill(self) -> None:

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import contextlib
 import signal
-import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -17,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 from rota.errors import ArenaError
 from rota.folder import in_host_memory
 from rota.live.agent.returning import Returning
-from rota.live.wire import Message
+from rota.live.wire import Message, clock
 from rota.live.wire.arena_file import read_header
 
 if TYPE_CHECKING:
@@ -156,7 +155,7 @@ class Vacating:
             "arenas": {str(slot): str(path) for slot, path in self._paths.items()},
             "bytes": sum(written.values()),
             "step": max(int(rank.suspended["step"]) for rank in attempt.members if rank.suspended),
-            "at_s": time.time(),
+            "at_s": clock.now_s(),
         }
         try:
             attempt.save(durable=False)  # host memory does not outlast a power cut either

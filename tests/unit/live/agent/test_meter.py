@@ -125,7 +125,7 @@ def test_an_attempt_with_a_rank_that_is_gone_tells_no_cpu_time(monkeypatch):
 def test_cpu_time_is_not_read_anew_for_each_of_many_reports(monkeypatch):
     a, now_s, reads = Attempt("1", A, 0), [100.0], []
     node = Node(monkeypatch, a)
-    monkeypatch.setattr(meter_module.time, "time", lambda: now_s[0])
+    monkeypatch.setattr(meter_module.clock, "now_s", lambda: now_s[0])
     monkeypatch.setattr(meter_module, "cpu_seconds", lambda pids: reads.append(pids) or len(reads))
     for _ in range(9):
         told = node.meter.usage(a)

@@ -1,0 +1,76 @@
+"""The clock of a cluster, which its controller, its agents and their workers read alike.
+
+Seconds since the epoch that pass as CLOCK_BOOTTIME does. Nobody can set that clock: whatever
+becomes of the wall clock, jobs are charged for the time that has passed. By how much the cluster's
+time is ahead of CLOCK_BOOTTIME stays the same until the machine is rebooted.
+"""
+
+import contextlib
+import json
+import math
+import os
+import time
+from pathlib import Path
+
+VARIABLE = "ROTA_CLOCK"  # seconds by which the cluster's time is ahead of CLOCK_BOOTTIME
+BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
+
+_ahead_s: float | None = None  # in this process, once somebody has asked
+
+
+def boot_id() -> str:
+    """The name of this life of the machine, a new one after every reboot; "" if it has none."""
+    try:
+        return BOOT_ID.read_text().strip()
+    except OSError:
+        return ""
+
+
+def boottime_s() -> float:
+    """Seconds since the machine was booted, its sleep included."""
+    return time.clock_gettime(time.CLOCK_BOOTTIME)
+
+
+def now_s() -> float:
+    """The cluster's time; outside of a cluster the wall clock's, as it is at the first call."""
+    return ahead_s() + boottime_s()
+
+
+def ahead_s() -> float:
+    """By how much :func:`now_s` is ahead of CLOCK_BOOTTIME in this process."""
+    global _ahead_s
+    if _ahead_s is None:
+        try:
+            told_s = float(os.environ[VARIABLE])
+        except (KeyError, ValueError):
+            told_s = math.nan
+        _ahead_s = told_s if math.isfinite(told_s) else wall_ahead_s()
+    return _ahead_s
+
+
+def wall_ahead_s() -> float:
+    """By how much the wall clock, as it is set now, is ahead of CLOCK_BOOTTIME."""
+    return time.time() - boottime_s()
+
+
+def follow(ahead_s: float | None) -> None:
+    """Let :func:`now_s` be so far ahead of CLOCK_BOOTTIME, here and in processes begun later.
+
+    None: as far as the wall clock is at this moment.
+    """
+    global _ahead_s
+    _ahead_s = wall_ahead_s() if ahead_s is None else ahead_s
+    os.environ[VARIABLE] = repr(_ahead_s)
+
+
+def read_ahead_s(file: Path) -> float | None:
+    """What a controller has written down of how far its clock is ahead of CLOCK_BOOTTIME.
+
+    None if there is no such file, or it was written before the machine was rebooted.
+    """
+    with contextlib.suppress(OSError, ValueError, TypeError, KeyError, RecursionError):
+        told = json.loads(file.read_text())
+        ahead_s = float(told["ahead_s"])
+        if told["boot_id"] and told["boot_id"] == boot_id() and math.isfinite(ahead_s):
+            return ahead_s
+    return None
