@@ -39,13 +39,9 @@ def tuned_at(job: Job, gate: int, batch: list[int]) -> int:
     """Ask for a batch in the step with this gate, and let that go on; the command's number."""
     job.until_at(gate)
     number = job.agent.begin("retune", batch=batch)
-    until(lambda: job.attempt.tuning._batch == batch or answered(job, number), "it is told")
+    job.agent.heeded()
     job.opens(gate)
     return number
-
-
-def answered(job: Job, number: int) -> bool:
-    return any(message.get("command_id") == number for message in list(job.agent.said))
 
 
 def sizes(job: Job, epoch: int = 0) -> list[int]:
@@ -99,7 +95,7 @@ def test_a_batch_that_rank_0_takes_with_it_when_it_is_lost_is_asked_for_again(la
     job = launch([0, 1, 2], "--gate", 3)
     job.until_at(3)
     number = job.agent.begin("retune", batch=[8, 1])
-    until(lambda: job.attempt.tuning._batch == [8, 1], "it is told")
+    job.agent.heeded()
     job.attempt.ranks[0].signal(signal.SIGKILL)
     job.opens(3)
     assert job.answer(number)["type"] == "done"
@@ -115,6 +111,7 @@ def test_batches_change_before_and_after_a_rank_has_been_replaced(launch):
     job.agent._loop.call_soon_threadsafe(job.attempt.elastic.replace, 1)
     until(lambda: job.gang.phase == HOLDING, "the newcomer is warm")
     during = job.agent.begin("retune", batch=[12, 0])
+    job.agent.heeded()
     job.opens(6)
     assert job.answer(during)["error"].endswith("can't change its batch now; ask again")
     until(lambda: job.gang.members == [0, 2], "slot 2 has taken over from slot 1")
@@ -146,7 +143,7 @@ def test_a_job_of_a_fixed_size_changes_its_batch_and_goes_back_to_its_own(launch
     assert job.answer(tuned_at(job, 3, [12, 1]))["type"] == "done"
     job.until_at(6)
     number = job.agent.begin("retune", batch=None)
-    until(lambda: job.attempt.tuning._batch == [0, 0], "it is told")
+    job.agent.heeded()
     job.opens(6)
     assert job.answer(number)["batch"] == [0, 0]
     job.succeeds()

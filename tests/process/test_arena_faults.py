@@ -332,8 +332,11 @@ def test_two_commands_to_go_on_and_one_to_suspend_meanwhile_do_so_once(launch):
     alone = launch(1)
     job = launch(1, *gates(3, 8))
     assert job.vacates_at(3)["kept"] is None
+    together = threading.Event()
+    job.agent._loop.call_soon_threadsafe(together.wait, 30)
     first, second = (job.begin("resume", gpus=[0]) for _ in range(2))
     crossing = job.begin("suspend")
+    together.set()
     assert job.agent.answer(crossing)["type"] == "failed"
     assert job.agent.answer(second)["type"] == "done", (first, job.logs())
     assert len(job.pids()) == 2

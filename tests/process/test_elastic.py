@@ -509,6 +509,7 @@ def test_a_rank_that_is_lost_while_the_job_is_being_suspended_is_done_without(la
     job = launch([0, 1, 2], "--gate", 3)
     job.until_at(3)
     suspend = job.agent.begin("suspend")
+    job.agent.heeded()
     job.attempt.ranks[1].signal(signal.SIGKILL)
     job.opens(3)
     assert job.answer(suspend)["type"] == "done"
@@ -524,6 +525,7 @@ def test_ranks_stand_by_while_the_job_is_suspended(launch, reference):
     job.until_ready(1)
     job.until_at(5)
     suspend = job.agent.begin("suspend")
+    job.agent.heeded()
     job.opens(5)
     assert job.answer(suspend)["type"] == "done"
     assert job.agent.command("resume", gpus=[3])["type"] == "done"
@@ -554,6 +556,7 @@ def test_a_rank_that_is_lost_in_a_suspension_is_done_without_afterwards(launch, 
     job = launch([0, 1], "--gate", 3)
     job.until_at(3)
     suspend = job.agent.begin("suspend")
+    job.agent.heeded()
     job.opens(3)
     assert job.answer(suspend)["type"] == "done"
     job.attempt.ranks[0].signal(signal.SIGKILL)

@@ -105,6 +105,7 @@ def suspend_behind_the_gate(agent: LoneAgent, out: Path) -> list[int]:
     """Suspend the latest attempt, which waits in its sixth step; the steps at which ranks stop."""
     until((out / "at").exists, "it is in its sixth step", LIMIT_S)
     suspension = agent.begin("suspend")
+    agent.heeded()
     (out / "go").touch()
     done(agent.answer(suspension))
     assert agent.attempt.record["suspension"] == "boundary"

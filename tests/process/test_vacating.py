@@ -54,6 +54,7 @@ class Job:
         """Suspend at the end of this step, and end the processes; the answer."""
         self.until_at(gate)
         number = self.begin("suspend", vacate=True)
+        self.agent.heeded()
         (self.out / f"go{gate}").touch()
         return self.agent.answer(number)
 
@@ -254,6 +255,7 @@ def is_spilled(job: Job) -> bool:
 def suspends_at(job: Job, gate: int) -> None:
     job.until_at(gate)
     number = job.begin("suspend")
+    job.agent.heeded()
     (job.out / f"go{gate}").touch()
     assert job.agent.answer(number)["type"] == "done"
 
@@ -356,6 +358,7 @@ def test_a_worker_killed_before_its_state_is_safe_is_lost_and_leaves_nothing(lau
     (job.out / "armed").touch()
     job.until_at(3)
     job.begin("suspend", vacate=True)
+    job.agent.heeded()
     (job.out / "go3").touch()
     until(lambda: job.attempt.ended is not None, "it ends")
     assert job.attempt.ended["type"] == "lost", job.attempt.ended
@@ -410,6 +413,7 @@ def test_a_job_goes_on_in_its_process_if_it_is_resumed_while_its_arena_is_writte
     (job.out / "armed").touch()
     job.until_at(3)
     number = job.begin("suspend", vacate=True)
+    job.agent.heeded()
     (job.out / "go3").touch()
     until((job.out / "fault").exists, "it is writing")
     assert job.resumes()["type"] == "done"
@@ -445,6 +449,7 @@ def test_an_agent_that_dies_leaves_a_job_that_goes_on(tmp_path, point, gpus):
             (job.out / "armed").touch()
             job.until_at(3)
             job.begin("suspend", vacate=True)
+            job.agent.heeded()
             (job.out / "go3").touch()
         until((job.out / "fault").exists, "it is there")
         agent.vanish()

@@ -121,24 +121,22 @@ class LoneAgent:
         return self.answer(self.begin(kind, **fields), timeout_s)
 
     def begin(self, kind: str, **fields: Any) -> int:
-        """Send a command about the latest attempt; the number to ask for its answer with.
-
-        Returns when the agent has begun to carry it out: ranks that are to hold have been sent
-        word of it, and find that at their next boundary. Raises TimeoutError.
-        """
+        """Send a command about the latest attempt; the number to ask for its answer with."""
         self._command_id += 1
         message = {"type": "command", "kind": kind, "command_id": self._command_id, "epoch": 0}
         if kind != "launch":
             message |= {"job_id": self.attempt.job_id, "attempt": self.attempt.number}
         self._loop.call_soon_threadsafe(self._agent._obey, message | fields)
-        self.heeded()
         return self._command_id
 
     def heeded(self, timeout_s: float = 90) -> None:
-        """Return when the agent has done at once what it was about to do. Raises TimeoutError."""
+        """Return when the agent has begun all that it was told so far. Raises TimeoutError.
+
+        Ranks that are to hold have been sent word of it by then, and find that at their boundary.
+        """
 
         async def behind() -> None:
-            """It is the last in the agent's queue."""
+            """The last in the agent's queue."""
 
         asyncio.run_coroutine_threadsafe(behind(), self._loop).result(timeout_s)
 
