@@ -12,7 +12,8 @@ RotaError
 ├── PlanError               a plan that breaks the policy contract
 ├── SimulationError         a simulation that lost a job or cannot go on
 ├── StoreError              the event log can't be read or written
-│   └── StoreFullError      its disk has no room: what was refused can be tried again
+│   ├── StoreFullError      its disk has no room: what was refused can be tried again
+│   └── StoreLostError      it was moved, deleted or replaced under a running controller
 ├── AgentError              a node agent can't do what it was asked
 ├── ArenaError              the state of a suspended job is damaged, or not whole
 ├── GangError               the ranks of a job can't go on together
@@ -76,6 +77,10 @@ class StoreError(RotaError):
 
 class StoreFullError(StoreError):
     """The disk of the event log has no room. Nothing was written; it can be tried again."""
+
+
+class StoreLostError(StoreError):
+    """The event log was moved, deleted or replaced while a controller had it open."""
 
 
 class AgentError(RotaError):

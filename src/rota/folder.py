@@ -3,13 +3,16 @@
 import fcntl
 import hashlib
 import os
+import re
 import stat
 import tempfile
+from itertools import chain, count
 from pathlib import Path
 from typing import IO
 
 from rota.errors import InputError
 
+JOB_ID = re.compile(r"[0-9]{1,15}")
 HOST_MEMORY = Path("/dev/shm")  # noqa: S108 - a folder of this user's own is made in it
 
 
@@ -58,6 +61,12 @@ class Folder:
         """Where a job's own checkpoints go, on whichever node it is, in every attempt."""
         return self.path / "checkpoints" / job_id
 
+    def highest_job_id(self) -> int:
+        """The highest id of a job that has left anything here; 0 if none has."""
+        paths = chain(self.path.glob("nodes/*/jobs/*"), self.path.glob("checkpoints/*"))
+        ids = (path.name for path in paths if JOB_ID.fullmatch(path.name))
+        return max(map(int, ids), default=0)
+
     def log(self, node: str, job_id: str, attempt: int, rank: int) -> Path:
         """Output and errors of one rank."""
         return self.attempt(node, job_id, attempt) / f"rank{rank}.log"
@@ -101,6 +110,15 @@ class Folder:
             return None
         folder.chmod(0o700)
         return folder
+
+
+def set_aside(path: Path, folder: Path, name: str) -> Path:
+    """Move what is at ``path`` into a folder, as ``NAME.1`` or the next free number; where to."""
+    folder.mkdir(parents=True, exist_ok=True)
+    places = (folder / f"{name}.{number}" for number in count(1))
+    place = next(place for place in places if not os.path.lexists(place))
+    path.rename(place)
+    return place
 
 
 def hold_lock(path: Path) -> IO[str] | None:

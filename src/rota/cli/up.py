@@ -114,7 +114,9 @@ def up(
         on_listen=lambda url, controller, provider: _greet(folder, url, controller, provider),
     )
     if controller.failed:
-        click.echo(f"error: the controller had to stop; see {folder.controller_log}", err=True)
+        why = f": {controller.failure}" if controller.failure else ""
+        log = f"see {folder.controller_log}; jobs go on"
+        click.echo(f"error: the controller had to stop{why} ({log})", err=True)
         return 1
     if controller.living() and not controller.ends_jobs:
         click.echo(

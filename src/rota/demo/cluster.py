@@ -11,6 +11,7 @@ from rota.client.client import Client
 from rota.errors import RotaError
 from rota.experiment.runs.live import cluster
 from rota.folder import Folder
+from rota.model.events import JobSubmitted
 from rota.model.job import JobState
 from rota.report.timeline import Timeline
 from rota.store.events import EventStore
@@ -92,7 +93,8 @@ def read_run(folder: Folder, ids: Sequence[str]) -> Run:
         events = list(store.load())
     finally:
         store.close()
-    first = int(ids[0]) - 1
+    known = [event.spec.job_id for event in events if isinstance(event, JobSubmitted)]
+    first = known.index(ids[0])
     timeline = Timeline(events).only(range(first, first + len(ids)))
     jobs = []
     for job_id in ids:

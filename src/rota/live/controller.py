@@ -14,7 +14,7 @@ import logging
 from functools import partial
 from typing import Any, Protocol
 
-from rota.errors import AgentError
+from rota.errors import AgentError, StoreLostError
 from rota.folder import Folder
 from rota.live.dispatch import command_message, node_of
 from rota.live.provider.base import Provider
@@ -62,6 +62,7 @@ ROOM_EVERY_S = 1.0  # the room on the disk is looked at
 AWAIT_S = 10.0  # after a start agents of jobs have so long to tell before anything is decided
 
 log = logging.getLogger("rota.controller")
+notice = logging.getLogger("rota.notice")  # what whoever has started `rota up` must see as well
 
 
 class Channel(Protocol):
@@ -84,8 +85,6 @@ class Controller(Reports):
         room: Room | None = None,
     ) -> None:
         super().__init__(store, folder, room)
-        self.failed = False
-        self.stopped = asyncio.Event()  # set when the controller can't go on
         self.policy_name = policy_name
         self.policy_settings: dict[str, Any] = getattr(policy, "settings", {})
         self.resizes: bool = getattr(policy, "resizes", False)
@@ -144,13 +143,14 @@ class Controller(Reports):
                 self._kick.clear()
                 with contextlib.suppress(TimeoutError):
                     await asyncio.wait_for(self._kick.wait(), self._sleep_s())
-        except Exception:
+        except StoreLostError:
+            return  # it has given up
+        except Exception as error:
             # What is in memory and what is on disk may differ now: only a restart is safe.
             log.critical(
                 "the controller stops; jobs go on, and a restart takes over", exc_info=True
             )
-            self.failed = True
-            self.stopped.set()
+            self.give_up(str(error))
 
     async def _watch_room(self) -> None:
         """Look at the room on the disk, and have a turn taken that may find some."""
@@ -302,7 +302,8 @@ class Controller(Reports):
         if known is None or not state.nodes[known].alive:
             gpus, gb = (hello["num_gpus"], hello["kind"], gpu_type), hello.get("memory_gb", 0.0)
             self._note(NodeJoined(now_s, node, *gpus, memory_gb=gb))
-        findings = reconcile(state, node, hello["attempts"], now_s, self._losses, self._last_node)
+        attempts = self._disown_foreign(node, hello["attempts"])
+        findings = reconcile(state, node, attempts, now_s, self._losses, self._last_node)
         for event in findings.events:
             self._note(event)
         repeated = [
@@ -322,6 +323,24 @@ class Controller(Reports):
             self._once_written.append(partial(self._dispatch, command))
         self.turn()
 
+    def _disown_foreign(self, node: str, attempts: list[Message]) -> list[Message]:
+        """The attempts on a node that are of this log; the agent is told to end the others."""
+        own = []
+        for message in attempts:
+            if not self.is_foreign(message):
+                own.append(message)
+                continue
+            about = {key: message[key] for key in ("job_id", "attempt", "launch")}
+            self.tell(node, {"type": "disown", **about})
+            if message["type"] in ("alive", "arriving"):
+                folder = self._folder.attempt(node, about["job_id"], about["attempt"])
+                notice.warning(
+                    "attempt %s of a job %s runs on node %s, and this event log knows nothing of "
+                    "it: it is ended; what it has left is in %s",
+                    *(about["attempt"], about["job_id"], node, folder),
+                )
+        return own
+
     def _hear(self, node: str, message: Message) -> None:
         """Take note of one message from a node's agent; what is out of date is passed over."""
         kind, now_s = message["type"], self._clock.now_s()
@@ -333,6 +352,11 @@ class Controller(Reports):
             return
         if kind == "curve":
             self._note_curve(message, now_s)
+            return
+        if kind == "set_aside":
+            notice.warning("node %s: %s", node, message["what"])
+            return
+        if self.is_foreign(message):  # it is being ended
             return
         row = self.rows.get(message["job_id"])
         if not self._is_present(node, row, message["attempt"]):
@@ -378,6 +402,10 @@ class Controller(Reports):
         if row is None:
             return
         command = self.state.outstanding[row]
+        if "job_id" in message and (
+            message["job_id"] != self.state.spec[row].job_id or self.is_foreign(message)
+        ):  # numbers of commands begin anew with another log, or go back with an older copy
+            return
         if message["type"] == "failed":
             if not isinstance(command, Retune):  # which says nothing of how launches go
                 self._failures[row] = self._failures.get(row, 0) + 1
@@ -427,7 +455,7 @@ class Controller(Reports):
         if isinstance(command, Stop) and home is not None and held is not None:
             for name, message in self._drops(command.row, held, home):
                 self.tell(name, message)
-        self.tell(node_of(self.state, command) or "", command_message(self.state, command))
+        self.tell(node_of(self.state, command) or "", command_message(self, command))
 
     def _drops(self, row: int, place: Allocation, other: Allocation) -> list[tuple[str, Message]]:
         """What has nothing of the job kept where it is not, or is not going to, any more."""

@@ -1,5 +1,6 @@
 """Commands as messages: what an agent has to know to carry one out, and which agent that is."""
 
+from rota.live.record import Record
 from rota.live.wire import Message
 from rota.model.commands import Command, Launch, Migrate, Resize, Resume, Retune, Stop
 from rota.model.state import ClusterState
@@ -7,9 +8,9 @@ from rota.model.state import ClusterState
 OWN_BATCH = (0, 0)  # a job goes back to it from what was chosen for it before
 
 
-def command_message(state: ClusterState, command: Command) -> Message:
+def command_message(record: Record, command: Command) -> Message:
     """The message that tells an agent to carry a command out; see :mod:`rota.live.wire`."""
-    row = command.row
+    state, row = record.state, command.row
     spec, home = state.spec[row], state.home[row]
     message: Message = {
         "type": "command",
@@ -18,6 +19,8 @@ def command_message(state: ClusterState, command: Command) -> Message:
         "epoch": state.epoch,
         "job_id": spec.job_id,
         "attempt": command.attempt,
+        "origin": record.origin(row),
+        "launch": record.launch_mark(row, command.attempt),
     }
     if isinstance(command, Launch | Resume | Migrate | Resize):
         message["gpus"] = [gpu for _, gpus in command.allocation.gpus() for gpu in gpus]

@@ -1,11 +1,19 @@
 """What users ask of the live cluster: checked, written down, and only then done."""
 
 import asyncio
+import logging
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any
 
-from rota.errors import JobFileError, NeverFitsError, StoreFullError, TransitionError
+from rota.errors import (
+    JobFileError,
+    NeverFitsError,
+    StoreFullError,
+    StoreLostError,
+    TransitionError,
+)
 from rota.folder import Folder
 from rota.live.record import Record
 from rota.live.room import Room
@@ -24,6 +32,8 @@ from rota.model.sweep import SweepTrial
 from rota.store.events import EventStore, Submission
 
 WRITE_AGAIN_S = 1.0  # after a failure for want of room
+
+log = logging.getLogger("rota.controller")
 
 
 def check_open(state: ClusterState, row: int, verb: str, now_s: float) -> None:
@@ -60,6 +70,9 @@ class Intake(Record):
         self._once_written: list[Callable[[], object]] = []  # what follows from these events
         self._write_again_s = 0.0  # by the monotonic clock; 0 unless the last try found no room
         self._kick = asyncio.Event()  # set when there is something to decide
+        self.failed = False
+        self.failure = ""  # why the controller can't go on
+        self.stopped = asyncio.Event()  # set when it can't
 
     def _note(self, event: Event) -> None:
         """Apply an event; it is written down at the end of the turn."""
@@ -90,12 +103,30 @@ class Intake(Record):
 
     def _append(self, events: Sequence[Event], **how: Any) -> None:
         """Write events to the log, with the help of the reserve if need be. Raises StoreError."""
+        with self._giving_up():
+            try:
+                self.store.append(events, **how)
+            except StoreFullError:
+                if not self.room.give_up():
+                    raise
+                self.store.append(events, **how)
+
+    def give_up(self, why: str) -> None:
+        """The controller can't go on: what it knows and what is on disk may differ now."""
+        if not self.failed:
+            self.failed, self.failure = True, why
+            self.stopped.set()
+
+    @contextmanager
+    def _giving_up(self) -> Iterator[None]:
+        """Give up if the event log is not there any more: nothing would be kept."""
         try:
-            self.store.append(events, **how)
-        except StoreFullError:
-            if not self.room.give_up():
-                raise
-            self.store.append(events, **how)
+            yield
+        except StoreLostError as error:
+            if not self.failed:
+                log.critical("the controller stops, jobs go on: %s", error)
+            self.give_up(str(error))
+            raise
 
     def check(self, request: JobRequest) -> None:
         """Refuse a job that can never run here. Raises NeverFitsError or JobFileError."""
@@ -128,7 +159,8 @@ class Intake(Record):
 
     def _submitted(self, user: str, key: str | None, body_hash: str) -> int | None:
         """The row of the job that came with this key. JobFileError if something else did."""
-        known = self.store.find_submission(user, key) if key is not None else None
+        with self._giving_up():
+            known = self.store.find_submission(user, key) if key is not None else None
         if known is not None and known.body_hash == body_hash:
             return known.row
         if known is not None or (key is not None and self.searches.of_key(user, key) is not None):
@@ -147,7 +179,7 @@ class Intake(Record):
         self.room.check()
         row = len(self.state.spec)
         spec = JobSpec(
-            job_id=str(row + 1),
+            job_id=str(self._next_id),
             num_gpus=request.num_gpus,
             submit_s=self._clock.now_s(),
             priority=request.priority,
@@ -163,6 +195,7 @@ class Intake(Record):
         event = JobSubmitted(spec.submit_s, spec)
         submission = Submission(user, key, body_hash, row) if key is not None else None
         self._write_first(event, submission=submission, durable=True)
+        self._next_id += 1
         return row
 
     async def cancel(self, row: int) -> bool:

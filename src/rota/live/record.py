@@ -5,14 +5,16 @@ from pathlib import Path
 from typing import Any
 
 from rota.errors import NotFoundError, RotaError, did_you_mean
-from rota.folder import Folder
+from rota.folder import JOB_ID, Folder
 from rota.live.clock import Clock
 from rota.live.ranks import Ranks, read_ranks
 from rota.live.recovery import NEVER_STARTED, NO_MEMORY, NODE_CHANGED, NODE_GONE
 from rota.live.sweeprecord import Searches
 from rota.live.wire import Message
+from rota.model.commands import Launch
 from rota.model.events import (
     AttemptLost,
+    CommandSent,
     DecisionTaken,
     Event,
     JobLaunched,
@@ -65,6 +67,7 @@ class Record:
         self.why_suspended: dict[int, str] = {}  # in the way that it is, by row
         self._outboxes: dict[str, asyncio.Queue[Message | bytes]] = {}
         self._last_node: dict[tuple[int, int], str] = {}  # (row, attempt) -> where it ran last
+        self._launched_s: dict[tuple[int, int], float] = {}  # (row, attempt) -> when it was sent
         last_s = 0.0
         for number, event in enumerate(store.load(), 1):
             try:
@@ -74,6 +77,10 @@ class Record:
                 raise store.unreadable(number, what) from error
             last_s = max(last_s, event.at_s)
         self._clock = Clock(folder.clock, last_s)
+        known = max((int(each) for each in self.rows if JOB_ID.fullmatch(each)), default=0)
+        self._next_id = 1 + max(known, folder.highest_job_id())
+        # Another log was here, or a later state of this one: its jobs are none of this log's.
+        self.foreign_ids = range(known + 1, self._next_id)
 
     def _apply(self, event: Event) -> None:
         self.state.apply(event)
@@ -92,6 +99,10 @@ class Record:
                     self._history.setdefault(row, []).append((event.at_s, Reason.NONE))
             for row, mark in event.marks.items():
                 self._trials.note(row, mark)
+        elif isinstance(event, CommandSent):
+            command = event.command
+            if isinstance(command, Launch):
+                self._launched_s[command.row, command.attempt] = event.at_s
         elif isinstance(event, JobLaunched | JobResumed):
             held = self.state.held[event.row]
             if held is not None:
@@ -111,6 +122,25 @@ class Record:
             self._lost_s[event.name] = event.at_s
         elif isinstance(event, SuspendRequested):
             self._history.setdefault(event.row, []).append((event.at_s, Reason.HELD_BY_USER))
+
+    def origin(self, row: int) -> str:
+        """What tells this job from one with the same id in another log, or another copy of it."""
+        return f"{self.store.identity} {self.state.submit_s[row]!r}"
+
+    def launch_mark(self, row: int, attempt: int) -> str | None:
+        """What tells this attempt of a job from others of the same number; None if it never was."""
+        at_s = self._launched_s.get((row, attempt))
+        return None if at_s is None else f"{self.store.identity} {at_s!r}"
+
+    def is_foreign(self, message: Message) -> bool:
+        """Whether what an agent tells is about an attempt that this log knows nothing of.
+
+        Agents of before attempts had marks tell none.
+        """
+        mark, row = message.get("launch"), self.rows.get(message["job_id"])
+        if mark is None:
+            return False
+        return row is None or mark != self.launch_mark(row, message["attempt"])
 
     def now_s(self) -> float:
         """The cluster's time: seconds since the epoch."""

@@ -63,6 +63,8 @@ class Reports(Sweeps):
         row, curves = self.rows.get(message["job_id"]), self.state.told_curves
         if row is None or curves is None or self.state.spec[row].trial is None:
             return
+        if self.is_foreign(message):
+            return
         attempt = message["attempt"]
         if attempt != self.state.attempt[row]:
             return

@@ -57,6 +57,9 @@ def run_cluster(
     logging.basicConfig(level=logging.INFO, handlers=[LogFile(folder.controller_log)], force=True)
     logging.getLogger("uvicorn.error").setLevel(logging.WARNING)  # a line for each WebSocket else
     open_files = raise_open_files()
+    terminal = logging.StreamHandler()
+    notice = logging.getLogger("rota.notice")
+    notice.addHandler(terminal)
     try:
         room = Room(folder)
         room.look()  # on a full disk there is room to start with from here on
@@ -67,6 +70,7 @@ def run_cluster(
         except RotaError:
             store.close()
             raise
+        _tell_of_others(notice, store, controller)
         run(
             controller,
             folder,
@@ -78,4 +82,21 @@ def run_cluster(
         logging.getLogger("rota.controller").exception("the controller could not go on")
         raise
     finally:
+        notice.removeHandler(terminal)
         lock.close()
+
+
+def _tell_of_others(notice: logging.Logger, store: EventStore, controller: Controller) -> None:
+    """Tell of what another event log, or a later state of this one, has left in the folder."""
+    if store.set_aside is not None:
+        notice.warning(
+            "%s was there without its %s: it is %s now, and belongs beside that file",
+            *(f"{store.path.name}-wal", store.path.name, store.set_aside),
+        )
+    if ids := controller.foreign_ids:
+        notice.warning(
+            "%s knows no jobs with ids from %s to %s, and the state folder has files of such: "
+            "another event log was here, or a later state of this one. They stay, and ids of new "
+            "jobs begin at %s",
+            *(store.path, ids[0], ids[-1], ids[-1] + 1),
+        )

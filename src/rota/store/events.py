@@ -2,12 +2,14 @@
 
 import errno
 import json
+import logging
 import os
 import sqlite3
 import tempfile
 import threading
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
+from itertools import count
 from pathlib import Path
 from typing import Any, NamedTuple, cast
 
@@ -20,7 +22,7 @@ from sqlalchemy.exc import IntegrityError, SQLAlchemyError
 from sqlalchemy.pool import StaticPool
 
 from rota import __version__
-from rota.errors import StoreError, StoreFullError
+from rota.errors import StoreError, StoreFullError, StoreLostError
 from rota.model.events import Event, JobSubmitted
 from rota.store import tables
 from rota.store.codec import decode, encode
@@ -29,6 +31,10 @@ MIGRATIONS = Path(__file__).with_name("migrations")
 LOCK_WAIT_S = 5.0
 PAGE = 2000  # events read at once
 ROOM_BYTES = 1 << 16  # a disk that has no room for so much is full
+CHECKPOINT_BYTES = 4 << 20  # of new events, after which the write-ahead log goes into the file
+COMMIT_BYTES = 3 * 4096  # that a commit adds to the write-ahead log beside the events
+
+log = logging.getLogger("rota.store")
 
 
 class Submission(NamedTuple):
@@ -40,13 +46,25 @@ class Submission(NamedTuple):
     row: int
 
 
+class _Standing(NamedTuple):
+    """What shows that the files are those that were opened, as this store has left them."""
+
+    file: tuple[int, int]  # device and inode
+    file_bytes: int
+    file_changed_ns: int  # by a checkpoint: commits go to the write-ahead log
+    log: tuple[int, int]
+
+
 class EventStore:
     """Events in the order in which they happened, on disk.
 
     What :meth:`append` has returned for survives a kill of this process; what was appended as
     durable survives a power cut too. Usable from several threads; one process at a time should
     write. Every failure is a StoreError that names the file and what to do about it; on a full
-    disk a StoreFullError, after which the same can be tried again.
+    disk a StoreFullError, after which the same can be tried again. Once the file or its write-ahead
+    log has been moved, deleted or overwritten by somebody else, each call raises StoreLostError.
+    ``identity`` was made with the file, at random, and is the same in every copy. ``set_aside`` is
+    where a write-ahead log without its file was moved to, if there was one.
     """
 
     def __init__(self, path: Path) -> None:
@@ -54,6 +72,11 @@ class EventStore:
         self.path = Path(path)
         self._lock = threading.RLock()
         self._synchronous = ""
+        self._write_ahead = self.path.with_name(f"{self.path.name}-wal")
+        self._standing: _Standing | None = None
+        self._lost = ""  # why nothing can be read or written any more
+        self._new_bytes = 0  # in the write-ahead log, about
+        self.set_aside: Path | None = None
         self._engine = create_engine(
             URL.create("sqlite", database=str(self.path)),
             connect_args={"check_same_thread": False, "timeout": LOCK_WAIT_S},
@@ -64,6 +87,8 @@ class EventStore:
         try:
             self._create()
             self._migrate()
+            self.identity = self._identity()
+            self._standing = self._look()
         except BaseException:
             self.close()
             raise
@@ -92,6 +117,9 @@ class EventStore:
             connection.execute(insert(tables.events), rows)
             if submission:
                 connection.execute(insert(tables.submissions), submission._asdict())
+        self._new_bytes += COMMIT_BYTES + sum(len(row["body"]) for row in rows)
+        if self._new_bytes > CHECKPOINT_BYTES:
+            self._checkpoint()
 
     def load(self) -> Iterator[Event]:
         """Every event, oldest first, as of the moments at which they are read.
@@ -141,8 +169,15 @@ class EventStore:
     # -- inside --------------------------------------------------------------------------------
 
     def _create(self) -> None:
-        """Make the file for its owner alone: SQLite by itself would leave it to the umask."""
+        """Make the file for its owner alone: SQLite by itself would leave it to the umask.
+
+        SQLite would delete the write-ahead log of a file that was moved away, and with it the last
+        events of that one.
+        """
         try:
+            if not self.path.exists() and self._write_ahead.exists():
+                self.set_aside = _free_name(self._write_ahead)
+                self._write_ahead.rename(self.set_aside)
             os.close(os.open(self.path, os.O_CREAT | os.O_RDWR | os.O_CLOEXEC, 0o600))
         except OSError as error:
             raise StoreError(
@@ -163,19 +198,68 @@ class EventStore:
                     f"install that one, or set ROTA_HOME to another folder ({error})"
                 ) from None
 
+    def _identity(self) -> str:
+        with self._transaction("can't be read") as connection:
+            return str(connection.execute(select(tables.identity.c.identity)).scalar_one())
+
     @contextmanager
     def _transaction(self, what: str, *, durable: bool = False) -> Iterator[Connection]:
-        """A transaction that is committed at the end, and undone if anything goes wrong."""
+        """A transaction that is committed at the end, and undone if anything goes wrong.
+
+        What was committed to a file that is no longer there raises StoreLostError all the same.
+        """
         with self._lock:
+            self._check()
             try:
                 with self._engine.connect() as connection:
                     self._set_synchronous(connection, "FULL" if durable else "NORMAL")
                     with connection.begin():
                         yield connection
+                self._check()
             except (SQLAlchemyError, sqlite3.Error, UnicodeEncodeError) as error:
+                self._check()
                 cause = getattr(error, "orig", None) or error
                 kind = StoreFullError if _is_full(cause, self.path.parent) else StoreError
                 raise kind(f"{self.path} {what}: {cause}; {_advice(error)}") from None
+
+    def _check(self) -> None:
+        """Raise StoreLostError unless the files are those that were opened."""
+        if not self._lost and self._standing is not None:
+            try:
+                now: _Standing | None = self._look()
+            except OSError:
+                now = None
+            if now == self._standing:
+                return
+            self._lost = "was moved or deleted" if now is None else "was replaced or overwritten"
+        if self._lost:
+            raise StoreLostError(
+                f"{self.path} {self._lost} while a controller had it open; put it back as it was, "
+                f"with its {self._write_ahead.name}, or as a copy without one, and start again"
+            )
+
+    def _look(self) -> _Standing:
+        file, write_ahead = os.stat(self.path), os.stat(self._write_ahead)
+        return _Standing(
+            (file.st_dev, file.st_ino),
+            file.st_size,
+            file.st_mtime_ns,
+            (write_ahead.st_dev, write_ahead.st_ino),
+        )
+
+    def _checkpoint(self) -> None:
+        """Copy the write-ahead log into the file. SQLite would do so by itself, but then nobody
+        could tell whether it was SQLite that changed the file."""
+        self._new_bytes = 0
+        with self._lock, suppress(OSError):
+            self._check()
+            try:
+                with self._engine.connect() as connection:
+                    driver = cast(sqlite3.Connection, connection.connection.driver_connection)
+                    driver.execute("PRAGMA wal_checkpoint(PASSIVE)").fetchall()
+            except (SQLAlchemyError, sqlite3.Error) as error:
+                log.warning("%s: its write-ahead log stays as it is for now: %s", self.path, error)
+            self._standing = self._look()
 
     def _set_synchronous(self, connection: Connection, level: str) -> None:
         if level == self._synchronous:
@@ -210,6 +294,13 @@ def _on_connect(driver: Any, _: Any) -> None:
     driver.isolation_level = None  # transactions begin where _on_begin says, schema changes too
     if driver.execute("PRAGMA journal_mode=WAL").fetchone()[0] != "wal":
         raise sqlite3.OperationalError("its file system can't hold a write-ahead log")
+    driver.execute("PRAGMA wal_autocheckpoint=0")  # see EventStore._checkpoint
+
+
+def _free_name(path: Path) -> Path:
+    """A name beside ``path`` that nothing has."""
+    names = (path.with_name(f"{path.name}.set-aside-{number}") for number in count(1))
+    return next(name for name in names if not name.exists())
 
 
 def _on_begin(connection: Connection) -> None:

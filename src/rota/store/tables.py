@@ -28,3 +28,9 @@ controller_lives = Table(
     metadata,
     Column("epoch", Integer, primary_key=True),
 )
+
+identity = Table(  # one row, made with the file
+    "identity",
+    metadata,
+    Column("identity", Text, primary_key=True),
+)

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from rota.errors import JobFileError, NeverFitsError
+from rota.errors import JobFileError, NeverFitsError, StoreLostError
 from rota.folder import Folder
 from rota.live import controller as controller_module
 from rota.live.clock import Clock
@@ -509,3 +509,93 @@ def test_warnings_are_one_of_each_kind_and_go_with_their_job(tmp_path, caplog):
     told = [record.getMessage() for record in caplog.records if record.levelname == "WARNING"]
     assert len(told) == MOST_KINDS
     assert [each for each in told if "left out" in each] == ["job 1: left out: 1 s"]
+
+
+def alive(attempt=1, **fields):
+    about = {"type": "alive", "job_id": "1", "attempt": attempt, "state": "running"}
+    return about | {"suspension": "process", "movable": True} | fields
+
+
+def test_what_another_log_has_left_behind_is_disowned_and_its_numbers_are_not_used(
+    tmp_path, caplog
+):
+    """Attempts of a log that is gone, or of what came after the copy that it was replaced by."""
+
+    async def scenario():
+        Folder(tmp_path).attempt("n", "6", 1).mkdir(parents=True)
+        Folder(tmp_path).checkpoints("8").mkdir(parents=True)
+        (tmp_path / "checkpoints/not-a-job").touch()
+        async with controlled(tmp_path) as controller:
+            assert controller.foreign_ids == range(1, 9)
+            row = await submit(controller)
+            assert controller.state.spec[row].job_id == "9"
+            agent = Agent(controller)
+            foreign = [alive(launch="other 1.0"), alive(7, launch="other 2.0")]
+            ended = {"type": "ended", "job_id": "2", "attempt": 1, "launch": "other 3.0"}
+            agent.hello([*foreign, ended, alive(8)])
+            disowned = [await agent.hears("disown") for _ in range(3)]
+            assert [(each["job_id"], each["attempt"]) for each in disowned] == [
+                *(("1", 1), ("1", 7), ("2", 1))
+            ]
+            assert (await agent.hears("kill"))["attempt"] == 8  # of an agent that knows no marks
+            launched = await agent.hears("launch")
+            assert (launched["job_id"], launched["attempt"]) == ("9", 1)
+            # Whatever is told of another attempt with its number, or with its command's, is not it.
+            other = {"job_id": "9", "attempt": 1, "launch": "other 4.0"}
+            end = {"at_s": 0.0, "exit_code": 1, "message": "", "stop_asked": False}
+            agent.says(**{"type": "ended"} | other | end)
+            agent.says(**done(launched, **other))
+            agent.says(**done(launched, job_id="1", attempt=1, launch="other 1.0"))
+            agent.says(**done(launched, job_id="9", attempt=1, launch=launched["launch"]))
+            await until_state(controller, row, JobState.RUNNING)
+            assert controller.state.first_start_s[row] > 0
+            await agent.leave()
+        async with controlled(tmp_path) as controller:
+            agent = Agent(controller)
+            agent.hello([alive(job_id="9", launch=launched["launch"])])
+            await agent.hears("welcome")
+            assert await agent.quiet()
+            assert controller.state.state[row] == JobState.RUNNING
+            await agent.leave()
+
+    asyncio.run(scenario())
+    told = [record.getMessage() for record in caplog.records if record.name == "rota.notice"]
+    assert len(told) == 2
+    assert str(Folder(tmp_path).attempt("n", "1", 7)) in told[1]
+
+
+def test_a_controller_whose_log_has_gone_takes_nothing_more_and_stops(tmp_path):
+    async def scenario():
+        folder = Folder(tmp_path).create()
+        store = EventStore(folder.database)
+        controller = Controller(store, folder, FifoBackfill(), "fifo", NoProvider())
+        await controller.start()
+        await submit(controller, "k")
+        folder.database.rename(tmp_path / "elsewhere")
+        for key in ("k", None, "other"):
+            with pytest.raises(StoreLostError, match="moved or deleted"):
+                await submit(controller, key)
+        await asyncio.wait_for(controller.stopped.wait(), 10)
+        assert controller.failed
+        assert str(folder.database) in controller.failure
+        assert len(controller.state.spec) == 1
+        await controller.stop()
+
+    asyncio.run(scenario())
+
+
+def test_a_controller_without_work_that_loses_its_log_stops_at_the_next_event(tmp_path):
+    async def scenario():
+        folder = Folder(tmp_path).create()
+        store = EventStore(folder.database)
+        controller = Controller(store, folder, FifoBackfill(), "fifo", NoProvider())
+        await controller.start()
+        folder.database.unlink()
+        agent = Agent(controller)
+        agent.hello()
+        await asyncio.wait_for(controller.stopped.wait(), 10)
+        assert "moved or deleted" in controller.failure
+        await agent.leave()
+        await controller.stop()
+
+    asyncio.run(scenario())

@@ -13,7 +13,7 @@ from alembic.autogenerate import compare_metadata
 from alembic.migration import MigrationContext
 from sqlalchemy import create_engine
 
-from rota.errors import StoreError, StoreFullError
+from rota.errors import StoreError, StoreFullError, StoreLostError
 from rota.model.events import RetryDue, WorkerReported
 from rota.store import events
 from rota.store.events import EventStore, Submission
@@ -43,7 +43,7 @@ while True:
 FULL_DISK = """
 import resource, sys
 from pathlib import Path
-from rota.errors import StoreError
+from rota.errors import StoreError, StoreLostError
 from rota.model.events import RetryDue, WorkerReported
 from rota.store.events import EventStore
 
@@ -276,3 +276,116 @@ def edit(path, *statements):
         for statement in statements:
             connection.execute(statement)
         connection.commit()
+
+
+def test_a_copy_has_the_identity_of_its_file_and_another_file_its_own(path, tmp_path):
+    with closing(EventStore(path)) as store:
+        identity = store.identity
+    (tmp_path / "copy.db").write_bytes(path.read_bytes())
+    with closing(EventStore(path)) as store, closing(EventStore(tmp_path / "copy.db")) as copy:
+        assert store.identity == copy.identity == identity
+    with closing(EventStore(tmp_path / "other.db")) as other:
+        assert other.identity != identity
+
+
+def test_a_log_of_before_there_were_identities_gets_one(path):
+    with closing(EventStore(path)) as store:
+        store.append(every_event())
+    edit(path, "DROP TABLE identity", "UPDATE alembic_version SET version_num = '0001'")
+    with closing(EventStore(path)) as store:
+        assert len(store.identity) == 32
+        assert list(store.load()) == every_event()
+
+
+def write_ahead_log(path):
+    return path.with_name(f"{path.name}-wal")
+
+
+def delete(path):
+    path.unlink()
+
+
+def move(path):
+    path.rename(path.with_name("elsewhere"))
+
+
+def replace(path):
+    copy = path.with_name("copy")
+    copy.write_bytes(path.read_bytes())
+    copy.replace(path)
+
+
+def overwrite(path):
+    content = path.read_bytes()
+    with path.open("r+b") as file:
+        file.write(content)
+
+
+def delete_write_ahead_log(path):
+    write_ahead_log(path).unlink()
+
+
+@pytest.mark.parametrize("harm", [delete, move, replace, overwrite, delete_write_ahead_log])
+def test_what_is_written_to_a_file_that_is_not_there_any_more_is_not_acknowledged(path, harm):
+    with closing(EventStore(path)) as store:
+        store.append([RetryDue(1.0, 0)])
+        harm(path)
+        for _ in range(2):
+            with pytest.raises(StoreLostError, match=str(path)):
+                store.append([RetryDue(2.0, 0)])
+        with pytest.raises(StoreLostError, match="put it back"):
+            store.find_submission("me", "key")
+
+
+def test_a_file_that_goes_while_it_is_written_to_is_missed_before_anything_is_acknowledged(
+    path, monkeypatch
+):
+    with closing(EventStore(path)) as store:
+
+        def commit_elsewhere(*_):
+            path.unlink()
+
+        monkeypatch.setattr(store, "_set_synchronous", commit_elsewhere)
+        with pytest.raises(StoreLostError, match="moved or deleted"):
+            store.append([RetryDue(1.0, 0)], durable=True)
+
+
+def test_a_file_that_was_away_is_not_written_to_again(path):
+    with closing(EventStore(path)) as store:
+        path.rename(path.with_name("elsewhere"))
+        with pytest.raises(StoreLostError):
+            store.append([RetryDue(1.0, 0)])
+        path.with_name("elsewhere").rename(path)
+        with pytest.raises(StoreLostError):
+            store.append([RetryDue(2.0, 0)])
+    with closing(EventStore(path)) as store:
+        assert list(store.load()) == []
+
+
+def test_checkpoints_of_its_own_and_readers_are_no_harm(path, monkeypatch):
+    monkeypatch.setattr(events, "CHECKPOINT_BYTES", 1 << 16)
+    sizes = set()
+    with closing(EventStore(path)) as store:
+        for number in range(100):
+            with closing(sqlite3.connect(path)) as reader:
+                reader.execute("SELECT count(*) FROM event").fetchone()
+            with closing(EventStore(path)):
+                pass
+            store.append([RetryDue(float(number), number)] * 20)
+            sizes.add(path.stat().st_size)
+        assert len(sizes) > 2
+        assert write_ahead_log(path).stat().st_size < 1 << 18
+        assert len(list(store.load())) == 2000
+
+
+def test_a_write_ahead_log_without_its_file_is_kept(path):
+    with closing(EventStore(path)) as store:
+        store.append([RetryDue(1.0, 0)])
+        content = write_ahead_log(path).read_bytes()
+        path.rename(path.with_name("elsewhere"))
+        with closing(EventStore(path)) as anew:
+            assert anew.set_aside == path.with_name("rota.db-wal.set-aside-1")
+            assert anew.set_aside.read_bytes() == content
+            assert list(anew.load()) == []
+    with closing(EventStore(path)) as store:
+        assert store.set_aside is None

@@ -34,6 +34,7 @@ class Account:
         self.folder = folder
         self.job_id: str = record["job_id"]
         self.number: int = record["attempt"]
+        self.launch_mark: str | None = record.get("launch")
         self.elastic: Elastic | None = None
         self.vacating: Vacating | None = None
         self.shards: int | None = None  # of the program's batches: as many ranks can share them
@@ -67,8 +68,8 @@ class Account:
         """Tell the controller that a command has been carried out, and how far the job is."""
         if self.progress:
             self.notify(self.report())
-        message = {"type": "done", "command_id": command_id, "at_s": clock.now_s()}
-        self.notify(message | fields)
+        message = {"command_id": command_id, "at_s": clock.now_s()}
+        self.notify(self.about("done") | message | fields)
 
     def observed(self) -> Message:
         """What the controller should know of this attempt after a gap."""
@@ -78,7 +79,8 @@ class Account:
 
     def about(self, kind: str) -> Message:
         """The beginning of a message of this kind about the attempt."""
-        return {"type": kind, "job_id": self.job_id, "attempt": self.number}
+        about = {"type": kind, "job_id": self.job_id, "attempt": self.number}
+        return about if self.launch_mark is None else about | {"launch": self.launch_mark}
 
     def report(self) -> Message:
         """The latest progress, if it tells, and what the job uses by now, for the controller."""

@@ -16,6 +16,7 @@ from typing import Any
 from rota.errors import AgentError
 from rota.folder import Folder
 from rota.live.agent.attempt import Attempt
+from rota.live.agent.claim import claim
 from rota.live.agent.controller_link import ControllerLink
 from rota.live.agent.cuda_checkpoint import Checkpoints, Driver, NvidiaDriver
 from rota.live.agent.devices import Devices
@@ -24,6 +25,7 @@ from rota.live.agent.launching import rank_requests, record_of
 from rota.live.agent.memory import HostMemory
 from rota.live.agent.meter import Meter
 from rota.live.agent.moves import Moves
+from rota.live.agent.processes import LOOK_AGAIN_S
 from rota.live.agent.vacating import Vacating
 from rota.live.agent.zygote_link import ZygoteLink
 from rota.live.wire import MAX_LINE_BYTES, Message, clock, decode, from_worker, pack, unpack
@@ -35,6 +37,11 @@ ADOPTION_S = 3.0  # how long adopted workers have to say hello
 FAREWELL_S = 5.0  # how long the controller has to take note of the last ends
 
 log = logging.getLogger("rota.agent")
+
+
+def about(message: Message) -> Message:
+    """The attempt that a command is about."""
+    return {key: message[key] for key in ("job_id", "attempt", "launch") if key in message}
 
 
 class Agent:
@@ -70,6 +77,7 @@ class Agent:
             folder, controller_pid, self._greeting, self._heard, self._is_busy, self._ending
         )
         self._tasks: set[asyncio.Task[Any]] = set()
+        self._disowned: set[Attempt] = set()  # of another event log, and being ended
 
     async def run(self) -> None:
         """Serve until told to shut down, or until there is neither a controller nor a job."""
@@ -174,6 +182,7 @@ class Agent:
 
         What trials have reported comes before it: attempts that have ended end with it.
         """
+        self._epoch = 0  # the controller has gone back with an older copy of its log, maybe
         hello = {
             "type": "hello",
             "node": self.node,
@@ -203,7 +212,8 @@ class Agent:
             self._obey(decode(frame))
 
     def _is_busy(self) -> bool:
-        return any(attempt.ended is None for attempt in self.attempts.values())
+        alive = (attempt.ended is None for attempt in self.attempts.values())
+        return bool(self._disowned) or any(alive)
 
     def _notify(self, message: Message) -> None:
         self._link.tell(message)
@@ -252,6 +262,8 @@ class Agent:
             self._moves.call_off(key)
             if key in self.attempts:
                 self.attempts[key].kill()
+        elif kind == "disown":
+            self._disown(message)
         elif kind == "drop":
             self._moves.leave((message["job_id"], message["attempt"]))
         elif kind == "fetch" and message["epoch"] >= self._epoch:
@@ -273,10 +285,9 @@ class Agent:
                 self._moves.arrive(message)
                 return
             attempt = self.attempts.get((message["job_id"], message["attempt"]))
-            if attempt is None:
-                key = {"job_id": message["job_id"], "attempt": message["attempt"]}
+            if attempt is None or attempt.launch_mark != message.get("launch", attempt.launch_mark):
                 error = "the node has no trace of it"
-                self._notify({"type": "lost", **key, "error": error, "started": True})
+                self._notify({"type": "lost", **about(message), "error": error, "started": True})
             elif attempt.ended is not None:
                 self._notify(attempt.ended)
             elif message["kind"] == "suspend":
@@ -298,11 +309,14 @@ class Agent:
             refused = isinstance(error, AgentError)  # what was wrong is said in a line
             what = f"{message['kind']} of job {message['job_id']}"
             log.warning("%s failed: %s", what, error, exc_info=None if refused else error)
-            self._notify({"type": "failed", "command_id": command_id, "error": str(error)})
+            failed = {"type": "failed", "command_id": command_id, "error": str(error)}
+            self._notify(failed | about(message))
 
     async def _launch(self, message: Message) -> None:
         job_id, number = message["job_id"], message["attempt"]
-        done = {"type": "done", "command_id": message["command_id"]}
+        done = {"type": "done", "command_id": message["command_id"], **about(message)}
+        while self._disowned:  # one may have the same number, and they still have their devices
+            await asyncio.sleep(LOOK_AGAIN_S)
         known = self.attempts.get((job_id, number))
         if known is not None and known.state == "starting":
             return  # the answer follows when it has started
@@ -313,6 +327,9 @@ class Agent:
             if other.job_id == job_id and other.ended is None:
                 raise AgentError(f"attempt {other.number} of job {job_id} may still be alive here")
         folder = self.folder.attempt(self.node, job_id, number)
+        for what in claim(self.folder, self.node, message):
+            log.warning("%s", what)
+            self._notify({"type": "set_aside", "what": what} | about(message))
         folder.mkdir(parents=True, exist_ok=True)
         failed = folder / "failed"
         if failed.exists():  # it was tried; the next try is an attempt of its own
@@ -364,6 +381,27 @@ class Agent:
             del self.attempts[job_id, number]
             with contextlib.suppress(OSError):  # else the next agent has it once more, and forgets
                 (attempt.folder / "attempt.json").rename(attempt.folder / "ended.json")
+
+    def _disown(self, message: Message) -> None:
+        """End an attempt of which the controller's log knows nothing, and tell nobody."""
+        key = (message["job_id"], message["attempt"])
+        attempt = self.attempts.get(key)
+        if attempt is None or attempt.launch_mark != message["launch"]:
+            self._moves.call_off(key)
+            return
+        del self.attempts[key]
+        log.warning("attempt %s of job %s is of another event log: it is ended", key[1], key[0])
+        attempt.notify = lambda _: None
+        self._disowned.add(attempt)
+        attempt.stop()
+        self._spawn(self._end_disowned(attempt))
+
+    async def _end_disowned(self, attempt: Attempt) -> None:
+        while attempt.ended is None or any(rank.alive for rank in attempt.ranks):
+            await asyncio.sleep(LOOK_AGAIN_S)
+        with contextlib.suppress(OSError):
+            (attempt.folder / "attempt.json").rename(attempt.folder / "ended.json")
+        self._disowned.discard(attempt)
 
     async def _shut_down(self) -> None:
         """End every process of every job here, then this agent."""

@@ -10,7 +10,6 @@ import contextlib
 import json
 import os
 import re
-import shutil
 import time
 import zlib
 from collections.abc import Callable
@@ -19,6 +18,7 @@ from typing import Any
 
 from rota.errors import AgentError, ArenaError
 from rota.live.agent.blocking import to_its_end
+from rota.live.agent.claim import LAUNCH, release, write_mark
 from rota.live.wire import PIECE_BYTES, Message
 from rota.live.wire.arena_file import verify
 
@@ -41,10 +41,12 @@ class Arrival:
         folder: Path,
         arenas: Path,
         ask: Callable[[Message], None],
+        launch: str | None = None,
     ) -> None:
         self.source = source
         self.job_id = job_id
         self.number = number
+        self.launch = launch
         self.epoch = 0
         self.folder = folder
         self.received_bytes = 0
@@ -81,7 +83,7 @@ class Arrival:
 
     def discard(self) -> None:
         """Leave nothing of it behind."""
-        shutil.rmtree(self.folder, ignore_errors=True)
+        release(self.folder)
         for file in self._memory.glob(f"{self.job_id}-{self.number}-*.arena*"):
             with contextlib.suppress(OSError):
                 file.unlink()
@@ -204,6 +206,9 @@ class Arrival:
         file = self.folder / MARK
         if more or not file.exists():
             known = {"source": self.source, "job_id": self.job_id, "attempt": self.number}
+            known["launch"] = self.launch
+            if self.launch is not None:
+                write_mark(self.folder / LAUNCH, self.launch)
             draft = file.with_name(f"{MARK}.new")
             draft.write_text(json.dumps(known | more))
             os.replace(draft, file)

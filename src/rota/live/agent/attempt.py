@@ -241,7 +241,7 @@ class Attempt(Account):
         if self.ending.is_guest:
             self.ending.refuse(error)
             return
-        self.notify({"type": "failed", "command_id": command_id, "error": error})
+        self.notify(self.about("failed") | {"command_id": command_id, "error": error})
 
     # -- what the workers say ------------------------------------------------------------------
 

@@ -128,7 +128,7 @@ class Ending:
         if attempt.refused is not None:
             attempt.refused(attempt)
         if command_id is not None:
-            attempt.notify({"type": "failed", "command_id": command_id, "error": error})
+            attempt.notify(attempt.about("failed") | {"command_id": command_id, "error": error})
 
     def vanish(self, state: str) -> None:
         """End without a word and without a trace in host memory: its state is elsewhere."""

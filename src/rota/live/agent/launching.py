@@ -36,6 +36,7 @@ def record_of(message: Message, devices: Devices, refusal: str | None) -> dict[s
     return {
         "job_id": message["job_id"],
         "attempt": message["attempt"],
+        "launch": message.get("launch"),  # what tells it from others with the same number
         "name": message["name"],
         "program": program,
         "gpus": gpus,

@@ -3,9 +3,9 @@
 import asyncio
 import json
 import logging
-import shutil
 import time
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +13,7 @@ from rota.errors import AgentError
 from rota.folder import Folder
 from rota.live.agent.arrival import MARK, Arrival
 from rota.live.agent.attempt import Attempt
+from rota.live.agent.claim import claim, release
 from rota.live.agent.departure import Departure
 from rota.live.agent.devices import Devices
 from rota.live.agent.launching import visible_gpus
@@ -62,7 +63,10 @@ class Moves:
     @property
     def arrivals(self) -> list[Message]:
         """What is on its way here, for the controller's comparison."""
-        return [{"type": "arriving", "job_id": key[0], "attempt": key[1]} for key in self._arrivals]
+        return [
+            {"type": "arriving", **_about(key, arrival.launch)}
+            for key, arrival in self._arrivals.items()
+        ]
 
     def adopt(self) -> None:
         """Find what an earlier agent was fetching; the controller says whether to go on with it."""
@@ -72,10 +76,11 @@ class Moves:
                 file.unlink()
                 continue
             try:
-                source = str(json.loads(file.read_text())["source"])
-            except (OSError, ValueError, KeyError, TypeError):
-                source = ""
-            self._arrivals[key] = self._arrival(key, source)
+                found = json.loads(file.read_text())
+                source, launch = str(found["source"]), found.get("launch")
+            except (OSError, ValueError, KeyError, TypeError, AttributeError):
+                source, launch = "", None
+            self._arrivals[key] = self._arrival(key, source, launch)
 
     # -- coming --------------------------------------------------------------------------------
 
@@ -94,9 +99,10 @@ class Moves:
             if other.job_id == key[0] and other.ended is None:
                 raise AgentError(f"attempt {other.number} of job {key[0]} may still be alive here")
         arrival = self._arrivals.get(key)
-        if arrival is None or arrival.source != message["source"]:
+        source, launch = message["source"], message.get("launch")
+        if arrival is None or (arrival.source, arrival.launch) != (source, launch):
             self.call_off(key)
-            arrival = self._arrivals[key] = self._arrival(key, message["source"])
+            arrival = self._arrivals[key] = self._arrival(key, source, launch)
         arrival.epoch = message["epoch"]
         if key not in self._running:
             self._running[key] = self._spawn(self._fetch(key, arrival, message))
@@ -123,23 +129,29 @@ class Moves:
         for key in list(self._arrivals):
             self.call_off(key)
 
-    def _arrival(self, key: Key, source: str) -> Arrival:
+    def _arrival(self, key: Key, source: str, launch: str | None) -> Arrival:
         folder = self._folder.attempt(self._node, *key)
         arenas = self._folder.arenas(self._node)
-        return Arrival(source, *key, folder, arenas, lambda message: self._send(message, b""))
+        return Arrival(
+            source, *key, folder, arenas, lambda message: self._send(message, b""), launch
+        )
 
     async def _fetch(self, key: Key, arrival: Arrival, message: Message) -> None:
         command_id, began_s = message["command_id"], time.monotonic()
         if key in self._ending:
             await asyncio.wait(self._ending[key])
         try:
+            for what in claim(self._folder, self._node, message):
+                log.warning("%s", what)
+                self._send({"type": "set_aside", "what": what} | _about(key, arrival.launch), b"")
             record = await arrival.run()
             attempt = self._settle(arrival, record, message["gpus"])
         except (AgentError, OSError, ValueError, KeyError, TypeError) as error:
             log.warning("job %s.%s did not arrive: %s", *key, error)
             self._running.pop(key, None)
             self.call_off(key)
-            self._send({"type": "failed", "command_id": command_id, "error": str(error)}, b"")
+            failed = {"type": "failed", "command_id": command_id, "error": str(error)}
+            self._send(failed | _about(key, arrival.launch), b"")
             return
         del self._running[key], self._arrivals[key]
         took_s = time.monotonic() - began_s
@@ -210,13 +222,10 @@ class Moves:
             while any(started_at(shim) == began for shim, began in alive.items()):
                 await asyncio.sleep(LOOK_AGAIN_S)
 
-        def remove() -> None:
-            shutil.rmtree(attempt.folder, ignore_errors=True)
-
         if alive:  # each writes down how its worker has ended
-            self._let_end(key, self._spawn(wait()), remove)
+            self._let_end(key, self._spawn(wait()), partial(release, attempt.folder))
         else:
-            remove()
+            release(attempt.folder)
 
     def _let_end(self, key: Key, task: asyncio.Task[None], then: Callable[[], None]) -> None:
         """Do something after a task; until then, nothing else begins to come under this key."""
@@ -230,3 +239,8 @@ class Moves:
             then()
 
         task.add_done_callback(ended)
+
+
+def _about(key: Key, launch: str | None) -> Message:
+    about: Message = {"job_id": key[0], "attempt": key[1]}
+    return about if launch is None else about | {"launch": launch}

@@ -54,12 +54,14 @@ where raw bytes follow the line: pieces of the state of a job that moves to anot
 | | | null, whether it is its process's first one. All so far come before a hello |
 | | ended | job_id, attempt, at_s, exit_code, message, stop_asked |
 | | lost | job_id, attempt, error, started; goes_on: true if it can go on from where it was |
+| | set_aside | job_id, attempt, what: folders of others that were in its place |
 | controller, agent | welcome | epoch |
 | | command | kind, command_id, epoch, job_id, attempt; gpus; batch: samples at once |
 | | | of a rank, and how often it accumulates, or null; for a launch program, name, at_s, |
 | | | max_gpus, adapt: most, least_per_gpu, most_per_gpu, min_gpus; for a migration |
 | | | source: the node where the state lies |
 | | kill | job_id, attempt: no job should have it |
+| | disown | job_id, attempt, launch: it is of another event log; end it and say nothing of it |
 | | forget | job_id, attempt: its end is written down |
 | | drop | job_id, attempt: it is on another node, or over; leave nothing of it |
 | | shutdown | |
@@ -67,6 +69,8 @@ where raw bytes follow the line: pieces of the state of a job that moves to anot
 | | fetched | node, job_id, attempt; want, record, files, state_id; or file, offset, checksum, and |
 | | | then the bytes; or error, or wait: not yet, or away: the node is not connected |
 
+What is about an attempt has its ``launch`` as well, between controller and agents: the mark of the
+one event log, and the one moment, in which it was started; a command has its job's ``origin``, too.
 What agents tell one another goes by way of the controller, which adds the ``asker`` to a ``fetch``.
 """
 
