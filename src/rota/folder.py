@@ -8,12 +8,16 @@ import stat
 import tempfile
 from itertools import chain, count
 from pathlib import Path
-from typing import IO
+from typing import IO, NamedTuple
 
 from rota.errors import InputError
 
 JOB_ID = re.compile(r"[0-9]{1,15}")
 HOST_MEMORY = Path("/dev/shm")  # noqa: S108 - a folder of this user's own is made in it
+
+RESERVE_BYTES = 64 << 20  # at most,
+RESERVE_SHARE = 16  # and at most one part in so many of the disk
+LOW_RESERVES = 2  # with less free than so many reserves, there is little room
 
 
 class Folder:
@@ -119,6 +123,29 @@ def set_aside(path: Path, folder: Path, name: str) -> Path:
     place = next(place for place in places if not os.path.lexists(place))
     path.rename(place)
     return place
+
+
+class Disk(NamedTuple):
+    """A disk: how large it is, and how much of it anybody may still take."""
+
+    total_bytes: int
+    free_bytes: int
+
+    @property
+    def reserve_bytes(self) -> int:
+        """How much of it is kept in reserve."""
+        return min(RESERVE_BYTES, self.total_bytes // RESERVE_SHARE)
+
+    @property
+    def is_low(self) -> bool:
+        """Whether so little is free that the reserve may be needed soon."""
+        return self.free_bytes < LOW_RESERVES * self.reserve_bytes
+
+
+def disk_of(path: Path) -> Disk:
+    """The disk that a folder is on. Raises OSError."""
+    status = os.statvfs(path)
+    return Disk(status.f_blocks * status.f_frsize, status.f_bavail * status.f_frsize)
 
 
 def hold_lock(path: Path) -> IO[str] | None:

@@ -44,6 +44,12 @@ if TYPE_CHECKING:
     "What is more goes to the disk.",
 )
 @click.option(
+    "--log-limit",
+    metavar="SIZE",
+    help="What the logs of a job may hold, 8MiB or more; 1GiB by default. Of longer ones the "
+    "middle is left out.",
+)
+@click.option(
     "--policy",
     "policy_name",
     metavar="NAME",
@@ -76,6 +82,7 @@ def up(
     nodes: int,
     gpu_types: str,
     host_memory: str | None,
+    log_limit: str | None,
     policy_name: str,
     settings: tuple[str, ...],
     port: int,
@@ -110,6 +117,7 @@ def up(
         nodes=nodes,
         gpu_types=_gpu_types(gpu_types),
         host_memory_bytes=None if host_memory is None else parse_size("--host-memory", host_memory),
+        log_limit_bytes=_log_limit_bytes(log_limit),
         port=port,
         on_listen=lambda url, controller, provider: _greet(folder, url, controller, provider),
     )
@@ -125,6 +133,16 @@ def up(
             err=True,
         )
     return 0
+
+
+def _log_limit_bytes(text: str | None) -> int | None:
+    from rota.live.agent.logs import LEAST_LIMIT_BYTES
+
+    size = None if text is None else parse_size("--log-limit", text)
+    if size is not None and size < LEAST_LIMIT_BYTES:
+        least = f"{LEAST_LIMIT_BYTES >> 20}MiB"
+        raise InputError(f"--log-limit: {text!r} is less than {least}; write {least} or more")
+    return size
 
 
 def _gpu_types(text: str) -> list[str]:

@@ -8,41 +8,13 @@ until there is room for the reserve again.
 import contextlib
 import logging
 import os
-from pathlib import Path
-from typing import NamedTuple
 
 from rota.errors import StoreFullError
-from rota.folder import Folder
+from rota.folder import Folder, disk_of
 
-RESERVE_BYTES = 64 << 20  # at most,
-RESERVE_SHARE = 16  # and at most one part in so many of the disk
 LEAST_SHARE = 8  # with less free than one part in so many of the reserve, it is given up
-LOW_RESERVES = 2  # with less free than so many reserves, logs of jobs are cut down
 
 log = logging.getLogger("rota.room")
-
-
-class Disk(NamedTuple):
-    """A disk: how large it is, and how much of it anybody may still take."""
-
-    total_bytes: int
-    free_bytes: int
-
-    @property
-    def reserve_bytes(self) -> int:
-        """How much of it is kept in reserve."""
-        return min(RESERVE_BYTES, self.total_bytes // RESERVE_SHARE)
-
-    @property
-    def is_low(self) -> bool:
-        """Whether so little is free that the reserve may be needed soon."""
-        return self.free_bytes < LOW_RESERVES * self.reserve_bytes
-
-
-def disk_of(path: Path) -> Disk:
-    """The disk that a folder is on. Raises OSError."""
-    status = os.statvfs(path)
-    return Disk(status.f_blocks * status.f_frsize, status.f_bavail * status.f_frsize)
 
 
 class Room:

@@ -1,4 +1,7 @@
-"""A job's output, piece by piece: bytes of a file that may still grow, as text."""
+"""A job's output, piece by piece: bytes of a file that may still grow, as text.
+
+What was taken out of its middle (:mod:`rota.live.agent.output`) is one line.
+"""
 
 import codecs
 import os
@@ -7,6 +10,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from rota.errors import ServerError
+from rota.live.agent.output import gap_at, left_out, next_gap
 
 MAX_PIECE_BYTES = 1 << 20
 BLOCK = 1 << 16
@@ -25,25 +29,34 @@ def read_piece(path: Path, offset: int, limit: int, *, ended: bool) -> Piece:
     """At most ``limit`` bytes from ``offset`` on.
 
     A character that is not whole yet is left for the next piece, unless the job has ``ended``;
-    bytes that are no UTF-8 become U+FFFD. A file that is not there yet is empty.
+    bytes that are no UTF-8 become U+FFFD. A file that is not there yet is empty. A gap is a piece
+    of its own, a line that says how much is left out.
     """
     descriptor = _open(path)
     if descriptor is None:
         return Piece("", offset, offset, True)
     try:
-        data = os.pread(descriptor, limit, offset)
         size = os.fstat(descriptor).st_size
+        offset = min(offset, size)  # it was cut down to less
+        data, gap = b"", offset - 1
+        while gap < offset + len(data):  # else it was cut while it was read
+            if (end := gap_at(descriptor, offset)) > offset:
+                return Piece(left_out(end - offset), offset, end, end >= size)
+            length = min(limit, next_gap(descriptor, offset) - offset)
+            data = os.pread(descriptor, length, offset)
+            gap = next_gap(descriptor, offset)
     finally:
         os.close(descriptor)
-    at_end = offset + len(data) >= size
+    end = offset + len(data)
+    at_end = end >= size
     decoder = codecs.getincrementaldecoder("utf-8")("replace")
-    text = decoder.decode(data, final=at_end and ended)
+    text = decoder.decode(data, final=end == gap and (ended or not at_end))
     next_offset = offset + len(data) - len(decoder.getstate()[0])
     return Piece(text, offset, next_offset, at_end)
 
 
 def tail_offset(path: Path, lines: int) -> int:
-    """The offset at which the last ``lines`` lines of the file begin."""
+    """The offset at which the last ``lines`` lines of the file begin, or the gap before these."""
     descriptor = _open(path)
     if descriptor is None:
         return 0
@@ -55,16 +68,41 @@ def tail_offset(path: Path, lines: int) -> int:
         missing = lines + (end > 0 and os.pread(descriptor, 1, end - 1) == b"\n")
         while end > 0:
             start = max(0, end - BLOCK)
-            block = os.pread(descriptor, end - start, start)
+            gap = _last_gap(descriptor, start, end)
+            block = os.pread(descriptor, end - gap.end, gap.end)
             at = len(block)
             while (at := block.rfind(b"\n", 0, at)) >= 0:
                 missing -= 1
                 if missing == 0:
-                    return start + at + 1
+                    return gap.end + at + 1
+            if gap.end > gap.begin:
+                first = next_gap(descriptor, 0)
+                return first if gap_at(descriptor, first) == gap.end else gap.begin
             end = start
         return 0
     finally:
         os.close(descriptor)
+
+
+class Gap(NamedTuple):
+    """A part of a file of which nothing is there."""
+
+    begin: int
+    end: int
+
+
+def _last_gap(descriptor: int, start: int, end: int) -> Gap:
+    """The last gap between two offsets of a file; an empty one at ``start`` if there is none.
+
+    If it began before them, that part of it alone.
+    """
+    last, offset = Gap(start, start), start
+    while offset < end:
+        data = min(end, gap_at(descriptor, offset))
+        if data > offset:
+            last = Gap(offset, data)
+        offset = next_gap(descriptor, data)
+    return last
 
 
 def _open(path: Path) -> int | None:

@@ -31,6 +31,7 @@ def run_cluster(
     on_listen: Callable[[str, Controller, LocalProvider], None],
     nodes: int = 1,
     gpu_types: Sequence[str] = (),
+    log_limit_bytes: int | None = None,
 ) -> Controller:
     """Run a controller on ``folder`` until SIGTERM or SIGINT; the controller, as it ended.
 
@@ -64,7 +65,7 @@ def run_cluster(
         room = Room(folder)
         room.look()  # on a full disk there is room to start with from here on
         store = EventStore(folder.database)
-        provider = LocalProvider(folder, layout, host_memory_bytes, open_files)
+        provider = LocalProvider(folder, layout, host_memory_bytes, open_files, log_limit_bytes)
         try:
             controller = Controller(store, folder, policy, policy_name, provider, room)
         except RotaError:

@@ -9,12 +9,12 @@ from contextlib import asynccontextmanager
 import pytest
 
 from rota.errors import StoreFullError
-from rota.folder import Folder
+from rota.folder import Disk, Folder
 from rota.live import controller as controller_module
 from rota.live import intake, room
 from rota.live.controller import Controller
 from rota.live.record import Record
-from rota.live.room import Disk, Room
+from rota.live.room import Room
 from rota.model.job import JobState
 from rota.policy.fifo import FifoBackfill
 from rota.store.events import EventStore

@@ -23,6 +23,7 @@ def main() -> None:
     parser.add_argument("--first-gpu", type=int, default=0)
     parser.add_argument("--gpu-type", default="")
     parser.add_argument("--host-memory", type=int, help="bytes that suspended jobs may hold")
+    parser.add_argument("--log-limit", type=int, help="bytes that the logs of a job may hold")
     parser.add_argument("--open-files", type=int, help="that each process of a job may have")
     parser.add_argument("--controller-pid", type=int, default=os.getppid())
     options = parser.parse_args()
@@ -38,7 +39,14 @@ def main() -> None:
         sys.exit(f"rota agent: another agent of node {options.node} runs on {folder.path}")
     clock.follow(clock.read_ahead_s(folder.clock))
     devices = discover(options.gpus, options.first_gpu)._replace(gpu_type=options.gpu_type)
-    agent = Agent(folder, options.node, devices, options.controller_pid, options.host_memory)
+    agent = Agent(
+        folder,
+        options.node,
+        devices,
+        options.controller_pid,
+        options.host_memory,
+        log_limit_bytes=options.log_limit,
+    )
     asyncio.run(agent.run())
     lock.close()
 

@@ -22,6 +22,7 @@ from rota.live.agent.cuda_checkpoint import Checkpoints, Driver, NvidiaDriver
 from rota.live.agent.devices import Devices
 from rota.live.agent.elastic import Elastic
 from rota.live.agent.launching import rank_requests, record_of
+from rota.live.agent.logs import Logs
 from rota.live.agent.memory import HostMemory
 from rota.live.agent.meter import Meter
 from rota.live.agent.moves import Moves
@@ -55,6 +56,7 @@ class Agent:
         controller_pid: int,
         host_memory_bytes: int | None = None,
         driver: Driver | None = None,
+        log_limit_bytes: int | None = None,
     ) -> None:
         self.folder = folder
         self.node = node
@@ -67,6 +69,7 @@ class Agent:
         if devices.kind == "cuda":
             self._checkpoints = Checkpoints(driver or NvidiaDriver(), devices.ids)
         self._meter = Meter(devices, self.attempts.values)
+        self._logs = Logs(folder.node(node), self.attempts.values, log_limit_bytes)
         self._zygote = ZygoteLink(str(folder.node(node) / "zygote.log"))
         self._epoch = 0
         self._moves = Moves(
@@ -91,6 +94,7 @@ class Agent:
             log.info("CUDA checkpoints: %s", self._checkpoints.refusal or "available")
         self._adopt_all()
         self._moves.adopt()
+        self._spawn(self._logs.run())
         self._remove_orphans()
         await self._wait_for_hellos()
         self._spawn(self._link.run())
@@ -103,6 +107,7 @@ class Agent:
         for task in list(self._tasks):
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
+        self._logs.close()
         await self._zygote.close()
         self._socket_path.unlink(missing_ok=True)
         for empty in (self._socket_path.parent, self._arenas, self._arenas.parent):

@@ -127,8 +127,14 @@ class Arrival:
             have = min(os.fstat(descriptor).st_size, size)
             have -= have % PIECE_BYTES if have < size else 0
             asked = have
+            # An output may lack its middle, and be far longer than what is there of it.
+            begin, end = file.get("left_out") or (size, size)
             while have < size:
-                while asked < min(size, have + ASKED_AHEAD * PIECE_BYTES):
+                if begin <= have < end:
+                    asked = have = end
+                    continue
+                until = begin if have < begin else size
+                while asked < min(until, have + ASKED_AHEAD * PIECE_BYTES):
                     self._send(file=file["name"], offset=asked)
                     asked += PIECE_BYTES
                 message, piece = await self._next()

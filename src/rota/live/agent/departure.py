@@ -15,6 +15,7 @@ from rota.errors import AgentError
 from rota.live.agent.attempt import Attempt
 from rota.live.agent.curve import FILE as CURVE
 from rota.live.agent.memory import vacate
+from rota.live.agent.output import left_out_of
 from rota.live.wire import PIECE_BYTES, Message
 
 POLL_S = 0.01
@@ -68,7 +69,12 @@ class Departure:
             await asyncio.sleep(POLL_S)
         slots = {_arena_name(slot): int(slot) for slot in attempt.record["vacated"]["arenas"]}
         files = [
-            {"name": name, "slot": slots.get(name), "bytes": path.stat().st_size}
+            {
+                "name": name,
+                "slot": slots.get(name),
+                "bytes": path.stat().st_size,
+                "left_out": None if name in slots else left_out_of(path),
+            }
             for name, path in self._paths().items()
         ]
         record = json.loads(json.dumps(attempt.record))  # it may change before it is sent

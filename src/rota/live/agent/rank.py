@@ -35,6 +35,7 @@ class Rank:
         self.writer: asyncio.StreamWriter | None = None
         self.survived = False  # it has ended, and the others go on
         self.suspended: Message | None = None
+        self.log = folder / f"rank{index}.log"  # of all of its lives
         self._pids = folder / f"{name}.pid"
         self._exit = folder / f"{name}.exit"
         self._grace = folder / f"{name}.grace"

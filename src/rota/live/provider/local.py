@@ -74,7 +74,8 @@ class LocalProvider:
     """Keeps one agent alive for each node, and leaves alone those that already are.
 
     ``host_memory_bytes`` is what suspended jobs may hold of each node's memory (None: its default),
-    ``open_files`` how many files each process of a job may open (None: as many as this process).
+    ``open_files`` how many files each process of a job may open (None: as many as this process),
+    ``log_limit_bytes`` what the logs of a job may hold (None: the default of agents).
     A node of former times that may still have jobs is taken over with the devices that it had,
     whether or not it is asked for: ``taken_over`` names these.
     """
@@ -85,6 +86,7 @@ class LocalProvider:
         nodes: Sequence[LocalNode],
         host_memory_bytes: int | None = None,
         open_files: int | None = None,
+        log_limit_bytes: int | None = None,
     ) -> None:
         self._folder = folder
         self.taken_over = [node for node in former_nodes(folder) if _in_use(folder, node.name)]
@@ -92,7 +94,7 @@ class LocalProvider:
         self.asked_for = list(nodes)
         self.nodes = {node.name: node for node in nodes} | kept
         self._watched = [
-            _WatchedAgent(folder, node, host_memory_bytes, open_files)
+            _WatchedAgent(folder, node, host_memory_bytes, open_files, log_limit_bytes)
             for node in self.nodes.values()
         ]
 
@@ -142,11 +144,13 @@ class _WatchedAgent:
         node: LocalNode,
         host_memory_bytes: int | None,
         open_files: int | None,
+        log_limit_bytes: int | None,
     ) -> None:
         self.node = node
         self._folder = folder
         self._host_memory_bytes = host_memory_bytes
         self._open_files = open_files
+        self._log_limit_bytes = log_limit_bytes
         self._task: asyncio.Task[None] | None = None
         self._process: asyncio.subprocess.Process | None = None
 
@@ -205,6 +209,8 @@ class _WatchedAgent:
             command += ["--host-memory", str(self._host_memory_bytes)]
         if self._open_files is not None:
             command += ["--open-files", str(self._open_files)]
+        if self._log_limit_bytes is not None:
+            command += ["--log-limit", str(self._log_limit_bytes)]
         with open(folder / "agent.log", "ab") as output:
             self._process = await asyncio.create_subprocess_exec(
                 *command,

@@ -66,7 +66,8 @@ where raw bytes follow the line: pieces of the state of a job that moves to anot
 | | drop | job_id, attempt: it is on another node, or over; leave nothing of it |
 | | shutdown | |
 | agent, agent | fetch | node, epoch, job_id, attempt; want: state, or file and offset |
-| | fetched | node, job_id, attempt; want, record, files, state_id; or file, offset, checksum, and |
+| | fetched | node, job_id, attempt; want, record, files (name, slot, bytes, left_out: a gap |
+| | | from one offset to another, or null), state_id; or file, offset, checksum, and |
 | | | then the bytes; or error, or wait: not yet, or away: the node is not connected |
 
 What is about an attempt has its ``launch`` as well, between controller and agents: the mark of the

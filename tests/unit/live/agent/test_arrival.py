@@ -15,6 +15,7 @@ from rota.live.agent import arrival as arrival_module
 from rota.live.agent.arrival import ASKED_AHEAD, Arrival
 from rota.live.agent.devices import Devices
 from rota.live.agent.moves import Moves
+from rota.live.agent.output import left_out_of
 from rota.live.agent.rank import Rank
 from rota.live.wire import PIECE_BYTES, arena_file
 
@@ -42,6 +43,7 @@ class Source:
         self.files, self.state_id = files, state_id
         self.asked: list[tuple[str, int]] = []
         self.on_its_way, self.most = 0, 0
+        self.left_out: dict[str, tuple[int, int]] = {}  # of files, a gap
         self.mute = 0  # so many questions are not answered
         self.damage: set[int] = set()  # pieces, by the number of the question
         self.instead: list[dict] = []  # answers to give before any other
@@ -62,6 +64,7 @@ class Source:
     def state(self) -> dict:
         files = [
             {"name": name, "bytes": len(data), "slot": 0 if name == "0.arena" else None}
+            | ({"left_out": self.left_out[name]} if name in self.left_out else {})
             for name, data in self.files.items()
         ]
         record = {"vacated": {"arenas": {"0": "/elsewhere"}, "at_s": 1.0}}
@@ -117,6 +120,20 @@ def test_all_files_come_piece_by_piece_and_only_so_many_at_a_time(tmp_path):
     assert source.most <= ASKED_AHEAD
     assert len(source.asked) == 6 + 1
     assert not list(tmp_path.rglob("*.part"))
+
+
+def test_what_is_left_out_of_a_long_output_is_not_asked_for_and_takes_no_room(tmp_path):
+    begin, end = 2 * PIECE_BYTES, 9 * PIECE_BYTES
+    output = b"first" * (begin // 5) + b"\n" * (begin % 5) + bytes(end - begin) + b"last\n"
+    source = Source({"0.arena": BIG, "rank0.log": output, "rank1.log": output[:end]})
+    source.left_out = {"rank0.log": (begin, end), "rank1.log": (begin, end)}
+    run(tmp_path, source)
+    asked = [offset for name, offset in source.asked if name == "rank0.log"]
+    assert asked == [0, PIECE_BYTES, end]
+    for name in ("rank0.log", "rank1.log"):
+        file = tmp_path / "jobs/7/1" / name
+        assert file.read_bytes() == source.files[name]
+        assert left_out_of(file) == (begin, end)
 
 
 def test_what_is_lost_on_its_way_is_asked_for_again(tmp_path):

@@ -1,0 +1,142 @@
+"""The logs of one node's jobs: what they print is kept up to a limit, and finds room to be written.
+
+Processes write to their logs straight, and nobody stands between. The agent looks at the files now
+and then, the more often the less is free on their disk. Of what is too long it takes out the middle
+(:mod:`rota.live.agent.output`). Behind the end of each it keeps some room, so that a process which
+prints goes on when others have filled the disk.
+"""
+
+import asyncio
+import contextlib
+import logging
+import os
+import time
+from collections.abc import Callable, Collection
+from pathlib import Path
+
+from rota.folder import Disk, disk_of
+from rota.live.agent.attempt import Attempt
+from rota.live.agent.output import ALIGNMENT, LEAST_BYTES, cut, give_back, take_ahead
+
+LIMIT_BYTES = 1 << 30  # of all logs of a job on one node
+LEAST_LIMIT_BYTES = 4 * LEAST_BYTES
+AHEAD_BYTES = 1 << 20  # of room behind the end of a log that is written to
+LONGEST_PAUSE_S, SHORTEST_PAUSE_S = 0.25, 0.02  # between two looks
+FASTEST_BYTES_S = 4e9  # are written to a disk, at most
+KEPT_IN_MIND_S = 60.0  # logs of a job that has ended, should it have filled the disk
+
+log = logging.getLogger("rota.agent")
+
+
+class _Log:
+    """One log that a process writes to, or did until a moment ago."""
+
+    def __init__(self) -> None:
+        self.size = -1  # when it was looked at last
+        self.ahead_until = 0  # room for it to become so long was taken
+        self.ended_s: float | None = None
+
+
+class Logs:
+    """The logs of these attempts, of which no job's are to hold more than ``limit_bytes``."""
+
+    def __init__(
+        self,
+        folder: Path,
+        attempts: Callable[[], Collection[Attempt]],
+        limit_bytes: int | None = None,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._folder = folder
+        self._attempts = attempts
+        self._limit_bytes = LIMIT_BYTES if limit_bytes is None else limit_bytes
+        self._clock = clock
+        self._logs: dict[Path, _Log] = {}
+        self._complained = False
+
+    async def run(self) -> None:
+        """Look after them until cancelled."""
+        while True:
+            pause_s = LONGEST_PAUSE_S
+            try:
+                disk = disk_of(self._folder)
+                # It takes a while to cut a large file, and the agent has more to do.
+                await asyncio.gather(*(asyncio.to_thread(cut, *each) for each in self.look(disk)))
+                pause_s = min(pause_s, max(disk.free_bytes / FASTEST_BYTES_S, SHORTEST_PAUSE_S))
+            except OSError as error:
+                if not self._complained:
+                    self._complained = True
+                    log.warning("logs of jobs can't be looked after: %s", error)
+            await asyncio.sleep(pause_s)
+
+    def close(self) -> None:
+        """Look after them no longer: give back the room behind logs that nobody writes to."""
+        for attempt in self._attempts():
+            if attempt.ended is not None:
+                for path in self._logs.keys() & {rank.log for rank in attempt.ranks}:
+                    with contextlib.suppress(OSError):
+                        give_back(path)
+
+    def look(self, disk: Disk) -> list[tuple[Path, int]]:
+        """Take and give back room; the logs that are to be cut now, and what to keep of each."""
+        grown = self._look_at_each(disk)
+        jobs = {path.parents[1] for path in (self._logs if disk.is_low else grown)}
+        sizes = {job: _sizes(job) for job in jobs}
+        cuts: dict[Path, int] = {}
+        for logs in sizes.values():
+            if sum(logs.values()) > self._limit_bytes:
+                keep_bytes = self._limit_bytes * 3 // 4 // len(logs)
+                cuts |= {path: keep_bytes for path, size in logs.items() if size > keep_bytes}
+        if disk.is_low:
+            cuts |= self._cuts_for_room(sizes.values(), disk)
+        return list(cuts.items())
+
+    def _look_at_each(self, disk: Disk) -> list[Path]:
+        """See to the room behind each log; those that have grown."""
+        now_s, grown = self._clock(), []
+        living = [attempt for attempt in self._attempts() if attempt.ended is None]
+        alive = {rank.log for attempt in living for rank in attempt.ranks}
+        for path in alive - self._logs.keys():
+            self._logs[path] = _Log()
+        for path, known in list(self._logs.items()):
+            try:
+                size = path.lstat().st_size
+                if size > known.size:
+                    grown.append(path)
+                known.size = size
+                if path in alive and not disk.is_low:
+                    if known.ahead_until - size < AHEAD_BYTES // 2:
+                        known.ahead_until = take_ahead(path, AHEAD_BYTES) + AHEAD_BYTES
+                elif path not in alive and known.ended_s is None:
+                    known.ended_s = now_s
+                    give_back(path)
+            except FileNotFoundError:
+                pass
+            except OSError as error:
+                log.debug("%s: %s", path, error)
+            if known.ended_s is not None and now_s - known.ended_s > KEPT_IN_MIND_S:
+                del self._logs[path]
+        return grown
+
+    def _cuts_for_room(self, jobs: Collection[dict[Path, int]], disk: Disk) -> dict[Path, int]:
+        """What to cut as far as it goes, so that the disk is no longer low: the longest first."""
+        cuts, free_bytes = {}, disk.free_bytes
+        logs = {path: size for job in jobs for path, size in job.items()}
+        for path, size in sorted(logs.items(), key=lambda each: -each[1]):
+            as_short_as_can_be = size <= LEAST_BYTES + ALIGNMENT + AHEAD_BYTES
+            if as_short_as_can_be or not disk._replace(free_bytes=free_bytes).is_low:
+                break
+            cuts[path] = LEAST_BYTES
+            free_bytes += size - LEAST_BYTES
+        return cuts
+
+
+def _sizes(job: Path) -> dict[Path, int]:
+    """The logs in a job's folder, of all of its attempts, with the room that each takes."""
+    sizes = {}
+    for attempt in os.scandir(job):
+        if attempt.is_dir(follow_symlinks=False):
+            for file in os.scandir(attempt):
+                if file.name.endswith(".log") and file.is_file(follow_symlinks=False):
+                    sizes[Path(file)] = file.stat(follow_symlinks=False).st_blocks * 512
+    return sizes

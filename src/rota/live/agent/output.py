@@ -1,0 +1,129 @@
+"""Files of what processes print, which may be longer than what is kept of them.
+
+Processes write at the end of such a file, and others follow it by offsets. So what is too much is
+taken out of the middle, where it leaves a gap that takes no room: the beginning and the end stay
+where they are. Where the file system has no gaps, only the beginning is left, and what follows.
+"""
+
+import ctypes
+import errno
+import os
+import stat
+from pathlib import Path
+
+ALIGNMENT = 1 << 20  # of gaps: no file system has larger blocks
+LEAST_BYTES = 2 * ALIGNMENT  # are kept of a file at least
+
+KEEP_SIZE, PUNCH_HOLE = 1, 2
+LIBC = ctypes.CDLL(None, use_errno=True)
+
+
+def cut(path: Path, keep_bytes: int) -> None:
+    """Take out of the middle of a file what is more than ``keep_bytes``, or LEAST_BYTES.
+
+    A quarter of what is kept is the beginning. What a job has put in the file's place is left
+    alone. Raises OSError.
+    """
+    descriptor = _open(path)
+    if descriptor is None:
+        return
+    try:
+        keep_bytes = max(keep_bytes, LEAST_BYTES)
+        begin = max(ALIGNMENT, keep_bytes // 4 // ALIGNMENT * ALIGNMENT)
+        size = os.fstat(descriptor).st_size
+        end = (size - keep_bytes + begin) // ALIGNMENT * ALIGNMENT
+        if end <= begin:
+            return
+        try:
+            _allocate(descriptor, PUNCH_HOLE | KEEP_SIZE, begin, end - begin)
+        except OSError as error:
+            if error.errno not in (errno.EOPNOTSUPP, errno.ENOSYS):
+                raise
+            os.ftruncate(descriptor, begin)
+            os.write(descriptor, left_out(size - begin).encode())
+    finally:
+        os.close(descriptor)
+
+
+def take_ahead(path: Path, num_bytes: int) -> int:
+    """Take room on the disk behind the end of a file, for what is to come; how long the file is.
+
+    0 if a job has put something else in its place. Raises OSError.
+    """
+    descriptor = _open(path)
+    if descriptor is None:
+        return 0
+    try:
+        size = os.fstat(descriptor).st_size
+        _allocate(descriptor, KEEP_SIZE, size, num_bytes)
+        return size
+    finally:
+        os.close(descriptor)
+
+
+def give_back(path: Path) -> None:
+    """Give back what was taken ahead for a file that nobody writes to any more. Raises OSError."""
+    descriptor = _open(path)
+    if descriptor is not None:
+        try:
+            os.ftruncate(descriptor, os.fstat(descriptor).st_size)
+        finally:
+            os.close(descriptor)
+
+
+def gap_at(descriptor: int, offset: int) -> int:
+    """Where the gap ends that is at this offset of a file; the offset itself if none is there."""
+    try:
+        return os.lseek(descriptor, offset, os.SEEK_DATA)
+    except OSError as error:
+        if error.errno != errno.ENXIO:  # the file system knows of no gaps
+            return offset
+        return max(offset, os.fstat(descriptor).st_size)
+
+
+def next_gap(descriptor: int, offset: int) -> int:
+    """Where the next gap begins from this offset on; the end of the file if there is none."""
+    try:
+        return os.lseek(descriptor, offset, os.SEEK_HOLE)
+    except OSError:
+        return max(offset, os.fstat(descriptor).st_size)
+
+
+def left_out_of(path: Path) -> tuple[int, int] | None:
+    """Where a file's first gap begins and ends; None if it has none. Raises OSError."""
+    with open(path, "rb") as file:
+        begin = next_gap(file.fileno(), 0)
+        end = gap_at(file.fileno(), begin)
+    return (begin, end) if end > begin else None
+
+
+def left_out(num_bytes: int) -> str:
+    """The line that stands for a gap."""
+    return (
+        f"\nrota: {num_bytes} bytes are left out here; what is kept of a job's output is limited "
+        "(rota up --log-limit)\n"
+    )
+
+
+def _open(path: Path) -> int | None:
+    """A plain file that has no other name, to be changed; else None. Raises OSError."""
+    flags = os.O_RDWR | os.O_APPEND | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+    try:
+        descriptor = os.open(path, flags)
+    except OSError as error:
+        if error.errno in (errno.ENOENT, errno.ELOOP, errno.EISDIR, errno.ENXIO):
+            return None
+        raise
+    status = os.fstat(descriptor)
+    if stat.S_ISREG(status.st_mode) and status.st_nlink == 1:
+        return descriptor
+    os.close(descriptor)
+    return None
+
+
+def _allocate(descriptor: int, mode: int, offset: int, num_bytes: int) -> None:
+    places = ctypes.c_int64(offset), ctypes.c_int64(num_bytes)
+    while LIBC.fallocate(descriptor, mode, *places):
+        number = ctypes.get_errno()
+        if number != errno.EINTR:
+            raise OSError(number, os.strerror(number))

@@ -1,0 +1,91 @@
+"""Pieces of an output of which the middle is left out."""
+
+import pytest
+
+from rota.live.agent.output import LEAST_BYTES, cut, left_out
+from rota.server.logs import read_piece, tail_offset
+
+MIB = 1 << 20
+
+
+@pytest.fixture
+def file(tmp_path):
+    """An output of 4 MiB in lines of 16 bytes; its second and third MiB are left out."""
+    file = tmp_path / "rank0.log"
+    file.write_bytes(b"".join(b"line %010d\n" % number for number in range(MIB // 4)))
+    cut(file, LEAST_BYTES)
+    return file
+
+
+def read(file, offset=0, limit=1 << 16, ended=True):
+    """All pieces from an offset on, and where they end."""
+    pieces = []
+    while True:
+        piece = read_piece(file, offset, limit, ended=ended)
+        assert piece.offset == offset
+        pieces.append(piece.text)
+        if piece.at_end:
+            return pieces, piece.next_offset
+        assert piece.next_offset > offset
+        offset = piece.next_offset
+
+
+@pytest.mark.parametrize("limit", [1 << 16, MIB, 12345])
+def test_one_line_stands_for_what_is_left_out(file, limit):
+    pieces, end = read(file, limit=limit)
+    assert end == 4 * MIB
+    assert pieces.count(left_out(2 * MIB)) == 1
+    pieces.remove(left_out(2 * MIB))
+    text = "".join(pieces)
+    assert "\0" not in text
+    first, last = text[:MIB], text[MIB:]
+    assert first == "".join(f"line {n:010}\n" for n in range(MIB // 16))
+    assert last == "".join(f"line {n:010}\n" for n in range(3 * MIB // 16, MIB // 4))
+
+
+def test_who_follows_and_is_behind_learns_how_much_it_has_missed(file):
+    piece = read_piece(file, 2 * MIB + 7, 1 << 16, ended=False)
+    assert (piece.text, piece.next_offset) == (left_out(MIB - 7), 3 * MIB)
+    assert not piece.at_end
+
+
+@pytest.mark.parametrize("lines", [1, 100, MIB // 16 - 1])
+def test_the_last_lines_behind_the_gap(file, lines):
+    pieces, _ = read(file, tail_offset(file, lines))
+    assert "".join(pieces) == file.read_text()[-16 * lines :]
+
+
+@pytest.mark.parametrize("lines", [MIB // 16, MIB])
+def test_with_more_lines_than_there_are_behind_the_gap_it_is_told(file, lines):
+    assert tail_offset(file, lines) == MIB
+    pieces, _ = read(file, tail_offset(file, lines))
+    assert pieces[0] == left_out(2 * MIB)
+    assert sum(map(len, pieces[1:])) == MIB
+
+
+def test_the_end_of_a_huge_output_without_lines_is_found_at_once(tmp_path):
+    file = tmp_path / "rank0.log"
+    with open(file, "wb") as log:
+        log.write(b"begin\n")
+        log.truncate(1 << 40)
+        log.seek(0, 2)
+        log.write(b"of a line\nend\n")
+    assert tail_offset(file, 1) == (1 << 40) + 10
+    assert tail_offset(file, 2) < MIB
+
+
+def test_half_a_character_before_a_gap_waits_for_nothing(tmp_path):
+    file = tmp_path / "rank0.log"
+    text = "a" + "☃" * (5 * MIB // 3)
+    file.write_text(text)
+    cut(file, LEAST_BYTES)
+    pieces, end = read(file, ended=False)
+    assert end == file.stat().st_size
+    assert pieces[-1].endswith("☃")
+    assert "\ufffd" in "".join(pieces)
+
+
+def test_an_output_that_is_shorter_than_before_goes_on_at_its_end(tmp_path):
+    file = tmp_path / "rank0.log"
+    file.write_bytes(b"short\n")
+    assert read_piece(file, 1000, 100, ended=False) == ("", 6, 6, True)
