@@ -175,6 +175,7 @@ def _facts(job: Mapping[str, Any], verdict: Mapping[str, Any]) -> list[tuple[str
         ("model", _model_text(job)),
         ("GPU memory", _cycle_text(job["memory"])),
         ("state kept", _kept_text(job["memory"])),
+        ("checkpoint", _unsaved_text(progress)),
         ("lost", f"{duration(job['lost_s'])} of work" if job["lost_s"] else None),
         ("lost ranks", job["lost_ranks"] or None),
         ("preempted", f"{times(job['preemptions'])}, moved {times(job['migrations'])}"),
@@ -192,6 +193,11 @@ def _facts(job: Mapping[str, Any], verdict: Mapping[str, Any]) -> list[tuple[str
 def _story_line(entry: Mapping[str, Any], width: float) -> str:
     stamp = f"    {clock(entry['at_s'])}  "
     return folded(stamp + printable(entry["line"]), width, indent=len(stamp))
+
+
+def _unsaved_text(progress: Mapping[str, Any]) -> str | None:
+    unsaved = progress.get("unsaved")
+    return f"{unsaved}; it is tried again" if unsaved else None
 
 
 def _sweep_text(sweep: Mapping[str, Any] | None) -> str | None:

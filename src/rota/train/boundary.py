@@ -46,6 +46,7 @@ class Boundary:
     def end_step(self) -> None:
         """A step is over: report, suspend or change the gang if asked to."""
         due = self._training.end_step()
+        self._training.checkpoint.again()
         if (cycle := self._training.handover.measure()) is not None:
             self._reports.memory(cycle._asdict())
         if self._link is not None and not self._member.rehearses:

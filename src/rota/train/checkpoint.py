@@ -1,20 +1,29 @@
-"""Where a training stands, and the file that the next attempt goes on from."""
+"""Where a training stands, and the file that the next attempt goes on from.
+
+On a full disk training goes on, the file of before stays, and the checkpoint is *owed*: it is tried
+again between steps, as training stands then, and in the end waited for.
+"""
 
 from __future__ import annotations
 
+import contextlib
 import os
+import sys
+import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from rota.errors import InputError
 from rota.train.member import Member
 from rota.train.progress import Progress
+from rota.train.replica import is_full
 from rota.train.world import World
 
 if TYPE_CHECKING:
     from rota.train.training import Training
 
 FILE = "rota.pt"  # in ROTA_CHECKPOINT_DIR
+AGAIN_S = 10.0  # a checkpoint that is owed is tried again after so long
 
 
 class Checkpoint:
@@ -29,14 +38,61 @@ class Checkpoint:
         self._member = member
         self._progress = progress
         self._looked = False
+        self._again_s = 0.0  # by the monotonic clock: when to try again
 
     def save(self) -> None:
-        """Write the checkpoint. Raises InputError if there is no folder for it, OSError."""
+        """Write the checkpoint, or owe it if there is no room for it.
+
+        Raises InputError if there is no folder for it, and OSError if it can't be written for any
+        other reason.
+        """
         path = _path()
         if path is None:
             raise InputError("s.checkpoint: ROTA_CHECKPOINT_DIR is not set; it says where to write")
         if self._world.rank == 0 and not self._member.rehearses:
-            self._training.replica.save(str(path))
+            self._save_or_owe(str(path))
+
+    def again(self) -> None:
+        """Between two steps: write the checkpoint if it is owed, it is time, and there is room."""
+        if not self.is_owed or time.monotonic() < self._again_s:
+            return
+        path = _path()
+        if path is None or self._world.rank != 0 or self._member.rehearses:
+            self._progress.unsaved = None  # another rank writes by now
+            return
+        self._save_or_owe(str(path))
+
+    @property
+    def is_owed(self) -> bool:
+        """Whether the checkpoint that was asked for is not written yet, for want of room."""
+        return self._progress.unsaved is not None
+
+    def settle(self) -> None:
+        """Training has ended: write the checkpoint if it is owed, as soon as there is room."""
+        self._again_s = 0.0
+        self.again()
+        if self.is_owed:
+            _say("training has ended, and waits until its checkpoint can be written")
+        while self.is_owed:
+            time.sleep(max(0.0, self._again_s - time.monotonic()))
+            self.again()
+
+    def _save_or_owe(self, path: str) -> None:
+        progress, step = self._progress, self._progress.step + self._training.in_step
+        owed, progress.unsaved = progress.unsaved, None  # as it is once this one is written
+        try:
+            self._training.replica.save(path)
+        except OSError as error:
+            if not is_full(error):
+                raise
+            progress.unsaved = error.strerror
+            self._again_s = time.monotonic() + AGAIN_S
+            if owed is None:
+                again = f"training goes on, and it is tried again every {AGAIN_S:.0f} s"
+                _say(f"after {step} steps {error.strerror}; {again}")
+            return
+        if owed is not None:
+            _say(f"the checkpoint is written, after {step} steps")
 
     def save_alone(self) -> bool:
         """Write the checkpoint from this rank, whichever it is; False if there is no folder for it,
@@ -94,6 +150,7 @@ class Checkpoint:
             "lr_scaling": training.lr_scaling and training.lr_scaling.state(),
             "batch": training.adaptation and training.adaptation.state(),
             "extra": self.extra,
+            "unsaved": progress.unsaved,
         }
 
     def load_plain(self, plain: dict[str, Any]) -> None:
@@ -101,7 +158,7 @@ class Checkpoint:
         training, progress = self._training, self._progress
         training.epoch, self.extra = plain["epoch"], plain["extra"]
         progress.step, progress.samples = plain["step"], plain["samples"]
-        progress.first_100_s = plain["first_100_s"]
+        progress.first_100_s, progress.unsaved = plain["first_100_s"], plain.get("unsaved")
         if training.lr_scaling is not None and plain["lr_scaling"]:
             training.lr_scaling.load(plain["lr_scaling"])
         if training.adaptation is not None and plain.get("batch"):
@@ -109,6 +166,13 @@ class Checkpoint:
         if training.loader is not None and plain["position"]:
             position = training.loader.position
             position.epoch, position.samples, position.batches = plain["position"]
+
+
+def _say(text: str) -> None:
+    """Say something in the job's output, unless there is no room for that either."""
+    with contextlib.suppress(OSError, ValueError):
+        sys.stderr.flush()
+        os.write(2, f"rota: {text}\n".encode())  # nothing of it may stay behind in a buffer
 
 
 def _path() -> Path | None:

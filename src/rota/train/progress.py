@@ -34,6 +34,7 @@ class Progress:
         self._batch = 0  # the most samples that a step has had
         self._counted = 0  # samples before the present step
         self.step_s = 0.0  # of the last step
+        self.unsaved: str | None = None  # why the checkpoint that was asked for is not written yet
         self.adaptation: Callable[[], Message | None] = lambda: None  # see `Training`
         self.times = StepTimes()
         self._began = self._reported = self._opened = time.monotonic()
@@ -92,6 +93,7 @@ class Progress:
             "device_util": self._device_util(),
             "util_since_s": self._util_since_s,
             "adaptation": self.adaptation(),
+            "unsaved": self.unsaved,
         }
 
     def _device_util(self) -> float | None:

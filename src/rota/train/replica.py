@@ -119,7 +119,8 @@ class Replica:
         """Write everything to a file, whole or not at all; its folder is made if need be.
 
         ``draft`` is what the name ends with until it is whole: another for each that may write.
-        Raises OSError, which says what to do.
+        Raises OSError, which says what to do; for want of room before it takes any, so that the
+        disk is not filled up to its end: see :func:`is_full`.
         """
         import os
 
@@ -128,16 +129,24 @@ class Replica:
         draft = path + draft
         try:
             os.makedirs(os.path.dirname(path), exist_ok=True)
+            with contextlib.suppress(FileNotFoundError):
+                os.unlink(draft)  # of a process that was killed
+            state = self.state()
+            status = os.statvfs(os.path.dirname(path))
+            free_bytes = status.f_bavail * status.f_frsize
+            if status.f_blocks and _stored_bytes(state) > free_bytes:
+                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
             with open(draft, "wb") as file:
-                torch.save(self.state(), file)
+                torch.save(state, file)
                 file.flush()
                 os.fsync(file.fileno())
             os.replace(draft, path)
         except BaseException as error:
             with contextlib.suppress(OSError):
                 os.unlink(draft)  # on a full disk above all
-            if isinstance(error, OSError):
-                raise _with_advice(error, path) from None
+            cause = _cause(error)
+            if cause is not None:
+                raise _with_advice(cause, path) from None
             raise
 
     def open(self, path: str) -> None:
@@ -146,6 +155,36 @@ class Replica:
 
         with open(path, "rb") as file:
             self.load(torch.load(io.BytesIO(file.read()), map_location="cpu", weights_only=False))
+
+
+def is_full(error: OSError) -> bool:
+    """Whether a file could not be written for want of room, which there may be later."""
+    return error.errno in (errno.ENOSPC, errno.EDQUOT)
+
+
+def _cause(error: BaseException) -> OSError | None:
+    """The failure to write that torch has failed by; None if it was something else."""
+    if isinstance(error, RuntimeError):  # torch complains that its file is not whole
+        return error.__context__ if isinstance(error.__context__, OSError) else None
+    return error if isinstance(error, OSError) else None
+
+
+def _stored_bytes(state: Any) -> int:
+    """How much room the tensors in a state take in a file, each storage once."""
+    import torch
+
+    storages: dict[int, int] = {}
+    values = [state]
+    while values:
+        value = values.pop()
+        if isinstance(value, dict):
+            values += value.values()
+        elif isinstance(value, list | tuple):
+            values += value
+        elif isinstance(value, torch.Tensor) and value.layout == torch.strided:
+            storage = value.untyped_storage()
+            storages[storage.data_ptr()] = storage.nbytes()
+    return sum(storages.values())
 
 
 def _with_advice(error: OSError, path: str) -> OSError:

@@ -60,6 +60,9 @@ class Session:
     def __exit__(self, *exc: object) -> None:
         if self._training.loader is not None:
             self._training.loader.close()
+        if exc[0] is None and self._training.checkpoint.is_owed:
+            self._reports.progress(must_arrive=True)
+            self._training.checkpoint.settle()
         unwritten = self._curve.close()
         error = complaint(exc[1], self._training.adaptation)
         repeats = step_back(exc[1], self._training)
@@ -363,8 +366,10 @@ class Session:
 
         Call it between steps, or at the end of one: after its optimiser's and scheduler's step.
         An attempt that begins where there is such a checkpoint goes on from it, with the step after
-        that one. Raises InputError if the variable is not set, OSError if the file can't be
-        written.
+        that one. On a full disk training goes on, the checkpoint of before stays, and it is tried
+        again every 10 s between steps; the session does not end before it is written. Raises
+        InputError if the variable is not set, OSError if the file can't be written for another
+        reason.
         """
         self._training.checkpoint.save()
 

@@ -228,6 +228,13 @@ class TestLooking:
         cluster.do(lambda: cluster.controller.reports.update(report))
         assert ("\n  samples " in rota("show", "1")[1]) == (samples > 0)
 
+    def test_show_tells_that_a_checkpoint_waits_for_room(self, rota, cluster):
+        self.three_jobs(rota, cluster)
+        report = {0: {"step": 5, "unsaved": "the checkpoint can't be written"}}
+        cluster.do(lambda: cluster.controller.reports.update(report))
+        line = "  checkpoint   the checkpoint can't be written; it is tried again"
+        assert line in rota("show", "1")[1].splitlines()
+
     def test_show_tells_how_a_job_is_suspended(self, rota, cluster):
         self.three_jobs(rota, cluster)
         assert "not known yet" in rota("show", "1")[1]

@@ -51,6 +51,13 @@ def test_of_a_report_nothing_is_passed_on_that_was_not_looked_at():
     assert progress_of(GOOD | {"cpu_s": "all", "type": "report", "batch": 4}) == GOOD | {"batch": 4}
 
 
+def test_why_there_is_no_checkpoint_is_passed_on_in_few_words():
+    assert is_progress(GOOD | {"unsaved": None})
+    assert progress_of(GOOD | {"unsaved": None}) == GOOD
+    assert is_progress(GOOD | {"unsaved": "no room"})
+    assert progress_of(GOOD | {"unsaved": "no room" * 1000})["unsaved"] == ("no room" * 1000)[:500]
+
+
 def test_of_batches_that_are_chosen_only_the_known_numbers_are_passed_on():
     told = {"initial": 32, "most": 4096, "sqr": 0.5, "var": None, "other": "x"}
     message = GOOD | {"adaptation": told}
@@ -86,6 +93,8 @@ def test_of_batches_that_are_chosen_only_the_known_numbers_are_passed_on():
         {"util_since_s": "now"},
         {"device_util": float("inf")},
         {"loss": float("nan")},
+        {"unsaved": 1},
+        {"unsaved": "no room\ud800"},
         {"metrics": {"acc\ud800": 1.0}},
         {"metrics": {"acc": {"deep": 1.0}}},
         {"metrics": [1.0]},

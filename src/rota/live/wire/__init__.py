@@ -8,7 +8,8 @@ where raw bytes follow the line: pieces of the state of a job that moves to anot
 | --- | --- | --- |
 | worker, agent | hello | job_id, attempt, rank, suspended (then stopped_s, keeps), step, model |
 | | report | step, total, samples, total_samples, batch, loss, step_time_s, metrics, at_s, |
-| | | first_100_s, device_util (on a CPU), util_since_s, adaptation: see ADAPTATION |
+| | | first_100_s, device_util (on a CPU), util_since_s, adaptation: see ADAPTATION; |
+| | | unsaved: why the checkpoint that was asked for is not written yet, or null |
 | | model | model_bytes, largest_tensor_bytes: of all models so far; null in a hello without |
 | | memory | least_bytes, most_bytes, least_after: device memory over a step; also in a hello |
 | | curve | text: lines of its reports that the disk had no room for, at its end |
@@ -94,6 +95,7 @@ MAX_LINE_BYTES = 1 << 20
 PIECE_BYTES = 1 << 20  # of a file on its way to another node
 MAX_METRICS, MAX_NAME, MAX_NUMBER = 1000, 200, 1e300
 MOST_METRIC_REPORTS = 10_000  # of one attempt of a trial
+MAX_WORDS = 500  # characters
 MAX_MODEL_BYTES = 1 << 60
 MAX_COUNT = 1 << 62
 MAX_SECONDS = 1e11  # since 1970, or of a step
@@ -188,6 +190,7 @@ def is_progress(message: Message) -> bool:
         and _is_count(message.get("step"))
         and _is_seconds(message.get("at_s"))
         and _is_adaptation(message.get("adaptation"))
+        and _is_words(message.get("unsaved"))
         and isinstance(metrics, dict)
         and len(metrics) <= MAX_METRICS
         and all(
@@ -200,6 +203,8 @@ def is_progress(message: Message) -> bool:
 def progress_of(message: Message) -> Message:
     """What a well-formed report tells, and nothing else that may be in it."""
     told = {key: message[key] for key in (*WHOLE, *NUMBERS, "at_s", "metrics") if key in message}
+    if message.get("unsaved") is not None:
+        told["unsaved"] = message["unsaved"][:MAX_WORDS]
     if message.get("adaptation") is not None:
         told["adaptation"] = {key: message["adaptation"].get(key) for key in ADAPTATION}
     return told
@@ -241,6 +246,11 @@ def _is_adaptation(value: Any) -> bool:
         return False
     found = (value.get(key) for key in ADAPTATION)
     return all(number is None or (_is_number(number) and number >= 0) for number in found)
+
+
+def _is_words(value: Any) -> bool:
+    """Text that can be shown, if any."""
+    return value is None or (isinstance(value, str) and value.isprintable())
 
 
 def _is_batch(value: Any) -> bool:
