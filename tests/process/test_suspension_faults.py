@@ -264,9 +264,7 @@ def test_a_cluster_taken_down_while_a_state_moves_leaves_nothing(make_cluster, t
     cluster.opens("job", GATE)
     agent = spilled.stops_at("agent", point)
     (node,) = cluster.node_names()
-    down = threading.Thread(target=cluster.client._call, args=("POST", "/shutdown"), daemon=True)
-    down.start()
-    until(lambda: not cluster.folder.server.exists(), "the end has begun")
+    cluster.client._call("POST", "/shutdown")
     agent.send_signal(signal.SIGCONT)
     assert cluster.process is not None
     cluster.process.wait(30)

@@ -3,17 +3,24 @@
 from __future__ import annotations
 
 import gc
-from typing import TYPE_CHECKING
+import os
+import time
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from rota.cli.keyvalue import parse_settings, parse_size
+from rota.cli.text import printable
 from rota.errors import InputError, UnreachableError
 from rota.folder import Folder, is_locked
 
 if TYPE_CHECKING:
     from rota.live.controller import Controller
     from rota.live.provider.local import LocalProvider
+    from rota.server.down import Living
+
+SETTLE_S = 5.0
+MOST_NAMED = 5  # processes that live on
 
 
 @click.command()
@@ -126,7 +133,13 @@ def up(
         log = f"see {folder.controller_log}; jobs go on"
         click.echo(f"error: the controller had to stop{why} ({log})", err=True)
         return 1
-    if controller.living() and not controller.ends_jobs:
+    if controller.living() and controller.ends_jobs:
+        click.echo(
+            f"jobs that have yet to end: {controller.living()}; `rota down --now` kills them, "
+            "and `rota up` takes over what is left",
+            err=True,
+        )
+    elif controller.living():
         click.echo(
             f"jobs that go on running: {controller.living()}; `rota up` takes them over, "
             "and `rota down` after that ends them",
@@ -183,24 +196,87 @@ def _greet(folder: Folder, url: str, controller: Controller, provider: LocalProv
 
 @click.command()
 @click.option("--home", type=click.Path(file_okay=False), metavar="DIR", help="The state folder.")
-def down(home: str | None) -> None:
+@click.option("--now", is_flag=True, help="Kill everything at once, whether or not it answers.")
+def down(home: str | None, now: bool) -> int:
     """End the cluster on this machine: jobs, agents and controller.
+
+    Jobs get SIGTERM, and SIGKILL after 5 s. It waits until nothing is left, and tells for whom;
+    Ctrl-C leaves the cluster to end by itself. With --now all get SIGKILL, also agents that are
+    stopped and jobs without a controller. Exit code 1 if something lives on.
 
     Jobs that had not ended start anew with the next `rota up`.
     """
-    from rota.client.client import Client
+    folder, remote = Folder(home), os.environ.get("ROTA_SERVER")
+    if now and remote:
+        raise InputError(
+            f"--now: it kills processes of this machine, and ROTA_SERVER is {remote}; "
+            "run it where the cluster runs, without ROTA_SERVER"
+        )
+    try:
+        left = _kill(folder) if now else _end(folder)
+    except KeyboardInterrupt:
+        click.echo(
+            "\nthe cluster goes on ending; `rota down` waits for it again, and "
+            "`rota down --now` kills what is left",
+            err=True,
+        )
+        return 130
+    if left:
+        names = "; ".join(map(str, left[:MOST_NAMED]))
+        more = f"; and {len(left) - MOST_NAMED} more" if len(left) > MOST_NAMED else ""
+        hint = "they can't be killed by you" if now else "`rota down --now` kills them"
+        click.echo(f"error: processes of the cluster live on: {names}{more}; {hint}", err=True)
+        return 1
+    click.echo(
+        "the cluster has ended; unfinished jobs start anew with the next `rota up`", err=True
+    )
+    return 0
 
-    folder = Folder(home)
+
+def _kill(folder: Folder) -> list[Living]:
+    from rota.server.down import end_by_force
+
+    return end_by_force(folder)
+
+
+def _end(folder: Folder) -> list[Living]:
+    """End the cluster in order; who lives on although its controller has ended."""
+    from rota.client.client import Client, who_is_left
+
+    told = ""
+
+    def tell(ending: dict[str, Any]) -> None:
+        nonlocal told
+        names = who_is_left(ending)
+        if names != told and (ending["jobs"] or ending["agents"]):
+            hint = "" if told else "; Ctrl-C leaves them to end, `rota down --now` kills them"
+            told = names
+            click.echo(f"waiting for {printable(names)}{hint}", err=True)
+
     try:
         with Client(folder=folder) as client:
-            client.shut_down()
+            client.shut_down(timeout_s=None, told=tell)
     except UnreachableError:
         if any(is_locked(path) for path in folder.path.glob("nodes/*/agent.lock")):
             raise UnreachableError(
                 f"no controller runs on {folder.path}, but an agent and its jobs do; "
-                "`rota up` takes them over, and `rota down` then ends them"
+                "`rota down --now` kills them; or `rota up` takes them over, and `rota down` then "
+                "ends them"
             ) from None
         raise
-    click.echo(
-        "the cluster has ended; unfinished jobs start anew with the next `rota up`", err=True
-    )
+    return [] if os.environ.get("ROTA_SERVER") else _left_after(folder)
+
+
+def _left_after(folder: Folder) -> list[Living]:
+    """Who lives on a while after the controller has stopped to answer, and it and they should not.
+
+    An agent that has let go of its lock may take a moment to end.
+    """
+    from rota.server.down import living
+
+    deadline = time.monotonic() + SETTLE_S
+    while (left := living(folder)) or is_locked(folder.controller_lock):
+        if time.monotonic() > deadline:
+            break
+        time.sleep(0.05)
+    return list(left.values())

@@ -2,7 +2,7 @@
 
 import time
 import uuid
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any, NamedTuple
 from urllib.parse import quote
 
@@ -13,6 +13,7 @@ from rota.model.job import JobState
 from rota.model.jobfile import JobRequest
 
 END_TIMEOUT_S = 90.0
+MOST_NAMED = 5  # jobs that a cluster waits for
 
 
 class LogPiece(NamedTuple):
@@ -194,18 +195,43 @@ class Client(SweepCalls):
         """The policy in force, with its settings."""
         return list(self._call("GET", "/policies")["policies"])
 
-    def shut_down(self) -> None:
-        """End the cluster; returns when its controller no longer answers. Jobs stay queued."""
-        self._call("POST", "/shutdown")
+    def shut_down(
+        self,
+        *,
+        timeout_s: float | None = END_TIMEOUT_S,
+        told: Callable[[dict[str, Any]], object] | None = None,
+    ) -> None:
+        """End the cluster; returns when its controller no longer answers. Jobs stay queued.
+
+        Meanwhile ``told`` is called with who has yet to end: ``{"jobs": [{"id", "name", "node"}],
+        "agents": [node]}``. Raises ServerError, with their names, after ``timeout_s``; None waits
+        for ever. The cluster goes on ending, whoever waits for it.
+        """
+        left = self._call("POST", "/shutdown")
         self._met = False
-        deadline = time.monotonic() + END_TIMEOUT_S
-        while time.monotonic() < deadline:
+        deadline = None if timeout_s is None else time.monotonic() + timeout_s
+        while deadline is None or time.monotonic() < deadline:
+            time.sleep(POLL_S)
             try:
-                self._call("GET", "/policies", patience_s=0.0)
+                left = self._call("GET", "/shutdown", patience_s=0.0)
             except UnreachableError:
                 return
-            time.sleep(POLL_S)
-        raise ServerError(f"the cluster has not ended after {END_TIMEOUT_S:.0f} s; see its logs")
+            if told is not None:
+                told(left)
+        raise ServerError(
+            f"the cluster has not ended after {timeout_s:g} s: it waits for {who_is_left(left)}; "
+            "`rota down --now` kills what is left of it"
+        )
+
+
+def who_is_left(ending: Mapping[str, Any]) -> str:
+    """``job 3 (train), job 4 (eval) and the agent of here``, of a cluster that is shut down."""
+    jobs = [f"job {job['id']} ({job['name']})" for job in ending["jobs"]]
+    if len(jobs) > MOST_NAMED:
+        jobs[MOST_NAMED:] = [f"{len(jobs) - MOST_NAMED} more jobs"]
+    agents = ending["agents"]
+    names = jobs + [f"the agent{'s'[: len(agents) != 1]} of {', '.join(agents)}"] * bool(agents)
+    return " and ".join(filter(None, (", ".join(names[:-1]), *names[-1:]))) or "its controller"
 
 
 def _fields(job: JobRequest | Mapping[str, Any]) -> dict[str, Any]:

@@ -114,15 +114,39 @@ class Controller(Reports):
         await self._provider.start()
 
     def end_jobs(self) -> None:
-        """Have :meth:`stop` end all jobs and agents; the jobs start anew afterwards."""
-        self.ends_jobs = True
+        """Begin to end all jobs and agents; ``stopped`` is set when none is left.
+
+        The jobs start anew with the next controller. :meth:`waits_for` tells who is left.
+        """
+        if not self.ends_jobs:
+            self.ends_jobs = True
+            self._tell_agents({"type": "shutdown"})
+            self._tasks.append(asyncio.create_task(self._end_all()))
+
+    async def _end_all(self) -> None:
+        await self._provider.end()
+        self.stopped.set()
+
+    def waits_for(self) -> dict[str, Any]:
+        """Who has yet to end: ``jobs`` that have processes, and nodes with live ``agents``."""
+        return {
+            "jobs": [
+                {"id": spec.job_id, "name": spec.name, "node": self.state_on(row)}
+                for row, spec in enumerate(self.state.spec)
+                if self.state.has_processes(row)
+            ],
+            "agents": sorted(self._provider.alive),
+        }
 
     async def stop(self) -> None:
-        """Stop deciding. Jobs, and agents that have any, go on unless they were told to end."""
+        """Stop deciding. Jobs, and agents that have any, go on unless they were told to end.
+
+        Those that were told to, and have yet to, go on ending.
+        """
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
-        if not self.failed and (self.ends_jobs or not self.living()):
+        if not (self.failed or self.ends_jobs or self.living()):
             self.ends_jobs = True
             self._tell_agents({"type": "shutdown"})
             await self._provider.wait_for_end(connected=set(self._outboxes))
@@ -160,7 +184,7 @@ class Controller(Reports):
                 self._kick.set()
 
     def _sleep_s(self) -> float | None:
-        if self._unwritten:
+        if self._unwritten or self.ends_jobs:
             return None
         if self._awaits():
             return max(0.0, self._await_until_s - self._clock.now_s())
@@ -319,6 +343,9 @@ class Controller(Reports):
             self._once_written.append(partial(say, message))
         for name, message in findings.left:
             self._tell_once_written(name, message)
+        if self.ends_jobs:
+            self._once_written.append(partial(say, {"type": "shutdown"}))
+            repeated = []
         for command in repeated:
             self._once_written.append(partial(self._dispatch, command))
         self.turn()

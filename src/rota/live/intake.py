@@ -72,7 +72,7 @@ class Intake(Record):
         self._kick = asyncio.Event()  # set when there is something to decide
         self.failed = False
         self.failure = ""  # why the controller can't go on
-        self.stopped = asyncio.Event()  # set when it can't
+        self.stopped = asyncio.Event()  # set when it can't, or has ended all there was
 
     def _note(self, event: Event) -> None:
         """Apply an event; it is written down at the end of the turn."""

@@ -1,8 +1,6 @@
 """The routes of the API. Errors become problems, and the guard has looked at every call before."""
 
 import logging
-import os
-import signal
 from contextlib import suppress
 from typing import Annotated, Any
 
@@ -49,7 +47,7 @@ def create_app(controller: Any, folder: Folder, driver: SweepDriver) -> FastAPI:
     app.include_router(_job_routes(controller), prefix="/api/v1")
     app.include_router(_reading_routes(controller), prefix="/api/v1")
     app.include_router(sweep_routes(controller, driver), prefix="/api/v1")
-    app.include_router(_cluster_routes(controller), prefix="/api/v1")
+    app.include_router(_cluster_routes(controller, driver), prefix="/api/v1")
     app.include_router(_process_routes(controller))
     problems.install(app)
     app.add_middleware(TimeHeader, now_s=controller.now_s)
@@ -168,7 +166,7 @@ def _reading_routes(controller: Any) -> APIRouter:
     return router
 
 
-def _cluster_routes(controller: Any) -> APIRouter:
+def _cluster_routes(controller: Any, driver: SweepDriver) -> APIRouter:
     router = APIRouter()
 
     @router.get("/nodes")
@@ -194,8 +192,13 @@ def _cluster_routes(controller: Any) -> APIRouter:
     async def shutdown() -> JSONResponse:
         """End every job's processes, the agents, and then the controller; jobs stay queued."""
         controller.end_jobs()
-        os.kill(os.getpid(), signal.SIGTERM)
-        return JSONResponse({"status": "ending"}, 202)
+        await driver.stop()
+        return JSONResponse({"ending": True} | controller.waits_for(), 202)
+
+    @router.get("/shutdown")
+    async def ending() -> JSONResponse:
+        """Whether the cluster is being shut down, and which jobs and agents are still there."""
+        return JSONResponse({"ending": controller.ends_jobs} | controller.waits_for())
 
     return router
 

@@ -61,6 +61,7 @@ class StandInController:
         self.memory: dict[int, dict[str, Any]] = {}
         self.why_suspended: dict[int, str] = {}
         self.life: list[str] = []
+        self.ends_jobs = False
         self.agents_said: list[str] = []
         self._keys: dict[tuple[str, str], tuple[str, int]] = {}
         self.room = Room(folder, keeps_reserve=False)
@@ -146,6 +147,13 @@ class StandInController:
 
     def end_jobs(self) -> None:
         self.life.append("end_jobs")
+        self.ends_jobs = True
+
+    def waits_for(self) -> dict[str, Any]:
+        rows = [row for row in self.state.active if self.state.has_processes(row)]
+        specs = [self.state.spec[row] for row in rows]
+        jobs = [{"id": spec.job_id, "name": spec.name, "node": NODE} for spec in specs]
+        return {"jobs": jobs, "agents": [NODE]}
 
     def row(self, job_id: str) -> int:
         for row, spec in enumerate(self.state.spec):
@@ -207,12 +215,16 @@ class NoAgents:
     """A provider of a node that nobody runs anything on."""
 
     names = (NODE,)
+    alive = ()
 
     async def start(self) -> None:
         """Start nothing."""
 
     async def stop(self) -> None:
         """Leave it so."""
+
+    async def end(self) -> None:
+        """It has ended."""
 
     async def wait_for_end(self, *, connected: Collection[str]) -> None:
         """It has ended."""

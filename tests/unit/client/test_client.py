@@ -9,7 +9,7 @@ from contextlib import contextmanager
 import pytest
 
 from rota.client import client as client_module
-from rota.client.client import Client
+from rota.client.client import Client, who_is_left
 from rota.errors import (
     AuthError,
     InputError,
@@ -300,3 +300,37 @@ def answering(status, body):
         server.shutdown()
         thread.join()
         server.server_close()
+
+
+def test_a_cluster_that_does_not_end_is_told_by_those_who_are_left(cluster, folder):
+    heard = []
+    with Client(folder=folder) as client, pytest.raises(ServerError) as error:
+        client.shut_down(timeout_s=0.1, told=heard.append)
+    assert "has not ended after 0.1 s: it waits for the agent of here; `rota down --now`" in str(
+        error.value
+    )
+    assert [left["agents"] for left in heard] == [["here"]] * len(heard)
+    assert cluster.controller.life == ["start", "end_jobs"]
+
+
+def test_shutting_down_returns_when_the_controller_has_ended(cluster, folder):
+    cluster.controller.end_jobs = cluster.controller.stopped.set
+    with Client(folder=folder) as client:
+        client.shut_down(timeout_s=None)
+        with pytest.raises(UnreachableError):
+            client.jobs()
+
+
+@pytest.mark.parametrize(
+    ("jobs", "agents", "words"),
+    [
+        ([], [], "its controller"),
+        ([], ["a", "b"], "the agents of a, b"),
+        ([3], [], "job 3 (x)"),
+        ([3, 4], ["a"], "job 3 (x), job 4 (x) and the agent of a"),
+        (range(1, 8), [], ", ".join(f"job {i} (x)" for i in range(1, 6)) + " and 2 more jobs"),
+    ],
+)
+def test_who_is_left_is_named_and_many_are_counted(jobs, agents, words):
+    named = [{"id": str(job), "name": "x", "node": "a"} for job in jobs]
+    assert who_is_left({"jobs": named, "agents": agents}) == words

@@ -29,6 +29,11 @@ class NoProvider:
     async def stop(self):
         pass
 
+    alive = ("n",)
+
+    async def end(self):
+        pass
+
     async def wait_for_end(self, *, connected):
         pass
 
@@ -303,6 +308,9 @@ def test_jobs_of_a_cluster_that_is_shut_down_start_anew_with_the_next_controller
             agent.says(**done(await agent.hears("launch")))
             await until_state(controller, row, JobState.RUNNING)
             controller.end_jobs()
+            assert (await agent.hears("shutdown"))["type"] == "shutdown"
+            left = {"jobs": [{"id": "1", "name": "true", "node": "n"}], "agents": ["n"]}
+            assert controller.waits_for() == left
             agent.says(
                 type="ended",
                 job_id="1",
@@ -313,6 +321,8 @@ def test_jobs_of_a_cluster_that_is_shut_down_start_anew_with_the_next_controller
                 stop_asked=True,
             )
             await agent.hears("forget")
+            assert controller.waits_for()["jobs"] == []
+            await asyncio.wait_for(controller.stopped.wait(), 10)
             await agent.leave()
         async with controlled(tmp_path) as controller:
             assert controller.state.state[row] == JobState.PENDING

@@ -279,3 +279,14 @@ class TestLogs:
         answer = http.get("/api/v1/jobs/1/logs")
         assert answer.status_code == 500
         assert folder.token.read_text().strip() not in answer.text
+
+
+def test_an_ending_tells_who_has_yet_to_end(http, cluster):
+    submit(http)
+    cluster.do(cluster.controller.turn)
+    left = {"jobs": [{"id": "1", "name": "train", "node": "here"}], "agents": ["here"]}
+    assert http.get("/api/v1/shutdown").json() == {"ending": False} | left
+    answer = http.post("/api/v1/shutdown")
+    assert (answer.status_code, answer.json()) == (202, {"ending": True} | left)
+    assert http.get("/api/v1/shutdown").json()["ending"] is True
+    assert cluster.controller.life == ["start", "end_jobs"]

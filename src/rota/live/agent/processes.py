@@ -86,7 +86,7 @@ def tag_of(record: dict[str, Any], name: str) -> int | None:
     return 1 << 62 | int.from_bytes(digest[:7])
 
 
-def _worn_by(pid: int) -> int | None:
+def worn_by(pid: int) -> int | None:
     """The number that a process wears, if any; None if it is gone, or of another user."""
     try:
         return resource.prlimit(pid, resource.RLIMIT_RTTIME)[0]
@@ -110,7 +110,7 @@ def kill_remains(
         with contextlib.suppress(psutil.Error, OSError):
             if process.status() == psutil.STATUS_ZOMBIE:
                 continue
-            remains = _worn_by(process.pid) in wanted or os.getsid(process.pid) in sessions
+            remains = worn_by(process.pid) in wanted or os.getsid(process.pid) in sessions
             if not remains and marks is not None:
                 environment = process.environ()
                 remains = all(environment.get(key) == value for key, value in marks.items())

@@ -12,12 +12,24 @@ class Provider(Protocol):
         """The nodes that it looks after. One of former times that is not among them is gone."""
         ...
 
+    @property
+    def alive(self) -> Collection[str]:
+        """The nodes among them whose agents live."""
+        ...
+
     async def start(self) -> None:
         """Begin to watch over the agents."""
         ...
 
     async def stop(self) -> None:
         """Stop watching. An agent ends by itself when it has nothing left to do."""
+        ...
+
+    async def end(self) -> None:
+        """Return when all agents, told to end, are gone, and all jobs with them.
+
+        An agent that dies before its jobs have ended is replaced by one that ends them.
+        """
         ...
 
     async def wait_for_end(self, *, connected: Collection[str]) -> None:

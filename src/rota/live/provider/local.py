@@ -19,6 +19,7 @@ from rota.errors import InputError
 from rota.folder import Folder, is_locked
 
 WATCH_EVERY_S = 0.5
+END_POLL_S = 0.02
 END_TIMEOUT_S = 60.0  # for all jobs to be asked, killed, and gone
 RESTART_PAUSE_S = 0.2  # so that an agent that can't start does not take a core
 SETTINGS = "node.json"  # in a node's folder: what its agent was last started with
@@ -103,6 +104,11 @@ class LocalProvider:
         """The nodes that it looks after."""
         return self.nodes.keys()
 
+    @property
+    def alive(self) -> Collection[str]:
+        """The nodes whose agents live."""
+        return [name for name in self.nodes if _is_alive(self._folder, name)]
+
     async def start(self) -> None:
         """Begin to watch over the agents."""
         for node in former_nodes(self._folder):
@@ -115,6 +121,10 @@ class LocalProvider:
     async def stop(self) -> None:
         """Stop watching. An agent ends by itself when it has nothing left to do."""
         await asyncio.gather(*(agent.stop() for agent in self._watched))
+
+    async def end(self) -> None:
+        """Return when no agent is left, and no attempt that has not been seen to its end."""
+        await asyncio.gather(*(agent.end() for agent in self._watched))
 
     async def wait_for_end(self, *, connected: Collection[str]) -> None:
         """Wait until all agents are gone; those that never got as far as to connect are killed."""
@@ -153,6 +163,7 @@ class _WatchedAgent:
         self._log_limit_bytes = log_limit_bytes
         self._task: asyncio.Task[None] | None = None
         self._process: asyncio.subprocess.Process | None = None
+        self._ends = False  # to be watched until it has nothing left to do
 
     def start(self) -> None:
         self._task = asyncio.create_task(self._watch())
@@ -161,6 +172,11 @@ class _WatchedAgent:
         if self._task is not None:
             self._task.cancel()
             await asyncio.gather(self._task, return_exceptions=True)
+
+    async def end(self) -> None:
+        self._ends = True
+        if self._task is not None:
+            await self._task
 
     async def wait_for_end(self, *, connected: bool) -> None:
         await self.stop()
@@ -175,20 +191,24 @@ class _WatchedAgent:
             return
         deadline = asyncio.get_running_loop().time() + END_TIMEOUT_S
         while connected and self._is_alive() and asyncio.get_running_loop().time() < deadline:
-            await asyncio.sleep(0.02)
+            await asyncio.sleep(END_POLL_S)
 
     async def _watch(self) -> None:
-        while True:
+        while not (self._ends and not _in_use(self._folder, self.node.name)):
             if not self._is_alive():
-                await self._spawn()
+                try:
+                    await self._spawn()
+                except OSError as error:  # a full disk, for example
+                    log.error("%s's agent can't be started: %s", self.node.name, error)
             if self._process is not None:
                 await self._process.wait()
                 status = self._process.returncode
-                log.warning("%s's agent ended with status %s", self.node.name, status)
                 self._process = None
-                await asyncio.sleep(RESTART_PAUSE_S)
+                if status or not self._ends:
+                    log.warning("%s's agent ended with status %s", self.node.name, status)
+                    await asyncio.sleep(RESTART_PAUSE_S)
             else:  # an agent that a former controller started
-                await asyncio.sleep(WATCH_EVERY_S)
+                await asyncio.sleep(END_POLL_S if self._ends else WATCH_EVERY_S)
 
     def _is_alive(self) -> bool:
         return _is_alive(self._folder, self.node.name)

@@ -1,0 +1,225 @@
+"""The end of a cluster on this machine by force: all that lives of it is killed, and noted as lost.
+
+It asks nobody: not the controller, which may hang, nor the agents, which may be stopped. Who
+belongs to the cluster is known by the state folder and by the processes themselves.
+"""
+
+import contextlib
+import json
+import os
+import shutil
+import signal
+import time
+from pathlib import Path
+from typing import NamedTuple
+
+import psutil
+
+from rota.errors import InputError, ServerError, UnreachableError
+from rota.folder import Folder, hold_lock
+from rota.live.agent.processes import descendants, started_at, tag_of, worn_by
+from rota.live.agent.rank import life_name, life_of
+from rota.live.record import SHUT_DOWN, Record
+from rota.live.recovery import attempt_lost
+from rota.live.wire.clock import boottime_s
+from rota.store.events import EventStore
+
+CONTROLLER_GRACE_S = 5.0  # from SIGTERM to SIGKILL: a controller leaves jobs alone in both cases
+KILL_TIMEOUT_S = 10.0  # for what was killed to be gone
+LOOK_AGAIN_S = 0.02
+OF_CLUSTER = ("rota.live.agent", "rota.sweep")  # modules that are started with --home
+
+
+class Living(NamedTuple):
+    """A live process of a cluster; ``job_id`` is empty if it belongs to no job in particular."""
+
+    pid: int
+    name: str
+    user: str
+    job_id: str = ""
+
+    def __str__(self) -> str:
+        of_job = f" of job {self.job_id}" if self.job_id else ""
+        return f"process {self.pid} ({self.name}, of user {self.user}){of_job}"
+
+
+class _Ranks(NamedTuple):
+    """The job of each tag that ranks wear, and of each session that a shim leads."""
+
+    tags: dict[int | None, str]
+    sessions: dict[int, str]
+
+
+def living(folder: Folder) -> dict[int, Living]:
+    """Every live process of the cluster of this folder but its controller and this one, by pid.
+
+    These are agents and drivers of searches; processes with the tag or the variables of one of its
+    jobs, in the session of one, or that print into its folder; and whatever these have started.
+    """
+    ranks = _ranks(folder)
+    found: dict[int, str] = {}
+    for process in psutil.process_iter():
+        with contextlib.suppress(psutil.Error, OSError):
+            if process.status() != psutil.STATUS_ZOMBIE:
+                job_id = _job_of(process, folder, ranks)
+                if job_id is not None:
+                    found[process.pid] = job_id
+    for root in list(found):
+        for pid in descendants(root):
+            found[pid] = found.get(pid) or found[root]
+    found.pop(os.getpid(), None)
+    return {pid: each for pid, job_id in found.items() if (each := _described(pid, job_id))}
+
+
+def kill_all(folder: Folder, timeout_s: float = KILL_TIMEOUT_S) -> list[Living]:
+    """Kill all of :func:`living`; who lives on after ``timeout_s``, because it can't be killed.
+
+    All are stopped before the first is killed, so that nobody starts another one meanwhile, or
+    loses its parent, by which it is known.
+    """
+    deadline = time.monotonic() + timeout_s
+    while left := living(folder):
+        stopped: set[int] = set()
+        while new := left.keys() - stopped:
+            _send(new, signal.SIGSTOP)
+            stopped |= new
+            left |= living(folder)
+        _send(stopped, signal.SIGKILL)
+        if time.monotonic() > deadline:
+            return list(living(folder).values())
+        time.sleep(LOOK_AGAIN_S)
+    return []
+
+
+def end_by_force(folder: Folder, timeout_s: float = KILL_TIMEOUT_S) -> list[Living]:
+    """Kill the controller, if there is one, and all of its cluster; who lives after ``timeout_s``.
+
+    Jobs of which no process is left start anew with the next controller, as after any end of the
+    cluster. Raises ServerError if the controller can't be found, and StoreError if the event log
+    can't be used; the processes have been killed then.
+    """
+    if not folder.path.is_dir():
+        raise UnreachableError(f"no cluster has run on {folder.path}; --home names another folder")
+    asked_s = time.monotonic()
+    _signal_controller(folder, signal.SIGTERM)
+    while (lock := hold_lock(folder.controller_lock)) is None:
+        kill_all(folder, 0.0)
+        waited_s = time.monotonic() - asked_s
+        if waited_s > CONTROLLER_GRACE_S + KILL_TIMEOUT_S:
+            raise ServerError(
+                f"the controller of {folder.path} does not end, and can't be found to be killed; "
+                "kill the process `rota up`, and try again"
+            )
+        if waited_s > CONTROLLER_GRACE_S:
+            _signal_controller(folder, signal.SIGKILL)
+        time.sleep(LOOK_AGAIN_S)
+    with lock:
+        left = kill_all(folder, timeout_s)
+        folder.server.unlink(missing_ok=True)
+        _write_off(folder, {each.job_id for each in left})
+        if not left:
+            _tidy(folder)
+    return left
+
+
+def _job_of(process: psutil.Process, folder: Folder, ranks: _Ranks) -> str | None:
+    """Which job the process belongs to, "" for the cluster as a whole, None if it is another's."""
+    job_id = ranks.tags.get(worn_by(process.pid)) or ranks.sessions.get(os.getsid(process.pid))
+    if job_id is not None:
+        return job_id
+    environment, words = process.environ(), process.cmdline()
+    checkpoints = Path(environment.get("ROTA_CHECKPOINT_DIR", os.devnull))
+    if _is_home(folder, checkpoints.parent.parent):  # itself it may be a link to another place
+        return environment.get("ROTA_JOB_ID", "")
+    if any(module in words for module in OF_CLUSTER) and "--home" in words[:-1]:
+        return "" if _is_home(folder, Path(words[words.index("--home") + 1])) else None
+    log = Path(os.readlink(f"/proc/{process.pid}/fd/2"))
+    if len(log.parents) > 2 and _is_home(folder, log.parents[2]):  # nodes/NODE/zygote.log
+        return ""
+    of_rank = len(log.parents) > 5 and _is_home(folder, log.parents[5])
+    return log.parts[-3] if of_rank else None  # nodes/NODE/jobs/ID/ATTEMPT/rank0.log
+
+
+def _is_home(folder: Folder, path: Path) -> bool:
+    return os.path.realpath(path) == os.path.realpath(folder.path)
+
+
+def _ranks(folder: Folder) -> _Ranks:
+    """Those of all attempts that have not been seen to their end.
+
+    A session is known by its shim also when that is dead: as long as one of the session lives, no
+    other process gets its pid.
+    """
+    ranks = _Ranks({}, {})
+    booted_s = time.time() - boottime_s()
+    for file in folder.path.glob("nodes/*/jobs/*/*/attempt.json"):
+        job_id = file.parent.parent.name
+        with contextlib.suppress(OSError, ValueError, KeyError, TypeError):
+            record = json.loads(file.read_text())
+            names = {life_name(slot, life_of(record, slot)) for slot in range(record["slots"])}
+            for pids in file.parent.glob("rank*.pid"):
+                names.add(pids.stem)
+                told = json.loads(pids.read_text())
+                shim, claimed_s = told["shim"], told["boottime_s"]
+                is_own = (started_at(shim) or 0.0) <= claimed_s + 1  # and not another's by now
+                if shim and is_own and pids.stat().st_mtime > booted_s:
+                    ranks.sessions[shim] = job_id
+            ranks.tags.update({tag_of(record, name): job_id for name in names})
+    ranks.tags.pop(None, None)
+    return ranks
+
+
+def _described(pid: int, job_id: str) -> Living | None:
+    try:
+        process = psutil.Process(pid)
+        if process.status() == psutil.STATUS_ZOMBIE:
+            return None
+        return Living(pid, process.name(), process.username(), job_id)
+    except psutil.Error:
+        return None
+
+
+def _send(pids: set[int], number: signal.Signals) -> None:
+    for pid in pids:
+        with contextlib.suppress(ProcessLookupError, PermissionError):
+            os.kill(pid, number)
+
+
+def _signal_controller(folder: Folder, number: signal.Signals) -> None:
+    with contextlib.suppress(OSError, ValueError, KeyError, TypeError):
+        pid = json.loads(folder.server.read_text())["pid"]
+        open_files = [os.path.realpath(link) for link in Path(f"/proc/{pid}/fd").iterdir()]
+        if os.path.realpath(folder.controller_lock) in open_files:  # else it is over
+            os.kill(pid, number)
+
+
+def _write_off(folder: Folder, left: set[str]) -> None:
+    """Note that all attempts are lost but those of the jobs ``left``, which may run on."""
+    if not folder.database.exists():
+        return
+    store = EventStore(folder.database)
+    try:
+        record = Record(store, folder)
+        state, now_s = record.state, record.now_s()
+        rows = [row for row in range(len(state.spec)) if state.has_processes(row)]
+        lost = [row for row in rows if state.spec[row].job_id not in left]
+        store.append([attempt_lost(state, row, now_s, SHUT_DOWN) for row in lost], durable=True)
+    finally:
+        store.close()
+    for file in folder.path.glob("nodes/*/jobs/*/*/attempt.json"):
+        if file.parent.parent.name not in left:
+            file.rename(file.with_name("ended.json"))
+    for file in folder.path.glob("nodes/*/jobs/*/*/arrival.json"):
+        shutil.rmtree(file.parent, ignore_errors=True)
+
+
+def _tidy(folder: Folder) -> None:
+    """Remove what agents remove when they end: sockets, and states in host memory."""
+    for node in folder.path.glob("nodes/*"):
+        with contextlib.suppress(InputError, OSError):  # they are elsewhere
+            socket, arenas = folder.socket(node.name), folder.arenas(node.name)
+            socket.unlink(missing_ok=True)
+            shutil.rmtree(arenas, ignore_errors=True)
+            for empty in (socket.parent, arenas.parent):
+                with contextlib.suppress(OSError):
+                    empty.rmdir()
