@@ -149,7 +149,7 @@ class Cluster:
         self.client.shut_down()
         assert self.process.wait(DEADLINE_S) == 0
         self.process = None
-        until(lambda: not self.processes(), f"no process is left of {self.processes()}", 10)
+        until(lambda: not self.processes(), f"no process is left of {self.processes()}")
         assert not self.folder.server.exists()
         assert not self.socket_folder().exists()
 
@@ -179,6 +179,13 @@ class Cluster:
         before = times_asked()
         self.client.suspend(job_id)
         until(lambda: times_asked() > before, "its ranks are asked to suspend")
+
+    def suspend_at(self, job_id: str, out: str, gate: int) -> dict[str, Any]:
+        """Suspend a training at the end of the step with this gate; the job then."""
+        self.until_at(out, gate)
+        self.suspend_in_step(job_id)
+        self.opens(out, gate)
+        return self.until_state(job_id, "SUSPENDED")
 
     def resume(self) -> None:
         """Let everybody go on who has been stopped."""

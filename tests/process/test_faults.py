@@ -6,7 +6,7 @@ from collections import Counter
 import psutil
 import pytest
 
-from .conftest import Cluster, is_gone, until
+from .conftest import DEADLINE_S, Cluster, is_gone, until
 
 
 def ran_once(cluster: Cluster, out: str, rank: int = 0) -> int:
@@ -23,19 +23,23 @@ class Load:
     def __init__(self, cluster: Cluster) -> None:
         """One job runs (gated), one is suspended, one is frozen by an owner's wish, one waits."""
         self.cluster = cluster
-        self.suspended = cluster.train("suspended", "--steps", 300)
-        cluster.until_step_advances("suspended")
-        cluster.client.suspend(self.suspended)
-        cluster.until_state(self.suspended, "SUSPENDED")
-        self.stopped = cluster.submit("echo s >> stopped; sleep 0.5; echo e >> stopped")
+        self.suspended = cluster.train("suspended", "--steps", 300, "--gate", 20)
+        cluster.suspend_at(self.suspended, "suspended", 20)
+        run = "echo s >> stopped; while [ ! -e go ]; do sleep 0.05; done; echo e >> stopped"
+        self.stopped = cluster.submit(run)
         until((cluster.base / "stopped").exists, "it runs")
         cluster.client.suspend(self.stopped)
         cluster.until_state(self.stopped, "SUSPENDED")
         self.running = cluster.train("running", "--steps", 10**6, "--gate", 0)
         cluster.until_at("running", 0)
         cluster.opens("running", 0)
-        self.short = cluster.train("short", "--steps", 250)
+        self.short = cluster.train("short", "--steps", 250, "--gate", 200)
         self.waiting = cluster.submit("echo x >> waiting", gpus=2, processes="node")
+
+    def lets_end(self) -> None:
+        """Let those end that wait for it."""
+        (self.cluster.base / "go").touch()
+        self.cluster.opens("short", 200)
 
     def goes_on(self, *, attempt: int = 1) -> None:
         """Assert that everything ends as it should, in one attempt each."""
@@ -46,6 +50,7 @@ class Load:
         assert cluster.show(self.stopped)["state"] == "SUSPENDED"
         for job in (self.suspended, self.stopped):
             cluster.client.resume(job)
+        self.lets_end()
         assert cluster.ends(self.short)["attempt"] == attempt
         assert cluster.ends(self.suspended)["attempt"] == attempt
         assert cluster.ends(self.stopped)["attempt"] == attempt
@@ -91,7 +96,7 @@ def test_controller_agent_and_zygote_killed_together_leave_the_workers_training(
 
 def test_after_everything_was_killed_the_jobs_start_anew(cluster):
     load = Load(cluster)
-    cluster.until_step_advances("short")
+    cluster.until_at("short", 200)
     cluster.kill(*cluster.processes())
     assert not cluster.processes()
     cluster.up()
@@ -100,6 +105,7 @@ def test_after_everything_was_killed_the_jobs_start_anew(cluster):
     assert shows[load.suspended]["state"] == shows[load.stopped]["state"] == "HELD"
     for job in (load.suspended, load.stopped):
         cluster.client.resume(job)
+    load.lets_end()
     for job in (load.short, load.suspended, load.stopped):
         assert cluster.ends(job)["attempt"] == 2
     for attempt in (1, 2):
@@ -154,16 +160,16 @@ def test_a_kill_while_a_job_is_being_launched_starts_it_once(cluster, victim):
 
 def test_an_agent_that_dies_while_it_pauses_a_gang_leaves_a_gang_that_goes_on(cluster):
     """Rank 0 is in a long step: rank 1 holds already when the agent dies."""
-    job = cluster.train("gang", "--steps", 1000, "--gate", 20, gpus=2)
+    job = cluster.train("gang", "--until", "--steps", 10**6, "--gate", 20, gpus=2)
     cluster.until_at("gang", 20)
-    cluster.client.suspend(job)
-    cluster.until_state(job, "SUSPENDING")
+    cluster.suspend_in_step(job)
     old = cluster.agent()
     cluster.kill(old)
     cluster.opens("gang", 20)
     until(lambda: cluster.agent().pid != old.pid, "there is another agent")
     cluster.until_state(job, "SUSPENDED")
     cluster.client.resume(job)
+    (cluster.base / "gang" / "enough").touch()
     cluster.ends(job)
     assert ran_once(cluster, "gang", 0) != ran_once(cluster, "gang", 1)
 
@@ -189,7 +195,7 @@ def test_gangs_survive_agents_that_die_at_any_moment_of_their_turns(make_cluster
 
 def test_a_controller_that_dies_before_its_command_arrives_sends_it_again(cluster):
     """The agent is stopped where it is: commands are written down, and reach nobody."""
-    job = cluster.train("job", "--steps", 400)
+    job = cluster.train("job", "--until", "--steps", 10**6)
     cluster.until_step_advances("job")
     agent = cluster.agent()
     cluster.freeze(agent)
@@ -203,6 +209,7 @@ def test_a_controller_that_dies_before_its_command_arrives_sends_it_again(cluste
     cluster.until_state(job, "SUSPENDED")
     cluster.client.resume(job)
     cluster.ends(launched)
+    (cluster.base / "job" / "enough").touch()
     cluster.ends(job)
     ran_once(cluster, "job")
     ran_once(cluster, "launched")
@@ -210,11 +217,12 @@ def test_a_controller_that_dies_before_its_command_arrives_sends_it_again(cluste
 
 @pytest.mark.live_path("kill-zygote")
 def test_a_killed_zygote_harms_no_worker_and_is_replaced(cluster):
-    running = cluster.train("running", "--steps", 150)
+    running = cluster.train("running", "--until", "--steps", 10**6)
     cluster.until_step_advances("running")
     cluster.kill(cluster.zygote())
     after = cluster.train("after", "--steps", 10)
     cluster.ends(after)
+    (cluster.base / "running" / "enough").touch()
     cluster.ends(running)
     ran_once(cluster, "running")
     ran_once(cluster, "after")
@@ -275,8 +283,8 @@ def test_down_ends_jobs_that_are_suspended_or_being_launched_and_they_start_anew
     cluster.until_state(running, "STARTING")
     cluster.client._call("POST", "/shutdown")
     zygote.resume()
-    cluster.process.wait(30)
-    until(lambda: not cluster.processes(), "nothing is left", 10)
+    cluster.process.wait(DEADLINE_S)
+    until(lambda: not cluster.processes(), "nothing is left")
     cluster.up()
     for job in (suspended, frozen):
         assert cluster.show(job)["state"] == "HELD"

@@ -53,11 +53,8 @@ class Moving:
     def __init__(self, cluster: Cluster, stops: Stops, alone: Path) -> None:
         self.cluster, self.stops, self.alone = cluster, stops, alone
         self.job = cluster.train("job", "--steps", STEPS, "--gate", 60)
-        cluster.until_at("job", 60)
-        self.source = node_of(cluster.show(self.job))
-        cluster.client.suspend(self.job)
-        cluster.opens("job", 60)
-        cluster.until_state(self.job, "SUSPENDED")
+        self.source = node_of(cluster.until_state(self.job, "RUNNING"))
+        cluster.suspend_at(self.job, "job", 60)
         self.blocker = occupy(cluster, self.source)
         (self.target,) = (name for name in cluster.node_names() if name != self.source)
 
@@ -104,7 +101,7 @@ class Moving:
             folders = [bool(leftovers(cluster, n, self.job)) for n in (self.source, self.target)]
             return arenas + ["on both nodes"] * all(folders)
 
-        until(lambda: not untidy(), f"nothing is left of {untidy()}", 20)
+        until(lambda: not untidy(), f"nothing is left of {untidy()}")
 
 
 @pytest.fixture(scope="module")

@@ -51,7 +51,12 @@ class Counting:
         self.cluster.client.resume(self.job)
         return self.cluster.until_state(self.job, "RUNNING")
 
+    def finishes(self) -> None:
+        """Let it come to its end."""
+        (self.out / "finish").touch()
+
     def succeeds(self, rank: int = 0) -> dict:
+        self.finishes()
         show = self.cluster.ends(self.job)
         assert self.told("double", rank) == []
         assert (self.out / f"result{rank}").read_text() == str(self.total)
@@ -60,8 +65,10 @@ class Counting:
 
 def test_jobs_that_take_turns_go_on_from_their_checkpoints(make_cluster):
     cluster = make_cluster("gandiva", gpus=1, quantum_s=0.7, pack="off")
-    names = [f"turns{i}" for i in range(2)]  # each counts for several turns
-    jobs = [Counting(cluster, name, 2 * COUNT, cluster.base / name) for name in names]
+    jobs = [Counting(cluster, f"turns{i}") for i in range(2)]
+    until(lambda: all(job.told("saved") for job in jobs), "both have had a turn")
+    for job in jobs:
+        job.finishes()
     shows = [job.succeeds() for job in jobs]
     assert sum(show["preemptions"] for show in shows) >= 2
     assert max(len(job.told("start")) for job in jobs) > 1
@@ -316,6 +323,7 @@ def test_an_agent_that_dies_half_way_leaves_one_attempt_to_the_next(tmp_path, mo
         until(lambda: agent._agent.attempts, "the attempt is adopted")
         assert agent.command("suspend")["type"] == "done"
         until(lambda: not any(psutil.pid_exists(pid) for pid in starts()), "no process is left")
+        (tmp_path / "finish").touch()
         assert agent.command("resume", gpus=[1])["type"] == "done"
         until(lambda: agent.attempt.ended is not None, "it ends")
         assert agent.attempt.ended["exit_code"] == 0

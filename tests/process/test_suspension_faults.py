@@ -13,10 +13,11 @@ import pytest
 
 from rota.errors import RotaError
 
-from .conftest import Cluster, Stops, own_base, stoppable_cluster, until
+from .conftest import DEADLINE_S, Cluster, Stops, own_base, stoppable_cluster, until
 from .states import equal, weights
 
 STEPS, GATE = 100, 20
+LATE = 90  # a gate that opens when all is over: until then the job can be suspended
 
 # The order of each list is that of the operation.
 SUSPENDING = [
@@ -64,7 +65,7 @@ class Paused:
 
     def __init__(self, cluster: Cluster, stops: Stops, alone: Path, gpus: int = 1) -> None:
         self.cluster, self.stops, self.alone, self.gpus = cluster, stops, alone, gpus
-        self.job = cluster.train("job", "--steps", STEPS, "--gate", GATE, gpus=gpus)
+        self.job = cluster.train("job", "--steps", STEPS, "--gate", GATE, "--gate", LATE, gpus=gpus)
         cluster.until_at("job", GATE)
 
     def asks(self, call: str) -> threading.Thread:
@@ -80,9 +81,7 @@ class Paused:
 
     def suspends(self) -> None:
         """Suspend it, and wait until that is so."""
-        self.cluster.client.suspend(self.job)
-        self.cluster.opens("job", GATE)
-        self.cluster.until_state(self.job, "SUSPENDED")
+        self.cluster.suspend_at(self.job, "job", GATE)
 
     def spilled(self) -> bool:
         """Whether its state is on the disk, and no process is left."""
@@ -121,6 +120,7 @@ class Paused:
 
     def ends_well(self, attempt: int = 1) -> None:
         """Assert that it trained as if undisturbed, each step once, and that nothing is left."""
+        self.cluster.opens("job", LATE)
         assert self.cluster.ends(self.job)["attempt"] == attempt
         for rank in range(self.gpus):
             begun = self.cluster.step("job", rank)
@@ -267,7 +267,7 @@ def test_a_cluster_taken_down_while_a_state_moves_leaves_nothing(make_cluster, t
     cluster.client._call("POST", "/shutdown")
     agent.send_signal(signal.SIGCONT)
     assert cluster.process is not None
-    cluster.process.wait(30)
+    cluster.process.wait(DEADLINE_S)
     until(lambda: not cluster.processes(), "no process is left")
     assert list(cluster.folder.node(node).glob("jobs/*/*/*.arena*")) == []
     assert not cluster.folder.arenas(node).exists() or not list(

@@ -129,9 +129,7 @@ def test_what_was_told_just_before_a_kill_of_agent_and_trial_is_not_lost(cluster
 def test_the_curve_goes_on_after_a_suspension(cluster):
     job = sweep(cluster, "digits", "--steps", STEPS, "--gate", 10)
     until_told(cluster, "digits", 10)
-    cluster.client.suspend(job)
-    cluster.opens("digits", 10)
-    cluster.until_state(job, "SUSPENDED")
+    cluster.suspend_at(job, "digits", 10)
     assert len(trial(cluster, "digits")["ran"]) == 1
     cluster.client.resume(job)
     cluster.ends(job)
@@ -142,13 +140,9 @@ def test_the_curve_goes_on_after_a_suspension(cluster):
 
 def test_a_trial_whose_process_is_given_up_tells_all_and_nothing_twice(make_cluster):
     cluster = make_cluster(nodes=2, gpus=1)
-    steps = ("--steps", 4000, "--before", "--gate", 10, "--gate", 3990)
-    job = sweep(cluster, "digits", *steps)
-    cluster.until_at("digits", 10)
-    cluster.opens("digits", 10)
-    source, target = move(cluster, job)
+    job = sweep(cluster, "digits", "--steps", STEPS, "--before", "--gate", 10)
+    source, target = move(cluster, job, "digits", 10)
     assert source != target
-    cluster.opens("digits", 3990)
     show = cluster.ends(job)
     assert (show["attempt"], show["migrations"]) == (1, 1)
     assert curve(cluster, "digits") == [[0, -1.0], *told(cluster, "digits")]

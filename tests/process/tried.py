@@ -121,7 +121,7 @@ class Tried:
             both = [a for a in attempts if all(files_of(cluster, n, a) for n in self.names)]
             return [*processes, *mine, *both]
 
-        until(lambda: not untidy(), f"nothing is left of {untidy()}", 20)
+        until(lambda: not untidy(), f"nothing is left of {untidy()}")
 
 
 def files_of(cluster: Cluster, node: str, attempt: str) -> list[Path]:

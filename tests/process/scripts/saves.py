@@ -1,7 +1,8 @@
 """A program that Rota knows nothing of: it counts, and goes on from its own checkpoint.
 
-It adds up 0..N-1, a number every few milliseconds, and writes the sum to the file RESULT. On
-SIGTERM it saves, and exits with the status EXIT; or saves and goes on (EXIT=stay); or ignores the
+It adds up 0..N-1, a number every few milliseconds, and writes the sum to the file RESULT. The last
+number waits for the file ``finish``, so that the program can be suspended until then. On SIGTERM it
+saves, and exits with the status EXIT; or saves and goes on (EXIT=stay); or ignores the
 signal (EXIT=ignore). Each start, and each end that it sees, is a line in the file TOLD; also that
 another process of this rank was there at the same time.
 """
@@ -48,10 +49,11 @@ try:
 except OSError:
     tell("double")
 while at < COUNT:
-    total += at
-    at += 1
-    if EXIT == "ignore" and at % 10 == 0:
-        save()
+    if at < COUNT - 1 or (OUT / "finish").exists():
+        total += at
+        at += 1
+        if EXIT == "ignore" and at % 10 == 0:
+            save()
     time.sleep(0.005)
     (OUT / f"at{RANK}").write_text(str(at))
     if asked and EXIT != "stay":
