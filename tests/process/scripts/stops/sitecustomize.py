@@ -16,6 +16,7 @@ import os
 import signal
 import sys
 import time
+import traceback
 from pathlib import Path
 
 WORDS = sys.orig_argv
@@ -117,11 +118,21 @@ def patch_controller():
     point(controller, "pass_on", "pass_on")
     point(controller, "pass_piece_on", "pass_piece_on")
     point(controller.Controller, "_command_answered", "answered")
-    point(controller.Controller, "_drop", "tell_drop")
     point(controller.Controller, "_write_down", "write_down")
     point(controller.Controller, "_dispatch", "dispatch")
     for call in ("submit_sweep", "submit_trial", "stop_trial", "end_sweep"):
         point(controller.Controller, call, call)
+    tell = controller.Controller.tell
+
+    def told(self, node, message):
+        if isinstance(message, bytes) or message["type"] != "drop":
+            return tell(self, node, message)
+        reach("tell_drop-before")
+        found = tell(self, node, message)
+        reach("tell_drop-after")
+        return found
+
+    controller.Controller.tell = told
 
 
 def patch_sweep():
@@ -162,11 +173,12 @@ if STOPS.exists() and "rota.cli.main" in WORDS:
 
     rota.policy.gandiva_types.WORTH = 0  # a move that was stopped looks dearer than it is
 
-if STOPS.exists() and ("rota.live.agent" in WORDS or "rota.cli.main" in WORDS):
+if STOPS.exists() and ("rota.live.agent" in WORDS or "rota.cli.main" in WORDS or WHO == "sweep"):
     import rota.live.wire
 
     rota.live.wire.PIECE_BYTES = int(os.environ.get("STOPS_PIECE", "1024"))
-    patch_agent() if WHO != "controller" else patch_controller()
-
-if STOPS.exists() and WHO == "sweep":
-    patch_sweep()
+    try:
+        {"controller": patch_controller, "sweep": patch_sweep}.get(WHO, patch_agent)()
+    except (AttributeError, ImportError):  # Python goes on without this file, and without points
+        traceback.print_exc()
+        os._exit(1)
