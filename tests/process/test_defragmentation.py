@@ -92,8 +92,9 @@ def test_three_nodes_in_fragments_are_defragmented_and_the_gang_that_waits_start
 
 # A training for which one node is slower than the other: by far if it is heavy. Alone it is fast.
 TYPED = """
-import os, sys, time
+import os, sys
 import torch, rota.train
+from steady import Steady
 kind, steps = sys.argv[1], int(sys.argv[2])
 step_s, slow_s = {"heavy": (0.05, 0.25), "light": (0.05, 0.005), "alone": (0, 0)}[kind]
 torch.set_num_threads(1)
@@ -101,13 +102,15 @@ torch.manual_seed(0)
 model = torch.nn.Linear(8, 1)
 with rota.train.session() as s:
     model, optimizer = s.prepare(model, torch.optim.Adam(model.parameters(), lr=0.01))
+    steady = Steady()
     for step in s.steps(steps):
+        steady.begin()
         on_slow = os.environ["ROTA_NODE"].endswith("-1")
-        time.sleep(step_s + slow_s * on_slow)
         optimizer.zero_grad()
         model(torch.randn(4, 8)).square().mean().backward()
         optimizer.step()
         s.report(samples=4)
+        steady.end(step_s + slow_s * on_slow)
         if os.path.exists(kind + ".enough"):
             break
     print("ended", step + 1, model.weight.double().sum().item().hex())

@@ -6,12 +6,12 @@ import pytest
 
 from .conftest import PROMPT, until
 
-# A step computes a little and waits a lot, as one that waits for its data: so much more that what
-# else the machine does changes its time by little. Jobs that thrash slow each other down whenever
-# they meet.
+# A step computes a little and waits a lot, as one that waits for its data. Jobs that thrash slow
+# each other down whenever they meet.
 SCRIPT = """
-import fcntl, os, sys, time
+import fcntl, os, sys
 import torch, rota.train
+from steady import Steady
 path, steps = sys.argv[1], int(sys.argv[2])
 thrashes, seconds = sys.argv[3] == "True", float(sys.argv[4])
 torch.set_num_threads(1)
@@ -19,18 +19,23 @@ torch.manual_seed(0)
 model = torch.nn.Linear(8, 1)
 with rota.train.session() as s:
     model, optimizer = s.prepare(model, torch.optim.SGD(model.parameters(), lr=0.01))
+    steady = Steady()
     for step in s.steps(steps):
+        steady.begin()
         with open(path, "a") as lock:
+            times = 1
             if thrashes:
                 try:
                     fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
                 except BlockingIOError:
                     fcntl.flock(lock, fcntl.LOCK_EX)
-                    time.sleep(4 * seconds)
-            time.sleep(0.0 if os.path.exists(path + ".hurry") else seconds)
-        optimizer.zero_grad()
-        model(torch.randn(4, 8)).square().mean().backward()
-        optimizer.step()
+                    steady.begin()
+                    times = 5
+            optimizer.zero_grad()
+            model(torch.randn(4, 8)).square().mean().backward()
+            optimizer.step()
+            if not os.path.exists(path + ".hurry"):
+                steady.end(times * seconds)
 print("weights", model.weight.double().sum().item().hex())
 """
 

@@ -7,31 +7,35 @@ import pytest
 
 from .conftest import PROMPT, Cluster, Stops, until
 
-# As in test_packing.py: a step computes a little and waits a lot, so that the load of the machine
-# says little about speeds; jobs that thrash slow each other down whenever they meet. With the file
-# ``hurry`` a step takes no time.
+# As in test_packing.py: a step computes a little and waits a lot; jobs that thrash slow each other
+# down whenever they meet. With the file ``hurry`` a step takes no time.
 SCRIPT = """
-import fcntl, os, sys, time
+import fcntl, os, sys
 import torch, rota.train
+from steady import Steady
 path, steps, thrashes = sys.argv[1], int(sys.argv[2]), sys.argv[3] == "True"
 torch.set_num_threads(1)
 torch.manual_seed(0)
 model = torch.nn.Linear(8, 1)
 with rota.train.session() as s:
     model, optimizer = s.prepare(model, torch.optim.SGD(model.parameters(), lr=0.01))
+    steady = Steady()
     for step in s.steps(steps):
+        steady.begin()
+        optimizer.zero_grad()
+        model(torch.randn(4, 8)).square().mean().backward()
+        optimizer.step()
         if not os.path.exists(path + ".hurry"):
             with open(path, "a") as lock:
+                times = 1
                 if thrashes:
                     try:
                         fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
                     except BlockingIOError:
                         fcntl.flock(lock, fcntl.LOCK_EX)
-                        time.sleep(0.4)
-                time.sleep(0.1)
-        optimizer.zero_grad()
-        model(torch.randn(4, 8)).square().mean().backward()
-        optimizer.step()
+                        steady.begin()
+                        times = 5
+                steady.end(0.1 * times)
 print("weights", model.weight.double().sum().item().hex())
 """
 STEPS = 600  # a minute at least, unless they hurry

@@ -7,13 +7,14 @@ import psutil
 
 from .conftest import Cluster, Stops, until
 
-# Each step waits, so that the load of the machine says little about speeds: on the second of two
-# nodes for longer, and nowhere once there is a file ``hurry``. The first step on another node than
-# the one where the job began waits for ``go``, and so does the trial of that move.
+# Each step waits: on the second of two nodes for longer, and nowhere once there is a file
+# ``hurry``. The first step on another node than the one where the job began waits for ``go``, and
+# so does the trial of that move.
 SCRIPT = """
 import os, time
 import torch, rota.train
 from pathlib import Path
+from steady import Steady
 here, first = os.environ["ROTA_NODE"], Path("{out}/first")
 if not first.exists():
     first.write_text(here)
@@ -25,17 +26,19 @@ torch.manual_seed(0)
 model = torch.nn.Linear(8, 1)
 with rota.train.session() as s:
     model, optimizer = s.prepare(model, torch.optim.Adam(model.parameters(), lr=0.01))
+    steady = Steady()
     for step in s.steps({steps}):
         if here != first.read_text() and not os.path.exists("{out}/go"):
             Path("{out}/at").touch()
             while not os.path.exists("{out}/go"):
                 time.sleep(0.01)
-        if not os.path.exists("hurry"):
-            time.sleep(slow_s if here.endswith("-1") else {step_s})
+        steady.begin()
         optimizer.zero_grad()
         model(torch.randn(4, 8)).square().mean().backward()
         optimizer.step()
         s.report(samples=4)
+        if not os.path.exists("hurry"):
+            steady.end(slow_s if here.endswith("-1") else {step_s})
 print("weights", model.weight.double().sum().item().hex())
 """
 STEPS, STEP_S = 1000, 0.05  # 50 s at least, unless they hurry
