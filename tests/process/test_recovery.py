@@ -1,5 +1,12 @@
 """Power cuts, clocks that are set, and state folders that go: what jobs keep through them."""
 
+import json
+
+import psutil
+import pytest
+
+from .conftest import is_gone, until
+
 UNTIL_ENOUGH = "until [ -e enough ]; do sleep 0.05; done"
 
 
@@ -22,3 +29,64 @@ def test_a_wall_clock_that_is_set_ends_no_job_by_its_time_limit(cluster):
     assert show["finish_s"] - started_s < 1800
     times = [line["at_s"] for line in show["story"]]
     assert times == sorted(times)
+
+
+class Interrupted:
+    """Jobs of a cluster whose processes are all killed at once, again and again."""
+
+    def __init__(self, cluster):
+        """One reports, one writes checkpoints of its own, one does nothing that can be seen."""
+        self.cluster = cluster
+        self.reports = cluster.train("reports", "--steps", 10**6)
+        save = "echo x > $ROTA_CHECKPOINT_DIR/saved; echo x > saved$ROTA_ATTEMPT"
+        self.saves = cluster.submit(f"{save}; exec sleep 100000")
+        self.waits = cluster.submit("exec sleep 100000")
+        self.jobs = [self.reports, self.saves, self.waits]
+        self.attempt = 1
+
+    def loses_power(self, *, reboots: bool) -> None:
+        """Once all have got on, nothing runs any more; and then the cluster is started again."""
+        cluster = self.cluster
+        cluster.until_step_advances("reports")
+        until((cluster.base / f"saved{self.attempt}").exists, "it has saved")
+        for job in self.jobs:
+            cluster.until_state(job, "RUNNING")
+        cluster.kill(*cluster.processes())
+        if reboots:  # as far as can be told from what is on the disk
+            for file in cluster.folder.path.glob("nodes/*/jobs/*/*/attempt.json"):
+                file.write_text(json.dumps(json.loads(file.read_text()) | {"boot_id": "before"}))
+            cluster.folder.clock.write_text('{"boot_id": "before", "ahead_s": 1.0}')
+        cluster.up()
+        self.attempt += 1
+
+
+def test_power_cuts_are_not_the_losses_of_jobs_and_who_gets_on_is_not_given_up(make_cluster):
+    cluster = make_cluster(gpus=3)
+    it = Interrupted(cluster)
+    for _ in range(3):
+        it.loses_power(reboots=True)
+    for _ in range(2):
+        it.loses_power(reboots=False)
+    waits = cluster.until_state(it.waits, "RUNNING")
+    assert waits["attempt"] == 6, "two losses are its own"
+    it.loses_power(reboots=False)
+    show = cluster.ends(it.waits, "LOST")
+    assert "3 attempts in a row were lost before they got on" in show["message"]
+    for job in (it.reports, it.saves):
+        show = cluster.until_state(job, "RUNNING")
+        assert show["attempt"] == 7
+        losses = [line for line in show["story"] if "lost: its node was rebooted" in line["line"]]
+        assert len(losses) == 3
+
+
+@pytest.mark.parametrize("victims", ["controller", "both"])
+def test_what_a_job_did_while_nobody_could_hear_of_it_is_told_later(cluster, victims):
+    job = cluster.train("job", "--steps", 60, "--gate", 10)
+    cluster.until_at("job", 10)
+    shim = psutil.Process(cluster.pids(job)["shim"])
+    cluster.kill(cluster.controller(), *([cluster.agent()] if victims == "both" else []))
+    cluster.opens("job", 10)
+    until(lambda: is_gone(shim), "it has ended")
+    cluster.up()
+    progress = cluster.ends(job)["progress"]
+    assert (progress["step"], progress["total"]) == (60, 60)

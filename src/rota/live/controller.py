@@ -18,10 +18,10 @@ from rota.errors import AgentError, StoreLostError
 from rota.folder import Folder
 from rota.live.dispatch import command_message, node_of
 from rota.live.provider.base import Provider
-from rota.live.record import SHUT_DOWN
 from rota.live.recovery import (
     NODE_CHANGED,
     NODE_GONE,
+    SHUT_DOWN,
     attempt_lost,
     end_of_attempt,
     node_left,
@@ -279,7 +279,8 @@ class Controller(Reports):
         limits = []
         for row in state.active:
             limit_s, since_s = state.spec[row].time_limit_s, state.since_s[row]
-            if limit_s is not None and since_s >= 0:
+            # While an agent has yet to tell whether the job has run on, nobody knows how long.
+            if limit_s is not None and since_s >= 0 and self._awaited.isdisjoint(self._names(row)):
                 limits.append((row, since_s + limit_s - state.service_s[row]))
         return limits
 
@@ -327,6 +328,11 @@ class Controller(Reports):
             gpus, gb = (hello["num_gpus"], hello["kind"], gpu_type), hello.get("memory_gb", 0.0)
             self._note(NodeJoined(now_s, node, *gpus, memory_gb=gb))
         attempts = self._disown_foreign(node, hello["attempts"])
+        for attempt in attempts:
+            row = self.rows.get(attempt["job_id"])
+            if row is not None and self._is_present(node, row, attempt["attempt"]):
+                self._note_last_report(row, attempt)
+                self._write_progress(row, now_s)
         findings = reconcile(state, node, attempts, now_s, self._losses, self._last_node)
         for event in findings.events:
             self._note(event)
@@ -400,6 +406,7 @@ class Controller(Reports):
     def _note_end(self, row: int, node: str, message: Message, now_s: float) -> None:
         """An attempt has ended or is lost: written down, and its agents told so."""
         others = [name for name in self._names(row) if name != node]
+        self._note_last_report(row, message)
         self._write_progress(row, now_s)
         self._write_sharers(row, now_s)
         stopped = self.ends_jobs and (message["type"] == "lost" or message["stop_asked"])

@@ -8,7 +8,7 @@ from rota.errors import NotFoundError, RotaError, did_you_mean
 from rota.folder import JOB_ID, Folder
 from rota.live.clock import Clock
 from rota.live.ranks import Ranks, read_ranks
-from rota.live.recovery import NEVER_STARTED, NO_MEMORY, NODE_CHANGED, NODE_GONE
+from rota.live.recovery import losses_after
 from rota.live.sweeprecord import Searches
 from rota.live.wire import Message
 from rota.model.commands import Launch
@@ -30,16 +30,6 @@ from rota.model.reason import Reason
 from rota.model.state import ClusterState
 from rota.model.trials import Trials, Tried
 from rota.store.events import EventStore
-
-SHUT_DOWN = "the cluster was shut down"
-UNCOUNTED = (
-    SHUT_DOWN,
-    NEVER_STARTED,
-    NODE_CHANGED,
-    NODE_GONE,
-    NO_MEMORY,  # each time with smaller batches, and so not for ever
-)  # how losses begin that say nothing about the job
-
 
 RECENT = 1000  # jobs whose names an unknown one is compared with
 
@@ -110,8 +100,7 @@ class Record:
                 self._last_node[key] = self.state.nodes[held.nodes()[0]].name
         elif isinstance(event, AttemptLost):
             self.why_suspended.pop(event.row, None)
-            if not event.error.startswith(UNCOUNTED):
-                self._losses[event.row] = self._losses.get(event.row, 0) + 1
+            self._losses[event.row] = losses_after(self._losses.get(event.row, 0), event)
         elif isinstance(event, JobResized):
             self._lost_ranks[event.row] = self.lost_ranks(event.row) + event.lost_ranks
         elif isinstance(event, WorkerRegistered):

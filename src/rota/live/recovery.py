@@ -16,11 +16,22 @@ from rota.model.events import (
 from rota.model.job import JobState, Suspension
 from rota.model.state import ClusterState
 
-MAX_LOST_ATTEMPTS = 3
+MAX_LOST_ATTEMPTS = 3  # in a row, of which none got on
+GOT_ON_S = 120.0  # of work; who breaks down at the start does so sooner
+SHUT_DOWN = "the cluster was shut down"
+REBOOTED = "its node was rebooted"
 NEVER_STARTED = "it never started"
 NODE_CHANGED = "its node came back with other devices"
 NO_MEMORY = "out of memory"  # so begins what is told of a batch that did not fit
 NODE_GONE = "its node is no longer part of the cluster"
+UNCOUNTED = (
+    SHUT_DOWN,
+    REBOOTED,
+    NEVER_STARTED,
+    NODE_CHANGED,
+    NODE_GONE,
+    NO_MEMORY,  # each time with smaller batches, and so not for ever
+)  # how losses begin that say nothing about the job
 
 
 class Findings(NamedTuple):
@@ -100,8 +111,8 @@ def _check_expected(
         if message is None or message["type"] == "arriving":
             # Its launch is sent again; and of a move it is told by those who ask in vain.
             if state.state[row] != JobState.STARTING and not moves:
-                event = lost(state, row, now_s, "the node has no trace of it", losses)
-                findings.events.append(event)
+                unseen = {"error": "the node has no trace of it"}
+                findings.events.append(lost(state, row, unseen, now_s, losses))
         elif message["type"] != "alive":
             findings.events.extend(end_of_attempt(state, row, node, message, now_s, losses))
             others = [state.nodes[place].name for place in places if place != index]
@@ -143,11 +154,7 @@ def ended(
 ) -> Event:
     """The event for an attempt that an agent reports as ended or lost."""
     if message["type"] == "lost":
-        if not message["started"]:  # that took nothing from the job, and does not count
-            return attempt_lost(state, row, now_s, NEVER_STARTED)
-        if message.get("goes_on") is True:  # from where it was: nothing is lost but a batch
-            return AttemptLost(now_s, row, state.attempt[row], message["error"])
-        return lost(state, row, now_s, message["error"], losses)
+        return lost(state, row, message, now_s, losses)
     code: int = message["exit_code"]
     outcome = state.stop_outcome.get(row)
     if outcome is None:
@@ -170,23 +177,54 @@ def node_left(state: ClusterState, node: str, now_s: float, error: str) -> list[
     return [*events, NodeLost(now_s, node)]
 
 
-def lost(state: ClusterState, row: int, now_s: float, error: str, losses: dict[int, int]) -> Event:
+def lost(
+    state: ClusterState, row: int, message: Message, now_s: float, losses: dict[int, int]
+) -> Event:
     """The event for an attempt that vanished: it starts anew, but not for ever."""
-    count = losses.get(row, 0) + 1
-    if count >= MAX_LOST_ATTEMPTS and row not in state.stop_outcome:
-        return JobFinished(now_s, row, JobState.LOST, None, f"{error}; {count} attempts were lost")
-    return attempt_lost(state, row, now_s, error)
+    if message.get("started") is False:  # that took nothing from the job, and does not count
+        return attempt_lost(state, row, now_s, NEVER_STARTED)
+    if message.get("goes_on") is True:  # from where it was: nothing is lost but a batch
+        return AttemptLost(now_s, row, state.attempt[row], message["error"])
+    told = message.get("progress") or {}
+    # An attempt that no agent saw end has not run, as far as is known, since it was last heard of.
+    at_s = message.get("at_s") or last_heard_s(told or state.progress[row] or {})
+    at_s = min(max(at_s, state.changed_s[row]), now_s)
+    error = REBOOTED if message.get("rebooted") is True else message["error"]
+    event = attempt_lost(state, row, at_s, error)
+    got_on = (told.get("step") or 0) > 0 or message.get("checkpointed") is True
+    event = event._replace(got_on=got_on or event.lost_s >= GOT_ON_S)
+    count = losses_after(losses.get(row, 0), event)
+    if count < MAX_LOST_ATTEMPTS or row in state.stop_outcome:
+        return event
+    what = f"{error}; {count} attempts in a row were lost before they got on"
+    return JobFinished(at_s, row, JobState.LOST, None, what)
 
 
-def attempt_lost(state: ClusterState, row: int, now_s: float, error: str) -> AttemptLost:
+def losses_after(count: int, event: AttemptLost) -> int:
+    """How many attempts of a job have been lost in a row before they got on.
+
+    ``count`` had been before this one. Losses that say nothing about the job leave it as it is.
+    """
+    if event.got_on:
+        return 0
+    return count if event.error.startswith(UNCOUNTED) else count + 1
+
+
+def last_heard_s(progress: Mapping[str, Any]) -> float:
+    """When a job last told something, or its agent of it."""
+    told: float = max(progress.get("at_s") or 0.0, progress.get("cpu_at_s") or 0.0)
+    return told
+
+
+def attempt_lost(state: ClusterState, row: int, at_s: float, error: str) -> AttemptLost:
     """The event for an attempt that is gone, with all that it did: the job starts anew.
 
     What its script saved of that by itself, nobody but the script knows.
     """
-    done_s = state.work(row, now_s)
+    done_s = state.work(row, at_s)
     if state.state[row] == JobState.SUSPENDING:  # it went on until it reached its boundary
-        done_s += max(0.0, now_s - state.changed_s[row]) * state.speed[row]
-    return AttemptLost(now_s, row, state.attempt[row], error, max(0.0, done_s))
+        done_s += max(0.0, at_s - state.changed_s[row]) * state.speed[row]
+    return AttemptLost(at_s, row, state.attempt[row], error, max(0.0, done_s))
 
 
 def _name(kind: str, message: dict[str, Any]) -> Message:

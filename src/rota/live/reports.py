@@ -145,6 +145,12 @@ class Reports(Sweeps):
 
     # -- progress ------------------------------------------------------------------------------
 
+    def _note_last_report(self, row: int, message: Message) -> None:
+        """Keep the last report of an attempt that has ended, which comes with the end."""
+        if message.get("progress"):
+            self._latest[row] = message["progress"]
+            self._check_sense(row, message["progress"])
+
     def _write_progress(self, row: int, now_s: float) -> None:
         latest = self._latest.get(row)
         if latest and latest != self.state.progress[row]:

@@ -224,7 +224,9 @@ class WorkerReported(NamedTuple):
 class AttemptLost(NamedTuple):
     """The job's processes are gone and nobody knows how they ended; it may start anew.
 
-    ``lost_s`` is the work done since the last checkpoint, in seconds at speed 1.
+    ``lost_s`` is the work done since the last checkpoint, in seconds at speed 1. ``got_on``: before
+    it was lost, the attempt had done something for the job, and was not one of those that only
+    begin.
     """
 
     at_s: float
@@ -232,6 +234,7 @@ class AttemptLost(NamedTuple):
     attempt: int
     error: str
     lost_s: float = 0.0
+    got_on: bool = False
 
 
 class JobFinished(NamedTuple):

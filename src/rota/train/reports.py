@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
+import json
 import os
 from collections.abc import Callable
+from pathlib import Path
 
-from rota.live.wire import Message
+from rota.live.wire import METRICS, Message
 from rota.train.link import Link
 from rota.train.progress import Progress
 from rota.train.world import World
@@ -45,6 +48,15 @@ class Reports:
         elif not self._link.offer(message):
             return
         self._progress.sent()
+
+    def farewell(self) -> None:
+        """Tell how far training has come: if no agent listens, where the next one will look."""
+        message = self._progress.message()
+        if self._link is None or self._link.send(message) or self._world.rank:
+            return
+        if (pulse := os.environ.get("ROTA_PULSE")) is not None:
+            with contextlib.suppress(OSError), open(Path(pulse).with_name(METRICS), "a") as file:
+                file.write(json.dumps(message) + "\n")
 
     def model(self, model_bytes: int, largest_tensor_bytes: int) -> None:
         """Tell of all models so far as one; an agent that is away learns it by the next hello."""

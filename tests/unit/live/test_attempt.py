@@ -2,11 +2,15 @@
 
 import asyncio
 import json
+import os
+import subprocess
 
 import pytest
 
+from rota.folder import Folder
 from rota.live.agent import account, ending
 from rota.live.agent.attempt import Attempt
+from rota.live.wire.clock import boottime_s
 
 SIZES = {"model_bytes": 400, "largest_tensor_bytes": 100}
 
@@ -28,7 +32,9 @@ class Kept:
 
 @pytest.fixture
 def kept(tmp_path):
-    return Kept(tmp_path)
+    folder = Folder(tmp_path).attempt("here", "5", 2)
+    folder.mkdir(parents=True)
+    return Kept(folder)
 
 
 def test_the_sizes_that_rank_0_tells_are_passed_on_and_kept_for_the_next_agent(kept):
@@ -88,7 +94,7 @@ def over(kept):
         kept.attempt.ranks[index].read_exit()
 
 
-def test_the_last_report_comes_before_the_end_however_late_it_is_read(kept):
+def test_the_last_report_comes_with_the_end_however_late_it_is_read(kept):
     async def story():
         kept.attempt.ranks[0].writer = writer = object()
         over(kept)
@@ -100,8 +106,63 @@ def test_the_last_report_comes_before_the_end_however_late_it_is_read(kept):
             await asyncio.sleep(0.001)
 
     asyncio.run(story())
-    assert [message["type"] for message in kept.heard] == ["progress", "ended"]
+    assert [message["type"] for message in kept.heard] == ["ended"]
     assert kept.heard[0]["progress"]["step"] == 9
+
+
+@pytest.mark.parametrize("more", ["", "\n", '{"step": 9', "[]\n", '{"step": -1, "at_s": 1.0}\n'])
+def test_the_next_agent_knows_the_last_report_that_is_whole(kept, more):
+    with open(kept.folder / "metrics.jsonl", "a") as file:
+        file.write(json.dumps(REPORT | {"step": 8}) + "\n" + json.dumps(REPORT) + "\n" + more)
+    assert kept.attempt.last_report() == {"step": 9, "total": 9, "metrics": {}, "at_s": 1.0}
+
+
+def test_where_nothing_was_reported_there_is_no_last_report(kept):
+    assert kept.attempt.last_report() == {}
+
+
+def test_after_a_reboot_whoever_has_the_pids_of_an_attempt_is_left_alone(kept):
+    async def story():
+        kept.attempt.adopt()
+        while kept.attempt.ended is None:
+            await asyncio.sleep(0.001)
+
+    with subprocess.Popen(["sleep", "60"], start_new_session=True) as other:
+        pids = {"shim": other.pid, "worker": other.pid, "boottime_s": boottime_s()}
+        for index in (0, 1):
+            (kept.folder / f"rank{index}.pid").write_text(json.dumps(pids))
+        kept.attempt.record["boot_id"] = "of another boot"
+        asyncio.run(story())
+        assert other.poll() is None
+        other.kill()
+    (lost,) = kept.heard
+    assert (lost["type"], lost["started"], lost["rebooted"]) == ("lost", True, True)
+    assert "at_s" not in lost, "nobody knows when"
+
+
+def test_an_attempt_that_ended_before_the_machine_was_rebooted_has_ended(kept):
+    over(kept)
+    kept.attempt.record["boot_id"] = "of another boot"
+
+    async def story():
+        kept.attempt.adopt()
+        while kept.attempt.ended is None:
+            await asyncio.sleep(0.001)
+
+    asyncio.run(story())
+    assert [message["type"] for message in kept.heard] == ["ended"]
+
+
+@pytest.mark.parametrize("newer", [False, True])
+def test_what_is_newer_than_the_attempt_is_a_checkpoint(kept, tmp_path, newer):
+    checkpoint = Folder(tmp_path).checkpoints("5") / "a"
+    checkpoint.parent.mkdir(parents=True)
+    for file, at_s in ((checkpoint, 110.0 if newer else 90.0), (kept.folder / "rank0.pid", 100.0)):
+        file.touch()
+        os.utime(file, (at_s, at_s))
+    kept.attempt.ending.lose("on purpose")
+    assert kept.heard[0]["checkpointed"] == newer
+    assert kept.heard[0]["at_s"] > 0, "this agent saw it"
 
 
 def test_a_connection_that_stays_open_does_not_keep_an_attempt_from_ending(kept, monkeypatch):

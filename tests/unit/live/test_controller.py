@@ -277,6 +277,61 @@ def test_a_limit_that_passed_without_a_controller_ends_no_job_that_had_ended(tmp
     asyncio.run(scenario())
 
 
+def test_a_limit_waits_for_the_agent_that_knows_whether_the_job_has_run_on(tmp_path, monkeypatch):
+    now_s = Clock.now_s
+    monkeypatch.setattr(controller_module, "AWAIT_S", 0.0)
+
+    async def scenario():
+        async with controlled(tmp_path) as controller:
+            agent = Agent(controller)
+            agent.hello()
+            await submit(controller, time_limit=60)
+            agent.says(**done(await agent.hears("launch")))
+            await until_state(controller, 0, JobState.RUNNING)
+            await agent.leave()
+        monkeypatch.setattr(Clock, "now_s", lambda clock: now_s(clock) + 3600.0)  # a power cut
+        async with controlled(tmp_path) as controller:
+            controller.turn()
+            agent = Agent(controller)
+            lost = {"type": "lost", "error": "?", "started": True, "rebooted": True}
+            agent.hello([lost | {"job_id": "1", "attempt": 1}])
+            assert (await agent.hears("launch"))["attempt"] == 2
+            assert controller.state.service_s[0] < 60
+            await agent.leave()
+
+    asyncio.run(scenario())
+
+
+@pytest.mark.parametrize("kind", ["ended", "lost"])
+def test_the_last_report_of_an_attempt_that_ended_without_a_controller_is_known(tmp_path, kind):
+    told = {"step": 100, "total": 100, "at_s": 1.0, "metrics": {}}
+
+    async def scenario():
+        async with controlled(tmp_path) as controller:
+            agent = Agent(controller)
+            agent.hello()
+            await submit(controller)
+            agent.says(**done(await agent.hears("launch")))
+            early = told | {"step": 3}
+            agent.says(type="progress", job_id="1", attempt=1, progress=early)
+            await until_state(controller, 0, JobState.RUNNING)
+            await agent.quiet()
+            assert controller.progress(0) == early
+            await agent.leave()
+        async with controlled(tmp_path) as controller:
+            agent = Agent(controller)
+            end = {"type": kind, "job_id": "1", "attempt": 1, "progress": told}
+            end |= {"ended": {"at_s": 2.0, "exit_code": 0, "message": ""}, "lost": {}}[kind]
+            agent.hello([end | {"error": "gone", "started": True, "stop_asked": False}])
+            await agent.hears("welcome")
+            assert controller.progress(0) == told
+            await agent.leave()
+        async with controlled(tmp_path) as controller:
+            assert controller.progress(0) == told
+
+    asyncio.run(scenario())
+
+
 def test_a_node_that_comes_back_with_other_devices_loses_its_attempts(tmp_path):
     async def scenario():
         async with controlled(tmp_path) as controller:

@@ -1,7 +1,15 @@
 import pytest
 
 from rota.live.dispatch import node_of
-from rota.live.recovery import NODE_CHANGED, attempt_lost, node_left, reconcile
+from rota.live.recovery import (
+    GOT_ON_S,
+    NODE_CHANGED,
+    attempt_lost,
+    losses_after,
+    lost,
+    node_left,
+    reconcile,
+)
 from rota.model.events import (
     AttemptLost,
     JobFinished,
@@ -65,6 +73,51 @@ def test_a_job_that_is_lost_again_and_again_is_given_up():
     assert isinstance(findings(S.RUNNING, LOST, losses=1).events[0], AttemptLost)
     (event,) = findings(S.RUNNING, LOST, losses=2).events
     assert event.outcome == S.LOST
+    assert event.message == "gone; 3 attempts in a row were lost before they got on"
+
+
+@pytest.mark.parametrize(
+    "more",
+    [
+        {"progress": {"step": 1, "at_s": 1.0}},
+        {"checkpointed": True},
+        {"at_s": 1.0 + GOT_ON_S},
+        {"rebooted": True},
+    ],
+)
+def test_a_job_that_gets_on_or_whose_machine_is_rebooted_is_not_given_up(more):
+    cluster = cluster_with_a_job_that_is(S.RUNNING)
+    event = lost(cluster.state, 0, LOST | more, 1000.0, {0: 2})
+    assert isinstance(event, AttemptLost)
+    assert losses_after(2, event) == (2 if "rebooted" in more else 0)
+
+
+@pytest.mark.parametrize(
+    "more", [{}, {"progress": {"step": 0, "at_s": 1.0}}, {"progress": {"at_s": 1.0}}]
+)
+def test_a_job_that_only_begins_has_not_got_on(more):
+    cluster = cluster_with_a_job_that_is(S.RUNNING)
+    event = lost(cluster.state, 0, LOST | {"checkpointed": False} | more, 1000.0, {0: 1})
+    assert losses_after(1, event) == 2
+
+
+@pytest.mark.parametrize(
+    ("more", "ran_s"),
+    [
+        ({}, 0.0),
+        ({"at_s": 6.0}, 5.0),
+        ({"at_s": 2000.0}, 999.0),
+        ({"at_s": 0.5}, 0.0),
+        ({"progress": {"step": 3, "at_s": 8.0}}, 7.0),
+        ({"progress": {"at_s": 8.0, "cpu_at_s": 9.0}}, 8.0),
+    ],
+)
+def test_an_attempt_ran_until_it_was_seen_to_end_or_was_last_heard_of(more, ran_s):
+    cluster = cluster_with_a_job_that_is(S.RUNNING)
+    event = lost(cluster.state, 0, LOST | more, 1000.0, {})
+    assert event.lost_s == ran_s
+    cluster.state.apply(event)
+    assert cluster.state.service(0, 1000.0) == ran_s
 
 
 def test_a_job_that_goes_on_with_smaller_batches_has_lost_nothing_and_is_not_given_up():
@@ -106,10 +159,10 @@ def test_a_second_loss_takes_only_what_was_done_since_the_first():
 
 def test_a_node_with_other_devices_loses_what_ran_there_and_that_work_is_counted():
     cluster = cluster_with_a_job_that_is(S.RUNNING)
-    lost, gone = node_left(cluster.state, "node0", cluster.now_s, NODE_CHANGED)
-    assert lost == AttemptLost(cluster.now_s, 0, 1, NODE_CHANGED, 10.0)
+    first, gone = node_left(cluster.state, "node0", cluster.now_s, NODE_CHANGED)
+    assert first == AttemptLost(cluster.now_s, 0, 1, NODE_CHANGED, 10.0)
     assert gone == NodeLost(cluster.now_s, "node0")
-    for event in (lost, gone):
+    for event in (first, gone):
         cluster.state.apply(event)
     cluster.state.validate()
     assert (cluster.state_of(0), cluster.state.lost_s[0]) == (S.PENDING, 10.0)

@@ -78,6 +78,7 @@ STRATEGIES = {
     "by_itself": st.booleans(),
     "of_a_gpu": st.booleans(),
     "given_back": st.booleans(),
+    "got_on": st.booleans(),
     "cause": words,
     "lost_ranks": rows,
     "gpu_type": words,

@@ -12,7 +12,16 @@ from typing import TYPE_CHECKING, Any
 
 from rota.live.agent.curve import Curve
 from rota.live.agent.method import RESTART, STAYS, STOP, SUSPENSIONS, Method
-from rota.live.wire import Message, clock, is_memory_cycle, is_model, is_progress, progress_of
+from rota.live.wire import (
+    MAX_LINE_BYTES,
+    METRICS,
+    Message,
+    clock,
+    is_memory_cycle,
+    is_model,
+    is_progress,
+    progress_of,
+)
 
 if TYPE_CHECKING:
     from rota.live.agent.elastic import Elastic
@@ -20,6 +29,7 @@ if TYPE_CHECKING:
 
 MAX_MODEL_REPORTS = 100  # of one attempt; each is written down
 MAX_SHARD_REPORTS = 100  # likewise
+MAX_TORN_LINES = 10
 
 log = logging.getLogger("rota.agent")
 
@@ -49,7 +59,7 @@ class Account:
         self._model_reports = self._shard_reports = 0
         self.curve = Curve(folder)
         self._curve_told = 0
-        self._metrics = folder / "metrics.jsonl"
+        self._metrics = folder / METRICS
         self._complained = False  # of a report that can't be read
 
     def save(self, *, durable: bool = True) -> None:
@@ -90,6 +100,21 @@ class Account:
             told["memory_least_bytes"] = least
             told["memory_most_bytes"] = max(most, told.get("memory_most_bytes", 0))
         return self.about("progress") | {"progress": told}
+
+    def last_report(self) -> dict[str, Any]:
+        """The last report that a former agent has written down; an empty one if there is none."""
+        try:
+            with open(self._metrics, "rb") as file:
+                file.seek(max(0, os.fstat(file.fileno()).st_size - MAX_LINE_BYTES))
+                lines = file.read().splitlines()
+        except OSError:
+            return {}
+        for line in reversed(lines[-MAX_TORN_LINES:]):  # a power cut may have torn the last one
+            with contextlib.suppress(ValueError, RecursionError):
+                told = json.loads(line)
+                if isinstance(told, dict) and is_progress(told):
+                    return _kept(told)
+        return {}
 
     def tell_curve(self) -> None:
         """Tell the controller what a trial has reported since the last time, if anything."""
@@ -207,9 +232,7 @@ class Account:
                 self._complained = True
                 log.warning("job %s: a report that is no report is left out", self.job_id)
             return
-        told = progress_of(message)
-        # Its clock is this one's. What comes from the future would be newer than all that follows.
-        self.progress = told | {"at_s": min(told["at_s"], clock.now_s())}
+        self.progress = _kept(message)
         with contextlib.suppress(OSError), open(self._metrics, "a") as file:
             file.write(json.dumps(self.progress) + "\n")
 
@@ -231,3 +254,12 @@ class Account:
             names = ("least_bytes", "most_bytes", "least_after")
             self._cycle = {name: message[name] for name in names}
             self.tell_memory()
+
+
+def _kept(report: Message) -> dict[str, Any]:
+    """What is kept of a well-formed report.
+
+    Its clock is this one's. What comes from the future would be newer than all that follows.
+    """
+    told = progress_of(report)
+    return told | {"at_s": min(told["at_s"], clock.now_s())}

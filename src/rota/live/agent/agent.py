@@ -206,6 +206,8 @@ class Agent:
             if attempt.ended is not None:
                 continue
             messages += [attempt.model_report(), attempt.memory(), attempt.tuning.report()]
+            if attempt.progress:
+                messages.append(attempt.report())
             if attempt.elastic is not None:
                 messages.append(attempt.size_report())  # it may have lost ranks meanwhile
         return [message for message in messages if message is not None]

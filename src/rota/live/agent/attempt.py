@@ -46,6 +46,7 @@ class Attempt(Account):
         self.stopping = False
         self.complaint = ""  # of a rank that is about to end
         self.goes_on = False  # whether that rank has written down how the next attempt can
+        self.was_rebooted = False  # whether the machine was, since its processes were started
         self._timers: list[asyncio.TimerHandle] = []
 
     # -- starting and adopting -------------------------------------------------------------------
@@ -77,8 +78,14 @@ class Attempt(Account):
         A pause or a continuation that was cut short is called off: the attempt runs, and the
         controller repeats its command.
         """
+        self.was_rebooted = self.record.get("boot_id", clock.boot_id()) != clock.boot_id()
+        self.record["boot_id"] = clock.boot_id()
+        self.progress = self.last_report()
         for rank in self.ranks:
-            rank.find()
+            if self.was_rebooted:
+                rank.find_after_reboot()
+            else:
+                rank.find()
             if rank.alive:
                 self.watch(rank)
             self._clear_away(rank)
@@ -90,6 +97,7 @@ class Attempt(Account):
                 rank.survived = self.elastic.ended(rank)
         if self.is_vacated and self.vacating is not None:
             self.vacating.adopt()
+            self.was_rebooted = False  # its arenas are on the disk, or it is lost by now
         elif "suspended_s" in self.record:
             self.state = "suspended"
         else:

@@ -16,7 +16,7 @@ from rota.live.agent.attempt import Attempt
 from rota.live.agent.curve import FILE as CURVE
 from rota.live.agent.memory import vacate
 from rota.live.agent.output import left_out_of
-from rota.live.wire import PIECE_BYTES, Message
+from rota.live.wire import METRICS, PIECE_BYTES, Message
 
 POLL_S = 0.01
 ADOPTION_S = 3.0  # how long adopted workers have to say hello
@@ -105,7 +105,7 @@ class Departure:
         arenas = attempt.record.get("vacated", {}).get("arenas", {})
         paths = {_arena_name(slot): Path(path) for slot, path in arenas.items()}
         told = [attempt.folder / f"rank{rank.index}.log" for rank in attempt.ranks]
-        told += [attempt.folder / "metrics.jsonl", attempt.folder / CURVE]
+        told += [attempt.folder / METRICS, attempt.folder / CURVE]
         return paths | {path.name: path for path in told if path.exists()}
 
 

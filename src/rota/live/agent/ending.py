@@ -4,19 +4,21 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import os
 import signal
 from typing import TYPE_CHECKING, Any
 
+from rota.live.agent.launching import checkpoints
 from rota.live.agent.processes import LOOK_AGAIN_S, signal_name
 from rota.live.agent.rank import Rank
-from rota.live.wire import clock
+from rota.live.wire import Message, clock
 
 if TYPE_CHECKING:
     from rota.live.agent.attempt import Attempt
 
 LAST_WORDS_S = 0.5  # how long connections of processes that have ended are still read
 MAX_LEFT = 300  # characters of a message about what a rank has left behind
-VANISHED = "its processes vanished without a word (shim killed, reboot)"
+VANISHED = "its processes vanished without a word (their shim was killed)"
 
 
 class Ending:
@@ -50,7 +52,7 @@ class Ending:
         elif attempt.kill_remains():  # killed is not yet gone: look until none is there
             attempt.after(LOOK_AGAIN_S, attempt.check_end)
         else:
-            started = any(rank.shim for rank in attempt.ranks)
+            started = attempt.was_rebooted or any(rank.shim for rank in attempt.ranks)
             self._end("lost", error=VANISHED if started else "it never started", started=started)
 
     def _still_tells(self) -> bool:
@@ -148,10 +150,33 @@ class Ending:
         if attempt.vacating is not None:
             attempt.vacating.closed()
         attempt.ended = attempt.about(kind) | fields
-        if attempt.progress:
-            attempt.notify(attempt.report())  # the last one, which says how far it has come
+        if kind == "lost":
+            attempt.ended |= self._loss()
+        if attempt.progress:  # the last report says how far it has come
+            attempt.ended |= {"progress": attempt.report()["progress"]}
         attempt.tell_curve()
         attempt.notify(attempt.ended)
+
+    def _loss(self) -> Message:
+        """What else is known of an attempt that is lost."""
+        attempt = self._attempt
+        told: Message = {
+            "rebooted": attempt.was_rebooted,
+            "checkpointed": _has_checkpointed(attempt),
+        }
+        if not any(rank.found_gone for rank in attempt.ranks):
+            told["at_s"] = clock.now_s()
+        return told
+
+
+def _has_checkpointed(attempt: Attempt) -> bool:
+    """Whether there is something in the job's checkpoint folder that is newer than the attempt."""
+    try:
+        began_s = (attempt.folder / "rank0.pid").stat().st_mtime
+        with os.scandir(checkpoints(attempt.folder)) as entries:
+            return any(entry.stat().st_mtime > began_s for entry in entries)
+    except OSError:
+        return False
 
 
 def has_failed(rank: Rank) -> bool:

@@ -51,6 +51,7 @@ def record_of(message: Message, devices: Devices, refusal: str | None) -> dict[s
         "suspension": "process",
         "method": choose(program, devices.kind, max(len(gpus), most_gpus), refusal),
         "launched_s": message["at_s"],  # until it is known
+        "boot_id": clock.boot_id(),  # after a reboot its pids are those of others
         "secret": secrets.token_hex(8),
     }
 

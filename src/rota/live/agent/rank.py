@@ -32,6 +32,7 @@ class Rank:
         self.pidfd = -1
         self.exit: dict[str, Any] | None = None
         self.gone = False
+        self.found_gone = False  # by an agent that had not seen it there
         self.writer: asyncio.StreamWriter | None = None
         self.survived = False  # it has ended, and the others go on
         self.suspended: Message | None = None
@@ -103,9 +104,14 @@ class Rank:
             with contextlib.suppress(ProcessLookupError):
                 self.pidfd = os.pidfd_open(self.shim)
         if self._began(self.shim) is None:
-            self.gone = True
+            self.gone = self.found_gone = True
             self.close()
             self.read_exit()
+
+    def find_after_reboot(self) -> None:
+        """Find out how the process ended that was there before: another may have its pid now."""
+        self.gone = self.found_gone = True
+        self.read_exit()
 
     def read_exit(self) -> None:
         """Read how it ended, if its shim has written that down; nothing else that may be there."""

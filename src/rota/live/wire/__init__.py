@@ -53,8 +53,10 @@ where raw bytes follow the line: pieces of the state of a job that moves to anot
 | | memory | job_id, attempt, memory: see ``Attempt.memory`` |
 | | curve | job_id, attempt, since: so many were told before; reports: step, at_s, value or |
 | | | null, whether it is its process's first one. All so far come before a hello |
-| | ended | job_id, attempt, at_s, exit_code, message, stop_asked |
-| | lost | job_id, attempt, error, started; goes_on: true if it can go on from where it was |
+| | ended | job_id, attempt, at_s, exit_code, message, stop_asked; progress: the last, if any |
+| | lost | job_id, attempt, error, started; goes_on: true if it can go on from where it was; |
+| | | at_s: left out if no agent saw it; progress; checkpointed: it has written something |
+| | | for the next attempt; rebooted: with its machine |
 | | set_aside | job_id, attempt, what: folders of others that were in its place |
 | controller, agent | welcome | epoch |
 | | command | kind, command_id, epoch, job_id, attempt; gpus; batch: samples at once |
@@ -90,6 +92,7 @@ Message = dict[str, Any]
 PULSE = struct.Struct("=qddd")
 COMPUTING, WAITING, EVALUATING = 0, 1, 2
 
+METRICS = "metrics.jsonl"  # in an attempt's folder: every report of rank 0
 VACATED = 83  # the exit code of a worker whose state is in an arena, as it was asked to
 MAX_LINE_BYTES = 1 << 20
 PIECE_BYTES = 1 << 20  # of a file on its way to another node
