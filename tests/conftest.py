@@ -9,14 +9,21 @@ from hypothesis import HealthCheck, settings
 settings.register_profile("shared", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("shared")
 
-HERE = Path(__file__).parent
-OF_CLUSTERS = (HERE / "process", HERE / "parity")
+CLUSTERS = [Path(__file__).parent / name for name in ("process", "parity")]
 
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Tests of real clusters are ``make test-cluster``'s unless they are marked ``live_path``."""
+    """All in the folders of real clusters are ``process``, and ``cluster`` unless ``live_path``."""
     for item in items:
-        of_clusters = any(folder in item.path.parents for folder in OF_CLUSTERS)
-        if of_clusters and item.get_closest_marker("live_path") is None:
-            item.add_marker(pytest.mark.cluster)
+        live, cluster = map(item.get_closest_marker, ("live_path", "cluster"))
+        if any(folder in item.path.parents for folder in CLUSTERS):
+            item.add_marker(pytest.mark.process)
+            if not live:
+                item.add_marker(pytest.mark.cluster)
+        elif live or cluster:
+            # `make test-cluster` looks nowhere else.
+            mark = (live or cluster).name
+            raise pytest.UsageError(
+                f"{item.nodeid} is marked {mark}; only tests in tests/process and tests/parity are"
+            )

@@ -12,7 +12,6 @@ from ..process.conftest import PROMPT, Cluster, until
 from ..process.test_pollux import changes, finish, train
 from .test_replay import read, replay
 
-pytestmark = pytest.mark.process
 SETTINGS = {"interval_s": "1"}
 
 

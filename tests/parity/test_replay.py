@@ -15,8 +15,6 @@ from rota.store.events import EventStore
 
 from ..process.conftest import Cluster, until
 
-pytestmark = pytest.mark.process
-
 
 def read(database: Path) -> list:
     store = EventStore(database)

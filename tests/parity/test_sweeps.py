@@ -2,8 +2,6 @@
 
 from collections import Counter
 
-import pytest
-
 from rota.model.commands import Launch, Resume, Stop, Suspend
 from rota.model.events import CommandSent, DecisionTaken, MetricReported
 from rota.model.reason import Reason
@@ -12,7 +10,6 @@ from rota.policy.registry import create
 from ..process.conftest import SCRIPTS, Cluster, until
 from .test_replay import read, replay
 
-pytestmark = pytest.mark.process
 SETTINGS = {"quantum_s": "0.3", "trials": "1"}
 
 

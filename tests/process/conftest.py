@@ -33,39 +33,6 @@ MARK = "CLUSTER_UNDER_TEST"
 Found = TypeVar("Found")
 
 
-# Of these, one case in so many; all of them with ROTA_ALL_FAULTS=1.
-SAMPLED = (
-    "test_migration_faults.py",
-    "test_move_trial_faults.py",
-    "test_packing_faults.py",
-    "test_suspension_faults.py",
-    "test_type_trial_faults.py",
-    "test_vacating.py",
-)
-SAMPLE = 4
-
-
-def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Everything here starts real processes; of long lists of faults a sample does by default."""
-    for item in items:
-        if Path(__file__).parent in item.path.parents:
-            item.add_marker(pytest.mark.process)
-    if os.environ.get("ROTA_ALL_FAULTS") == "1":
-        return
-    of_each: dict[str, int] = {}
-    left_out = []
-    for item in items:
-        name = getattr(item, "originalname", item.name)
-        if item.path.name in SAMPLED and item.name != name:
-            of_each[name] = of_each.get(name, 0) + 1
-            chosen = item.nodeid in config.args or item.get_closest_marker("live_path")
-            if of_each[name] % SAMPLE != 1 and not chosen:
-                left_out.append(item)
-    if left_out:
-        config.hook.pytest_deselected(items=left_out)
-        items[:] = [item for item in items if item not in left_out]
-
-
 def until(
     condition: Callable[[], Found],
     what: str,

@@ -45,7 +45,6 @@ def processes_of(tmp_path):
     return found
 
 
-@pytest.mark.process
 def test_it_runs_both_policies_and_leaves_a_report_and_no_process(tmp_path):
     demo = start(tmp_path)
     output, _ = demo.communicate(timeout=TIMEOUT_S)
@@ -58,7 +57,6 @@ def test_it_runs_both_policies_and_leaves_a_report_and_no_process(tmp_path):
     assert list(tmp_path.glob("rota-demo-*")) == []
 
 
-@pytest.mark.process
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_it_leaves_no_process_when_it_is_stopped_in_the_middle(tmp_path, number):
     demo = start(tmp_path)

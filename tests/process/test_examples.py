@@ -40,7 +40,6 @@ def submit(cluster, job_file, *changes):
     return done.stdout.strip()
 
 
-@pytest.mark.process
 def test_the_elastic_example_grows_onto_the_second_slot_and_ends(make_cluster):
     cluster = make_cluster("elastic", look_s=0.2, threshold=0.000001)
     job = submit(cluster, "elastic.yaml", "--epochs 200", "--epochs 400")
@@ -54,7 +53,6 @@ def test_the_elastic_example_grows_onto_the_second_slot_and_ends(make_cluster):
     assert "epoch 2 loss" in "".join(cluster.client.logs(job))
 
 
-@pytest.mark.process
 def test_the_example_with_checkpoints_of_its_own_goes_on_where_it_left(cluster):
     job = submit(cluster, "own_checkpoints.yaml", "--steps 2000", "--steps 100000")
     cluster.until_state(job, "RUNNING")
@@ -72,7 +70,6 @@ def test_the_example_with_checkpoints_of_its_own_goes_on_where_it_left(cluster):
     cluster.ends(job, "CANCELLED")
 
 
-@pytest.mark.process
 def test_many_jobs_from_many_threads_at_once_all_run_and_once(cluster):
     ids, failures = [], []
 
@@ -106,7 +103,6 @@ def test_many_jobs_from_many_threads_at_once_all_run_and_once(cluster):
     assert sorted(ran) == sorted(f"{number}-{each}" for number in range(8) for each in range(3))
 
 
-@pytest.mark.process
 def test_the_example_whose_batches_adapt_gets_larger_ones(make_cluster):
     cluster = make_cluster("pollux", interval_s=1.0, restart_s=1.0, horizon_s=30.0)
     job = submit(cluster, "adaptive.yaml", "rota_adaptive.py", "rota_adaptive.py --target 2")
@@ -121,7 +117,6 @@ def test_the_example_whose_batches_adapt_gets_larger_ones(make_cluster):
     cluster.ends(job, "CANCELLED")
 
 
-@pytest.mark.process
 def test_the_examples_of_searches_find_something(make_cluster):
     cluster = make_cluster("gandiva", quantum_s=1.0)
     fewer = ("target: 0.97", "target: 2", "max_trials: 12", "max_trials: 3")
