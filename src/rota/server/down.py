@@ -19,8 +19,8 @@ from rota.errors import InputError, ServerError, UnreachableError
 from rota.folder import Folder, hold_lock
 from rota.live.agent.processes import descendants, started_at, tag_of, worn_by
 from rota.live.agent.rank import life_name, life_of
-from rota.live.record import SHUT_DOWN, Record
-from rota.live.recovery import attempt_lost
+from rota.live.record import Record
+from rota.live.recovery import SHUT_DOWN, attempt_lost
 from rota.live.wire.clock import boottime_s
 from rota.store.events import EventStore
 
