@@ -123,6 +123,100 @@ def test_an_opaque_command_is_stopped_and_continued_as_a_whole_tree(shared_clust
     assert cluster.of_job(job) == []
 
 
+BRIEF = """
+import os, sys, time, rota.train
+with rota.train.session() as s:
+    for step in s.steps():
+        with open(sys.argv[1], "a") as file:
+            file.write(f"{os.getpid()}\\n")
+        time.sleep(0.01)
+"""
+
+
+class Loops:
+    """Processes of a job, each of which adds to a file of its own."""
+
+    def __init__(self, base, *names):
+        self.files = [base / name for name in names]
+
+    def sizes(self):
+        return [file.stat().st_size if file.exists() else 0 for file in self.files]
+
+    def go_on(self):
+        """Wait until each of them has got further."""
+        before = self.sizes()
+
+        def all_have():
+            return all(now > then for now, then in zip(self.sizes(), before, strict=True))
+
+        until(all_have, "all of them go on")
+
+
+def stopped(cluster, job):
+    """The processes of a job that are stopped, and those that are not."""
+    by_state = {True: set(), False: set()}
+    for process in cluster.of_job(job):
+        by_state[process.status() == psutil.STATUS_STOPPED].add(process.pid)
+    return by_state[True], by_state[False]
+
+
+def test_what_runs_beside_a_session_is_stopped_as_well(shared_cluster, base):
+    cluster = shared_cluster
+    (base / "brief.py").write_text(BRIEF)
+    (base / "both.sh").write_text(
+        "(setsid bash -c 'while :; do echo x >> orphan; sleep 0.1; done' &)\n"
+        "while :; do echo x >> child; sleep 0.1; done &\n"
+        "python brief.py session\n"
+    )
+    job = cluster.submit("bash both.sh")
+    loops = Loops(base, "orphan", "child", "session")
+    loops.go_on()
+    until(lambda: cluster.show(job)["suspension"] == "BOUNDARY", "the session is known")
+    session = int((base / "session").read_text().split()[0])
+    cluster.client.suspend(job)
+    assert cluster.until_state(job, "SUSPENDED")["suspension"] == "BOUNDARY"
+    others, holding = stopped(cluster, job)
+    assert holding == {session}
+    old = cluster.agent()
+    cluster.kill(old)
+    until(lambda: cluster.agent().pid != old.pid, "there is another agent")
+    until(lambda: cluster.client.nodes()[0]["connected"], "it is connected")
+    assert stopped(cluster, job) == (others, holding)
+    cluster.client.resume(job)
+    cluster.until_state(job, "RUNNING")
+    loops.go_on()
+    cluster.client.cancel(job)
+    cluster.ends(job, "CANCELLED")
+    assert cluster.of_job(job) == []
+
+
+def test_a_rank_with_two_sessions_is_stopped_as_a_whole_until_it_has_one(shared_cluster, base):
+    cluster = shared_cluster
+    (base / "brief.py").write_text(BRIEF)
+    job = cluster.submit("python brief.py one & python brief.py two & wait")
+    until(
+        lambda: "several sessions" in (cluster.show(job)["suspension_why"] or ""), "both are known"
+    )
+    assert cluster.show(job)["suspension"] == "PROCESS"
+    loops = Loops(base, "one", "two")
+    loops.go_on()
+    cluster.client.suspend(job)
+    assert cluster.until_state(job, "SUSPENDED")["suspension"] == "PROCESS"
+    assert stopped(cluster, job)[1] == set()
+    cluster.client.resume(job)
+    cluster.until_state(job, "RUNNING")
+    loops.go_on()
+    one, two = (int((base / name).read_text().split()[0]) for name in ("one", "two"))
+    psutil.Process(one).kill()
+    until(lambda: cluster.show(job)["suspension"] == "BOUNDARY", "one session is left")
+    cluster.client.suspend(job)
+    cluster.until_state(job, "SUSPENDED")
+    assert stopped(cluster, job)[1] == {two}
+    cluster.client.cancel(job)
+    cluster.ends(job, "CANCELLED")
+    assert cluster.of_job(job) == []
+
+
 def test_a_pending_job_that_is_suspended_starts_only_when_it_is_resumed(shared_cluster, base):
     cluster = shared_cluster
     blocker = cluster.train("blocker", "--steps", 100000, gpus=2)

@@ -1,6 +1,7 @@
 """A worker's connection to its node's agent: never in the way of a step, and back after a loss."""
 
 import contextlib
+import os
 import socket
 import time
 
@@ -23,6 +24,7 @@ class Link:
         self._buffer = bytearray()
         self._inbox: list[Message] = []
         self._retry_at = 0.0
+        self._owner = 0  # the process that connected
         self._hello: Message = {}
         self.connections = 0  # how many there have been: an agent after another knows nothing
 
@@ -50,7 +52,7 @@ class Link:
         except OSError:
             link.close()
             return False
-        self._socket = link
+        self._socket, self._owner = link, os.getpid()
         self.connections += 1
         self._buffer.clear()
         self._inbox.clear()
@@ -125,5 +127,8 @@ class Link:
 
     def _drop(self) -> None:
         if self._socket is not None:
+            if os.getpid() == self._owner:  # a process that it has forked may have it, too
+                with contextlib.suppress(OSError):
+                    self._socket.shutdown(socket.SHUT_RDWR)
             self._socket.close()
             self._socket = None

@@ -185,3 +185,101 @@ def test_a_program_that_cuts_its_batches_anew_for_ever_is_not_heard_for_ever(kep
     for shards in [*range(1, 50), 5]:
         kept.attempt.note_shards({"type": "elastic", "shards": shards})
     assert kept.heard == [1, 2, 3, 4, 5]
+
+
+class Connection:
+    """A worker's connection, which keeps what it is told."""
+
+    def __init__(self):
+        self.told, self.open = [], True
+
+    def is_closing(self):
+        return not self.open
+
+    def write(self, line):
+        self.told.append(json.loads(line)["type"])
+
+    def close(self):
+        self.open = False
+
+
+HELLO = {"suspended": False, "model": None}
+
+
+def suspension(kept):
+    return [(m["suspension"], m["why"]) for m in kept.heard if m["type"] == "registered"][-1]
+
+
+def test_a_second_session_of_a_rank_takes_the_place_of_none(kept):
+    first, other, beside = Connection(), Connection(), Connection()
+    kept.attempt.state = "running"
+    kept.attempt.joined(0, first, HELLO)
+    kept.attempt.joined(1, other, HELLO)
+    assert suspension(kept) == ("boundary", "all its ranks use rota.train")
+    kept.attempt.joined(0, beside, HELLO)
+    kind, why = suspension(kept)
+    assert kind == "process"
+    assert why.startswith("rank 0 has several sessions of rota.train at once; ")
+    assert kept.attempt.ranks[0].writer is first
+    kept.attempt.pausing.suspend(1)
+    assert (first.told, other.told, beside.told) == (["resume"], ["resume"], [])
+    assert kept.attempt.state == "suspended"
+    assert kept.attempt.record["frozen"]
+    kept.attempt.left(0, beside)
+    assert suspension(kept) == ("boundary", "all its ranks use rota.train")
+
+
+def test_who_had_a_session_beside_another_comes_anew_when_that_is_over(kept):
+    first, beside = Connection(), Connection()
+    kept.attempt.state = "running"
+    kept.attempt.joined(1, Connection(), HELLO)
+    kept.attempt.joined(0, first, HELLO)
+    kept.attempt.joined(0, beside, HELLO)
+    kept.attempt.left(0, first)
+    assert not beside.open
+    kept.attempt.left(0, beside)
+    assert not kept.attempt.cooperates
+    kept.attempt.joined(0, again := Connection(), HELLO)
+    assert kept.attempt.cooperates
+    assert kept.attempt.ranks[0].writer is again
+
+
+def test_a_session_whose_process_has_ended_makes_room_although_a_child_holds_it(kept):
+    ended = subprocess.Popen(["true"])
+    ended.wait()
+    kept.attempt.state = "running"
+    kept.attempt.joined(1, Connection(), HELLO)
+    kept.attempt.joined(0, Connection(), HELLO, ended.pid)
+    kept.attempt.joined(0, Connection(), HELLO, os.getpid())
+    assert suspension(kept)[0] == "boundary"
+
+
+def test_while_it_pauses_a_second_session_has_it_stopped_where_it_is(kept):
+    first, other = Connection(), Connection()
+    kept.attempt.state = "running"
+    kept.attempt.record["launched_s"] = 0.0
+
+    async def story():
+        kept.attempt.joined(0, first, HELLO)
+        kept.attempt.joined(1, other, HELLO)
+        kept.attempt.pausing.suspend(1)
+        assert kept.attempt.state == "suspending"
+        kept.attempt.joined(0, Connection(), HELLO)
+
+    asyncio.run(story())
+    assert first.told == other.told == ["pause", "resume"]
+    assert kept.attempt.state == "suspended"
+    assert kept.attempt.record["frozen"]
+
+
+def test_a_job_whose_other_processes_have_device_memory_stays_on_its_gpus(kept, monkeypatch):
+    attempt, rank = kept.attempt, kept.attempt.ranks[0]
+    attempt.record |= {"visible": [0, 1], "suspension": "boundary"}
+    monkeypatch.setattr(rank, "others", lambda: [41])
+    for holders, movable in (({7}, True), ({7, 41}, False)):
+        attempt.holders = lambda holders=holders: holders
+        attempt.state = "suspending"
+        attempt.pausing.has_left(1.0)
+        told = [m for m in kept.heard if m["type"] == "registered"][-1]
+        assert (told["movable"], told["portable"]) == (movable, movable)
+        assert ("device memory" in told["why"]) is not movable

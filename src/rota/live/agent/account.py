@@ -54,6 +54,10 @@ class Account:
         self.state = "starting"
         self.ended: Message | None = None
         self.notify = notify
+        self.crowd = ""  # which rank has several sessions, in words
+        self.unstopped = 0  # processes of other users, which run on while it is suspended
+        # Processes that have device memory, of all jobs on its GPUs: see ``Meter.holders``.
+        self.holders: Callable[[], set[int]] = set
         self._memory_error: str | None = None
         self._cycle: dict[str, Any] | None = None  # device memory over a step
         self._model_reports = self._shard_reports = 0
@@ -172,7 +176,14 @@ class Account:
             suspension, why = SUSPENSIONS[STOP], f"{record['fallback']}; {STAYS}"
         elif suspension != "boundary":
             suspension, why = SUSPENSIONS[method.kind], method.why
-        movable = record["movable"] and not record.get("stays", False)
+        stays = record.get("stays", False) or (self.crowd and record["visible"] is not None)
+        if self.crowd:
+            why = f"{self.crowd}; {why}"
+        elif suspension == "boundary" and stays:
+            why = f"{why}, but beside these a process has device memory: {STAYS}"
+        if self.unstopped:
+            why = f"{why}; {self.unstopped} of its processes run on, as they are another user's"
+        movable = record["movable"] and not stays
         return {
             "suspension": suspension,
             "movable": movable
@@ -201,7 +212,7 @@ class Account:
     @property
     def resizable(self) -> bool:
         """Whether the attempt can have more or fewer ranks: its job may, its program can."""
-        return self.elastic is not None and self.shards is not None
+        return self.elastic is not None and self.shards is not None and not self.crowd
 
     @property
     def portable(self) -> bool:
@@ -210,7 +221,8 @@ class Account:
         As far as is known: its library says so for certain whenever it is suspended.
         """
         record = self.record
-        may = not record.get("frozen", False) and record.get("keeps") is None
+        stopped = record.get("frozen", False) or record.get("stays", False)
+        may = not stopped and record.get("keeps") is None
         return self._restarts or (record["suspension"] == "boundary" and may)
 
     # -- what the ranks tell --------------------------------------------------------------------

@@ -9,6 +9,8 @@ import asyncio
 import contextlib
 import json
 import logging
+import socket
+import struct
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -170,9 +172,11 @@ class Agent:
             hello = from_worker(await reader.readline())
             attempt = self.attempts[hello["job_id"], hello["attempt"]]
             rank = hello["rank"]
-            attempt.joined(rank, writer, hello)
+            attempt.joined(rank, writer, hello, _peer(writer))
             while line := await reader.readline():
-                attempt.heard(rank, from_worker(line))
+                message = from_worker(line)
+                if attempt.ranks[rank].writer is writer:  # and not one beside it
+                    attempt.heard(rank, message)
         except (AgentError, KeyError, IndexError, TypeError, ValueError, OSError) as error:
             log.warning("a worker's connection ended: %r", error)
         finally:
@@ -363,6 +367,7 @@ class Agent:
     def _attempt(self, record: dict[str, Any], folder: Path) -> Attempt:
         attempt = Attempt(record, folder, self._notify)
         attempt.usage = partial(self._meter.usage, attempt)
+        attempt.holders = partial(self._meter.holders, attempt)
         attempt.vacating = Vacating(attempt, self._zygote.fork, self._requests, self._arenas)
         attempt.at_rest = self._memory.look
         attempt.checkpointing.node = self._checkpoints
@@ -423,3 +428,13 @@ class Agent:
                 break
             await asyncio.sleep(0.02)
         self._ending.set()
+
+
+def _peer(writer: asyncio.StreamWriter) -> int:
+    """The process at the other end of a Unix socket; 0 if it is not visible from here."""
+    credentials = struct.Struct("iII")
+    link = writer.get_extra_info("socket")
+    pid, _, _ = credentials.unpack(
+        link.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, credentials.size)
+    )
+    return int(pid)

@@ -5,6 +5,7 @@ anything is started), ``rankN.pid`` and ``rankN.exit`` (written by the shim of e
 """
 
 import asyncio
+import logging
 import signal
 from collections.abc import Callable, Coroutine
 from pathlib import Path
@@ -23,6 +24,8 @@ from rota.live.agent.tuning import Tuning
 from rota.live.wire import Message, clock
 
 STOP_GRACE_S = 5.0  # from SIGTERM to SIGKILL
+
+log = logging.getLogger("rota.agent")
 
 
 class Attempt(Account):
@@ -215,8 +218,8 @@ class Attempt(Account):
 
     @property
     def cooperates(self) -> bool:
-        """Whether every rank has a session, so that the job stops by itself at a boundary."""
-        return all(rank.writer is not None for rank in self.members)
+        """Whether every rank has one session, so that the job stops by itself at a boundary."""
+        return all(rank.writer is not None and not rank.beside for rank in self.members)
 
     def resized(
         self, command_id: int | None, error: str | None, cause: str = "", lost_ranks: int = 0
@@ -253,10 +256,18 @@ class Attempt(Account):
 
     # -- what the workers say ------------------------------------------------------------------
 
-    def joined(self, index: int, writer: asyncio.StreamWriter, hello: Message) -> None:
-        """A rank opened a session, or found this agent after losing another."""
+    def joined(
+        self, index: int, writer: asyncio.StreamWriter, hello: Message, session: int = 0
+    ) -> None:
+        """A rank opened a session, or found this agent after losing another.
+
+        ``session`` is the process that did, if it is known.
+        """
         rank = self.ranks[index]
-        rank.writer = writer
+        if not rank.opened(writer, session):
+            self._check_sessions()
+            self._make_do_without()
+            return
         rank.suspended = hello if hello["suspended"] else None
         if rank.suspended is not None:
             self.pausing.rejoined(rank)
@@ -268,20 +279,51 @@ class Attempt(Account):
             self.note_cycle(hello.get("memory"))
         if self.elastic is not None:
             self.elastic.gang.is_in(index, int(hello.get("generation", 0)))
-        if not self.cooperates:
-            return
-        if self.record["suspension"] != "boundary":
+        self._check_sessions()
+
+    def _check_sessions(self) -> None:
+        """Take note of whether the job stops by itself at a boundary.
+
+        It does once every rank has one session. Where one has several, nobody speaks for all that
+        it does, and it is suspended as it would be without any.
+        """
+        crowded = next((rank for rank in self.ranks if rank.beside), None)
+        before, self.crowd = self.crowd, self._crowd_of(crowded) if crowded is not None else ""
+        if self.cooperates and self.record["suspension"] != "boundary":
             self.record["suspension"] = "boundary"
             self.save()
-        self.tell_registration()
-        self.settle()
+        elif self.crowd and self.record["suspension"] == "boundary":
+            self.record["suspension"] = "process"
+            self.save()
+        if self.crowd and not before:
+            log.info("job %s.%s: %s", self.job_id, self.number, self.crowd)
+        if self.cooperates or self.crowd != before:
+            self.tell_registration()
+        if self.cooperates:
+            self.settle()
+
+    def _crowd_of(self, rank: Rank) -> str:
+        """Which rank has several sessions, in words."""
+        members = self.record["members"]
+        number = members.index(rank.index) if rank.index in members else rank.index
+        return f"rank {number} has several sessions of rota.train at once"
+
+    def _make_do_without(self) -> None:
+        """What was to be done with the sessions' help, and not by several of one rank, is not."""
+        if self.vacating is not None:
+            self.vacating.call_off(self.crowd)
+        if self.elastic is not None:
+            self.elastic.call_off(self.crowd)
+        self.pausing.freeze()  # if it was to hold at a boundary: not all of it would
 
     def left(self, index: int, writer: asyncio.StreamWriter) -> None:
         """A rank's connection closed."""
         rank = self.ranks[index]
-        if rank.writer is not writer:
+        own = rank.closed(writer)
+        if self.crowd:
+            self._check_sessions()
+        if not own:
             return
-        rank.writer = None
         if self.state not in ("suspended", "resuming"):
             rank.suspended = None  # else it still waits: it comes back, or its process has ended
         if self.vacating is not None:

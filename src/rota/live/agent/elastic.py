@@ -72,7 +72,8 @@ class Elastic:
         if attempt.state != "running" or gang.busy:
             raise AgentError(f"job {attempt.job_id} is {self._doing()}, and can't be resized now")
         if not attempt.cooperates:
-            raise AgentError(f"not all ranks of job {attempt.job_id} are connected; ask again")
+            why = attempt.crowd or "not all its ranks are connected; ask again"
+            raise AgentError(f"job {attempt.job_id} can't be resized now: {why}")
         self._check(gpus)
         keep = [slot for slot in gang.members if self._gpu_of[slot] in gpus]
         kept = {self._gpu_of[slot] for slot in keep}
@@ -277,7 +278,7 @@ class Elastic:
         attempt, gang = self._attempt, self.gang
         if attempt.ended is None:
             self._later(LOOK_EVERY_S, self.look)  # first: whatever comes of this one
-        if attempt.state == "running":
+        if attempt.state == "running" and not attempt.crowd:  # they would share a pulse
             step_s = attempt.progress.get("step_time_s") or 0.0
             now_s = time.monotonic()
             hung, straggler = self._pulses.look(gang.members, now_s, step_s, gang.awaited)

@@ -29,6 +29,7 @@ class Seen:
 
     def __init__(self) -> None:
         self.utils: deque[tuple[float, float]] = deque()  # (since, part of the time)
+        self.holders: set[int] = set()  # processes with memory there, at the last sample
         self.most_bytes = 0  # that it has had of a GPU
         self.sharers: set[Any] = set()  # who had GPUs with it, at the last sample
         self.at_s: float | None = None  # of that
@@ -61,6 +62,11 @@ class Meter:
         if seen is not None and seen.most_bytes:
             told["memory_most_bytes"] = seen.most_bytes
         return told
+
+    def holders(self, attempt: Attempt) -> set[int]:
+        """The processes that had memory on the GPUs of an attempt when these were last read."""
+        seen = self._seen.get((attempt.job_id, attempt.number))
+        return seen.holders if seen is not None else set()
 
     def _cpu_time(self, attempt: Attempt) -> tuple[float, float]:
         """Its CPU time, and until when."""
@@ -129,6 +135,7 @@ def _note(
     """Add a sample of each of an attempt's GPUs to what was seen of it."""
     found = [reading for reading in on.values() if reading is not None]
     utils = [_util(reading, pids, alone=alone) for reading in found]
+    seen.holders = {pid for reading in found for pid in reading.memory or {}}
     for reading in found:
         mine = [size for pid, size in (reading.memory or {}).items() if pid in pids]
         seen.most_bytes = max([seen.most_bytes, sum(mine)])

@@ -98,7 +98,7 @@ class Pausing:
             ) from None
         if attempt.elastic is not None:
             attempt.elastic.moved()
-        attempt.state = "resuming"
+        attempt.state, attempt.unstopped = "resuming", 0
         members = attempt.members
         for position, rank in enumerate(members):
             if cores and rank.alive:
@@ -122,6 +122,8 @@ class Pausing:
         attempt = self._attempt
         rank.suspended = message
         if attempt.state == "suspending" and all(r.suspended for r in attempt.members if r.alive):
+            for each in attempt.ranks:  # what has no session does not stop by itself
+                each.stop_others()
             self._suspended(max(r.suspended["stopped_s"] for r in attempt.members if r.suspended))
         else:
             self.rejoined(rank)
@@ -220,8 +222,10 @@ class Pausing:
         attempt.record["suspended_s"] = stopped_s
         if error is not None:
             attempt.record["fallback"] = error
+        attempt.unstopped = sum(rank.unstopped for rank in attempt.ranks)
         # What is in a device's memory can't follow the job to another one.
-        attempt.record["stays"] = frozen and attempt.record["visible"] is not None
+        on_device = attempt.record["visible"] is not None and (frozen or self._others_hold())
+        attempt.record["stays"] = on_device
         attempt.record["frozen"] = frozen
         attempt.record["keeps"] = self._keeps()
         attempt.tell_registration()
@@ -230,6 +234,11 @@ class Pausing:
         self._answer()
         attempt.tell_memory()
         attempt.at_rest()
+
+    def _others_hold(self) -> bool:
+        """Whether processes that have no session have device memory."""
+        others = (pid for rank in self._attempt.ranks for pid in rank.others())
+        return not self._attempt.holders().isdisjoint(others)
 
     def _keeps(self) -> str | None:
         """Why a rank says that its process can't end meanwhile."""

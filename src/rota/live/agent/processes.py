@@ -32,22 +32,30 @@ def descendants(pid: int) -> list[int]:
     return found if os.path.exists(f"/proc/{pid}") else []
 
 
-def signal_below(pid: int, number: signal.Signals) -> None:
+def signal_below(pid: int, number: signal.Signals, spared: int = 0) -> list[int]:
     """Send a signal to everything below a process, also to what is being forked meanwhile.
+
+    One process may be ``spared``; what is below that one is not. Returns those that did not get it,
+    because they run as another user.
 
     Whoever is stopped or killed forks no more, and all are found in the end. After other signals a
     program may fork without end: what it has not had by the last look goes without.
     """
     ends = number in (signal.SIGSTOP, signal.SIGKILL)
-    done: set[int] = set()
+    done, refused = {spared}, []
     for _ in count() if ends else range(MOST_LOOKS):
         new = [each for each in descendants(pid)[1:] if each not in done]
         if not new:
-            return
+            break
         done.update(new)
         for each in new:
-            with contextlib.suppress(ProcessLookupError, PermissionError):
+            try:
                 os.kill(each, number)
+            except PermissionError:
+                refused.append(each)
+            except ProcessLookupError:
+                pass
+    return refused
 
 
 def bind(pid: int, cores: Iterable[int]) -> None:

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from rota.errors import AgentError
-from rota.live.agent.processes import signal_below, started_at
+from rota.live.agent.processes import descendants, signal_below, started_at
 from rota.live.wire import MAX_SECONDS, Message, clock, encode
 
 MAX_EXIT_BYTES = 1 << 16
@@ -33,7 +33,10 @@ class Rank:
         self.exit: dict[str, Any] | None = None
         self.gone = False
         self.found_gone = False  # by an agent that had not seen it there
-        self.writer: asyncio.StreamWriter | None = None
+        self.writer: asyncio.StreamWriter | None = None  # of its session, and
+        self.session = 0  # the process that has that, if it is known
+        self.unstopped = 0  # processes of other users: they run on while it is suspended
+        self.beside: list[asyncio.StreamWriter] = []  # of sessions opened while that one was open
         self.survived = False  # it has ended, and the others go on
         self.suspended: Message | None = None
         self.log = folder / f"rank{index}.log"  # of all of its lives
@@ -46,6 +49,30 @@ class Rank:
         """Whether its shim still watches over it."""
         return self.shim > 0 and self.exit is None and not self.gone
 
+    def opened(self, writer: asyncio.StreamWriter, session: int) -> bool:
+        """A process has opened a session. False if that of another one is open, and stays so."""
+        over = self.session and started_at(self.session) is None  # a child holds its connection
+        if self.writer is not None and not over:
+            self.beside.append(writer)
+            return False
+        self.writer, self.session = writer, session
+        return True
+
+    def closed(self, writer: asyncio.StreamWriter) -> bool:
+        """A connection is closed. False if it was not that of its session.
+
+        After that one all others are closed: who is still there comes again, as if it were new.
+        """
+        if writer in self.beside:
+            self.beside.remove(writer)
+        if self.writer is not writer:
+            return False
+        self.writer, self.session = None, 0
+        for other in self.beside:
+            other.close()
+        self.beside.clear()
+        return True
+
     def send(self, message: Message) -> None:
         """Tell the worker something, if it listens."""
         if self.writer is not None and not self.writer.is_closing():
@@ -54,10 +81,21 @@ class Rank:
     def signal(self, number: signal.Signals) -> None:
         """Send a signal to the worker and to everything that came of it."""
         if self.alive:
-            signal_below(self.shim, number)
+            refused = signal_below(self.shim, number)
+            self.unstopped = len(refused) if number == signal.SIGSTOP else 0
             if number != signal.SIGSTOP:  # should the job have stopped its own shim
                 with contextlib.suppress(ProcessLookupError):
                     os.kill(self.shim, signal.SIGCONT)
+
+    def stop_others(self) -> None:
+        """Stop everything that came of the worker but the process with its session."""
+        if self.alive:
+            self.unstopped = len(signal_below(self.shim, signal.SIGSTOP, self.session))
+
+    def others(self) -> list[int]:
+        """Everything that came of the worker but the process with its session."""
+        found = descendants(self.shim)[1:] if self.alive else []
+        return [pid for pid in found if pid != self.session]
 
     def give_grace(self) -> None:
         """From now on its shim lets what the worker leaves behind live on. Raises OSError.

@@ -82,11 +82,15 @@ class Vacating:
         attempt = self._attempt
         if attempt.state != "suspended" or self.writing:
             return f"job {attempt.job_id} is {attempt.state}, and not at rest"
+        if attempt.crowd:
+            return f"job {attempt.job_id} keeps its processes: {attempt.crowd}"
         for rank in attempt.members:
             if rank.suspended is None:
                 return f"job {attempt.job_id} was stopped where it was, and not at a boundary"
             if rank.writer is None:
                 return f"rank {rank.index} of job {attempt.job_id} has no connection"
+            if attempt.record.get("stays"):
+                return f"job {attempt.job_id} keeps its processes: others have device memory, too"
             if keeps := rank.suspended.get("keeps", "its library is an older one"):
                 return f"job {attempt.job_id} keeps its processes: {keeps}"
         return None

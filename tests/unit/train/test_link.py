@@ -1,0 +1,49 @@
+"""A worker's connection to its agent, seen from the agent's end."""
+
+import os
+import signal
+import socket
+
+from rota.train.link import Link
+
+
+def test_a_session_that_is_over_is_over_although_a_child_still_has_its_connection(tmp_path):
+    with socket.socket(socket.AF_UNIX) as server:
+        server.bind(str(tmp_path / "socket"))
+        server.listen()
+        link = Link(str(tmp_path / "socket"))
+        link.introduce({"type": "hello"})
+        assert link.connect()
+        agent, _ = server.accept()
+        child = os.fork()
+        if not child:
+            signal.pause()
+        try:
+            with agent:
+                agent.settimeout(60)
+                assert link.send({"type": "last"})
+                link.close()
+                said = b"".join(iter(lambda: agent.recv(4096), b""))
+            assert said == b'{"type":"hello"}\n{"type":"last"}\n'
+        finally:
+            os.kill(child, signal.SIGKILL)
+            os.waitpid(child, 0)
+
+
+def test_a_child_that_closes_the_connection_leaves_it_to_its_parent(tmp_path):
+    with socket.socket(socket.AF_UNIX) as server:
+        server.bind(str(tmp_path / "socket"))
+        server.listen()
+        link = Link(str(tmp_path / "socket"))
+        link.introduce({"type": "hello"})
+        assert link.connect()
+        agent, _ = server.accept()
+        with agent:
+            child = os.fork()
+            if not child:
+                link.close()
+                os._exit(0)
+            os.waitpid(child, 0)
+            assert link.send({"type": "on"})
+            assert agent.recv(4096) == b'{"type":"hello"}\n{"type":"on"}\n'
+        link.close()
