@@ -173,7 +173,8 @@ class Cluster:
     def of_job(self, job_id: str) -> list[psutil.Process]:
         """Every living process of a job but its shims: by its session, or by its environment."""
         pattern = f"nodes/*/jobs/{job_id}/*/rank*.pid"
-        shims = {json.loads(file.read_text())["shim"] for file in self.folder.path.glob(pattern)}
+        texts = [file.read_text() for file in self.folder.path.glob(pattern)]
+        shims = {json.loads(text)["shim"] for text in texts if text}  # none: it was given up
         shims.discard(0)  # no process was claimed; in a container, 0 is also the outside's session
         found = []
         for process in self.processes():

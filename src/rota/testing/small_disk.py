@@ -3,7 +3,7 @@
 import os
 import subprocess
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import pytest
@@ -33,7 +33,8 @@ def fill(folder: Path, leave_bytes: int = 0) -> Path:
     file = folder / "filler"
     with open(file, "ab") as filler:
         while (free := _free(folder) - leave_bytes) > 0:
-            os.posix_fallocate(filler.fileno(), file.stat().st_size, free)
+            with suppress(OSError):  # others take room meanwhile
+                os.posix_fallocate(filler.fileno(), file.stat().st_size, free)
     return file
 
 

@@ -106,8 +106,14 @@ def become_shim(request: dict[str, Any]) -> bool:
     where = Path(request["folder"])
     name = request["name"]
     claimed = {"shim": shim, "worker": worker, "boottime_s": clock.boottime_s()}
-    if not claim(where / f"{name}.pid", claimed):
-        os._exit(1)  # the agent has given this rank up meanwhile
+    try:
+        goes_on = claim(where / f"{name}.pid", claimed)
+    except OSError as error:  # a full disk
+        with contextlib.suppress(OSError):
+            os.write(2, f"rota: {name}.pid can't be written: {error.strerror}\n".encode())
+        goes_on = False
+    if not goes_on:
+        os._exit(1)  # the agent has given this rank up meanwhile, or will
     os.write(start, b"g")
     os.close(start)
     watch(worker, where / f"{name}.exit")

@@ -283,3 +283,14 @@ def test_a_job_whose_other_processes_have_device_memory_stays_on_its_gpus(kept, 
         told = [m for m in kept.heard if m["type"] == "registered"][-1]
         assert (told["movable"], told["portable"]) == (movable, movable)
         assert ("device memory" in told["why"]) is not movable
+
+
+def test_of_a_program_that_reports_without_end_the_last_reports_are_kept(kept, monkeypatch):
+    report = {"type": "report", "at_s": 1.0, "samples": 0, "metrics": {}}
+    monkeypatch.setattr(account, "MOST_METRICS_BYTES", 1000)
+    for step in range(200):
+        kept.attempt.heard(0, report | {"step": step})
+    file = kept.folder / "metrics.jsonl"
+    steps = [json.loads(line)["step"] for line in file.read_text().splitlines()]
+    assert steps == list(range(steps[0], 200))
+    assert 300 < file.stat().st_size <= 1000

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from rota.live.agent.curve import Curve
 from rota.live.agent.method import RESTART, STAYS, STOP, SUSPENSIONS, Method
+from rota.live.agent.output import keep_last_lines
 from rota.live.wire import (
     MAX_LINE_BYTES,
     METRICS,
@@ -30,6 +31,7 @@ if TYPE_CHECKING:
 MAX_MODEL_REPORTS = 100  # of one attempt; each is written down
 MAX_SHARD_REPORTS = 100  # likewise
 MAX_TORN_LINES = 10
+MOST_METRICS_BYTES = 64 << 20  # of reports are kept in a file: the latest
 
 log = logging.getLogger("rota.agent")
 
@@ -53,6 +55,7 @@ class Account:
         # starting, adopted, running, suspending, suspended, resuming, ending, ended, lost
         self.state = "starting"
         self.ended: Message | None = None
+        self.unsaved = False  # whether the last try to write the record down has failed
         self.notify = notify
         self.crowd = ""  # which rank has several sessions, in words
         self.unstopped = 0  # processes of other users, which run on while it is suspended
@@ -67,7 +70,11 @@ class Account:
         self._complained = False  # of a report that can't be read
 
     def save(self, *, durable: bool = True) -> None:
-        """Write the record down before acting on it; ``durable``: to outlast a power cut."""
+        """Write the record down before acting on it; ``durable``: to outlast a power cut.
+
+        Raises OSError; the agent writes it later then, as it is by that time.
+        """
+        self.unsaved = True
         draft = self.folder / "attempt.json.new"
         with open(draft, "w") as file:
             json.dump(self.record, file)
@@ -75,6 +82,7 @@ class Account:
             if durable:
                 os.fsync(file.fileno())
         os.replace(draft, self.folder / "attempt.json")
+        self.unsaved = False
 
     # -- for the controller ---------------------------------------------------------------------
 
@@ -245,8 +253,12 @@ class Account:
                 log.warning("job %s: a report that is no report is left out", self.job_id)
             return
         self.progress = _kept(message)
-        with contextlib.suppress(OSError), open(self._metrics, "a") as file:
-            file.write(json.dumps(self.progress) + "\n")
+        with contextlib.suppress(OSError):
+            with open(self._metrics, "a") as file:
+                file.write(json.dumps(self.progress) + "\n")
+                size = file.tell()
+            if size > MOST_METRICS_BYTES:
+                keep_last_lines(self._metrics, MOST_METRICS_BYTES // 2)
 
     def note_model(self, message: Any) -> None:
         """Keep the sizes that rank 0 tells of its model, and pass them on if they are new."""

@@ -35,6 +35,7 @@ from rota.live.wire import MAX_LINE_BYTES, Message, clock, decode, from_worker, 
 
 PROGRESS_EVERY_S = 0.25
 CURVES_EVERY_S = 0.1
+SAVE_AGAIN_S = 1.0
 USAGE_EVERY_S = 10.0  # of attempts that do not report
 ADOPTION_S = 3.0  # how long adopted workers have to say hello
 FAREWELL_S = 5.0  # how long the controller has to take note of the last ends
@@ -102,6 +103,7 @@ class Agent:
         self._spawn(self._link.run())
         self._spawn(self._tell_progress())
         self._spawn(self._tell_curves())
+        self._spawn(self._save_again())
         self._spawn(self._meter.run())
         await self._ending.wait()
         server.close()
@@ -258,6 +260,15 @@ class Agent:
                 if attempt.ended is None:
                     attempt.tell_curve()
 
+    async def _save_again(self) -> None:
+        """Write down what the disk had no room for."""
+        while True:
+            await asyncio.sleep(SAVE_AGAIN_S)
+            for attempt in self.attempts.values():
+                if attempt.unsaved and attempt.ended is None:
+                    with contextlib.suppress(OSError):
+                        attempt.save()
+
     # -- obeying -------------------------------------------------------------------------------
 
     def _obey(self, message: Message) -> None:
@@ -344,7 +355,7 @@ class Agent:
         folder.mkdir(parents=True, exist_ok=True)
         failed = folder / "failed"
         if failed.exists():  # it was tried; the next try is an attempt of its own
-            raise AgentError(failed.read_text())
+            raise AgentError(failed.read_text() or "it could not be started")
         refusal = self._checkpoints.refusal if self._checkpoints is not None else None
         attempt = self._attempt(record_of(message, self.devices, refusal), folder)
         attempt.tuning.keep(message.get("batch"))
@@ -357,10 +368,12 @@ class Agent:
         except (AgentError, OSError, ValueError) as error:
             del self.attempts[job_id, number]
             (folder / "attempt.json").unlink()
-            failed.write_text(str(error))
+            with contextlib.suppress(OSError):
+                failed.write_text(str(error))
             raise
         attempt.record["launched_s"] = clock.now_s()
-        attempt.save()
+        with contextlib.suppress(OSError):  # it runs, and was written down before it was started
+            attempt.save()
         self._notify(attempt.registration())
         self._notify(attempt.ended or done | {"at_s": attempt.record["launched_s"]})
 

@@ -5,6 +5,7 @@ anything is started), ``rankN.pid`` and ``rankN.exit`` (written by the shim of e
 """
 
 import asyncio
+import contextlib
 import logging
 import signal
 from collections.abc import Callable, Coroutine
@@ -291,16 +292,21 @@ class Attempt(Account):
         before, self.crowd = self.crowd, self._crowd_of(crowded) if crowded is not None else ""
         if self.cooperates and self.record["suspension"] != "boundary":
             self.record["suspension"] = "boundary"
-            self.save()
+            self._save_if_there_is_room()
         elif self.crowd and self.record["suspension"] == "boundary":
             self.record["suspension"] = "process"
-            self.save()
+            self._save_if_there_is_room()
         if self.crowd and not before:
             log.info("job %s.%s: %s", self.job_id, self.number, self.crowd)
         if self.cooperates or self.crowd != before:
             self.tell_registration()
         if self.cooperates:
             self.settle()
+
+    def _save_if_there_is_room(self) -> None:
+        """Write down what the ranks tell the next agent, too."""
+        with contextlib.suppress(OSError):
+            self.save()
 
     def _crowd_of(self, rank: Rank) -> str:
         """Which rank has several sessions, in words."""

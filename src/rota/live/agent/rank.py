@@ -15,6 +15,7 @@ from rota.live.agent.processes import descendants, signal_below, started_at
 from rota.live.wire import MAX_SECONDS, Message, clock, encode
 
 MAX_EXIT_BYTES = 1 << 16
+FENCE_AGAIN_S = 1.0
 
 
 class Rank:
@@ -118,12 +119,17 @@ class Rank:
             if started_at(self.shim) is None and not self._pids.exists():
                 raise AgentError(f"the shim of rank {self.index} died at its start")
             await asyncio.sleep(0.001)
-        self.worker = json.loads(self._pids.read_text())["worker"]
+        self.worker = self._claimed()["worker"]
 
     async def abandon(self) -> None:
         """Make sure that nothing of it runs or will; returns when that is so."""
-        self._fence()
-        pids = json.loads(self._pids.read_text())
+        while True:
+            try:
+                self._fence()
+                break
+            except OSError:  # not even an empty file has room
+                await asyncio.sleep(FENCE_AGAIN_S)
+        pids = self._claimed()
         if began := self._began(pids["shim"]):
             signal_below(pids["shim"], signal.SIGKILL)
             while started_at(pids["shim"]) == began:
@@ -136,7 +142,7 @@ class Rank:
         if self.exit is not None:
             return
         self._fence()
-        pids = json.loads(self._pids.read_text())
+        pids = self._claimed()
         self.shim, self.worker = pids["shim"], pids["worker"]
         if self.shim:
             with contextlib.suppress(ProcessLookupError):
@@ -173,7 +179,7 @@ class Rank:
 
     def _claimed_at(self) -> float:
         """When the shim wrote down its pid, in seconds of CLOCK_BOOTTIME."""
-        told = json.loads(self._pids.read_text()).get("boottime_s")
+        told = self._claimed().get("boottime_s")
         if told is not None:
             return float(told)
         return self._pids.stat().st_mtime - time.time() + clock.boottime_s()  # an older shim
@@ -181,13 +187,17 @@ class Rank:
     def _fence(self) -> None:
         """Keep a shim that is still to come from starting the worker.
 
-        A shim goes on only if it can create ``rankN.pid``: whoever comes first has it.
+        A shim goes on only if it can create ``rankN.pid``: whoever comes first has it. An empty one
+        is this agent's: that has room on a full disk, too. Raises OSError.
         """
-        draft = self._pids.with_suffix(".nobody")
-        draft.write_text(json.dumps({"shim": 0, "worker": 0}))
+        flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
         with contextlib.suppress(FileExistsError):
-            os.link(draft, self._pids)
-        draft.unlink()
+            os.close(os.open(self._pids, flags, 0o600))
+
+    def _claimed(self) -> dict[str, Any]:
+        """The pids of the shim and its worker, 0 if there are none and never will be."""
+        text = self._pids.read_text()
+        return dict(json.loads(text)) if text else {"shim": 0, "worker": 0}
 
 
 def _is_exit(told: Any) -> bool:

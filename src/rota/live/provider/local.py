@@ -13,6 +13,7 @@ import socket
 import sys
 from collections.abc import Collection, Sequence
 from itertools import chain
+from pathlib import Path
 from typing import NamedTuple
 
 from rota.errors import InputError
@@ -207,7 +208,7 @@ class _WatchedAgent:
                 if status or not self._ends:
                     log.warning("%s's agent ended with status %s", self.node.name, status)
                     await asyncio.sleep(RESTART_PAUSE_S)
-            else:  # an agent that a former controller started
+            else:  # it could not be started, or a former controller has started it
                 await asyncio.sleep(END_POLL_S if self._ends else WATCH_EVERY_S)
 
     def _is_alive(self) -> bool:
@@ -216,9 +217,10 @@ class _WatchedAgent:
     async def _spawn(self) -> None:
         node, folder = self.node, self._folder.node(self.node.name)
         folder.mkdir(parents=True, exist_ok=True, mode=0o700)
-        draft = folder / f"{SETTINGS}.new"
-        draft.write_text(json.dumps(node._asdict()))
-        draft.replace(folder / SETTINGS)
+        if _settings_of(folder) != node:  # a full disk must not keep the agent from coming back
+            draft = folder / f"{SETTINGS}.new"
+            draft.write_text(json.dumps(node._asdict()))
+            draft.replace(folder / SETTINGS)
         command = [sys.executable, "-m", "rota.live.agent"]
         command += ["--home", str(self._folder.path), "--node", node.name]
         command += ["--controller-pid", str(os.getpid())]
@@ -247,13 +249,16 @@ def former_nodes(folder: Folder) -> list[LocalNode]:
     One without a readable note of that counts as one with all GPUs: somebody must look after its
     processes, whatever devices they had.
     """
-    nodes = []
-    for path in sorted(folder.path.glob("nodes/*")):
-        try:
-            nodes.append(LocalNode(**json.loads((path / SETTINGS).read_text())))
-        except (OSError, ValueError, TypeError):
-            nodes.append(LocalNode(path.name))
-    return nodes
+    folders = sorted(folder.path.glob("nodes/*"))
+    return [_settings_of(path) or LocalNode(path.name) for path in folders]
+
+
+def _settings_of(folder: Path) -> LocalNode | None:
+    """What the agent of a node was last started with; None if that can't be read."""
+    try:
+        return LocalNode(**json.loads((folder / SETTINGS).read_text()))
+    except (OSError, ValueError, TypeError):
+        return None
 
 
 def _is_alive(folder: Folder, name: str) -> bool:

@@ -11,6 +11,7 @@ from rota.live.agent.output import (
     cut,
     gap_at,
     give_back,
+    keep_last_lines,
     left_out,
     next_gap,
     take_ahead,
@@ -125,3 +126,11 @@ def test_room_is_taken_behind_the_end_and_given_back(file):
     give_back(file)
     assert held(file) <= before + 4096
     assert file.read_bytes().count(b"\n") == 200
+
+
+def test_of_lines_the_last_whole_ones_are_kept(file):
+    lines(file, 0, 1000)
+    keep_last_lines(file, 16 * 10 + 3)
+    assert file.read_text() == "".join(f"line {number:010}\n" for number in range(990, 1000))
+    lines(file, 1000, 1001)
+    assert file.read_text().splitlines()[-1] == "line 0000001000"
