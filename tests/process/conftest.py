@@ -19,7 +19,7 @@ import pytest
 from rota.client.client import Client
 from rota.errors import RotaError
 from rota.folder import Folder
-from rota.live.agent import pulses
+from rota.live.agent import elastic, pausing, pulses
 from rota.live.agent.zygote_link import ZygoteLink
 from rota.model.job import JobState
 from rota.store import tables
@@ -391,6 +391,15 @@ def is_gone(process: psutil.Process) -> bool:
         return True
 
 
+def all_are_at(out: Path, gate: int) -> bool:
+    """Whether rank 0 of a training waits in the step with this gate, and the others are there.
+
+    Whoever is to hold then holds behind that step: nobody needs it to go on for another.
+    """
+    file = out / f"at{gate}"
+    return file.exists() and len(list(out.glob(f"at{gate}.[0-9]*"))) >= int(file.read_text()) - 1
+
+
 def node_of(job: dict[str, Any]) -> str:
     """The node that a job is on, which has it whole."""
     (part,) = job["gpus"]
@@ -405,6 +414,17 @@ def _as_in_clusters() -> Iterator[None]:
         patch.setattr(ZygoteLink, "warm_up", ZygoteLink.start)
         patch.setattr(pulses, "LAGS_BELOW", 0.0)
         yield
+
+
+@pytest.fixture
+def holding(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Agents in this process have ranks that hold do so, however slow the others are.
+
+    For tests that suspend and resize where :func:`all_are_at` a gate.
+    """
+    monkeypatch.setattr(pausing, "COUPLED_STEP_S", 1000.0)
+    monkeypatch.setattr(elastic, "COUPLED_STEP_S", 1000.0)
+    monkeypatch.setattr(pausing, "BOUNDARY_TIMEOUT_S", 1000.0)
 
 
 @pytest.fixture(scope="module")

@@ -13,6 +13,8 @@ from rota.testing.lone_agent import LoneAgent
 from .conftest import until
 from .test_elastic import Job
 
+pytestmark = pytest.mark.usefixtures("holding")
+
 LIMITS = {"most": 48, "most_per_gpu": 16, "min_gpus": 1}
 SAMPLES = 300
 WORDS = ("--adapt", "--loop", "epochs", "--samples", SAMPLES, "--optimizer", "sgd", "--lr", 0.01)

@@ -19,6 +19,8 @@ from .conftest import until
 from .states import differences
 from .test_vacating import Job, crowded, gates, is_spilled, next_agent, suspends_at, where
 
+pytestmark = pytest.mark.usefixtures("holding")
+
 
 def in_agent(agent: LoneAgent, call: Callable[..., object], *arguments: object) -> None:
     """Call something in the agent's own thread; returns when that has returned."""

@@ -13,8 +13,10 @@ from rota.live.agent import elastic, pulses
 from rota.live.agent.gang import HOLDING
 from rota.testing.lone_agent import LoneAgent
 
-from .conftest import SCRIPTS, until
+from .conftest import SCRIPTS, all_are_at, until
 from .states import differences, outcome
+
+pytestmark = pytest.mark.usefixtures("holding")
 
 
 class Job:
@@ -51,11 +53,11 @@ class Job:
         return self.attempt.elastic.gang
 
     def until_at(self, gate: int) -> None:
-        """Wait until rank 0 waits in this step."""
+        """Wait until rank 0 waits in this step, and the others have come to it."""
 
         def there() -> bool:
             assert self.attempt.ended is None, self.logs()
-            return (self.out / f"at{gate}").exists()
+            return all_are_at(self.out, gate)
 
         until(there, f"step {gate}")
 
@@ -330,6 +332,7 @@ def test_a_rank_that_hangs_in_a_resize_is_killed(launch, reference, impatient, s
 def test_a_rank_that_lags_behind_is_replaced(launch, reference, monkeypatch):
     monkeypatch.setattr(elastic, "LOOK_EVERY_S", 0.005)
     monkeypatch.setattr(pulses, "LAGS_BELOW", 0.8)
+    monkeypatch.setattr(elastic, "COUPLED_STEP_S", 0.05)  # it is not asked to hold at a gate
     job = launch([0, 1], "--slow", 1, "--steps", 100, "--gate", 95)
     until(lambda: job.gang.members == [0, 2], "slot 2 has taken over from slot 1")
     assert job.attempt.record["gpus"] == [0, 1]

@@ -255,10 +255,8 @@ def test_a_session_that_closes_while_it_is_to_hold_does_not_keep_the_gpu(shared_
     cluster.ends(job)
 
 
-def test_a_step_that_takes_too_long_is_stopped_in_the_middle_and_goes_on_unharmed(
-    shared_cluster, base
-):
-    cluster = shared_cluster
+def test_a_step_that_takes_too_long_is_stopped_in_the_middle_and_goes_on_unharmed(make_cluster):
+    cluster = make_cluster(environment={"BOUNDARY_S": "0.5"})
     job = cluster.train("job", "--steps", 40, "--gate", 20)
     cluster.until_at("job", 20)
     cluster.client.suspend(job)
@@ -270,7 +268,7 @@ def test_a_step_that_takes_too_long_is_stopped_in_the_middle_and_goes_on_unharme
     cluster.ends(job)
     plain = cluster.train("plain", "--steps", 40)
     cluster.ends(plain)
-    assert equal(weights(base / "job"), weights(base / "plain"))
+    assert equal(weights(cluster.base / "job"), weights(cluster.base / "plain"))
     assert all(line["what"] != "suspended" for line in cluster.lines("job"))
 
 

@@ -153,8 +153,8 @@ def test_an_attempt_that_goes_back_to_a_checkpoint_replaces_what_it_reports_agai
     job = sweep(cluster, "digits", *words)
     until_told(cluster, "digits", 20)
     pids = cluster.pids(job)
-    cluster.opens("digits", 20)
     cluster.kill(pids["shim"], pids["worker"])
+    cluster.opens("digits", 20)
     show = cluster.ends(job)
     assert show["attempt"] == 2
     said = told(cluster, "digits")

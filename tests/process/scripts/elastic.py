@@ -1,8 +1,9 @@
 """Train a small model with an elastic gang, in all ways that matter, and write down what happens.
 
 In the folder --out: ``seenN`` (a line for each piece that slot N worked on: epoch, batch, samples),
-``atS`` when step S waits for ``goS``, ``evaluated`` and ``end.pt`` (all of the state at the end).
-A file ``finish`` there has the number of the step that is to be the last one.
+``atS`` when rank 0 waits in step S for ``goS``, with the number of ranks, and ``atS.N`` when slot N
+has come to that step, ``evaluated`` and ``end.pt`` (all of the state at the end). A file ``finish``
+there has the number of the step that is to be the last one.
 """
 
 import argparse
@@ -113,8 +114,10 @@ def tell_planned_times(s):
     s._progress.times.note = planned
 
 
-def gate(number):
-    (options.out / f"at{number}").touch()
+def gate(number, ranks):
+    draft = options.out / f"at{number}.new"
+    draft.write_text(str(ranks))
+    draft.rename(options.out / f"at{number}")
     while not (options.out / f"go{number}").exists():
         time.sleep(0.002)
 
@@ -141,7 +144,7 @@ def main():
         if options.no_loader:
             for step in s.steps(options.steps):
                 if step in options.gate:
-                    gate(step)
+                    gate(step, s.world_size)
             return
         sizes = {"batch_size": BATCH, "shards": options.shards}
         if options.lr_scaling:
@@ -153,13 +156,15 @@ def main():
         def train(step, batch):
             number = loader.position.batches
             newcomer = s._member.rehearses
+            if step in options.gate and s.rank != 0 and not newcomer:
+                (options.out / f"at{step}.{SLOT}").touch()
             for piece, (x, y, indices) in enumerate(batch):
                 if step in options.gate and s.rank == 0 and not newcomer and piece == 0:
                     if options.gate_in == "evaluate":
                         with s.evaluate():
-                            gate(step)
+                            gate(step, s.world_size)
                     else:
-                        gate(step)
+                        gate(step, s.world_size)
                 if newcomer and options.raise_in_rehearsal:
                     raise ValueError("no room here")
                 if options.raise_in == SLOT and step == 3:

@@ -1,7 +1,8 @@
 """Train with batches that the program cuts itself, and all that goes with it, gates included.
 
-In the folder --out: ``pidsN`` (a line for each process that rank N has been), ``atS`` when step S
-waits for ``goS``, and ``endN.pt`` with all of the state at the end.
+In the folder --out: ``pidsN`` (a line for each process that rank N has been), ``atS`` when rank 0
+waits in step S for ``goS``, with the number of ranks, and ``atS.N`` when rank N has come to that
+step, ``endN.pt`` with all of the state at the end.
 """
 
 import argparse
@@ -31,7 +32,12 @@ RANK = int(os.environ.get("RANK", "0"))
 
 
 def gate(number):
-    (options.out / f"at{number}").touch()
+    if RANK != 0:
+        (options.out / f"at{number}.{RANK}").touch()
+        return
+    draft = options.out / f"at{number}.new"
+    draft.write_text(os.environ.get("WORLD_SIZE", "1"))
+    draft.rename(options.out / f"at{number}")
     while not (options.out / f"go{number}").exists():
         time.sleep(0.002)
 
@@ -51,7 +57,7 @@ def train(s):
     if not options.unprepared:
         model, *_ = s.prepare(net, optimizer, scheduler, scaler)
     for step in s.steps(options.steps):
-        if step in options.gate and RANK == 0:
+        if step in options.gate:
             gate(step)
         x = torch.randn(12, 6) + random.random() + np.random.rand()
         y = torch.randint(3, (12,))
