@@ -159,6 +159,21 @@ def hold_lock(path: Path) -> IO[str] | None:
     return file
 
 
+def is_in_place(lock: IO[str], path: Path) -> bool:
+    """Whether a lock that is held is that of the file at this path.
+
+    It is not if somebody has moved or removed the file, or its folder, and maybe made another one.
+    """
+    held = os.fstat(lock.fileno())
+    try:
+        found = path.stat()
+    except FileNotFoundError:
+        return False
+    except OSError:  # of a disk that does not answer, nobody knows
+        return True
+    return os.path.samestat(held, found)
+
+
 def is_locked(path: Path) -> bool:
     """Whether another process holds the lock of an existing file."""
     lock = hold_lock(path)

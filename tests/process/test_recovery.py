@@ -4,6 +4,8 @@ import json
 
 import psutil
 import pytest
+from websockets import ConnectionClosed
+from websockets.sync.client import connect
 
 from .conftest import is_gone, until
 
@@ -90,3 +92,41 @@ def test_what_a_job_did_while_nobody_could_hear_of_it_is_told_later(cluster, vic
     cluster.up()
     progress = cluster.ends(job)["progress"]
     assert (progress["step"], progress["total"]) == (60, 60)
+
+
+def agents(cluster):
+    return [p for p in cluster.processes() if "rota.live.agent" in p.cmdline()]
+
+
+def test_an_agent_whose_state_folder_is_another_one_by_now_ends_with_its_jobs(cluster):
+    job = cluster.submit("exec sleep 100000")
+    cluster.until_state(job, "RUNNING")
+    worker = psutil.Process(cluster.pids(job)["worker"])
+    old = cluster.agent()
+    cluster.kill_controller()
+    cluster.folder.path.rename(cluster.base / "former")
+    cluster.up()
+    until(lambda: is_gone(worker) and is_gone(old), "the former agent has ended with its job")
+    job = cluster.submit("exec sleep 100000")
+    cluster.until_state(job, "RUNNING")
+    (agent,) = agents(cluster)
+    assert agent.pid != old.pid
+    assert cluster.pids(job)["worker"] != worker.pid
+
+
+def test_the_words_of_an_agent_that_makes_no_sense_leave_the_cluster_as_it_is(shared_cluster, base):
+    cluster = shared_cluster
+    before = cluster.client.nodes()
+    hello = {"type": "hello", "node": before[0]["name"], "num_gpus": "two", "kind": "cpu"}
+    token = cluster.folder.agent_token.read_text().strip()
+    url = json.loads(cluster.folder.server.read_text())["url"].replace("http", "ws", 1)
+    with connect(
+        f"{url}/agent/v1", additional_headers={"Authorization": f"Bearer {token}"}
+    ) as agent:
+        agent.send(json.dumps(hello))
+        told = json.loads(agent.recv(60))
+        assert (told["type"], told["error"][:16]) == ("rejected", "num_gpus: 'two' ")
+        with pytest.raises(ConnectionClosed, match="1008"):
+            agent.recv(60)
+    assert cluster.client.nodes() == before
+    cluster.ends(cluster.submit("true"))

@@ -17,6 +17,7 @@ from typing import Any, Protocol
 from rota.errors import AgentError, StoreLostError
 from rota.folder import Folder
 from rota.live.dispatch import command_message, node_of
+from rota.live.hello import check_curve, check_hello
 from rota.live.provider.base import Provider
 from rota.live.recovery import (
     NODE_CHANGED,
@@ -92,6 +93,7 @@ class Controller(Reports):
         self._failures: dict[int, int] = {}
         self._tasks: list[asyncio.Task[None]] = []
         self._policy_retry_at_s: float | None = None
+        self._agents: dict[str, str | None] = {}  # by node: which one is connected, if it has told
         self._awaited: set[str] = set()  # nodes that have yet to say what became of their jobs
         self._await_until_s = 0.0
         self._provider = provider
@@ -287,17 +289,24 @@ class Controller(Reports):
     # -- agents --------------------------------------------------------------------------------
 
     async def serve_agent(self, channel: Channel) -> None:
-        """Talk to one agent until its connection ends."""
-        while (hello := decode(await channel.receive()))["type"] == "curve":
-            self._note_curve(hello, self._clock.now_s())
-        if hello["type"] != "hello":
-            raise AgentError(f"an agent began with {hello['type']!r} instead of hello")
+        """Talk to one agent until its connection ends.
+
+        Raises AgentError for one whose account of its node is not sound, after it has been told
+        what is wrong: nothing of that account counts.
+        """
+        try:
+            hello, curves = await self._hear_hello(channel)
+        except AgentError as error:
+            await channel.send(json.dumps({"type": "rejected", "error": str(error)}))
+            raise
         node = hello["node"]
         outbox: asyncio.Queue[Message | bytes] = asyncio.Queue()
-        self._outboxes[node] = outbox
-        self._greet(hello)
+        self._outboxes[node], self._agents[node] = outbox, hello.get("agent")
         sender = asyncio.create_task(self._send_outbox(channel, outbox))
         try:
+            for curve in curves:
+                self._note_curve(curve, self._clock.now_s())
+            self._greet(hello)
             while True:
                 frame = await channel.receive()
                 if isinstance(frame, bytes):
@@ -307,7 +316,20 @@ class Controller(Reports):
         finally:
             sender.cancel()
             if self._outboxes.get(node) is outbox:
-                del self._outboxes[node]
+                del self._outboxes[node], self._agents[node]
+
+    async def _hear_hello(self, channel: Channel) -> tuple[Message, list[Message]]:
+        """What an agent begins with: its hello, and the curves that it told before. AgentError."""
+        curves = []
+        while (hello := decode(await channel.receive()))["type"] == "curve":
+            check_curve(hello)
+            curves.append(hello)
+        check_hello(hello, self._provider.names)
+        node, agent = hello["node"], hello.get("agent")
+        known = self._agents.get(node)
+        if agent is not None and known is not None and agent != known:
+            raise AgentError(f"node: another agent of {node} is connected; a node has one")
+        return hello, curves
 
     async def _send_outbox(self, channel: Channel, outbox: asyncio.Queue[Message | bytes]) -> None:
         while True:

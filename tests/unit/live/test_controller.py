@@ -1,11 +1,12 @@
 import asyncio
 import contextlib
 import json
+import re
 from pathlib import Path
 
 import pytest
 
-from rota.errors import JobFileError, NeverFitsError, StoreLostError
+from rota.errors import AgentError, JobFileError, NeverFitsError, StoreLostError
 from rota.folder import Folder
 from rota.live import controller as controller_module
 from rota.live.clock import Clock
@@ -68,6 +69,10 @@ class Agent:
         for _ in range(20):
             await asyncio.sleep(0)
         return self.heard.empty()
+
+    async def ended(self):
+        """Wait until the controller hangs up. Raises what it says of that in its log."""
+        await asyncio.wait_for(self._task, 10)
 
     async def leave(self):
         self._task.cancel()
@@ -328,6 +333,93 @@ def test_the_last_report_of_an_attempt_that_ended_without_a_controller_is_known(
             await agent.leave()
         async with controlled(tmp_path) as controller:
             assert controller.progress(0) == told
+
+    asyncio.run(scenario())
+
+
+HELLO = {"type": "hello", "node": "n", "num_gpus": 2, "kind": "cpu", "attempts": []}
+ALIVE = {"type": "alive", "job_id": "1", "attempt": 1, "suspension": "process", "movable": True}
+ENDED = {"type": "ended", "job_id": "1", "attempt": 1, "at_s": 1.0, "exit_code": 0, "message": ""}
+
+
+def without(message, field):
+    return {key: value for key, value in message.items() if key != field}
+
+
+@pytest.mark.parametrize(
+    ("hello", "error"),
+    [
+        (HELLO | {"type": "ended"}, "type: 'ended' can't be used; it must be hello"),
+        (HELLO | {"node": 3}, "node: 3 can't be used; it must be the name of a node"),
+        (HELLO | {"node": "m"}, "node: 'm' can't be used; it must be a node of this cluster: n"),
+        (without(HELLO, "num_gpus"), "num_gpus: None can't be used; it must be a whole number"),
+        (HELLO | {"num_gpus": 0}, "num_gpus: 0 can't be used; it must be a whole number from 1"),
+        (HELLO | {"num_gpus": 10**9}, "num_gpus: 1000000000 can't be used"),
+        (HELLO | {"num_gpus": True}, "num_gpus: True can't be used"),
+        (HELLO | {"kind": []}, "kind: [] can't be used; it must be one of cpu, cuda"),
+        (HELLO | {"gpu_type": 3}, "gpu_type: 3 can't be used; it must be text"),
+        (HELLO | {"memory_gb": float("nan")}, "memory_gb: nan can't be used"),
+        (HELLO | {"agent": 3}, "agent: 3 can't be used"),
+        (without(HELLO, "attempts"), "attempts: None can't be used; it must be a list"),
+        (HELLO | {"attempts": [3]}, "attempts[0]: 3 can't be used; it must be an object"),
+        (HELLO | {"attempts": [{}]}, "attempts[0].type: None can't be used; it must be one of"),
+        (HELLO | {"attempts": [{"type": "x"}]}, "attempts[0].type: 'x' can't be used"),
+        (HELLO | {"attempts": [ALIVE | {"job_id": 1}]}, "attempts[0].job_id: 1 can't be used"),
+        (HELLO | {"attempts": [ALIVE | {"attempt": "1"}]}, "attempts[0].attempt: '1' can't"),
+        (HELLO | {"attempts": [ALIVE, ALIVE | {"suspension": "by prayer"}]}, "attempts[1].susp"),
+        (HELLO | {"attempts": [without(ALIVE, "movable")]}, "attempts[0].movable: None can't"),
+        (HELLO | {"attempts": [without(ENDED, "at_s")]}, "attempts[0].at_s: None can't be used"),
+        (HELLO | {"attempts": [ENDED | {"exit_code": "0"}]}, "attempts[0].exit_code: '0' can't"),
+        (HELLO | {"attempts": [ENDED | {"progress": {"step": -1}}]}, "attempts[0].progress: {'"),
+        (
+            HELLO | {"attempts": [{"type": "lost", "job_id": "1", "attempt": 1, "error": "gone"}]},
+            "attempts[0].started: None can't be used; it must be true or false",
+        ),
+        ({"type": "curve", "job_id": "1", "attempt": 1, "since": 0}, "reports: None can't be used"),
+    ],
+)
+def test_nothing_counts_of_a_hello_that_is_not_sound(tmp_path, hello, error):
+    async def scenario():
+        async with controlled(tmp_path) as controller:
+            await submit(controller)
+            agent = Agent(controller)
+            agent.says(**hello)
+            assert error in (await agent.hears("rejected"))["error"]
+            with pytest.raises(AgentError, match=re.escape(error)):
+                await agent.ended()
+            assert controller.state.nodes == []
+            assert controller.tell("n", {}) is False, "nobody is connected"
+            agent = Agent(controller)
+            agent.hello()
+            assert (await agent.hears("launch"))["attempt"] == 1
+            await agent.leave()
+
+    asyncio.run(scenario())
+
+
+def test_a_node_has_one_agent(tmp_path):
+    async def scenario():
+        async with controlled(tmp_path) as controller:
+            first = Agent(controller)
+            first.says(**HELLO, agent="first")
+            await first.hears("welcome")
+            second = Agent(controller)
+            second.says(**HELLO, agent="second")
+            told = await second.hears("rejected")
+            assert told["error"] == "node: another agent of n is connected; a node has one"
+            with pytest.raises(AgentError):
+                await second.ended()
+            await submit(controller)
+            await first.hears("launch")
+            again = Agent(controller)  # it may not be known yet that its first connection is lost
+            again.says(**HELLO, agent="first")
+            await again.hears("welcome")
+            await first.leave()
+            await again.leave()
+            second = Agent(controller)
+            second.says(**HELLO, agent="second")
+            await second.hears("welcome")
+            await second.leave()
 
     asyncio.run(scenario())
 
@@ -596,8 +688,9 @@ def test_what_another_log_has_left_behind_is_disowned_and_its_numbers_are_not_us
             assert controller.state.spec[row].job_id == "9"
             agent = Agent(controller)
             foreign = [alive(launch="other 1.0"), alive(7, launch="other 2.0")]
+            end = {"at_s": 0.0, "exit_code": 1, "message": "", "stop_asked": False}
             ended = {"type": "ended", "job_id": "2", "attempt": 1, "launch": "other 3.0"}
-            agent.hello([*foreign, ended, alive(8)])
+            agent.hello([*foreign, ended | end, alive(8)])
             disowned = [await agent.hears("disown") for _ in range(3)]
             assert [(each["job_id"], each["attempt"]) for each in disowned] == [
                 *(("1", 1), ("1", 7), ("2", 1))
@@ -607,7 +700,6 @@ def test_what_another_log_has_left_behind_is_disowned_and_its_numbers_are_not_us
             assert (launched["job_id"], launched["attempt"]) == ("9", 1)
             # Whatever is told of another attempt with its number, or with its command's, is not it.
             other = {"job_id": "9", "attempt": 1, "launch": "other 4.0"}
-            end = {"at_s": 0.0, "exit_code": 1, "message": "", "stop_asked": False}
             agent.says(**{"type": "ended"} | other | end)
             agent.says(**done(launched, **other))
             agent.says(**done(launched, job_id="1", attempt=1, launch="other 1.0"))

@@ -7,8 +7,9 @@ import os
 import resource
 import socket
 import sys
+from functools import partial
 
-from rota.folder import Folder, hold_lock
+from rota.folder import Folder, hold_lock, is_in_place
 from rota.live.agent.agent import Agent
 from rota.live.agent.devices import discover
 from rota.live.wire import clock
@@ -34,7 +35,8 @@ def main() -> None:
     logging.getLogger("websockets").setLevel(logging.WARNING)
     folder = Folder(options.home)
     folder.node(options.node).mkdir(parents=True, exist_ok=True, mode=0o700)
-    lock = hold_lock(folder.node(options.node) / "agent.lock")
+    lock_path = folder.node(options.node) / "agent.lock"
+    lock = hold_lock(lock_path)
     if lock is None:
         sys.exit(f"rota agent: another agent of node {options.node} runs on {folder.path}")
     clock.follow(clock.read_ahead_s(folder.clock))
@@ -46,6 +48,7 @@ def main() -> None:
         options.controller_pid,
         options.host_memory,
         log_limit_bytes=options.log_limit,
+        is_in_place=partial(is_in_place, lock, lock_path),
     )
     asyncio.run(agent.run())
     lock.close()

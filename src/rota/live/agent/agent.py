@@ -9,8 +9,11 @@ import asyncio
 import contextlib
 import json
 import logging
+import os
+import secrets
 import socket
 import struct
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -38,6 +41,7 @@ CURVES_EVERY_S = 0.1
 SAVE_AGAIN_S = 1.0
 USAGE_EVERY_S = 10.0  # of attempts that do not report
 ADOPTION_S = 3.0  # how long adopted workers have to say hello
+LOOK_AT_FOLDER_S = 0.5
 FAREWELL_S = 5.0  # how long the controller has to take note of the last ends
 
 log = logging.getLogger("rota.agent")
@@ -60,11 +64,14 @@ class Agent:
         host_memory_bytes: int | None = None,
         driver: Driver | None = None,
         log_limit_bytes: int | None = None,
+        is_in_place: Callable[[], bool] = lambda: True,
     ) -> None:
         self.folder = folder
         self.node = node
         self.devices = devices
         self.attempts: dict[tuple[str, int], Attempt] = {}
+        self._id = secrets.token_hex(8)
+        self._is_in_place = is_in_place  # whether the state folder is still the one that it was
         self._socket_path = folder.socket(node)
         self._arenas = folder.arenas(node)
         self._memory = HostMemory(self.attempts.values, host_memory_bytes)
@@ -92,6 +99,7 @@ class Agent:
             self._serve_worker, self._socket_path, limit=MAX_LINE_BYTES
         )
         self._socket_path.chmod(0o600)
+        own_socket = self._socket_path.stat()
         self._spawn(self._zygote.warm_up())
         if self._checkpoints is not None:  # now, because it takes a moment to find out
             log.info("CUDA checkpoints: %s", self._checkpoints.refusal or "available")
@@ -104,6 +112,7 @@ class Agent:
         self._spawn(self._tell_progress())
         self._spawn(self._tell_curves())
         self._spawn(self._save_again())
+        self._spawn(self._watch_folder())
         self._spawn(self._meter.run())
         await self._ending.wait()
         server.close()
@@ -113,7 +122,9 @@ class Agent:
         await asyncio.gather(*self._tasks, return_exceptions=True)
         self._logs.close()
         await self._zygote.close()
-        self._socket_path.unlink(missing_ok=True)
+        with contextlib.suppress(FileNotFoundError):
+            if os.path.samestat(own_socket, self._socket_path.stat()):  # no other agent's by now
+                self._socket_path.unlink()
         for empty in (self._socket_path.parent, self._arenas, self._arenas.parent):
             with contextlib.suppress(OSError):
                 empty.rmdir()
@@ -128,6 +139,18 @@ class Agent:
         self._tasks.discard(task)
         if not task.cancelled() and task.exception() is not None:
             log.error("a task of the agent failed", exc_info=task.exception())
+
+    def _check_in_place(self) -> None:
+        """Raises AgentError if another agent may have this node by now."""
+        if not self._is_in_place():
+            raise AgentError(f"{self.folder.path} is gone, or another folder: this agent ends")
+
+    async def _watch_folder(self) -> None:
+        """End, and every job here, once the state folder is another one: nobody can adopt them."""
+        while self._is_in_place():
+            await asyncio.sleep(LOOK_AT_FOLDER_S)
+        log.error("%s is gone, or another folder: ending with all jobs", self.folder.path)
+        await self._shut_down()
 
     # -- workers -------------------------------------------------------------------------------
 
@@ -193,6 +216,7 @@ class Agent:
 
         What trials have reported comes before it: attempts that have ended end with it.
         """
+        self._check_in_place()
         self._epoch = 0  # the controller has gone back with an older copy of its log, maybe
         hello = {
             "type": "hello",
@@ -201,6 +225,7 @@ class Agent:
             "kind": self.devices.kind,
             "gpu_type": self.devices.gpu_type,
             "memory_gb": self.devices.memory_gb,
+            "agent": self._id,
             "attempts": [
                 *(attempt.observed() for attempt in self.attempts.values()),
                 *self._moves.arrivals,
@@ -292,12 +317,15 @@ class Agent:
             self._spawn(self._moves.answer(message))
         elif kind == "fetched":
             self._moves.heard(message)
+        elif kind == "rejected":
+            raise AgentError(f"the controller rejects this agent: {message['error']}")
         elif kind == "shutdown":
             self._spawn(self._shut_down())
 
     async def _carry_out(self, message: Message) -> None:
         command_id = message["command_id"]
         try:
+            self._check_in_place()
             if message["epoch"] < self._epoch:
                 raise AgentError(f"command of epoch {message['epoch']}; it is now {self._epoch}")
             if message["kind"] == "launch":

@@ -15,6 +15,7 @@ from rota.folder import Folder
 from rota.live.wire import Message
 
 RECONNECT_S = 0.2
+REJECTED_PAUSE_S = 1.0
 LONELY_S = 10.0  # without a controller process and without jobs, an agent ends after so long
 
 log = logging.getLogger("rota.agent")
@@ -54,6 +55,7 @@ class ControllerLink:
 
     async def run(self) -> None:
         """Keep up a connection until the agent ends."""
+        complaint = ""
         while not self._ending.is_set():
             try:
                 server = json.loads(self._folder.server.read_text())
@@ -67,13 +69,13 @@ class ControllerLink:
                     proxy=None,
                 ) as connection:
                     await self._converse(connection)
-            except (
-                OSError,
-                ValueError,
-                KeyError,
-                AgentError,
-                websockets.WebSocketException,
-            ) as error:
+                    complaint = ""
+            except AgentError as error:
+                if str(error) != complaint:  # it may be the same for long
+                    complaint = str(error)
+                    log.error("%s", complaint)
+                await asyncio.sleep(REJECTED_PAUSE_S)
+            except (OSError, ValueError, KeyError, websockets.WebSocketException) as error:
                 log.debug("no controller: %r", error)
             self.connected = False
             if self._should_give_up():

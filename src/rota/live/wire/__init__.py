@@ -43,7 +43,8 @@ where raw bytes follow the line: pieces of the state of a job that moves to anot
 | | give_up | generation: not all will come to the meeting place |
 | | park | free the device, and wait to come back |
 | | leave | end |
-| agent, controller | hello | node, num_gpus, kind, gpu_type, memory_gb, attempts (also arriving) |
+| agent, controller | hello | node, num_gpus, kind, gpu_type, memory_gb, attempts (also arriving); |
+| | | agent: which of all agents it is |
 | | done, failed | command_id; at_s, stopped_s; error |
 | | registered | job_id, attempt, suspension, movable, resizable, most_ranks, portable, why |
 | | resized | job_id, attempt, gpus, cause, lost_ranks: by itself, not by a command |
@@ -65,6 +66,7 @@ where raw bytes follow the line: pieces of the state of a job that moves to anot
 | | | source: the node where the state lies |
 | | kill | job_id, attempt: no job should have it |
 | | disown | job_id, attempt, launch: it is of another event log; end it and say nothing of it |
+| | rejected | error: what is wrong with its hello; the connection ends |
 | | forget | job_id, attempt: its end is written down |
 | | drop | job_id, attempt: it is on another node, or over; leave nothing of it |
 | | shutdown | |
