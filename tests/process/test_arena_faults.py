@@ -15,7 +15,7 @@ from rota.live.agent import memory, returning, vacating
 from rota.live.agent.account import Account
 from rota.testing.lone_agent import LoneAgent
 
-from .conftest import until
+from .conftest import DEADLINE_S, until
 from .states import differences
 from .test_vacating import Job, crowded, gates, is_spilled, next_agent, suspends_at, where
 
@@ -31,7 +31,7 @@ def in_agent(agent: LoneAgent, call: Callable[..., object], *arguments: object) 
         done.set()
 
     agent._loop.call_soon_threadsafe(do)
-    assert done.wait(30)
+    assert done.wait(DEADLINE_S)
 
 
 def leaves_nothing(job: Job) -> None:
@@ -250,7 +250,7 @@ def test_a_job_that_has_suspended_again_is_not_gone_on_from_an_older_copy(tmp_pa
         copy_file(source, target)
         older.append(target.read_bytes())
         begun.set()
-        assert go.wait(60)
+        assert go.wait(DEADLINE_S)
 
     with LoneAgent(tmp_path / "agent") as agent:
         alone = Job(agent, tmp_path / "alone", 1)
@@ -260,7 +260,7 @@ def test_a_job_that_has_suspended_again_is_not_gone_on_from_an_older_copy(tmp_pa
         monkeypatch.setattr(memory, "copy_file", slow)
         agent._agent._memory.budget_bytes = 0
         in_agent(agent, agent._agent._memory.look)
-        assert begun.wait(30)
+        assert begun.wait(DEADLINE_S)
         assert job.resumes()["type"] == "done", job.logs()
         assert job.vacates_at(6)["kept"] is None
         monkeypatch.setattr(memory, "copy_file", copy_file)
@@ -280,7 +280,7 @@ def test_a_job_that_ends_while_its_arenas_are_checked_ends_once_and_leaves_nothi
 
     def slow(path: Path) -> object:
         begun.set()
-        assert go.wait(60)
+        assert go.wait(DEADLINE_S)
         return check(path)
 
     monkeypatch.setattr(returning, "read_table", slow)
@@ -288,7 +288,7 @@ def test_a_job_that_ends_while_its_arenas_are_checked_ends_once_and_leaves_nothi
         job = Job(agent, tmp_path / "job", 2, *gates(3))
         assert job.vacates_at(3)["kept"] is None
         job.begin("resume", gpus=[0, 1])
-        assert begun.wait(30)
+        assert begun.wait(DEADLINE_S)
         key = {"job_id": job.attempt.job_id, "attempt": job.attempt.number}
         if told == "stop":
             job.begin("stop")
@@ -308,7 +308,7 @@ def test_an_agent_that_is_told_to_end_while_it_spills_leaves_no_file(tmp_path, m
 
     def slow(source: Path, target: Path) -> None:
         begun.set()
-        assert go.wait(60)
+        assert go.wait(DEADLINE_S)
         shutil.copyfile(tmp_path / "safe", source)  # as if it had been open all the time
         copy_file(source, target)
         source.unlink()
@@ -317,7 +317,7 @@ def test_an_agent_that_is_told_to_end_while_it_spills_leaves_no_file(tmp_path, m
         monkeypatch.setattr(memory, "copy_file", slow)
         job = Job(agent, tmp_path / "job", 1, *gates(3))
         suspends_at(job, 3)
-        assert begun.wait(30)
+        assert begun.wait(DEADLINE_S)
         shutil.copyfile(job.arenas()[0], tmp_path / "safe")
 
         def end() -> None:
@@ -335,7 +335,7 @@ def test_two_commands_to_go_on_and_one_to_suspend_meanwhile_do_so_once(launch):
     job = launch(1, *gates(3, 8))
     assert job.vacates_at(3)["kept"] is None
     together = threading.Event()
-    job.agent._loop.call_soon_threadsafe(together.wait, 30)
+    job.agent._loop.call_soon_threadsafe(together.wait, DEADLINE_S)
     first, second = (job.begin("resume", gpus=[0]) for _ in range(2))
     crossing = job.begin("suspend")
     together.set()
@@ -371,7 +371,7 @@ def test_an_agent_that_dies_as_a_spill_ends_leaves_one_copy_and_a_true_budget(
         monkeypatch.setattr(vacating.Vacating, "moved", die)
         job = Job(agent, tmp_path / "job", 1, *gates(3))
         suspends_at(job, 3)
-        assert reached.wait(30)
+        assert reached.wait(DEADLINE_S)
         agent.vanish()
         agent.join()
         monkeypatch.setattr(vacating.Vacating, "moved", moved)

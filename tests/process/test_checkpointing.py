@@ -13,7 +13,7 @@ from rota.live.agent.devices import Devices
 from rota.testing.checkpoint_contract import FakeDriver
 from rota.testing.lone_agent import LoneAgent
 
-from .conftest import until
+from .conftest import DEADLINE_S, until
 
 GPUS = Devices("cuda", 2, ids=("0", "1"))
 LOOP = "while :; do echo x >> {}; sleep 0.01; done"
@@ -209,7 +209,7 @@ def test_an_agent_that_dies_half_way_leaves_it_to_the_next(tmp_path, monkeypatch
                 assert agent.command("suspend")["type"] == "done"
                 patch.setattr(Checkpointing, "_processes", die)
                 agent.begin("resume", gpus=[1])
-            assert reached.wait(30)
+            assert reached.wait(DEADLINE_S)
             agent.vanish()
             agent.join()
     with LoneAgent(tmp_path / "agent", devices=GPUS, driver=driver) as agent:

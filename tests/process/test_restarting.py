@@ -12,7 +12,7 @@ from rota.live.agent.restarting import Restarting
 from rota.live.agent.returning import Returning
 from rota.testing.lone_agent import LoneAgent
 
-from .conftest import SCRIPTS, Cluster, node_of, until
+from .conftest import DEADLINE_S, SCRIPTS, Cluster, node_of, until
 
 COUNT = 200
 TOTAL = COUNT * (COUNT - 1) // 2
@@ -314,7 +314,7 @@ def test_an_agent_that_dies_half_way_leaves_one_attempt_to_the_next(tmp_path, mo
                 patch.setattr(Returning, "_check_came", die)
             kind = "resume" if point == "started anew" else "suspend"
             agent.begin(kind, **({"gpus": [1]} if kind == "resume" else {}))
-            assert reached.wait(30)
+            assert reached.wait(DEADLINE_S)
             if point == "started anew":
                 until(lambda: len(starts()) == 2, "it runs again")
             agent.vanish()

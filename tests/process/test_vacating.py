@@ -13,7 +13,7 @@ import torch
 from rota.live.agent import memory, vacating
 from rota.testing.lone_agent import LoneAgent
 
-from .conftest import SCRIPTS, all_are_at, until
+from .conftest import DEADLINE_S, SCRIPTS, all_are_at, until
 from .states import differences, equal, outcome, weights
 
 pytestmark = pytest.mark.usefixtures("holding")
@@ -487,7 +487,7 @@ def test_an_agent_that_dies_while_it_spills_leaves_the_arena_and_no_other_file(
     with crowded(tmp_path) as agent:
         job = Job(agent, tmp_path / "job", 1, *gates(3))
         suspends_at(job, 3)
-        assert reached.wait(30)
+        assert reached.wait(DEADLINE_S)
         agent.vanish()
         successor = next_agent(job, agent, folder)
     try:
