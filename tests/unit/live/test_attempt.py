@@ -294,3 +294,10 @@ def test_of_a_program_that_reports_without_end_the_last_reports_are_kept(kept, m
     steps = [json.loads(line)["step"] for line in file.read_text().splitlines()]
     assert steps == list(range(steps[0], 200))
     assert 300 < file.stat().st_size <= 1000
+
+
+def test_processes_that_can_not_be_stopped_are_told(kept):
+    kept.attempt.state = "suspending"
+    kept.attempt.ranks[1].unstopped = 2
+    kept.attempt.pausing.has_left(1.0)
+    assert "; 2 of its processes can't be stopped: another user's" in suspension(kept)[1]

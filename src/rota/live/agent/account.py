@@ -190,7 +190,7 @@ class Account:
         elif suspension == "boundary" and stays:
             why = f"{why}, but beside these a process has device memory: {STAYS}"
         if self.unstopped:
-            why = f"{why}; {self.unstopped} of its processes run on, as they are another user's"
+            why = f"{why}; {self.unstopped} of its processes can't be stopped: another user's"
         movable = record["movable"] and not stays
         return {
             "suspension": suspension,
