@@ -20,7 +20,7 @@ class LogPiece(NamedTuple):
     """Some of a process's output. ``next_offset`` is where to go on; ``complete``: nothing follows.
 
     ``next_process`` has had the same rank afterwards, if one has; ``rank`` is the process's own,
-    None if it is no rank any more.
+    None if it is no rank any more. ``size`` is how long the output was.
     """
 
     text: str
@@ -32,6 +32,7 @@ class LogPiece(NamedTuple):
     rank: int | None
     process: int
     next_process: int | None
+    size: int
 
 
 class Client(SweepCalls):
@@ -139,17 +140,19 @@ class Client(SweepCalls):
         tail: int | None = None,
         follow: bool = False,
     ) -> Iterator[str]:
-        """What one rank printed, in pieces, without a gap or a repeat.
+        """What one rank printed, in pieces; what is left out of a long output is a line.
 
         It is rank 0 unless the job has failed in another: then it is that one. Where processes of
         an elastic job were rank 0 one after another, so are their outputs. ``process`` is one of
         them by its number, in order of their start, whatever its rank. Raises NotFoundError.
 
-        With ``follow`` it goes on until the job ends, through restarts of the controller and,
+        It ends where the output ended when it was looked at first, however fast that grows. With
+        ``follow`` it goes on until the job ends, through restarts of the controller and,
         unless an ``attempt`` is given, through all attempts from the latest on.
         """
         job_id = self.job(job_id)["id"]
         number, offset, current = attempt, 0, process
+        end: int | None = None  # of the present output
         while True:
             piece = self.log_piece(
                 job_id,
@@ -164,20 +167,21 @@ class Client(SweepCalls):
                 yield piece.text
             progressed = piece.next_offset != offset
             offset, tail = piece.next_offset, None
+            end = piece.size if end is None else end
             if number is None and piece.attempt:
                 number = piece.attempt
             if piece.attempt:
                 current = piece.process
             if piece.complete and process is None and piece.next_process is not None:
-                current, offset = piece.next_process, 0
+                current, offset, end = piece.next_process, 0, None
             elif piece.complete:
                 latest = self.job(job_id)["attempt"] if follow and attempt is None else 0
                 if number is None or latest <= number:
                     return
                 number, offset, current = number + 1, 0, process
+            elif not follow and (offset >= end or not progressed):
+                return
             elif not progressed:
-                if not follow:
-                    return
                 time.sleep(POLL_S)
 
     # -- the cluster ---------------------------------------------------------------------------

@@ -287,7 +287,7 @@ def _piece(
     answer |= {"process": process, "next_process": following}
     path = controller.log_path(row, number, process) if number else None
     if path is None:
-        nothing = {"text": "", "offset": offset, "next_offset": offset}
+        nothing = {"text": "", "offset": offset, "next_offset": offset, "size": 0}
         return answer | nothing | {"complete": over, "job_ended": job_ended}
     start = offset if tail is None else tail_offset(path, tail)
     piece = read_piece(path, start, limit, ended=over)
@@ -295,6 +295,7 @@ def _piece(
         "text": piece.text,
         "offset": piece.offset,
         "next_offset": piece.next_offset,
+        "size": piece.size,
         "complete": over and piece.at_end,
         "job_ended": job_ended,
     }

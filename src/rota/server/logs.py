@@ -17,12 +17,13 @@ BLOCK = 1 << 16
 
 
 class Piece(NamedTuple):
-    """Text, the offset after it, and whether the file held no more."""
+    """Text, the offset after it, whether the file held no more, and how long it is."""
 
     text: str
     offset: int
     next_offset: int
     at_end: bool
+    size: int
 
 
 def read_piece(path: Path, offset: int, limit: int, *, ended: bool) -> Piece:
@@ -34,14 +35,14 @@ def read_piece(path: Path, offset: int, limit: int, *, ended: bool) -> Piece:
     """
     descriptor = _open(path)
     if descriptor is None:
-        return Piece("", offset, offset, True)
+        return Piece("", offset, offset, True, 0)
     try:
         size = os.fstat(descriptor).st_size
         offset = min(offset, size)  # it was cut down to less
         data, gap = b"", offset - 1
         while gap < offset + len(data):  # else it was cut while it was read
             if (end := gap_at(descriptor, offset)) > offset:
-                return Piece(left_out(end - offset), offset, end, end >= size)
+                return Piece(left_out(end - offset), offset, end, end >= size, size)
             length = min(limit, next_gap(descriptor, offset) - offset)
             data = os.pread(descriptor, length, offset)
             gap = next_gap(descriptor, offset)
@@ -52,7 +53,7 @@ def read_piece(path: Path, offset: int, limit: int, *, ended: bool) -> Piece:
     decoder = codecs.getincrementaldecoder("utf-8")("replace")
     text = decoder.decode(data, final=end == gap and (ended or not at_end))
     next_offset = offset + len(data) - len(decoder.getstate()[0])
-    return Piece(text, offset, next_offset, at_end)
+    return Piece(text, offset, next_offset, at_end, size)
 
 
 def tail_offset(path: Path, lines: int) -> int:

@@ -202,6 +202,22 @@ class TestLogs:
         assert "".join(client.logs("1")) == text
         assert "".join(client.logs("1", follow=True)) == text
 
+    def test_a_log_that_grows_faster_than_it_is_read_comes_to_an_end(
+        self, client, cluster, monkeypatch
+    ):
+        client.submit(JOB)
+        cluster.do(cluster.controller.turn)
+        cluster.write_log(0, b"x" * 200_000)
+        log_piece = client.log_piece
+
+        def print_more(*about, **more):
+            cluster.write_log(0, b"y" * 200_000)
+            return log_piece(*about, **more)
+
+        monkeypatch.setattr(client, "log_piece", print_more)
+        text = "".join(client.logs("1"))
+        assert 400_000 <= len(text) < 600_000
+
     def test_nothing_before_the_start_nor_without_one(self, client, cluster):
         client.submit(JOB)
         assert list(client.logs("1")) == []

@@ -88,4 +88,4 @@ def test_half_a_character_before_a_gap_waits_for_nothing(tmp_path):
 def test_an_output_that_is_shorter_than_before_goes_on_at_its_end(tmp_path):
     file = tmp_path / "rank0.log"
     file.write_bytes(b"short\n")
-    assert read_piece(file, 1000, 100, ended=False) == ("", 6, 6, True)
+    assert read_piece(file, 1000, 100, ended=False) == ("", 6, 6, True, 6)
