@@ -9,7 +9,7 @@ prints goes on when others have filled the disk.
 import asyncio
 import contextlib
 import logging
-import os
+import stat
 import time
 from collections.abc import Callable, Collection
 from pathlib import Path
@@ -110,8 +110,10 @@ class Logs:
                 elif path not in alive and known.ended_s is None:
                     known.ended_s = now_s
                     give_back(path)
-            except FileNotFoundError:
-                pass
+            except FileNotFoundError:  # it has yet to come, or its job is on another node by now
+                if path not in alive:
+                    del self._logs[path]
+                continue
             except OSError as error:
                 log.debug("%s: %s", path, error)
             if known.ended_s is not None and now_s - known.ended_s > KEPT_IN_MIND_S:
@@ -134,9 +136,9 @@ class Logs:
 def _sizes(job: Path) -> dict[Path, int]:
     """The logs in a job's folder, of all of its attempts, with the room that each takes."""
     sizes = {}
-    for attempt in os.scandir(job):
-        if attempt.is_dir(follow_symlinks=False):
-            for file in os.scandir(attempt):
-                if file.name.endswith(".log") and file.is_file(follow_symlinks=False):
-                    sizes[Path(file)] = file.stat(follow_symlinks=False).st_blocks * 512
+    for path in job.glob("*/*.log"):
+        with contextlib.suppress(OSError):  # it may go elsewhere meanwhile
+            status = path.lstat()
+            if stat.S_ISREG(status.st_mode):
+                sizes[path] = status.st_blocks * 512
     return sizes

@@ -2,6 +2,7 @@
 
 import asyncio
 import os
+import shutil
 from types import SimpleNamespace
 
 import pytest
@@ -96,6 +97,17 @@ def test_a_log_that_has_filled_the_disk_is_cut_although_its_job_has_ended(node):
     node.now_s += KEPT_IN_MIND_S + 1
     node.look()
     assert node.look(LOW) == {}
+
+
+def test_logs_of_a_job_that_has_left_the_node_are_forgotten_and_others_are_cut(node):
+    left, stays = node.attempt("1"), node.attempt("2")
+    gone = holds(left, 40 * MIB)
+    file = holds(stays, 30 * MIB)
+    node.look()
+    node.attempts.remove(left)
+    shutil.rmtree(gone.parents[1])
+    assert node.look(LOW) == {file: LEAST_BYTES}
+    assert gone not in node.logs._logs
 
 
 def test_there_is_room_behind_a_log_until_its_job_has_ended(node):
