@@ -1,5 +1,7 @@
 """Where one Rota cluster keeps its things on this machine, by the XDG rules."""
 
+import contextlib
+import errno
 import fcntl
 import hashlib
 import os
@@ -48,10 +50,39 @@ class Folder:
         try:
             self.path.mkdir(parents=True, exist_ok=True, mode=0o700)
         except OSError as error:
-            raise InputError(
-                f"state folder {self.path}: {error.strerror}; set ROTA_HOME to a folder of yours"
-            ) from None
+            raise self.unusable(error) from None
         return self
+
+    def unusable(self, error: OSError) -> InputError:
+        """What to tell the user about an error that comes of the folder as a whole."""
+        if error.errno in (errno.ENOSPC, errno.EDQUOT):
+            fix = "make room there"
+        elif error.errno in (errno.EROFS, errno.EACCES, errno.EPERM):
+            fix = "set ROTA_HOME, or --home, to a folder that you may write to"
+        else:
+            fix = "set ROTA_HOME, or --home, to a folder of yours"
+        file = Path(os.fsdecode(error.filename2 or error.filename or self.path))
+        name = f" ({file.relative_to(self.path)})" if self.path in file.parents else ""
+        return InputError(f"state folder {self.path}{name}: {error.strerror or error}; {fix}")
+
+    def close_to_others(self) -> list[str]:
+        """Let nobody else read what jobs and users say, also in a folder that others may enter.
+
+        What was open to others is returned. Raises OSError.
+        """
+        opened = []
+        folders = (self.path / "nodes", self.path / "checkpoints")
+        for folder in folders:
+            folder.mkdir(exist_ok=True, mode=0o700)
+        files = (self.controller_log, self.sweep_log)
+        for file in files:
+            file.touch(mode=0o600)
+        for path in (*folders, *files):
+            mode = stat.S_IMODE(path.lstat().st_mode)
+            if mode & 0o077 and not path.is_symlink():  # a link was made by whoever knows why
+                path.chmod(mode & 0o700)
+                opened.append(path.name)
+        return opened
 
     def node(self, name: str) -> Path:
         """The folder of the agent of one node."""
@@ -79,25 +110,20 @@ class Folder:
         """A short path for a Unix socket, in a folder that only this user can enter.
 
         Socket paths are limited to about 100 characters, so it is not inside the state folder.
-        Raises InputError if somebody else owns that folder.
+        Raises InputError if that folder can't be, because somebody else owns it, for example.
         """
         base = Path(os.environ.get("XDG_RUNTIME_DIR") or tempfile.gettempdir())
-        folder = self._own_folder_in(base)
-        if folder is None:
-            raise InputError(
-                f"{base / self._short_name()} belongs to somebody else; set XDG_RUNTIME_DIR"
-            )
-        return folder / f"{name}.sock"
+        return self._own_folder_in(base) / f"{name}.sock"
 
     def arenas(self, name: str) -> Path:
         """Where a node keeps the state of suspended jobs: in host memory, where that is files.
 
         In the node's folder if there is no ``/dev/shm`` to write to.
         """
-        folder = None
-        if os.access(HOST_MEMORY, os.W_OK):
-            folder = self._own_folder_in(HOST_MEMORY)
-        arenas = folder / name if folder is not None else self.node(name) / "arenas"
+        arenas = self.node(name) / "arenas"
+        with contextlib.suppress(InputError):
+            if os.access(HOST_MEMORY, os.W_OK):
+                arenas = self._own_folder_in(HOST_MEMORY) / name
         arenas.mkdir(mode=0o700, parents=True, exist_ok=True)
         return arenas
 
@@ -105,15 +131,25 @@ class Folder:
         digest = hashlib.sha256(os.fsencode(self.path)).hexdigest()[:10]
         return f"rota-{os.getuid()}-{digest}"
 
-    def _own_folder_in(self, base: Path) -> Path | None:
-        """A folder that only this user can enter; None if somebody else owns it."""
+    def _own_folder_in(self, base: Path) -> Path:
+        """A folder that only this user can enter. Raises InputError if there can be none."""
         folder = base / self._short_name()
-        folder.mkdir(mode=0o700, exist_ok=True)
-        status = folder.lstat()
-        if not stat.S_ISDIR(status.st_mode) or status.st_uid != os.getuid():
-            return None
-        folder.chmod(0o700)
-        return folder
+        try:
+            with contextlib.suppress(FileExistsError):
+                folder.mkdir(mode=0o700)
+            status = folder.lstat()
+            if stat.S_ISDIR(status.st_mode) and status.st_uid == os.getuid():
+                folder.chmod(0o700)
+                return folder
+            why = f"it is there, and belongs to user {status.st_uid}"
+            if status.st_uid == os.getuid():
+                why = "something else is there"
+        except OSError as error:
+            why = str(error.strerror)
+        raise InputError(
+            f"{folder} can't be the folder for the sockets of this cluster's agents: {why}; set "
+            "XDG_RUNTIME_DIR to a folder of yours, or have it removed"
+        )
 
 
 def set_aside(path: Path, folder: Path, name: str) -> Path:

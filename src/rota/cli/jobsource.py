@@ -1,5 +1,6 @@
 """Job files in YAML: read, checked, and turned into requests."""
 
+import re
 import sys
 from pathlib import Path
 from typing import Any
@@ -9,6 +10,21 @@ from rota.model.jobfile import JobRequest, parse_job
 from rota.model.sweepfile import SweepRequest, is_sweep, parse_sweep
 
 MAX_FILE_BYTES = 1 << 20
+
+_TAG = "tag:yaml.org,2002:"
+# What a plain word is, by how it looks, and the characters that it may begin with.
+_PLAIN = (
+    ("bool", r"(?:true|True|TRUE|false|False|FALSE)\Z", "tTfF"),
+    ("int", r"[-+]?(?:0|[1-9][0-9]*)\Z", "-+0123456789"),
+    (
+        "float",
+        r"[-+]?(?:(?:[0-9]+\.[0-9]*|\.[0-9]+)(?:[eE][-+]?[0-9]+)?|\.(?:inf|Inf|INF))\Z"
+        r"|\.(?:nan|NaN|NAN)\Z",
+        "-+.0123456789",
+    ),
+    ("null", r"(?:~|null|Null|NULL|)\Z", ["~", "n", "N", ""]),
+    ("merge", r"<<\Z", "<"),
+)
 
 
 def read_job_file(path: str) -> JobRequest | SweepRequest:
@@ -35,7 +51,12 @@ def read_job_file(path: str) -> JobRequest | SweepRequest:
 
 
 def _load_yaml(data: bytes) -> Any:
-    """What the YAML says; a key that is there twice is refused instead of being overwritten."""
+    """What the YAML says; a key that is there twice is refused instead of being overwritten.
+
+    Plain words are numbers, true, false or null if they look like it, and else text as it is
+    written: YAML 1.1 would read 1:30 as 90, 010 as 8, no as false and 2024-05-01 as a date. Values
+    of ``env`` are as they are written also where they look like numbers.
+    """
     import yaml
 
     class Loader(yaml.SafeLoader):
@@ -54,9 +75,24 @@ def _load_yaml(data: bytes) -> Any:
         loader.flatten_mapping(node)
         return loader.construct_mapping(node, deep=True)
 
+    def keep_numbers_of_env(node: yaml.Node | None) -> None:
+        pairs = node.value if isinstance(node, yaml.MappingNode) else []
+        for key, env in pairs:
+            if key.value == "env" and isinstance(env, yaml.MappingNode):
+                for _, value in env.value:
+                    if value.tag in (f"{_TAG}int", f"{_TAG}float"):
+                        value.tag = f"{_TAG}str"
+
+    Loader.yaml_implicit_resolvers = {}
+    for kind, pattern, first in _PLAIN:
+        Loader.add_implicit_resolver(_TAG + kind, re.compile(pattern), list(first))
     Loader.add_constructor(yaml.resolver.BaseResolver.DEFAULT_MAPPING_TAG, construct_mapping)
+    loader = None
     try:
-        return yaml.load(data, Loader)  # noqa: S506  # a SafeLoader
+        loader = Loader(data)
+        node = loader.get_single_node()
+        keep_numbers_of_env(node)
+        return None if node is None else loader.construct_document(node)
     except yaml.MarkedYAMLError as error:
         mark = error.problem_mark
         where = f"line {mark.line + 1}, column {mark.column + 1}: " if mark else ""
@@ -65,3 +101,6 @@ def _load_yaml(data: bytes) -> Any:
         raise JobFileError(f"not YAML: {' '.join(str(error).split())[:200]}") from None
     except RecursionError:
         raise JobFileError("not a job file: it is nested too deeply") from None
+    finally:
+        if loader is not None:
+            loader.dispose()

@@ -6,6 +6,7 @@ from typing import Any
 from rota.cli.table import render, wide, width_of_terminal
 from rota.cli.text import clock, folded, printable
 from rota.model.allocation import gpus_text
+from rota.model.transitions import few
 from rota.model.transitions import jobs_text as jobs_named
 
 
@@ -42,7 +43,7 @@ def _blocker_lines(blockers: Sequence[Mapping[str, Any]], width: float) -> list[
     """A table, or where that is too wide, a paragraph for each."""
     header = ("RULE", "NEED", "HAVE", "HELD BY JOBS")
     rows = [
-        [*(printable(b[key]) for key in ("rule", "need", "have")), " ".join(b["held_by"]) or "-"]
+        [*(printable(b[key]) for key in ("rule", "need", "have")), few(b["held_by"], " ") or "-"]
         for b in blockers
     ]
     if wide(header, rows) <= width:
@@ -118,7 +119,7 @@ def turns_text(turns: Mapping[str, Any] | None) -> str | None:
     if turns is None:
         return None
     now, then = (
-        ", ".join("+".join(ids) for ids in turns[name]) or "none" for name in ("running", "waiting")
+        few(["+".join(ids) for ids in turns[name]]) or "none" for name in ("running", "waiting")
     )
     where = ", ".join(turns["nodes"])
     return f"on {where}: {now} now, then {then}; the turn ends at {clock(turns['ends_s'])}"

@@ -11,7 +11,7 @@ from rota.model.reason import SENTENCES, Reason
 from rota.model.searching import NEEDLESS
 from rota.model.sharing import sharing_of
 from rota.model.state import ClusterState
-from rota.model.transitions import jobs_text
+from rota.model.transitions import few, jobs_text
 from rota.model.trials import Tried, tried_in
 from rota.model.trials import tell as tell_trials
 from rota.model.turns import Turns
@@ -294,9 +294,8 @@ def _more_gpus(state: ClusterState, row: int) -> str:
     if missing <= 0:
         return ""
     ending = _smallest_release(state, row, missing)
-    names = ", ".join(ending)
-    word, verb = ("job", "ends") if len(ending) == 1 else ("jobs", "end")
-    hint = f", as when {word} {names} {verb}" if ending else ""
+    verb = "ends" if len(ending) == 1 else "end"
+    hint = f", as when {jobs_text(ending)} {verb}" if ending else ""
     return f"{gpus_text(missing)} more were free{hint}"
 
 
@@ -304,7 +303,7 @@ def _room_in_quota(state: ClusterState, row: int, more: str) -> str:
     queue, holders = _queue(state.spec[row].vc), _holders_of_queue(state, row)
     larger = f"the quota of {queue} were larger"
     if holders:
-        larger = f"jobs of {queue} ended ({', '.join(holders)}), or {larger}"
+        larger = f"jobs of {queue} ended ({few(holders)}), or {larger}"
     return f"{larger}; where queues may borrow, also if {more}" if more else larger
 
 

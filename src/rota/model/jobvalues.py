@@ -10,6 +10,7 @@ from rota.errors import JobFileError, closest
 MAX_DURATION_S = 3650 * 86400.0
 
 _DURATION = re.compile(r"([0-9]{1,10}(?:\.[0-9]{1,9})?)([smhd]?)\Z")
+_CLOCK = re.compile(r"[0-9]+(:[0-9]+)+(\.[0-9]*)?\Z")
 _SECONDS = {"": 1, "s": 1, "m": 60, "h": 3600, "d": 86400}
 _SHORT = reprlib.Repr()
 _SHORT.maxlevel = 2  # references in YAML can make a small file nest without end
@@ -22,6 +23,8 @@ def seconds_of(field: str, value: Any) -> float:
         seconds = float(match[1]) * _SECONDS[match[2]]
     elif is_number(value):
         seconds = float(value) if -1 <= value <= MAX_DURATION_S else -1.0
+    if isinstance(value, str) and _CLOCK.match(value.strip()):
+        refuse(field, value, "write it with a unit: for 1 minute and 30 seconds 90s")
     if not 0 < seconds <= MAX_DURATION_S:
         refuse(field, value, "write for example 30s, 10m, 2h, 1d or seconds, up to 3650d")
     return seconds

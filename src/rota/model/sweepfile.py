@@ -257,7 +257,7 @@ def _parallel(value: Any) -> int | None:
 
 
 def _rungs(value: Any) -> Rungs | None:
-    if value is None or value is False or value == "off":  # YAML 1.1 takes off for false
+    if value is None or value is False or value == "off":  # as other YAML reads off
         return None
     if value is True or value == "on":
         return Rungs()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from array import array
 from collections.abc import Collection, Iterable
+from itertools import islice
 from typing import NoReturn
 
 from rota.errors import TransitionError
@@ -19,6 +20,7 @@ SUSPENDING, SUSPENDED = int(JobState.SUSPENDING), int(JobState.SUSPENDED)
 MIGRATING, STOPPING, HELD = int(JobState.MIGRATING), int(JobState.STOPPING), int(JobState.HELD)
 FIRST_FINAL = int(JobState.SUCCEEDED)
 NO_REASON = int(Reason.NONE)
+MOST_NAMED = 10  # in a sentence
 
 
 class Transitions(Columns):
@@ -278,5 +280,12 @@ def _overlap(one: Allocation | None, other: Allocation | None) -> bool:
 
 
 def jobs_text(ids: Collection[str]) -> str:
-    """``job 3``, or ``jobs 3, 4``."""
-    return f"{'job' if len(ids) == 1 else 'jobs'} {', '.join(ids)}"
+    """``job 3``, or ``jobs 3, 4``; of many the first ones."""
+    return f"{'job' if len(ids) == 1 else 'jobs'} {few(ids)}"
+
+
+def few(words: Collection[str], separator: str = ", ") -> str:
+    """Some words, such as the ids of jobs; of many the first ones, and how many more there are."""
+    more = len(words) - MOST_NAMED
+    named = separator.join(islice(words, MOST_NAMED))
+    return f"{named} and {more:,} more" if more > 0 else named

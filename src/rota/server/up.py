@@ -36,8 +36,8 @@ def run_cluster(
     """Run a controller on ``folder`` until SIGTERM or SIGINT; the controller, as it ended.
 
     It has ``nodes`` nodes of ``gpus`` GPUs each, and those of former times that may have jobs.
-    Raises InputError for a policy that is an oracle, for more GPUs than there are, and when another
-    controller runs on the same folder.
+    Raises InputError for a policy that is an oracle, for more GPUs than there are, when another
+    controller runs on the same folder, and for a folder that can't be written to.
     """
     if getattr(policy, "needs_duration", False):
         raise InputError(
@@ -49,19 +49,27 @@ def run_cluster(
     if host_memory_bytes is None:  # the nodes share this machine's
         host_memory_bytes = int(DEFAULT_SHARE * psutil.virtual_memory().total / nodes)
     folder.create()
-    lock = hold_lock(folder.controller_lock)
-    if lock is None:
-        raise InputError(
-            f"a controller runs on {folder.path} already; `rota nodes` shows what it has, "
-            "and --home starts another cluster elsewhere"
-        )
-    logging.basicConfig(level=logging.INFO, handlers=[LogFile(folder.controller_log)], force=True)
-    logging.getLogger("uvicorn.error").setLevel(logging.WARNING)  # a line for each WebSocket else
-    open_files = raise_open_files()
+    try:
+        lock = hold_lock(folder.controller_lock)
+        if lock is None:
+            raise InputError(
+                f"a controller runs on {folder.path} already; `rota nodes` shows what it has, "
+                "and --home starts another cluster elsewhere"
+            )
+        opened = folder.close_to_others()
+        log = LogFile(folder.controller_log)
+    except OSError as error:
+        raise folder.unusable(error) from None
+    logging.basicConfig(level=logging.INFO, handlers=[log], force=True)
+    logging.getLogger("uvicorn.error").setLevel(logging.WARNING)  # else a line per WebSocket
     terminal = logging.StreamHandler()
     notice = logging.getLogger("rota.notice")
     notice.addHandler(terminal)
     try:
+        if opened:
+            text = "others could read %s in %s; now only you can"
+            notice.warning(text, ", ".join(opened), folder.path)
+        open_files = raise_open_files()
         room = Room(folder)
         room.look()  # on a full disk there is room to start with from here on
         store = EventStore(folder.database)
@@ -82,6 +90,9 @@ def run_cluster(
     except RotaError:
         logging.getLogger("rota.controller").exception("the controller could not go on")
         raise
+    except OSError as error:
+        logging.getLogger("rota.controller").exception("the controller could not go on")
+        raise folder.unusable(error) from None
     finally:
         notice.removeHandler(terminal)
         lock.close()

@@ -12,6 +12,7 @@ from contextlib import closing
 import pytest
 import yaml
 
+from rota.cli.jobsource import _load_yaml
 from rota.cli.main import main
 from rota.cli.present import nodes_text
 from rota.cli.verdict import why_text
@@ -19,12 +20,14 @@ from rota.folder import Folder
 from rota.model.events import (
     AttemptLost,
     JobFinished,
+    JobSubmitted,
     ModelReported,
     RetryDue,
     WorkerRegistered,
 )
 from rota.model.job import JobState, Suspension
 from rota.store.events import EventStore
+from rota.testing.builders import job
 from rota.testing.served import served
 
 HEADER = ["ID", "NAME", "STATE", "REASON", "PRIO", "GPUS", "NODE", "SHARE"]
@@ -131,6 +134,25 @@ class TestSubmit:
         assert (spec.name, spec.program.run) == ("mine", "echo a\necho b\n")
         assert spec.program.workdir == str(tmp_path)
 
+    def test_values_are_read_as_they_are_written(self, rota, cluster, tmp_path):
+        words = ["010:30", "2024-05-01", "1.10", "1e-4", "yes", "off", "007", "0x1F", "1_000"]
+        words += ["100000000000000000000", "-0.50", "="]
+        env = {f"A{number}": word for number, word in enumerate(words)}
+        lines = [f"  {name}: {word}" for name, word in env.items()]
+        lines = ["run: x", "priority: 010", "time_limit: 090", "env:", *lines]  # 10, and not 8
+        (tmp_path / "job.yaml").write_text("\n".join(lines))
+        assert rota("submit", "job.yaml")[:2] == (0, "1\n")
+        spec = cluster.controller.state.spec[0]
+        assert (spec.priority, spec.time_limit_s) == (10, 90.0)
+        assert dict(spec.program.env) == env
+
+    def test_numbers_truth_and_nothing_are_what_they_look_like(self, tmp_path):
+        plain = b"[1, -2, 0, 10, 1.5, -.5, 2., 1.0e-3, .inf, true, False, null, ~, '1']"
+        values = [1, -2, 0, 10, 1.5, -0.5, 2.0, 0.001, float("inf"), True, False, None, None, "1"]
+        assert _load_yaml(plain) == values
+        assert _load_yaml(b"{a: &x {b: 1}, c: {<<: *x, d: }}")["c"] == {"b": 1, "d": None}
+        assert _load_yaml(b"") is None
+
     def test_standard_input(self, rota, cluster, monkeypatch, tmp_path):
         monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(b"run: python x.py")))
         assert rota("submit", "-")[:2] == (0, "1\n")
@@ -143,7 +165,17 @@ class TestSubmit:
             ("run: x\nrun: y", ["line 2", "'run'", "twice"]),
             ("run: [", ["line 1", "not YAML"]),
             ("run: x\nname: !!python/object/apply:os.system ['touch canary']", ["line 2"]),
-            ("run: x\ntime_limit: 2024-13-45", ["not YAML"]),
+            ("run: x\ntime_limit: 2024-13-45", ["time_limit: '2024-13-45'", "10m"]),
+            (
+                "run: x\ntime_limit: 1:30",
+                ["time_limit: '1:30' can't be used", "with a unit", "90s"],
+            ),
+            ("run: x\npriority: 0x10", ["priority: '0x10'"]),
+            ("run: x\nresources: {gpus: 1_0}", ["resources.gpus: '1_0'"]),
+            ("run: x\nname: 010", ["name: '010'"]),
+            ("run: x\nsuspend: no", ["suspend: 'no'"]),
+            ("run: x\nenv: {A: true}", ["env.A: True", "quotes"]),
+            ("run: x\nenv: {A: ~}", ["env.A: None", "quotes"]),
             ("run: x\npriority: " + "9" * 5000, ["not YAML"]),
             ("[" * 5000, ["nested too deeply"]),
             ("", ["job file"]),
@@ -304,6 +336,15 @@ class TestLooking:
         assert "would start if" in out
         assert json.loads(rota("why", "3", "--json")[1])["position"] == 1
         assert "runs on here:0" in rota("why", "1")[1]
+
+    def test_why_names_a_few_of_many_and_counts_the_others(self, rota, cluster):
+        now_s = cluster.controller.now_s()
+        specs = [job(number, at=now_s) for number in range(1, 2503)]
+        cluster.apply(*(JobSubmitted(now_s, spec) for spec in specs))
+        cluster.do(cluster.controller.turn)
+        code, out, _ = rota("why", "2502")
+        assert code == 0
+        assert "3 4 5 6 7 8 9 10 11 12 and 2,489 more" in out
 
     def test_nodes(self, rota):
         code, out, _ = rota("nodes")

@@ -1,11 +1,13 @@
+import asyncio
 import json
+import logging
 import socket
 
 import pytest
 
 from rota.errors import InputError
 from rota.folder import Folder, hold_lock
-from rota.live.provider.local import LocalNode, LocalProvider, lay_out
+from rota.live.provider.local import LocalNode, LocalProvider, last_words, lay_out
 
 
 @pytest.fixture(autouse=True)
@@ -90,3 +92,54 @@ def test_a_former_node_without_a_readable_note_is_looked_after_all_the_same(tmp_
     unfinished(folder, "old")
     provider = LocalProvider(folder, [LocalNode("box")])
     assert provider.taken_over == [LocalNode("box-0"), LocalNode("old")]
+
+
+@pytest.mark.process
+def test_an_agent_that_can_not_go_on_is_told_once_to_whoever_started_the_cluster(
+    tmp_path, monkeypatch
+):
+    monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path))
+    folder = Folder(tmp_path / "home").create()
+    provider = LocalProvider(folder, [LocalNode("box", 1)])
+    place = folder.socket("box").parent
+    place.rmdir()
+    place.touch()
+    with pytest.raises(InputError, match="can't be the folder for the sockets"):
+        asyncio.run(provider.start())
+
+    class Words(logging.Handler):
+        """What is logged, until it has been ``wanted`` times."""
+
+        def __init__(self, wanted):
+            super().__init__()
+            self.records, self.wanted, self.enough = [], wanted, asyncio.Event()
+
+        def emit(self, record):
+            self.records.append(record)
+            if len(self.records) == self.wanted:
+                self.enough.set()
+
+    async def watch():
+        words = Words(3)
+        for name in ("rota.notice", "rota.provider"):
+            logging.getLogger(name).addHandler(words)
+        (agent,) = provider._watched
+        agent.start()
+        await words.enough.wait()
+        await agent.stop()
+        for name in ("rota.notice", "rota.provider"):
+            logging.getLogger(name).removeHandler(words)
+        return words.records
+
+    records = asyncio.run(watch())
+    assert [record.name for record in records] == ["rota.notice", "rota.provider", "rota.provider"]
+    why = f"rota agent: {place} can't be the folder for the sockets of this cluster's agents"
+    told = "node box: its agent ended, and is started again: "
+    assert records[0].getMessage().startswith(told + why)
+
+
+def test_the_last_words_of_a_log_are_its_last_line_with_words(tmp_path):
+    log = tmp_path / "log"
+    assert last_words(log) == ""
+    log.write_bytes(b"x" * 10_000 + b"\nthe \xff end\n\n")
+    assert last_words(log) == "the \N{REPLACEMENT CHARACTER} end"

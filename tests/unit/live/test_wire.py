@@ -4,6 +4,7 @@ from rota.errors import AgentError
 from rota.live.wire import (
     ADAPTATION,
     MAX_LINE_BYTES,
+    MAX_SENTENCE,
     decode,
     encode,
     from_worker,
@@ -108,6 +109,25 @@ def test_a_report_that_would_hurt_its_readers_is_not(bad):
 
 HELLO = {"type": "hello", "job_id": "1", "attempt": 1, "rank": 0, "suspended": False}
 SUSPENDED = {"type": "suspended", "step": 4, "stopped_s": 2.5, "keeps": None}
+
+
+@pytest.mark.parametrize(
+    ("message", "name"),
+    [
+        ({"type": "failing"}, "error"),
+        ({"type": "kept"}, "error"),
+        ({"type": "broken", "generation": 1}, "error"),
+        ({"type": "tuned", "batch": [1, 0]}, "refusal"),
+        (SUSPENDED, "keeps"),
+    ],
+)
+def test_sentences_of_a_worker_are_short(message, name):
+    said = from_worker(encode(message | {name: "no room " * 100_000}))[name]
+    assert len(said) == MAX_SENTENCE
+    assert said.startswith("no room no")
+    assert said.endswith("...")
+    assert from_worker(encode(message | {name: "x" * MAX_SENTENCE}))[name] == "x" * MAX_SENTENCE
+    assert from_worker(encode(message | {name: "half \ud800"}))[name] == "half ?"
 
 
 @pytest.mark.parametrize(

@@ -9,6 +9,7 @@ import socket
 import sys
 from functools import partial
 
+from rota.errors import InputError
 from rota.folder import Folder, hold_lock, is_in_place
 from rota.live.agent.agent import Agent
 from rota.live.agent.devices import discover
@@ -35,6 +36,14 @@ def main() -> None:
     logging.getLogger("websockets").setLevel(logging.WARNING)
     folder = Folder(options.home)
     folder.node(options.node).mkdir(parents=True, exist_ok=True, mode=0o700)
+    try:
+        run(folder, options)
+    except InputError as error:
+        sys.exit(f"rota agent: {error}")
+
+
+def run(folder: Folder, options: argparse.Namespace) -> None:
+    """Be the agent until it ends."""
     lock_path = folder.node(options.node) / "agent.lock"
     lock = hold_lock(lock_path)
     if lock is None:

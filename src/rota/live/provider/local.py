@@ -23,9 +23,11 @@ WATCH_EVERY_S = 0.5
 END_POLL_S = 0.02
 END_TIMEOUT_S = 60.0  # for all jobs to be asked, killed, and gone
 RESTART_PAUSE_S = 0.2  # so that an agent that can't start does not take a core
+LAST_WORDS_BYTES = 4096
 SETTINGS = "node.json"  # in a node's folder: what its agent was last started with
 
 log = logging.getLogger("rota.provider")
+notice = logging.getLogger("rota.notice")  # what whoever has started `rota up` must see as well
 
 
 class LocalNode(NamedTuple):
@@ -111,7 +113,9 @@ class LocalProvider:
         return [name for name in self.nodes if _is_alive(self._folder, name)]
 
     async def start(self) -> None:
-        """Begin to watch over the agents."""
+        """Begin to watch over the agents. Raises InputError if they can't have their sockets."""
+        for name in self.nodes:
+            self._folder.socket(name)
         for node in former_nodes(self._folder):
             if node.name not in self.nodes:  # its agent may have been killed
                 self._folder.socket(node.name).unlink(missing_ok=True)
@@ -165,6 +169,7 @@ class _WatchedAgent:
         self._task: asyncio.Task[None] | None = None
         self._process: asyncio.subprocess.Process | None = None
         self._ends = False  # to be watched until it has nothing left to do
+        self._told: set[str] = set()  # what agents that could not go on have said last
 
     def start(self) -> None:
         self._task = asyncio.create_task(self._watch())
@@ -206,10 +211,22 @@ class _WatchedAgent:
                 status = self._process.returncode
                 self._process = None
                 if status or not self._ends:
-                    log.warning("%s's agent ended with status %s", self.node.name, status)
+                    self._tell_end(status)
                     await asyncio.sleep(RESTART_PAUSE_S)
             else:  # it could not be started, or a former controller has started it
                 await asyncio.sleep(END_POLL_S if self._ends else WATCH_EVERY_S)
+
+    def _tell_end(self, status: int | None) -> None:
+        """Log how an agent has ended; if it can't go on, whoever started the cluster hears it."""
+        words = last_words(self._folder.node(self.node.name) / "agent.log") if status else ""
+        if not status or status < 0:  # killed by a signal
+            log.warning("%s's agent ended with status %s", self.node.name, status)
+        elif words in self._told:
+            log.warning("%s's agent ended with status %s: %s", self.node.name, status, words)
+        else:
+            self._told.add(words)
+            text = "node %s: its agent ended, and is started again: %s"
+            notice.warning(text, self.node.name, words)
 
     def _is_alive(self) -> bool:
         return _is_alive(self._folder, self.node.name)
@@ -241,6 +258,17 @@ class _WatchedAgent:
                 stderr=output,
                 start_new_session=True,  # Ctrl-C in the terminal is for the controller
             )
+
+
+def last_words(log_file: Path) -> str:
+    """The last line in a log; empty if there is none."""
+    try:
+        with open(log_file, "rb") as file:
+            file.seek(max(0, file.seek(0, os.SEEK_END) - LAST_WORDS_BYTES))
+            lines = file.read().decode("utf-8", "replace").splitlines()
+    except OSError:
+        return ""
+    return next((line.strip() for line in reversed(lines) if line.strip()), "")
 
 
 def former_nodes(folder: Folder) -> list[LocalNode]:

@@ -105,6 +105,9 @@ MAX_MODEL_BYTES = 1 << 60
 MAX_COUNT = 1 << 62
 MAX_SECONDS = 1e11  # since 1970, or of a step
 
+SENTENCES = ("error", "refusal", "keeps")
+MAX_SENTENCE = 1000
+
 WHOLE = ("step", "total", "samples", "total_samples", "batch")
 SECONDS = ("step_time_s", "first_100_s", "util_since_s")
 NUMBERS = ("loss", "device_util", *SECONDS)
@@ -165,7 +168,8 @@ def from_worker(line: bytes) -> Message:
     """A line of a worker as a message on which its agent can act. Raises AgentError.
 
     Any program can write to the agent's socket. Reports and sizes are not looked at here: what is
-    wrong with them is passed over, and the program may go on talking.
+    wrong with them is passed over, and the program may go on talking. Sentences, which are kept and
+    shown, are cut to MAX_SENTENCE characters.
     """
     message = decode(line)
     kind = message["type"]
@@ -175,6 +179,9 @@ def from_worker(line: bytes) -> Message:
     for name in names:
         if not _SOUND[name](message.get(name)):
             raise AgentError(f"{kind}: its {name} is {message.get(name)!r:.80}")
+    for name in SENTENCES:
+        if isinstance(message.get(name), str):
+            message[name] = _short(message[name])
     return message
 
 
@@ -241,6 +248,12 @@ def is_memory_cycle(message: Any) -> bool:
     whole = type(least) is int and type(most) is int
     known = message.get("least_after") in ("backward", "optimizer", "boundary")
     return known and whole and 0 <= least <= most <= MAX_MODEL_BYTES  # type: ignore[operator]
+
+
+def _short(sentence: str) -> str:
+    """At most MAX_SENTENCE characters of it, which can be written in UTF-8."""
+    end = "..." if len(sentence) > MAX_SENTENCE else ""
+    return sentence[: MAX_SENTENCE - len(end)].encode("utf-8", "replace").decode() + end
 
 
 def _is_adaptation(value: Any) -> bool:
