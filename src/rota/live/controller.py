@@ -167,8 +167,10 @@ class Controller(Reports):
             while True:
                 self.turn()
                 self._kick.clear()
+                # Not wait_for: where both come at once, that one forgets that it was cancelled.
                 with contextlib.suppress(TimeoutError):
-                    await asyncio.wait_for(self._kick.wait(), self._sleep_s())
+                    async with asyncio.timeout(self._sleep_s()):
+                        await self._kick.wait()
         except StoreLostError:
             return  # it has given up
         except Exception as error:

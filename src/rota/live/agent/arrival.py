@@ -187,7 +187,9 @@ class Arrival:
     async def _next(self) -> tuple[Message, bytes]:
         """The next answer; an empty one if it is time to ask again. Raises AgentError."""
         try:
-            message, piece = await asyncio.wait_for(self._replies.get(), ASK_AGAIN_S)
+            # Not wait_for: where both come at once, that one forgets that it was cancelled.
+            async with asyncio.timeout(ASK_AGAIN_S):
+                message, piece = await self._replies.get()
         except TimeoutError:
             message, piece = {"away": True}, b""
         if "error" in message:
