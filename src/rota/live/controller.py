@@ -40,10 +40,12 @@ from rota.model.events import (
     CommandFailed,
     CommandSent,
     DecisionTaken,
+    Event,
     JobLaunched,
     JobResized,
     JobResumed,
     JobRetuned,
+    JobSubmitted,
     JobSuspended,
     NodeJoined,
     RetryDue,
@@ -60,6 +62,9 @@ from rota.store.events import EventStore
 RETRY_S = 5.0  # a failed launch is tried again after so long, times the number of failures
 POLICY_RETRY_S = 5.0  # a policy that raised is asked again after so long
 ROOM_EVERY_S = 1.0  # the room on the disk is looked at
+# To decide takes longer the more jobs wait. New jobs alone call for no other decision until so many
+# times as long has passed as the last one took, or this many seconds.
+PACE, MOST_PACE_S = 9.0, 1.0
 AWAIT_S = 10.0  # after a start agents of jobs have so long to tell before anything is decided
 
 log = logging.getLogger("rota.controller")
@@ -75,6 +80,8 @@ class Channel(Protocol):
 
 class Controller(Reports):
     """Owns the cluster's state. All methods run on one event loop, and none waits half-way."""
+
+    _calls_at_once = True  # whether more than new jobs calls for a decision
 
     def __init__(
         self,
@@ -94,6 +101,7 @@ class Controller(Reports):
         self._tasks: list[asyncio.Task[None]] = []
         self._policy_retry_at_s: float | None = None
         self._agents: dict[str, str | None] = {}  # by node: which one is connected, if it has told
+        self._paced_until_s = 0.0
         self._awaited: set[str] = set()  # nodes that have yet to say what became of their jobs
         self._await_until_s = 0.0
         self._provider = provider
@@ -197,6 +205,8 @@ class Controller(Reports):
             times.append(state.wake_at_s)
         if self._policy_retry_at_s is not None and not self.room.is_tight:
             times.append(self._policy_retry_at_s)
+        if state.decision_needed and self._paced_until_s > self._clock.now_s():
+            times.append(self._paced_until_s)
         times += [at_s for _, at_s in self._time_limits()]
         return max(0.0, min(times) - self._clock.now_s()) if times else None
 
@@ -207,6 +217,15 @@ class Controller(Reports):
         if not (self.ends_jobs or self._awaits()):
             self._advance()
         self._write_down()
+
+    def _apply(self, event: Event) -> None:
+        """Apply an event, and note whether a decision can wait for more of its kind."""
+        state = self.state
+        called, state.decision_needed = state.decision_needed, False
+        super()._apply(event)
+        if state.decision_needed and not isinstance(event, JobSubmitted):
+            self._calls_at_once = True
+        state.decision_needed |= called
 
     def _awaits(self) -> bool:
         """Whether agents have yet to tell which jobs ended while there was no controller."""
@@ -237,8 +256,12 @@ class Controller(Reports):
             for row in list(state.active):
                 if len(state.sizes(row)) > 1 or state.spec[row].adapt is not None:
                     self._write_progress(row, now_s)
-        if state.decision_needed or woken or (retry_at_s is not None and retry_at_s <= now_s):
+        called = state.decision_needed and (self._calls_at_once or self._paced_until_s <= now_s)
+        if called or woken or (retry_at_s is not None and retry_at_s <= now_s):
             self._decide(now_s)
+            self._calls_at_once = False
+            took_s = self._clock.now_s() - now_s
+            self._paced_until_s = now_s + took_s + min(PACE * took_s, MOST_PACE_S)
 
     def _decide(self, now_s: float) -> None:
         """Ask the policy. One that fails leaves the last plan in force, and is asked again."""
@@ -281,10 +304,12 @@ class Controller(Reports):
         """(row, time) at which each running job with a limit will have run for that long."""
         state = self.state
         limits = []
-        for row in state.active:
-            limit_s, since_s = state.spec[row].time_limit_s, state.since_s[row]
+        for row, limit_s in self._limits_s.items():
+            since_s = state.since_s[row]
+            if row not in state.active or since_s < 0:
+                continue
             # While an agent has yet to tell whether the job has run on, nobody knows how long.
-            if limit_s is not None and since_s >= 0 and self._awaited.isdisjoint(self._names(row)):
+            if self._awaited.isdisjoint(self._names(row)):
                 limits.append((row, since_s + limit_s - state.service_s[row]))
         return limits
 

@@ -5,11 +5,12 @@ import logging
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, NamedTuple
 
 from rota.errors import (
     JobFileError,
     NeverFitsError,
+    StoreError,
     StoreFullError,
     StoreLostError,
     TransitionError,
@@ -60,6 +61,34 @@ def local_time(at_s: float, now_s: float) -> str:
     return time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(at_s - now_s + time.time()))
 
 
+class Entry(NamedTuple):
+    """A job that somebody submits."""
+
+    request: JobRequest
+    user: str
+    key: str | None
+    body_hash: str
+    trial: SweepTrial | None = None
+
+    def spec(self, job_id: str, submit_s: float) -> JobSpec:
+        """The job as it is submitted under this id."""
+        request = self.request
+        return JobSpec(
+            job_id=job_id,
+            num_gpus=request.num_gpus,
+            submit_s=submit_s,
+            priority=request.priority,
+            name=request.name,
+            user=self.user,
+            vc=request.queue,
+            time_limit_s=request.time_limit_s,
+            elastic=request.elastic,
+            adapt=request.adapt,
+            program=program_of(request),
+            trial=self.trial,
+        )
+
+
 class Intake(Record):
     """The record, with what has yet to be written down, and with what its users may do to it."""
 
@@ -69,6 +98,7 @@ class Intake(Record):
         self._unwritten: list[Event] = []
         self._once_written: list[Callable[[], object]] = []  # what follows from these events
         self._write_again_s = 0.0  # by the monotonic clock; 0 unless the last try found no room
+        self._entering: dict[object, tuple[Entry, asyncio.Future[int]]] = {}  # by user and key
         self._kick = asyncio.Event()  # set when there is something to decide
         self.failed = False
         self.failure = ""  # why the controller can't go on
@@ -155,48 +185,63 @@ class Intake(Record):
         if known is not None:
             return known
         self.check(request)
-        return self._accept(request, user=user, key=key, body_hash=body_hash)
+        return await self._enter(Entry(request, user, key, body_hash))
 
     def _submitted(self, user: str, key: str | None, body_hash: str) -> int | None:
         """The row of the job that came with this key. JobFileError if something else did."""
-        with self._giving_up():
-            known = self.store.find_submission(user, key) if key is not None else None
+        known = self._find(user, key) if key is not None else None
         if known is not None and known.body_hash == body_hash:
             return known.row
         if known is not None or (key is not None and self.searches.of_key(user, key) is not None):
             raise JobFileError(f"Idempotency-Key {key!r} was used for another job; use a new key")
         return None
 
-    def _accept(
-        self,
-        request: JobRequest,
-        *,
-        user: str,
-        key: str | None,
-        body_hash: str,
-        trial: SweepTrial | None = None,
-    ) -> int:
+    def _find(self, user: str, key: str) -> Submission | None:
+        """What the user submitted under this key, if anything."""
+        if (user, key) in self._entering:
+            self._write_entries()
+        with self._giving_up():
+            return self.store.find_submission(user, key)
+
+    def _enter(self, entry: Entry) -> asyncio.Future[int]:
+        """Have a job written down with those that are submitted at the same time; its row.
+
+        To make sure that it is on disk takes as long for many as for one. Raises StoreFullError if
+        there is no room; the other StoreErrors come through the future.
+        """
         self.room.check()
-        row = len(self.state.spec)
-        spec = JobSpec(
-            job_id=str(self._next_id),
-            num_gpus=request.num_gpus,
-            submit_s=self._clock.now_s(),
-            priority=request.priority,
-            name=request.name,
-            user=user,
-            vc=request.queue,
-            time_limit_s=request.time_limit_s,
-            elastic=request.elastic,
-            adapt=request.adapt,
-            program=program_of(request),
-            trial=trial,
-        )
-        event = JobSubmitted(spec.submit_s, spec)
-        submission = Submission(user, key, body_hash, row) if key is not None else None
-        self._write_first(event, submission=submission, durable=True)
-        self._next_id += 1
+        loop = asyncio.get_running_loop()
+        if not self._entering:
+            loop.call_soon(self._write_entries)
+        row: asyncio.Future[int] = loop.create_future()
+        self._entering[object() if entry.key is None else (entry.user, entry.key)] = entry, row
         return row
+
+    def _write_entries(self) -> None:
+        """Write down, durably, what has been submitted, and tell those who wait for it."""
+        entries, self._entering = list(self._entering.values()), {}
+        if not entries:
+            return
+        first, events, submissions = len(self.state.spec), list[Event](), []
+        for number, (entry, _) in enumerate(entries):
+            spec = entry.spec(str(self._next_id + number), self._clock.now_s())
+            events.append(JobSubmitted(spec.submit_s, spec))
+            if entry.key is not None:
+                keyed = (entry.user, entry.key, entry.body_hash, first + number)
+                submissions.append(Submission(*keyed))
+        error = None
+        try:
+            self._write_first(*events, submissions=submissions, durable=True)
+            self._next_id += len(entries)
+        except StoreError as failure:
+            error = failure
+        for number, (_, row) in enumerate(entries):
+            if row.cancelled():  # its caller is gone
+                continue
+            if error is None:
+                row.set_result(first + number)
+            else:
+                row.set_exception(type(error)(str(error)))
 
     async def cancel(self, row: int) -> bool:
         """End a job; False if it is ending, or was cancelled before. TransitionError if over."""
@@ -229,11 +274,11 @@ class Intake(Record):
         return True
 
     def _write_first(
-        self, *events: Event, submission: Submission | None = None, durable: bool = False
+        self, *events: Event, submissions: Sequence[Submission] = (), durable: bool = False
     ) -> None:
         """Write events that can't be refused down, then apply them. StoreError changes nothing."""
         every = [*self._unwritten, *events]
-        self._append(every, submission=submission, durable=durable)
+        self._append(every, submissions=submissions, durable=durable)
         self._unwritten = []
         for event in events:
             self._apply(event)

@@ -17,6 +17,7 @@ from rota.model.events import (
     CommandSent,
     DecisionTaken,
     Event,
+    JobFinished,
     JobLaunched,
     JobResized,
     JobResumed,
@@ -57,6 +58,7 @@ class Record:
         self.why_suspended: dict[int, str] = {}  # in the way that it is, by row
         self._outboxes: dict[str, asyncio.Queue[Message | bytes]] = {}
         self._last_node: dict[tuple[int, int], str] = {}  # (row, attempt) -> where it ran last
+        self._limits_s: dict[int, float] = {}  # of jobs that have started and not ended, by row
         self._launched_s: dict[tuple[int, int], float] = {}  # (row, attempt) -> when it was sent
         last_s = 0.0
         for number, event in enumerate(store.load(), 1):
@@ -94,10 +96,15 @@ class Record:
             if isinstance(command, Launch):
                 self._launched_s[command.row, command.attempt] = event.at_s
         elif isinstance(event, JobLaunched | JobResumed):
+            limit_s = self.state.spec[event.row].time_limit_s
+            if limit_s is not None:
+                self._limits_s[event.row] = limit_s
             held = self.state.held[event.row]
             if held is not None:
                 key = (event.row, self.state.attempt[event.row])
                 self._last_node[key] = self.state.nodes[held.nodes()[0]].name
+        elif isinstance(event, JobFinished):
+            self._limits_s.pop(event.row, None)
         elif isinstance(event, AttemptLost):
             self.why_suspended.pop(event.row, None)
             self._losses[event.row] = losses_after(self._losses.get(event.row, 0), event)

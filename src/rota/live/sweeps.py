@@ -5,7 +5,7 @@ from typing import Any
 
 from rota.errors import JobFileError, TransitionError
 from rota.folder import Folder
-from rota.live.intake import Intake, local_time
+from rota.live.intake import Entry, Intake, local_time
 from rota.live.room import Room
 from rota.model.events import Event, StopRequested, SweepEnded, SweepSubmitted, TrialStopped
 from rota.model.jobvalues import refuse, text_of
@@ -70,7 +70,7 @@ class Sweeps(Intake):
             known = self.searches.of_key(user, key)
             if known is not None and known.submitted.body_hash == body_hash:
                 return known.name
-            if known is not None or self.store.find_submission(user, key) is not None:
+            if known is not None or self._find(user, key) is not None:
                 raise JobFileError(
                     f"Idempotency-Key {key!r} was used for something else; use a new key"
                 )
@@ -140,7 +140,9 @@ class Sweeps(Intake):
         values = check_params(request.space, params)
         job = trial_job(request, name, number, dict(values))
         trial = SweepTrial(request.sweep(name), number, values)
-        return self._accept(job, user=user, key=key, body_hash=body_hash, trial=trial)
+        row = self._enter(Entry(job, user, key, body_hash, trial))
+        self._write_entries()  # at once: the next one may not have its number
+        return row.result()
 
     async def stop_trial(self, name: str, number: int, why: str) -> bool:
         """End a trial that the search needs no longer; False if it has ended or is about to.

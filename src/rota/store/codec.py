@@ -74,6 +74,16 @@ def _decode_fields(kind: Any, fields: dict[str, Any], special: dict[str, _Codec]
     return kind(**fields)
 
 
+def _without_defaults(value: Any) -> dict[str, Any]:
+    """The fields that are not at their defaults. So defaults belong to the format: with others an
+    old log would be read as something else."""
+    defaults, fields = value._field_defaults, value._asdict()
+    for name, default in defaults.items():
+        if fields[name] == default and type(fields[name]) is type(default):
+            del fields[name]
+    return fields
+
+
 def _json(value: Any) -> Any:
     """``value`` itself if JSON brings it back unchanged. Raises StoreError."""
     if value is None or isinstance(value, str | int | float):
@@ -136,7 +146,10 @@ def _by_name(kind: Any) -> _Codec:
 def _encode_program(program: Program | None) -> Any:
     if program is None:
         return None
-    return program._asdict() | {"env": [list(pair) for pair in program.env]}
+    fields = _without_defaults(program)
+    if "env" in fields:
+        fields["env"] = [list(pair) for pair in program.env]
+    return fields
 
 
 def _decode_program(record: Any) -> Program | None:
@@ -177,7 +190,10 @@ def _decode_trial(record: Any) -> SweepTrial | None:
 
 
 def _encode_spec(spec: JobSpec) -> dict[str, Any]:
-    return _encode_fields(spec, _SPEC_FIELDS)
+    fields = _without_defaults(spec)
+    for name in fields.keys() & _SPEC_FIELDS.keys():
+        fields[name] = _SPEC_FIELDS[name].encode(fields[name])
+    return fields
 
 
 def _decode_spec(record: dict[str, Any]) -> JobSpec:

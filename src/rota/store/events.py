@@ -16,15 +16,14 @@ from typing import Any, NamedTuple, cast
 from alembic import command
 from alembic.config import Config
 from alembic.util.exc import CommandError
-from sqlalchemy import Connection, create_engine, event, insert, select
+from sqlalchemy import Connection, create_engine, event
 from sqlalchemy.engine import URL
-from sqlalchemy.exc import IntegrityError, SQLAlchemyError
+from sqlalchemy.exc import SQLAlchemyError
 from sqlalchemy.pool import StaticPool
 
 from rota import __version__
 from rota.errors import StoreError, StoreFullError, StoreLostError
 from rota.model.events import Event, JobSubmitted
-from rota.store import tables
 from rota.store.codec import decode, encode
 
 MIGRATIONS = Path(__file__).with_name("migrations")
@@ -87,7 +86,7 @@ class EventStore:
         try:
             self._create()
             self._migrate()
-            self.identity = self._identity()
+            ((self.identity,),) = self._read("SELECT identity FROM identity")
             self._standing = self._look()
         except BaseException:
             self.close()
@@ -97,27 +96,29 @@ class EventStore:
         self,
         events: Sequence[Event],
         *,
-        submission: Submission | None = None,
+        submissions: Sequence[Submission] = (),
         durable: bool = False,
     ) -> None:
         """Write the events, all of them or none. Raises StoreError, with nothing written.
 
-        ``submission`` is written in the same transaction as its JobSubmitted, which must be among
-        the events; a second one of the same user and key is refused.
+        ``submissions`` are written in the same transaction as their jobs' JobSubmitted, which must
+        be among the events; a second one of the same user and key is refused.
         """
-        if submission and not any(isinstance(item, JobSubmitted) for item in events):
+        if submissions and not any(isinstance(item, JobSubmitted) for item in events):
             raise StoreError(
-                f"{self.path}: the submission {submission.key!r} comes without its job; "
+                f"{self.path}: the submission {submissions[0].key!r} comes without its job; "
                 "append it together with its JobSubmitted"
             )
         rows = [_row(item) for item in events]
         if not rows:
             return
-        with self._transaction("can't be written", durable=durable) as connection:
-            connection.execute(insert(tables.events), rows)
-            if submission:
-                connection.execute(insert(tables.submissions), submission._asdict())
-        self._new_bytes += COMMIT_BYTES + sum(len(row["body"]) for row in rows)
+        with self._transaction("can't be written", durable=durable) as driver:
+            driver.executemany("INSERT INTO event (type, body) VALUES (?, ?)", rows)
+            driver.executemany(
+                "INSERT INTO submission (user, key, body_hash, row) VALUES (?, ?, ?, ?)",
+                submissions,
+            )
+        self._new_bytes += COMMIT_BYTES + sum(len(body) for _, body in rows)
         if self._new_bytes > CHECKPOINT_BYTES:
             self._checkpoint()
 
@@ -127,12 +128,10 @@ class EventStore:
         Raises StoreError at the first one that is missing, damaged, or of an unknown kind.
         """
         last = 0
-        log = tables.events
         while True:
-            with self._transaction("can't be read") as connection:
-                page = connection.execute(
-                    select(log).where(log.c.seq > last).order_by(log.c.seq).limit(PAGE)
-                ).all()
+            page = self._read(
+                "SELECT seq, type, body FROM event WHERE seq > ? ORDER BY seq LIMIT ?", last, PAGE
+            )
             if not page:
                 return
             for seq, type_, body in page:
@@ -146,20 +145,17 @@ class EventStore:
 
     def next_epoch(self) -> int:
         """Count one more life of the controller, durably: 1, then 2, ..."""
-        with self._transaction("can't be written", durable=True) as connection:
-            result = connection.execute(insert(tables.controller_lives), {})
-            return int(result.inserted_primary_key[0])  # type: ignore[index]
+        with self._transaction("can't be written", durable=True) as driver:
+            epoch = driver.execute("INSERT INTO controller_life DEFAULT VALUES").lastrowid
+        assert epoch is not None
+        return epoch
 
     def find_submission(self, user: str, key: str) -> Submission | None:
         """What the user submitted under this key, if anything."""
-        table = tables.submissions.c
-        with self._transaction("can't be read") as connection:
-            found = connection.execute(
-                select(table.user, table.key, table.body_hash, table.row).where(
-                    table.user == user, table.key == key
-                )
-            ).one_or_none()
-        return Submission(*found) if found else None
+        found = self._read(
+            "SELECT user, key, body_hash, row FROM submission WHERE user = ? AND key = ?", user, key
+        )
+        return Submission(*found[0]) if found else None
 
     def close(self) -> None:
         """Let go of the file. Closing twice does no harm."""
@@ -188,39 +184,54 @@ class EventStore:
     def _migrate(self) -> None:
         config = Config()
         config.set_main_option("script_location", str(MIGRATIONS).replace("%", "%%"))
-        with self._transaction("can't be opened") as connection:
+        with self._guarded("can't be opened"), self._engine.connect() as connection:
             config.attributes["connection"] = connection
             try:
-                command.upgrade(config, "head")
+                with connection.begin():
+                    command.upgrade(config, "head")
             except CommandError as error:
                 raise StoreError(
                     f"{self.path} comes from a newer version of Rota than this one; "
                     f"install that one, or set ROTA_HOME to another folder ({error})"
                 ) from None
+            self._driver = cast(sqlite3.Connection, connection.connection.driver_connection)
 
-    def _identity(self) -> str:
-        with self._transaction("can't be read") as connection:
-            return str(connection.execute(select(tables.identity.c.identity)).scalar_one())
+    def _read(self, query: str, *values: Any) -> list[Any]:
+        """The rows that a query finds."""
+        with self._guarded("can't be read"):
+            return self._driver.execute(query, values).fetchall()
 
     @contextmanager
-    def _transaction(self, what: str, *, durable: bool = False) -> Iterator[Connection]:
+    def _transaction(self, what: str, *, durable: bool) -> Iterator[sqlite3.Connection]:
         """A transaction that is committed at the end, and undone if anything goes wrong.
 
         What was committed to a file that is no longer there raises StoreLostError all the same.
         """
+        driver = self._driver
+        with self._guarded(what):
+            self._set_synchronous("FULL" if durable else "NORMAL")
+            driver.execute("BEGIN IMMEDIATE")
+            try:
+                yield driver
+                driver.execute("COMMIT")
+            except BaseException:
+                if driver.in_transaction:  # some failures have undone it already
+                    driver.execute("ROLLBACK")
+                raise
+
+    @contextmanager
+    def _guarded(self, what: str) -> Iterator[None]:
+        """Use the database, alone. Raises StoreError for its failures, and if it is not there."""
         with self._lock:
             self._check()
             try:
-                with self._engine.connect() as connection:
-                    self._set_synchronous(connection, "FULL" if durable else "NORMAL")
-                    with connection.begin():
-                        yield connection
-                self._check()
+                yield
             except (SQLAlchemyError, sqlite3.Error, UnicodeEncodeError) as error:
                 self._check()
                 cause = getattr(error, "orig", None) or error
                 kind = StoreFullError if _is_full(cause, self.path.parent) else StoreError
-                raise kind(f"{self.path} {what}: {cause}; {_advice(error)}") from None
+                raise kind(f"{self.path} {what}: {cause}; {_advice(cause)}") from None
+            self._check()
 
     def _check(self) -> None:
         """Raise StoreLostError unless the files are those that were opened."""
@@ -254,20 +265,15 @@ class EventStore:
         with self._lock, suppress(OSError):
             self._check()
             try:
-                with self._engine.connect() as connection:
-                    driver = cast(sqlite3.Connection, connection.connection.driver_connection)
-                    driver.execute("PRAGMA wal_checkpoint(PASSIVE)").fetchall()
-            except (SQLAlchemyError, sqlite3.Error) as error:
+                self._driver.execute("PRAGMA wal_checkpoint(PASSIVE)").fetchall()
+            except sqlite3.Error as error:
                 log.warning("%s: its write-ahead log stays as it is for now: %s", self.path, error)
             self._standing = self._look()
 
-    def _set_synchronous(self, connection: Connection, level: str) -> None:
-        if level == self._synchronous:
-            return
-        # Not inside a transaction, where SQLite ignores it: straight to the driver.
-        driver = cast(sqlite3.Connection, connection.connection.driver_connection)
-        driver.execute(f"PRAGMA synchronous={level}")
-        self._synchronous = level
+    def _set_synchronous(self, level: str) -> None:
+        if level != self._synchronous:
+            self._driver.execute(f"PRAGMA synchronous={level}")
+            self._synchronous = level
 
     def _event(self, seq: int, type_: str, body: str) -> Event:
         try:
@@ -284,10 +290,10 @@ class EventStore:
         )
 
 
-def _row(item: Event) -> dict[str, str]:
+def _row(item: Event) -> tuple[str, str]:
     """The columns of one event."""
     record = encode(item)
-    return {"type": record.pop("type"), "body": json.dumps(record)}
+    return record.pop("type"), json.dumps(record, separators=(",", ":"))
 
 
 def _on_connect(driver: Any, _: Any) -> None:
@@ -327,7 +333,7 @@ def _is_full(cause: BaseException, folder: Path) -> bool:
 
 def _advice(error: Exception) -> str:
     """What the owner can do about a failure of the database."""
-    if isinstance(error, IntegrityError):
+    if isinstance(error, sqlite3.IntegrityError):
         return "it is there already"
     text = str(error).lower()
     for sign, advice in _ADVICE.items():
@@ -336,12 +342,16 @@ def _advice(error: Exception) -> str:
     return "check the file, its folder and the disk"
 
 
+DAMAGED = (
+    "it is damaged; restore it from a copy and remove its -wal file, "
+    "or move both away to start anew"
+)
 _ADVICE = {
     "locked": "another process uses it; end that one, or set ROTA_HOME to another folder",
     "full": "make room on the disk and try again",
     "disk i/o": "check that the disk has room and works",
-    "not a database": "it is damaged; restore it from a copy, or move it away to start anew",
-    "malformed": "it is damaged; restore it from a copy, or move it away to start anew",
+    "not a database": DAMAGED,
+    "malformed": DAMAGED,
     "readonly": "make the file and its folder writable",
     "unable to open": "make the file and its folder writable",
     "write-ahead log": "set ROTA_HOME to a folder on a local disk",

@@ -166,24 +166,24 @@ class StoreContract:
         submission = Submission("me", "key-1", "abc", 0)
         with closing(open_store()) as store:
             assert store.find_submission("me", "key-1") is None
-            store.append([_submitted("1")], submission=submission, durable=True)
+            store.append([_submitted("1")], submissions=[submission], durable=True)
         with closing(open_store()) as store:
             assert store.find_submission("me", "key-1") == submission
             assert store.find_submission("you", "key-1") is None
             assert store.find_submission("me", "key-2") is None
 
     def test_a_key_is_taken_once_and_the_second_job_is_not_half_accepted(self, store: Any) -> None:
-        store.append([_submitted("1")], submission=Submission("me", "k", "abc", 0))
+        store.append([_submitted("1")], submissions=[Submission("me", "k", "abc", 0)])
         with pytest.raises(StoreError):
-            store.append([_submitted("2")], submission=Submission("me", "k", "xyz", 1))
+            store.append([_submitted("2")], submissions=[Submission("me", "k", "xyz", 1)])
         assert list(store.load()) == [_submitted("1")]
         assert store.find_submission("me", "k") == Submission("me", "k", "abc", 0)
-        store.append([_submitted("2")], submission=Submission("you", "k", "xyz", 1))
+        store.append([_submitted("2")], submissions=[Submission("you", "k", "xyz", 1)])
         assert len(list(store.load())) == 2
 
     def test_a_submission_needs_its_job(self, store: Any) -> None:
         with pytest.raises(StoreError, match="JobSubmitted"):
-            store.append([RetryDue(1.0, 0)], submission=Submission("me", "k", "abc", 0))
+            store.append([RetryDue(1.0, 0)], submissions=[Submission("me", "k", "abc", 0)])
         assert list(store.load()) == []
         assert store.find_submission("me", "k") is None
 

@@ -6,13 +6,19 @@ from pathlib import Path
 
 import pytest
 
-from rota.errors import AgentError, JobFileError, NeverFitsError, StoreLostError
+from rota.errors import (
+    AgentError,
+    JobFileError,
+    NeverFitsError,
+    StoreError,
+    StoreLostError,
+)
 from rota.folder import Folder
 from rota.live import controller as controller_module
 from rota.live.clock import Clock
 from rota.live.controller import Controller
 from rota.model.allocation import on_node
-from rota.model.events import ModelReported, NodeLost
+from rota.model.events import JobSubmitted, ModelReported, NodeLost
 from rota.model.job import JobState
 from rota.model.jobfile import parse_job
 from rota.model.turns import Turns
@@ -625,11 +631,12 @@ class Warns(FifoBackfill):
         )
 
 
-def test_what_a_policy_warns_of_is_logged_once_with_the_jobs(tmp_path, caplog):
+def test_what_a_policy_warns_of_is_logged_once_with_the_jobs(tmp_path, caplog, monkeypatch):
+    monkeypatch.setattr(controller_module, "PACE", 0.0)
+
     async def main():
         async with controlled(tmp_path, Warns()) as controller:
-            await submit(controller)
-            await submit(controller)
+            await asyncio.gather(submit(controller), submit(controller))
             for _ in range(3):
                 controller.state.decision_needed = True
                 controller.turn()
@@ -645,13 +652,15 @@ class WarnsAnew(FifoBackfill):
     number = 0
 
     def decide(self, view):
-        self.number += 1
+        self.number += bool(view.active)
         words = [f"left out: {self.number} s", f"step {self.number} of {'x' * self.number}"]
         marks = {row: {"warnings": words} for row in view.active}
         return super().decide(view)._replace(marks=marks)
 
 
-def test_warnings_are_one_of_each_kind_and_go_with_their_job(tmp_path, caplog):
+def test_warnings_are_one_of_each_kind_and_go_with_their_job(tmp_path, caplog, monkeypatch):
+    monkeypatch.setattr(controller_module, "PACE", 0.0)
+
     async def main():
         async with controlled(tmp_path, WarnsAnew()) as controller:
             row = await submit(controller)
@@ -754,5 +763,134 @@ def test_a_controller_without_work_that_loses_its_log_stops_at_the_next_event(tm
         assert "moved or deleted" in controller.failure
         await agent.leave()
         await controller.stop()
+
+    asyncio.run(scenario())
+
+
+@pytest.mark.parametrize("steps", range(8))
+def test_a_controller_that_is_stopped_while_it_begins_to_decide_stops(tmp_path, steps, monkeypatch):
+    monkeypatch.setattr(Controller, "_sleep_s", lambda _: 1000.0)
+
+    async def scenario():
+        async with controlled(tmp_path) as controller:
+            for _ in range(20):
+                await asyncio.sleep(0)
+            controller._kick.set()
+            for _ in range(steps):
+                await asyncio.sleep(0)
+
+    asyncio.run(asyncio.wait_for(scenario(), 60))
+
+
+class Counts(FifoBackfill):
+    """Counts its decisions, and the jobs at the last one."""
+
+    decisions = jobs = 0
+
+    def decide(self, view):
+        self.decisions += 1
+        self.jobs = len(view.active)
+        return super().decide(view)
+
+
+def test_a_burst_of_submissions_does_not_cost_a_decision_for_each(tmp_path, monkeypatch):
+    monkeypatch.setattr(controller_module, "PACE", 1e9)
+    monkeypatch.setattr(controller_module, "MOST_PACE_S", 1e9)
+    policy = Counts()
+
+    async def scenario():
+        async with controlled(tmp_path, policy) as controller:
+            agent = Agent(controller)
+            agent.hello()
+            await agent.hears("welcome")
+            first = policy.decisions
+            for _ in range(10):
+                await asyncio.gather(*(submit(controller) for _ in range(10)))
+                controller.turn()
+            assert policy.decisions == first
+            # Whatever else calls for a decision has it taken at once, with all jobs.
+            assert await controller.cancel(0)
+            controller.turn()
+            assert (policy.decisions, policy.jobs) == (first + 1, 99)
+            # Nothing else happens: new jobs have theirs when it is time.
+            await submit(controller)
+            controller.turn()
+            assert policy.decisions == first + 1
+            controller._paced_until_s = controller.now_s()
+            controller._kick.set()
+            async with asyncio.timeout(10):
+                while policy.jobs != 100:
+                    await asyncio.sleep(0.001)
+            await agent.leave()
+
+    asyncio.run(scenario())
+
+
+def test_new_jobs_wait_no_longer_than_until_it_is_time_for_a_decision(tmp_path, monkeypatch):
+    monkeypatch.setattr(controller_module, "PACE", 1e9)
+    monkeypatch.setattr(controller_module, "MOST_PACE_S", 0.05)
+    policy = Counts()
+
+    async def scenario():
+        async with controlled(tmp_path, policy) as controller:
+            for number in range(1, 4):
+                await submit(controller)
+                async with asyncio.timeout(10):
+                    while policy.jobs != number:
+                        await asyncio.sleep(0.001)
+
+    asyncio.run(scenario())
+
+
+def test_jobs_that_are_submitted_together_are_written_down_together(tmp_path, monkeypatch):
+    async def scenario():
+        async with controlled(tmp_path) as controller:
+            commits = []
+            append = controller.store.append
+
+            def count(events, **how):
+                commits.append(len(events))
+                append(events, **how)
+
+            monkeypatch.setattr(controller.store, "append", count)
+            keys = [None, "a", None, "b", "c", "a"]
+            rows = await asyncio.gather(*(submit(controller, key) for key in keys))
+            assert rows == [0, 1, 2, 3, 4, 1]
+            assert sorted(commits)[-1] == 5  # beside decisions
+            assert [spec.job_id for spec in controller.state.spec] == ["1", "2", "3", "4", "5"]
+            with pytest.raises(JobFileError, match="was used for another job"):
+                await asyncio.gather(submit(controller, "d"), submit(controller, "d", body="b"))
+            assert await submit(controller, "d") == 5
+            gone = asyncio.create_task(submit(controller, "e"))
+            stays = asyncio.create_task(submit(controller, "f"))
+            await asyncio.sleep(0)
+            gone.cancel()  # its caller hangs up; the job may be there or not, but never half
+            assert await stays in (6, 7)
+            monkeypatch.setattr(controller.store, "append", append)
+        async with controlled(tmp_path) as controller:
+            assert await submit(controller, "f") == stays.result()
+            assert await submit(controller, "c") == 4
+
+    asyncio.run(scenario())
+
+
+def test_submissions_that_cannot_be_written_down_are_all_told_so(tmp_path, monkeypatch):
+    async def scenario():
+        async with controlled(tmp_path) as controller:
+            append = controller.store.append
+
+            def fail(events, **how):
+                if any(isinstance(event, JobSubmitted) for event in events):
+                    raise StoreError("no")
+                append(events, **how)
+
+            with monkeypatch.context() as patch:
+                patch.setattr(controller.store, "append", fail)
+                together = (submit(controller, key) for key in (None, "a", "b"))
+                told = await asyncio.gather(*together, return_exceptions=True)
+            assert [(type(each), str(each)) for each in told] == [(StoreError, "no")] * 3
+            assert len(controller.state.spec) == 0
+            assert await submit(controller, "a") == 0
+            assert controller.state.spec[0].job_id == "1"
 
     asyncio.run(scenario())

@@ -45,7 +45,7 @@ async def running(controller, agent, policy, **fields):
 
 def decides(controller, policy, place):
     policy.place = place
-    controller.state.decision_needed = True
+    controller.state.decision_needed = controller._calls_at_once = True
     controller.turn()
 
 

@@ -35,7 +35,7 @@ while True:
     job = JobSubmitted(float(batch), JobSpec(str(batch), 1, float(batch)))
     rest = [RetryDue(float(batch), n) for n in range(batch % 5)]
     submission = Submission("me", f"key-{batch}", "hash", batch)
-    store.append([job, *rest], submission=submission, durable=durable)
+    store.append([job, *rest], submissions=[submission], durable=durable)
     print(batch, flush=True)
     batch += 1
 """
@@ -267,7 +267,7 @@ def test_text_that_sqlite_cannot_hold_is_an_error_and_writes_nothing(path):
         store.append([WorkerReported(1.0, 0, {"x": "\ud800"})])  # inside JSON it can
         job = [event for event in every_event() if type(event).__name__ == "JobSubmitted"][:1]
         with pytest.raises(StoreError):
-            store.append(job, submission=Submission("me", "\ud800", "h", 0))
+            store.append(job, submissions=[Submission("me", "\ud800", "h", 0)])
         assert len(list(store.load())) == 1
 
 

@@ -191,7 +191,8 @@ class Arrival:
             async with asyncio.timeout(ASK_AGAIN_S):
                 message, piece = await self._replies.get()
         except TimeoutError:
-            message, piece = {"away": True}, b""
+            answered = not self._replies.empty()
+            message, piece = self._replies.get_nowait() if answered else ({"away": True}, b"")
         if "error" in message:
             raise AgentError(str(message["error"]))
         now_s = time.monotonic()
