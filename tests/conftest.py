@@ -1,5 +1,6 @@
 """Settings of all tests."""
 
+import gc
 from pathlib import Path
 
 import pytest
@@ -27,3 +28,8 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             raise pytest.UsageError(
                 f"{item.nodeid} is marked {mark}; only tests in tests/process and tests/parity are"
             )
+
+
+def pytest_collection_finish() -> None:
+    """What is loaded stays to the end; a search for garbage need not look at it each time."""
+    gc.freeze()
