@@ -39,12 +39,15 @@ def main() -> None:
     link = socket.socket(fileno=int(sys.argv[1]))
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # shims end by themselves and leave no zombies
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    link.sendall(b"ready\n")
+    tell(link, b"ready\n")
     buffer = b""
     while True:
         # No file object around the socket: it would keep the socket open in the workers.
         while b"\n" not in buffer:
-            data = link.recv(65536)
+            try:
+                data = link.recv(65536)
+            except OSError:  # the agent was killed before it had read all that it was told
+                data = b""
             if not data:
                 return
             buffer += data
@@ -52,7 +55,7 @@ def main() -> None:
         request = json.loads(line)
         if request == {"preload": True}:
             preload()
-            link.sendall(b"ready\n")
+            tell(link, b"ready\n")
             continue
         pid = os.fork()
         if pid == 0:
@@ -60,7 +63,17 @@ def main() -> None:
             if become_shim(request):
                 leave(exit_code(request))
             return
-        link.sendall(json.dumps({"pid": pid}).encode() + b"\n")
+        tell(link, json.dumps({"pid": pid}).encode() + b"\n")
+
+
+def tell(link: socket.socket, words: bytes) -> None:
+    """Tell the agent something. If it is gone the zygote ends, as it does when it is told nothing
+    more: the next agent has one of its own, and fences off what this one was asked for.
+    """
+    try:
+        link.sendall(words)
+    except OSError:
+        sys.exit(0)
 
 
 def preload() -> None:

@@ -100,7 +100,7 @@ class Agent:
         )
         self._socket_path.chmod(0o600)
         own_socket = self._socket_path.stat()
-        self._spawn(self._zygote.warm_up())
+        self._spawn(self._warm_up())
         if self._checkpoints is not None:  # now, because it takes a moment to find out
             log.info("CUDA checkpoints: %s", self._checkpoints.refusal or "available")
         self._adopt_all()
@@ -151,6 +151,13 @@ class Agent:
             await asyncio.sleep(LOOK_AT_FOLDER_S)
         log.error("%s is gone, or another folder: ending with all jobs", self.folder.path)
         await self._shut_down()
+
+    async def _warm_up(self) -> None:
+        """Have the zygote ready before the first job. If that fails, its launch tries again."""
+        try:
+            await self._zygote.warm_up()
+        except AgentError as error:
+            log.warning("%s", error)
 
     # -- workers -------------------------------------------------------------------------------
 

@@ -6,6 +6,8 @@ import json
 import os
 import shutil
 import signal
+import socket
+import subprocess
 import sys
 import time
 from pathlib import Path
@@ -13,6 +15,10 @@ from pathlib import Path
 import psutil
 import pytest
 
+from rota.errors import AgentError
+from rota.folder import Folder
+from rota.live.agent.agent import Agent
+from rota.live.agent.devices import Devices
 from rota.live.agent.zygote_link import ZygoteLink
 
 
@@ -158,3 +164,30 @@ def test_a_process_that_may_not_be_killed_is_left_behind_and_named(tmp_path, mon
         assert psutil.pid_exists(other)
     finally:
         os.kill(other, signal.SIGKILL)
+
+
+def test_a_zygote_whose_agent_is_gone_ends_without_a_word():
+    """It is about to say that it is ready."""
+    ours, theirs = socket.socketpair()
+    ours.close()
+    with theirs:
+        words = [sys.executable, "-m", "rota.train.zygote", str(theirs.fileno())]
+        ended = subprocess.run(words, pass_fds=(theirs.fileno(),), capture_output=True)
+    assert (ended.returncode, ended.stdout, ended.stderr) == (0, b"", b"")
+
+
+def test_an_agent_whose_zygote_dies_at_its_start_tries_again_with_the_first_job(tmp_path, caplog):
+    os.makedirs(Folder(tmp_path).node("node0"))
+
+    async def start():
+        agent = Agent(Folder(tmp_path), "node0", Devices("cpu", 1, (0,)), os.getpid())
+        agent._zygote.warm_up = fail
+        await agent._spawn(agent._warm_up())
+
+    async def fail():
+        raise AgentError("the zygote did not start; see zygote.log")
+
+    asyncio.run(start())
+    assert [(each.levelname, each.message) for each in caplog.records] == [
+        ("WARNING", "the zygote did not start; see zygote.log")
+    ]
