@@ -153,6 +153,26 @@ def test_an_attempt_that_ended_before_the_machine_was_rebooted_has_ended(kept):
     assert [message["type"] for message in kept.heard] == ["ended"]
 
 
+@pytest.mark.parametrize("first", ["killed", "ended"])
+def test_a_gang_whose_agent_died_before_all_ranks_were_forked_never_started(kept, first):
+    """The first rank was; the next agent has to kill it, or it has come to an end meanwhile."""
+    with subprocess.Popen(["true"], start_new_session=True) as shim:
+        pass
+    pids = {"shim": shim.pid, "worker": shim.pid, "boottime_s": boottime_s()}
+    (kept.folder / "rank0.pid").write_text(json.dumps(pids))
+    if first == "ended":
+        (kept.folder / "rank0.exit").write_text('{"code": 0, "at_s": 2.0}')
+
+    async def story():
+        kept.attempt.adopt()
+        while kept.attempt.ended is None:
+            await asyncio.sleep(0.001)
+
+    asyncio.run(story())
+    (lost,) = kept.heard
+    assert (lost["type"], lost["error"], lost["started"]) == ("lost", "it never started", False)
+
+
 @pytest.mark.parametrize("newer", [False, True])
 def test_what_is_newer_than_the_attempt_is_a_checkpoint(kept, tmp_path, newer):
     checkpoint = Folder(tmp_path).checkpoints("5") / "a"
@@ -275,7 +295,7 @@ def test_while_it_pauses_a_second_session_has_it_stopped_where_it_is(kept):
 def test_a_job_whose_other_processes_have_device_memory_stays_on_its_gpus(kept, monkeypatch):
     attempt, rank = kept.attempt, kept.attempt.ranks[0]
     attempt.record |= {"visible": [0, 1], "suspension": "boundary"}
-    monkeypatch.setattr(rank, "others", lambda: [41])
+    monkeypatch.setattr(rank, "below", lambda spared: {41})
     for holders, movable in (({7}, True), ({7, 41}, False)):
         attempt.holders = lambda holders=holders: holders
         attempt.state = "suspending"

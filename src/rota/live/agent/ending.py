@@ -52,7 +52,8 @@ class Ending:
         elif attempt.kill_remains():  # killed is not yet gone: look until none is there
             attempt.after(LOOK_AGAIN_S, attempt.check_end)
         else:
-            started = attempt.was_rebooted or any(rank.shim for rank in attempt.ranks)
+            forked = all(rank.shim or rank.exit is not None for rank in attempt.members)
+            started = attempt.was_rebooted or forked  # else its agent died as it launched it
             self._end("lost", error=VANISHED if started else "it never started", started=started)
 
     def _still_tells(self) -> bool:

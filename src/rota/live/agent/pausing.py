@@ -16,6 +16,8 @@ if TYPE_CHECKING:
 
 BOUNDARY_TIMEOUT_S = 10.0  # a job that reaches no boundary for so long, or for so many of
 BOUNDARY_TIMEOUT_STEPS = 5  # its steps if that is more, is stopped where it is
+STOP_POLL_S = 0.001
+STOP_TIMEOUT_S = 5.0  # for processes to stop, which takes those long that wait for a disk
 COUPLED_STEP_S = 0.05  # ranks that do not answer for so long may be waiting for one that holds
 
 
@@ -28,6 +30,7 @@ class Pausing:
         self._steps: dict[int, int] = {}  # of the ranks that hold at a boundary
         self._round = 0  # counts down: what answers a resize, whose rounds count up, must not count
         self._vacates = False
+        self._stops = False  # it is being suspended, and its processes are being stopped
 
     # -- commands ------------------------------------------------------------------------------
 
@@ -53,7 +56,7 @@ class Pausing:
         # Not before: a command under way awaits its own answer.
         self._command_id, self._vacates = command_id, vacate
         attempt.record.pop("fallback", None)
-        attempt.state = "suspending"
+        attempt.state, self._stops = "suspending", False
         if not attempt.cooperates:
             self.freeze()
             return
@@ -121,10 +124,11 @@ class Pausing:
         """A rank has freed its device."""
         attempt = self._attempt
         rank.suspended = message
-        if attempt.state == "suspending" and all(r.suspended for r in attempt.members if r.alive):
-            for each in attempt.ranks:  # what has no session does not stop by itself
-                each.stop_others()
-            self._suspended(max(r.suspended["stopped_s"] for r in attempt.members if r.suspended))
+        waits = attempt.state == "suspending" and not self._stops
+        if waits and all(r.suspended for r in attempt.members if r.alive):
+            # What has no session does not stop by itself.
+            stopped_s = max(r.suspended["stopped_s"] for r in attempt.members if r.suspended)
+            self._stop(stopped_s, frozen=False)
         else:
             self.rejoined(rank)
 
@@ -147,6 +151,8 @@ class Pausing:
 
     def check_held(self) -> None:
         """Bring all ranks that still run to one boundary; then let them suspend."""
+        if self._stops:
+            return
         ranks = {rank.index: rank for rank in self._attempt.members if rank.alive}
         if agree_on_step(self._steps, ranks, self._send):
             for rank in ranks.values():
@@ -176,7 +182,7 @@ class Pausing:
     def freeze(self) -> None:
         """Suspend the attempt without its help, if it is to be: in the way that it has."""
         attempt = self._attempt
-        if attempt.state != "suspending" or attempt.restarting.leaving:
+        if attempt.state != "suspending" or attempt.restarting.leaving or self._stops:
             return
         for rank in attempt.ranks:
             rank.send({"type": "resume", "device": None})  # no longer asked to stop by itself
@@ -186,10 +192,23 @@ class Pausing:
             attempt.cancel_timers()
             attempt.checkpointing.take()
         else:
-            stopped_s = clock.now_s()
-            for rank in attempt.ranks:
-                rank.signal(signal.SIGSTOP)
-            self._suspended(stopped_s, frozen=True)
+            self._stop(clock.now_s(), frozen=True)
+
+    def _stop(self, stopped_s: float, *, frozen: bool) -> None:
+        """Stop the processes, all or those without a session; then the attempt is suspended."""
+        self._stops = True
+        self._look_whether_stopped(stopped_s, frozen, clock.boottime_s() + STOP_TIMEOUT_S)
+
+    def _look_whether_stopped(self, stopped_s: float, frozen: bool, deadline_s: float) -> None:
+        attempt = self._attempt
+        if attempt.state != "suspending" or attempt.stopping:
+            return
+        stopped = [rank.stop(0 if frozen else rank.session) for rank in attempt.ranks]
+        if all(stopped) or clock.boottime_s() > deadline_s:
+            self._suspended(stopped_s, frozen=frozen)
+        else:
+            again = (self._look_whether_stopped, stopped_s, frozen, deadline_s)
+            attempt.after(STOP_POLL_S, *again)
 
     def _leave(self) -> None:
         """Have the processes end."""
@@ -237,7 +256,7 @@ class Pausing:
 
     def _others_hold(self) -> bool:
         """Whether processes that have no session have device memory."""
-        others = (pid for rank in self._attempt.ranks for pid in rank.others())
+        others = (pid for rank in self._attempt.ranks for pid in rank.below(rank.session))
         return not self._attempt.holders().isdisjoint(others)
 
     def _keeps(self) -> str | None:

@@ -38,8 +38,9 @@ def signal_below(pid: int, number: signal.Signals, spared: int = 0) -> list[int]
     One process may be ``spared``; what is below that one is not. Returns those that did not get it,
     because they run as another user.
 
-    Whoever is stopped or killed forks no more, and all are found in the end. After other signals a
-    program may fork without end: what it has not had by the last look goes without.
+    Whoever is killed forks no more, and all are found in the end. After other signals a program may
+    fork without end: what it has not had by the last look goes without. Who is being stopped may be
+    in a fork: see :meth:`rota.live.agent.rank.Rank.stop`.
     """
     ends = number in (signal.SIGSTOP, signal.SIGKILL)
     done, refused = {spared}, []
@@ -56,6 +57,18 @@ def signal_below(pid: int, number: signal.Signals, spared: int = 0) -> list[int]
             except ProcessLookupError:
                 pass
     return refused
+
+
+def have_stopped(pids: Iterable[int]) -> bool:
+    """Whether none of these processes runs in any of its threads: all are stopped, or dead."""
+    for pid in pids:
+        with contextlib.suppress(OSError):
+            for thread in os.listdir(f"/proc/{pid}/task"):
+                with contextlib.suppress(OSError):
+                    stat = Path(f"/proc/{pid}/task/{thread}/stat").read_bytes()
+                    if stat.rpartition(b")")[2].split()[0] not in (b"T", b"t", b"Z", b"X"):
+                        return False
+    return True
 
 
 def bind(pid: int, cores: Iterable[int]) -> None:

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from rota.errors import AgentError
-from rota.live.agent.processes import descendants, signal_below, started_at
+from rota.live.agent.processes import descendants, have_stopped, signal_below, started_at
 from rota.live.wire import MAX_SECONDS, Message, clock, encode
 
 MAX_EXIT_BYTES = 1 << 16
@@ -82,21 +82,27 @@ class Rank:
     def signal(self, number: signal.Signals) -> None:
         """Send a signal to the worker and to everything that came of it."""
         if self.alive:
-            refused = signal_below(self.shim, number)
-            self.unstopped = len(refused) if number == signal.SIGSTOP else 0
+            signal_below(self.shim, number)
+            self.unstopped = 0
             if number != signal.SIGSTOP:  # should the job have stopped its own shim
                 with contextlib.suppress(ProcessLookupError):
                     os.kill(self.shim, signal.SIGCONT)
 
-    def stop_others(self) -> None:
-        """Stop everything that came of the worker but the process with its session."""
-        if self.alive:
-            self.unstopped = len(signal_below(self.shim, signal.SIGSTOP, self.session))
+    def stop(self, spared: int = 0) -> bool:
+        """Stop everything that came of the worker but the process ``spared``.
 
-    def others(self) -> list[int]:
-        """Everything that came of the worker but the process with its session."""
-        found = descendants(self.shim)[1:] if self.alive else []
-        return [pid for pid in found if pid != self.session]
+        False as long as one may be forking: a fork that was begun before its process was stopped is
+        completed, and what comes of it runs. Call it again until it is True.
+        """
+        before = self.below(spared)
+        refused = signal_below(self.shim, signal.SIGSTOP, spared) if self.alive else []
+        self.unstopped = len(refused)
+        stopped = have_stopped(before.difference(refused))
+        return stopped and self.below(spared) <= before.union(refused)
+
+    def below(self, spared: int = 0) -> set[int]:
+        """Everything that came of the worker but the process ``spared``."""
+        return set(descendants(self.shim)[1:]) - {spared} if self.alive else set()
 
     def give_grace(self) -> None:
         """From now on its shim lets what the worker leaves behind live on. Raises OSError.

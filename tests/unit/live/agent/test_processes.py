@@ -1,13 +1,16 @@
-"""Who a process is, whatever the wall clock says."""
+"""Who a process is, whatever the wall clock says, and what is below it."""
 
 import json
 import os
+import signal
 import subprocess
+import sys
 import time
 
+import psutil
 import pytest
 
-from rota.live.agent.processes import started_at
+from rota.live.agent.processes import signal_below, started_at
 from rota.live.agent.rank import Rank
 from rota.live.wire.clock import boottime_s
 
@@ -43,3 +46,48 @@ def test_a_process_that_has_the_pid_of_a_shim_that_is_gone_is_not_taken_for_it(t
     rank = Rank(0, tmp_path)
     rank.find()
     assert rank.gone
+
+
+# A fork of a process of this size takes longer than to signal it. It tells when it begins one.
+FORKS = """
+import os, signal
+signal.signal(signal.SIGCHLD, signal.SIG_IGN)
+pages = bytearray(b"x") * (400 << 20)
+while True:
+    os.write(1, b".")
+    if os.fork() == 0:
+        signal.pause()
+        os._exit(0)
+    os.read(0, 1)
+"""
+
+
+@pytest.fixture
+def forks(tmp_path):
+    """A process that forks whenever it is told to, below one that stands for the rank's shim."""
+    words = ["bash", "-c", '"$0" -c "$1"; true', sys.executable, FORKS]
+    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "start_new_session": True}
+    with subprocess.Popen(words, **pipes) as shim:
+        yield shim
+        rank = Rank(0, tmp_path)
+        rank.shim = shim.pid
+        while not rank.stop():
+            pass
+        signal_below(shim.pid, signal.SIGKILL)
+        shim.kill()
+
+
+def test_what_is_being_forked_while_a_rank_is_stopped_is_stopped_too(forks, tmp_path):
+    """Five forks, each stopped as it begins: in the kernel it goes on to its end all the same."""
+    rank = Rank(0, tmp_path)
+    rank.shim = forks.pid
+    for count in range(1, 6):
+        assert forks.stdout.read(1) == b"."
+        while not rank.stop():
+            pass
+        below = rank.below()
+        assert len(below) in (count, count + 1)
+        assert {psutil.Process(pid).status() for pid in below} == {psutil.STATUS_STOPPED}
+        rank.signal(signal.SIGCONT)
+        forks.stdin.write(b".")
+        forks.stdin.flush()
