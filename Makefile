@@ -2,7 +2,7 @@
 
 SHELL := /bin/sh
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test test-cluster test-stress lint types docs-check bench clean
+.PHONY: help setup demo test test-cluster test-stress test-chaos lint types docs-check bench clean
 
 VENV := .venv
 BIN := $(VENV)/bin
@@ -83,6 +83,15 @@ test-stress: $(STAMP) ## run TESTS, TIMES times each, beside processes that burn
 	  exit 2; \
 	fi
 	@$(BIN)/python tests/stress.py --times $(TIMES) --workers $(WORKERS) --burners $(BURNERS) $(TESTS)
+
+# For example: make test-chaos SEED=7 SECONDS=60 POLICY=gandiva MIX=trained,gang,restarts
+SEED := 1
+SECONDS := 25
+POLICY :=
+MIX :=
+test-chaos: $(STAMP) ## kill processes of a cluster at random, as SEED draws it, for SECONDS
+	@$(BIN)/python -m pytest tests/process/test_chaos.py -s --chaos-seed $(SEED) --chaos-seconds $(SECONDS) \
+	  $(if $(POLICY),--chaos-policy $(POLICY)) $(if $(MIX),--chaos-mix $(MIX))
 
 lint: $(STAMP) ## check style, formatting, and who imports whom
 	@$(BIN)/ruff check .

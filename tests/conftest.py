@@ -33,3 +33,12 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 def pytest_collection_finish() -> None:
     """What is loaded stays to the end; a search for garbage need not look at it each time."""
     gc.freeze()
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    """Which run the chaos test of ``tests/process`` draws."""
+    group = parser.getgroup("chaos")
+    group.addoption("--chaos-seed", type=int, default=1, help="from which everything is drawn")
+    group.addoption("--chaos-seconds", type=float, default=25.0, help="until the last fault")
+    group.addoption("--chaos-policy", help="the policy; by default one that is drawn")
+    group.addoption("--chaos-mix", help="kinds of jobs, with commas between; by default all")

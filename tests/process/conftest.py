@@ -74,8 +74,8 @@ class Cluster:
 
     # -- life --------------------------------------------------------------------------------------
 
-    def up(self, *, connected: bool = True) -> "Cluster":
-        """Start the controller; returns when it answers and, unless told not to, has its nodes."""
+    def start(self) -> None:
+        """Start the controller; returns at once."""
         command = [sys.executable, "-m", "rota.cli.main", "up", "--home", str(self.folder.path)]
         command += ["--gpus", str(self.gpus), "--policy", self.policy]
         command += ["--nodes", str(self.nodes), *self.options]
@@ -90,6 +90,10 @@ class Cluster:
                 stderr=log,
                 env=environment | {MARK: str(self.folder.path)} | self.environment,
             )
+
+    def up(self, *, connected: bool = True) -> "Cluster":
+        """Start the controller; returns when it answers and, unless told not to, has its nodes."""
+        self.start()
         until(self._answers, "the controller answers")
         if connected:
             until(lambda: self._connected() >= self.nodes, "the nodes are connected")
