@@ -466,7 +466,7 @@ class Agent:
     async def _shut_down(self) -> None:
         """End every process of every job here, then this agent."""
         self._moves.call_all_off()
-        for attempt in self.attempts.values():
+        for attempt in list(self.attempts.values()):  # one that has just come here leaves
             attempt.stop()
         while self._is_busy():
             await asyncio.sleep(0.02)
