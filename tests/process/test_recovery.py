@@ -130,3 +130,14 @@ def test_the_words_of_an_agent_that_makes_no_sense_leave_the_cluster_as_it_is(sh
             agent.recv(60)
     assert cluster.client.nodes() == before
     cluster.ends(cluster.submit("true"))
+
+
+def test_a_job_goes_on_with_the_checkpoints_of_one_that_has_ended(shared_cluster, base):
+    cluster = shared_cluster
+    first = cluster.submit("echo 41 > $ROTA_CHECKPOINT_DIR/count; exit 3")
+    cluster.ends(first, "FAILED")
+    more = "read n < $ROTA_CHECKPOINT_DIR/count; echo $((n + 1)) > $ROTA_CHECKPOINT_DIR/count"
+    second = cluster.submit(more, resume_from=int(first))
+    assert cluster.ends(second)["resume_from"] == first
+    counts = [cluster.folder.checkpoints(job) / "count" for job in (first, second)]
+    assert [count.read_text() for count in counts] == ["41\n", "42\n"]

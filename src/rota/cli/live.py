@@ -14,7 +14,15 @@ from rota.cli.connection import JOB_HELP, connected, json_option
 from rota.cli.text import printable
 from rota.cli.verdict import truth
 from rota.errors import JobFileError, NeverFitsError, NotFoundError, TransitionError
-from rota.model.jobfile import PRIORITIES, PROCESSES, SUSPEND, JobRequest, parse_job
+from rota.model.jobfile import (
+    PRIORITIES,
+    PROCESSES,
+    SUSPEND,
+    JobRequest,
+    parse_job,
+    resume_from_of,
+)
+from rota.model.jobvalues import refuse
 
 if TYPE_CHECKING:
     from rota.client.client import Client
@@ -25,6 +33,11 @@ JOB_FAILED, NEVER_PLACED, INTERRUPTED = 4, 3, 130
 def _handing_in(command: Callable[..., Any]) -> Callable[..., Any]:
     """The options that ``run`` and ``submit`` share."""
     options = [
+        click.option(
+            "--resume-from",
+            metavar="JOB",
+            help="Begin with a copy of the checkpoints that this job, which has ended, has left.",
+        ),
         click.option(
             "--wait", is_flag=True, help="Wait for the end: exit code 0, or 4 if it failed."
         ),
@@ -82,6 +95,7 @@ def run(
     grace: str | None,
     time_limit: str | None,
     env: tuple[str, ...],
+    resume_from: str | None,
     wait: bool,
     follow: bool,
     dry_run: bool,
@@ -105,6 +119,7 @@ def run(
         "time_limit": time_limit,
         "env": own_environment() | dict(_variable(text) for text in env),
         "resources": {"gpus": gpus},
+        "resume_from": resume_from,
     }
     request = parse_job(fields, workdir=os.getcwd())
     return _hand_in(request, wait, follow, dry_run, as_json)
@@ -120,7 +135,14 @@ def own_environment() -> dict[str, str]:
 @click.command()
 @click.argument("job_file", metavar="JOB.YAML")
 @_handing_in
-def submit(job_file: str, wait: bool, follow: bool, dry_run: bool, as_json: bool) -> int:
+def submit(
+    job_file: str,
+    resume_from: str | None,
+    wait: bool,
+    follow: bool,
+    dry_run: bool,
+    as_json: bool,
+) -> int:
     """Submit a job file in YAML; - reads it from standard input.
 
     Prints the job's id on stdout, and what is going to happen on stderr.
@@ -133,7 +155,11 @@ def submit(job_file: str, wait: bool, follow: bool, dry_run: bool, as_json: bool
 
     request = read_job_file(job_file)
     if isinstance(request, JobRequest):
+        if resume_from is not None:
+            request = request._replace(resume_from=resume_from_of(resume_from))
         return _hand_in(request, wait, follow, dry_run, as_json)
+    if resume_from is not None:
+        refuse("--resume-from", resume_from, "the trials of a search begin anew: leave it out")
     from rota.cli.sweepsubmit import hand_in
 
     return hand_in(request, wait or follow, dry_run, as_json)

@@ -176,6 +176,7 @@ def _facts(job: Mapping[str, Any], verdict: Mapping[str, Any]) -> list[tuple[str
         ("GPU memory", _cycle_text(job["memory"])),
         ("state kept", _kept_text(job["memory"])),
         ("checkpoint", _unsaved_text(progress)),
+        ("resumed from", job["resume_from"] and f"job {job['resume_from']}"),
         ("lost", f"{duration(job['lost_s'])} of work" if job["lost_s"] else None),
         ("lost ranks", job["lost_ranks"] or None),
         ("preempted", f"{times(job['preemptions'])}, moved {times(job['migrations'])}"),

@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 from rota.errors import (
     JobFileError,
     NeverFitsError,
+    NotFoundError,
     StoreError,
     StoreFullError,
     StoreLostError,
@@ -28,6 +29,7 @@ from rota.model.events import (
 )
 from rota.model.job import JobSpec, JobState
 from rota.model.jobfile import JobRequest, program_of
+from rota.model.jobvalues import refuse
 from rota.model.state import ClusterState
 from rota.model.sweep import SweepTrial
 from rota.store.events import EventStore, Submission
@@ -172,6 +174,30 @@ class Intake(Record):
                 f"NEVER_FITS: resources.gpus is {request.num_gpus}, a gang is on one node, and the "
                 f"largest node has {most}; ask for {most} or fewer"
             )
+        self.resumed_from(request)
+
+    def resumed_from(self, request: JobRequest) -> str:
+        """The id of the job whose checkpoints this one is to begin with; empty if of none.
+
+        Raises JobFileError if it can't.
+        """
+        value = request.resume_from
+        if not value:
+            return ""
+        try:
+            row = self.row(value)
+        except NotFoundError as error:
+            refuse("resume_from", value, str(error))
+        job_id, name = self.state.spec[row].job_id, self.state.spec[row].name
+        state = JobState(self.state.state[row])
+        if not state.is_final:
+            fix = f"wait with `rota wait {job_id}`, or end it with `rota cancel {job_id}`"
+            refuse("resume_from", value, f"job {job_id} ({name}) is {state.name}: {fix}")
+        folder = self._folder.checkpoints(job_id)
+        if not folder.is_dir() or not any(folder.iterdir()):
+            fix = f"job {job_id} ({name}) has left no checkpoint in {folder}"
+            refuse("resume_from", value, f"{fix}: leave it out, to begin at the beginning")
+        return job_id
 
     async def submit(
         self, request: JobRequest, *, user: str, key: str | None, body_hash: str
@@ -185,6 +211,7 @@ class Intake(Record):
         if known is not None:
             return known
         self.check(request)
+        request = request._replace(resume_from=self.resumed_from(request))  # by id
         return await self._enter(Entry(request, user, key, body_hash))
 
     def _submitted(self, user: str, key: str | None, body_hash: str) -> int | None:

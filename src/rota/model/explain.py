@@ -327,13 +327,24 @@ def _smallest_release(state: ClusterState, row: int, missing: int) -> list[str]:
     return []
 
 
+def _resumption(job_id: str) -> str:
+    """How a job begins with what one that was given up has saved."""
+    return (
+        f"`rota run --resume-from {job_id}`, or `resume_from: {job_id}` in a job file, begins "
+        "another job with the checkpoints that it has left"
+    )
+
+
 def _sentence(state: ClusterState, row: int, reason: Reason) -> str:
     job_state = JobState(state.state[row])
     held = state.held[row]
     if job_state.is_final:
         exit_code, message = state.ending.get(row, (None, ""))
         code = "" if exit_code is None else f" with exit code {exit_code}"
-        return f"it ended as {job_state.name}{code}" + (f": {message}" if message else "")
+        sentence = f"it ended as {job_state.name}{code}" + (f": {message}" if message else "")
+        if job_state == JobState.LOST and state.spec[row].program is not None:
+            sentence += f"; {_resumption(state.spec[row].job_id)}"
+        return sentence
     if job_state == JobState.STOPPING:
         why = state.needless.get(row)
         return "it is being stopped" + (f": {NEEDLESS}{why}" if why is not None else "")

@@ -50,6 +50,7 @@ class Program(NamedTuple):
     processes: str = "gpu"  # "gpu": one process per GPU (a rank each); "node": one per node
     suspend: str = "auto"  # how it asks to be suspended where no session of rota.train does it
     grace_s: float = GRACE_S  # for "restart": from SIGTERM to SIGKILL
+    resume_from: str = ""  # the id of the job whose checkpoints it begins with
 
 
 class Elastic(NamedTuple):

@@ -30,6 +30,7 @@ FIELDS = (
     "suspend",
     "grace",
     "time_limit",
+    "resume_from",
 )
 SWEEP = "sweep"  # of a job file that describes a search: see rota.model.sweepfile
 RESOURCES = ("gpus",)
@@ -47,6 +48,7 @@ MAX_PRICE = 1e12
 MAX_SIZES = 1024
 
 _NAME = re.compile(r"(?=.*[^0-9])[A-Za-z0-9][A-Za-z0-9._-]{0,63}\Z")
+_JOB = re.compile(r"(@last|[A-Za-z0-9][A-Za-z0-9._-]{0,63})\Z")
 _QUEUE = re.compile(r"[A-Za-z0-9][A-Za-z0-9._/-]{0,63}\Z")
 _ENV_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,254}\Z")
 _RANGE = re.compile(r"([0-9]{1,7})\.\.([0-9]{1,7})\Z")
@@ -75,6 +77,7 @@ class JobRequest(NamedTuple):
     adapt: Adapt | None = None
     suspend: str = SUSPEND[0]
     grace_s: float = GRACE_S  # counts for the suspension "restart" alone
+    resume_from: str = ""  # the job, by id or name, whose checkpoints it begins with
 
     def to_fields(self) -> dict[str, Any]:
         """The JSON-able fields from which :func:`parse_job` makes this very request."""
@@ -108,6 +111,8 @@ class JobRequest(NamedTuple):
             fields["suspend"] = self.suspend
         if self.suspend == "restart":
             fields["grace"] = self.grace_s
+        if self.resume_from:
+            fields["resume_from"] = self.resume_from
         return fields
 
 
@@ -146,13 +151,14 @@ def parse_job(fields: Mapping[str, Any], *, workdir: str) -> JobRequest:
         adapt=_adapt(fields.get("batch"), least, processes, suspend),
         suspend=suspend,
         grace_s=_grace_s(fields.get("grace"), suspend),
+        resume_from=resume_from_of(fields.get("resume_from")),
     )
 
 
 def program_of(request: JobRequest) -> Program:
     """What a live job runs, as it was asked for."""
     r = request
-    return Program(r.run, r.workdir, r.env, r.processes, r.suspend, r.grace_s)
+    return Program(r.run, r.workdir, r.env, r.processes, r.suspend, r.grace_s, r.resume_from)
 
 
 def name_of(run: str) -> str:
@@ -386,6 +392,17 @@ def _grace_s(value: Any, suspend: str) -> float:
     if seconds > MAX_GRACE_S:
         refuse("grace", value, "write 1h or less")
     return seconds
+
+
+def resume_from_of(value: Any) -> str:
+    """The job that is named, as text; empty for None. Raises JobFileError."""
+    if value is None:
+        return ""
+    if type(value) is int and 0 < value < 10**15:
+        return str(value)
+    if isinstance(value, str) and _JOB.match(value):
+        return value
+    refuse("resume_from", value, "write the id of a job that has ended, its name, or @last")
 
 
 def _time_limit_s(value: Any) -> float | None:

@@ -123,6 +123,8 @@ def parse_sweep(fields: Mapping[str, Any], *, workdir: str) -> SweepRequest:
         refuse("sweep", block, "write fields, for example: {metric: val_acc, goal: maximize, ...}")
     check_keys(block, FIELDS, "sweep.")
     job = parse_job({key: fields[key] for key in fields if key != SWEEP}, workdir=workdir)
+    if job.resume_from:
+        refuse("resume_from", job.resume_from, "the trials of a search begin anew: leave it out")
     job = job._replace(name=_name(job.name, given=fields.get("name") is not None))
     _check_env(job)
     algorithm, seed = _algorithm(block.get("algorithm"))

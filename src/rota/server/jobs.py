@@ -97,6 +97,7 @@ def detail(controller: Any, row: int) -> dict[str, Any]:
         "suspension": job.suspension.name,
         "suspension_why": controller.why_suspended.get(row) or None,
         "suspend": program.suspend if program else None,
+        "resume_from": (program.resume_from or None) if program else None,
         "preemptions": job.preemptions,
         "migrations": job.migrations,
         "state_on": controller.state_on(row),

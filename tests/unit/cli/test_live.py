@@ -80,7 +80,7 @@ class TestRun:
     def test_every_option(self, rota, cluster, monkeypatch):
         monkeypatch.setenv("FROM_HERE", "yes")
         options = "--gpus 2 --name n-1 --priority high --processes node --time-limit 1h"
-        options += " --suspend restart --grace 30s"
+        options += " --suspend restart --grace 30s --resume-from 7"
         code, out, _ = rota(
             "run", *options.split(), "--env", "A=b=c", "--env", "FROM_HERE", "--json", "--", "true"
         )
@@ -90,6 +90,7 @@ class TestRun:
         assert spec.program.env == (("A", "b=c"), ("FROM_HERE", "yes"))
         assert spec.program.processes == "node"
         assert (spec.program.suspend, spec.program.grace_s) == ("restart", 30.0)
+        assert spec.program.resume_from == "7"
 
     @pytest.mark.parametrize(
         ("args", "words"),
@@ -100,6 +101,7 @@ class TestRun:
             (["--env", "NOT_SET_ANYWHERE", "--", "x"], ["--env", "NOT_SET_ANYWHERE"]),
             (["--suspend", "no", "--", "x"], ["--suspend", "'no'"]),
             (["--grace", "5s", "--", "x"], ["grace", "'5s'", "suspend: restart"]),
+            (["--resume-from", "a b", "--", "x"], ["resume_from", "'a b'", "has ended"]),
             (["--gpus", "99", "--", "x"], ["NEVER_FITS"]),
             ([], ["COMMAND"]),
             (["--gpu", "1", "x"], ["--gpu"]),

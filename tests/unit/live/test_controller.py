@@ -343,6 +343,45 @@ def test_the_last_report_of_an_attempt_that_ended_without_a_controller_is_known(
     asyncio.run(scenario())
 
 
+def test_a_job_begins_with_the_checkpoints_of_one_that_has_ended_and_left_some(tmp_path):
+    async def refused(controller, value, *words):
+        request = parse_job({"run": "true", "resume_from": value}, workdir="/")
+        for taken in (False, True):
+            with pytest.raises(JobFileError) as caught:
+                if taken:
+                    await submit(controller, resume_from=value)
+                else:
+                    controller.check(request)
+            text = str(caught.value)
+            assert text.startswith(f"resume_from: {str(value)!r} can't be used; ")
+            assert all(word in text for word in words), text
+
+    async def scenario():
+        async with controlled(tmp_path) as controller:
+            row = await submit(controller, name="first")
+            await refused(controller, 7, "there is no job '7'", "rota ps --all")
+            await refused(controller, "first", "job 1 (first) is PENDING", "rota wait 1")
+            await controller.cancel(row)
+            left = Folder(tmp_path).checkpoints("1")
+            await refused(controller, 1, "job 1 (first) has left no checkpoint", str(left))
+            left.mkdir(parents=True)
+            await refused(controller, 1, "has left no checkpoint")
+            (left / "rota.pt").touch()
+            for name in ("first", "1"):
+                row = await submit(controller, resume_from=name)
+                assert controller.state.spec[row].program.resume_from == "1"
+                await controller.cancel(row)
+            left = Folder(tmp_path).checkpoints("3")
+            left.mkdir(parents=True)
+            (left / "rota.pt").touch()
+        async with controlled(tmp_path) as controller:
+            assert controller.state.spec[-1].program.resume_from == "1"
+            row = await submit(controller, resume_from="@last")
+            assert controller.state.spec[row].program.resume_from == "3"
+
+    asyncio.run(scenario())
+
+
 HELLO = {"type": "hello", "node": "n", "num_gpus": 2, "kind": "cpu", "attempts": []}
 ALIVE = {"type": "alive", "job_id": "1", "attempt": 1, "suspension": "process", "movable": True}
 ENDED = {"type": "ended", "job_id": "1", "attempt": 1, "at_s": 1.0, "exit_code": 0, "message": ""}

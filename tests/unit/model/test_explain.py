@@ -264,6 +264,16 @@ def test_a_job_that_ended_says_how(outcome):
     assert (verdict["blockers"], verdict["position"]) == ([], None)
 
 
+def test_a_job_that_was_given_up_says_how_another_goes_on_with_what_it_has_saved():
+    cluster = Cluster(1)
+    cluster.apply(JobSubmitted(0.0, JobSpec("7", 1, 0.0, program=Program("true", "/"))))
+    cluster.decide(1.0)
+    cluster.apply(JobFinished(2.0, 0, JobState.LOST, None, "gone"))
+    sentence = cluster.why(0)["sentence"]
+    assert sentence.startswith("it ended as LOST: gone; `rota run --resume-from 7`, or ")
+    assert "`resume_from: 7` in a job file" in sentence
+
+
 def test_a_lost_attempt_waits_again():
     cluster = Cluster(1, 1)
     cluster.decide(1.0)

@@ -27,6 +27,11 @@ def test_only_run_is_needed():
     assert parse() == JobRequest("train", "python train.py", "/base/dir")
 
 
+@pytest.mark.parametrize("job", ["3", "digits-2", "sweep.3", "@last"])
+def test_a_job_may_begin_with_the_checkpoints_of_another(job):
+    assert parse(resume_from=job).resume_from == job
+
+
 ADAPT = {"batch": {"mode": "adapt", "max_global": 4096}}
 RANGE = {"resources": {"gpus": "2..8"}}
 
@@ -43,11 +48,14 @@ def test_every_field():
         suspend="restart",
         grace="1m",
         time_limit="2h",
+        resume_from=3,
     )
     env = (("A", "b"), ("LR", "0.5"), ("N", "3"))
     expected = JobRequest("mine-1.0", "python train.py", "/base/x", env, 90, 4, "node", 7200.0)
-    assert request == expected._replace(suspend="restart", grace_s=60.0)
+    assert request == expected._replace(suspend="restart", grace_s=60.0, resume_from="3")
+    assert parse_job(request.to_fields(), workdir="") == request
     program = program_of(request)
+    assert program.resume_from == "3"
     assert (program.suspend, program.grace_s, program.processes) == ("restart", 60.0, "node")
 
 
@@ -88,6 +96,10 @@ def test_a_job_without_a_name_gets_its_scripts(run, name):
     ("fields", "words"),
     [
         ({"prioriti": 3}, ["prioriti", "did you mean priority?"]),
+        *(
+            ({"resume_from": value}, ["resume_from", "the id of a job that has ended"])
+            for value in (0, -1, True, 1.5, "", "../3", "a b", "@first", ["3"], "x" * 65)
+        ),
         ({"resources": {"gpu": 3}}, ["resources", "'gpu'", "did you mean resources.gpus?"]),
         ({"queue": "-x"}, ["queue", "'-x'", "letter or digit"]),
         ({"queue": ""}, ["queue", "''"]),
@@ -296,6 +308,7 @@ names = st.from_regex(r"[A-Za-z][A-Za-z0-9._-]{0,63}", fullmatch=True)
         adapt=st.none(),
         suspend=st.sampled_from(SUSPEND),
         grace_s=st.floats(0.001, 3600),
+        resume_from=st.sampled_from(["", "3", "digits-2", "@last"]),
     ).map(lambda r: r if r.suspend == "restart" else r._replace(grace_s=GRACE_S))
 )
 def test_a_request_comes_back_from_its_fields(request):

@@ -85,6 +85,11 @@ def test_every_field():
     assert request.sweep("digits-2") == Sweep("digits-2", "val_acc", True, 0.95, 30)
 
 
+def test_the_trials_of_a_search_begin_anew():
+    with pytest.raises(JobFileError, match=r"resume_from: '3' can't be used; the trials of a"):
+        parse(job={"resume_from": 3})
+
+
 def test_what_is_left_out():
     request = parse()
     assert (request.algorithm, request.seed, request.parallel) == ("tpe", 0, None)

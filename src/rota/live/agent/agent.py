@@ -26,6 +26,7 @@ from rota.live.agent.controller_link import ControllerLink
 from rota.live.agent.cuda_checkpoint import Checkpoints, Driver, NvidiaDriver
 from rota.live.agent.devices import Devices
 from rota.live.agent.elastic import Elastic
+from rota.live.agent.inheritance import inherit
 from rota.live.agent.launching import rank_requests, record_of
 from rota.live.agent.logs import Logs
 from rota.live.agent.memory import HostMemory
@@ -398,6 +399,8 @@ class Agent:
         self.attempts[job_id, number] = attempt
         try:
             record = attempt.record
+            if former := record["program"].get("resume_from"):
+                await asyncio.to_thread(inherit, self.folder, former, job_id)
             requests = self._requests(attempt, record["members"], record["gpus"])
             await attempt.launch(self._zygote.fork, requests)
         except (AgentError, OSError, ValueError) as error:

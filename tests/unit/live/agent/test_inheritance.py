@@ -1,0 +1,77 @@
+"""A job begins with the checkpoints of another: all of them, or none."""
+
+import os
+
+import pytest
+
+from rota.errors import AgentError
+from rota.folder import Folder
+from rota.live.agent import inheritance
+from rota.live.agent.inheritance import inherit
+
+
+@pytest.fixture
+def folder(tmp_path):
+    """A state folder whose job 1 has left checkpoints."""
+    folder = Folder(tmp_path)
+    left = folder.checkpoints("1")
+    (left / "deep").mkdir(parents=True)
+    (left / "rota.pt").write_bytes(b"weights")
+    (left / "deep" / "optimiser").write_bytes(b"moments")
+    (left / "latest").symlink_to("rota.pt")
+    return folder
+
+
+def content(folder):
+    files = sorted(path for path in folder.rglob("*") if path.is_file())
+    return {str(file.relative_to(folder)): file.read_bytes() for file in files}
+
+
+def test_what_is_written_to_the_copy_leaves_the_former_job_as_it_was(folder):
+    before = content(folder.checkpoints("1"))
+    inherit(folder, "1", "2")
+    copy = folder.checkpoints("2")
+    assert content(copy) == before
+    assert os.readlink(copy / "latest") == "rota.pt"
+    (copy / "rota.pt").write_bytes(b"others")  # in place, which links would not survive
+    assert content(folder.checkpoints("1")) == before
+
+
+def test_a_later_attempt_finds_what_the_job_has_made_of_it(folder):
+    inherit(folder, "1", "2")
+    (folder.checkpoints("2") / "rota.pt").write_bytes(b"further")
+    inherit(folder, "1", "2")
+    assert (folder.checkpoints("2") / "rota.pt").read_bytes() == b"further"
+
+
+def test_a_copy_that_was_cut_short_is_made_anew(folder):
+    draft = folder.checkpoints("2.new")
+    draft.mkdir()
+    (draft / "half").touch()
+    inherit(folder, "1", "2")
+    assert content(folder.checkpoints("2")) == content(folder.checkpoints("1"))
+    assert not draft.exists()
+
+
+def test_a_folder_that_has_been_put_elsewhere_is_found_by_its_link(folder, tmp_path):
+    left = folder.checkpoints("1")
+    left.rename(tmp_path / "elsewhere")
+    left.symlink_to(tmp_path / "elsewhere")
+    inherit(folder, "1", "2")
+    assert (folder.checkpoints("2") / "rota.pt").read_bytes() == b"weights"
+
+
+def test_what_can_not_be_copied_is_not_begun_with_in_part(folder, monkeypatch):
+    def full(source, target):
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(inheritance, "_copy", full)
+    with pytest.raises(AgentError, match=r"resume_from: .* job 1 .* No space left on device; "):
+        inherit(folder, "1", "2")
+    assert not folder.checkpoints("2").exists()
+    assert not folder.checkpoints("2.new").exists()
+
+
+def test_checkpoints_that_have_gone_meanwhile_are_an_error(folder):
+    with pytest.raises(AgentError, match=r"of job 7 in .* can't be copied: No such file"):
+        inherit(folder, "7", "8")
