@@ -25,7 +25,6 @@ ROOT = Path(__file__).parents[2]
 PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").glob("*.md"))]
 RUN = ("python", "sh")
 SHOWN = ("text", "toml", "yaml")  # what readers look at; a marker may make files of them
-LIMIT_S = 60.0
 
 FENCE = re.compile(r"^```(?P<language>\S*)[^\n]*\n(?P<text>.*?)^```$", re.MULTILINE | re.DOTALL)
 MARKER = re.compile(r"<!-- (?P<verb>not run|file|output|installed)(?:: (?P<value>[^>]+?))? -->\n\Z")
@@ -117,7 +116,6 @@ class Reader:
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
             text=True,
-            timeout=LIMIT_S,
         )
         assert done.returncode == 0, f"{block.page}:{block.line}: {done.stdout}"
         return done.stdout
@@ -154,7 +152,8 @@ def test_the_examples_of_a_page_run(
     blocks = blocks_of(page)
     monkeypatch.chdir(tmp_path)
     monkeypatch.syspath_prepend(str(tmp_path))
-    for variable in [name for name in os.environ if name.startswith(("ROTA_", "COLUMNS"))]:
+    of_this_run = ("ROTA_", "COLUMNS", "PYTEST_ADDOPTS")
+    for variable in [name for name in os.environ if name.startswith(of_this_run)]:
         monkeypatch.delenv(variable)
     monkeypatch.setenv("PATH", os.path.dirname(sys.executable) + os.pathsep + os.environ["PATH"])
     if any(block.is_live for block in blocks):

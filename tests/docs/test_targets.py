@@ -1,6 +1,7 @@
 """Each test is in ``make test`` or ``make test-cluster``, and the live paths are in the first."""
 
 import ast
+import os
 import re
 import subprocess
 import sys
@@ -49,8 +50,13 @@ def test_every_test_is_in_one_of_the_two_targets():
 @pytest.mark.process
 def test_of_real_clusters_make_test_runs_what_takes_a_live_path():
     words = ["--collect-only", "-q", "-n0", "-m", "not cluster", *CLUSTERS]
+    environment = {name: value for name, value in os.environ.items() if name != "PYTEST_ADDOPTS"}
     done = subprocess.run(
-        [sys.executable, "-m", "pytest", *words], cwd=ROOT, capture_output=True, text=True
+        [sys.executable, "-m", "pytest", *words],
+        cwd=ROOT,
+        env=environment,
+        capture_output=True,
+        text=True,
     )
     chosen = {line.partition("[")[0] for line in done.stdout.splitlines() if "::" in line}
     assert chosen == set(paths_marked()), done.stdout
