@@ -13,7 +13,6 @@ import pytest
 from .conftest import until
 
 ROOT = Path(__file__).parents[2]
-TIMEOUT_S = 110
 
 
 def start(tmp_path):
@@ -47,7 +46,7 @@ def processes_of(tmp_path):
 
 def test_it_runs_both_policies_and_leaves_a_report_and_no_process(tmp_path):
     demo = start(tmp_path)
-    output, _ = demo.communicate(timeout=TIMEOUT_S)
+    output, _ = demo.communicate()
     assert demo.returncode == 0, output
     assert "Averages over the jobs" in output
     assert "gandiva: all done" in output
@@ -61,10 +60,10 @@ def test_it_runs_both_policies_and_leaves_a_report_and_no_process(tmp_path):
 def test_it_leaves_no_process_when_it_is_stopped_in_the_middle(tmp_path, number):
     demo = start(tmp_path)
     try:
-        until(lambda: len(processes_of(tmp_path)) >= 5, "its trainings run", TIMEOUT_S)
+        until(lambda: len(processes_of(tmp_path)) >= 5, "its trainings run")
         demo.send_signal(number)
-        demo.communicate(timeout=TIMEOUT_S)
-        until(lambda: processes_of(tmp_path) == [], "its processes are gone", TIMEOUT_S)
+        demo.communicate()
+        until(lambda: processes_of(tmp_path) == [], "its processes are gone")
     finally:
         for process in processes_of(tmp_path):
             process.kill()
