@@ -309,4 +309,5 @@ class Intake(Record):
         self._unwritten = []
         for event in events:
             self._apply(event)
-        self._kick.set()
+        # Not at once: a decision may take long, and those who wait for an answer get it first.
+        asyncio.get_running_loop().call_soon(self._kick.set)
