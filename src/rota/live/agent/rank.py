@@ -133,6 +133,9 @@ class Rank:
             try:
                 self._fence()
                 break
+            except FileNotFoundError:  # without its folder no shim can claim it any more
+                self.close()
+                return
             except OSError:  # not even an empty file has room
                 await asyncio.sleep(FENCE_AGAIN_S)
         pids = self._claimed()
