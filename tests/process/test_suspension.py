@@ -69,6 +69,7 @@ def test_gangs_that_take_turns_stop_at_one_step_and_train_as_if_alone(make_clust
     for out, job in zip(outs, jobs, strict=True):
         assert cluster.ends(job)["preemptions"] >= 3
         assert stops(out, 0) == stops(out, 1)
+    for out in outs:  # when neither is there any more to take turns with
         as_alone(cluster, out, gpus=2)
 
 

@@ -11,7 +11,7 @@ from rota.errors import StoreError
 from rota.model import commands, events
 from rota.model.allocation import Allocation
 from rota.model.job import Adapt, Elastic, JobSpec, JobState, Program, Suspension
-from rota.model.sweep import Report
+from rota.model.sweep import Report, Sweep, SweepTrial
 from rota.store.codec import decode, encode
 from rota.testing.store_contract import every_event
 
@@ -37,6 +37,12 @@ programs = st.builds(
     words,
     st.lists(st.tuples(words, words)).map(tuple),
     st.sampled_from(["gpu", "node"]),
+)
+trials = st.builds(
+    SweepTrial,
+    st.builds(Sweep, words, words, st.booleans(), st.none() | seconds, st.none() | rows),
+    rows,
+    st.lists(st.tuples(words, st.booleans() | st.integers() | seconds | words)).map(tuple),
 )
 specs = st.builds(
     JobSpec,
@@ -67,6 +73,7 @@ specs = st.builds(
     batch=st.none() | rows,
     epochs=st.none() | seconds,
     adapt=st.none() | st.builds(Adapt, rows, st.none() | rows, rows),
+    trial=st.none() | trials,
 )
 STRATEGIES = {
     "at_s": seconds,
