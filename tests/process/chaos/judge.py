@@ -225,6 +225,8 @@ def _started_by_command(found: Found, story: Story) -> Iterator[str]:
         yield f"it has ended {len(story.ends)} times"
         return
     end_s = story.ends[0].at_s
+    if isinstance(story.ends[0], AttemptLost) or story.show["state"] == "LOST":
+        end_s = float("inf")  # nobody saw it: what is told is when it was last heard of
     for line in story.lines:
         attempt = line["attempt"]
         if attempt not in sent or line["at_s"] < sent[attempt] - CLOCKS_S:
