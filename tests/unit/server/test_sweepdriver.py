@@ -169,6 +169,7 @@ def test_one_that_does_not_heed_the_end_is_killed(folder):
 
 def test_other_children_do_not_keep_it_alive(folder, monkeypatch):
     monkeypatch.setattr(sweepdriver, "GRACE_S", 60.0)
+
     async def act(driver, set_needed):
         await until(lambda: starts(folder))
         other = await asyncio.create_subprocess_exec("sleep", "1000")
