@@ -51,11 +51,11 @@ class Job:
             return all_are_at(self.out, gate)
 
         until(there, f"step {gate}")
+        until(lambda: self.attempt.cooperates, "the agent has heard of each rank's session")
 
     def vacates_at(self, gate: int) -> dict[str, Any]:
         """Suspend at the end of this step, and end the processes; the answer."""
         self.until_at(gate)
-        until(lambda: self.attempt.cooperates, "the agent has heard of each rank's session")
         number = self.begin("suspend", vacate=True)
         self.agent.heeded()
         (self.out / f"go{gate}").touch()
