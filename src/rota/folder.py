@@ -54,7 +54,7 @@ class Folder:
         return self
 
     def unusable(self, error: OSError) -> InputError:
-        """What to tell the user about an error that comes of the folder as a whole."""
+        """The message for an error that concerns the folder as a whole."""
         if error.errno in (errno.ENOSPC, errno.EDQUOT):
             fix = "make room there"
         elif error.errno in (errno.EROFS, errno.EACCES, errno.EPERM):
@@ -174,7 +174,7 @@ class Disk(NamedTuple):
 
     @property
     def is_low(self) -> bool:
-        """Whether so little is free that the reserve may be needed soon."""
+        """True if so little is free that the reserve may be needed soon."""
         return self.free_bytes < LOW_RESERVES * self.reserve_bytes
 
 
@@ -196,7 +196,7 @@ def hold_lock(path: Path) -> IO[str] | None:
 
 
 def is_in_place(lock: IO[str], path: Path) -> bool:
-    """Whether a lock that is held is that of the file at this path.
+    """Return True if a held lock is that of the file at this path.
 
     It is not if somebody has moved or removed the file, or its folder, and maybe made another one.
     """

@@ -51,7 +51,7 @@ def read_job_file(path: str) -> JobRequest | SweepRequest:
 
 
 def _load_yaml(data: bytes) -> Any:
-    """What the YAML says; a key that is there twice is refused instead of being overwritten.
+    """The content of a YAML text; a key that stands twice is refused, not overwritten.
 
     Plain words are numbers, true, false or null if they look like it, and else text as it is
     written: YAML 1.1 would read 1:30 as 90, 010 as 8, no as false and 2024-05-01 as a date. Values

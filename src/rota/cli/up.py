@@ -268,7 +268,7 @@ def _end(folder: Folder) -> list[Living]:
 
 
 def _left_after(folder: Folder) -> list[Living]:
-    """Who lives on a while after the controller has stopped to answer, and it and they should not.
+    """Processes that outlive the controller's last answer although they should have ended.
 
     An agent that has let go of its lock may take a moment to end.
     """

@@ -140,7 +140,7 @@ class Client(SweepCalls):
         tail: int | None = None,
         follow: bool = False,
     ) -> Iterator[str]:
-        """What one rank printed, in pieces; what is left out of a long output is a line.
+        """The output of one rank, in pieces; a line stands for what is left out of a long one.
 
         It is rank 0 unless the job has failed in another: then it is that one. Where processes of
         an elastic job were rank 0 one after another, so are their outputs. ``process`` is one of
