@@ -21,7 +21,7 @@ from rota.live.agent.processes import descendants, started_at, tag_of, worn_by
 from rota.live.agent.rank import life_name, life_of
 from rota.live.record import Record
 from rota.live.recovery import SHUT_DOWN, attempt_lost
-from rota.live.wire.clock import boottime_s
+from rota.live.wire.clock import boot_id
 from rota.store.events import EventStore
 
 CONTROLLER_GRACE_S = 5.0  # from SIGTERM to SIGKILL: a controller leaves jobs alone in both cases
@@ -95,11 +95,23 @@ def end_by_force(folder: Folder, timeout_s: float = KILL_TIMEOUT_S) -> list[Livi
     """Kill the controller, if there is one, and all of its cluster; who lives after ``timeout_s``.
 
     Jobs of which no process is left start anew with the next controller, as after any end of the
-    cluster. Raises ServerError if the controller can't be found, and StoreError if the event log
-    can't be used; the processes have been killed then.
+    cluster. Raises ServerError if the controller can't be found or the folder can't be written, and
+    StoreError if the event log can't be used; the processes have been killed then.
     """
     if not folder.path.is_dir():
         raise UnreachableError(f"no cluster has run on {folder.path}; --home names another folder")
+    try:
+        return _end_by_force(folder, timeout_s)
+    except OSError as error:
+        left = "; ".join(map(str, kill_all(folder, timeout_s)))
+        but = f", but for {left}" if left else ""
+        raise ServerError(
+            f"{folder.path} can't be written: {error.strerror}; what lived of the cluster has been "
+            f"killed{but}; make the folder writable, and `rota up` notes what became of its jobs"
+        ) from None
+
+
+def _end_by_force(folder: Folder, timeout_s: float) -> list[Living]:
     asked_s = time.monotonic()
     _signal_controller(folder, signal.SIGTERM)
     while (lock := hold_lock(folder.controller_lock)) is None:
@@ -151,18 +163,18 @@ def _ranks(folder: Folder) -> _Ranks:
     other process gets its pid.
     """
     ranks = _Ranks({}, {})
-    booted_s = time.time() - boottime_s()
     for file in folder.path.glob("nodes/*/jobs/*/*/attempt.json"):
         job_id = file.parent.parent.name
         with contextlib.suppress(OSError, ValueError, KeyError, TypeError):
             record = json.loads(file.read_text())
             names = {life_name(slot, life_of(record, slot)) for slot in range(record["slots"])}
+            runs_here = record.get("boot_id", boot_id()) == boot_id()  # after a reboot none does
             for pids in file.parent.glob("rank*.pid"):
                 names.add(pids.stem)
                 told = json.loads(pids.read_text())
                 shim, claimed_s = told["shim"], told["boottime_s"]
                 is_own = (started_at(shim) or 0.0) <= claimed_s + 1  # and not another's by now
-                if shim and is_own and pids.stat().st_mtime > booted_s:
+                if shim and is_own and runs_here:
                     ranks.sessions[shim] = job_id
             ranks.tags.update({tag_of(record, name): job_id for name in names})
     ranks.tags.pop(None, None)

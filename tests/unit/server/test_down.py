@@ -1,14 +1,18 @@
 """Which processes belong to a cluster, by what its folder and they themselves say."""
 
 import contextlib
+import errno
+import json
 import os
 import subprocess
 import sys
 
 import pytest
 
-from rota.errors import UnreachableError
+from rota.errors import ServerError, UnreachableError
 from rota.folder import Folder
+from rota.live.wire.clock import boot_id, boottime_s
+from rota.server import down
 from rota.server.down import end_by_force, kill_all, living
 
 SLEEPS = [sys.executable, "-c", "import time; print(flush=True); time.sleep(1000)"]
@@ -97,3 +101,40 @@ def test_a_folder_that_is_not_there_is_named(tmp_path):
 def test_where_nothing_lives_there_is_nothing_to_end(folder):
     assert end_by_force(folder) == []
     assert not folder.database.exists()
+
+
+@pytest.mark.process
+def test_in_a_folder_that_can_not_be_written_all_is_killed_and_that_is_said(folder, monkeypatch):
+    def is_read_only(path):
+        raise OSError(errno.EROFS, "Read-only file system")
+
+    monkeypatch.setattr(down, "hold_lock", is_read_only)
+    with process(env=marked(folder)) as mine:
+        assert living(folder).keys() == {mine}
+        with pytest.raises(ServerError, match=r"Read-only file system; .* been killed; make the"):
+            end_by_force(folder)
+        assert living(folder) == {}
+
+
+def claim(folder, shim, boot):
+    """Have a process stand in the folder as a shim, in a file that was written in 1970."""
+    at = folder.path / "nodes/here/jobs/3/1"
+    at.mkdir(parents=True)
+    (at / "attempt.json").write_text(json.dumps({"slots": 1, "boot_id": boot}))
+    told = {"shim": shim, "worker": 0, "boottime_s": boottime_s()}
+    (at / "rank0.pid").write_text(json.dumps(told))
+    os.utime(at / "rank0.pid", (0, 0))
+
+
+@pytest.mark.process
+def test_sessions_are_known_by_their_shims_wherever_the_wall_clock_has_gone(folder):
+    with process(start_new_session=True) as shim:
+        claim(folder, shim, boot_id())
+        assert {pid: each.job_id for pid, each in living(folder).items()} == {shim: "3"}
+
+
+@pytest.mark.process
+def test_a_pid_from_before_a_reboot_is_somebody_elses(folder):
+    with process(start_new_session=True) as stranger:
+        claim(folder, stranger, "another boot")
+        assert living(folder) == {}
