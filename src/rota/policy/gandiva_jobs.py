@@ -61,7 +61,8 @@ class Notes:
     def __init__(self, mark: Any) -> None:
         self._mark: dict[str, Any] = dict(mark or {})
         self._before = mark
-        self._home: Home = tuple((node, gpus) for node, gpus in self._mark.get("home", ()))
+        home = self._mark.get("home")
+        self._home: Home = tuple((node, gpus) for node, gpus in home) if home else ()
         pack = self._mark.get("pack")
         self._pack = Pack(tuple(pack[0]), *pack[1:]) if pack else None
 

@@ -61,15 +61,23 @@ class Places:
         """
         now_s, turns = self._view.now_s, self._set["limit"] > 1
         holds = not turns or self._set["affinity"] == "strict"
+        # Sizes of gangs that find no room before another has moved in, the second even if it may be
+        # promised once more: where thousands wait, most need not be tried.
+        full, fuller = set[int](), set[int]()
         for row, notes in self._notes.items():
             num_gpus = self._view.num_gpus[row]
             if notes.home or row in leave or num_gpus > self._view.total_gpus:
                 continue
-            home = self._kept(row) or self._room_for(row)
+            home = self._kept(row)
+            if home is None and num_gpus not in full:
+                home = self._room_for(row)
+                full.add(num_gpus)
             late = notes.queued_s is not None and now_s >= self._passed_at_s(notes.queued_s)
-            if home is None and late and turns:
+            if home is None and late and turns and num_gpus not in fuller:
                 home = self._servers.choose(num_gpus, higher=1)
+                fuller.add(num_gpus)
             if home is not None:
+                full, fuller = set(), set()
                 notes.queued_s = None
                 self.move_in(row, home, had)
             elif notes.queued_s is None:

@@ -13,6 +13,7 @@ from typing import Any, NamedTuple, Protocol
 from uvicorn.protocols.http.auto import AutoHTTPProtocol
 
 HEAD_TIMEOUT_S = 10.0  # from the connection, or the last answer, to the end of a request's headers
+MOST_HEAD_BYTES = 1 << 16  # of a request's line and headers, and as much as one read brings
 MOST_STRANGERS = 512
 OTHER_FILES = 128  # that the controller opens: the log, its agents, the logs of jobs
 MOST_FILES = 65536  # that it asks for
@@ -101,6 +102,7 @@ class Connection(AutoHTTPProtocol):  # type: ignore[misc, valid-type]
         super().__init__(app_state=app_state | {"connection": self}, **more)
         self._door = door
         self._deadline: asyncio.TimerHandle | None = None
+        self._head_bytes = 0  # that have come of a request's headers
 
     def connection_made(self, transport: asyncio.Transport) -> None:
         """Wait for a request."""
@@ -112,6 +114,16 @@ class Connection(AutoHTTPProtocol):  # type: ignore[misc, valid-type]
         """Wait no longer."""
         self._stop_waiting()
         super().connection_lost(exc)
+
+    def data_received(self, data: bytes) -> None:
+        """Read on, unless these are headers without end."""
+        if self._deadline is not None:
+            if self._head_bytes > MOST_HEAD_BYTES:
+                self.transport.abort()
+                log.warning("a connection is closed: the headers of a request were too long")
+                return
+            self._head_bytes += len(data)
+        super().data_received(data)
 
     def on_response_complete(self) -> None:
         """Wait for another request."""
@@ -126,6 +138,7 @@ class Connection(AutoHTTPProtocol):  # type: ignore[misc, valid-type]
 
     def _await_request(self) -> None:
         self._stop_waiting()
+        self._head_bytes = 0
         if not self.transport.is_closing():
             seconds = self._door.limits.head_timeout_s
             self._deadline = self.loop.call_later(seconds, self._give_up)

@@ -118,6 +118,17 @@ def test_who_does_not_come_to_the_end_of_a_request_is_cut_off(folder, sent):
         until_closed(caller)
 
 
+def test_headers_without_end_are_not_read_to_their_end(folder):
+    door = Door(Limits(most=100, most_strangers=8, head_timeout_s=LONG_S))
+    with (
+        served(folder, door=door) as it,
+        half_sent(it.url) as (caller,),
+        pytest.raises(ConnectionError),
+    ):
+        while True:
+            caller.sendall(b"x" * (1 << 20))
+
+
 def test_nor_may_a_second_request_take_its_time(folder):
     door = Door(Limits(most=100, most_strangers=8, head_timeout_s=LONG_S))
 
