@@ -1,6 +1,7 @@
 """Settings of all tests."""
 
 import gc
+import signal
 from pathlib import Path
 
 import pytest
@@ -9,6 +10,10 @@ from hypothesis import HealthCheck, settings
 # How long examples take tells of a shared machine, and nothing of what is tested.
 settings.register_profile("shared", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("shared")
+
+# A shell that runs the tests in the background has them ignore it, and all that they start.
+if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 CLUSTERS = [Path(__file__).parent / name for name in ("process", "parity")]
 

@@ -209,8 +209,6 @@ def test_an_interrupt_ends_the_search_and_the_trials_of_all_threads(program, sha
         env=os.environ | {"ROTA_HOME": str(shared_cluster.folder.path)},
         stderr=subprocess.PIPE,
         text=True,
-        # Programs that a shell starts in the background ignore it, and so do theirs.
-        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
     )
 
     def name_of_both():

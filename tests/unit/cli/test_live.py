@@ -32,12 +32,9 @@ from rota.testing.served import served
 
 HEADER = ["ID", "NAME", "STATE", "REASON", "PRIO", "GPUS", "NODE", "SHARE"]
 HEADER += ["AGE", "RUN", "PROGRESS", "ETA"]
-# A shell that runs the tests in the background has them ignore SIGINT, and their children too.
 FOLLOW = """
-import signal
 from rota.cli.main import main
 
-signal.signal(signal.SIGINT, signal.default_int_handler)
 main(["logs", "-f", "1"])
 """
 

@@ -8,7 +8,6 @@ import signal
 import subprocess
 import sys
 import time
-from functools import partial
 from itertools import groupby
 
 import psutil
@@ -264,8 +263,6 @@ def test_ctrl_c_leaves_no_process():
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         start_new_session=True,
-        # A shell that runs the tests in the background has them ignore SIGINT, and their children.
-        preexec_fn=partial(signal.signal, signal.SIGINT, signal.SIG_DFL),
     )
     group = os.getpgid(process.pid)
     while len(workers := working(process.pid)) < 2:

@@ -30,12 +30,9 @@ FIELDS = {
     },
 }
 MANUAL = {"metric": "loss", "goal": "minimize", "algorithm": "manual"}
-# A shell that runs the tests in the background has them ignore SIGINT, and their children too.
 FOLLOW = """
-import signal
 from rota.cli.main import main
 
-signal.signal(signal.SIGINT, signal.default_int_handler)
 main(["submit", "--wait", "sweep.yaml"])
 """
 

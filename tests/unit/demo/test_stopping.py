@@ -9,10 +9,8 @@ ENDS = [(signal.SIGINT, KeyboardInterrupt, ()), (signal.SIGTERM, SystemExit, (14
 
 
 @pytest.fixture(autouse=True)
-def _not_ignored(monkeypatch):
-    """A shell that runs the tests in the background has them ignore SIGINT."""
+def _as_before():
     before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
-    signal.signal(signal.SIGINT, signal.default_int_handler)
     yield
     for number, handler in before.items():
         signal.signal(number, handler)
