@@ -279,7 +279,7 @@ class Packing:
         """Who takes turns on each node; a pack as one."""
         found = {node: Lodgers(size, [], 0) for node, size in self._servers.sizes.items()}
         for row, notes in self._notes.items():
-            if row != self.unit(row)[0]:
+            if not notes.home or row != self.unit(row)[0]:
                 continue
             for node, gpus in notes.home:
                 if gpus > 1:

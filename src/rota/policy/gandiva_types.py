@@ -214,8 +214,9 @@ class Types:
         """When a job will have run, or stayed, for long enough to take part; it may not, then."""
         view, times = self._view, []
         for row, notes in self._notes.items():
-            fixed = len(view.sizes(row)) == 1 and view.state.portable[row]
-            if not self.on or not fixed or notes.move or notes.pack or not notes.home:
+            if not self.on or not notes.home or notes.move or notes.pack:
+                continue
+            if len(view.sizes(row)) > 1 or not view.state.portable[row]:
                 continue
             if view.target[row] is None and view.attained_s(row) > 0:  # a turn is an occasion
                 continue
