@@ -106,6 +106,15 @@ KEPT = {
     ),
 }
 
+KEPT["its shim is killed as it is cancelled, after it was last heard of"] = found(
+    RUNS[:3],
+    [*STARTS, StopRequested(4.0, 0), AttemptLost(4.0, 0, 1, "its processes vanished")],
+    "CANCELLED",
+    None,
+    [SHIM],
+    [Asked(3.9, "cancel", "job", 4.0)],
+)
+
 BROKEN = {
     "is there 0 times": found([], []),
     "is there 2 times": found(WHOLE, [*STARTS, STARTS[0], ended()]),

@@ -16,7 +16,8 @@ from rota.testing.lone_agent import LoneAgent
 from .conftest import DEADLINE_S, until
 
 GPUS = Devices("cuda", 2, ids=("0", "1"))
-LOOP = "while :; do echo x >> {}; sleep 0.01; done"
+# It waits for what never comes: a child to sleep would be a process of the job, without a GPU.
+LOOP = "mkfifo {0}.no; exec 3<>{0}.no; while :; do echo x >> {0}; read -t 0.01 -u 3; done"
 
 
 class Job:

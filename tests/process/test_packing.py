@@ -23,25 +23,28 @@ with rota.train.session() as s:
     for step in s.steps(steps):
         steady.begin()
         with open(path, "a") as lock:
-            times = 1
+            met = False
             if thrashes:
                 try:
                     fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
                 except BlockingIOError:
                     fcntl.flock(lock, fcntl.LOCK_EX)
                     steady.begin()
-                    times = 5
+                    met = True
             optimizer.zero_grad()
             model(torch.randn(4, 8)).square().mean().backward()
             optimizer.step()
-            if not os.path.exists(path + ".hurry"):
-                steady.end(times * seconds)
+            if met:
+                steady.end_late(seconds, 20)
+            elif not os.path.exists(path + ".hurry"):
+                steady.end(seconds)
 print("weights", model.weight.double().sum().item().hex())
 """
 
 
 def cluster_of(make_cluster: Any) -> Any:
-    settings = {"quantum_s": 0.5, "trial_s": 1.5, "least_gain": 0.1}
+    # A trial is long beside the second by which what a job has told may be older than it.
+    settings = {"quantum_s": 0.5, "trial_s": 6.0, "least_gain": 0.1}
     return make_cluster("gandiva", 1, environment=PROMPT, **settings)
 
 

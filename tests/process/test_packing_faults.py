@@ -22,20 +22,22 @@ with rota.train.session() as s:
     steady = Steady()
     for step in s.steps(steps):
         steady.begin()
-        optimizer.zero_grad()
-        model(torch.randn(4, 8)).square().mean().backward()
-        optimizer.step()
-        if not os.path.exists(path + ".hurry"):
-            with open(path, "a") as lock:
-                times = 1
-                if thrashes:
-                    try:
-                        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                    except BlockingIOError:
-                        fcntl.flock(lock, fcntl.LOCK_EX)
-                        steady.begin()
-                        times = 5
-                steady.end(0.1 * times)
+        with open(path, "a") as lock:
+            met, hurries = False, os.path.exists(path + ".hurry")
+            if thrashes and not hurries:
+                try:
+                    fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                except BlockingIOError:
+                    fcntl.flock(lock, fcntl.LOCK_EX)
+                    steady.begin()
+                    met = True
+            optimizer.zero_grad()
+            model(torch.randn(4, 8)).square().mean().backward()
+            optimizer.step()
+            if met:
+                steady.end_late(0.1, 10)
+            elif not hurries:
+                steady.end(0.1)
 print("weights", model.weight.double().sum().item().hex())
 """
 STEPS = 600  # a minute at least, unless they hurry
@@ -148,7 +150,7 @@ def test_a_job_that_is_killed_while_it_is_tried_leaves_the_slot_to_the_other(mak
     ],
 )
 def test_a_pack_that_is_being_undone_is_undone_once_whoever_is_killed(make_pair, party, point):
-    pair = make_pair(trial_s=1.5, thrashes=True)
+    pair = make_pair(trial_s=6.0, thrashes=True)
     until(pair.on_trial, "both are tried together")
     (node,) = pair.cluster.node_names()
     pair.stops.arm(node if party == "agent" else party, point)

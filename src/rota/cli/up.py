@@ -17,7 +17,6 @@ from rota.folder import Folder, is_locked
 if TYPE_CHECKING:
     from rota.live.controller import Controller
     from rota.live.provider.local import LocalProvider
-    from rota.server.down import Living
 
 SETTLE_S = 5.0
 MOST_NAMED = 5  # processes that live on
@@ -54,7 +53,7 @@ MOST_NAMED = 5  # processes that live on
     "--log-limit",
     metavar="SIZE",
     help="What the logs of a job may hold, 8MiB or more; 1GiB by default. Of longer ones the "
-    "middle is left out.",
+    "middle is left out, but at least 2 MiB of each file are kept.",
 )
 @click.option(
     "--policy",
@@ -222,7 +221,7 @@ def down(home: str | None, now: bool) -> int:
         )
         return 130
     if left:
-        names = "; ".join(map(str, left[:MOST_NAMED]))
+        names = "; ".join(left[:MOST_NAMED])
         more = f"; and {len(left) - MOST_NAMED} more" if len(left) > MOST_NAMED else ""
         hint = "they can't be killed by you" if now else "`rota down --now` kills them"
         click.echo(f"error: processes of the cluster live on: {names}{more}; {hint}", err=True)
@@ -233,14 +232,14 @@ def down(home: str | None, now: bool) -> int:
     return 0
 
 
-def _kill(folder: Folder) -> list[Living]:
+def _kill(folder: Folder) -> list[str]:
     from rota.server.down import end_by_force
 
-    return end_by_force(folder)
+    return [str(each) for each in end_by_force(folder)]
 
 
-def _end(folder: Folder) -> list[Living]:
-    """End the cluster in order; who lives on although its controller has ended."""
+def _end(folder: Folder) -> list[str]:
+    """End the cluster in order; who lives on although its controller answers no more."""
     from rota.client.client import Client, who_is_left
 
     told = ""
@@ -267,16 +266,17 @@ def _end(folder: Folder) -> list[Living]:
     return [] if os.environ.get("ROTA_SERVER") else _left_after(folder)
 
 
-def _left_after(folder: Folder) -> list[Living]:
-    """Processes that outlive the controller's last answer although they should have ended.
+def _left_after(folder: Folder) -> list[str]:
+    """Who outlives the controller's last answer: it may have been stopped before its end.
 
-    An agent that has let go of its lock may take a moment to end.
+    A controller and an agent that have let go of all may take a moment to end.
     """
     from rota.server.down import living
 
     deadline = time.monotonic() + SETTLE_S
-    while (left := living(folder)) or is_locked(folder.controller_lock):
-        if time.monotonic() > deadline:
-            break
+    while True:
+        left = [str(each) for each in living(folder).values()]
+        left += ["the controller"] * is_locked(folder.controller_lock)
+        if not left or time.monotonic() > deadline:
+            return left
         time.sleep(0.05)
-    return list(left.values())

@@ -214,6 +214,8 @@ class Client(SweepCalls):
         left = self._call("POST", "/shutdown")
         self._met = False
         deadline = None if timeout_s is None else time.monotonic() + timeout_s
+        if told is not None and left["jobs"]:  # most agents are gone in a moment
+            told(left)
         while deadline is None or time.monotonic() < deadline:
             time.sleep(POLL_S)
             try:

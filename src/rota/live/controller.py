@@ -134,7 +134,11 @@ class Controller(Reports):
             self._tasks.append(asyncio.create_task(self._end_all()))
 
     async def _end_all(self) -> None:
-        await self._provider.end()
+        try:
+            await self._provider.end()
+        except Exception as error:
+            log.critical("the controller stops before all jobs have ended", exc_info=True)
+            self.give_up(str(error))
         self.stopped.set()
 
     def waits_for(self) -> dict[str, Any]:
@@ -205,7 +209,7 @@ class Controller(Reports):
             times.append(state.wake_at_s)
         if self._policy_retry_at_s is not None and not self.room.is_tight:
             times.append(self._policy_retry_at_s)
-        if state.decision_needed and self._paced_until_s > self._clock.now_s():
+        if state.decision_needed and not self.room.is_tight:
             times.append(self._paced_until_s)
         times += [at_s for _, at_s in self._time_limits()]
         return max(0.0, min(times) - self._clock.now_s()) if times else None

@@ -67,7 +67,7 @@ class Door:
     def enter(self, transport: Transport) -> None:
         """Somebody has connected. If that is one too many, one who has shown no token must go."""
         self._strangers[transport] = None
-        if self._is_full():
+        if self._is_full():  # of a WebSocket nobody tells the end
             for group in (self._strangers, self._known):
                 for each in [each for each in group if each.is_closing()]:
                     del group[each]
@@ -85,6 +85,11 @@ class Door:
         if transport in self._strangers:
             del self._strangers[transport]
             self._known[transport] = None
+
+    def leave(self, transport: Transport) -> None:
+        """A connection has ended."""
+        self._strangers.pop(transport, None)
+        self._known.pop(transport, None)
 
     def _is_full(self) -> bool:
         strangers = len(self._strangers)
@@ -113,6 +118,7 @@ class Connection(AutoHTTPProtocol):  # type: ignore[misc, valid-type]
     def connection_lost(self, exc: Exception | None) -> None:
         """Wait no longer."""
         self._stop_waiting()
+        self._door.leave(self.transport)
         super().connection_lost(exc)
 
     def data_received(self, data: bytes) -> None:

@@ -128,6 +128,7 @@ def _end_by_force(folder: Folder, timeout_s: float) -> list[Living]:
     with lock:
         left = kill_all(folder, timeout_s)
         folder.server.unlink(missing_ok=True)
+        folder.reserve.unlink(missing_ok=True)
         _write_off(folder, {each.job_id for each in left})
         if not left:
             _tidy(folder)
@@ -141,7 +142,8 @@ def _job_of(process: psutil.Process, folder: Folder, ranks: _Ranks) -> str | Non
         return job_id
     environment, words = process.environ(), process.cmdline()
     checkpoints = Path(environment.get("ROTA_CHECKPOINT_DIR", os.devnull))
-    if _is_home(folder, checkpoints.parent.parent):  # itself it may be a link to another place
+    # Itself it may be a link to another place; a relative one is none that Rota has given.
+    if checkpoints.is_absolute() and _is_home(folder, checkpoints.parent.parent):
         return environment.get("ROTA_JOB_ID", "")
     if any(module in words for module in OF_CLUSTER) and "--home" in words[:-1]:
         return "" if _is_home(folder, Path(words[words.index("--home") + 1])) else None

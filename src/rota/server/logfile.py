@@ -14,8 +14,7 @@ FORMAT = "%(asctime)s %(levelname)s %(name)s %(message)s"
 class _Repeated:
     """A warning or error that has been written, and how often it has come since."""
 
-    def __init__(self, record: logging.LogRecord, until_s: float) -> None:
-        self.record = record
+    def __init__(self, until_s: float) -> None:
         self.until_s = until_s
         self.count = 0
 
@@ -27,19 +26,20 @@ class LogFile(logging.FileHandler):
         super().__init__(path)
         self.setFormatter(logging.Formatter(FORMAT))
         self._clock = clock
-        self._repeated: dict[tuple[str, int, str], _Repeated] = {}  # the oldest first
+        self._repeated: dict[tuple[str, int, str, str], _Repeated] = {}  # the oldest first
 
     def emit(self, record: logging.LogRecord) -> None:
         """Write it, or count it."""
         now_s = self._clock()
         self._tell_repetitions(now_s)
         if record.levelno >= logging.WARNING:
-            key = (record.name, record.levelno, record.getMessage())
+            error = repr(record.exc_info[1]) if record.exc_info else ""
+            key = (record.name, record.levelno, record.getMessage(), error)
             known = self._repeated.get(key)
             if known is not None:
                 known.count += 1
                 return
-            self._repeated[key] = _Repeated(record, now_s + REPEATED_S)
+            self._repeated[key] = _Repeated(now_s + REPEATED_S)
         super().emit(record)
 
     def handleError(self, record: logging.LogRecord) -> None:
@@ -59,7 +59,8 @@ class LogFile(logging.FileHandler):
                 return
             del self._repeated[key]
             if known.count:
-                name, level, message = key
+                name, level, message, error = key
                 times = "once" if known.count == 1 else f"{known.count} times"
-                text = f"{times} more: {message.splitlines()[0] if message else ''}"
+                first = message.splitlines()[0] if message else ""
+                text = f"{times} more: {first}{f': {error:.200}' if error else ''}"
                 super().emit(logging.LogRecord(name, level, "", 0, text, None, None))

@@ -6,6 +6,7 @@ import contextlib
 import errno
 import io
 import pickle
+import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
@@ -126,7 +127,7 @@ class Replica:
 
         import torch
 
-        draft = path + draft
+        draft, handled = path + draft, sys.exception()
         try:
             os.makedirs(os.path.dirname(path), exist_ok=True)
             with contextlib.suppress(FileNotFoundError):
@@ -144,7 +145,7 @@ class Replica:
         except BaseException as error:
             with contextlib.suppress(OSError):
                 os.unlink(draft)  # on a full disk above all
-            cause = _cause(error)
+            cause = _cause(error, handled)
             if cause is not None:
                 raise _with_advice(cause, path) from None
             raise
@@ -162,10 +163,14 @@ def is_full(error: OSError) -> bool:
     return error.errno in (errno.ENOSPC, errno.EDQUOT)
 
 
-def _cause(error: BaseException) -> OSError | None:
-    """The failure to write that torch has failed by; None if it was something else."""
+def _cause(error: BaseException, handled: BaseException | None) -> OSError | None:
+    """The failure to write that torch has failed by; None if it was something else.
+
+    What the caller had ``handled`` before has nothing to do with it.
+    """
     if isinstance(error, RuntimeError):  # torch complains that its file is not whole
-        return error.__context__ if isinstance(error.__context__, OSError) else None
+        cause = error.__context__
+        return cause if isinstance(cause, OSError) and cause is not handled else None
     return error if isinstance(error, OSError) else None
 
 

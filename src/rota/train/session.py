@@ -60,12 +60,20 @@ class Session:
     def __exit__(self, *exc: object) -> None:
         if self._training.loader is not None:
             self._training.loader.close()
-        if exc[0] is None and self._training.checkpoint.is_owed:
-            self._reports.progress(must_arrive=True)
-            self._training.checkpoint.settle()
+        try:
+            if exc[0] is None and self._training.checkpoint.is_owed:
+                self._reports.progress(must_arrive=True)
+                self._training.checkpoint.settle()
+        except OSError as failure:
+            self._leave(failure)
+            raise
+        self._leave(exc[1])
+
+    def _leave(self, failure: object) -> None:
+        """Say how training has ended, and part from the other ranks."""
         unwritten = self._curve.close()
-        error = complaint(exc[1], self._training.adaptation)
-        repeats = step_back(exc[1], self._training)
+        error = complaint(failure, self._training.adaptation)
+        repeats = step_back(failure, self._training)
         if self._link is not None:
             if unwritten:
                 self._link.send({"type": "curve", "text": unwritten})
@@ -76,9 +84,9 @@ class Session:
                 self._reports.tuned(self._training.adaptation.told())
             self._reports.farewell()
             self._link.close()
-        if exc[0] is None and self._training.prepared:
+        if failure is None and self._training.prepared:
             self._world.leave()
-        if exc[0] is None:
+        if failure is None:
             self._training.check_batch()
 
     def _most_ranks(self) -> int | None:

@@ -165,6 +165,16 @@ def _family(r: random.Random, name: str, most: int) -> Job:
     return _opaque(r, name, " --family")
 
 
+def _hides(r: random.Random, name: str, most: int) -> Job:
+    return _opaque(r, name, " --hide")
+
+
+def _sessions(r: random.Random, name: str, most: int) -> Job:
+    """Two trainings below one shell, each with a session of its own."""
+    job = _training(r, name, "stream")
+    return job._replace(program=f"PART=1 {job.program} & PART=2 {job.program} || exit 1; wait $!")
+
+
 def _exits(r: random.Random, name: str, most: int) -> Job:
     code = r.choice([1, 7, 255])
     return _opaque(r, name, f" --exit {code}", steps=r.choice([1, 10]), code=code)
@@ -221,6 +231,8 @@ KINDS = {
     "shell": (2, _shell),
     "deaf": (1, _deaf),
     "family": (2, _family),
+    "hides": (1, _hides),
+    "sessions": (0.5, _sessions),
     "exits": (1, _exits),
     "dies": (1, _dies),
     "talks": (1, _talks),
@@ -291,12 +303,10 @@ def _fault(r: random.Random, at_s: float, nodes: int) -> Move:
     return Move(at_s, kind, (), back_s)
 
 
-def draw(
-    seed: int, seconds: float, policy: str | None = None, mix: tuple[str, ...] | None = None
-) -> Plan:
+def draw(seed: int, seconds: float, policy: str | None = None, mix: tuple[str, ...] = ()) -> Plan:
     """The run of a seed: ``seconds`` long until the last fault, then all jobs come to their ends.
 
-    ``mix`` names the kinds of jobs that may be drawn.
+    ``mix`` names the kinds of jobs that may be drawn, by default all.
     """
     r = random.Random(seed)
     drawn = r.choice(list(POLICIES))

@@ -348,7 +348,8 @@ def _ended_as_its_program(found: Found, story: Story) -> Iterator[str]:
             yield f"it SUCCEEDED, and its program ended with {codes or 'nothing'}"
         if story.show["exit_code"] != 0:
             yield f"it SUCCEEDED with exit code {story.show['exit_code']}"
-        if job.draw and story.show["progress"].get("step") != job.steps:
+        tells = job.draw and job.kind != "sessions"  # of which nobody speaks for all
+        if tells and story.show["progress"].get("step") != job.steps:
             yield f"it SUCCEEDED after {job.steps} steps and shows {story.show['progress']}"
     elif outcome == JobState.FAILED:
         right = {code for code in codes if code}
@@ -356,7 +357,7 @@ def _ended_as_its_program(found: Found, story: Story) -> Iterator[str]:
             right = {job.code}
         if killed:  # of a gang, or below a shell, another process may be the first to fail of it
             right |= {-9, 1} if job.gpus != 1 else {-9}
-            right |= {137} if "exit $?" in job.program or "bash" in job.program else set()
+            right |= {1, 137} if ";" in job.program or "bash" in job.program else set()
         code, message = story.show["exit_code"], story.show["message"]
         if code not in right:
             yield (

@@ -12,11 +12,12 @@ from contextlib import closing
 import pytest
 import yaml
 
+from rota.cli import up
 from rota.cli.jobsource import _load_yaml
 from rota.cli.main import main
 from rota.cli.present import nodes_text
 from rota.cli.verdict import why_text
-from rota.folder import Folder
+from rota.folder import Folder, hold_lock
 from rota.model.events import (
     AttemptLost,
     JobFinished,
@@ -625,3 +626,11 @@ class TestTrouble:
         monkeypatch.setenv("ROTA_TOKEN", "wrong")
         code, out, err = rota("ps")
         assert (code, out, err.count("\n")) == (5, "", 1)
+
+
+def test_a_controller_that_answers_no_more_but_lives_is_told_of(tmp_path, monkeypatch):
+    folder = Folder(tmp_path).create()
+    monkeypatch.setattr(up, "SETTLE_S", 0.0)
+    with closing(hold_lock(folder.controller_lock)):
+        assert up._left_after(folder) == ["the controller"]
+    assert up._left_after(folder) == []

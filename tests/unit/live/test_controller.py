@@ -881,6 +881,22 @@ def test_new_jobs_wait_no_longer_than_until_it_is_time_for_a_decision(tmp_path, 
     asyncio.run(scenario())
 
 
+def test_a_pace_that_ends_between_a_turn_and_the_sleep_after_it_is_not_slept_through(tmp_path):
+    async def scenario():
+        async with controlled(tmp_path, Counts()) as controller:
+            row = await submit(controller)
+            controller.turn()
+            controller._paced_until_s = controller.now_s() + 1e9
+            await submit(controller)
+            controller.turn()
+            assert controller._sleep_s() > 1e8
+            controller._paced_until_s = controller.now_s()
+            assert controller._sleep_s() == 0.0
+            assert row == 0
+
+    asyncio.run(scenario())
+
+
 def test_jobs_that_are_submitted_together_are_written_down_together(tmp_path, monkeypatch):
     async def scenario():
         async with controlled(tmp_path) as controller:

@@ -53,6 +53,16 @@ def test_one_too_many_closes_the_stranger_who_came_first_and_nobody_known():
     assert [each.closed for each in later] == [True] * 3 + [False] * 2
 
 
+def test_who_has_left_is_forgotten():
+    door = Door(Limits(most=3, most_strangers=1))
+    known, (first,) = known_arrival(door), arrivals(door, 1)
+    for each in (known, first, first):
+        door.leave(each)
+    arrivals(door, 1)
+    assert not first.closed
+    assert not known.closed
+
+
 def test_who_has_left_makes_room():
     door = Door(Limits(most=3, most_strangers=2))
     known, (gone, stays) = known_arrival(door), arrivals(door, 2)

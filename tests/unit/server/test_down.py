@@ -52,6 +52,14 @@ def test_processes_are_known_by_their_variables_and_those_of_other_clusters_left
 
 
 @pytest.mark.process
+@pytest.mark.parametrize("value", ["", "checkpoints"])
+def test_programs_with_a_checkpoint_folder_of_their_own_are_left_alone(folder, monkeypatch, value):
+    monkeypatch.chdir(folder.path)
+    with process(env=os.environ | {"ROTA_CHECKPOINT_DIR": value}):
+        assert living(folder) == {}
+
+
+@pytest.mark.process
 def test_a_folder_may_be_reached_by_a_link_and_checkpoints_may_lie_elsewhere(folder, tmp_path):
     (tmp_path / "link").symlink_to(folder.path)
     (tmp_path / "elsewhere").mkdir()
@@ -99,8 +107,10 @@ def test_a_folder_that_is_not_there_is_named(tmp_path):
 
 
 def test_where_nothing_lives_there_is_nothing_to_end(folder):
+    folder.reserve.touch()
     assert end_by_force(folder) == []
     assert not folder.database.exists()
+    assert not folder.reserve.exists()
 
 
 @pytest.mark.process

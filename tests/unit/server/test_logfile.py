@@ -44,7 +44,7 @@ def test_an_error_that_comes_again_and_again_is_written_once_and_then_counted(wr
     assert lines()[-1] == "OSError: no more files"
     clock[0] = REPEATED_S
     fail(logger)
-    assert "ERROR 999 times more: accept: out of files" in lines()
+    assert "ERROR 999 times more: accept: out of files: OSError('no more files')" in lines()
     assert sum(line == "ERROR accept: out of files" for line in lines()) == 2
 
 
@@ -58,6 +58,15 @@ def test_what_differs_is_written_each_time_and_information_always(written):
         *("WARNING job 2 waits", "INFO turn"),
         "INFO turn",
     ]
+
+
+def test_failures_of_other_kinds_are_told_apart_whatever_is_said_of_them(written):
+    logger, lines = written
+    for error in (ValueError("first"), KeyError("second"), KeyError("second")):
+        logger.error("a call failed", exc_info=error)
+    assert "ValueError: first" in lines()
+    assert "KeyError: 'second'" in lines()
+    assert lines(closed=True)[-1] == "ERROR once more: a call failed: KeyError('second')"
 
 
 def test_what_was_counted_is_told_at_the_next_word_after_the_minute_or_at_the_end(written, clock):

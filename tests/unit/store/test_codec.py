@@ -195,6 +195,18 @@ def test_a_field_that_an_older_version_did_not_write_has_its_default():
     assert decode(record) == events.NodeJoined(1.0, "n", 4)
 
 
+def test_what_a_record_leaves_out_is_what_it_was_when_the_record_was_written():
+    """The defaults belong to the format: with others, logs of before would tell of other jobs."""
+    spec = {"job_id": "1", "num_gpus": 1, "submit_s": 1.5}
+    record = {"type": "JobSubmitted", "at_s": 1.5}
+    record["spec"] = spec | {"program": {"run": "true", "workdir": "/"}}
+    found = decode(record).spec
+    program = ("true", "/", (), "gpu", "auto", 10.0, "")
+    assert found.program == program
+    usual = {"priority": 50, "name": "", "user": "", "vc": "", "model": "", "speeds": ()}
+    assert found._asdict() == dict.fromkeys(JobSpec._fields) | spec | usual | {"program": program}
+
+
 @pytest.mark.parametrize("value", [object(), (1,), {1: 2}, {"a": {2}}, [b"x"], {None: 1}])
 def test_a_mark_that_json_would_change_is_refused(value):
     marked = events.DecisionTaken(1.0, 1, "", {}, {}, {0: value}, None, None)

@@ -142,6 +142,24 @@ def test_what_else_torch_complains_of_is_not_hidden(disk, monkeypatch):
         Training(3, [1])
 
 
+def test_a_full_disk_that_the_training_copes_with_is_no_cause_of_what_torch_complains_of(
+    disk, monkeypatch
+):
+    def fails(state, file):
+        raise RuntimeError("can't pickle this")
+
+    monkeypatch.setattr(torch, "save", fails)
+    model = nn.Linear(2, 2)
+    with pytest.raises(RuntimeError, match="can't pickle this"), Session() as s:
+        s.prepare(model, torch.optim.SGD(model.parameters(), lr=0.1))
+        for _ in s.steps(1):
+            try:
+                raise OSError(errno.ENOSPC, "no room for a file of its own")
+            except OSError:
+                s.checkpoint()
+                pytest.fail("it is taken for a full disk")
+
+
 def test_a_pulse_without_room_is_felt_by_nobody(tmp_path):
     with small_disk(tmp_path / "disk", MIB) as disk:
         fill(disk)

@@ -404,8 +404,11 @@ class Agent:
             requests = self._requests(attempt, record["members"], record["gpus"])
             await attempt.launch(self._zygote.fork, requests)
         except (AgentError, OSError, ValueError) as error:
+            (folder / "attempt.json").unlink(missing_ok=True)
+            if attempt in self._disowned:  # of which nobody wants to hear
+                self._disowned.remove(attempt)
+                return
             del self.attempts[job_id, number]
-            (folder / "attempt.json").unlink()
             with contextlib.suppress(OSError):
                 failed.write_text(str(error))
             raise
@@ -461,6 +464,8 @@ class Agent:
 
     async def _end_disowned(self, attempt: Attempt) -> None:
         while attempt.ended is None or any(rank.alive for rank in attempt.ranks):
+            if attempt not in self._disowned:  # it has never begun
+                return
             await asyncio.sleep(LOOK_AGAIN_S)
         with contextlib.suppress(OSError):
             (attempt.folder / "attempt.json").rename(attempt.folder / "ended.json")

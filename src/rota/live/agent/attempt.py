@@ -9,6 +9,7 @@ import contextlib
 import logging
 import signal
 from collections.abc import Callable, Coroutine
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +26,7 @@ from rota.live.agent.tuning import Tuning
 from rota.live.wire import Message, clock
 
 STOP_GRACE_S = 5.0  # from SIGTERM to SIGKILL
+LONGEST_PAUSE_S = 1.0  # between looks at what was killed and does not die
 
 log = logging.getLogger("rota.agent")
 
@@ -163,10 +165,14 @@ class Attempt(Account):
         else:
             self.ending.conclude()
 
-    def _clear_away(self, rank: Rank) -> None:
-        """If its shim has vanished, kill what that left behind: its gang may go on without it."""
+    def _clear_away(self, rank: Rank, pause_s: float = LOOK_AGAIN_S) -> None:
+        """If its shim has vanished, kill what that left behind: its gang may go on without it.
+
+        What can't die, as its disk does not answer, is looked at ever less often.
+        """
         if rank.gone and kill_remains([], [tag_of(self.record, rank.name)]):
-            asyncio.get_running_loop().call_later(LOOK_AGAIN_S, self._clear_away, rank)
+            again = partial(self._clear_away, rank, min(2 * pause_s, LONGEST_PAUSE_S))
+            asyncio.get_running_loop().call_later(pause_s, again)
 
     def kill_remains(self) -> int:
         """Kill what vanished shims left behind, of this attempt of this cluster alone.

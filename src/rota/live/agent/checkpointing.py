@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 
 from rota.errors import AgentError, ArenaError
 from rota.live.agent.method import CHECKPOINT
-from rota.live.agent.processes import descendants
+from rota.live.agent.processes import descendants, started_at
 from rota.live.wire import clock
 
 if TYPE_CHECKING:
@@ -125,7 +125,7 @@ class Checkpointing:
 
     def _processes(self) -> list[int]:
         found = [descendants(rank.shim)[1:] for rank in self._attempt.ranks if rank.alive]
-        return [pid for pids in found for pid in pids]
+        return [pid for pids in found for pid in pids if started_at(pid) is not None]  # no zombies
 
     def _signal(self, number: signal.Signals) -> None:
         for rank in self._attempt.ranks:

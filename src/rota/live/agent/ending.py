@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import os
 import signal
 from typing import TYPE_CHECKING, Any
 
@@ -174,8 +173,8 @@ def _has_checkpointed(attempt: Attempt) -> bool:
     """Whether there is something in the job's checkpoint folder that is newer than the attempt."""
     try:
         began_s = (attempt.folder / "rank0.pid").stat().st_mtime
-        with os.scandir(checkpoints(attempt.folder)) as entries:
-            return any(entry.stat().st_mtime > began_s for entry in entries)
+        found = checkpoints(attempt.folder).rglob("*")
+        return any(path.lstat().st_mtime > began_s for path in found)
     except OSError:
         return False
 

@@ -132,16 +132,17 @@ class Rank:
         while True:
             try:
                 self._fence()
+                shim = self._claimed()["shim"]
+                began = self._began(shim)
                 break
-            except FileNotFoundError:  # without its folder no shim can claim it any more
-                self.close()
-                return
+            except FileNotFoundError:  # without its folder none can claim it but one that has
+                shim, began = self.shim, started_at(self.shim) if self.shim else None
+                break
             except OSError:  # not even an empty file has room
                 await asyncio.sleep(FENCE_AGAIN_S)
-        pids = self._claimed()
-        if began := self._began(pids["shim"]):
-            signal_below(pids["shim"], signal.SIGKILL)
-            while started_at(pids["shim"]) == began:
+        if began:
+            signal_below(shim, signal.SIGKILL)
+            while started_at(shim) == began:
                 await asyncio.sleep(0.005)
         self.close()
 

@@ -16,7 +16,10 @@ def born():
 
 
 def who_am_i():
-    """The job, its attempt and the rank that this process is, by its environment."""
+    """The job, its attempt and the rank that this process is, by its environment.
+
+    Of several programs that a rank starts each counts for a rank: ``PART`` tells them apart.
+    """
     environment = os.environ
     name = environment["NAME"]
     if "ROTA_TRIAL" in environment:
@@ -25,7 +28,7 @@ def who_am_i():
         "job": name,
         "id": environment.get("ROTA_JOB_ID", ""),
         "attempt": int(environment.get("ROTA_ATTEMPT", "0")),
-        "rank": int(environment.get("ROTA_SLOT", "0")),
+        "rank": int(environment.get("ROTA_SLOT", "0")) + 100 * int(environment.get("PART", "0")),
         "life": f"{os.getpid()}-{born()}",
     }
 

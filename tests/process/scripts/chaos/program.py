@@ -1,6 +1,7 @@
 """A program that Rota knows nothing of: it counts into the ledger, and ends as it was told to."""
 
 import argparse
+import json
 import os
 import signal
 import subprocess
@@ -8,6 +9,7 @@ import sys
 import time
 from pathlib import Path
 
+from beats import beat
 from ledger import Ledger
 
 parser = argparse.ArgumentParser()
@@ -18,32 +20,37 @@ parser.add_argument("--die", type=int, default=0, help="the signal to die of")
 parser.add_argument("--deaf", action="store_true", help="ignore SIGTERM")
 parser.add_argument("--own", action="store_true", help="save on SIGTERM, and go on from there")
 parser.add_argument("--family", action="store_true", help="start a child and a daemon")
+parser.add_argument("--hide", action="store_true", help="start a daemon without an environment")
 parser.add_argument("--talk", type=int, default=0, help="lines to print in each step")
 options = parser.parse_args()
 ledger = Ledger()
 asked = []
 
 
-def beat():
-    """What a child or a daemon does, for ever."""
-    own = Ledger(ledger.path, ledger.who)
-    own.write("beats", 0)
-    while True:
-        time.sleep(0.05)
-        own.write("beat")
-
-
 def start_family():
     """A child in this process's group, and a daemon with a session and a group of its own."""
     if os.fork() == 0:
-        beat()
+        beat(ledger.path, ledger.who)
     if os.fork() == 0:
         os.setsid()
         if os.fork() == 0:
-            beat()
+            beat(ledger.path, ledger.who)
         os._exit(0)
     os.wait()
     subprocess.Popen(["sleep", "1000"], start_new_session=True)
+
+
+def start_hidden():
+    """A daemon that has left the session, the group and the environment that it was started in."""
+    if os.fork() == 0:
+        os.setsid()
+        if os.fork() == 0:
+            os.chdir("/")
+            beats = str(Path(__file__).with_name("beats.py"))
+            words = [sys.executable, beats, ledger.path, json.dumps(ledger.who)]
+            os.execve(sys.executable, words, {})
+        os._exit(0)
+    os.wait()
 
 
 def saved():
@@ -66,6 +73,8 @@ count = int(saved().read_text()) if options.own and saved().exists() else 0
 ledger.write("begin", count)
 if options.family:
     start_family()
+if options.hide:
+    start_hidden()
 while count != options.steps:
     ledger.write("step", count)
     for line in range(options.talk):

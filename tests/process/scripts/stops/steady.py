@@ -27,3 +27,11 @@ class Steady:
             time.sleep(left_s)
         late_s = self._late_s + time.monotonic() - self._began_s - seconds
         self._late_s = min(max(late_s, 0.0), MOST_LATE_S)
+
+    def end_late(self, seconds: float, times: int) -> None:
+        """Wait ``times`` as long as the step has taken, or was to take, which nothing makes up for.
+
+        So it is slower than the other steps of its time, however slow these are.
+        """
+        time.sleep(times * max(seconds, time.monotonic() - self._began_s))
+        self._late_s = 0.0

@@ -1,11 +1,21 @@
 """How an agent ends with all that it has."""
 
 import asyncio
+import json
 import os
+import shutil
+import subprocess
+import threading
 
+import pytest
+
+from rota.errors import AgentError
 from rota.folder import Folder
+from rota.live.agent import agent as agent_module
 from rota.live.agent.agent import Agent
+from rota.live.agent.attempt import Attempt
 from rota.live.agent.devices import Devices
+from rota.live.wire.clock import boottime_s
 
 
 def guest(job_id):
@@ -33,5 +43,64 @@ def test_an_agent_that_is_shut_down_with_jobs_that_had_just_come_to_it_ends(tmp_
         await agent._shut_down()
         assert agent.attempts == {}
         assert agent._ending.is_set()
+
+    asyncio.run(story())
+
+
+def test_an_attempt_of_another_log_that_is_disowned_before_it_has_begun_is_in_nobodys_way(
+    tmp_path, monkeypatch
+):
+    folder, copied = Folder(tmp_path), threading.Event()
+    folder.node("node0").mkdir(parents=True)
+    monkeypatch.setattr(agent_module, "inherit", lambda *_: copied.wait())
+    program = {"run": "true", "workdir": "/", "env": {}, "processes": "gpu", "resume_from": "9"}
+    about = {"job_id": "1", "attempt": 1, "launch": "another 1.0"}
+    launch = about | {"type": "command", "kind": "launch", "command_id": 1, "epoch": 0}
+    launch |= {"name": "job", "program": program, "gpus": [0], "max_gpus": 1, "adapt": None}
+    launch |= {"at_s": 1.0, "origin": "another 1.0"}
+
+    async def story():
+        agent = Agent(folder, "node0", Devices("cpu", 2, (0, 0)), os.getpid())
+        agent._notify = (said := []).append
+        launching = agent._spawn(agent._carry_out(launch))
+        while not agent.attempts:
+            await asyncio.sleep(0)
+        agent._disown(about)
+        copied.set()
+        await asyncio.gather(*agent._tasks)
+        assert launching.done()
+        assert said == []
+        assert not agent._is_busy()
+        assert not (folder.attempt("node0", "1", 1) / "attempt.json").exists()
+
+    asyncio.run(story())
+
+
+@pytest.mark.process
+def test_a_gang_whose_folder_goes_as_it_is_started_leaves_nobody(tmp_path):
+    path = tmp_path / "attempt"
+    path.mkdir()
+    record = guest("1") | {"slots": 2, "members": [0, 1], "gpus": [0, 1]}
+    shims = []
+
+    async def fork(_):
+        if shims:
+            shutil.rmtree(path)
+            raise AgentError("no second one")
+        shell = ["bash", "-c", "sleep 1000 & echo; wait"]
+        shims.append(subprocess.Popen(shell, stdout=subprocess.PIPE))
+        shims[0].stdout.readline()
+        pid = shims[0].pid
+        told = {"shim": pid, "worker": pid, "boottime_s": boottime_s()}
+        (path / "rank0.pid").write_text(json.dumps(told))
+        return pid
+
+    async def story():
+        attempt = Attempt(record, path, [].append)
+        launching = asyncio.create_task(attempt.launch(fork, [{}, {}]))
+        while not shims or shims[0].poll() is None:  # reaped, as a zygote does
+            await asyncio.sleep(0.01)
+        with pytest.raises(AgentError, match="no second one"):
+            await launching
 
     asyncio.run(story())
