@@ -15,7 +15,7 @@ from rota.errors import NotFoundError, RotaError, StoreError
 JOB = """
 trap 'echo asked >> {out}; exit 9' TERM
 echo $ROTA_JOB_ID.$ROTA_ATTEMPT $(ls $ROTA_CHECKPOINT_DIR) >> {out}
-touch $ROTA_CHECKPOINT_DIR/state-of-{out}
+touch $ROTA_CHECKPOINT_DIR/state-of-{out} {out}.begun
 while [ ! -e {out}.go ]; do sleep 0.05; done
 """
 
@@ -24,7 +24,7 @@ def start(cluster: Cluster, out: str) -> str:
     """Start a job that waits; its id."""
     job_id = cluster.submit(JOB.format(out=out))
     cluster.until_state(job_id, "RUNNING")
-    until((cluster.base / out).exists, f"{out} has begun")
+    until((cluster.base / f"{out}.begun").exists, f"{out} has begun")
     return job_id
 
 
