@@ -19,6 +19,7 @@ from rota.model.turns import blocker as turn_blocker
 from rota.model.turns import tell as tell_turns
 
 UNDECIDED = "the policy has yet to decide about it"
+NO_NODE = "no node has joined yet"
 WAITING = (JobState.PENDING, JobState.SUSPENDED, JobState.HELD, JobState.SUSPENDING)
 
 
@@ -59,6 +60,9 @@ def explain(
     reason, undecided = Reason(state.reason[row]), _is_undecided(state, row)
     if waits and blockers and reason in (Reason.NONE, Reason.WAIT_PRIORITY) and not undecided:
         reason = Reason[blockers[0]["rule"]]
+    if waits and not state.nodes:  # whatever the policy says
+        reason, undecided = Reason.NODE_UNHEALTHY, False
+        blockers = [_blocker(reason, gpus_text(state.num_gpus[row]), NO_NODE)]
     would_start_if = _would_start_if(state, row, now_s, blockers, turn) if blockers else None
     if waits and shortage is not None:
         reason, undecided = Reason.WAIT_DISK, False
@@ -200,8 +204,6 @@ def _cluster_too_small(state: ClusterState, row: int) -> list[dict[str, Any]]:
     if lost and wanted <= state.total_gpus + sum(node.num_gpus for node in lost):
         have += f"; lost: {', '.join(node.name for node in lost)}"
         return [_blocker(Reason.NODE_UNHEALTHY, gpus_text(wanted), have)]
-    if not state.nodes:
-        return [_blocker(Reason.NODE_UNHEALTHY, gpus_text(wanted), "no node has joined yet")]
     return [_blocker(Reason.NEVER_FITS, gpus_text(wanted), have)]
 
 
@@ -359,6 +361,8 @@ def _sentence(state: ClusterState, row: int, reason: Reason) -> str:
         return f"it is starting on {_places(state, held)}"
     if held is not None and job_state == JobState.SUSPENDED:
         return f"it is about to go on, on {_places(state, held)}"
+    if reason == Reason.NODE_UNHEALTHY and not state.nodes:
+        return NO_NODE
     return SENTENCES[reason]
 
 

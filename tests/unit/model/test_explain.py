@@ -198,8 +198,15 @@ def test_a_lost_node_is_named():
 
 
 def test_a_cluster_without_nodes_waits_for_one():
-    verdict = Cluster(0, 1).why(0)
-    assert verdict["would_start_if"] == "a node joined"
+    cluster = Cluster(0, 1)
+    for _ in range(2):
+        verdict = cluster.why(0)
+        assert (verdict["reason"], verdict["sentence"]) == (
+            "NODE_UNHEALTHY",
+            "no node has joined yet",
+        )
+        assert verdict["would_start_if"] == "a node joined"
+        cluster.decide(1.0)
 
 
 def test_a_turn_that_comes_tells_when():
