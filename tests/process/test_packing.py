@@ -9,9 +9,9 @@ from .conftest import PROMPT, until
 # A step computes a little and waits a lot, as one that waits for its data. Jobs that thrash slow
 # each other down whenever they meet.
 SCRIPT = """
-import fcntl, os, sys
+import os, sys
 import torch, rota.train
-from steady import Steady
+from steady import Company, Steady
 path, steps = sys.argv[1], int(sys.argv[2])
 thrashes, seconds = sys.argv[3] == "True", float(sys.argv[4])
 torch.set_num_threads(1)
@@ -19,22 +19,14 @@ torch.manual_seed(0)
 model = torch.nn.Linear(8, 1)
 with rota.train.session() as s:
     model, optimizer = s.prepare(model, torch.optim.SGD(model.parameters(), lr=0.01))
-    steady = Steady()
+    steady, company = Steady(), Company(path)
     for step in s.steps(steps):
         steady.begin()
-        with open(path, "a") as lock:
-            met = False
-            if thrashes:
-                try:
-                    fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                except BlockingIOError:
-                    fcntl.flock(lock, fcntl.LOCK_EX)
-                    steady.begin()
-                    met = True
+        with company as met:
             optimizer.zero_grad()
             model(torch.randn(4, 8)).square().mean().backward()
             optimizer.step()
-            if met:
+            if met and thrashes:
                 steady.end_late(seconds, 20)
             elif not os.path.exists(path + ".hurry"):
                 steady.end(seconds)

@@ -10,33 +10,27 @@ from .conftest import PROMPT, Cluster, Stops, until
 # As in test_packing.py: a step computes a little and waits a lot; jobs that thrash slow each other
 # down whenever they meet. With the file ``hurry`` a step takes no time.
 SCRIPT = """
-import fcntl, os, sys
+import os, sys
 import torch, rota.train
-from steady import Steady
+from steady import Company, Steady
 path, steps, thrashes = sys.argv[1], int(sys.argv[2]), sys.argv[3] == "True"
 torch.set_num_threads(1)
 torch.manual_seed(0)
 model = torch.nn.Linear(8, 1)
 with rota.train.session() as s:
     model, optimizer = s.prepare(model, torch.optim.SGD(model.parameters(), lr=0.01))
-    steady = Steady()
+    steady, company = Steady(), Company(path)
     for step in s.steps(steps):
         steady.begin()
-        with open(path, "a") as lock:
-            met, hurries = False, os.path.exists(path + ".hurry")
-            if thrashes and not hurries:
-                try:
-                    fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                except BlockingIOError:
-                    fcntl.flock(lock, fcntl.LOCK_EX)
-                    steady.begin()
-                    met = True
+        with company as met:
             optimizer.zero_grad()
             model(torch.randn(4, 8)).square().mean().backward()
             optimizer.step()
-            if met:
+            if os.path.exists(path + ".hurry"):
+                continue
+            if met and thrashes:
                 steady.end_late(0.1, 10)
-            elif not hurries:
+            else:
                 steady.end(0.1)
 print("weights", model.weight.double().sum().item().hex())
 """

@@ -1,6 +1,9 @@
 """Steps that take as long as they are meant to, on average, whatever else the machine does."""
 
+import fcntl
+import os
 import time
+from pathlib import Path
 
 MOST_LATE_S = 0.5  # that is made up for
 
@@ -35,3 +38,32 @@ class Steady:
         """
         time.sleep(times * max(seconds, time.monotonic() - self._began_s))
         self._late_s = 0.0
+
+
+class Company:
+    """Tells whether another training with the same ``path`` is in a step: ``with company as met``.
+
+    Each locks a file of its own during its steps, and waits for nobody: who must wait for a lock
+    may do so for long while the other takes it again and again.
+    """
+
+    def __init__(self, path: str) -> None:
+        self._own = Path(f"{path}.job{os.environ['ROTA_JOB_ID']}")
+        self._file = self._own.open("a")
+
+    def __enter__(self) -> bool:
+        fcntl.flock(self._file, fcntl.LOCK_EX)
+        others = set(self._own.parent.glob(f"{self._own.stem}.job*")) - {self._own}
+        return any(map(_is_locked, others))
+
+    def __exit__(self, *_: object) -> None:
+        fcntl.flock(self._file, fcntl.LOCK_UN)
+
+
+def _is_locked(path: Path) -> bool:
+    with path.open("a") as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return True
+    return False
