@@ -226,7 +226,7 @@ def lightning(s):
     trainer = Trainer(
         accelerator="cpu",
         devices=s.world_size,
-        max_epochs=STEPS // EPOCH,
+        max_epochs=STEPS * s.world_size // EPOCH,  # the ranks of a gang share an epoch
         accumulate_grad_batches=2,
         callbacks=[RotaCallback(s), ModelCheckpoint(checkpoints(), save_last=True)],
         logger=False,
