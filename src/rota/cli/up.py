@@ -256,6 +256,11 @@ def _end(folder: Folder) -> list[str]:
         with Client(folder=folder) as client:
             client.shut_down(timeout_s=None, told=tell)
     except UnreachableError:
+        if folder.controller_lock.exists() and is_locked(folder.controller_lock):
+            raise UnreachableError(
+                f"the controller of {folder.path} does not answer; `rota down --now` kills it, "
+                "its agents and its jobs"
+            ) from None
         if any(is_locked(path) for path in folder.path.glob("nodes/*/agent.lock")):
             raise UnreachableError(
                 f"no controller runs on {folder.path}, but an agent and its jobs do; "

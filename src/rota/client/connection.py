@@ -84,6 +84,11 @@ class Connection:
                     raise
             except (httpx.TransportError, httpx.InvalidURL) as error:
                 retry = isinstance(error, httpx.NetworkError | httpx.RemoteProtocolError)
+                if isinstance(error, httpx.ReadTimeout | httpx.WriteTimeout):
+                    raise UnreachableError(
+                        f"the controller at {url} has not answered within {TIMEOUT_S:.0f} s; what "
+                        "it was asked for may still be done: look with rota ps before asking again"
+                    ) from None
                 if not retry or time.monotonic() + pause_s > deadline:
                     raise UnreachableError(
                         f"no controller answers at {url} ({_cause(error)}); start one with: rota up"

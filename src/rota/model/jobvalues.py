@@ -24,7 +24,7 @@ def seconds_of(field: str, value: Any) -> float:
     elif is_number(value):
         seconds = float(value) if -1 <= value <= MAX_DURATION_S else -1.0
     if isinstance(value, str) and _CLOCK.match(value.strip()):
-        refuse(field, value, "write it with a unit: for 1 minute and 30 seconds 90s")
+        refuse(field, value, "write it with a unit, such as 90s, 90m or 1.5h")
     if not 0 < seconds <= MAX_DURATION_S:
         refuse(field, value, "write for example 30s, 10m, 2h, 1d or seconds, up to 3650d")
     return seconds

@@ -17,6 +17,7 @@ import psutil
 
 from rota.errors import InputError, ServerError, UnreachableError
 from rota.folder import Folder, hold_lock
+from rota.live.agent.output import give_back
 from rota.live.agent.processes import descendants, started_at, tag_of, worn_by
 from rota.live.agent.rank import life_name, life_of
 from rota.live.record import Record
@@ -98,7 +99,7 @@ def end_by_force(folder: Folder, timeout_s: float = KILL_TIMEOUT_S) -> list[Livi
     cluster. Raises ServerError if the controller can't be found or the folder can't be written, and
     StoreError if the event log can't be used; the processes have been killed then.
     """
-    if not folder.path.is_dir():
+    if not folder.database.exists() and not folder.node("any").parent.is_dir():
         raise UnreachableError(f"no cluster has run on {folder.path}; --home names another folder")
     try:
         return _end_by_force(folder, timeout_s)
@@ -222,6 +223,9 @@ def _write_off(folder: Folder, left: set[str]) -> None:
         store.close()
     for file in folder.path.glob("nodes/*/jobs/*/*/attempt.json"):
         if file.parent.parent.name not in left:
+            for log in file.parent.glob("*.log"):
+                with contextlib.suppress(OSError):
+                    give_back(log)
             file.rename(file.with_name("ended.json"))
     for file in folder.path.glob("nodes/*/jobs/*/*/arrival.json"):
         shutil.rmtree(file.parent, ignore_errors=True)

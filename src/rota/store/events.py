@@ -246,7 +246,8 @@ class EventStore:
         if self._lost:
             raise StoreLostError(
                 f"{self.path} {self._lost} while a controller had it open; put it back as it was, "
-                f"with its {self._write_ahead.name}, or as a copy without one, and start again"
+                f"with its {self._write_ahead.name}, or as a copy without one, and start again; "
+                "or start without it, which ends the jobs that run"
             )
 
     def _look(self) -> _Standing:

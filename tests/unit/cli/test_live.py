@@ -634,3 +634,11 @@ def test_a_controller_that_answers_no_more_but_lives_is_told_of(tmp_path, monkey
     with closing(hold_lock(folder.controller_lock)):
         assert up._left_after(folder) == ["the controller"]
     assert up._left_after(folder) == []
+
+
+def test_a_controller_that_does_not_answer_is_not_said_to_be_gone(tmp_path, monkeypatch, capsys):
+    folder = Folder(tmp_path).create()
+    monkeypatch.delenv("ROTA_SERVER", raising=False)
+    with closing(hold_lock(folder.controller_lock)), pytest.raises(SystemExit, match="1"):
+        main(["down", "--home", str(tmp_path)])
+    assert "does not answer; `rota down --now` kills it" in capsys.readouterr().err

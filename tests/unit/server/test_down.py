@@ -106,7 +106,14 @@ def test_a_folder_that_is_not_there_is_named(tmp_path):
         end_by_force(Folder(tmp_path / "nowhere"))
 
 
+def test_a_folder_in_which_no_cluster_has_run_is_left_as_it_is(folder):
+    with pytest.raises(UnreachableError, match="no cluster has run on "):
+        end_by_force(folder)
+    assert list(folder.path.iterdir()) == []
+
+
 def test_where_nothing_lives_there_is_nothing_to_end(folder):
+    folder.node("here").mkdir(parents=True)
     folder.reserve.touch()
     assert end_by_force(folder) == []
     assert not folder.database.exists()
@@ -118,6 +125,7 @@ def test_in_a_folder_that_can_not_be_written_all_is_killed_and_that_is_said(fold
     def is_read_only(path):
         raise OSError(errno.EROFS, "Read-only file system")
 
+    folder.database.touch()
     monkeypatch.setattr(down, "hold_lock", is_read_only)
     with process(env=marked(folder)) as mine:
         assert living(folder).keys() == {mine}

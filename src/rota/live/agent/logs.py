@@ -71,11 +71,10 @@ class Logs:
 
     def close(self) -> None:
         """Look after them no longer: give back the room behind logs that nobody writes to."""
-        for attempt in self._attempts():
-            if attempt.ended is not None:
-                for path in self._logs.keys() & {rank.log for rank in attempt.ranks}:
-                    with contextlib.suppress(OSError):
-                        give_back(path)
+        living = [attempt for attempt in self._attempts() if attempt.ended is None]
+        for path in self._logs.keys() - {rank.log for attempt in living for rank in attempt.ranks}:
+            with contextlib.suppress(OSError):
+                give_back(path)
 
     def look(self, disk: Disk) -> list[tuple[Path, int]]:
         """Take and give back room; the logs that are to be cut now, and what to keep of each."""

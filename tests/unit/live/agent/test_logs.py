@@ -127,12 +127,13 @@ def test_there_is_room_behind_a_log_until_its_job_has_ended(node):
 
 
 def test_the_room_is_given_back_at_the_end_of_the_agent(node):
-    ended, goes_on = node.attempt("1"), node.attempt("2")
-    files = [holds(attempt, MIB) for attempt in (ended, goes_on)]
+    ended, goes_on, gone = (node.attempt(job_id) for job_id in "123")
+    files = [holds(attempt, MIB) for attempt in (ended, goes_on, gone)]
     node.look()
     ended.ended = {}
+    node.attempts.remove(gone)  # the controller has heard of its end
     node.logs.close()
-    assert [held(file) for file in files] == [MIB, MIB + AHEAD_BYTES]
+    assert [held(file) for file in files] == [MIB, MIB + AHEAD_BYTES, MIB]
 
 
 def test_no_room_is_taken_of_a_disk_that_has_little(node):
