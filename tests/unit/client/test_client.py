@@ -5,6 +5,7 @@ import json
 import threading
 import time
 from contextlib import contextmanager
+from types import SimpleNamespace
 
 import pytest
 
@@ -320,7 +321,8 @@ def answering(status, body):
 
 def test_a_cluster_that_does_not_end_is_told_by_those_who_are_left(cluster, folder, monkeypatch):
     heard = []
-    monkeypatch.setattr(client_module.time, "monotonic", lambda: len(heard))
+    clock = SimpleNamespace(monotonic=lambda: len(heard), sleep=time.sleep)  # of the client alone
+    monkeypatch.setattr(client_module, "time", clock)
     with Client(folder=folder) as client, pytest.raises(ServerError) as error:
         client.shut_down(timeout_s=2.0, told=heard.append)
     assert "has not ended after 2 s: it waits for the agent of here; `rota down --now`" in str(
