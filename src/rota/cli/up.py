@@ -272,7 +272,7 @@ def _end(folder: Folder) -> list[str]:
 
 
 def _left_after(folder: Folder) -> list[str]:
-    """Who outlives the controller's last answer: it may have been stopped before its end.
+    """Processes that outlive the controller's last answer, and the controller if that does.
 
     A controller and an agent that have let go of all may take a moment to end.
     """

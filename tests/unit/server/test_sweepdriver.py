@@ -96,6 +96,7 @@ def test_it_lives_while_it_is_needed(folder, monkeypatch):
         await until(lambda: told(folder)[-1] == "ended")
         set_needed(True)
         await until(lambda: len(starts(folder)) == 2)
+        await until(lambda: driver._input is not None)  # who is just being started is killed
         assert driver.error is None
 
     with_driver(folder, "obedient", act, needed=False)
