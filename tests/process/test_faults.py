@@ -34,6 +34,7 @@ class Load:
         cluster.until_at("running", 0)
         cluster.opens("running", 0)
         self.short = cluster.train("short", "--steps", 250, "--gate", 200)
+        cluster.until_at("short", 200)  # a launch that is cut short would take a second attempt
         self.waiting = cluster.submit("echo x >> waiting", gpus=2, processes="node")
 
     def lets_end(self) -> None:
@@ -96,7 +97,6 @@ def test_controller_agent_and_zygote_killed_together_leave_the_workers_training(
 
 def test_after_everything_was_killed_the_jobs_start_anew(cluster):
     load = Load(cluster)
-    cluster.until_at("short", 200)
     cluster.kill(*cluster.processes())
     assert not cluster.processes()
     cluster.up()

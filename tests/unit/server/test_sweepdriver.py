@@ -64,6 +64,14 @@ async def until(condition):
     return found
 
 
+async def begun(driver, folder, times=1):
+    """The pids of drivers so far, once the last of them is known to who started it.
+
+    One that is told to end while it is being started is killed by asyncio.
+    """
+    return await until(lambda: driver._input and len(starts(folder)) >= times and starts(folder))
+
+
 def with_driver(folder, name, act, needed=True):
     """Run ``act(driver, set_needed)`` while a driver is watched over; whatever it returns."""
     is_needed = [needed]
@@ -90,13 +98,12 @@ def test_it_lives_while_it_is_needed(folder, monkeypatch):
     async def act(driver, set_needed):
         assert not folder.sweep_log.exists()
         set_needed(True)
-        await until(lambda: len(starts(folder)) == 1)
+        await begun(driver, folder)
         set_needed(True)  # another search
         set_needed(False)
         await until(lambda: told(folder)[-1] == "ended")
         set_needed(True)
-        await until(lambda: len(starts(folder)) == 2)
-        await until(lambda: driver._input is not None)  # who is just being started is killed
+        await begun(driver, folder, 2)
         assert driver.error is None
 
     with_driver(folder, "obedient", act, needed=False)
@@ -105,16 +112,16 @@ def test_it_lives_while_it_is_needed(folder, monkeypatch):
 
 def test_it_is_needed_from_the_start_by_a_search_of_before(folder):
     async def act(driver, set_needed):
-        await until(lambda: starts(folder))
+        await begun(driver, folder)
 
     with_driver(folder, "obedient", act)
 
 
 def test_one_that_is_killed_is_started_again_and_it_says_so(folder):
     async def act(driver, set_needed):
-        (first,) = await until(lambda: starts(folder))
+        (first,) = await begun(driver, folder)
         os.kill(first, signal.SIGKILL)
-        await until(lambda: len(starts(folder)) == 2)
+        await begun(driver, folder, 2)
         return driver.error
 
     error = with_driver(folder, "obedient", act)
@@ -162,7 +169,7 @@ def test_one_that_can_not_be_started_is_told_of(folder, monkeypatch):
 
 def test_one_that_does_not_heed_the_end_is_killed(folder):
     async def act(driver, set_needed):
-        (pid,) = await until(lambda: starts(folder))
+        (pid,) = await begun(driver, folder)
         return psutil.Process(pid)
 
     assert not with_driver(folder, "stubborn", act).is_running()
@@ -172,7 +179,7 @@ def test_other_children_do_not_keep_it_alive(folder, monkeypatch):
     monkeypatch.setattr(sweepdriver, "GRACE_S", 60.0)
 
     async def act(driver, set_needed):
-        await until(lambda: starts(folder))
+        await begun(driver, folder)
         other = await asyncio.create_subprocess_exec("sleep", "1000")
         try:
             await driver.stop()
@@ -200,7 +207,7 @@ def test_news_is_told_at_once(folder):
     async def act(driver, set_needed):
         driver.tell_news()  # to nobody
         set_needed(True)
-        await until(lambda: starts(folder))
+        await begun(driver, folder)
         for times in (1, 2):
             driver.tell_news()
             await until(lambda times=times: told(folder).count("news") == times)
@@ -210,7 +217,7 @@ def test_news_is_told_at_once(folder):
 
 def test_one_that_does_not_listen_costs_no_memory(folder):
     async def act(driver, set_needed):
-        await until(lambda: starts(folder))
+        await begun(driver, folder)
         for _ in range(200_000):  # more than a pipe takes
             driver.tell_news()
         return driver._input.transport.get_write_buffer_size()
