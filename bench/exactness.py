@@ -21,7 +21,7 @@ from typing import Any
 from _data import add_data, is_there
 
 from rota.model.cluster import parse_cluster
-from rota.model.state import ClusterState
+from rota.model.state.state import ClusterState
 from rota.policy.registry import create
 from rota.report.metrics import summarise
 from rota.sim.machine import FREE

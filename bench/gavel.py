@@ -29,10 +29,10 @@ from typing import Any
 from _data import add_data, is_there
 
 from rota.model.cluster import parse_cluster
-from rota.model.view import Trial, View
-from rota.policy.fairness import FairRounds
-from rota.policy.fairness_rounds import GpuTypes, Record
-from rota.policy.fairness_shares import Gang, Shares
+from rota.model.view import View, WhatIf
+from rota.policy.gavel.policy import FairRounds
+from rota.policy.gavel.rounds import GpuTypes, Record
+from rota.policy.gavel.shares import Gang, Shares
 from rota.policy.registry import create
 from rota.sim.machine import FREE
 from rota.sim.simulation import simulate
@@ -109,7 +109,7 @@ class ReferenceFifo(FairRounds):
 
     def run(
         self,
-        trial: Trial,
+        what_if: WhatIf,
         types: GpuTypes,
         able: Mapping[int, frozenset[str]],
         records: Mapping[int, Record],
@@ -117,7 +117,7 @@ class ReferenceFifo(FairRounds):
     ) -> None:
         """Jobs run only where they have a share."""
         shares = {row: kinds & records[row].share.keys() for row, kinds in able.items()}
-        super().run(trial, types, shares, records, order)
+        super().run(what_if, types, shares, records, order)
 
 
 def main() -> int:

@@ -16,8 +16,8 @@ from pathlib import Path
 from _data import add_data, is_there
 
 from rota.model.cluster import parse_cluster
-from rota.policy.distribution import read_sizes
 from rota.policy.registry import create
+from rota.policy.tiresias.distribution import read_sizes
 from rota.predict.gittins import Gittins
 from rota.sim.machine import FREE
 from rota.sim.simulation import simulate

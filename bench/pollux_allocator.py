@@ -30,16 +30,16 @@ import numpy as np
 from _data import add_data, is_there
 from goodput import Profile
 
-import rota.policy.pollux
+import rota.policy.pollux.policy
 from rota.model.cluster import parse_cluster
-from rota.model.decision import Decider
+from rota.model.decide.decision import Decider
 from rota.model.events import JobSubmitted, joined
-from rota.model.reports import BatchRange, GradientNoise, Learned, StepPoint
-from rota.model.state import ClusterState
+from rota.model.measured.reports import BatchRange, GradientNoise, Learned, StepPoint
+from rota.model.state.state import ClusterState
 from rota.model.view import View
-from rota.policy.knapsack import solve
-from rota.policy.pollux_models import Models
-from rota.policy.pollux_value import SMALL, power_mean_values
+from rota.policy.pollux.knapsack import solve
+from rota.policy.pollux.models import Models
+from rota.policy.pollux.value import SMALL, power_mean_values
 from rota.policy.registry import create
 from rota.predict.goodput import Goodput
 from rota.predict.goodput_table import canonical, tables
@@ -165,8 +165,8 @@ def decisions(load: Load, cluster: str, num_jobs: int, fits: str) -> dict[str, l
     state = load.cluster(cluster, num_jobs)
     decider = Decider(state, create("pollux", {"fits": fits}))
     solving: list[float] = []
-    plain = rota.policy.pollux.solve_pools
-    rota.policy.pollux.solve_pools = timed(plain, solving)
+    plain = rota.policy.pollux.policy.solve_pools
+    rota.policy.pollux.policy.solve_pools = timed(plain, solving)
     try:
         times = {"first": [cpu_ms(lambda: decider.decide(TICK_S))]}
         times["nothing changed"] = [
@@ -178,7 +178,7 @@ def decisions(load: Load, cluster: str, num_jobs: int, fits: str) -> dict[str, l
             state.reports.change(1.1)
             changed.append(cpu_ms(lambda tick=tick: decider.decide(TICK_S * tick)))
     finally:
-        rota.policy.pollux.solve_pools = plain
+        rota.policy.pollux.policy.solve_pools = plain
     return times | {"all noise changed": changed, "of it the knapsack": solving}
 
 

@@ -26,9 +26,9 @@ from pathlib import Path
 from statistics import median
 
 import psutil
+from _agent import LoneAgent
 
 from rota.live.agent.launching import free_port
-from rota.testing.lone_agent import LoneAgent
 
 SCRIPT = """
 import math, os, sys, time

@@ -21,7 +21,7 @@ from pathlib import Path
 from statistics import median
 from typing import NamedTuple
 
-from rota.testing.lone_agent import LoneAgent
+from _agent import LoneAgent
 
 TRAINING = """
 import math, os, sys, time, torch, rota.train

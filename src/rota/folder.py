@@ -42,7 +42,9 @@ class Folder:
         self.server = self.path / "server.json"  # {"url", "pid"} of the running controller
         self.controller_lock = self.path / "controller.lock"
         self.controller_log = self.path / "controller.log"
-        self.clock = self.path / "clock.json"  # how the cluster's time goes on: rota.live.clock
+        self.clock = (
+            self.path / "clock.json"
+        )  # how the cluster's time goes on: rota.live.controller.clock
         self.sweep_log = self.path / "sweep.log"  # of the process that drives searches
 
     def create(self) -> "Folder":

@@ -17,24 +17,20 @@ from rota.cli.main import _code, cli
 from rota.cli.present import WIDE
 from rota.client.client import Client
 from rota.experiment.base import Figure, names
-from rota.experiment.runs.case import Case, Workload, run_case
+from rota.explain.why import explain
 from rota.folder import Folder
-from rota.live.goodput import describe
-from rota.live.sweeps import OUTCOMES
+from rota.live.controller.goodput import describe
+from rota.live.controller.sweep_api import OUTCOMES
 from rota.live.wire import NUMBERS, WHOLE
-from rota.model import sweepfile
 from rota.model.commands import Command
 from rota.model.events import Event, JobSubmitted, MetricReported, WorkerReported
-from rota.model.explain import explain
 from rota.model.job import JobSpec, JobState, Program, Suspension
-from rota.model.jobfile import FIELDS, PRIORITIES, PROCESSES, RESOURCES
-from rota.model.profile import Placement
+from rota.model.measured.profile import Placement
+from rota.model.measured.reports import BatchRange, StepPoint
+from rota.model.probe import Probe
 from rota.model.reason import Reason
-from rota.model.reports import BatchRange, StepPoint
-from rota.model.searchspace import KINDS
-from rota.model.state import ClusterState
+from rota.model.state.state import ClusterState
 from rota.model.sweep import Report
-from rota.model.trials import Tried
 from rota.model.turns import Turns
 from rota.policy.base import Setting
 from rota.policy.composition import COMMON
@@ -42,7 +38,11 @@ from rota.policy.information import INFORMATION, information_of
 from rota.policy.registry import BUILT_IN, create, policy_class
 from rota.predict.goodput_curve import BY_KIND, MEASURED, PREDICTED, Present, Told
 from rota.report.metrics import PER_JOB_COLUMNS
-from rota.report.shape import shape_of
+from rota.report.trace_stats import shape_of
+from rota.request import sweepfile
+from rota.request.jobfile import FIELDS, PRIORITIES, PROCESSES, RESOURCES
+from rota.request.searchspace import KINDS
+from rota.scenario.case import Case, Workload, run_case
 from rota.server import jobs, profiles
 from rota.server.app import create_app
 from rota.server.problems import STATUS
@@ -51,12 +51,12 @@ from rota.sim.machine import Costs
 from rota.sweep import Objective, Result, Run, TrialResult
 from rota.testing.builders import twenty_jobs
 from rota.testing.policy_contract import PolicyContract
-from rota.testing.served import StandInController, controller_without_agents
 from rota.train import Session
 from rota.workload.profiles import PROFILES
 from rota.workload.readers import FORMATS
 from rota.workload.trace import COLUMNS
 from rota.workload.writer import write_trace
+from support.served import StandInController, controller_without_agents
 
 ROOT = Path(__file__).parents[2]
 DOCS = ROOT / "docs"
@@ -278,13 +278,13 @@ def test_every_query_parameter_is_explained(tmp_path: Path) -> None:
 def test_every_key_of_a_job_is_explained(tmp_path: Path) -> None:
     import asyncio
 
-    from rota.model.jobfile import JobRequest
+    from rota.request.jobfile import JobRequest
 
     controller = StandInController(Folder(tmp_path))
     asyncio.run(controller.submit(JobRequest("n", "true", "/"), user="u", key=None, body_hash=""))
     assert not missing(jobs.detail(controller, 0), page("api"))
     assert not missing(controller.nodes()[0], page("api"))
-    trials, turns = [Tried(0.0, "pack", 1.0, 1.0, True)], Turns((0,), (), ((0,),), 1.0)
+    trials, turns = [Probe(0.0, "pack", 1.0, 1.0, True)], Turns((0,), (), ((0,),), 1.0)
     verdict = explain(controller.state, 0, 1.0, trials=trials, turns=turns)
     told = [*verdict, *verdict["turns"], *verdict["blockers"][0], *verdict["trials"][0]]
     assert not missing([*told, "with", "on", "from", "on_trial", "gain"], page("api"))
@@ -293,7 +293,7 @@ def test_every_key_of_a_job_is_explained(tmp_path: Path) -> None:
 def test_every_key_of_a_sweep_is_explained(tmp_path: Path) -> None:
     import asyncio
 
-    from rota.model.jobfile import JobRequest
+    from rota.request.jobfile import JobRequest
 
     controller = controller_without_agents(Folder(tmp_path).create())
     request = sweepfile.SweepRequest(JobRequest("s", "true", "/"), "m", True, (), "manual")

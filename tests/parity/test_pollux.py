@@ -2,9 +2,9 @@
 
 import pytest
 
-from rota.model.decision import take_decision
+from rota.model.decide.decision import take_decision
 from rota.model.events import JobResized, JobRetuned
-from rota.model.state import ClusterState
+from rota.model.state.state import ClusterState
 from rota.model.view import View
 from rota.policy.registry import create
 

@@ -5,10 +5,10 @@ from pathlib import Path
 
 import pytest
 
-from rota.model.decision import take_decision
+from rota.model.decide.decision import take_decision
+from rota.model.decide.diff import diff
 from rota.model.events import CommandSent, DecisionTaken
-from rota.model.plan import diff
-from rota.model.state import ClusterState
+from rota.model.state.state import ClusterState
 from rota.policy.registry import create
 from rota.store.codec import encode
 from rota.store.events import EventStore

@@ -24,7 +24,7 @@ from rota.live.agent.zygote_link import ZygoteLink
 from rota.model.job import JobState
 from rota.store import tables
 from rota.store.codec import decode
-from rota.testing.lone_agent import LoneAgent
+from support.lone_agent import LoneAgent
 
 SCRIPTS = Path(__file__).parent / "scripts"
 DEADLINE_S = float(os.environ.get("ROTA_TEST_DEADLINE_S", "120"))  # the machine may be shared

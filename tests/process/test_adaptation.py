@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from rota.live.agent.gang import HOLDING
-from rota.testing.lone_agent import LoneAgent
+from support.lone_agent import LoneAgent
 
 from .conftest import until
 from .test_elastic import Job

@@ -11,9 +11,11 @@ from pathlib import Path
 
 import pytest
 
-from rota.live.agent import memory, returning, vacating
-from rota.live.agent.account import Account
-from rota.testing.lone_agent import LoneAgent
+from rota.live.agent import memory
+from rota.live.agent import restore_from_arena as returning
+from rota.live.agent import spill_to_arena as vacating
+from rota.live.agent.attempt_report import Account
+from support.lone_agent import LoneAgent
 
 from .conftest import DEADLINE_S, until
 from .states import differences

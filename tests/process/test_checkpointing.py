@@ -11,7 +11,7 @@ import pytest
 from rota.live.agent.checkpointing import Checkpointing
 from rota.live.agent.devices import Devices
 from rota.testing.checkpoint_contract import FakeDriver
-from rota.testing.lone_agent import LoneAgent
+from support.lone_agent import LoneAgent
 
 from .conftest import DEADLINE_S, until
 

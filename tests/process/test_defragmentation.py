@@ -2,9 +2,9 @@
 
 from typing import Any
 
-from rota.model.state import ClusterState
+from rota.model.state.state import ClusterState
 from rota.model.view import View
-from rota.policy.gandiva_jobs import Notes, speed_alone
+from rota.policy.gandiva.jobs import Notes, speed_alone
 
 from .conftest import PROMPT, Cluster, node_of, until
 from .states import equal, weights

@@ -11,7 +11,7 @@ import torch
 
 from rota.live.agent import elastic, pulses
 from rota.live.agent.gang import HOLDING
-from rota.testing.lone_agent import LoneAgent
+from support.lone_agent import LoneAgent
 
 from .conftest import SCRIPTS, all_are_at, until
 from .states import differences, outcome

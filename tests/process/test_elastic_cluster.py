@@ -7,7 +7,7 @@ import psutil
 import pytest
 
 from rota.model.events import DecisionTaken, JobResized
-from rota.testing.lone_agent import LoneAgent
+from support.lone_agent import LoneAgent
 
 from .conftest import DEADLINE_S, SCRIPTS, until
 

@@ -5,7 +5,7 @@ import os
 import pytest
 
 from rota.errors import StoreFullError
-from rota.testing.small_disk import fill, small_disk
+from support.small_disk import fill, small_disk
 
 from .conftest import SCRIPTS, Cluster, until
 

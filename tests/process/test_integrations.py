@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 import torch
 
-from rota.testing.lone_agent import LoneAgent
+from support.lone_agent import LoneAgent
 
 from .conftest import until
 

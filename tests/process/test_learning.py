@@ -4,10 +4,10 @@ import contextlib
 
 import pytest
 
-from rota.model.decision import take_decision
+from rota.model.decide.decision import take_decision
 from rota.model.events import JobFinished, JobSubmitted, ModelReported
-from rota.model.state import ClusterState
-from rota.policy.gittins import TiresiasGittins
+from rota.model.state.state import ClusterState
+from rota.policy.tiresias.gittins import TiresiasGittins
 from rota.store.events import EventStore
 from rota.testing.builders import job as spec
 

@@ -5,7 +5,7 @@ import json
 import pytest
 
 from rota.model.events import DecisionTaken, JobResized, JobRetuned
-from rota.model.state import ClusterState
+from rota.model.state.state import ClusterState
 from rota.model.view import View
 
 from .conftest import (

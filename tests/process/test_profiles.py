@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from rota.model.state import ClusterState
+from rota.model.state.state import ClusterState
 from rota.model.view import View
 from rota.server import profiles
 

@@ -9,8 +9,8 @@ import psutil
 import pytest
 
 from rota.live.agent.restarting import Restarting
-from rota.live.agent.returning import Returning
-from rota.testing.lone_agent import LoneAgent
+from rota.live.agent.restore_from_arena import Returning
+from support.lone_agent import LoneAgent
 
 from .conftest import DEADLINE_S, SCRIPTS, Cluster, node_of, until
 

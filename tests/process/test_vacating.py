@@ -10,8 +10,9 @@ from typing import Any
 import pytest
 import torch
 
-from rota.live.agent import memory, vacating
-from rota.testing.lone_agent import LoneAgent
+from rota.live.agent import memory
+from rota.live.agent import spill_to_arena as vacating
+from support.lone_agent import LoneAgent
 
 from .conftest import DEADLINE_S, SCRIPTS, all_are_at, until
 from .states import differences, equal, outcome, weights

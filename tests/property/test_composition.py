@@ -7,13 +7,13 @@ from hypothesis import strategies as st
 from rota.model.events import DecisionTaken, JobLaunched, JobResumed
 from rota.model.job import JobSpec
 from rota.policy.composition import common_settings
-from rota.policy.ranked import Ranked
+from rota.policy.ordering.ranked import Ranked
 from rota.policy.registry import BUILT_IN, create, policy_class
-from rota.policy.stages import run_first_that_fit
+from rota.policy.stages.selection import run_first_that_fit
 from rota.sim.machine import Costs
 from rota.testing.builders import run, simulation
-from rota.testing.strategies import EIGHTHS
 from rota.workload.trace import Trace
+from support.strategies import EIGHTHS
 
 OWN = {
     "tiresias": {"thresholds": "50,400", "promote_knob": "4"},
@@ -187,13 +187,13 @@ class Stubborn:
     def have_a_say(self, view):
         return True
 
-    def walk(self, trial, order, *, keep, preempted, waits):
-        kept = [row for row in order if row in keep and trial.target(row) is not None]
+    def walk(self, what_if, order, *, keep, preempted, waits):
+        kept = [row for row in order if row in keep and what_if.target(row) is not None]
         rest = [row for row in order if row not in kept]
-        return run_first_that_fit(trial, kept + rest, preempted=preempted, waits=waits)
+        return run_first_that_fit(what_if, kept + rest, preempted=preempted, waits=waits)
 
     def own_mark(self, view):
         return view.policy_mark
 
-    def finish(self, trial, **mark):
-        return trial.plan(**mark)
+    def finish(self, what_if, **mark):
+        return what_if.plan(**mark)

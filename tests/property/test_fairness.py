@@ -8,9 +8,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from rota.model.cluster import parse_cluster
-from rota.policy.fairness import FinishTimeFairness, MaxMinFairness
-from rota.policy.fairness_rounds import GpuTypes
-from rota.policy.fairness_shares import (
+from rota.policy.gavel.policy import FinishTimeFairness, MaxMinFairness
+from rota.policy.gavel.rounds import GpuTypes
+from rota.policy.gavel.shares import (
     Clock,
     Gang,
     equal_split,

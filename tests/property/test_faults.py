@@ -14,8 +14,8 @@ from rota.sim.faults import Faults, What
 from rota.sim.machine import FREE, Costs
 from rota.sim.simulation import Simulation
 from rota.testing.builders import job
-from rota.testing.strategies import traces
 from rota.workload.trace import Trace
+from support.strategies import traces
 
 SETTINGS = {
     "tiresias": {"thresholds": "50,400", "promote_knob": "4"},

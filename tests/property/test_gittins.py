@@ -9,7 +9,7 @@ from pytest import approx
 from rota.policy.registry import create
 from rota.predict.gittins import Gittins
 from rota.testing.builders import run
-from rota.testing.strategies import traces
+from support.strategies import traces
 
 # Multiples of 1/1024 add up without rounding.
 EXACT = st.integers(1, 10**10).map(lambda n: n / 1024)

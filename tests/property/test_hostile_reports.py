@@ -6,12 +6,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from rota.model.decision import take_decision
+from rota.model.decide.decision import take_decision
+from rota.model.decide.diff import diff
 from rota.model.events import CommandSent, JobLaunched, JobSubmitted, NodeJoined
 from rota.model.job import Elastic
-from rota.model.plan import diff
-from rota.model.reports import BatchRange, GradientNoise, Learned, StepPoint
-from rota.model.state import ClusterState
+from rota.model.measured.reports import BatchRange, GradientNoise, Learned, StepPoint
+from rota.model.state.state import ClusterState
 from rota.policy.registry import create
 from rota.predict.goodput_curve import Told, goodput_curve
 from rota.testing.builders import job

@@ -7,13 +7,13 @@ from hypothesis import strategies as st
 from rota.model.events import AttemptLost, NodeJoined, NodeLost, ResumeRequested, SuspendRequested
 from rota.model.job import JobState
 from rota.model.reason import Reason
-from rota.policy.fifo import Fifo, FifoBackfill
-from rota.policy.stages import place
-from rota.policy.tiresias import Tiresias
+from rota.policy.ordering.fifo import Fifo, FifoBackfill
+from rota.policy.stages.selection import place
+from rota.policy.tiresias.policy import Tiresias
 from rota.sim.machine import FREE, Costs
 from rota.testing.builders import job, simulation
-from rota.testing.strategies import traces
 from rota.workload.trace import Trace
+from support.strategies import traces
 
 SLOW = Costs(suspend_s=0.5, resume_s=2.0, migrate_s=4.0, cold_start_s=8.0)
 
@@ -25,13 +25,13 @@ class PlainFifo:
     strict = True
 
     def decide(self, view):
-        trial = view.trial()
+        what_if = view.what_if()
         for row in sorted(row for row in view.active if view.target[row] is None):
             if view.num_gpus[row] > view.total_gpus:
-                trial.wait(row, Reason.NEVER_FITS)
-            elif not place(trial, row) and self.strict:
+                what_if.wait(row, Reason.NEVER_FITS)
+            elif not place(what_if, row) and self.strict:
                 break
-        return trial.plan()
+        return what_if.plan()
 
 
 class PlainBackfill(PlainFifo):

@@ -9,15 +9,15 @@ from hypothesis import strategies as st
 from rota.model.cluster import FreeGpus, parse_cluster
 from rota.model.events import JobSubmitted, NodeJoined
 from rota.model.job import JobSpec
-from rota.model.state import ClusterState
+from rota.model.state.state import ClusterState
 from rota.model.view import View
 from rota.policy.placement.ilp import lowest_peak
 from rota.policy.placement.registry import PLACEMENTS, placement
 from rota.policy.registry import create
 from rota.sim.simulation import simulate
 from rota.sim.speeds import CatalogSpeeds, with_profiles
-from rota.testing.strategies import traces
 from rota.workload.trace import Trace
+from support.strategies import traces
 
 CLUSTERS = ("3x4", "5x8:island=4", "6x4:rack=2", "2x8:a100:rack=1:island=2,4x2:t4", "1x1")
 

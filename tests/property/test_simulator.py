@@ -10,8 +10,8 @@ from rota.policy.registry import BUILT_IN, create
 from rota.report.metrics import summarise
 from rota.sim.machine import FREE, Costs
 from rota.testing.builders import job, run, simulation
-from rota.testing.strategies import EIGHTHS, traces
 from rota.workload.trace import Trace
+from support.strategies import EIGHTHS, traces
 
 COSTS = st.builds(
     Costs,

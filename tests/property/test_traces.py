@@ -10,10 +10,10 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from rota.errors import TraceError
-from rota.testing.strategies import traces
 from rota.workload.readers import read_trace
 from rota.workload.trace import Trace
 from rota.workload.writer import write_trace
+from support.strategies import traces
 
 OURS = "job_id,submit_s,duration_s,num_gpus"
 FIELD = st.one_of(

@@ -6,8 +6,8 @@ from pathlib import Path
 from typing import Any
 
 from rota.errors import JobFileError
-from rota.model.jobfile import JobRequest, parse_job
-from rota.model.sweepfile import SweepRequest, is_sweep, parse_sweep
+from rota.request.jobfile import JobRequest, parse_job
+from rota.request.sweepfile import SweepRequest, is_sweep, parse_sweep
 
 MAX_FILE_BYTES = 1 << 20
 

@@ -14,7 +14,7 @@ from rota.cli.connection import JOB_HELP, connected, json_option
 from rota.cli.text import printable
 from rota.cli.verdict import truth
 from rota.errors import JobFileError, NeverFitsError, NotFoundError, TransitionError
-from rota.model.jobfile import (
+from rota.request.jobfile import (
     PRIORITIES,
     PROCESSES,
     SUSPEND,
@@ -22,7 +22,7 @@ from rota.model.jobfile import (
     parse_job,
     resume_from_of,
 )
-from rota.model.jobvalues import refuse
+from rota.request.values import refuse
 
 if TYPE_CHECKING:
     from rota.client.client import Client

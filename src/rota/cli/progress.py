@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
-from rota.experiment.runs.pool import watched
+from rota.scenario.pool import watched
 
 if TYPE_CHECKING:
     from rich.progress import Progress

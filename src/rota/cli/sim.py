@@ -27,7 +27,7 @@ from rota.errors import InputError
 from rota.policy.registry import create, remark
 
 if TYPE_CHECKING:
-    from rota.model.state import ClusterState
+    from rota.model.state.state import ClusterState
 
 
 @click.group(cls=CommandGroup)
@@ -72,7 +72,7 @@ def run(
         tell_warnings,
         write_per_job,
     )
-    from rota.experiment.runs.case import run_to_end
+    from rota.scenario.case import run_to_end
 
     name, given = parse_policy(policy_text, set_texts)
     policy = create(name, given)

@@ -35,7 +35,6 @@ from rota.cli.simoutput import (
 )
 from rota.cli.table import fitting, in_parts, render, width_of_terminal
 from rota.errors import InputError, RotaError, did_you_mean
-from rota.experiment.runs.case import Case, CaseResult, run_cases
 from rota.policy.registry import create, remark, settings
 from rota.report.comparison import (
     ORACLE_NOTE,
@@ -46,6 +45,7 @@ from rota.report.comparison import (
 )
 from rota.report.curves import few_runs
 from rota.report.statistic import FEWEST_DRAWN
+from rota.scenario.case import Case, CaseResult, run_cases
 from rota.sim.machine import Costs
 
 Policies = Sequence[tuple[str, dict[str, str]]]

@@ -15,8 +15,8 @@ from rota.cli.optiongroups import options
 from rota.cli.outfile import require_folder, require_writable
 from rota.cli.traceoptions import NUM_JOBS, PROFILE, READING, SPAN
 from rota.errors import InputError
-from rota.experiment.runs.case import Case, Workload
 from rota.model.cluster import parse_cluster
+from rota.scenario.case import Case, Workload
 from rota.sim.machine import Costs
 
 if TYPE_CHECKING:

@@ -14,7 +14,7 @@ from rota.errors import NeverFitsError
 
 if TYPE_CHECKING:
     from rota.client.client import Client
-    from rota.model.sweepfile import SweepRequest
+    from rota.request.sweepfile import SweepRequest
 
 ENDED_WELL = ("TARGET", "DONE", "BUDGET")
 SWEEP_FAILED, NEVER_PLACED, INTERRUPTED = 4, 3, 130

@@ -48,7 +48,7 @@ def reads(command: Callable[..., None]) -> Callable[..., None]:
 def show(file: str, cluster: str | None, as_json: bool, format_: str, strict: bool) -> None:
     """Tell the shape of a trace: jobs, sizes, durations, arrivals, load."""
     from rota.model.cluster import parse_cluster
-    from rota.report.shape import shape_of
+    from rota.report.trace_stats import shape_of
 
     num_gpus = sum(node.num_gpus for node in parse_cluster(cluster)) if cluster else None
     jobs = _read(file, format_, strict, quiet=as_json)
@@ -210,7 +210,7 @@ def write(jobs: Trace, out: str, to: str | None) -> None:
 
 
 def describe(shape: dict[str, Any]) -> str:
-    """The figures of `rota.report.shape` for people."""
+    """The figures of `rota.report.trace_stats` for people."""
     from rota.cli.table import render
 
     load, bursts = shape["load"], shape["dispersion"]

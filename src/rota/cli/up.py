@@ -15,7 +15,7 @@ from rota.errors import InputError, UnreachableError
 from rota.folder import Folder, is_locked
 
 if TYPE_CHECKING:
-    from rota.live.controller import Controller
+    from rota.live.controller.loop import Controller
     from rota.live.provider.local import LocalProvider
 
 SETTLE_S = 5.0

@@ -10,7 +10,7 @@ from rota.client.connection import FOLLOW_PATIENCE_S, PATIENCE_S, POLL_S
 from rota.client.sweeps import SweepCalls
 from rota.errors import ServerError, UnreachableError
 from rota.model.job import JobState
-from rota.model.jobfile import JobRequest
+from rota.request.jobfile import JobRequest
 
 END_TIMEOUT_S = 90.0
 MOST_NAMED = 5  # jobs that a cluster waits for
@@ -88,7 +88,7 @@ class Client(SweepCalls):
         return self._call("POST", _path(job_id, "resume"))
 
     def explain(self, job_id: str) -> dict[str, Any]:
-        """Why a job does not run: see :func:`rota.model.explain.explain`."""
+        """Why a job does not run: see :func:`rota.explain.why.explain`."""
         return self._call("GET", _path(job_id, "explain"))
 
     def events(self, job_id: str) -> list[dict[str, Any]]:

@@ -8,7 +8,7 @@ from urllib.parse import quote
 
 from rota.client.connection import FOLLOW_PATIENCE_S, PATIENCE_S, POLL_S, Connection
 from rota.model.sweep import Value
-from rota.model.sweepfile import SweepRequest
+from rota.request.sweepfile import SweepRequest
 
 
 class SweepCalls(Connection):

@@ -17,9 +17,9 @@ from typing import Any, NamedTuple, Protocol, TypeVar, cast
 
 import rota.experiment
 from rota.errors import InputError, did_you_mean
-from rota.experiment.runs.pool import over_cores
 from rota.policy.information import information_of
 from rota.policy.registry import create
+from rota.scenario.pool import over_cores
 
 Key = TypeVar("Key")
 Subject = TypeVar("Subject")
@@ -123,7 +123,7 @@ def for_each_seed(
     """``measure(subject, seed)`` by subject, each a list in the order of the ``seeds``.
 
     ``num_jobs`` is about how many jobs one measurement simulates; ``measure`` is as for
-    :func:`~rota.experiment.runs.pool.over_cores`.
+    :func:`~rota.scenario.pool.over_cores`.
     """
     calls = [(subject, seed) for subject in subjects.values() for seed in seeds]
     found = iter(over_cores(measure, calls, num_jobs=num_jobs))

@@ -18,11 +18,11 @@ from typing import Any, NamedTuple
 from rota.errors import DataMissingError
 from rota.experiment.base import Figure, Outcome, information
 from rota.experiment.runs.course import Course
-from rota.experiment.runs.pool import over_cores
 from rota.model.cluster import parse_cluster
 from rota.model.job import JobSpec
 from rota.policy.registry import create
 from rota.predict.interference import Interference
+from rota.scenario.pool import over_cores
 from rota.sim.machine import Costs
 from rota.sim.simulation import Simulation
 from rota.workload.readers.gavel import Pair, read_pairs

@@ -6,6 +6,7 @@ from typing import Any, NamedTuple
 from rota.model.sweep import SweepTrial
 
 GRACE_S = 10.0  # unless the job says otherwise
+JOB_NAME = r"(?=.*[^0-9])[A-Za-z0-9][A-Za-z0-9._-]{0,63}\Z"  # matches what a job may be called
 
 
 class JobState(IntEnum):
@@ -134,3 +135,23 @@ class Job(NamedTuple):
     message: str
     gpus: tuple[tuple[str, tuple[int, ...]], ...]
     progress: dict[str, Any]
+
+
+def name_of(run: str) -> str:
+    """A name for a job that was given none: its script's or program's, in allowed characters."""
+    import re  # here: simulated jobs have no program
+    import shlex
+    from os.path import basename
+
+    try:
+        words = shlex.split(run, comments=True)
+    except ValueError:
+        words = run.split()
+    words = [word for word in words if not re.match(r"[A-Za-z_]\w*=", word)]
+    best = words[0] if words else ""
+    for before, word in zip(["", *words], words, strict=False):
+        if before == "-m" or word.endswith((".py", ".sh")):
+            best = word.removesuffix(".py").removesuffix(".sh")
+            break
+    name = re.sub(r"[^A-Za-z0-9._-]+", "-", basename(best)).strip(".-_")[:64]
+    return name if re.match(JOB_NAME, name) else f"job-{name}".rstrip("-")

@@ -10,17 +10,17 @@ from rota.errors import PlanError
 from rota.model.allocation import Allocation
 from rota.model.cluster import FreeGpus
 from rota.model.events import new
-from rota.model.pace import Pace, pace_of
+from rota.model.measured.pace import Pace, pace_of
+from rota.model.measured.usage import Usage, usage_of
 from rota.model.plan import Plan
 from rota.model.reason import Reason
-from rota.model.state import ClusterState
-from rota.model.usage import Usage, usage_of
+from rota.model.state.state import ClusterState
 
 if TYPE_CHECKING:
     import numpy as np
 
-    from rota.model.profile import Placement, Profile
-    from rota.model.reports import BatchRange, GradientNoise, Learned, StepPoint, Truth
+    from rota.model.measured.profile import Placement, Profile
+    from rota.model.measured.reports import BatchRange, GradientNoise, Learned, StepPoint, Truth
 
 
 def identity(policy: Any) -> str:
@@ -40,7 +40,7 @@ class View:
     """
 
     __slots__ = (
-        "_last_trial",
+        "_last_what_if",
         "_needs_duration",
         "_policy",
         "_times_replaced",
@@ -93,7 +93,7 @@ class View:
         self.plan = state.plan
         self.total_gpus = state.total_gpus
         self.free_gpus = state.assumed.count
-        self._last_trial: Trial | None = None
+        self._last_what_if: WhatIf | None = None
         if state.policy == self._policy:
             self.marks = state.marks
             self.policy_mark: Any = state.policy_mark
@@ -122,14 +122,14 @@ class View:
         """What the job uses when it has its GPUs for itself, as far as anybody told."""
         return usage_of(self.state, row)
 
-    def kind(self, row: int) -> str:
+    def signature(self, row: int) -> str:
         """What jobs that behave alike have in common; empty if nothing is known of it.
 
         Of a live job it is certain when it has told its first step; until then it is that of the
         last job with the same command.
         """
         model, profiles = self.state.spec[row].model, self.state.profiles
-        return model if model or profiles is None else profiles.kind(self.state, row)
+        return model if model or profiles is None else profiles.signature(self.state, row)
 
     def own_profile(self, row: int) -> Profile | None:
         """What was measured of the job itself; None of a simulated one. Not to be changed."""
@@ -139,7 +139,7 @@ class View:
     def profile(self, row: int) -> Profile | None:
         """What was measured of the jobs of its kind; None of a simulated one. Not to be changed."""
         profiles = self.state.profiles
-        return None if profiles is None else profiles.of_kind(self.state, row)
+        return None if profiles is None else profiles.of_signature(self.state, row)
 
     def step_s(self, row: int, placement: Placement) -> float | None:
         """Mean seconds per step of the job in such a placement, else of its kind; None: unknown."""
@@ -161,7 +161,7 @@ class View:
         gpu_type = self.state.nodes[place.parts[0][0]].gpu_type if place is not None else ""
         for one, beside in ((row, other), (other, row)):
             known = self.profile(one)
-            found = list(known.beside(self.kind(beside))) if known is not None else []
+            found = list(known.beside(self.signature(beside))) if known is not None else []
             if not found:
                 return None
             speeds.append(max(found, key=lambda each: (each[2] == gpu_type, each[1]))[0])
@@ -269,10 +269,10 @@ class View:
         """
         return self.home[row] is not None and not self.state.portable[row]
 
-    def trial(self) -> Trial:
+    def what_if(self) -> WhatIf:
         """A what-if copy: release and place jobs on it, then ask for the plan."""
-        self._last_trial = trial = Trial(self)
-        return trial
+        self._last_what_if = what_if = WhatIf(self)
+        return what_if
 
     def unchanged(self, *, wake_at_s: float | None = None) -> Plan:
         """The plan to leave everything as it is."""
@@ -281,10 +281,10 @@ class View:
     def free_after(self, plan: Plan) -> FreeGpus | None:
         """The GPUs that ``plan`` leaves free, if all its allocations were tried at this instant.
 
-        Otherwise None: somebody else wrote them, or changed them after the trial.
+        Otherwise None: somebody else wrote them, or changed them after the what-if.
         """
-        trial = self._last_trial
-        return None if trial is None else trial.free_after(plan)
+        what_if = self._last_what_if
+        return None if what_if is None else what_if.free_after(plan)
 
 
 NO_REASON = Reason.NONE  # looked up once: members of an enumeration are slow to get
@@ -297,12 +297,12 @@ class _NoMarks:
         return None
 
 
-class Trial:
+class WhatIf:
     """A copy of the view's target that can be changed; :meth:`plan` gives the changes.
 
     Allocations are held against the contract here, one by one, and what they leave free is known
     here: a plan that came from here unchanged needs neither a second time. ``free_gpus`` is how
-    many GPUs no job has in this trial.
+    many GPUs no job has in this what-if.
     """
 
     __slots__ = (
@@ -328,13 +328,13 @@ class Trial:
 
     @property
     def free(self) -> FreeGpus:
-        """The GPUs that no job has in this trial."""
+        """The GPUs that no job has in this what-if."""
         if self._free is None:
             self._free = self.view.state.assumed.copy()
         return self._free
 
     def target(self, row: int) -> Allocation | None:
-        """What the job has in this trial."""
+        """What the job has in this what-if."""
         return self._allocations.get(row, self.view.target[row])
 
     def release(self, row: int, reason: Reason) -> None:
@@ -382,7 +382,7 @@ class Trial:
         self._marks[row] = value
 
     def plan(self, *, wake_at_s: float | None = None, policy_mark: Any = None) -> Plan:
-        """The changes made on this trial. ``policy_mark`` None keeps the policy's own mark."""
+        """The changes made on this what-if. ``policy_mark`` None keeps the policy's own mark."""
         # The plan's allocations are a copy, so that whether they are still ours can be told.
         allocations = self._allocations.copy() if self._allocations else {}
         changes = (allocations, self._reasons, self._marks, policy_mark, wake_at_s)
@@ -390,7 +390,7 @@ class Trial:
         return plan
 
     def free_after(self, plan: Plan) -> FreeGpus | None:
-        """The GPUs that ``plan`` leaves free; None unless it is this trial's, and unchanged."""
+        """The GPUs that ``plan`` leaves free; None unless it is this what-if's, and unchanged."""
         free = self._free
         if free is None or plan is not self._plan or plan.allocations != self._allocations:
             return None

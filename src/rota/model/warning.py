@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable
 
-from rota.model.kind import pattern_of
+from rota.model.measured.job_signature import pattern_of
 
 MOST_KINDS = 20  # of one job that are told
 

@@ -25,10 +25,10 @@ class Policy(Protocol):
     of these; ``alone`` are its own settings that have no effect beside any of these, and
     ``instead`` says what it does with one. ``resizes`` True says that it lets running elastic jobs
     grow and shrink; the entry ``why`` of a job's mark is then shown to its user. So are the entries
-    ``trials`` and ``tried`` (:mod:`rota.model.trials`) and ``pack`` (:mod:`rota.model.sharing`). A
+    ``trials`` and ``tried`` (:mod:`rota.model.probe`) and ``pack`` (:mod:`rota.explain.sharing`). A
     method ``turns(view, row)`` may tell who takes turns where a job waits
     (:class:`rota.model.turns.Turns`). With an ``autoscaler``
-    (:class:`rota.policy.autoscale.Autoscaler`) it asks for a number of nodes, by the entry
+    (:class:`rota.policy.stages.autoscale.Autoscaler`) it asks for a number of nodes, by the entry
     ``nodes`` of its own mark (:mod:`rota.model.desired_nodes`).
     """
 

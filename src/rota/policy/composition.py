@@ -5,10 +5,10 @@ from typing import Any
 
 from rota.errors import PolicySettingError
 from rota.policy.base import Setting, not_negative, one_of, positive, turn_s
-from rota.policy.fair_share import FairShare, parse_shares
 from rota.policy.placement import PACK_LIMIT, Placement
-from rota.policy.quotas import parse_quotas
-from rota.policy.stages import Stages
+from rota.policy.stages.fair_share import FairShare, parse_shares
+from rota.policy.stages.quotas import parse_quotas
+from rota.policy.stages.selection import Stages
 
 
 def _spelled(read: Callable[[str], Any]) -> Callable[[str], str]:

@@ -111,7 +111,7 @@ class BatchLimits(_Limits):
         return self.most // self.least_per_gpu
 
 
-class Choice(NamedTuple):
+class BatchChoice(NamedTuple):
     """The best batch for an allocation: ``batch`` samples per GPU, ``accumulation`` + 1 times.
 
     ``goodput`` is in samples of the initial batch per second; 0 with a batch of 0 where no batch
@@ -145,7 +145,7 @@ class Goodput(NamedTuple):
         whole_batch = gpus * batch * (accumulation + 1)
         return self.throughput(gpus, nodes, batch, accumulation) * self.efficiency(whole_batch)
 
-    def best(self, gpus: int, nodes: int) -> Choice:
+    def best(self, gpus: int, nodes: int) -> BatchChoice:
         """The batch of the highest goodput there, the smallest of equals."""
         from rota.predict.goodput_table import tables
 

@@ -12,7 +12,7 @@ from rota.predict.goodput import UNKNOWN_NOISE, BatchLimits, Goodput, Noise
 from rota.predict.step_points import MOST_COUNT, Point, listed, pooled, usable
 
 if TYPE_CHECKING:
-    from rota.model.reports import BatchRange, GradientNoise, StepPoint
+    from rota.model.measured.reports import BatchRange, GradientNoise, StepPoint
     from rota.predict.throughput_fit import Fit
 
 MEASURED, BY_KIND, PREDICTED = "measured", "by its kind", "predicted"

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from rota.predict.goodput import BatchLimits, Choice, Goodput
+from rota.predict.goodput import BatchChoice, BatchLimits, Goodput
 from rota.predict.step_time import StepTime
 
 if TYPE_CHECKING:
@@ -20,7 +20,7 @@ TOLERANCE = 1e-8  # of rounding up and down
 
 
 class Tables(NamedTuple):
-    """One row per job, one column per allocation; see :class:`rota.predict.goodput.Choice`."""
+    """One row per job, one column per allocation; see :class:`rota.predict.goodput.BatchChoice`."""
 
     goodput: Matrix
     batch: Matrix
@@ -30,10 +30,10 @@ class Tables(NamedTuple):
         """A copy of these rows, in this order."""
         return Tables(*(matrix[list(which)] for matrix in self))
 
-    def choice(self, row: int, column: int) -> Choice:
+    def choice(self, row: int, column: int) -> BatchChoice:
         """What is best for a job in an allocation."""
         goodput, batch, accumulation = (matrix.item(row, column) for matrix in self)
-        return Choice(goodput, batch, accumulation)
+        return BatchChoice(goodput, batch, accumulation)
 
 
 def canonical(node_gpus: int, most_gpus: int) -> list[tuple[int, int]]:
@@ -174,10 +174,10 @@ class TableCache:
             self._rows = {model: row for row, model in enumerate([*kept, *new])}
         return self._tables.rows([self._rows[model] for model in models])
 
-    def choices(self, asked: Sequence[tuple[Goodput, tuple[int, int]]]) -> list[Choice]:
+    def choices(self, asked: Sequence[tuple[Goodput, tuple[int, int]]]) -> list[BatchChoice]:
         """The best batch of each model at a shape of its own, looked up where it is known."""
         columns = {shape: column for column, shape in enumerate(self.shapes)}
-        found: dict[int, Choice] = {}
+        found: dict[int, BatchChoice] = {}
         elsewhere: dict[tuple[int, int], list[int]] = {}
         for number, (model, shape) in enumerate(asked):
             row, column = self._rows.get(model), columns.get(shape)

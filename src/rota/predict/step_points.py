@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
 if TYPE_CHECKING:
-    from rota.model.reports import StepPoint
+    from rota.model.measured.reports import StepPoint
 
 LEAST_S = 1e-6  # what is shorter or longer was not a step
 MOST_S = 86_400.0

@@ -30,7 +30,7 @@ from rota.report.duration import (
     unit_for,
     written,
 )
-from rota.report.look import labelled
+from rota.report.plotly_style import labelled
 from rota.report.timeline import Timeline
 
 if TYPE_CHECKING:

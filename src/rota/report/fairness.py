@@ -12,7 +12,7 @@ from math import inf
 from operator import sub
 from typing import Any, NamedTuple
 
-from rota.model.state import ClusterState
+from rota.model.state.state import ClusterState
 
 # Tiresias (NSDI 2019), section 5.1, tells small from large gangs and short from long jobs here.
 SMALL_GPUS = 4

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from rota.report.comparison import Entry
 from rota.report.curves import colour_of_piece, named, nodes_of
 from rota.report.duration import Unit, unit_for, written
-from rota.report.look import labelled
+from rota.report.plotly_style import labelled
 from rota.report.sketch import SEVERAL, Piece, Sketch
 
 if TYPE_CHECKING:

@@ -5,7 +5,7 @@ from operator import mul
 from typing import Any
 
 from rota.model.job import JobState
-from rota.model.state import ClusterState
+from rota.model.state.state import ClusterState
 from rota.report.fairness import (
     UNFAIR,
     Jobs,

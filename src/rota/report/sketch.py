@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 from rota.model.cluster import Node
 from rota.model.job import JobSpec, JobState
-from rota.model.state import ClusterState
+from rota.model.state.state import ClusterState
 from rota.report.history import History, Moment
 from rota.report.timeline import Timeline
 

@@ -7,7 +7,7 @@ from math import isfinite
 from typing import Any, NamedTuple
 
 from rota.model.job import JobState
-from rota.model.trialstanding import standing_of
+from rota.model.trial_standing import standing_of
 
 # How a trial stands for its search; in this order they are listed and drawn.
 RUNNING, WAITING, DONE, STOPPED, FAILED, CANCELLED = STANDINGS = (

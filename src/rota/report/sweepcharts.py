@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from rota.report.colours import COLOURS
 from rota.report.duration import unit_for, written
-from rota.report.look import labelled
+from rota.report.plotly_style import labelled
 from rota.report.sweep import (
     CANCELLED,
     DONE,

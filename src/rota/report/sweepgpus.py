@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from rota.report.curves import colour_of_piece
 from rota.report.duration import unit_for
-from rota.report.look import labelled
+from rota.report.plotly_style import labelled
 from rota.report.sketch import SEVERAL, Piece, thinned_pieces
 from rota.report.sweep import SweepStory
 from rota.report.sweepturns import MOST_BARS, MOST_NAMED, THINNEST

@@ -7,7 +7,7 @@ from html import escape
 from math import ceil, nan
 from typing import TYPE_CHECKING, Any
 
-from rota.report.look import labelled
+from rota.report.plotly_style import labelled
 from rota.report.sweep import SweepStory, TrialStory, ranked, value_text
 from rota.report.sweepaxes import Axis, parameter_axis, shortened, value_axis
 from rota.report.sweepcharts import BEST, BLUE, GREY, MOST_TOLD, SKY, VERMILLION, trial_words

@@ -8,7 +8,7 @@ from math import inf, nan
 from typing import TYPE_CHECKING
 
 from rota.report.duration import unit_for
-from rota.report.look import labelled
+from rota.report.plotly_style import labelled
 from rota.report.sweep import SweepStory, TrialStory, Turn
 from rota.report.sweepcharts import BEST, COLOUR, GREY, by_standing
 

@@ -11,14 +11,14 @@ from starlette.websockets import WebSocket, WebSocketDisconnect
 
 from rota import __version__
 from rota.errors import RotaError
+from rota.explain.why import explain
 from rota.folder import Folder
-from rota.live import goodput
-from rota.live.ranks import Ranks
+from rota.live.controller import goodput
+from rota.live.controller.ranks import Ranks
 from rota.model.desired_nodes import desired_nodes
-from rota.model.explain import explain
 from rota.model.job import JobState
-from rota.model.jobfile import parse_job
 from rota.report.setting import setting_text
+from rota.request.jobfile import parse_job
 from rota.server import jobs, problems, profiles
 from rota.server.auth import ensure_tokens
 from rota.server.calls import body_hash, caller, checked_key, json_body
@@ -34,8 +34,8 @@ log = logging.getLogger("rota.server")
 def create_app(controller: Any, folder: Folder, driver: SweepDriver) -> FastAPI:
     """The API of one controller, with the tokens of ``folder``, made if they are not there yet.
 
-    The controller is a :class:`rota.live.controller.Controller`, running in the same event loop,
-    as is the ``driver`` of its searches.
+    The controller is a :class:`rota.live.controller.loop.Controller`, running in the same event
+    loop, as is the ``driver`` of its searches.
     """
     app = FastAPI(
         title="Rota",
@@ -126,7 +126,7 @@ def _reading_routes(controller: Any) -> APIRouter:
 
     @router.get("/jobs/{job_id}/explain")
     async def why(job_id: str) -> JSONResponse:
-        """Why the job does not run: see :func:`rota.model.explain.explain`."""
+        """Why the job does not run: see :func:`rota.explain.why.explain`."""
         row = controller.row(job_id)
         verdict = explain(
             controller.state,

@@ -20,8 +20,8 @@ from rota.folder import Folder, hold_lock
 from rota.live.agent.output import give_back
 from rota.live.agent.processes import descendants, started_at, tag_of, worn_by
 from rota.live.agent.rank import life_name, life_of
-from rota.live.record import Record
-from rota.live.recovery import SHUT_DOWN, attempt_lost
+from rota.live.controller.record import Record
+from rota.live.controller.recovery import SHUT_DOWN, attempt_lost
 from rota.live.wire.clock import boot_id
 from rota.store.events import EventStore
 

@@ -8,12 +8,12 @@ from collections.abc import Iterable
 from typing import Any
 
 from rota.errors import InputError, closest
-from rota.model.confinement import largest_node
+from rota.explain.probes import tell
+from rota.explain.sharing import sharing_of
+from rota.model.decide.live_limits import largest_node
 from rota.model.job import Job, JobState
 from rota.model.reason import Reason
-from rota.model.sharing import sharing_of
 from rota.model.sweep import SweepTrial
-from rota.model.trials import tell
 from rota.server import profiles
 
 RECENT_S = 3600.0  # for how long an ended job is still listed

@@ -2,13 +2,13 @@
 
 from typing import Any
 
-from rota.model.profile import Profile
-from rota.model.state import ClusterState
+from rota.model.measured.profile import Profile
+from rota.model.state.state import ClusterState
 
 
 def kinds(state: ClusterState) -> list[dict[str, Any]]:
     """Every kind of jobs that is known, the one that was heard of last first."""
-    known = state.profiles.kinds if state.profiles is not None else {}
+    known = state.profiles.by_signature if state.profiles is not None else {}
     return [{"kind": kind, **_figures(known[kind])} for kind in reversed(known)]
 
 
@@ -21,9 +21,9 @@ def of_job(state: ClusterState, row: int) -> dict[str, Any]:
     profiles = state.profiles
     if profiles is None:
         return {"kind": None, "certain": False, "of_kind": None, "own": None}
-    known, own = profiles.of_kind(state, row), profiles.of_job(row)
+    known, own = profiles.of_signature(state, row), profiles.of_job(row)
     return {
-        "kind": profiles.kind(state, row) or None,
+        "kind": profiles.signature(state, row) or None,
         "certain": profiles.is_certain(row),
         "of_kind": None if known is None else _figures(known),
         "own": None if own is None else _figures(own),
@@ -33,8 +33,8 @@ def of_job(state: ClusterState, row: int) -> dict[str, Any]:
 def _figures(profile: Profile) -> dict[str, Any]:
     return {
         "command": profile.command,
-        "model_bytes": profile.signature.model_bytes or None,
-        "batch": profile.signature.batch or None,
+        "model_bytes": profile.work.model_bytes or None,
+        "batch": profile.work.batch or None,
         "jobs": profile.jobs,
         "told_s": profile.told_s or None,
         "device_util": profile.device_util.mean,

@@ -12,7 +12,7 @@ from importlib.util import find_spec
 from rota.errors import InputError
 from rota.folder import Folder
 from rota.live.agent.processes import signal_name
-from rota.model.sweepfile import BY_OPTUNA
+from rota.request.sweepfile import BY_OPTUNA
 
 MODULE = "rota.sweep"
 FIRST_PAUSE_S = 0.2

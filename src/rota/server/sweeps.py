@@ -13,9 +13,9 @@ from fastapi import Path as InPath
 from starlette.concurrency import run_in_threadpool
 from starlette.responses import JSONResponse, Response
 
-from rota.live.sweeps import MOST_TRIALS
-from rota.model.jobvalues import check_keys
-from rota.model.sweepfile import SweepRequest, parse_sweep, trial_job
+from rota.live.controller.sweep_api import MOST_TRIALS
+from rota.request.sweepfile import SweepRequest, parse_sweep, trial_job
+from rota.request.values import check_keys
 from rota.server import jobs
 from rota.server.calls import body_hash, caller, checked_key, json_body
 from rota.server.sweepdriver import SweepDriver, require_optuna

@@ -11,9 +11,9 @@ from rota.errors import InputError, RotaError
 from rota.folder import Folder, hold_lock
 from rota.live.agent.devices import offered_ids
 from rota.live.agent.memory import DEFAULT_SHARE
-from rota.live.controller import Controller
+from rota.live.controller.loop import Controller
+from rota.live.controller.room import Room
 from rota.live.provider.local import LocalProvider, lay_out
-from rota.live.room import Room
 from rota.server.door import raise_open_files
 from rota.server.logfile import LogFile
 from rota.server.serve import run

@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 
-from rota.model.state import ClusterState
+from rota.model.state.state import ClusterState
 
 
 class RecordedCurves:

@@ -24,7 +24,7 @@ from rota.model.cluster import Node
 from rota.model.commands import Suspend
 from rota.model.events import AttemptLost, JobSuspended, NodeLost, joined
 from rota.model.job import JobSpec, JobState
-from rota.model.state import ClusterState
+from rota.model.state.state import ClusterState
 from rota.sim.engine import FAULT
 from rota.sim.machine import Phase, PhasedSpeedModel, SpeedModel
 from rota.sim.simulation import Simulation

@@ -20,7 +20,7 @@ from rota.model.events import (
     new,
 )
 from rota.model.job import JobSpec
-from rota.model.state import ClusterState
+from rota.model.state.state import ClusterState
 from rota.policy.base import to_instant
 from rota.predict.interference import Interference, Load
 from rota.sim.engine import CONFIRM, FINISH, PHASE, Engine

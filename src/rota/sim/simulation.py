@@ -7,12 +7,12 @@ from typing import Any, NamedTuple, Protocol
 
 from rota.errors import NeverFitsError, SimulationError
 from rota.model.cluster import Node
-from rota.model.decision import Decider
+from rota.model.decide.decision import Decider
+from rota.model.decide.diff import diff
 from rota.model.events import JobFinished, JobSubmitted, joined, new
 from rota.model.job import JobSpec, JobState
-from rota.model.plan import diff
 from rota.model.reason import SENTENCES, Reason
-from rota.model.state import ClusterState
+from rota.model.state.state import ClusterState
 from rota.predict.interference import Interference
 from rota.sim.engine import CONFIRM, FAULT, FINISH, PHASE, Engine
 from rota.sim.machine import Costs, Machine, SpeedModel

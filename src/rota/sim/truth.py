@@ -4,8 +4,8 @@ from functools import lru_cache
 
 from rota.errors import SimulationError
 from rota.model.allocation import Allocation
-from rota.model.reports import BatchRange, GradientNoise, Learned, StepPoint
-from rota.model.state import ClusterState
+from rota.model.measured.reports import BatchRange, GradientNoise, Learned, StepPoint
+from rota.model.state.state import ClusterState
 from rota.sim.machine import Machine, SpeedModel
 from rota.sim.measured import MeasuredSpeeds, consolidated
 

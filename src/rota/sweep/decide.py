@@ -9,8 +9,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from math import inf
 from typing import Any, NamedTuple
 
-from rota.model.sweepfile import MAX_TRIALS, Rungs, SweepRequest
-from rota.model.trialstanding import Standing
+from rota.model.trial_standing import Standing
+from rota.request.sweepfile import MAX_TRIALS, Rungs, SweepRequest
 from rota.sweep.trial import Trial
 
 TARGET, DONE, BUDGET, FAILED = "TARGET", "DONE", "BUDGET", "FAILED"

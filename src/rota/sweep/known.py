@@ -5,7 +5,7 @@ from math import inf
 from typing import Any
 
 from rota.model.sweep import Report
-from rota.model.sweepfile import parse_sweep
+from rota.request.sweepfile import parse_sweep
 from rota.sweep.trial import Trial, reports_of, trial_of
 
 

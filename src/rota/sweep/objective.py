@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Self
 
 from rota.client.client import Client
 from rota.errors import InputError, RotaError
-from rota.model.sweepfile import MAX_NAME, SweepRequest, parse_sweep, shown
+from rota.request.sweepfile import MAX_NAME, SweepRequest, parse_sweep, shown
 from rota.sweep.run import Run, patiently
 
 if TYPE_CHECKING:

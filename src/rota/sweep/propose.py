@@ -13,10 +13,10 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 from rota.errors import JobFileError
-from rota.model.searchspace import Choice, Dimension, Numbers, grid_point, grid_size
 from rota.model.sweep import Value
-from rota.model.sweepfile import BY_OPTUNA, SweepRequest
-from rota.model.trialstanding import Standing
+from rota.model.trial_standing import Standing
+from rota.request.searchspace import Choice, Dimension, Numbers, grid_point, grid_size
+from rota.request.sweepfile import BY_OPTUNA, SweepRequest
 from rota.sweep.trial import Trial
 
 if TYPE_CHECKING:

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 from rota.client.client import Client
 from rota.errors import SweepError
 from rota.model.sweep import Value
-from rota.model.sweepfile import parse_sweep
+from rota.request.sweepfile import parse_sweep
 
 
 class TrialResult(NamedTuple):

@@ -6,8 +6,8 @@ from typing import Any, NamedTuple
 
 from rota.model.job import JobState
 from rota.model.sweep import Report, Value
-from rota.model.sweepfile import SweepRequest
-from rota.model.trialstanding import Standing, standing_of
+from rota.model.trial_standing import Standing, standing_of
+from rota.request.sweepfile import SweepRequest
 
 MOST_NAMES = 10  # of metrics, in a message
 

@@ -14,10 +14,10 @@ from typing import Any
 
 import pytest
 
-from rota.model.decision import take_decision
+from rota.model.decide.decision import take_decision
 from rota.model.events import DecisionTaken, JobSubmitted, NodeJoined, NodeLost
 from rota.model.reason import Reason
-from rota.model.state import ClusterState
+from rota.model.state.state import ClusterState
 from rota.model.view import View, identity
 from rota.policy.information import DECLARED, HISTORY, INFORMATION, NONE, information_of
 from rota.sim.machine import FREE, Costs

@@ -8,8 +8,8 @@ from rota.train.member import Member
 from rota.train.progress import Progress
 from rota.train.pulse import Pulse
 from rota.train.reports import Reports
+from rota.train.suspension_wait import SuspensionWait
 from rota.train.training import Training
-from rota.train.turn import Turn
 
 
 class Boundary:
@@ -33,7 +33,7 @@ class Boundary:
         self._progress = progress
         self._reports = reports
         self._pulse = pulse
-        self.turn = Turn(link, training, reports, progress) if link is not None else None
+        self.turn = SuspensionWait(link, training, reports, progress) if link is not None else None
         self.started = False
 
     def start(self) -> None:

@@ -9,15 +9,15 @@ from typing import TYPE_CHECKING, Any
 
 from rota.errors import InputError
 from rota.live.wire import COMPUTING, EVALUATING
+from rota.train.batch_oom import complaint, step_back
 from rota.train.boundary import Boundary
 from rota.train.curve import Curve, read_params
-from rota.train.kept import check_kept
 from rota.train.link import Link
 from rota.train.member import Member
+from rota.train.pickle_check import check_kept
 from rota.train.progress import Progress
 from rota.train.pulse import Pulse
 from rota.train.reports import Reports
-from rota.train.shortage import complaint, step_back
 from rota.train.training import Training
 from rota.train.world import World
 

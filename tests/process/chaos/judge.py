@@ -8,7 +8,7 @@ from collections import Counter
 from collections.abc import Iterator
 from typing import Any
 
-from rota.live.recovery import MAX_LOST_ATTEMPTS, NEVER_STARTED, SHUT_DOWN, UNCOUNTED
+from rota.live.controller.recovery import MAX_LOST_ATTEMPTS, NEVER_STARTED, SHUT_DOWN, UNCOUNTED
 from rota.model.commands import Launch, Migrate, Resume
 from rota.model.events import (
     AttemptLost,
@@ -25,7 +25,7 @@ from rota.model.events import (
     TrialStopped,
 )
 from rota.model.job import JobState
-from rota.model.state import ClusterState
+from rota.model.state.state import ClusterState
 from rota.policy.registry import create
 
 from ...parity.test_replay import replay

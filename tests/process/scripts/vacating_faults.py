@@ -16,7 +16,8 @@ import signal
 import sys
 from pathlib import Path
 
-from rota.train import arena, handover, training, turn
+from rota.train import arena, handover, training
+from rota.train import suspension_wait as turn
 from rota.train.link import Link
 
 DEED, POINT = os.environ["FAULT"].split(":")

@@ -6,8 +6,8 @@ import pytest
 
 from rota.folder import Folder
 from rota.model.events import WorkerReported
-from rota.model.reports import BatchRange, GradientNoise, StepPoint
-from rota.testing.served import StandInController, served
+from rota.model.measured.reports import BatchRange, GradientNoise, StepPoint
+from support.served import StandInController, served
 
 ALONE = tuple(StepPoint(1, 1, n, 0.1 + n / 100, 0.1 + n / 100) for n in (8, 16, 32))
 PAIR = (StepPoint(1, 2, 8, 0.18, 0.23),)

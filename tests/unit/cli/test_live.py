@@ -29,7 +29,7 @@ from rota.model.events import (
 from rota.model.job import JobState, Suspension
 from rota.store.events import EventStore
 from rota.testing.builders import job
-from rota.testing.served import served
+from support.served import served
 
 HEADER = ["ID", "NAME", "STATE", "REASON", "PRIO", "GPUS", "NODE", "SHARE"]
 HEADER += ["AGE", "RUN", "PROGRESS", "ETA"]

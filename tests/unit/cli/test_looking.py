@@ -12,6 +12,7 @@ from rota.cli.present import job_text, jobs_text, progress_text
 from rota.cli.verdict import why_text
 from rota.folder import Folder
 from rota.model.allocation import shared_on_node
+from rota.model.decide.diff import diff
 from rota.model.events import (
     CommandSent,
     DecisionTaken,
@@ -22,9 +23,8 @@ from rota.model.events import (
     NodeLost,
 )
 from rota.model.job import JobState
-from rota.model.plan import diff
 from rota.testing.builders import job
-from rota.testing.served import StandInController, served
+from support.served import StandInController, served
 
 PACK = {"pack": [[0, 1], 1.6, 1, 1.0, None, 0.0]}
 TRIED = {"trials": [[0.0, "pack", 1.0, 1.6, True]], "tried": [[[1], [[0, 1]], []]]}

@@ -6,7 +6,7 @@ import pytest
 
 from rota.folder import Folder
 from rota.model.events import ModelReported, WorkerReported
-from rota.testing.served import served
+from support.served import served
 
 
 @pytest.fixture

@@ -7,7 +7,7 @@ from threading import Event
 import pytest
 
 from rota.cli.progress import _times, many_runs, one_run
-from rota.experiment.runs.pool import over_cores
+from rota.scenario.pool import over_cores
 
 
 class Terminal(io.StringIO):

@@ -8,7 +8,7 @@ from rota.cli.simoptions import (
     require_drawing,
 )
 from rota.errors import InputError
-from rota.experiment.runs.case import Workload
+from rota.scenario.case import Workload
 
 
 def test_nothing_else_gives_the_speeds_beside_profiles():

@@ -15,7 +15,7 @@ from rota.folder import Folder
 from rota.model.events import JobFinished, JobLaunched, MetricReported
 from rota.model.job import JobState
 from rota.model.sweep import Report
-from rota.testing.served import controller_without_agents, served
+from support.served import controller_without_agents, served
 
 FIELDS = {
     "name": "digits",

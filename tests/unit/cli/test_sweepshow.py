@@ -15,8 +15,8 @@ from rota.folder import Folder
 from rota.model.events import JobLaunched, MetricReported
 from rota.model.sweep import Report
 from rota.report.sweep import ranked, read_sweep
-from rota.testing.searches import SUBMIT_S, recorded_sweep
-from rota.testing.served import controller_without_agents, served
+from support.searches import SUBMIT_S, recorded_sweep
+from support.served import controller_without_agents, served
 
 COLOURS = re.compile("\x1b\\[[0-9;]*m")
 HOSTILE = "\x1b[31mred\x1b]0;title\x07\u202e\n"

@@ -2,7 +2,7 @@ import pytest
 
 from rota.client.client import Client
 from rota.folder import Folder
-from rota.testing.served import served
+from support.served import served
 
 
 @pytest.fixture(autouse=True)

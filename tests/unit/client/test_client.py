@@ -23,8 +23,8 @@ from rota.errors import (
 )
 from rota.model.events import AttemptLost, JobFinished
 from rota.model.job import JobState
-from rota.model.jobfile import JobRequest
-from rota.testing.served import StandInController, served
+from rota.request.jobfile import JobRequest
+from support.served import StandInController, served
 
 JOB = JobRequest("train", "python train.py", "/tmp")
 

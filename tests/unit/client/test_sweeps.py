@@ -8,8 +8,8 @@ import pytest
 from rota.client import sweeps as module
 from rota.client.client import Client
 from rota.errors import InputError, JobFileError, NotFoundError, TransitionError
-from rota.model.sweepfile import parse_sweep
-from rota.testing.served import controller_without_agents, served
+from rota.request.sweepfile import parse_sweep
+from support.served import controller_without_agents, served
 
 FIELDS = {
     "name": "digits",

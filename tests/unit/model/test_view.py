@@ -8,10 +8,10 @@ from rota.model.events import JobFinished, WorkerRegistered
 from rota.model.job import JobState, Suspension
 from rota.model.reason import SENTENCES, Reason
 from rota.model.view import View
-from rota.policy.fifo import FifoBackfill
-from rota.policy.shortest import ShortestRemaining
+from rota.policy.ordering.fifo import FifoBackfill
+from rota.policy.ordering.shortest import ShortestRemaining
 from rota.testing.builders import job
-from rota.testing.driven import DrivenCluster, cluster_with_a_job_that_is
+from support.driven import DrivenCluster, cluster_with_a_job_that_is
 
 
 def view_of(cluster, policy=None):
@@ -46,25 +46,25 @@ def test_a_policy_does_not_see_the_marks_of_another():
 def test_a_trial_changes_nothing_until_its_plan_is_applied():
     cluster = DrivenCluster(job(0, 2), job(1, 2))
     cluster.settle()
-    trial = view_of(cluster).trial()
+    what_if = view_of(cluster).what_if()
     held = cluster.state.target[0]
-    trial.release(0, Reason.PREEMPTED_BY)
-    assert trial.target(0) is None
-    assert trial.free.fits(held)
+    what_if.release(0, Reason.PREEMPTED_BY)
+    assert what_if.target(0) is None
+    assert what_if.free.fits(held)
     assert cluster.state.target[0] is held
     cluster.state.validate()
-    assert trial.plan().allocations == {0: None}
-    assert trial.plan().reasons == {0: Reason.PREEMPTED_BY}
+    assert what_if.plan().allocations == {0: None}
+    assert what_if.plan().reasons == {0: Reason.PREEMPTED_BY}
 
 
 def test_what_a_trial_takes_and_gives_back_is_no_change():
     cluster = DrivenCluster(job(0, 2))
     cluster.settle()
-    trial = view_of(cluster).trial()
-    held = trial.target(0)
-    trial.release(0, Reason.PREEMPTED_BY)
-    trial.give(0, held)
-    plan = trial.plan()
+    what_if = view_of(cluster).what_if()
+    held = what_if.target(0)
+    what_if.release(0, Reason.PREEMPTED_BY)
+    what_if.give(0, held)
+    plan = what_if.plan()
     assert plan.allocations == {}
     assert plan.reasons == {}
 
@@ -72,27 +72,27 @@ def test_what_a_trial_takes_and_gives_back_is_no_change():
 @pytest.mark.parametrize(
     "misuse",
     [
-        pytest.param(lambda trial: trial.release(1, Reason.PREEMPTED_BY), id="release nothing"),
-        pytest.param(lambda trial: trial.give(0, on_node(0, 0b1100)), id="give a second time"),
-        pytest.param(lambda trial: trial.give(1, on_node(0, 0b1111)), id="give what is taken"),
-        pytest.param(lambda trial: trial.give(1, on_node(0, 0b1100)), id="give half a gang"),
+        pytest.param(lambda what_if: what_if.release(1, Reason.PREEMPTED_BY), id="release nothing"),
+        pytest.param(lambda what_if: what_if.give(0, on_node(0, 0b1100)), id="give a second time"),
+        pytest.param(lambda what_if: what_if.give(1, on_node(0, 0b1111)), id="give what is taken"),
+        pytest.param(lambda what_if: what_if.give(1, on_node(0, 0b1100)), id="give half a gang"),
     ],
 )
 def test_a_trial_refuses_what_no_plan_may_say(misuse):
     cluster = DrivenCluster(job(0, 2), job(1, 4))
     cluster.settle()
     with pytest.raises(PlanError):
-        misuse(view_of(cluster).trial())
+        misuse(view_of(cluster).what_if())
 
 
 def test_a_reason_that_stands_already_is_not_written_again():
     cluster = DrivenCluster(job(0, 4), job(1, 4))
     cluster.settle()
-    trial = view_of(cluster).trial()
-    trial.wait(1, Reason.WAIT_RESOURCES)
-    assert trial.plan().reasons == {}
-    trial.wait(1, Reason.WAIT_QUOTA)
-    assert trial.plan().reasons == {1: Reason.WAIT_QUOTA}
+    what_if = view_of(cluster).what_if()
+    what_if.wait(1, Reason.WAIT_RESOURCES)
+    assert what_if.plan().reasons == {}
+    what_if.wait(1, Reason.WAIT_QUOTA)
+    assert what_if.plan().reasons == {1: Reason.WAIT_QUOTA}
 
 
 @pytest.mark.parametrize("movable", [True, False], ids=["can move", "bound to its place"])

@@ -6,7 +6,7 @@ from rota.errors import PolicySettingError
 from rota.policy import registry
 from rota.policy.information import information_of
 from rota.policy.registry import BUILT_IN, create, names
-from rota.policy.tiresias import Tiresias
+from rota.policy.tiresias.policy import Tiresias
 
 
 def test_every_built_in_policy_can_be_made_by_name_and_knows_it():
@@ -111,7 +111,7 @@ def test_a_turn_of_a_millisecond_is_taken():
 
 
 def test_an_installed_package_can_bring_a_policy(monkeypatch):
-    point = EntryPoint("theirs", "rota.policy.fifo:Fifo", registry.ENTRY_POINT_GROUP)
+    point = EntryPoint("theirs", "rota.policy.ordering.fifo:Fifo", registry.ENTRY_POINT_GROUP)
     monkeypatch.setattr("importlib.metadata.entry_points", lambda group: [point])
     assert "theirs" in names()
     assert type(create("theirs")).__name__ == "Fifo"

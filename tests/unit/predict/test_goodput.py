@@ -7,7 +7,7 @@ import sys
 import pytest
 
 from rota.errors import InputError
-from rota.predict.goodput import UNKNOWN_NOISE, BatchLimits, Choice, Goodput, Noise
+from rota.predict.goodput import UNKNOWN_NOISE, BatchChoice, BatchLimits, Goodput, Noise
 from rota.predict.step_time import StepTime
 
 # A second per step and 0.1 s per sample; 0.5 s of exchange that nothing hides, 2 s between nodes.
@@ -86,7 +86,7 @@ def test_more_gpus_than_the_largest_batch_can_feed_have_no_goodput():
     assert limits.most_gpus == 96
     model = Goodput(PLAIN, UNKNOWN_NOISE, limits)
     assert model.best(96, 24).batch == 4
-    assert model.best(97, 25) == Choice(0.0, 0, 0)
+    assert model.best(97, 25) == BatchChoice(0.0, 0, 0)
 
 
 def test_a_job_of_one_batch_size_keeps_it():

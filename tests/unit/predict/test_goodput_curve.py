@@ -4,7 +4,7 @@ import math
 
 import pytest
 
-from rota.model.reports import BatchRange, GradientNoise, StepPoint
+from rota.model.measured.reports import BatchRange, GradientNoise, StepPoint
 from rota.predict.goodput import BatchLimits, Goodput, Noise
 from rota.predict.goodput_curve import Present, Told, goodput_curve
 from rota.predict.step_points import MOST_BATCHES, is_usable, pooled

@@ -4,7 +4,7 @@ import pytest
 
 from rota.model.events import JobFinished
 from rota.model.job import JobState
-from rota.policy.fifo import Fifo
+from rota.policy.ordering.fifo import Fifo
 from rota.report.fairness import (
     by_bin,
     columns_of,
@@ -15,7 +15,7 @@ from rota.report.fairness import (
     slowdowns,
 )
 from rota.testing.builders import job, run
-from rota.testing.driven import DrivenCluster
+from support.driven import DrivenCluster
 
 
 def fifo_on_one_gpu(*jobs):

@@ -15,11 +15,11 @@ from rota.model.events import (
     SuspendRequested,
 )
 from rota.model.job import JobState
-from rota.policy.fifo import Fifo
+from rota.policy.ordering.fifo import Fifo
 from rota.policy.registry import create
 from rota.report.history import History
 from rota.testing.builders import job, simulation
-from rota.testing.driven import DrivenCluster
+from support.driven import DrivenCluster
 
 
 def history_of(*jobs, cluster="1x2", policy=None, **more):

@@ -2,13 +2,13 @@ import pytest
 
 from rota.model.events import AttemptLost, JobFinished, NodeLost, StopRequested
 from rota.model.job import JobState
-from rota.policy.fifo import Fifo
+from rota.policy.ordering.fifo import Fifo
+from rota.policy.ordering.shortest import ShortestRemaining
 from rota.policy.registry import create
-from rota.policy.shortest import ShortestRemaining
 from rota.report.metrics import PER_JOB_COLUMNS, per_job, summarise
 from rota.sim.machine import Costs
 from rota.testing.builders import job, run
-from rota.testing.driven import DrivenCluster
+from support.driven import DrivenCluster
 
 COSTS = Costs(suspend_s=1.0, resume_s=2.0, migrate_s=4.0, cold_start_s=8.0)
 

@@ -20,7 +20,7 @@ from rota.report.sweep import (
     value_text,
 )
 from rota.report.sweepfacts import facts, trials_table
-from rota.testing.searches import SUBMIT_S, recorded_sweep
+from support.searches import SUBMIT_S, recorded_sweep
 
 
 def read(document, after_s=0.0):

@@ -4,7 +4,7 @@ import pytest
 
 from rota.report.sweep import read_sweep
 from rota.report.sweepaxes import parameter_axis, shortened, step_axis, value_axis
-from rota.testing.searches import recorded_sweep
+from support.searches import recorded_sweep
 
 
 def words(axis):

@@ -13,7 +13,7 @@ from rota.report.sweepgpus import gpus_chart
 from rota.report.sweeppage import MOST_ROWS, sweep_page
 from rota.report.sweepparallel import parameters_chart
 from rota.report.sweepturns import MOST_BARS, turns_chart
-from rota.testing.searches import SUBMIT_S, recorded_sweep
+from support.searches import SUBMIT_S, recorded_sweep
 
 HOSTILE = "</script><script>alert(1)</script><b>%{x}"
 FIGURES = ["Best so far", "Curves", "Parallel coordinates", "Who ran when", "Who had which GPU"]

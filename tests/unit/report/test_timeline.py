@@ -11,8 +11,8 @@ from rota.policy.registry import create
 from rota.report.timeline import Segment, Timeline, shares
 from rota.sim.machine import Costs
 from rota.sim.simulation import Simulation
-from rota.testing.driven import DrivenCluster
 from rota.workload.trace import Trace
+from support.driven import DrivenCluster
 
 
 def simulate(durations, policy="gandiva", slots=2, costs=None, **settings):

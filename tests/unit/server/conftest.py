@@ -2,7 +2,7 @@ import httpx
 import pytest
 
 from rota.folder import Folder
-from rota.testing.served import served
+from support.served import served
 
 
 @pytest.fixture

@@ -15,7 +15,7 @@ from rota.server import door as door_module
 from rota.server.auth import Tokens
 from rota.server.door import Door, Limits, raise_open_files, usual_limits
 from rota.server.guard import Guard
-from rota.testing.served import StandInController, served
+from support.served import StandInController, served
 
 LONG_S = 1e6
 HALF = b"GET /api/v1/jobs HTTP/1.1\r\nHost: 127.0.0.1\r\nX-Half: "

@@ -12,7 +12,7 @@ from rota.folder import Folder
 from rota.server.app import create_app
 from rota.server.guard import MAX_BODY_BYTES, OPEN_PATHS
 from rota.server.sweepdriver import SweepDriver
-from rota.testing.served import StandInController
+from support.served import StandInController
 
 AGENT_URL = "/agent/v1"
 

@@ -6,6 +6,7 @@ import signal
 import socket
 import subprocess
 import sys
+from pathlib import Path
 from urllib.parse import urlsplit
 
 import httpx
@@ -14,13 +15,14 @@ import pytest
 from rota.errors import InputError, StoreError
 from rota.folder import Folder
 from rota.server.serve import bind, run
-from rota.testing.served import StandInController, served
+from support.served import StandInController, served
 
+TESTS = Path(__file__).parents[2]
 PROGRAM = """
 import sys
 from rota.folder import Folder
 from rota.server.serve import run
-from rota.testing.served import StandInController
+from support.served import StandInController
 
 folder = Folder(sys.argv[1]).create()
 controller = StandInController(folder)
@@ -97,7 +99,8 @@ def test_a_controller_that_cannot_start_is_stopped_and_its_error_comes_through(f
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 def test_a_signal_ends_it_in_good_order(folder, number):
     command = [sys.executable, "-c", PROGRAM, str(folder.path)]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
+    env = os.environ | {"PYTHONPATH": str(TESTS)}
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=env) as process:
         try:
             url = process.stdout.readline().strip()
             assert httpx.get(url + "/healthz", trust_env=False).status_code == 200

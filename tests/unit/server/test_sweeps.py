@@ -18,7 +18,7 @@ from rota.model.events import (
 from rota.model.job import JobState
 from rota.model.sweep import Report
 from rota.server import sweepdriver, sweeps
-from rota.testing.served import controller_without_agents, served
+from support.served import controller_without_agents, served
 
 FIELDS = {
     "name": "digits",

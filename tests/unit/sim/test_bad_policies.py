@@ -6,7 +6,7 @@ import pytest
 
 from rota.errors import PlanError, SimulationError
 from rota.model.plan import Plan
-from rota.policy.fifo import Fifo
+from rota.policy.ordering.fifo import Fifo
 from rota.testing.builders import job, simulation, trace
 
 

@@ -5,9 +5,9 @@ import pytest
 from rota.errors import InputError, SimulationError
 from rota.model.cluster import parse_cluster
 from rota.model.events import AttemptLost, JobSuspended, NodeJoined, NodeLost, SpeedChanged
-from rota.policy.fifo import Fifo, FifoBackfill
-from rota.policy.gandiva import Gandiva
-from rota.policy.shortest import ShortestRemaining
+from rota.policy.gandiva.policy import Gandiva
+from rota.policy.ordering.fifo import Fifo, FifoBackfill
+from rota.policy.ordering.shortest import ShortestRemaining
 from rota.sim.faults import Fault, Faults, What, checkpointed_s
 from rota.sim.machine import FREE, Costs
 from rota.sim.simulation import Simulation

@@ -18,12 +18,12 @@ class Put:
         self._places = [Allocation(each) for each in parts]
 
     def decide(self, view):
-        trial = view.trial()
+        what_if = view.what_if()
         for row in sorted(view.active):
             place = self._places[row]
-            if view.target[row] is None and trial.free.fits(place):
-                trial.give(row, place)
-        return trial.plan()
+            if view.target[row] is None and what_if.free.fits(place):
+                what_if.give(row, place)
+        return what_if.plan()
 
 
 BESIDE = (((0, 0b11), (1, 0b01)), ((1, 0b10), (2, 0b11)))  # both have a GPU of node 1

@@ -8,7 +8,7 @@ from rota.errors import PlanError, SimulationError
 from rota.model.allocation import Allocation, on_node
 from rota.model.cluster import parse_cluster
 from rota.model.events import JobRetuned, SpeedChanged
-from rota.model.reports import BatchRange, GradientNoise, Learned, StepPoint
+from rota.model.measured.reports import BatchRange, GradientNoise, Learned, StepPoint
 from rota.policy.registry import create
 from rota.sim.faults import Fault, Faults, What
 from rota.sim.machine import FREE, restarts
@@ -46,13 +46,13 @@ class Script:
         self.seen.append(self.look(view))
         now = [place for at_s, place in self.steps if at_s <= view.now_s][-1:]
         later = [at_s for at_s, _ in self.steps if at_s > view.now_s]
-        trial = view.trial()
-        if 0 in view.active and now and trial.target(0) != now[0]:
-            if trial.target(0) is not None:
-                trial.release(0, 0)
+        what_if = view.what_if()
+        if 0 in view.active and now and what_if.target(0) != now[0]:
+            if what_if.target(0) is not None:
+                what_if.release(0, 0)
             if now[0] is not None:
-                trial.give(0, now[0])
-        return trial.plan(wake_at_s=min(later, default=None))
+                what_if.give(0, now[0])
+        return what_if.plan(wake_at_s=min(later, default=None))
 
     def look(self, view):
         return view.now_s

@@ -16,17 +16,17 @@ class PackBetween:
     """Two jobs on one GPU: the first alone, both from 10 s to 20 s, then the first again."""
 
     def decide(self, view):
-        trial = view.trial()
+        what_if = view.what_if()
         shared = 10 <= view.now_s < 20
         for row in list(view.active):
             if view.target[row] is not None:
-                trial.release(row, Reason.SLICE_WAITING_TURN)
+                what_if.release(row, Reason.SLICE_WAITING_TURN)
         for row in view.active:
             gpu = shared_on_node(0, 1) if shared else on_node(0, 1)
-            if trial.free.fits(gpu):
-                trial.give(row, gpu)
+            if what_if.free.fits(gpu):
+                what_if.give(row, gpu)
         times = [at_s for at_s in (10.0, 20.0) if at_s > view.now_s]
-        return trial.plan(wake_at_s=times[0] if times else None)
+        return what_if.plan(wake_at_s=times[0] if times else None)
 
 
 def run(utils, interference=None):

@@ -5,9 +5,9 @@ from rota.model.events import DecisionTaken, NodeJoined, NodeLost, StopRequested
 from rota.model.job import JobState
 from rota.model.plan import Plan
 from rota.model.reason import Reason
-from rota.policy.fifo import Fifo, FifoBackfill
+from rota.policy.ordering.fifo import Fifo, FifoBackfill
+from rota.policy.ordering.shortest import ShortestRemaining
 from rota.policy.registry import BUILT_IN, create
-from rota.policy.shortest import ShortestRemaining
 from rota.sim.machine import FREE, Costs
 from rota.testing.builders import job, random_trace, run, simulation, trace, twenty_jobs
 

@@ -20,11 +20,11 @@ class Place:
         self.allocation = allocation
 
     def decide(self, view):
-        trial = view.trial()
+        what_if = view.what_if()
         for row in view.active:
-            if trial.target(row) is None:
-                trial.give(row, self.allocation)
-        return trial.plan()
+            if what_if.target(row) is None:
+                what_if.give(row, self.allocation)
+        return what_if.plan()
 
 
 def jct_s(model, allocation, cluster="2x4:p100"):

@@ -18,8 +18,8 @@ from rota.model.events import RetryDue, WorkerReported
 from rota.store import events
 from rota.store.events import EventStore, Submission
 from rota.store.tables import metadata
-from rota.testing.small_disk import fill, small_disk
 from rota.testing.store_contract import every_event
+from support.small_disk import fill, small_disk
 
 WRITER = """
 import sys

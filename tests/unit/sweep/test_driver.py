@@ -13,7 +13,7 @@ from rota.model.events import MetricReported
 from rota.model.sweep import Report
 from rota.sweep import driver as driver_module
 from rota.sweep.driver import IDLE_S, MOST_PAUSE_S, MOST_TIMES, POLL_S, Driver
-from rota.testing.served import controller_without_agents, served
+from support.served import controller_without_agents, served
 
 pytestmark = pytest.mark.process
 

@@ -8,9 +8,9 @@ import sys
 import pytest
 
 from rota.errors import JobFileError
-from rota.model.searchspace import check_params, grid_size
 from rota.model.sweep import Report
-from rota.model.trialstanding import Standing
+from rota.model.trial_standing import Standing
+from rota.request.searchspace import check_params, grid_size
 from rota.sweep import propose
 from rota.sweep.propose import Proposals, import_optuna
 from rota.sweep.trial import Trial, trials_of
@@ -213,7 +213,7 @@ def test_without_optuna_it_is_said_how_to_get_it():
     script = """
 import sys
 sys.modules["optuna"] = None
-from rota.model.sweepfile import parse_sweep
+from rota.request.sweepfile import parse_sweep
 from rota.sweep.propose import Proposals
 block = {"metric": "x", "goal": "maximize", "max_trials": 3, "space": {"x": {"int": [1, 3]}}}
 for algorithm in ("grid", "tpe"):

@@ -1,6 +1,6 @@
 """What a controller tells of a search, for tests: only what they are about has to be said."""
 
-from rota.model.sweepfile import parse_sweep
+from rota.request.sweepfile import parse_sweep
 from rota.sweep.decide import decide
 from rota.sweep.trial import trials_of
 

@@ -5,7 +5,7 @@ import pytest
 from rota.errors import PlanError
 from rota.model.allocation import Allocation
 from rota.model.reason import Reason
-from rota.policy.fifo import FifoBackfill
+from rota.policy.ordering.fifo import FifoBackfill
 from rota.testing.policy_contract import FREE, PolicyContract
 
 
@@ -75,12 +75,12 @@ class DiffersEachTimeItIsMade(FifoBackfill):
 
 class Preempts(FifoBackfill):
     def decide(self, view):
-        trial = view.trial()
+        what_if = view.what_if()
         for row in [row for row in view.active if view.target[row] is not None]:
-            trial.release(row, Reason.PREEMPTED_BY)
+            what_if.release(row, Reason.PREEMPTED_BY)
         wake_at_s = view.now_s + 50.0 if view.active else None
-        if trial.plan().allocations:
-            return trial.plan(wake_at_s=wake_at_s)
+        if what_if.plan().allocations:
+            return what_if.plan(wake_at_s=wake_at_s)
         return super().decide(view)._replace(wake_at_s=wake_at_s)
 
 

@@ -12,8 +12,8 @@ from torch.utils.data import TensorDataset
 from rota.errors import InputError
 from rota.train import session
 from rota.train.adaptation import OWN, Adaptation, Limits, is_asked_for, limits_of
+from rota.train.batch_oom import complaint
 from rota.train.shards import even_pieces, next_size, shards_of_rank
-from rota.train.shortage import complaint
 from rota.train.step_times import StepTimes
 
 LIMITS = Limits(initial=100, most=1000, most_per_rank=64)

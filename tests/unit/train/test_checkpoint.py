@@ -8,10 +8,10 @@ import torch
 from torch import nn
 
 from rota.live.wire import WAITING
-from rota.testing.small_disk import fill, small_disk
 from rota.train import checkpoint
 from rota.train.pulse import Pulse
 from rota.train.session import Session
+from support.small_disk import fill, small_disk
 
 MIB = 1 << 20
 

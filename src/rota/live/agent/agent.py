@@ -33,7 +33,7 @@ from rota.live.agent.memory import HostMemory
 from rota.live.agent.meter import Meter
 from rota.live.agent.moves import Moves
 from rota.live.agent.processes import LOOK_AGAIN_S
-from rota.live.agent.vacating import Vacating
+from rota.live.agent.spill_to_arena import Vacating
 from rota.live.agent.zygote_link import ZygoteLink
 from rota.live.wire import MAX_LINE_BYTES, Message, clock, decode, from_worker, pack, unpack
 

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from rota.errors import AgentError
-from rota.live.agent.account import Account
+from rota.live.agent.attempt_report import Account
 from rota.live.agent.checkpointing import Checkpointing
 from rota.live.agent.ending import Ending, has_failed
 from rota.live.agent.launching import checkpoints, node_name

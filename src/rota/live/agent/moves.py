@@ -11,12 +11,12 @@ from typing import Any
 
 from rota.errors import AgentError
 from rota.folder import Folder
-from rota.live.agent.arrival import MARK, Arrival
 from rota.live.agent.attempt import Attempt
 from rota.live.agent.claim import claim, release
-from rota.live.agent.departure import Departure
 from rota.live.agent.devices import Devices
 from rota.live.agent.launching import visible_gpus
+from rota.live.agent.migrate_in import MARK, Arrival
+from rota.live.agent.migrate_out import Departure
 from rota.live.agent.processes import LOOK_AGAIN_S, started_at
 from rota.live.wire import Message
 

@@ -2,7 +2,7 @@
 
 They get SIGTERM, and SIGKILL after the job's grace. From before the SIGTERM on the attempt counts
 as vacated, with no arenas: whatever becomes of its processes or of this agent, it is started again
-with the same number, and :class:`~rota.live.agent.vacating.Vacating` does that.
+with the same number, and :class:`~rota.live.agent.spill_to_arena.Vacating` does that.
 
 How they end says nothing: a program that saves and then exits with 0 has not finished. One that
 ended before the SIGTERM has.

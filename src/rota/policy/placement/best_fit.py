@@ -9,7 +9,7 @@ from collections import Counter
 
 from rota.model.allocation import Allocation, on_node
 from rota.model.cluster import FreeGpus
-from rota.model.state import ClusterState
+from rota.model.state.state import ClusterState
 from rota.model.view import View
 from rota.policy.placement.nodesets import lowest, lowest_gpus
 

@@ -7,7 +7,7 @@ from sys import intern
 from typing import Any
 
 from rota.model.job import Elastic, JobSpec
-from rota.model.jobfile import MAX_SIZES
+from rota.request.jobfile import MAX_SIZES
 from rota.workload.readers.base import (
     Report,
     Source,

@@ -63,16 +63,11 @@ def point(owner, function, name):
 
 
 def patch_agent():
-    from rota.live.agent import (
-        arrival,
-        departure,
-        memory,
-        moves,
-        pausing,
-        returning,
-        tuning,
-        vacating,
-    )
+    from rota.live.agent import memory, moves, pausing, tuning
+    from rota.live.agent import migrate_in as arrival
+    from rota.live.agent import migrate_out as departure
+    from rota.live.agent import restore_from_arena as returning
+    from rota.live.agent import spill_to_arena as vacating
 
     point(departure.Departure, "_vacate", "vacate")
     point(departure.Departure, "_describe", "describe")
@@ -113,7 +108,7 @@ def tell_who_was_asked():
 
 
 def patch_controller():
-    from rota.live import controller
+    from rota.live.controller import loop as controller
 
     point(controller, "pass_on", "pass_on")
     point(controller, "pass_piece_on", "pass_piece_on")
@@ -151,9 +146,9 @@ if "WALL_AHEAD_S" in os.environ:
     time.time = wall_s
 
 if "REPORTS_EVERY_S" in os.environ and "rota.cli.main" in WORDS:
-    import rota.live.reports
+    import rota.live.controller.telemetry
 
-    rota.live.reports.LOG_PROGRESS_EVERY_S = float(os.environ["REPORTS_EVERY_S"])
+    rota.live.controller.telemetry.LOG_PROGRESS_EVERY_S = float(os.environ["REPORTS_EVERY_S"])
 
 if "rota.live.agent" in WORDS:
     from rota.live.agent import pulses
@@ -170,9 +165,9 @@ if "rota.live.agent" in WORDS:
     rota.live.agent.pausing.BOUNDARY_TIMEOUT_S = float(os.environ.get("BOUNDARY_S", "60"))
 
 if STOPS.exists() and "rota.cli.main" in WORDS:
-    import rota.policy.gandiva_types
+    import rota.policy.gandiva.types
 
-    rota.policy.gandiva_types.WORTH = 0  # a move that was stopped looks dearer than it is
+    rota.policy.gandiva.types.WORTH = 0  # a move that was stopped looks dearer than it is
 
 if STOPS.exists() and ("rota.live.agent" in WORDS or "rota.cli.main" in WORDS or WHO == "sweep"):
     import rota.live.wire

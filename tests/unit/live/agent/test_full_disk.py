@@ -10,7 +10,7 @@ import pytest
 from rota.errors import AgentError
 from rota.live.agent.attempt import Attempt
 from rota.live.agent.rank import Rank
-from rota.testing.small_disk import fill, small_disk
+from support.small_disk import fill, small_disk
 
 RECORD = {
     "job_id": "5",

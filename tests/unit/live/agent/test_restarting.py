@@ -6,7 +6,7 @@ import json
 import pytest
 
 from rota.live.agent.attempt import Attempt
-from rota.live.agent.vacating import Vacating
+from rota.live.agent.spill_to_arena import Vacating
 
 EARLY, LATE = -5.0, 5.0  # seconds from the SIGTERM to the end
 

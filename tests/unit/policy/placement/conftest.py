@@ -6,7 +6,7 @@ from rota.model.allocation import Allocation
 from rota.model.cluster import FreeGpus, parse_cluster
 from rota.model.events import JobSubmitted, NodeJoined
 from rota.model.job import JobSpec
-from rota.model.state import ClusterState
+from rota.model.state.state import ClusterState
 from rota.model.view import View
 
 MakeView = Callable[..., View]

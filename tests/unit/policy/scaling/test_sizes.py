@@ -1,9 +1,9 @@
 import pytest
 
 from rota.errors import InputError
-from rota.model.jobfile import parse_job
 from rota.policy.scaling import allowed_sizes, sizes_every
 from rota.policy.scaling.sizes import above, below
+from rota.request.jobfile import parse_job
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,28 @@
+"""With whom a job shares its GPUs, and what its policy knows of that."""
+
+from typing import Any
+
+from rota.model.state.state import ClusterState
+
+
+def sharing_of(state: ClusterState, row: int) -> dict[str, Any] | None:
+    """``{"with", "on", "on_trial", "gain"}``, JSON-able; None of a job that has its GPUs alone.
+
+    Ids of jobs, and the GPUs. ``gain`` is the work of all of them, relative to that of turns on
+    these GPUs, as far as it was measured; of such a trial as long as it is under way, ``on_trial``
+    is True. Both are what the entry ``pack`` of the job's mark tells: rows, and the gain, None on
+    trial.
+    """
+    mates, held = state.sharers(row), state.held[row]
+    if not mates or held is None:
+        return None
+    mark = state.marks[row]
+    pack = mark.get("pack") if isinstance(mark, dict) else None
+    rows, gain = pack[:2] if pack else ((), None)
+    known = set(rows) == {row, *mates}
+    return {
+        "with": state.ids(mates),
+        "on": state.places(held.parts),
+        "on_trial": known and gain is None,
+        "gain": gain if known else None,
+    }

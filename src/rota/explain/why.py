@@ -1,0 +1,420 @@
+"""Why a job does not run: every blocker, who holds what it needs, and what would start it."""
+
+from collections.abc import Iterable
+from typing import Any
+
+from rota.explain import trial_wait
+from rota.explain.probes import tell as tell_probes
+from rota.explain.sharing import sharing_of
+from rota.explain.turns import blocker as turn_blocker
+from rota.explain.turns import tell as tell_turns
+from rota.model.allocation import Allocation, gpus_text, on_node
+from rota.model.decide.live_limits import largest_node, stays_on_node
+from rota.model.job import JobState, Suspension
+from rota.model.probe import Probe, probes_in
+from rota.model.reason import SENTENCES, Reason
+from rota.model.state.state import ClusterState
+from rota.model.state.sweeps import NEEDLESS
+from rota.model.state.transitions import few, jobs_text
+from rota.model.turns import Turns
+
+UNDECIDED = "the policy has yet to decide about it"
+NO_NODE = "no node has joined yet"
+WAITING = (JobState.PENDING, JobState.SUSPENDED, JobState.HELD, JobState.SUSPENDING)
+
+
+def explain(
+    state: ClusterState,
+    row: int,
+    now_s: float,
+    history: Iterable[tuple[float, int]] = (),
+    *,
+    resizes: bool = False,
+    trials: Iterable[Probe] | None = None,
+    turns: Turns | None = None,
+    shortage: str | None = None,
+) -> dict[str, Any]:
+    """The verdict on one job, JSON-able, as of ``now_s``.
+
+    ``{"job_id", "state", "reason", "sentence", "blockers": [{"rule", "need", "have", "held_by"}],
+    "would_start_if", "position", "turns", "sharing", "resizing", "warnings", "trials": [{"at_s",
+    "what", "predicted", "measured", "kept", "with", "on", "from"}],
+    "history": [{"at_s", "reason"}]}``.
+    Reasons and rules are the names of :class:`Reason`; need, have, would_start_if and resizing are
+    sentences, ``held_by`` job ids.
+    A job that needs nothing has no blockers, and None for would_start_if and position; position
+    counts the jobs that want GPUs and have none, by arrival, from 1. ``history`` is
+    ``(at_s, reason code)`` as the controller saw it change. ``resizing`` says of a job with a
+    range of GPUs why it has as many as it has, or why that can't change, and is None for others;
+    ``resizes``: whether the policy changes the sizes of running jobs. ``warnings`` are the policy's
+    sentences on what the job has told and it can't reckon with, and which batches did not go.
+    ``trials`` are those made with the job (:func:`rota.explain.probes.tell`), by default those that
+    its mark tells. ``turns`` is what the policy says of them, and is told as in
+    :func:`rota.explain.turns.tell`; ``sharing`` as in :func:`rota.explain.sharing.sharing_of`.
+    ``shortage`` says how much room the disk of the state folder has, if that is too little.
+    """
+    job_state = JobState(state.state[row])
+    waits = job_state in WAITING
+    turn = turns if turns is not None and turns.position(row) else None
+    blockers = _blockers(state, row, now_s, turn) if waits else []
+    reason, undecided = Reason(state.reason[row]), _is_undecided(state, row)
+    if waits and blockers and reason in (Reason.NONE, Reason.WAIT_PRIORITY) and not undecided:
+        reason = Reason[blockers[0]["rule"]]
+    if waits and not state.nodes:  # whatever the policy says
+        reason, undecided = Reason.NODE_UNHEALTHY, False
+        blockers = [_blocker(reason, gpus_text(state.num_gpus[row]), NO_NODE)]
+    would_start_if = _would_start_if(state, row, now_s, blockers, turn) if blockers else None
+    if waits and shortage is not None:
+        reason, undecided = Reason.WAIT_DISK, False
+        blockers.insert(0, _blocker(reason, "room on the disk of the state folder", shortage))
+        would_start_if = "there was room on the disk; then the policy decides"
+    return {
+        "job_id": state.spec[row].job_id,
+        "state": job_state.name,
+        "reason": reason.name,
+        "sentence": UNDECIDED if undecided else _sentence(state, row, reason),
+        "blockers": blockers,
+        "would_start_if": would_start_if,
+        "position": _position(state, row),
+        "turns": tell_turns(state, row, turns),
+        "sharing": sharing_of(state, row),
+        "resizing": _resizing(state, row, resizes),
+        "warnings": _warnings(state, row),
+        "trials": tell_probes(state, probes_in(state.marks[row]) if trials is None else trials),
+        "history": [{"at_s": at_s, "reason": Reason(code).name} for at_s, code in history],
+    }
+
+
+def _is_undecided(state: ClusterState, row: int) -> bool:
+    """Whether no decision has been taken since the job came, or came back."""
+    waits = state.reason[row] == Reason.WAIT_PRIORITY and state.target[row] is None
+    return waits and state.decision_needed and row in state.active and row in state.changed
+
+
+def _resizing(state: ClusterState, row: int, resizes: bool) -> str | None:
+    elastic = state.spec[row].elastic
+    if elastic is None or JobState(state.state[row]).is_final:
+        return None
+    if not resizes:
+        name = state.policy.partition(" ")[0]
+        policy = f"the policy {name}" if name else "this policy"
+        size = gpus_text(state.num_gpus[row])
+        return f"it stays at {size}: {policy} does not resize jobs; `rota up --policy elastic` does"
+    if state.state[row] != JobState.RUNNING:
+        return None
+    if not state.resizable[row]:
+        if state.suspension[row] != Suspension.BOUNDARY:
+            return "it can't be resized: its program has not opened rota.train.session()"
+        return "it can't be resized: its program has not called s.loader(...)"
+    mark = state.marks[row]
+    why = mark.get("why") if isinstance(mark, dict) else None
+    most = state.most_ranks[row]
+    if 0 < most < elastic.sizes[-1]:
+        shards = "1 shard" if most == 1 else f"{most} shards"
+        why = f"{why or 'it can grow'}; its batches have {shards}, for {gpus_text(most)} at most"
+    return why or "its throughput at this size is being measured"
+
+
+def _warnings(state: ClusterState, row: int) -> list[str]:
+    """The policy's present ones, and which batches have not gone."""
+    mark = state.marks[row]
+    told = mark.get("warnings") if isinstance(mark, dict) else None
+    refused = [
+        f"batches of {samples} samples or more at once on a GPU{gpu_type and ' ' + gpu_type} are "
+        f"not chosen any more: {error}"
+        for gpu_type, (samples, error) in state.refused.get(row, {}).items()
+    ]
+    return [*(str(each) for each in told), *refused] if isinstance(told, list) else refused
+
+
+def _blockers(
+    state: ClusterState, row: int, now_s: float, turns: Turns | None
+) -> list[dict[str, Any]]:
+    """Everything that stands between the job and its GPUs; what the policy said comes first."""
+    found = []
+    if row in state.user_suspended:
+        found.append(_blocker(Reason.HELD_BY_USER, "its owner's leave", "suspended by its owner"))
+    found += _cluster_too_small(state, row)
+    if row in state.backoff:
+        left_s = max(0.0, state.backoff[row] - now_s)
+        lines = (line for _, line in reversed(state.story(row)) if " failed: " in line)
+        have = f"{left_s:.0f} s are left; {next(lines, 'the last try failed')}"
+        found.append(_blocker(Reason.WAIT_BACKOFF, "a pause before the next try", have))
+    reason = Reason(state.reason[row])
+    if turns is not None:
+        found.append(turn_blocker(state, row, turns, now_s))
+    elif reason == Reason.SLICE_WAITING_TURN:
+        found.append(_turn(state, row, now_s))
+    found += _gpus_taken(state, row, elsewhere=turns is None)
+    earlier = _wait_before(state, row)
+    undecided = _is_undecided(state, row)
+    if undecided:
+        found.append(_blocker(Reason.WAIT_PRIORITY, "the policy's consent", UNDECIDED))
+    elif earlier and turns is None and row in state.active and state.target[row] is None:
+        wait = "waits" if len(earlier) == 1 else "wait"
+        have = f"{_jobs(len(earlier))} that came earlier and {wait}"
+        found.append(
+            _blocker(Reason.WAIT_PRIORITY, "its turn in the policy's order", have, earlier)
+        )
+    told = {Reason.NONE.name, *(blocker["rule"] for blocker in found)}
+    if reason.name not in told and (reason != Reason.WAIT_PRIORITY or not found):
+        found.append(_by_policy(state, row, reason, now_s))
+    found.sort(key=lambda blocker: blocker["rule"] != reason.name)
+    return found
+
+
+def _blocker(rule: Reason, need: str, have: str, held_by: Iterable[str] = ()) -> dict[str, Any]:
+    return {"rule": rule.name, "need": need, "have": have, "held_by": list(held_by)}
+
+
+def _by_policy(state: ClusterState, row: int, reason: Reason, now_s: float) -> dict[str, Any]:
+    """What the policy said, with who is in the way by its rules."""
+    spec = state.spec[row]
+    if reason == Reason.TRIAL_BEHIND and spec.trial is not None:
+        have, holders = trial_wait.standing(state, row, now_s), trial_wait.those_ahead(state, row)
+        return _blocker(reason, trial_wait.NEED, have, holders)
+    if reason == Reason.WAIT_QUOTA:
+        need = f"room for {gpus_text(spec.num_gpus)} in the quota of {_queue(spec.vc)}"
+        return _blocker(reason, need, "it is used up", _holders_of_queue(state, row))
+    if reason == Reason.WAIT_FAIRSHARE:
+        owner = (spec.user, spec.vc)
+        specs = (state.spec[r] for r in _holding(state, row))
+        others = [other.job_id for other in specs if (other.user, other.vc) != owner]
+        need, have = "a smaller use than that of owners whose jobs run", "its owner has used more"
+        return _blocker(reason, need, have, others)
+    if reason == Reason.WAIT_GANG_FRAGMENTED:
+        nodes = sum(mask != 0 for mask in state.idle.masks)
+        have = f"{state.idle.count} free, on {nodes} {'node' if nodes == 1 else 'nodes'}"
+        need = f"{gpus_text(spec.num_gpus)} on few enough nodes"
+        return _blocker(reason, need, have, _holders(state, row))
+    holders = _holders(state, row) if reason == Reason.PREEMPTED_BY else []
+    return _blocker(reason, "the policy's consent", SENTENCES[reason], holders)
+
+
+def _cluster_too_small(state: ClusterState, row: int) -> list[dict[str, Any]]:
+    wanted = state.num_gpus[row]
+    if wanted <= state.total_gpus:
+        largest = largest_node(state)
+        if state.one_node_gangs and wanted > largest:
+            have = f"{largest} on the largest node, and a gang is on one node"
+            return [_blocker(Reason.NEVER_FITS, gpus_text(wanted), have)]
+        return []
+    lost = [node for node in state.nodes if not node.alive]
+    have = f"{state.total_gpus} in the cluster"
+    if lost and wanted <= state.total_gpus + sum(node.num_gpus for node in lost):
+        have += f"; lost: {', '.join(node.name for node in lost)}"
+        return [_blocker(Reason.NODE_UNHEALTHY, gpus_text(wanted), have)]
+    return [_blocker(Reason.NEVER_FITS, gpus_text(wanted), have)]
+
+
+def _turn(state: ClusterState, row: int, now_s: float) -> dict[str, Any]:
+    have = "others run now"
+    if state.wake_at_s is not None:
+        have += f"; the turn ends in {max(0.0, state.wake_at_s - now_s):.0f} s"
+    return _blocker(Reason.SLICE_WAITING_TURN, "its turn", have, _holders(state, row))
+
+
+def _gpus_taken(state: ClusterState, row: int, *, elsewhere: bool) -> list[dict[str, Any]]:
+    """The GPUs that are missing, or the very ones that it was promised or must go back to.
+
+    ``elsewhere``: those of all nodes count, not only of those where it lives.
+    """
+    wanted = state.num_gpus[row]
+    if wanted > state.total_gpus:
+        return []
+    target, home = state.target[row], state.home[row]
+    if target is not None and not state.idle.fits(target):
+        need, have = f"the GPUs it was given: {_places(state, target)}", "about to be free"
+        return [_blocker(Reason.WAIT_RESOURCES, need, have, _holders(state, row, target))]
+    found = []
+    if elsewhere and state.idle.count < wanted:
+        have = f"{state.idle.count} free of {state.total_gpus}"
+        found.append(_blocker(Reason.WAIT_RESOURCES, gpus_text(wanted), have, _holders(state, row)))
+    if home is not None and not state.movable[row] and not state.idle.fits(home):
+        need = f"the GPUs where its stopped processes are: {_places(state, home)}"
+        holders = _holders(state, row, home)
+        found.append(_blocker(Reason.WAIT_TOPOLOGY, need, "taken", holders))
+    elif home is not None and stays_on_node(state, row):
+        node = home.nodes()[0]
+        free = state.idle.masks[node].bit_count()
+        if free < wanted:
+            whole = on_node(node, (1 << state.nodes[node].num_gpus) - 1)
+            need = (
+                f"{gpus_text(wanted)} of {state.nodes[node].name}, where its stopped processes are"
+            )
+            holders = _holders(state, row, whole)
+            found.append(_blocker(Reason.WAIT_TOPOLOGY, need, f"{free} free", holders))
+    return found
+
+
+def _would_start_if(
+    state: ClusterState,
+    row: int,
+    now_s: float,
+    blockers: list[dict[str, Any]],
+    turns: Turns | None,
+) -> str:
+    """The smallest change that would let the job start, as far as the state tells."""
+    job_id = state.spec[row].job_id
+    rules = [blocker["rule"] for blocker in blockers]
+    if Reason.NEVER_FITS.name in rules:
+        most = largest_node(state) if state.one_node_gangs else state.total_gpus
+        return f"it asked for at most {gpus_text(most)}"
+    if Reason.NODE_UNHEALTHY.name in rules:
+        return "the lost nodes came back" if state.nodes else "a node joined"
+    if row in state.user_suspended:
+        return f"its owner let it go on: rota resume {job_id}"
+    if row in state.backoff:
+        return f"{max(0.0, state.backoff[row] - now_s):.0f} s had passed"
+    if state.target[row] is not None:
+        return "the GPUs it was given were released, which they are about to be"
+    if Reason.TRIAL_BEHIND.name in rules:
+        return trial_wait.WOULD_START_IF
+    if turns is not None:
+        return f"its turn came, in {turns.left_s(now_s):.0f} s at the earliest"
+    if Reason.SLICE_WAITING_TURN.name in rules:
+        if state.wake_at_s is None:
+            return "its turn came"
+        return f"its turn came, in {max(0.0, state.wake_at_s - now_s):.0f} s at the earliest"
+    more = _more_gpus(state, row)
+    if Reason.WAIT_QUOTA.name in rules:
+        return _room_in_quota(state, row, more)
+    if Reason.WAIT_FAIRSHARE.name in rules:
+        less = "its owner's use fell below that of owners whose jobs run"
+        return f"{less}, or {more}" if more else less
+    if Reason.WAIT_GANG_FRAGMENTED.name in rules:
+        return f"{gpus_text(state.num_gpus[row])} were free on few enough nodes"
+    if more:
+        order = " and the policy put it first" if Reason.WAIT_PRIORITY.name in rules else ""
+        return more + order
+    return "the policy put it first"
+
+
+def _more_gpus(state: ClusterState, row: int) -> str:
+    """How many GPUs are missing, and who could give them back; empty if enough are free."""
+    missing = state.num_gpus[row] - state.idle.count
+    if missing <= 0:
+        return ""
+    ending = _smallest_release(state, row, missing)
+    verb = "ends" if len(ending) == 1 else "end"
+    hint = f", as when {jobs_text(ending)} {verb}" if ending else ""
+    return f"{gpus_text(missing)} more were free{hint}"
+
+
+def _room_in_quota(state: ClusterState, row: int, more: str) -> str:
+    queue, holders = _queue(state.spec[row].vc), _holders_of_queue(state, row)
+    larger = f"the quota of {queue} were larger"
+    if holders:
+        larger = f"jobs of {queue} ended ({few(holders)}), or {larger}"
+    return f"{larger}; where queues may borrow, also if {more}" if more else larger
+
+
+def _queue(name: str) -> str:
+    return f"queue {name!r}" if name else "the nameless queue"
+
+
+def _smallest_release(state: ClusterState, row: int, missing: int) -> list[str]:
+    """As few running jobs as give back ``missing`` GPUs; of one, the one that gives least more."""
+    held = [(state.held[r], r) for r in _working(state) if r != row]
+    sizes = [(allocation.num_gpus, r) for allocation, r in held if allocation is not None]
+    enough = [item for item in sizes if item[0] >= missing]
+    if enough:
+        return [state.spec[min(enough)[1]].job_id]
+    chosen = list[str]()
+    for size, r in sorted(sizes, key=lambda item: (-item[0], item[1])):
+        chosen.append(state.spec[r].job_id)
+        missing -= size
+        if missing <= 0:
+            return chosen
+    return []
+
+
+def _resumption(job_id: str) -> str:
+    """How a job begins with what one that was given up has saved."""
+    return (
+        f"`rota run --resume-from {job_id}`, or `resume_from: {job_id}` in a job file, begins "
+        "another job with the checkpoints that it has left"
+    )
+
+
+def _sentence(state: ClusterState, row: int, reason: Reason) -> str:
+    job_state = JobState(state.state[row])
+    held = state.held[row]
+    if job_state.is_final:
+        exit_code, message = state.ending.get(row, (None, ""))
+        code = "" if exit_code is None else f" with exit code {exit_code}"
+        sentence = f"it ended as {job_state.name}{code}" + (f": {message}" if message else "")
+        if job_state == JobState.LOST and state.spec[row].program is not None:
+            sentence += f"; {_resumption(state.spec[row].job_id)}"
+        return sentence
+    if job_state == JobState.STOPPING:
+        why = state.needless.get(row)
+        return "it is being stopped" + (f": {NEEDLESS}{why}" if why is not None else "")
+    if held is not None and job_state == JobState.RUNNING:
+        mates = state.sharers(row)
+        sharing = f", which it shares with {jobs_text(state.ids(mates))}" if mates else ""
+        return f"it runs on {_places(state, held)}{sharing}"
+    home = state.home[row]
+    if held is not None and home is not None and job_state == JobState.MIGRATING:
+        return f"its state is on its way from {_places(state, home)} to {_places(state, held)}"
+    if held is not None and job_state == JobState.STARTING:
+        return f"it is starting on {_places(state, held)}"
+    if held is not None and job_state == JobState.SUSPENDED:
+        return f"it is about to go on, on {_places(state, held)}"
+    if reason == Reason.NODE_UNHEALTHY and not state.nodes:
+        return NO_NODE
+    return SENTENCES[reason]
+
+
+def _position(state: ClusterState, row: int) -> int | None:
+    if row not in state.active or not _has_nothing(state, row):
+        return None
+    return 1 + len(_wait_before(state, row))
+
+
+def _wait_before(state: ClusterState, row: int) -> list[str]:
+    """The ids of jobs that came earlier, want GPUs and have none."""
+    return [
+        state.spec[r].job_id for r in sorted(state.active) if r < row and _has_nothing(state, r)
+    ]
+
+
+def _has_nothing(state: ClusterState, row: int) -> bool:
+    return state.held[row] is None and state.target[row] is None
+
+
+def _holders(state: ClusterState, row: int, of: Allocation | None = None) -> list[str]:
+    """The ids of the other jobs that hold GPUs; only those among ``of`` if it is given."""
+    return [state.spec[r].job_id for r in _holding(state, row, of)]
+
+
+def _holders_of_queue(state: ClusterState, row: int) -> list[str]:
+    """The ids of the other jobs of its queue that hold GPUs."""
+    specs = (state.spec[r] for r in _holding(state, row))
+    return [spec.job_id for spec in specs if spec.vc == state.spec[row].vc]
+
+
+def _holding(state: ClusterState, row: int, of: Allocation | None = None) -> list[int]:
+    """The rows of the other jobs that hold GPUs; only those among ``of`` if it is given."""
+    wanted = None if of is None else dict(of.parts)
+    rows = []
+    for r in _working(state):
+        held = state.held[r]
+        if held is None or r == row:
+            continue
+        if wanted is None or any(mask & wanted.get(node, 0) for node, mask in held.parts):
+            rows.append(r)
+    return rows
+
+
+def _working(state: ClusterState) -> list[int]:
+    """The rows that may hold GPUs: jobs that ended hold none and are in neither set."""
+    return sorted(state.active.keys() | state.unsettled.keys())
+
+
+def _places(state: ClusterState, allocation: Allocation) -> str:
+    return state.places(allocation.parts)
+
+
+def _jobs(count: int) -> str:
+    return "1 job" if count == 1 else f"{count} jobs"

@@ -1,0 +1,289 @@
+"""What is known of one attempt, by its record and by what its ranks tell, for the controller."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import logging
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from rota.live.agent.curve import Curve
+from rota.live.agent.method import RESTART, STAYS, STOP, SUSPENSIONS, Method
+from rota.live.agent.output import keep_last_lines
+from rota.live.wire import (
+    MAX_LINE_BYTES,
+    METRICS,
+    Message,
+    clock,
+    is_memory_cycle,
+    is_model,
+    is_progress,
+    progress_of,
+)
+
+if TYPE_CHECKING:
+    from rota.live.agent.elastic import Elastic
+    from rota.live.agent.spill_to_arena import Vacating
+
+MAX_MODEL_REPORTS = 100  # of one attempt; each is written down
+MAX_SHARD_REPORTS = 100  # likewise
+MAX_TORN_LINES = 10
+MOST_METRICS_BYTES = 64 << 20  # of reports are kept in a file: the latest
+
+log = logging.getLogger("rota.agent")
+
+
+class Account:
+    """The record of one attempt, and the messages about it; see ``Attempt`` for what it does."""
+
+    def __init__(
+        self, record: dict[str, Any], folder: Path, notify: Callable[[Message], None]
+    ) -> None:
+        self.record = record
+        self.folder = folder
+        self.job_id: str = record["job_id"]
+        self.number: int = record["attempt"]
+        self.launch_mark: str | None = record.get("launch")
+        self.elastic: Elastic | None = None
+        self.vacating: Vacating | None = None
+        self.shards: int | None = None  # of the program's batches: as many ranks can share them
+        self.progress: dict[str, Any] = {}
+        self.usage: Callable[[], dict[str, Any]] = dict  # what it uses: see ``Meter.usage``
+        # starting, adopted, running, suspending, suspended, resuming, ending, ended, lost
+        self.state = "starting"
+        self.ended: Message | None = None
+        self.unsaved = False  # whether the last try to write the record down has failed
+        self.notify = notify
+        self.crowd = ""  # which rank has several sessions, in words
+        self.unstopped = 0  # processes of other users, which run on while it is suspended
+        # Processes that have device memory, of all jobs on its GPUs: see ``Meter.holders``.
+        self.holders: Callable[[], set[int]] = set
+        self._memory_error: str | None = None
+        self._cycle: dict[str, Any] | None = None  # device memory over a step
+        self._model_reports = self._shard_reports = 0
+        self.curve = Curve(folder)
+        self._curve_told = 0
+        self._metrics = folder / METRICS
+        self._complained = False  # of a report that can't be read
+
+    def save(self, *, durable: bool = True) -> None:
+        """Write the record down before acting on it; ``durable``: to outlast a power cut.
+
+        Raises OSError; the agent writes it later then, as it is by that time.
+        """
+        self.unsaved = True
+        draft = self.folder / "attempt.json.new"
+        with open(draft, "w") as file:
+            json.dump(self.record, file)
+            file.flush()
+            if durable:
+                os.fsync(file.fileno())
+        os.replace(draft, self.folder / "attempt.json")
+        self.unsaved = False
+
+    # -- for the controller ---------------------------------------------------------------------
+
+    def done(self, command_id: int | None, **fields: Any) -> None:
+        """Tell the controller that a command has been carried out, and how far the job is."""
+        if self.progress:
+            self.notify(self.report())
+        message = {"command_id": command_id, "at_s": clock.now_s()}
+        self.notify(self.about("done") | message | fields)
+
+    def observed(self) -> Message:
+        """What the controller should know of this attempt after a gap."""
+        if self.ended is not None:
+            return self.ended
+        return self.about("alive") | {"state": self.state} | self._abilities()
+
+    def about(self, kind: str) -> Message:
+        """The beginning of a message of this kind about the attempt."""
+        about = {"type": kind, "job_id": self.job_id, "attempt": self.number}
+        return about if self.launch_mark is None else about | {"launch": self.launch_mark}
+
+    def report(self) -> Message:
+        """The latest progress, if it tells, and what the job uses by now, for the controller."""
+        told = (self.progress or {"at_s": clock.now_s()}) | self.usage()
+        if self._cycle is not None:
+            least, most = self._cycle["least_bytes"], self._cycle["most_bytes"]
+            told["memory_least_bytes"] = least
+            told["memory_most_bytes"] = max(most, told.get("memory_most_bytes", 0))
+        return self.about("progress") | {"progress": told}
+
+    def last_report(self) -> dict[str, Any]:
+        """The last report that a former agent has written down; an empty one if there is none."""
+        try:
+            with open(self._metrics, "rb") as file:
+                file.seek(max(0, os.fstat(file.fileno()).st_size - MAX_LINE_BYTES))
+                lines = file.read().splitlines()
+        except OSError:
+            return {}
+        for line in reversed(lines[-MAX_TORN_LINES:]):  # a power cut may have torn the last one
+            with contextlib.suppress(ValueError, RecursionError):
+                told = json.loads(line)
+                if isinstance(told, dict) and is_progress(told):
+                    return _kept(told)
+        return {}
+
+    def tell_curve(self) -> None:
+        """Tell the controller what a trial has reported since the last time, if anything."""
+        message = self.curve_report(self._curve_told)
+        if message is not None:
+            self.notify(message)
+
+    def curve_report(self, since: int = 0) -> Message | None:
+        """What a trial has reported after so many reports, for the controller; None if nothing."""
+        self._curve_told = self.curve.read()
+        told = self.curve.reports[since:]
+        return self.about("curve") | {"since": since, "reports": told} if told else None
+
+    def model_report(self) -> Message | None:
+        """The sizes of the job's model, for the controller; None if they are not known."""
+        model = self.record.get("model")
+        return self.about("model") | model if model else None
+
+    def memory(self) -> Message:
+        """Where the state of a suspended attempt is, and what a step takes, for the controller.
+
+        ``where`` is null while it runs, else ``processes``, ``memory`` (arenas in host memory),
+        ``disk`` or ``checkpoint`` (the job's own); ``bytes`` are those of the arenas; ``error``
+        says why the state could not be put elsewhere. ``cycle`` is the device memory over a step,
+        null if it has not been measured.
+        """
+        vacated, where = self.record.get("vacated"), None
+        if vacated is not None:
+            in_memory = self.vacating is not None and self.vacating.in_memory
+            where = "memory" if in_memory else "disk" if vacated["arenas"] else "checkpoint"
+        elif "suspended_s" in self.record:
+            where = "processes"
+        error = self._memory_error if where is not None else None
+        state = {"where": where, "bytes": vacated and vacated["bytes"], "error": error}
+        return self.about("memory") | {"memory": state | {"cycle": self._cycle}}
+
+    def note_memory(self, error: str | None) -> None:
+        """The state has been put elsewhere, or could not be, for this error."""
+        if error != self._memory_error or error is None:
+            self._memory_error = error
+            self.tell_memory()
+
+    def tell_memory(self) -> None:
+        """Tell the controller where the state is, and what a step takes."""
+        self.notify(self.memory())
+
+    def registration(self) -> Message:
+        """How this attempt can be suspended and resized, for the controller."""
+        return self.about("registered") | self._abilities()
+
+    def _abilities(self) -> Message:
+        record, method = self.record, self.method
+        suspension, why = record["suspension"], "all its ranks use rota.train"
+        if suspension != "boundary" and "fallback" in record:
+            suspension, why = SUSPENSIONS[STOP], f"{record['fallback']}; {STAYS}"
+        elif suspension != "boundary":
+            suspension, why = SUSPENSIONS[method.kind], method.why
+        stays = record.get("stays", False) or (self.crowd and record["visible"] is not None)
+        if self.crowd:
+            why = f"{self.crowd}; {why}"
+        elif suspension == "boundary" and stays:
+            why = f"{why}, but beside these a process has device memory: {STAYS}"
+        if self.unstopped:
+            why = f"{why}; {self.unstopped} of its processes can't be stopped: another user's"
+        movable = record["movable"] and not stays
+        return {
+            "suspension": suspension,
+            "movable": movable
+            or self._restarts
+            or record.get("checkpoint", {}).get("moves", False),
+            "resizable": self.resizable,
+            "most_ranks": self.shards or 0,
+            "portable": self.portable,
+            "why": why,
+        }
+
+    @property
+    def method(self) -> Method:
+        """How it is suspended where no session does it, and why so."""
+        return Method(*self.record.get("method", (STOP, "")))
+
+    @property
+    def _restarts(self) -> bool:
+        """Whether it goes on from a checkpoint of its own, wherever that is."""
+        return self.record["suspension"] != "boundary" and self.method.kind == RESTART
+
+    def tell_registration(self) -> None:
+        """Tell the controller how this attempt can be suspended."""
+        self.notify(self.registration())
+
+    @property
+    def resizable(self) -> bool:
+        """Whether the attempt can have more or fewer ranks: its job may, its program can."""
+        return self.elastic is not None and self.shards is not None and not self.crowd
+
+    @property
+    def portable(self) -> bool:
+        """Whether its state can be written down, so that it can go on on another node.
+
+        As far as is known: its library says so for certain whenever it is suspended.
+        """
+        record = self.record
+        stopped = record.get("frozen", False) or record.get("stays", False)
+        may = not stopped and record.get("keeps") is None
+        return self._restarts or (record["suspension"] == "boundary" and may)
+
+    # -- what the ranks tell --------------------------------------------------------------------
+
+    def note_shards(self, message: Message) -> None:
+        """Remember into how many parts the program cuts its batches, if it is another number."""
+        shards = message.get("shards")
+        if not shards or shards == self.shards or self._shard_reports >= MAX_SHARD_REPORTS:
+            return
+        self.shards = shards
+        self._shard_reports += 1
+        if self.elastic is not None:
+            self.tell_registration()
+
+    def note_progress(self, message: Message) -> None:
+        """Keep a report of rank 0, if it is well-formed."""
+        if not is_progress(message):  # a program may say what it likes; nobody has to read it
+            if not self._complained:
+                self._complained = True
+                log.warning("job %s: a report that is no report is left out", self.job_id)
+            return
+        self.progress = _kept(message)
+        with contextlib.suppress(OSError):
+            with open(self._metrics, "a") as file:
+                file.write(json.dumps(self.progress) + "\n")
+                size = file.tell()
+            if size > MOST_METRICS_BYTES:
+                keep_last_lines(self._metrics, MOST_METRICS_BYTES // 2)
+
+    def note_model(self, message: Any) -> None:
+        """Keep the sizes that rank 0 tells of its model, and pass them on if they are new."""
+        if not is_model(message) or self._model_reports >= MAX_MODEL_REPORTS:
+            return
+        model = {key: message[key] for key in ("model_bytes", "largest_tensor_bytes")}
+        if model != self.record.get("model"):
+            self._model_reports += 1
+            self.record["model"] = model
+            with contextlib.suppress(OSError):  # the worker tells it again to the next agent
+                self.save(durable=False)
+            self.notify(self.about("model") | model)
+
+    def note_cycle(self, message: Any) -> None:
+        """Pass on what rank 0 tells of its device memory."""
+        if is_memory_cycle(message):
+            names = ("least_bytes", "most_bytes", "least_after")
+            self._cycle = {name: message[name] for name in names}
+            self.tell_memory()
+
+
+def _kept(report: Message) -> dict[str, Any]:
+    """What is kept of a well-formed report.
+
+    Its clock is this one's. What comes from the future would be newer than all that follows.
+    """
+    told = progress_of(report)
+    return told | {"at_s": min(told["at_s"], clock.now_s())}

@@ -1,0 +1,121 @@
+"""An attempt whose state another node asks for: it vacates its processes, and hands out its files.
+
+It stays what it was, a suspended attempt that can go on here, until the controller says that it has
+gone on there.
+"""
+
+import asyncio
+import json
+import os
+import time
+import zlib
+from pathlib import Path
+
+from rota.errors import AgentError
+from rota.live.agent.attempt import Attempt
+from rota.live.agent.curve import FILE as CURVE
+from rota.live.agent.memory import vacate
+from rota.live.agent.output import left_out_of
+from rota.live.wire import METRICS, PIECE_BYTES, Message
+
+POLL_S = 0.01
+ADOPTION_S = 3.0  # how long adopted workers have to say hello
+
+
+class Departure:
+    """One attempt."""
+
+    def __init__(self, attempt: Attempt) -> None:
+        self._attempt = attempt
+        self._turn = asyncio.Lock()  # answers come in the order of the questions
+
+    async def answer(self, question: Message) -> tuple[Message, bytes]:
+        """The answer to a question of an :class:`~rota.live.agent.migrate_in.Arrival`.
+
+        Raises AgentError if the attempt can't leave.
+        """
+        if question.get("want") == "state":
+            if self._turn.locked():  # the same question is being answered
+                return {"want": "state", "wait": True}, b""
+            async with self._turn:
+                return await self._describe(), b""
+        async with self._turn:
+            name, offset = str(question["file"]), int(question["offset"])
+            piece = await self._read(name, offset)
+            checksum = await asyncio.to_thread(zlib.crc32, piece)
+            return {"file": name, "offset": offset, "checksum": checksum}, piece
+
+    async def _read(self, name: str, offset: int) -> bytes:
+        """A piece of a file, wherever that is now: an arena may go to the disk meanwhile."""
+        job_id = self._attempt.job_id
+        for tries_left in (1, 0):
+            path = self._paths().get(name)
+            if path is None:
+                raise AgentError(f"job {job_id} has no file {name!r:.80} to hand out")
+            try:
+                return await asyncio.to_thread(_read, path, offset)
+            except OSError as error:
+                if not tries_left:
+                    raise AgentError(f"{path} of job {job_id}: {error.strerror}") from None
+        raise AssertionError("the loop has returned or raised")
+
+    async def _describe(self) -> Message:
+        """Have the state written down, and tell what there is."""
+        attempt = self._attempt
+        error = await self._vacate()
+        if error is not None:
+            raise AgentError(error)
+        while any(rank.alive for rank in attempt.ranks):  # they have yet to write their last words
+            await asyncio.sleep(POLL_S)
+        slots = {_arena_name(slot): int(slot) for slot in attempt.record["vacated"]["arenas"]}
+        files = [
+            {
+                "name": name,
+                "slot": slots.get(name),
+                "bytes": path.stat().st_size,
+                "left_out": None if name in slots else left_out_of(path),
+            }
+            for name, path in self._paths().items()
+        ]
+        record = json.loads(json.dumps(attempt.record))  # it may change before it is sent
+        state_id = str(record["vacated"]["at_s"])
+        return {"want": "state", "record": record, "files": files, "state_id": state_id}
+
+    async def _vacate(self) -> str | None:
+        """Why its processes must stay; None once they are to end."""
+        attempt, vacating = self._attempt, self._attempt.vacating
+        if vacating is None:
+            return f"job {attempt.job_id} keeps its processes"
+        deadline = time.monotonic() + ADOPTION_S
+        while vacating.writing or (self._is_awaited() and time.monotonic() < deadline):
+            await asyncio.sleep(POLL_S)
+        return await vacate(attempt)
+
+    def _is_awaited(self) -> bool:
+        """Whether processes that wait at a boundary have yet to find a new agent."""
+        attempt = self._attempt
+        if attempt.is_vacated or attempt.record.get("frozen", False):
+            return False
+        awaited = (rank.suspended is None or rank.writer is None for rank in attempt.members)
+        return any(awaited) and any(rank.alive for rank in attempt.members)
+
+    def _paths(self) -> dict[str, Path]:
+        """What goes along, by name: arenas first."""
+        attempt = self._attempt
+        arenas = attempt.record.get("vacated", {}).get("arenas", {})
+        paths = {_arena_name(slot): Path(path) for slot, path in arenas.items()}
+        told = [attempt.folder / f"rank{rank.index}.log" for rank in attempt.ranks]
+        told += [attempt.folder / METRICS, attempt.folder / CURVE]
+        return paths | {path.name: path for path in told if path.exists()}
+
+
+def _arena_name(slot: str) -> str:
+    return f"{slot}.arena"
+
+
+def _read(path: Path, offset: int) -> bytes:
+    descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        return os.pread(descriptor, PIECE_BYTES, offset)
+    finally:
+        os.close(descriptor)

@@ -1,0 +1,269 @@
+"""How a suspended attempt gives up its processes.
+
+Each rank writes its state into an arena, and holds on to it. Only when all have is that written
+down, and only then they end: whatever is killed before, the processes have the state, and after
+that the arenas have it. :mod:`rota.live.agent.restore_from_arena` brings it back from there.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import signal
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from rota.errors import ArenaError
+from rota.folder import in_host_memory
+from rota.live.agent.restore_from_arena import Returning
+from rota.live.wire import Message, clock
+from rota.live.wire.arena_file import read_header
+
+if TYPE_CHECKING:
+    from rota.live.agent.attempt import Attempt
+
+WRITING_TIMEOUT_S = 300.0  # an arena that is not there by then will not come
+END_TIMEOUT_S = 5.0  # a process whose state is in its arena is killed after so long
+
+Outcome = Callable[[str | None], object]  # is told the error, or None
+
+
+class Vacating:
+    """The arenas of one attempt, whose ``state`` it changes.
+
+    ``fork`` and ``requests`` are how ranks are started; arenas are made in ``folder``.
+    """
+
+    def __init__(
+        self,
+        attempt: Attempt,
+        fork: Callable[[dict[str, Any]], Any],
+        requests: Callable[..., list[dict[str, Any]]],
+        folder: Path,
+    ) -> None:
+        self.returning = Returning(attempt, fork, requests)
+        self._attempt = attempt
+        self._folder = folder
+        self._round = 0  # of writing: an answer to a request that was called off must not count
+        self._written: dict[int, int] | None = None  # bytes by slot, while arenas are written
+        self._outcome: Outcome | None = None
+
+    @property
+    def vacated(self) -> bool:
+        """Whether the state is in arenas, and not in processes."""
+        return "vacated" in self._attempt.record
+
+    @property
+    def writing(self) -> bool:
+        """Whether arenas are being written."""
+        return self._written is not None
+
+    @property
+    def in_memory(self) -> bool:
+        """Whether the attempt is vacated, and its arenas are in host memory."""
+        return self.vacated and any(
+            map(in_host_memory, self._attempt.record["vacated"]["arenas"].values())
+        )
+
+    def files_in_memory(self) -> list[Path]:
+        """Arenas of this attempt in host memory, in use or kept for the next time."""
+        return list(self._folder.glob(self._names())) if in_host_memory(self._folder) else []
+
+    def _arena(self, folder: Path, slot: int) -> Path:
+        return folder / f"{self._attempt.job_id}-{self._attempt.number}-{slot}.arena"
+
+    def _names(self) -> str:
+        return f"{self._attempt.job_id}-{self._attempt.number}-*.arena*"
+
+    # -- into arenas ---------------------------------------------------------------------------
+
+    def refusal(self) -> str | None:
+        """Why the attempt can't do without its processes now; None if it can."""
+        attempt = self._attempt
+        if attempt.state != "suspended" or self.writing:
+            return f"job {attempt.job_id} is {attempt.state}, and not at rest"
+        if attempt.crowd:
+            return f"job {attempt.job_id} keeps its processes: {attempt.crowd}"
+        for rank in attempt.members:
+            if rank.suspended is None:
+                return f"job {attempt.job_id} was stopped where it was, and not at a boundary"
+            if rank.writer is None:
+                return f"rank {rank.index} of job {attempt.job_id} has no connection"
+            if attempt.record.get("stays"):
+                return f"job {attempt.job_id} keeps its processes: others have device memory, too"
+            if keeps := rank.suspended.get("keeps", "its library is an older one"):
+                return f"job {attempt.job_id} keeps its processes: {keeps}"
+        return None
+
+    def vacate(self, outcome: Outcome) -> None:
+        """Have the state of a suspended attempt written to arenas, and its processes ended.
+
+        ``outcome`` is called with None when that is so, or with the error for which the state
+        stays in the processes. Arenas are in host memory, or on the disk if there is no room.
+        """
+        if self.vacated:
+            outcome(None)
+            return
+        if refused := self.refusal():
+            outcome(refused)
+            return
+        self._outcome = outcome
+        self._write_to(self._folder)
+
+    def _write_to(self, folder: Path) -> None:
+        attempt = self._attempt
+        self._round += 1
+        self._written = {}
+        self._paths = {rank.index: self._arena(folder, rank.index) for rank in attempt.members}
+        for rank in attempt.members:
+            path = str(self._paths[rank.index])
+            rank.send({"type": "vacate", "path": path, "round": self._round})
+        attempt.after(WRITING_TIMEOUT_S, self._took_too_long, self._round)
+
+    def heard(self, slot: int, message: Message) -> None:
+        """A rank has written its arena, or could not."""
+        if self._written is None or message.get("round") != self._round:
+            return
+        if message["type"] == "kept":
+            on_disk = self._attempt.folder
+            if message.get("full") and self._paths[slot].parent != on_disk:
+                self.remove_arenas()
+                self._write_to(on_disk)
+            else:
+                self.call_off(str(message["error"]))
+            return
+        self._written[slot] = int(message["bytes"])
+        members = self._attempt.record["members"]
+        if self._written.keys() >= set(members):
+            self._leave()
+
+    def call_off(self, error: str) -> None:
+        """Leave the state in the processes."""
+        if self._written is None:
+            return
+        self._written = None
+        self.remove_arenas()
+        self._conclude(error)
+
+    def _leave(self) -> None:
+        """All arenas are whole: from here on the state is there."""
+        attempt, written = self._attempt, self._written or {}
+        try:
+            for path in self._paths.values():
+                read_header(path)
+        except ArenaError as error:
+            self.call_off(str(error))
+            return
+        self._written = None
+        attempt.record["vacated"] = {
+            "arenas": {str(slot): str(path) for slot, path in self._paths.items()},
+            "bytes": sum(written.values()),
+            "step": max(int(rank.suspended["step"]) for rank in attempt.members if rank.suspended),
+            "at_s": clock.now_s(),
+        }
+        try:
+            attempt.save(durable=False)  # host memory does not outlast a power cut either
+        except OSError as error:
+            del attempt.record["vacated"]
+            self.remove_arenas()
+            self._conclude(f"its record can't be written: {error.strerror}")
+            return
+        if attempt.elastic is not None:
+            attempt.elastic.disband()
+        for rank in attempt.ranks:
+            rank.send({"type": "end"})
+            if rank.suspended is None:  # it stood by
+                rank.signal(signal.SIGKILL)
+        attempt.after(END_TIMEOUT_S, self._kill)
+        self.ended()
+
+    def _took_too_long(self, round_: int) -> None:
+        if round_ == self._round:
+            self.call_off(f"its state was not written within {WRITING_TIMEOUT_S:.0f} s")
+
+    def _kill(self) -> None:
+        if self.vacated and not self.returning.under_way:
+            self._attempt.kill_ranks()
+
+    def _conclude(self, error: str | None) -> None:
+        outcome, self._outcome = self._outcome, None
+        if outcome is not None:
+            outcome(error)
+
+    # -- ends ----------------------------------------------------------------------------------
+
+    def ended(self) -> None:
+        """A process of a vacated attempt is gone, or none is there: see what follows."""
+        attempt = self._attempt
+        if attempt.ended is not None:
+            return
+        if attempt.restarting.leaving:
+            attempt.restarting.ended()
+        elif self.returning.under_way:
+            self.returning.ended()
+        elif any(rank.alive for rank in attempt.ranks):
+            return  # they are ending
+        elif attempt.stopping:
+            attempt.ending.without_processes()
+        else:
+            attempt.cancel_timers()
+            self._conclude(None)
+            if attempt.state == "resuming":
+                self.returning.start()
+            else:
+                attempt.tell_memory()
+                attempt.at_rest()
+
+    def adopt(self) -> None:
+        """The agent is new: what was to be brought back is not, what was to end is to end."""
+        attempt = self._attempt
+        if attempt.restarting.leaving:
+            attempt.restarting.adopt()
+            return
+        attempt.state = "suspended"
+        for rank in attempt.ranks:
+            rank.signal(signal.SIGKILL)
+        self._remove_strays()
+        try:
+            for path in attempt.record["vacated"]["arenas"].values():
+                read_header(path)
+        except ArenaError as error:
+            attempt.ending.lose(str(error))
+
+    def closed(self) -> None:
+        """The attempt has ended: nothing is left of it in arenas."""
+        self._written = None
+        self.remove_arenas()
+        self._conclude(f"job {self._attempt.job_id} has ended")
+
+    def remove_arenas(self) -> None:
+        """Remove every arena of this attempt."""
+        for folder in (self._folder, self._attempt.folder):
+            for file in folder.glob(self._names()):
+                with contextlib.suppress(OSError):
+                    file.unlink()
+
+    def _remove_strays(self) -> None:
+        """Remove what a spill that was cut short has left: it is in host memory, or on the disk."""
+        used = set(map(Path, self._attempt.record["vacated"]["arenas"].values()))
+        for folder in (self._folder, self._attempt.folder):
+            for file in set(folder.glob(self._names())) - used:
+                with contextlib.suppress(OSError):
+                    file.unlink()
+
+    def moved(self, before: dict[str, Any], arenas: dict[str, str]) -> bool:
+        """The arenas are elsewhere now, whole; False if nobody is to look for them there.
+
+        ``before`` is what the record said of them when they began to move: since then the attempt
+        may have gone on, and have written others. Raises OSError if that can't be written down.
+        """
+        attempt = self._attempt
+        if attempt.state != "suspended" or attempt.record.get("vacated") is not before:
+            return False
+        attempt.record["vacated"] = before | {"arenas": arenas}
+        try:
+            attempt.save()
+        except OSError:
+            attempt.record["vacated"] = before
+            raise
+        return True

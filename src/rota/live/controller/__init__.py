@@ -1,0 +1,1 @@
+"""The controller of a live cluster: reports in, decisions written down, commands out."""

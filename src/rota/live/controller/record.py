@@ -1,0 +1,252 @@
+"""The live cluster as far as it is known: its state from the event log, and answers about it."""
+
+import asyncio
+from pathlib import Path
+from typing import Any
+
+from rota.errors import NotFoundError, RotaError, did_you_mean
+from rota.folder import JOB_ID, Folder
+from rota.live.controller.clock import Clock
+from rota.live.controller.ranks import Ranks, read_ranks
+from rota.live.controller.recovery import losses_after
+from rota.live.controller.sweep_record import Searches
+from rota.live.wire import Message
+from rota.model.commands import Launch
+from rota.model.events import (
+    AttemptLost,
+    CommandSent,
+    DecisionTaken,
+    Event,
+    JobFinished,
+    JobLaunched,
+    JobResized,
+    JobResumed,
+    JobSubmitted,
+    ModelReported,
+    NodeLost,
+    SuspendRequested,
+    WorkerRegistered,
+)
+from rota.model.probe import Probe, Probes
+from rota.model.reason import Reason
+from rota.model.state.state import ClusterState
+from rota.store.events import EventStore
+
+RECENT = 1000  # jobs whose names an unknown one is compared with
+
+
+class Record:
+    """The state, what was said about it, and the agents that are connected.
+
+    Making one reads the whole event log of ``store``. Raises StoreError for one that this version
+    can't follow, with nothing changed.
+    """
+
+    def __init__(self, store: EventStore, folder: Folder) -> None:
+        self.state = ClusterState()
+        self.searches = Searches(self.state)
+        self.store = store
+        self._folder = folder
+        self._latest: dict[int, dict[str, Any]] = {}  # progress, newer than what is written down
+        self._history: dict[int, list[tuple[float, int]]] = {}
+        self.rows: dict[str, int] = {}
+        self._losses: dict[int, int] = {}
+        self._probes = Probes()
+        self._lost_s: dict[str, float] = {}  # when nodes that are gone were lost
+        self._models: dict[int, tuple[int, int]] = {}
+        self._lost_ranks: dict[int, int] = {}
+        self.why_suspended: dict[int, str] = {}  # in the way that it is, by row
+        self._outboxes: dict[str, asyncio.Queue[Message | bytes]] = {}
+        self._last_node: dict[tuple[int, int], str] = {}  # (row, attempt) -> where it ran last
+        self._limits_s: dict[int, float] = {}  # of jobs that have started and not ended, by row
+        self._launched_s: dict[tuple[int, int], float] = {}  # (row, attempt) -> when it was sent
+        last_s = 0.0
+        for number, event in enumerate(store.load(), 1):
+            try:
+                self._apply(event)
+            except (RotaError, LookupError, TypeError) as error:
+                what = f"a {type(event).__name__} can't follow what was before it"
+                raise store.unreadable(number, what) from error
+            last_s = max(last_s, event.at_s)
+        self._clock = Clock(folder.clock, last_s)
+        known = max((int(each) for each in self.rows if JOB_ID.fullmatch(each)), default=0)
+        self._next_id = 1 + max(known, folder.highest_job_id())
+        # Another log was here, or a later state of this one: its jobs are none of this log's.
+        self.foreign_ids = range(known + 1, self._next_id)
+
+    def _apply(self, event: Event) -> None:
+        self.state.apply(event)
+        self._remember(event)
+
+    def _remember(self, event: Event) -> None:
+        """Keep what questions will be asked about."""
+        self.searches.note(event)
+        if isinstance(event, JobSubmitted):
+            self.rows[event.spec.job_id] = len(self.state.spec) - 1
+        elif isinstance(event, DecisionTaken):
+            for row, code in event.reasons.items():
+                self._history.setdefault(row, []).append((event.at_s, code))
+            for row, allocation in event.allocations.items():
+                if allocation is not None and row not in event.reasons:
+                    self._history.setdefault(row, []).append((event.at_s, Reason.NONE))
+            for row, mark in event.marks.items():
+                self._probes.note(row, mark)
+        elif isinstance(event, CommandSent):
+            command = event.command
+            if isinstance(command, Launch):
+                self._launched_s[command.row, command.attempt] = event.at_s
+        elif isinstance(event, JobLaunched | JobResumed):
+            limit_s = self.state.spec[event.row].time_limit_s
+            if limit_s is not None:
+                self._limits_s[event.row] = limit_s
+            held = self.state.held[event.row]
+            if held is not None:
+                key = (event.row, self.state.attempt[event.row])
+                self._last_node[key] = self.state.nodes[held.nodes()[0]].name
+        elif isinstance(event, JobFinished):
+            self._limits_s.pop(event.row, None)
+        elif isinstance(event, AttemptLost):
+            self.why_suspended.pop(event.row, None)
+            self._losses[event.row] = losses_after(self._losses.get(event.row, 0), event)
+        elif isinstance(event, JobResized):
+            self._lost_ranks[event.row] = self.lost_ranks(event.row) + event.lost_ranks
+        elif isinstance(event, WorkerRegistered):
+            self.why_suspended[event.row] = event.why
+        elif isinstance(event, ModelReported):
+            self._models[event.row] = (event.model_bytes, event.largest_tensor_bytes)
+        elif isinstance(event, NodeLost):
+            self._lost_s[event.name] = event.at_s
+        elif isinstance(event, SuspendRequested):
+            self._history.setdefault(event.row, []).append((event.at_s, Reason.HELD_BY_USER))
+
+    def origin(self, row: int) -> str:
+        """What tells this job from one with the same id in another log, or another copy of it."""
+        return f"{self.store.identity} {self.state.submit_s[row]!r}"
+
+    def launch_mark(self, row: int, attempt: int) -> str | None:
+        """What tells this attempt of a job from others of the same number; None if it never was."""
+        at_s = self._launched_s.get((row, attempt))
+        return None if at_s is None else f"{self.store.identity} {at_s!r}"
+
+    def is_foreign(self, message: Message) -> bool:
+        """Whether what an agent tells is about an attempt that this log knows nothing of.
+
+        Agents of before attempts had marks tell none.
+        """
+        mark, row = message.get("launch"), self.rows.get(message["job_id"])
+        if mark is None:
+            return False
+        return row is None or mark != self.launch_mark(row, message["attempt"])
+
+    def now_s(self) -> float:
+        """The cluster's time: seconds since the epoch."""
+        return self._clock.now_s()
+
+    def living(self) -> int:
+        """How many jobs have processes."""
+        return sum(self.state.has_processes(row) for row in range(len(self.state.spec)))
+
+    def row(self, job_id: str) -> int:
+        """The row of a job by id, by ``@last``, or by a name.
+
+        Of the jobs with a name it is the only one, or the only one that has not ended.
+        """
+        if job_id == "@last" and self.state.spec:
+            return len(self.state.spec) - 1
+        if job_id in self.rows:
+            return self.rows[job_id]
+        named = [row for row, spec in enumerate(self.state.spec) if spec.name == job_id]
+        active = [row for row in named if self.state.finish_s[row] < 0]
+        if len(named) == 1 or len(active) == 1:
+            return (active or named)[0]
+        if named:
+            ids = ", ".join(self.state.spec[row].job_id for row in named[-5:])
+            raise NotFoundError(f"{len(named)} jobs are named {job_id!r}; use an id: {ids}")
+        if self.searches.is_name(job_id):
+            raise NotFoundError(
+                f"{job_id} is a sweep, and no job; `rota sweep show {job_id}` lists its trials, "
+                f"which are jobs named {job_id}.NUMBER; `rota sweep cancel {job_id}` ends it"
+            )
+        hint = did_you_mean(job_id, {spec.name for spec in self.state.spec[-RECENT:]})
+        raise NotFoundError(f"there is no job {job_id!r}{hint}; `rota ps --all` lists them")
+
+    def progress(self, row: int) -> dict[str, Any]:
+        """The latest that the job reported of itself."""
+        return self._latest.get(row) or self.state.progress[row] or {}
+
+    def model(self, row: int) -> tuple[int, int] | None:
+        """Bytes in the job's model and in its largest tensor, if its script told."""
+        return self._models.get(row)
+
+    def lost_ranks(self, row: int) -> int:
+        """How many ranks the job has lost and gone on without."""
+        return self._lost_ranks.get(row, 0)
+
+    def device_share(self, row: int) -> float:
+        """The part of its life that the job has held its devices and worked."""
+        finish_s = self.state.finish_s[row]
+        end_s = finish_s if finish_s >= 0 else self._clock.now_s()
+        age_s = end_s - self.state.submit_s[row]
+        return self.state.service(row, end_s) / age_s if age_s > 0 else 0.0
+
+    def history(self, row: int) -> list[tuple[float, int]]:
+        """(time, reason code) each time the policy's verdict on the job changed."""
+        return self._history.get(row, [])
+
+    def trials(self, row: int) -> list[Probe]:
+        """What policies have tried with the job, oldest first, also after its end."""
+        return self._probes.of(row)
+
+    def ranks(self, row: int, attempt: int) -> Ranks | None:
+        """The processes of an attempt; None as long as its agent has written nothing down."""
+        job_id = self.state.spec[row].job_id
+        nodes = [node.name for node in self.state.nodes]
+        found = (read_ranks(self._folder.attempt(node, job_id, attempt)) for node in nodes)
+        return next((ranks for ranks in found if ranks is not None), None)
+
+    def log_path(self, row: int, attempt: int | None, process: int) -> Path | None:
+        """Where a process's output is, or None before the job's first start."""
+        number = attempt if attempt is not None else self.state.attempt[row]
+        job_id = self.state.spec[row].job_id
+        last = self._last_node.get((row, number))
+        names = [node.name for node in self.state.nodes if number > 0]
+        names.sort(key=lambda name: name != last)  # what it printed elsewhere came along
+        paths = [self._folder.log(name, job_id, number, process) for name in names]
+        return next((path for path in paths if path.exists()), None)
+
+    def state_on(self, row: int) -> str | None:
+        """The node where the state of a started job lies; None if it has none."""
+        if not self.state.has_processes(row):
+            return None
+        return self._last_node.get((row, self.state.attempt[row]))
+
+    def tell(self, node: str, message: Message | bytes) -> bool:
+        """Send an agent something; False if it is not connected."""
+        outbox = self._outboxes.get(node)
+        if outbox is not None:
+            outbox.put_nowait(message)
+        return outbox is not None
+
+    def nodes(self) -> list[dict[str, Any]]:
+        """Each node with its devices and who holds which; several jobs may share one."""
+        holders: list[list[list[str]]] = [
+            [[] for _ in range(node.num_gpus)] for node in self.state.nodes
+        ]
+        for row, held in enumerate(self.state.held):
+            for node, gpus in held.gpus() if held else ():
+                for gpu in gpus:
+                    holders[node][gpu].append(self.state.spec[row].job_id)
+        return [
+            {
+                "name": node.name,
+                "kind": node.kind,
+                "gpu_type": node.gpu_type,
+                "num_gpus": node.num_gpus,
+                "alive": node.alive,
+                "lost_s": None if node.alive else self._lost_s.get(node.name),
+                "connected": node.name in self._outboxes,
+                "jobs": [ids[0] if ids else None for ids in held_by],
+                "holders": held_by,
+            }
+            for node, held_by in zip(self.state.nodes, holders, strict=True)
+        ]

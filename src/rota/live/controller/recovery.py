@@ -1,0 +1,231 @@
+"""What a controller does after its own restart, and after an agent's: compare, then mend."""
+
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+from rota.live.wire import Message
+from rota.model.commands import Migrate
+from rota.model.events import (
+    AttemptLost,
+    Event,
+    JobFinished,
+    JobResumed,
+    NodeLost,
+    WorkerRegistered,
+)
+from rota.model.job import JobState, Suspension
+from rota.model.state.state import ClusterState
+
+MAX_LOST_ATTEMPTS = 3  # in a row, of which none got on
+GOT_ON_S = 120.0  # of work; who breaks down at the start does so sooner
+SHUT_DOWN = "the cluster was shut down"
+REBOOTED = "its node was rebooted"
+NEVER_STARTED = "it never started"
+NODE_CHANGED = "its node came back with other devices"
+NO_MEMORY = "out of memory"  # so begins what is told of a batch that did not fit
+NODE_GONE = "its node is no longer part of the cluster"
+UNCOUNTED = (
+    SHUT_DOWN,
+    REBOOTED,
+    NEVER_STARTED,
+    NODE_CHANGED,
+    NODE_GONE,
+    NO_MEMORY,  # each time with smaller batches, and so not for ever
+)  # how losses begin that say nothing about the job
+
+
+class Findings(NamedTuple):
+    """What follows from an agent's account of its attempts."""
+
+    events: list[Event]
+    forget: list[Message]  # ends that are written down: the agent need not keep them
+    kill: list[Message]  # attempts that no job should have
+    drop: list[Message]  # attempts that are elsewhere by now
+    left: list[tuple[str, Message]]  # for other nodes: of attempts that ended while they moved
+
+
+def seats(state: ClusterState, row: int) -> tuple[int, ...]:
+    """The nodes that may rightly have the job's attempt, the one that has its state first.
+
+    Two while it moves: until it has gone on at the other, its state is where it was.
+    """
+    held, home = state.held[row], state.home[row]
+    if home is None:
+        return held.nodes() if held is not None else ()
+    moves = held is not None and isinstance(state.outstanding[row], Migrate)
+    return home.nodes() + held.nodes() if held is not None and moves else home.nodes()
+
+
+def reconcile(
+    state: ClusterState,
+    node: str,
+    attempts: list[Message],
+    now_s: float,
+    losses: dict[int, int],
+    last_nodes: Mapping[tuple[int, int], str],
+) -> Findings:
+    """Hold what an agent says it has against what the state says it should have.
+
+    A job whose processes are neither alive nor known to have ended has lost its attempt. Commands
+    on their way are not touched: they are sent again, and agents carry each out once. ``losses``
+    counts each row's lost attempts so far, ``last_nodes`` says where each attempt of a row ran.
+    """
+    found = {(message["job_id"], message["attempt"]): message for message in attempts}
+    findings = Findings([], [], [], [], [])
+    expected = _check_expected(state, node, found, now_s, losses, findings)
+    rows = {(spec.job_id, state.attempt[row]): row for row, spec in enumerate(state.spec)}
+    for key, message in found.items():
+        if message["type"] not in ("alive", "arriving"):
+            findings.forget.append(_name("forget", message))
+        elif key not in expected:
+            ran_on = last_nodes.get((rows[key], key[1])) if key in rows else None
+            if message["type"] == "alive" and ran_on not in (None, node):
+                findings.drop.append(_name("drop", message))
+            else:
+                findings.kill.append(_name("kill", message))
+    return findings
+
+
+def _check_expected(
+    state: ClusterState,
+    node: str,
+    found: dict[tuple[str, int], Message],
+    now_s: float,
+    losses: dict[int, int],
+    findings: Findings,
+) -> set[tuple[str, int]]:
+    """Look for each attempt that should be on the node among those found; the keys of these."""
+    expected: set[tuple[str, int]] = set()
+    index = state.node_index[node]
+    for row, spec in enumerate(state.spec):
+        if not state.has_processes(row):
+            continue
+        places = seats(state, row)
+        if index not in places:
+            continue
+        key = (spec.job_id, state.attempt[row])
+        message, moves = found.get(key), len(places) > 1
+        if message is not None and message["type"] == "arriving" and not moves:
+            continue
+        expected.add(key)
+        if message is None or message["type"] == "arriving":
+            # Its launch is sent again; and of a move it is told by those who ask in vain.
+            if state.state[row] != JobState.STARTING and not moves:
+                unseen = {"error": "the node has no trace of it"}
+                findings.events.append(lost(state, row, unseen, now_s, losses))
+        elif message["type"] != "alive":
+            findings.events.extend(end_of_attempt(state, row, node, message, now_s, losses))
+            others = [state.nodes[place].name for place in places if place != index]
+            findings.left.extend((name, _name("drop", message)) for name in others)
+        else:
+            findings.events.append(registered(message, row, now_s))
+    return expected
+
+
+def registered(message: Message, row: int, now_s: float) -> WorkerRegistered:
+    """The event for what an agent says of how an attempt can be suspended and resized."""
+    kind = Suspension[message["suspension"].upper()]
+    resizable, most_ranks = message.get("resizable", False), message.get("most_ranks", 0)
+    more = resizable, most_ranks, message.get("portable", False), message.get("why", "")
+    return WorkerRegistered(now_s, row, kind, message["movable"], *more)
+
+
+def end_of_attempt(
+    state: ClusterState,
+    row: int,
+    node: str,
+    message: Message,
+    now_s: float,
+    losses: dict[int, int],
+) -> list[Event]:
+    """The events for an attempt that a node reports as ended or lost.
+
+    If it was on its way there, it has come there first: nobody lived to say so.
+    """
+    end = ended(state, row, message, now_s, losses)
+    places = seats(state, row)
+    if len(places) > 1 and state.nodes[places[0]].name != node:
+        return [JobResumed(state.changed_s[row], row), end]
+    return [end]
+
+
+def ended(
+    state: ClusterState, row: int, message: Message, now_s: float, losses: dict[int, int]
+) -> Event:
+    """The event for an attempt that an agent reports as ended or lost."""
+    if message["type"] == "lost":
+        return lost(state, row, message, now_s, losses)
+    code: int = message["exit_code"]
+    outcome = state.stop_outcome.get(row)
+    if outcome is None:
+        outcome = JobState.SUCCEEDED if code == 0 else JobState.FAILED
+    # The agent's time of the end, unless clocks or a late confirmation contradict the record.
+    at_s = min(max(message["at_s"], state.changed_s[row]), now_s)
+    return JobFinished(at_s, row, outcome, code, message["message"])
+
+
+def node_left(state: ClusterState, node: str, now_s: float, error: str) -> list[Event]:
+    """The events for a node that is gone, or offers other devices than before: all that ran there
+    is lost, because of ``error``."""
+    index = state.node_index[node]
+    events: list[Event] = []
+    for row in range(len(state.spec)):
+        places = (state.held[row], state.home[row])
+        there = any(place is not None and index in place.nodes() for place in places)
+        if there and state.has_processes(row):
+            events.append(attempt_lost(state, row, now_s, error))
+    return [*events, NodeLost(now_s, node)]
+
+
+def lost(
+    state: ClusterState, row: int, message: Message, now_s: float, losses: dict[int, int]
+) -> Event:
+    """The event for an attempt that vanished: it starts anew, but not for ever."""
+    if message.get("started") is False:  # that took nothing from the job, and does not count
+        return attempt_lost(state, row, now_s, NEVER_STARTED)
+    if message.get("goes_on") is True:  # from where it was: nothing is lost but a batch
+        return AttemptLost(now_s, row, state.attempt[row], message["error"])
+    told = message.get("progress") or {}
+    # An attempt that no agent saw end has not run, as far as is known, since it was last heard of.
+    at_s = message.get("at_s") or last_heard_s(told or state.progress[row] or {})
+    at_s = min(max(at_s, state.changed_s[row]), now_s)
+    error = REBOOTED if message.get("rebooted") is True else message["error"]
+    event = attempt_lost(state, row, at_s, error)
+    got_on = (told.get("step") or 0) > 0 or message.get("checkpointed") is True
+    event = event._replace(got_on=got_on or event.lost_s >= GOT_ON_S)
+    count = losses_after(losses.get(row, 0), event)
+    if count < MAX_LOST_ATTEMPTS or row in state.stop_outcome:
+        return event
+    what = f"{error}; {count} attempts in a row were lost before they got on"
+    return JobFinished(at_s, row, JobState.LOST, None, what)
+
+
+def losses_after(count: int, event: AttemptLost) -> int:
+    """How many attempts of a job have been lost in a row before they got on.
+
+    ``count`` had been before this one. Losses that say nothing about the job leave it as it is.
+    """
+    if event.got_on:
+        return 0
+    return count if event.error.startswith(UNCOUNTED) else count + 1
+
+
+def last_heard_s(progress: Mapping[str, Any]) -> float:
+    """When a job last told something, or its agent of it."""
+    told: float = max(progress.get("at_s") or 0.0, progress.get("cpu_at_s") or 0.0)
+    return told
+
+
+def attempt_lost(state: ClusterState, row: int, at_s: float, error: str) -> AttemptLost:
+    """The event for an attempt that is gone, with all that it did: the job starts anew.
+
+    What its script saved of that by itself, nobody but the script knows.
+    """
+    done_s = state.work(row, at_s)
+    if state.state[row] == JobState.SUSPENDING:  # it went on until it reached its boundary
+        done_s += max(0.0, at_s - state.changed_s[row]) * state.speed[row]
+    return AttemptLost(at_s, row, state.attempt[row], error, max(0.0, done_s))
+
+
+def _name(kind: str, message: dict[str, Any]) -> Message:
+    return {"type": kind, "job_id": message["job_id"], "attempt": message["attempt"]}

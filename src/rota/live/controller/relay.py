@@ -1,0 +1,51 @@
+"""What agents tell one another, passed on by the controller: the state of a job that moves.
+
+Pieces are passed on as they are, and only as many are on their way as the receiving agent has asked
+for; the controller neither reads nor keeps them.
+"""
+
+from rota.live.controller.record import Record
+from rota.live.wire import Message, unpack
+from rota.model.commands import Migrate
+
+
+def pass_on(record: Record, sender: str, message: Message) -> None:
+    """Pass a ``fetch`` or ``fetched`` on to the node that it names.
+
+    Only between the two nodes of a migration that is on its way: whoever else asks is told to stop.
+    """
+    row = record.rows.get(message["job_id"])
+    about = {"job_id": message["job_id"], "attempt": message["attempt"]}
+    asks = message["type"] == "fetch"
+    if row is None or message["attempt"] != record.state.attempt[row]:
+        nodes = None
+    else:
+        nodes = migration(record, row)
+    asked, asker = message["node"], sender
+    if not asks:
+        asked, asker = asker, asked
+    if nodes != (asked, asker):
+        if asks:
+            error = f"job {message['job_id']} does not move from {asked} to {asker} any more"
+            record.tell(sender, {"type": "fetched", **about, "error": error})
+        return
+    passed = {**message, "asker": asker} if asks else message
+    if not record.tell(message["node"], passed) and asks:
+        record.tell(sender, {"type": "fetched", **about, "away": True})
+
+
+def pass_piece_on(record: Record, sender: str, frame: bytes) -> None:
+    """Pass a piece of a file on to the node that its line names. Raises AgentError."""
+    message, _ = unpack(frame)
+    row = record.rows.get(message["job_id"])
+    if row is not None and migration(record, row) == (sender, message["node"]):
+        record.tell(message["node"], frame)
+
+
+def migration(record: Record, row: int) -> tuple[str, str] | None:
+    """From which node to which a job is on its way; None if it is not."""
+    state = record.state
+    home, held = state.home[row], state.held[row]
+    if not isinstance(state.outstanding[row], Migrate) or home is None or held is None:
+        return None
+    return state.nodes[home.nodes()[0]].name, state.nodes[held.nodes()[0]].name

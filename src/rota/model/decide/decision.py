@@ -1,0 +1,150 @@
+"""One turn of the wheel: ask the policy, check what it says, write it down as an event."""
+
+from math import inf, isfinite
+from typing import Any, NoReturn
+
+from rota.errors import PlanError
+from rota.model.allocation import Allocation
+from rota.model.decide.live_limits import confine
+from rota.model.events import DecisionTaken, new
+from rota.model.plan import Plan
+from rota.model.reason import Reason
+from rota.model.state.state import ClusterState
+from rota.model.view import View, identity
+
+CODES = frozenset(map(int, Reason))
+NUMBERS = frozenset((int, float))
+
+
+class Decider:
+    """Takes one decision after another by one policy on one state, with one view of it."""
+
+    __slots__ = ("_identity", "_state", "_view", "policy")
+
+    def __init__(self, state: ClusterState, policy: Any) -> None:
+        self.policy = policy
+        self._identity = identity(policy)
+        self._state = state
+        self._view = View(state, 0.0, policy)
+
+    def decide(self, now_s: float) -> DecisionTaken:
+        """Let the policy decide at ``now_s`` and apply its plan.
+
+        Raises PlanError, before anything has changed, if the plan breaks the contract.
+        """
+        state, view = self._state, self._view
+        if not view.renew(now_s):
+            view = self._view = View(state, now_s, self.policy)
+        plan: Plan = self.policy.decide(view)
+        try:
+            allocations, reasons, marks, policy_mark, wake_at_s = plan
+        except (TypeError, ValueError):
+            raise PlanError(f"the policy decided {plan!r:.200}, which is no Plan") from None
+        if state.one_node_gangs:
+            plan = confine(state, plan if type(plan) is Plan else Plan(*plan))
+            allocations, reasons, marks, policy_mark, wake_at_s = plan
+        state.foreseen = free = view.free_after(plan) if allocations else None
+        if allocations or reasons or marks or policy_mark is not None or wake_at_s is not None:
+            check(state, plan, now_s, free is not None)
+        event = new(DecisionTaken, (now_s, state.decision_seq + 1, self._identity, *plan))
+        state.apply(event)
+        state.plan = plan
+        return event
+
+
+def take_decision(state: ClusterState, policy: Any, now_s: float) -> DecisionTaken:
+    """Let ``policy`` decide on ``state`` at ``now_s`` once; see :meth:`Decider.decide`."""
+    return Decider(state, policy).decide(now_s)
+
+
+def check(state: ClusterState, plan: Plan, now_s: float, tried: bool = False) -> None:
+    """Hold a plan against the contract. Raises PlanError saying what it breaks.
+
+    ``tried``: a what-if at this instant has done so with the allocations.
+    """
+    allocations, reasons, marks, policy_mark, wake_at_s = plan
+    if wake_at_s is not None and not (
+        isinstance(wake_at_s, int | float) and now_s < wake_at_s < inf
+    ):
+        raise PlanError(
+            f"the plan wants to be woken at {wake_at_s!r} s, which is no time after now ({now_s} s)"
+        )
+    active = state.active
+    for row in allocations:
+        if row not in active:
+            _refuse_row(row)
+    for row, code in reasons.items():
+        if row not in active:
+            _refuse_row(row)
+        if code not in CODES:
+            raise PlanError(f"the plan gives job {state.spec[row].job_id} the reason {code!r}")
+    for row, mark in marks.items():
+        if row not in active:
+            _refuse_row(row)
+        if not is_plain(mark):
+            _refuse_mark(mark)
+    if policy_mark is not None and not is_plain(policy_mark):
+        _refuse_mark(policy_mark)
+    if allocations and not tried:
+        _check_allocations(state, allocations)
+
+
+def _refuse_row(row: int) -> NoReturn:
+    raise PlanError(f"the plan speaks of row {row}, which is not an active job")
+
+
+def _refuse_mark(mark: Any) -> NoReturn:
+    raise PlanError(f"the plan wants to remember {mark!r}, which JSON can't carry exactly")
+
+
+def _check_allocations(state: ClusterState, allocations: dict[int, Allocation | None]) -> None:
+    free = state.assumed.copy()
+    target, home, num_gpus = state.target, state.home, state.num_gpus
+    for row in allocations:
+        old = target[row]
+        if old is not None:
+            free.give(old)
+    for row, allocation in allocations.items():
+        if allocation is None:
+            continue
+        if not isinstance(allocation, Allocation):
+            raise PlanError(
+                f"the plan gives job {state.spec[row].job_id} {allocation!r:.100}, no Allocation"
+            )
+        if allocation.num_gpus != num_gpus[row] and allocation.num_gpus not in state.sizes(row):
+            raise PlanError(
+                f"the plan gives job {state.spec[row].job_id} {allocation.num_gpus} GPUs; "
+                f"it is a gang of {state.num_gpus[row]}"
+            )
+        before = home[row]
+        if before is not None and not state.movable[row] and allocation.parts != before.parts:
+            raise PlanError(
+                f"the plan moves job {state.spec[row].job_id}, which can go on only on {home[row]}"
+            )
+        for node, _ in allocation.parts:
+            if not 0 <= node < len(free.masks):
+                raise PlanError(
+                    f"the plan gives job {state.spec[row].job_id} GPUs of node {node}, "
+                    "which is not there"
+                )
+        if not free.take(allocation):
+            names = ", ".join(state.nodes[node].name for node in allocation.nodes())
+            raise PlanError(
+                f"the plan gives job {state.spec[row].job_id} GPUs of {names} that are taken"
+            )
+
+
+def is_plain(value: Any) -> bool:
+    """Whether JSON gives the value back as it is: numbers, text, lists and mappings from text."""
+    if isinstance(value, list):
+        try:  # marks are lists of numbers: see to these without a call for each
+            if NUMBERS.issuperset(map(type, value)) and isfinite(sum(value)):
+                return True
+        except OverflowError:  # an integer that no float can hold
+            pass
+        return all(is_plain(each) for each in value)
+    if isinstance(value, float):
+        return isfinite(value)
+    if isinstance(value, dict):
+        return all(isinstance(key, str) and is_plain(each) for key, each in value.items())
+    return value is None or isinstance(value, str | int)

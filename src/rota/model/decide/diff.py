@@ -1,0 +1,116 @@
+"""The commands that bring jobs from what they hold to what the last plan wants."""
+
+from rota.model.allocation import Allocation
+from rota.model.commands import (
+    Command,
+    Launch,
+    Migrate,
+    Resize,
+    Resume,
+    Retune,
+    Stop,
+    Suspend,
+    may_follow,
+)
+from rota.model.events import new
+from rota.model.job import JobState
+from rota.model.state.state import ClusterState
+
+STOPPING = int(JobState.STOPPING)
+
+
+def diff(state: ClusterState) -> list[Command]:
+    """The commands that can be sent now to bring what jobs hold closer to the last plan's target.
+
+    Only jobs without a command on its way get one; but a stop overtakes a suspension, and that a
+    change of batch. GPUs are promised to a job when no other holds them any more: commands that
+    have to wait for a release come out of a later call. Suspensions and stops come first, each
+    group in row order.
+    """
+    unsettled = state.unsettled
+    if not unsettled:
+        return []
+    commands: list[Command] = []
+    starting: list[tuple[int, Allocation]] = []
+    next_id, epoch = state.next_command_id, state.epoch
+    for row in unsettled if len(unsettled) == 1 else sorted(unsettled):
+        if row in state.backoff:
+            continue
+        if state.state[row] == STOPPING:
+            stop = Stop(next_id + len(commands), row, state.attempt[row], epoch)
+            if may_follow(state.outstanding[row], stop):
+                commands.append(stop)
+        elif isinstance(state.outstanding[row], Retune):
+            if state.target[row] is None:
+                fields = (next_id + len(commands), row, state.attempt[row], epoch)
+                commands.append(new(Suspend, fields))
+        elif state.outstanding[row] is None:
+            target, held = state.target[row], state.held[row]
+            if held is None:
+                if target is not None:
+                    starting.append((row, target))
+            elif target is None or (held is not target and held.parts != target.parts):
+                if target is not None and _must_wait(state, row, held, target):
+                    continue
+                if target is None or not _can_resize(state, row, held, target):
+                    fields = (next_id + len(commands), row, state.attempt[row], epoch)
+                    commands.append(new(Suspend, fields))
+                elif (more := target.without(held)) is not None:
+                    starting.append((row, more))
+                else:  # it only gives GPUs up
+                    commands.append(_start(state, row, target, next_id + len(commands)))
+            elif held.batch != target.batch and state.since_s[row] >= 0:
+                fields = (next_id + len(commands), row, state.attempt[row], epoch)
+                commands.append(Retune(*fields, target.batch))
+    promised: dict[int, int] = {}
+    shared: dict[int, int] = {}
+    for row, needed in starting:
+        if state.idle.fits(needed) and (len(starting) == 1 or _promise(promised, shared, needed)):
+            target = state.target[row]
+            assert target is not None
+            commands.append(_start(state, row, target, next_id + len(commands)))
+    return commands
+
+
+def _must_wait(state: ClusterState, row: int, held: Allocation, target: Allocation) -> bool:
+    """Whether a job is to give GPUs up, and its program has yet to say if it can as it runs."""
+    return held.nodes() == target.nodes() and not target.without(held) and state.has_yet_to_say(row)
+
+
+def _can_resize(state: ClusterState, row: int, held: Allocation, target: Allocation) -> bool:
+    """Whether a running job can get from ``held`` to ``target`` without a suspension.
+
+    It takes an elastic job, whose ranks are on one node and keep at least one of their GPUs.
+    """
+    if not state.resizable[row] or state.since_s[row] < 0:
+        return False
+    left = held.without(target)
+    return held.nodes() == target.nodes() and len(held.parts) == 1 and left != held
+
+
+def _promise(promised: dict[int, int], shared: dict[int, int], target: Allocation) -> bool:
+    """Add GPUs to those promised, by node; False if some of them are among these already.
+
+    Those in ``shared`` are promised to jobs that put up with each other.
+    """
+    mine, others = (shared, promised) if target.shared else (promised, shared)
+    for n, mask in target.parts:
+        taken = others.get(n, 0) | (0 if target.shared else mine.get(n, 0))
+        if mask & taken:
+            return False
+    for n, mask in target.parts:
+        mine[n] = mine.get(n, 0) | mask
+    return True
+
+
+def _start(state: ClusterState, row: int, target: Allocation, command_id: int) -> Command:
+    home = state.home[row]
+    if home is None and state.held[row] is None:
+        return new(Launch, (command_id, row, state.attempt[row] + 1, state.epoch, target))
+    fields = (command_id, row, state.attempt[row], state.epoch, target)
+    if state.held[row] is not None:
+        return new(Resize, fields)
+    assert home is not None
+    if home is target or home.nodes() == target.nodes():
+        return new(Resume, fields)
+    return new(Migrate, fields)

@@ -1,0 +1,114 @@
+"""What agents can't do, whatever a policy plans: a gang over several nodes, a move of processes."""
+
+from rota.model.allocation import Allocation, on_node
+from rota.model.cluster import FreeGpus
+from rota.model.plan import Plan
+from rota.model.reason import Reason
+from rota.model.state.state import ClusterState
+
+
+def confine(state: ClusterState, plan: Plan) -> Plan:
+    """The plan with every gang on one node, and jobs that can't leave their node on theirs.
+
+    On a live cluster each agent starts whole gangs, and only state that can be written to a file
+    goes from node to node. A job that the plan wants elsewhere gets other free GPUs if there are
+    such; else it waits, and the reason says for what. A job that does not adapt trains with its own
+    batch: its program can't be told another one. Simulated nodes take every plan. A plan of which
+    nothing has to change is given back as it is: its policy's indexes stay valid.
+    """
+    if not state.one_node_gangs or not plan.allocations:
+        return plan
+    plan = _with_own_batches(state, plan)
+    allocations = plan.allocations
+    wrong = [row for row, place in allocations.items() if not _can_be(state, row, place)]
+    free = _left_free(state, plan, wrong) if wrong else None
+    if free is None:
+        return plan
+    confined, reasons = dict(allocations), dict(plan.reasons)
+    for row in wrong:
+        wanted = allocations[row]
+        assert wanted is not None
+        place = _other_place(state, row, wanted.num_gpus, free)
+        if place is not None:
+            free.take(place)
+            place = place.with_batch(wanted.batch)
+        else:
+            reasons[row] = _why_not(state, row, wanted.num_gpus)
+        if place == state.target[row]:
+            del confined[row]
+        else:
+            confined[row] = place
+    return plan._replace(allocations=confined, reasons=reasons)
+
+
+def _with_own_batches(state: ClusterState, plan: Plan) -> Plan:
+    places, rows = plan.allocations, len(state.spec)
+    tuned = {
+        row: place.with_batch(None)
+        for row, place in places.items()
+        if isinstance(place, Allocation) and place.batch is not None
+        if 0 <= row < rows and state.spec[row].adapt is None
+    }
+    return plan._replace(allocations={**places, **tuned}) if tuned else plan
+
+
+def stays_on_node(state: ClusterState, row: int) -> bool:
+    """Whether a suspended job can go on only on the node where it was."""
+    return state.home[row] is not None and not state.portable[row]
+
+
+def largest_node(state: ClusterState) -> int:
+    """The GPUs of the largest node that is there."""
+    return max((node.num_gpus for node in state.nodes if node.alive), default=0)
+
+
+def _can_be(state: ClusterState, row: int, place: Allocation | None) -> bool:
+    if not isinstance(place, Allocation):
+        return True
+    home = state.home[row]
+    leaves = home is not None and stays_on_node(state, row) and place.nodes() != home.nodes()
+    return len(place.parts) == 1 and not leaves
+
+
+def _left_free(state: ClusterState, plan: Plan, wrong: list[int]) -> FreeGpus | None:
+    """The GPUs that the rest of the plan leaves free; None if it breaks the contract anyway."""
+    free = state.assumed.copy()
+    for row in plan.allocations:
+        if not 0 <= row < len(state.spec):
+            return None
+        before = state.target[row]
+        if before is not None:
+            free.give(before)
+    for row, place in plan.allocations.items():
+        if place is not None and row not in wrong:
+            known = isinstance(place, Allocation) and place.nodes()[-1] < len(free.masks)
+            if not known or not free.take(place):
+                return None
+    return free
+
+
+def _other_place(state: ClusterState, row: int, num_gpus: int, free: FreeGpus) -> Allocation | None:
+    """Where the job has been, or else as tight a hole as there is, on a node that it may be on."""
+    home = state.home[row]
+    if home is not None and not state.movable[row]:
+        return home if free.fits(home) else None
+    for known in (state.target[row], home):
+        if known is not None and known.num_gpus == num_gpus and free.fits(known):
+            return known
+    nodes = range(len(free.masks))
+    if home is not None and stays_on_node(state, row):
+        nodes = range(home.nodes()[0], home.nodes()[0] + 1)
+    holes = [(free.masks[n].bit_count(), n) for n in nodes if free.masks[n].bit_count() >= num_gpus]
+    if not holes:
+        return None
+    node = min(holes)[1]
+    mask, gpus = free.masks[node], 0
+    for _ in range(num_gpus):
+        gpus |= (mask ^ gpus) & -(mask ^ gpus)
+    return on_node(node, gpus)
+
+
+def _why_not(state: ClusterState, row: int, num_gpus: int) -> Reason:
+    if num_gpus > largest_node(state):
+        return Reason.NEVER_FITS
+    return Reason.WAIT_TOPOLOGY if stays_on_node(state, row) else Reason.WAIT_GANG_FRAGMENTED

@@ -1,0 +1,200 @@
+"""What live jobs tell of their training, for those who choose their GPUs and batches.
+
+It is a fold over the reports in the event log, and answers as a simulation does whose jobs play
+measured profiles. What makes no sense is left out: a program may say what it likes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from rota.errors import InputError
+from rota.model.measured.job_signature import Recent
+from rota.model.measured.profile import Average
+from rota.model.measured.reports import BatchRange, GradientNoise, Learned, StepPoint
+
+if TYPE_CHECKING:
+    from rota.model.events import WorkerReported
+    from rota.model.state.transitions import Transitions
+
+MOST_JOBS = 1000  # of which this is kept; of more, those that told something last
+MOST_POINTS = 64  # of one job
+MOST = 1e300
+LONGEST_STEP_S, SHORTEST_STEP_S = 86_400.0, 1e-6
+
+Place = tuple[int, int, int, str]  # nodes, GPUs, samples on each, type of these GPUs
+
+
+class Told(NamedTuple):
+    """One report. ``point`` is the mean of so many ``steps``; None if none was measured."""
+
+    batches: BatchRange
+    noise: GradientNoise | None
+    learned: Learned | None
+    point: StepPoint | None
+    steps: int
+
+
+def read(progress: Mapping[str, Any]) -> Told | None:
+    """What a report tells of batches that can be chosen; None if it tells nothing of them.
+
+    Raises InputError, which names the figure and its value, for what can't be.
+    """
+    told = progress.get("adaptation")
+    if told is None:
+        return None
+    if not isinstance(told, Mapping):
+        raise InputError(f"adaptation: {told!r:.80} is no mapping")
+    least_per_gpu = 1 if told.get("least_per_gpu") is None else _count(told, "least_per_gpu")
+    batches = BatchRange(
+        _count(told, "initial"), _count(told, "most"), least_per_gpu, _count(told, "most_per_gpu")
+    )
+    if batches.most < batches.initial:
+        raise InputError(
+            f"adaptation.most: {batches.most} is below the initial batch of {batches.initial}"
+        )
+    sqr, var = _number(told, "sqr"), _number(told, "var")
+    noise = None if sqr is None or var is None else GradientNoise(sqr, var)
+    steps = _number(told, "steps") or 0
+    point = _point(told) if steps >= 1 else None
+    return Told(batches, noise, _learned(progress, told, batches.initial), point, int(steps))
+
+
+def _point(told: Mapping[str, Any]) -> StepPoint:
+    """A step as the model of throughput has it: with a single gradient, however many there are."""
+    gpus, batch = _count(told, "gpus"), _count(told, "per_gpu")
+    gradient_s, step_s = _number(told, "gradient_s"), _number(told, "step_s")
+    for name, seconds in (("gradient_s", gradient_s), ("step_s", step_s)):
+        if seconds is None or not SHORTEST_STEP_S <= seconds <= LONGEST_STEP_S:
+            raise InputError(f"adaptation.{name}: {seconds!r} s is no time for a step")
+    assert gradient_s is not None
+    assert step_s is not None
+    if gradient_s > step_s:
+        raise InputError(
+            f"adaptation.gradient_s: {gradient_s!r} s is more than the whole step's {step_s!r} s"
+        )
+    more_s = (_number(told, "accumulation") or 0) * gradient_s
+    return StepPoint(1, gpus, batch, gradient_s, max(step_s - more_s, gradient_s))
+
+
+def _learned(progress: Mapping[str, Any], told: Mapping[str, Any], initial: int) -> Learned | None:
+    """Statistical progress; what is left is counted in the samples that the program will take."""
+    done, epoch_samples = _number(told, "scaled_steps"), _number(told, "epoch_samples")
+    if done is None or not epoch_samples:
+        return None
+    left = None
+    total, total_samples = _number(progress, "total"), _number(progress, "total_samples")
+    if total_samples is not None:
+        left = total_samples - (_number(progress, "samples") or 0)
+    elif total is not None:
+        left = (total - (_number(progress, "step") or 0)) * (_number(told, "size") or initial)
+    whole = None if left is None else done + max(0.0, left) / initial
+    return Learned(done, epoch_samples / initial, whole)
+
+
+def _number(told: Mapping[str, Any], name: str) -> float | None:
+    value = told.get(name)
+    if value is None:
+        return None
+    number = isinstance(value, int | float) and not isinstance(value, bool)
+    if not number or not 0 <= value < MOST:  # neither NaN nor what no float holds
+        raise InputError(f"adaptation.{name}: {value!r:.80} is no number from 0")
+    return float(value)
+
+
+def _count(told: Mapping[str, Any], name: str) -> int:
+    value = told.get(name)
+    if type(value) is not int or value < 1:  # True and False are none
+        raise InputError(f"adaptation.{name}: {value!r:.80} is no whole number above 0")
+    return value
+
+
+class _Job:
+    """What one job has told so far."""
+
+    __slots__ = ("at_s", "batches", "learned", "means", "noise", "points")
+
+    def __init__(self) -> None:
+        self.at_s = -1.0  # when it told last
+        self.batches: BatchRange | None = None
+        self.noise: GradientNoise | None = None
+        self.learned: Learned | None = None
+        self.means: dict[Place, tuple[Average, Average]] = {}  # of a gradient, and of a step
+        self.points: tuple[StepPoint, ...] = ()
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, _Job):
+            return False
+        return all(getattr(self, name) == getattr(other, name) for name in self.__slots__)
+
+    __hash__ = None  # type: ignore[assignment]
+
+    def count(self, point: StepPoint, steps: int) -> None:
+        """Take the mean of a place once more; beyond so many places nothing new is taken."""
+        place = point.nodes, point.gpus, point.batch, point.gpu_type
+        if place not in self.means and len(self.means) == MOST_POINTS:
+            return
+        means = self.means.setdefault(place, (Average(), Average()))
+        for mean, seconds in zip(means, (point.compute_s, point.step_s), strict=True):
+            mean.add(seconds * steps, steps, point.step_s * steps)
+        self.points = tuple(
+            StepPoint(nodes, gpus, batch, gradient.mean or 0.0, step.mean or 0.0, gpu_type)
+            for (nodes, gpus, batch, gpu_type), (gradient, step) in self.means.items()
+        )
+
+
+class Adaptations:
+    """What jobs have told, by row: see :class:`rota.model.measured.reports.Reports`."""
+
+    def __init__(self) -> None:
+        self._jobs: Recent[int, _Job] = Recent(MOST_JOBS)
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Adaptations) and self._jobs == other._jobs
+
+    __hash__ = None  # type: ignore[assignment]
+
+    def note(self, state: Transitions, e: WorkerReported) -> None:
+        """A job has reported. A report that comes again, with news of something else, counts once.
+
+        Steps on shared GPUs tell nothing of the job alone, nor do those on more than it has.
+        """
+        if e.progress.get("adaptation") is None:
+            return
+        try:
+            told, at_s = read(e.progress), _number(e.progress, "at_s")
+        except InputError:
+            return
+        job = self._jobs.get(e.row) or _Job()
+        if told is None or at_s is None or at_s <= job.at_s:
+            return
+        job.at_s, job.batches = at_s, told.batches
+        job.noise, job.learned = told.noise or job.noise, told.learned or job.learned
+        held = state.held[e.row]
+        point = told.point
+        if point is not None and held is not None and not held.shared:
+            gpu_type = state.nodes[held.parts[0][0]].gpu_type
+            if point.gpus <= held.num_gpus:
+                job.count(point._replace(gpu_type=gpu_type), told.steps)
+        self._jobs[e.row] = job
+
+    def measured(self, row: int) -> tuple[StepPoint, ...] | None:
+        """One point for each (nodes, GPUs, samples on a GPU, GPU type), the first time first."""
+        job = self._jobs.get(row)
+        return None if job is None else job.points
+
+    def noise(self, row: int, now_s: float) -> GradientNoise | None:
+        """As it was told last."""
+        job = self._jobs.get(row)
+        return None if job is None else job.noise
+
+    def batch_range(self, row: int) -> BatchRange | None:
+        """As the program and the job file have it."""
+        job = self._jobs.get(row)
+        return None if job is None else job.batches
+
+    def learned(self, row: int, now_s: float) -> Learned | None:
+        """As it was told last."""
+        job = self._jobs.get(row)
+        return None if job is None else job.learned

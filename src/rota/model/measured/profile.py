@@ -1,0 +1,148 @@
+"""Measurements of a job, or of all jobs of a signature: speeds by placement, and usage."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import NamedTuple
+
+from rota.model.measured.job_signature import Recent, StepWork
+
+OTHERS = "others"  # beside a job, more than one, or not on just the same GPUs; no signature
+REMEMBERED_S = 3600.0  # of measuring; what is older counts for less and less
+MOST_PLACEMENTS = 64  # of one job or signature
+
+
+class Measured:
+    """Things that are equal if all that was measured is."""
+
+    __slots__: tuple[str, ...] = ()
+
+    def __eq__(self, other: object) -> bool:
+        if type(self) is not type(other):
+            return False
+        return all(getattr(self, name) == getattr(other, name) for name in self.__slots__)
+
+    __hash__ = None  # type: ignore[assignment]
+
+
+class Placement(NamedTuple):
+    """Where a job ran: type, number and nodes of its GPUs, and the signature of the job beside it.
+
+    ``beside`` is empty for a job that had its GPUs for itself, :data:`OTHERS` for one that shared
+    them with several jobs, or with one that had others as well.
+    """
+
+    gpu_type: str
+    num_gpus: int
+    num_nodes: int = 1
+    beside: str = ""
+
+
+class Average(Measured):
+    """A weighted mean in which what is older than about an hour of measuring fades."""
+
+    __slots__ = ("_total", "_weight", "count", "latest", "seconds")
+
+    def __init__(self) -> None:
+        self._total = self._weight = 0.0
+        self.seconds = 0.0  # of measuring that count
+        self.count = 0  # of measurements
+        self.latest = 0.0  # the mean of the last one
+
+    def add(self, total: float, weight: float, seconds: float) -> None:
+        """Count a measurement that took so many seconds; ``weight`` is more than 0."""
+        self._total += total
+        self._weight += weight
+        self.seconds += seconds
+        self.count += 1
+        self.latest = total / weight
+        if self.seconds > REMEMBERED_S:
+            self._total, self._weight = self._total / 2, self._weight / 2
+            self.seconds /= 2
+
+    def merge(self, other: Average) -> None:
+        """Count everything that ``other`` has."""
+        if other.count:
+            self.add(other._total, other._weight, other.seconds)
+            self.count += other.count - 1
+            self.latest = other.latest
+
+    @property
+    def mean(self) -> float | None:
+        """None if nothing was measured."""
+        return self._total / self._weight if self._weight else None
+
+
+class Profile(Measured):
+    """What is known of a job, or of the jobs of a signature.
+
+    ``speeds`` are seconds per step by placement. ``device_util`` (0..1) and ``cpu_cores`` (seconds
+    of CPU time in a second, of all ranks) are those of jobs that had their GPUs for themselves.
+    Memory is that of each GPU over a step, at least and at most, None if unknown. ``jobs`` is how
+    many have come to it, ``told_s`` when one told last.
+    """
+
+    __slots__ = (
+        "command",
+        "cpu_cores",
+        "device_util",
+        "jobs",
+        "least_bytes",
+        "most_bytes",
+        "speeds",
+        "told_s",
+        "work",
+    )
+
+    def __init__(self) -> None:
+        self.command = ""  # of the last job that was found to have this signature
+        self.work = StepWork()
+        self.speeds: Recent[Placement, Average] = Recent(MOST_PLACEMENTS)
+        self.device_util = Average()
+        self.cpu_cores = Average()
+        self.least_bytes: int | None = None
+        self.most_bytes: int | None = None
+        self.jobs = 0
+        self.told_s = 0.0
+
+    def timed(self, placement: Placement, steps: float, seconds: float) -> None:
+        """So many steps took so many seconds there."""
+        speed = self.speeds.get(placement) or Average()
+        speed.add(seconds, steps, seconds)
+        self.speeds[placement] = speed
+
+    def took_memory(self, least_bytes: int | None, most_bytes: int | None) -> None:
+        """A job's memory over a step: of the least the last counts, of the most the largest."""
+        if least_bytes is not None:
+            self.least_bytes = least_bytes
+        if most_bytes is not None:
+            self.most_bytes = max(most_bytes, self.most_bytes or 0)
+
+    def merge(self, other: Profile) -> None:
+        """Take in what ``other`` knows."""
+        for placement, speed in other.speeds.items():
+            own = self.speeds.get(placement) or Average()
+            own.merge(speed)
+            self.speeds[placement] = own
+        self.device_util.merge(other.device_util)
+        self.cpu_cores.merge(other.cpu_cores)
+        self.took_memory(other.least_bytes, other.most_bytes)
+        self.told_s = max(self.told_s, other.told_s)
+
+    def step_s(self, placement: Placement) -> float | None:
+        """Mean seconds per step there; None if it was not measured."""
+        speed = self.speeds.get(placement)
+        return speed.mean if speed is not None else None
+
+    def relative(self, placement: Placement) -> float | None:
+        """The speed in a shared placement, as a part of that alone on such GPUs; None: unknown."""
+        alone, beside = self.step_s(placement._replace(beside="")), self.step_s(placement)
+        return alone / beside if alone and beside else None
+
+    def beside(self, signature: str) -> Iterator[tuple[float, int, str]]:
+        """``(speed relative to alone, measurements, GPU type)`` beside it, by placement."""
+        for placement, speed in self.speeds.items():
+            if signature and placement.beside == signature:
+                relative = self.relative(placement)
+                if relative is not None:
+                    yield relative, speed.count, placement.gpu_type

@@ -1,0 +1,313 @@
+"""The profile store: measurements of jobs, and of all jobs of a signature, from the event log.
+
+It is a fold over the events of live jobs. Only what lies between two reports of one job counts, if
+neither its GPUs nor those who use them with it changed meanwhile: what is measured while a trial
+begins or ends is of no placement.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from math import inf
+from typing import TYPE_CHECKING, Any
+
+from rota.model.allocation import Allocation
+from rota.model.commands import Launch, Stop, Suspend
+from rota.model.events import (
+    AttemptLost,
+    CommandFailed,
+    CommandSent,
+    JobFinished,
+    JobLaunched,
+    JobResized,
+    JobResumed,
+    JobSuspended,
+    ModelReported,
+    NodeLost,
+    StopRequested,
+    WorkerReported,
+)
+from rota.model.measured.job_signature import Recent, Signatures, StepWork, signature_of
+from rota.model.measured.profile import OTHERS, Measured, Placement, Profile
+
+if TYPE_CHECKING:
+    from rota.model.state.transitions import Transitions
+
+MOST_SIGNATURES = 1000  # of which profiles are kept; of more, those that were heard of last
+MOST_JOBS = 1000  # likewise
+LEAST_S = 0.1  # what is shorter is not measured by itself
+
+
+class JobProfile(Measured):
+    """One job: what was measured of it, and since when its conditions have been what they are."""
+
+    __slots__ = (
+        "began",
+        "model_bytes",
+        "placement",
+        "profile",
+        "signature",
+        "since_s",
+        "trains",
+        "until_s",
+    )
+
+    def __init__(self) -> None:
+        self.profile = Profile()
+        self.signature = ""  # once it is certain
+        self.model_bytes = 0
+        self.trains = False  # whether this attempt has done a step
+        self.since_s = 0.0  # its GPUs, and who shares them, are the same since then
+        self.began: dict[str, Any] | None = None  # the report at which measuring began,
+        self.placement: Placement | None = None  # where that is, if it is clear,
+        self.until_s = inf  # and until when conditions were the same
+
+    def disturbed(self, at_s: float) -> None:
+        """Something has changed, or begins to."""
+        self.since_s = max(self.since_s, at_s)
+        self.until_s = min(self.until_s, self.since_s)
+        if self.began is not None and self.began["at_s"] >= self.until_s:
+            self.began = None
+
+
+class Profiles:
+    """Profiles by signature and by job, of live jobs: simulated ones cost nothing."""
+
+    def __init__(self) -> None:
+        self.by_signature: Recent[str, Profile] = Recent(MOST_SIGNATURES)
+        self.jobs: Recent[int, JobProfile] = Recent(MOST_JOBS)
+        self._names = Signatures()
+        self._placed: dict[int, Allocation] = {}  # jobs with GPUs, as far as is known here
+        self._on_node: dict[int, dict[int, int]] = {}  # node -> row -> its GPUs there, as a mask
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Profiles) and vars(self) == vars(other)
+
+    __hash__ = None  # type: ignore[assignment]
+
+    # -- reading -------------------------------------------------------------------------------
+
+    def signature(self, state: Transitions, row: int) -> str:
+        """The signature of a live job, or the one expected of it; empty if nothing is known."""
+        job, program = self.jobs.get(row), state.spec[row].program
+        if job is not None and job.signature:
+            return job.signature
+        return self._names.expected(program) if program is not None else ""
+
+    def is_certain(self, row: int) -> bool:
+        """Whether the job itself has told enough to know its signature."""
+        job = self.jobs.get(row)
+        return job is not None and bool(job.signature)
+
+    def of_signature(self, state: Transitions, row: int) -> Profile | None:
+        """Returns what is known of jobs with the signature of this one."""
+        return self.by_signature.get(self.signature(state, row))
+
+    def of_job(self, row: int) -> Profile | None:
+        """What was measured of the job itself."""
+        job = self.jobs.get(row)
+        return job.profile if job is not None else None
+
+    def sharers(self, allocation: Allocation | None, row: int) -> list[int]:
+        """The other rows that have any of these GPUs."""
+        found = []
+        for node, mask in allocation.parts if allocation is not None else ():
+            for other, theirs in self._on_node.get(node, {}).items():
+                if theirs & mask and other != row and other not in found:
+                    found.append(other)
+        return found
+
+    def awaits(self, row: int, at_s: float) -> bool:
+        """Whether a report told at ``at_s`` would begin a measurement, as none has since then."""
+        job = self.jobs.get(row)
+        if job is None or at_s < job.since_s:
+            return False
+        return job.began is None or at_s > job.until_s
+
+    # -- what happens --------------------------------------------------------------------------
+
+    def listen(self, state: Transitions, handlers: dict[Any, Any]) -> dict[Any, Any]:
+        """The handlers of ``state`` that note here what they have done, from now on."""
+        notes: dict[Any, Callable[[Transitions, Any], None]] = {
+            CommandSent: self._command_sent,
+            JobFinished: self._finished,
+            NodeLost: self._node_lost,
+            ModelReported: self._model_reported,
+            WorkerReported: self._reported,
+        }
+        started = (JobLaunched, JobResumed, JobResized)
+        for kind in (*started, JobSuspended, StopRequested, CommandFailed, AttemptLost):
+            notes[kind] = self._placed_anew
+
+        def then(
+            handle: Callable[[Any], None], note: Callable[[Transitions, Any], None]
+        ) -> Callable[[Any], None]:
+            def both(event: Any) -> None:
+                handle(event)
+                note(state, event)
+
+            return both
+
+        return {kind: then(handlers[kind], note) for kind, note in notes.items()}
+
+    def _command_sent(self, state: Transitions, e: CommandSent) -> None:
+        row = e.command.row
+        if isinstance(e.command, Suspend | Stop):  # it goes on until its boundary
+            self._disturb(self.sharers(self._placed.get(row), row), e.at_s)
+        else:
+            if isinstance(e.command, Launch):
+                self._job(row).trains = False
+            self._place(state, row, e.at_s)
+
+    def _placed_anew(self, state: Transitions, e: Any) -> None:
+        self._place(state, e.row, e.at_s)
+
+    def _finished(self, state: Transitions, e: JobFinished) -> None:
+        self._place(state, e.row, e.at_s)
+        job = self.jobs.get(e.row)
+        program = state.spec[e.row].program
+        if (
+            job is None
+            or program is None
+            or job.signature
+            or job.model_bytes
+            or not job.profile.told_s
+        ):
+            return
+        if self._names.expected(program) in ("", signature_of(program, StepWork())):
+            self._settle(state, e.row, job, StepWork())  # its command tells of no steps
+
+    def _node_lost(self, state: Transitions, e: NodeLost) -> None:
+        for row, allocation in list(self._placed.items()):
+            if state.held[row] is not allocation:
+                self._place(state, row, e.at_s)
+
+    def _place(self, state: Transitions, row: int, at_s: float) -> None:
+        """The job has what it holds now, or will have it in a moment."""
+        before, now = self._placed.pop(row, None), state.held[row]
+        near = {*self.sharers(before, row), *self.sharers(now, row)}
+        for node, _ in before.parts if before is not None else ():
+            del self._on_node[node][row]
+        if now is not None:
+            self._placed[row] = now
+            for node, mask in now.parts:
+                self._on_node.setdefault(node, {})[row] = mask
+        self._disturb([row, *sorted(near)], at_s)
+
+    def _disturb(self, rows: Iterable[int], at_s: float) -> None:
+        for row in rows:
+            self._job(row).disturbed(at_s)
+
+    def _model_reported(self, state: Transitions, e: ModelReported) -> None:
+        job = self._job(e.row)
+        if job.model_bytes != e.model_bytes:
+            job.model_bytes, job.signature = e.model_bytes, ""  # another signature, if it had one
+            job.profile = Profile()
+
+    # -- measuring -----------------------------------------------------------------------------
+
+    def _reported(self, state: Transitions, e: WorkerReported) -> None:
+        row, told, job = e.row, e.progress, self._job(e.row)
+        at_s, step = told.get("at_s"), told.get("step")
+        if at_s is None:
+            return
+        if step and not job.trains:  # it computes only from now on
+            job.trains, job.began = True, None
+            now_s = min(at_s, e.at_s)
+            self._disturb([row, *self.sharers(self._placed.get(row), row)], now_s)
+        if step and job.signature not in self.by_signature:
+            known = job.profile.work
+            batch = known.batch if job.signature else told.get("batch") or 0
+            self._settle(state, row, job, StepWork(job.model_bytes, batch))
+        self.jobs[row] = job
+        for profile in self._profiles(job):
+            profile.told_s = e.at_s
+            profile.took_memory(told.get("memory_least_bytes"), told.get("memory_most_bytes"))
+        if job.began is not None and job.began["at_s"] + LEAST_S <= at_s <= job.until_s:
+            before = job.began.get("step")
+            if step is None or step > (before or 0):
+                self._measure(job, job.began, told)
+            elif step == before:
+                return  # it is still in the step
+        elif job.began is not None and job.began["at_s"] <= at_s <= job.until_s:
+            return  # too early to tell
+        self._begin(state, row, job, told)
+
+    def _begin(self, state: Transitions, row: int, job: JobProfile, told: dict[str, Any]) -> None:
+        """Measure from this report on, if it was told under the present conditions."""
+        job.began, job.placement, job.until_s = None, None, inf
+        if told["at_s"] >= job.since_s:
+            job.began, job.placement = told, self._placement(state, row)
+
+    def _settle(self, state: Transitions, row: int, job: JobProfile, work: StepWork) -> None:
+        """The job's signature is known: what was measured of it so far counts there, too."""
+        program = state.spec[row].program
+        if program is None:
+            return
+        job.signature = self._names.settle(program, work)
+        job.profile.command, job.profile.work = program.run, work
+        profile = self.by_signature.get(job.signature) or Profile()
+        profile.command, profile.work = program.run, work
+        profile.jobs += 1
+        profile.merge(job.profile)
+        self.by_signature[job.signature] = profile
+
+    def _measure(self, job: JobProfile, before: dict[str, Any], told: dict[str, Any]) -> None:
+        """Count what was done between two reports."""
+        placement = job.placement
+        if placement is None:
+            return
+        steps = (told.get("step") or 0) - (before.get("step") or 0)
+        for profile in self._profiles(job):
+            if steps > 0:
+                profile.timed(placement, steps, told["at_s"] - before["at_s"])
+            if not placement.beside:
+                _use(profile, before, told)
+
+    def _placement(self, state: Transitions, row: int) -> Placement | None:
+        """Where the job runs now, and beside whom; None if that is unclear."""
+        allocation = self._placed.get(row)
+        beside = self._beside(row) if allocation is not None else None
+        if allocation is None or beside is None:
+            return None
+        types = {state.nodes[node].gpu_type for node in allocation.nodes()}
+        nodes = len(allocation.parts)
+        return Placement("+".join(sorted(types)), allocation.num_gpus, nodes, beside)
+
+    def _beside(self, row: int) -> str | None:
+        """Who shares the job's GPUs with it, as a placement tells it; None if that is unclear."""
+        others = self.sharers(self._placed[row], row)
+        if not all(self._job(other).trains for other in others):
+            return None
+        if not others:
+            return ""
+        signature = self._job(others[0]).signature
+        same = self._placed[others[0]].parts == self._placed[row].parts
+        return signature if len(others) == 1 and same and signature else OTHERS
+
+    def _profiles(self, job: JobProfile) -> list[Profile]:
+        """Where that counts which is measured of a job: its own, and that of its signature."""
+        profile = self.by_signature.get(job.signature)
+        if profile is None:
+            return [job.profile]
+        self.by_signature[job.signature] = profile  # it was heard of just now
+        return [job.profile, profile]
+
+    def _job(self, row: int) -> JobProfile:
+        job = self.jobs.get(row)
+        if job is None:
+            self.jobs[row] = job = JobProfile()
+        return job
+
+
+def _use(profile: Profile, before: dict[str, Any], told: dict[str, Any]) -> None:
+    """Count how far a job used its device and the processor between two reports."""
+    util, util_since_s = told.get("device_util"), told.get("util_since_s")
+    if util is not None and util_since_s is not None and util_since_s >= before["at_s"]:
+        seconds = told["at_s"] - util_since_s
+        if seconds > 0:
+            profile.device_util.add(min(max(util, 0.0), 1.0) * seconds, seconds, seconds)
+    if told.get("cpu_at_s") is not None and before.get("cpu_at_s") is not None:
+        seconds, used_s = told["cpu_at_s"] - before["cpu_at_s"], told["cpu_s"] - before["cpu_s"]
+        if seconds > 0 and used_s >= 0:
+            profile.cpu_cores.add(used_s, seconds, seconds)

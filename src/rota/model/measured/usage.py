@@ -1,0 +1,40 @@
+"""What a job uses of its GPUs and of the CPU when it has them for itself."""
+
+from typing import NamedTuple
+
+from rota.model.state.state import ClusterState
+
+
+class Usage(NamedTuple):
+    """Part of the time in which a job's GPUs compute, GB of memory of each, and CPU cores in use.
+
+    None: unknown.
+    """
+
+    gpu_util: float | None
+    memory_gb: float | None
+    cpu_cores: float | None = None
+
+
+def usage_of(state: ClusterState, row: int) -> Usage:
+    """What the job in this row uses, as far as anybody told.
+
+    Measured, of the job itself, else of its kind; else as it told last, or its spec says.
+    """
+    spec, told = state.spec[row], state.progress[row] or {}
+    held, memory_gb, cores = state.held[row], None, None
+    util = None if held is not None and held.shared else told.get("device_util")
+    profiles = state.profiles
+    for known in (
+        () if profiles is None else (profiles.of_signature(state, row), profiles.of_job(row))
+    ):
+        if known is not None:
+            util = util if known.device_util.mean is None else known.device_util.mean
+            cores = cores if known.cpu_cores.mean is None else known.cpu_cores.mean
+            if known.most_bytes is not None:
+                memory_gb = known.most_bytes / 1e9
+    return Usage(
+        spec.gpu_util if util is None else util,
+        spec.memory_gb if memory_gb is None else memory_gb,
+        cores,
+    )

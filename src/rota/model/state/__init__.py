@@ -1,0 +1,1 @@
+"""The state of a cluster: how its columns change with each event."""

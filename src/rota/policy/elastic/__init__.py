@@ -1,0 +1,1 @@
+"""Elastic jobs: every job its least, and what is left to those who make most of it."""

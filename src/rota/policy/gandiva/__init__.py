@@ -1,0 +1,1 @@
+"""Gandiva (OSDI 2018): introspective time-slicing, packing, moves and grow-shrink."""

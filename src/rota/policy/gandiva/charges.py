@@ -1,0 +1,64 @@
+"""What Gandiva charges jobs for: the time that they run, of a shared GPU a part."""
+
+from collections.abc import Mapping
+
+from rota.model.view import View
+from rota.policy.gandiva.jobs import Notes
+
+
+class Charges:
+    """How much each job has had, per priority; those with the least have the next turns."""
+
+    def __init__(self, view: View, notes: Mapping[int, Notes]) -> None:
+        self._view = view
+        self._notes = notes
+        self._settled: set[int] = (
+            set()
+        )  # trials that are credited until now: they may change packs twice
+
+    def had(self, row: int) -> float:
+        """Seconds per priority that a job has run, or is credited with; of a shared GPU a part."""
+        notes, view = self._notes[row], self._view
+        seconds = view.attained_s(row) / self._weight(row) + notes.credit
+        if notes.pack is not None:
+            seconds -= self._shared_s(row) / self._weight(row)
+        return seconds
+
+    def reweigh(self, row: int, weight: float) -> None:
+        """From now on the job's turns have another weight; what it has had stays what it was."""
+        had = self.had(row)
+        self._notes[row].set_weight(weight)
+        self._notes[row].credit += had - self.had(row)
+
+    def settle(self, row: int) -> None:
+        """A pack has come to its end: what the others had of the GPU is not this job's."""
+        if row in self._settled:
+            return
+        if self._view.state.spec[row].trial is not None:
+            self._settled.add(row)
+        self._notes[row].credit -= self._shared_s(row) / self._weight(row)
+
+    def share_out(self) -> None:
+        """From now on jobs of a pack have parts of its GPU's time that are as their weights.
+
+        So they stay level, and a pack has the turns of all its jobs together: not as many as if
+        each of them had the largest of their weights.
+        """
+        for row, notes in self._notes.items():
+            if notes.pack is None:
+                continue
+            part = self._weight(row) / sum(map(self._weight, notes.pack.rows))
+            if part != notes.part:
+                had = self.had(row)
+                notes.part = part
+                notes.credit += had - self.had(row)
+
+    def _weight(self, row: int) -> float:
+        return self._notes[row].weight(self._view.priority[row])
+
+    def _shared_s(self, row: int) -> float:
+        """Of the run time since the pack began, what the others had of the GPU."""
+        notes = self._notes[row]
+        if notes.seen is None:
+            return 0.0
+        return max(0.0, self._view.attained_s(row) - notes.seen.ran_s) * (1 - notes.part)

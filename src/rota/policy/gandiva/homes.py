@@ -1,0 +1,183 @@
+"""Gandiva's homes: found at arrival; how many GPUs elastic jobs have there."""
+
+from collections.abc import Callable, Collection, Mapping
+from typing import Any
+
+from rota.model.reason import Reason
+from rota.model.view import View
+from rota.policy.base import to_instant
+from rota.policy.gandiva.jobs import Notes, level
+from rota.policy.gandiva.servers import Home, Servers
+from rota.policy.gandiva.types import Types
+
+
+class Homes:
+    """Who lives where, from its arrival on."""
+
+    def __init__(
+        self,
+        view: View,
+        servers: Servers,
+        notes: Mapping[int, Notes],
+        settings: Mapping[str, Any],
+        types: Types,
+        idle_from_s: float | None,
+    ) -> None:
+        self._view = view
+        self._servers = servers
+        self._notes = notes
+        self._set = settings
+        self._types = types
+        self._elastic = [row for row in notes if len(view.sizes(row)) > 1]
+        self.idle_from_s = idle_from_s
+        self._grows_later = False
+
+    def forget(self) -> None:
+        """Jobs of lost nodes have no home any more, nor have those that lost their processes or
+        were suspended by their owner."""
+        for row, notes in self._notes.items():
+            came_back = self._view.reason[row] == Reason.WAIT_PRIORITY
+            if came_back or any(node not in self._servers.sizes for node, _ in notes.home):
+                notes.leave()
+
+    def count(self) -> None:
+        """Count who lives where; a pack needs what one of it needs."""
+        for row, notes in self._notes.items():
+            home, target = notes.home, self._view.target[row]
+            if target is not None and home and sum(g for _, g in home) != target.num_gpus:
+                notes.resized(self._view.now_s)
+                notes.home = home = tuple((n, m.bit_count()) for n, m in target.parts)
+            if home and (notes.pack is None or row == notes.pack.rows[0]):
+                self._servers.add(home)
+
+    # -- arrivals ------------------------------------------------------------------------------
+
+    def find_homes(self, had: Callable[[int], float], leave: Collection[int]) -> None:
+        """Give homes to jobs that have none, other than those to ``leave``, in order of arrival.
+
+        Who finds none may be passed by those who came later, but not for ever. Then a node may be
+        promised once more than others may have it. Where that does not help nodes are kept for it;
+        else not: in an overload all would wait for the largest gangs.
+        """
+        now_s, turns = self._view.now_s, self._set["limit"] > 1
+        holds = not turns or self._set["affinity"] == "strict"
+        # Sizes of gangs that find no room before another has moved in, the second even if it may be
+        # promised once more: where thousands wait, most need not be tried.
+        full, fuller = set[int](), set[int]()
+        for row, notes in self._notes.items():
+            num_gpus = self._view.num_gpus[row]
+            if notes.home or row in leave or num_gpus > self._view.total_gpus:
+                continue
+            home = self._kept(row)
+            if home is None and num_gpus not in full:
+                home = self._room_for(row)
+                full.add(num_gpus)
+            late = notes.queued_s is not None and now_s >= self._passed_at_s(notes.queued_s)
+            if home is None and late and turns and num_gpus not in fuller:
+                home = self._servers.choose(num_gpus, higher=1)
+                fuller.add(num_gpus)
+            if home is not None:
+                full, fuller = set(), set()
+                notes.queued_s = None
+                self.move_in(row, home, had)
+            elif notes.queued_s is None:
+                notes.queued_s = now_s
+            elif late and holds and not self._servers.held:
+                self._servers.hold(num_gpus)
+
+    def _kept(self, row: int) -> Home | None:
+        """Where a suspended job's state lies, if it can go on nowhere else."""
+        kept = self._view.home[row]
+        if kept is None or not self._view.stays_on_node(row):
+            return None
+        return tuple((node, mask.bit_count()) for node, mask in kept.parts)
+
+    def _room_for(self, row: int) -> Home | None:
+        num_gpus = self._view.num_gpus[row]
+        for nodes in self._types.groups(row)[:-1]:  # on fast GPUs if they are free
+            home = self._servers.choose_free(num_gpus, among=nodes)
+            if home is not None:
+                return home
+        home = self._servers.choose_free(num_gpus)
+        if home is None and self._set["grow"] == "on" and self._shrink_for(num_gpus):
+            home = self._servers.choose_free(num_gpus)
+        return home or self._servers.choose(num_gpus)
+
+    def move_in(self, row: int, home: Home, had: Callable[[int], float]) -> None:
+        """A job comes to live with others, level with the least served of them."""
+        level(self._notes, [row], home, had)
+        self._servers.add(home)
+        self._notes[row].home = home
+
+    # -- sizes ---------------------------------------------------------------------------------
+
+    def resize(self) -> None:
+        """Let elastic jobs grow once nobody has waited for a while."""
+        now_s = self._view.now_s
+        someone_waits = self._servers.overloaded() or any(not n.home for n in self._notes.values())
+        if someone_waits or not self._elastic:
+            self.idle_from_s = None
+            return
+        if self.idle_from_s is None:
+            self.idle_from_s = now_s
+        if now_s - self.idle_from_s < self._set["idle_s"]:
+            return
+        for row in self._elastic:
+            self._grow(row)
+
+    def _grow(self, row: int) -> None:
+        notes, target = self._notes[row], self._view.target[row]
+        if notes.pack is not None or notes.move is not None:
+            return  # another size would spoil what is being measured
+        if target is None or target.nodes() != tuple(node for node, _ in notes.home):
+            self._grows_later = True  # it is on its way to its home, where it goes on at its size
+            return
+        if len(notes.home) != 1:
+            return
+        node, size = notes.home[0]
+        most = size + self._servers.room(node)
+        larger = [each for each in self._view.sizes(row) if size < each <= most]
+        if larger:
+            self._change(row, node, larger[-1])
+
+    def _shrink_for(self, num_gpus: int) -> bool:
+        """Make room for a gang on one node, where elastic jobs have more than their least."""
+        view = self._view
+        spare: dict[int, list[tuple[int, int]]] = {}
+        for row in self._elastic:
+            notes, sizes = self._notes[row], view.sizes(row)
+            if len(notes.home) == 1 and view.target[row] is not None:
+                node, size = notes.home[0]
+                if size > sizes[0] and node not in self._servers.held:
+                    spare.setdefault(node, []).append((size - sizes[0], row))
+        for node in sorted(spare):
+            need = num_gpus - self._servers.room(node)
+            if sum(most for most, _ in spare[node]) < need:
+                continue
+            for _, row in sorted(spare[node], reverse=True):
+                need = num_gpus - self._servers.room(node)
+                size = self._notes[row].home[0][1]
+                if need > 0:
+                    fit = [each for each in view.sizes(row) if each <= size - need]
+                    self._change(row, node, fit[-1] if fit else view.sizes(row)[0])
+            return True
+        return False
+
+    def _change(self, row: int, node: int, size: int) -> None:
+        self._servers.remove(self._notes[row].home)
+        self._notes[row].resized(self._view.now_s)
+        self._notes[row].home = ((node, size),)
+        self._servers.add(self._notes[row].home)
+
+    def _passed_at_s(self, queued_s: float) -> float:
+        """When who waits in the queue since then is passed no longer."""
+        return to_instant(queued_s + self._set["pass_s"])
+
+    def ends_s(self) -> list[float]:
+        """When jobs may grow, and when those in the queue have been passed for long enough."""
+        queued = [notes.queued_s for notes in self._notes.values() if not notes.home]
+        times = [self._passed_at_s(since_s) for since_s in queued if since_s is not None]
+        if self.idle_from_s is not None:
+            since_s = self._view.now_s if self._grows_later else self.idle_from_s
+            times.append(since_s + self._set["idle_s"])
+        return times

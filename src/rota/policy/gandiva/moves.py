@@ -1,0 +1,343 @@
+"""Gandiva's moves: to free GPUs, together, to other GPU types, each measured and undone if bad."""
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from rota.model.probe import Probe
+from rota.model.view import View
+from rota.policy.gandiva.fragments import Clearing, Job, clear_one, fit_elsewhere
+from rota.policy.gandiva.jobs import (
+    Move,
+    Notes,
+    goes_on,
+    left_s,
+    level,
+    look,
+    nodes_of,
+    rate,
+    speed_alone,
+)
+from rota.policy.gandiva.servers import Home, Servers
+from rota.policy.gandiva.types import Types
+
+MOST_DOUBLINGS = 8  # of the time that a job stays whose moves were undone
+SPARE = 0.75  # of a node's GPUs must be free for it to be worth emptying (3 of 4, OSDI 2018)
+Had = Callable[[int], float]
+
+
+class Moves:
+    """Who should live elsewhere. A job that was moved stays for a while.
+
+    A move that slows its job is undone if there is still room where it was; two jobs that changed
+    places change back unless both together have gained.
+    """
+
+    def __init__(
+        self,
+        view: View,
+        servers: Servers,
+        notes: Mapping[int, Notes],
+        settings: Mapping[str, Any],
+        types: Types,
+        move_in: Callable[[int, Home, Had], None],
+    ) -> None:
+        self._view = view
+        self._servers = servers
+        self._notes = notes
+        self._set = settings
+        self._types = types
+        self._move_in = move_in
+
+    def improve(self, had: Had) -> None:
+        """Move jobs: from nodes where they wait to free GPUs, together, off nodes that a waiting
+        gang could have for itself, off nearly empty nodes, and to GPUs that suit them better.
+
+        Only jobs that may move, and have stayed for a while.
+        """
+        for row in self.movable():
+            home = self._notes[row].home
+            size = sum(gpus for _, gpus in home)
+            better: Home | None = None
+            if len(home) > 1:
+                better = (
+                    self._one_node(row, size)
+                    or self._servers.of_its_size(home)
+                    or self._servers.with_its_like(home)
+                )
+            elif self._view.target[row] is None and self._crowded(home):
+                better = self._one_node(row, size, but=home[0][0])
+                if better is None and (alike := self._servers.of_its_size(home)) is not None:
+                    better = alike if self._types.may_go(row, alike[0][0]) else None
+            if better is not None and better != home:
+                self._move(row, better, had)
+        self._move_packs(had)
+        self._make_room(had)
+        self._empty(had)
+        self._change_types(had)
+
+    def movable(self) -> list[int]:
+        """Jobs that can go to other nodes, and have not been moved just before."""
+        return [
+            row
+            for row, notes in self._notes.items()
+            if notes.home and notes.pack is None and notes.move is None and self._may_move(row)
+        ]
+
+    def _may_move(self, row: int) -> bool:
+        view, moved_s = self._view, self._notes[row].moved_s
+        return (
+            not view.must_stay(row)
+            and not view.stays_on_node(row)
+            and bool(view.state.portable[row])
+            and (moved_s is None or view.now_s - moved_s >= self._stay_s(row))
+            and (view.target[row] is None or view.since_s[row] >= 0)
+            and not goes_on(view, row, self._set["quantum_s"], self._set["restart_turn_s"])
+        )
+
+    def _stay_s(self, row: int) -> float:
+        """How long a job that was moved stays: one that waits beside idle GPUs, for one quantum.
+
+        Twice as long after each move that was undone: the next one may be as vain.
+        """
+        running = self._view.target[row] is not None
+        stay_s: float = self._set["stay_s"] if running else self._set["quantum_s"]
+        return stay_s * float(2 ** min(self._notes[row].undone, MOST_DOUBLINGS))
+
+    def _crowded(self, home: Home) -> bool:
+        return any(self._servers.load[node] > self._servers.sizes[node] for node, _ in home)
+
+    def _one_node(self, row: int, size: int, but: int = -1) -> Home | None:
+        for nodes in self._types.groups(row):
+            home = self._servers.on_one_node(size, nodes - {but})
+            if home is not None and self._types.does_more(row, home):
+                return home
+        return None
+
+    def _move_packs(self, had: Had) -> None:
+        """Packs that wait among gangs of another size go where jobs of their size take turns."""
+        for row, notes in self._notes.items():
+            pack, home = notes.pack, notes.home
+            if pack is None or pack.gain is None or row != pack.rows[0] or not self._crowded(home):
+                continue
+            waits = all(self._view.target[each] is None for each in pack.rows)
+            better = self._servers.of_its_size(home) if waits else None
+            if better is not None and all(map(self._may_move, pack.rows)):
+                level(self._notes, pack.rows, better, had)
+                self._servers.remove(home)
+                self._servers.add(better)
+                for each in pack.rows:
+                    self._notes[each].home, self._notes[each].moved_s = better, self._view.now_s
+
+    # -- fragments -----------------------------------------------------------------------------
+
+    def _make_room(self, had: Had) -> None:
+        """Bring free GPUs together on one node for each gang that has to wait beside them.
+
+        Every such move ends with less waiting for GPUs than there was, summed over the nodes: no
+        two of them undo each other.
+        """
+        if not any(map(self._servers.room, self._servers.sizes)):
+            return
+        for row in self._gangs_that_wait():
+            home, size = self._notes[row].home, self._view.num_gpus[row]
+            self._servers.remove(home)
+            found = self._clearing(row, size)
+            self._servers.add(home)
+            if found is None:
+                continue
+            what = f"move to make room for job {self._view.state.spec[row].job_id}"
+            sizes = {other: self._notes[other].home[0][1] for other in found.goes}
+            for other, node in found.goes.items():
+                self._move(other, ((node, sizes[other]),), had, what)
+            if home != ((found.node, size),):
+                self._move(row, ((found.node, size),), had)
+
+    def _gangs_that_wait(self) -> list[int]:
+        """Gangs in the queue, or that wait for a turn, and may go to another node."""
+        view, movable = self._view, set(self.movable())
+        largest = max(self._servers.sizes.values(), default=0)
+        return [
+            row
+            for row, notes in self._notes.items()
+            if 1 < view.num_gpus[row] <= largest
+            and view.target[row] is None
+            and (
+                not view.stays_on_node(row)
+                if not notes.home
+                else row in movable and len(notes.home) == 1 and self._crowded(notes.home)
+            )
+        ]
+
+    def _clearing(self, row: int, size: int) -> Clearing | None:
+        """Whom to move where for a gang; to slower GPUs only if there is no other way."""
+        lodgers: dict[int, list[Job]] = {}
+        for other in self.movable():
+            home = self._notes[other].home
+            if other != row and len(home) == 1:
+                lodgers.setdefault(home[0][0], []).append((other, home[0][1]))
+        state_on = self._view.home[row]
+        where = -1 if state_on is None else state_on.parts[0][0]
+        return clear_one(self._servers, size, lodgers, self._types.may_go, where) or clear_one(
+            self._servers, size, lodgers, lambda _row, _node: True, where
+        )
+
+    def _empty(self, had: Had) -> None:
+        """Empty the node with the most free GPUs into fuller ones, if all of it goes there."""
+        servers = self._servers
+        used = [n for n, load in servers.load.items() if load]
+        movable: set[int] | None = None
+        for node in sorted(used, key=lambda n: (-servers.room(n), n)):
+            if servers.room(node) < SPARE * servers.sizes[node]:
+                break
+            if movable is None:
+                movable = set(self.movable())
+            rows = [r for r, n in self._notes.items() if any(where == node for where, _ in n.home)]
+            if not movable.issuperset(rows) or any(len(self._notes[r].home) > 1 for r in rows):
+                continue
+            room = {
+                n: servers.room(n)
+                for n in used
+                if n != node and servers.room(n) < servers.room(node)
+            }
+            jobs = [(row, self._notes[row].home[0][1]) for row in rows]
+            goes = fit_elsewhere(jobs, room, self._types.may_go, sum(gpus for _, gpus in jobs))
+            if goes:
+                for row, gpus in jobs:
+                    self._move(row, ((goes[row], gpus),), had)
+                break
+
+    # -- types ---------------------------------------------------------------------------------
+
+    def _change_types(self, had: Had) -> None:
+        """Let jobs go to, or change, GPUs of other types as long as that promises something."""
+        while (found := self._types.better(self.movable())) is not None:
+            row, home, predicted, partner = found
+            before = self._notes[row].home
+            if partner < 0:
+                self._move(row, home, had, self._called(home), predicted)
+                continue
+            kinds = self._types.of(home), self._types.of(before)
+            back = self._types.expected(partner, kinds[1], kinds[0]) or 1.0
+            self._move(row, home, had, self._called(home), predicted, partner)
+            self._move(partner, before, had, self._called(before), back, row)
+
+    def _called(self, home: Home) -> str:
+        return f"move to {self._types.of(home)}"
+
+    # -- probes --------------------------------------------------------------------------------
+
+    def _move(
+        self,
+        row: int,
+        home: Home,
+        had: Had,
+        what: str = "move",
+        predicted: float = 1.0,
+        partner: int = -1,
+    ) -> None:
+        notes, view = self._notes[row], self._view
+        before = notes.home
+        alone, now = speed_alone(view, row, notes), look(view, row)
+        self._types.learn(row, before, alone)
+        self._servers.remove(before)
+        self._move_in(row, home, had)
+        notes.moved_s = view.now_s
+        if alone and now is not None:
+            overhead_s = view.state.overhead_s[row]
+            notes.move = Move(before, alone, what, predicted, partner, overhead_s)
+        elif view.home[row] is not None or view.target[row] is not None:
+            mates, places = _mates(partner), (nodes_of(home), nodes_of(before))
+            notes.note(Probe(view.now_s, what, predicted, None, True, mates, *places))
+        notes.seen = now  # of what it did elsewhere nothing follows for its speed here
+
+    def judge(self) -> None:
+        """Keep the moves that pay, as far as they can be judged yet, and undo the others."""
+        for row, notes in self._notes.items():
+            if notes.move is None:
+                continue
+            now = self._rate(row)
+            partner = self._partner(row)
+            if now is None:
+                continue
+            if partner is None:
+                self._tried(row, now / notes.move.was)
+                self._end_probe(row, now, now >= notes.move.was * (1 - self._set["least_gain"]))
+            elif row < partner and (other := self._rate(partner)) is not None:
+                moves = notes.move, self._notes[partner].move
+                assert moves[1] is not None
+                gain = (now / moves[0].was) * (other / moves[1].was)
+                kept = gain > 1 + self._set["least_gain"]
+                self._tried(row, gain)
+                if not kept:  # both leave before either comes back
+                    self._servers.remove(notes.home)
+                    self._servers.remove(self._notes[partner].home)
+                self._end_probe(row, now, kept, left=not kept)
+                self._end_probe(partner, other, kept, left=not kept)
+
+    def _tried(self, row: int, gain: float) -> None:
+        notes = self._notes[row]
+        assert notes.move is not None
+        cost_s = self._view.state.overhead_s[row] - notes.move.overhead_s
+        self._types.tried(notes.move.before, notes.home, gain, cost_s)
+
+    def _rate(self, row: int) -> float | None:
+        return rate(self._notes[row].seen, look(self._view, row), self._set["trial_s"])
+
+    def _partner(self, row: int) -> int | None:
+        """The job that it changed places with, as long as both can change back."""
+        move = self._notes[row].move
+        other = self._notes.get(move.partner) if move is not None else None
+        if move is None or other is None or other.move is None or other.move.partner != row:
+            return None
+        can = move.before == other.home and other.move.before == self._notes[row].home
+        return move.partner if can else None
+
+    def _end_probe(self, row: int, now: float, kept: bool, *, left: bool = False) -> None:
+        """Write down what a move came to; go back if it is not kept, and there is room.
+
+        ``left``: the job is not counted any more where it is, and its room is kept for it.
+        """
+        view, notes = self._view, self._notes[row]
+        assert notes.move is not None
+        before, was, what, predicted, partner, _ = notes.move
+        self._types.learn(row, notes.home, now)
+        sizes, room = self._servers.sizes, self._servers.room
+        back = not kept and (
+            left or all(node in sizes and room(node) >= gpus for node, gpus in before)
+        )
+        types = self._types  # of other types it is remembered how fast the job was there
+        if not types.on or types.of(before) == types.of(notes.home):
+            notes.undone = notes.undone + 1 if back else 0
+        notes.move = None
+        notes.seen = look(view, row)
+        notes.alone = was if back else now
+        places = (nodes_of(notes.home), nodes_of(before))
+        notes.note(
+            Probe(view.now_s, what, predicted, now / was, not back, _mates(partner), *places)
+        )
+        if back:
+            if not left:
+                self._servers.remove(notes.home)
+            self._servers.add(before)
+            notes.home = before
+            notes.give_back()
+            notes.moved_s = view.now_s
+
+    def ends_s(self) -> list[float]:
+        """When the next probe can be judged, and when to look again for what may be moved."""
+        view = self._view
+        times = []
+        for row, notes in self._notes.items():
+            if notes.move is not None and view.target[row] is not None:
+                left = left_s(notes.seen, look(view, row), self._set["trial_s"])
+                times.append(view.now_s + left)
+        if self._set["migrate"] == "on":
+            times += self._types.looks_s()
+            if self._gangs_that_wait():
+                times.append(view.now_s + self._set["quantum_s"])
+        return times
+
+
+def _mates(partner: int) -> tuple[int, ...]:
+    """The job that it changes places with, if there is one."""
+    return () if partner < 0 else (partner,)

@@ -1,0 +1,385 @@
+"""Gandiva's packing: jobs that share a GPU for as long as that does more work than turns."""
+
+from collections.abc import Callable, Iterable, Mapping
+from math import inf
+from typing import Any
+
+from rota.model.probe import Probe
+from rota.model.view import View, WhatIf
+from rota.policy.gandiva.charges import Charges
+from rota.policy.gandiva.jobs import Notes, Pack, left_s, level, look, nodes_of, rate, speed_alone
+from rota.policy.gandiva.servers import Lodgers, Servers
+from rota.policy.gandiva.signatures import SignatureGains, of_one_search, signature_of
+from rota.policy.gandiva.verdicts import Unit, Verdicts
+
+PATIENCE = 20  # times ``trial_s``: a probe is given up if its jobs have not told enough by then
+
+
+class Packing:
+    """Which jobs of one GPU are packed together, under probe or for good."""
+
+    def __init__(
+        self,
+        view: View,
+        servers: Servers,
+        notes: Mapping[int, Notes],
+        charges: Charges,
+        gains: SignatureGains,
+        verdicts: Verdicts,
+        settings: Mapping[str, Any],
+    ) -> None:
+        self._view = view
+        self._servers = servers
+        self._notes = notes
+        self._charges = charges
+        self._gains = gains
+        self._verdicts = verdicts
+        self._set = settings
+        self.undone: set[int] = set()  # rows that have to leave a pack, in this decision
+        self._changed: set[int] = set()  # rows whose progress counts from now on
+
+    def unit(self, row: int) -> tuple[int, ...]:
+        """The job, with those that it is packed with."""
+        pack = self._notes[row].pack
+        return (row,) if pack is None else pack.rows
+
+    def is_packed(self, row: int) -> bool:
+        """Whether the job shares its GPU, if only with itself for the moment."""
+        return self._notes[row].pack is not None
+
+    def is_probed(self, unit: tuple[int, ...]) -> bool:
+        """Whether it is not known yet what the pack is worth."""
+        pack = self._notes[unit[0]].pack
+        return pack is not None and pack.gain is None
+
+    def gpu_of(self, row: int, what_if: WhatIf) -> int:
+        """The GPU that another job of its pack has in ``what_if``; -1 if none has one."""
+        for other in self.unit(row):
+            target = what_if.target(other)
+            if other != row and target is not None and target.shared:
+                return target.parts[0][1].bit_length() - 1
+        return -1
+
+    def ends_s(self) -> list[float]:
+        """When the probes that are under way can be judged."""
+        view = self._view
+        times = []
+        for row, notes in self._notes.items():
+            if notes.pack is not None and notes.pack.gain is None:
+                left = left_s(notes.seen, look(view, row), self._set["trial_s"])
+                times.append(view.now_s + left)
+        return times
+
+    # -- probes --------------------------------------------------------------------------------
+
+    def judge(self) -> None:
+        """Keep packs that do more work than their jobs would in turns, and undo the others."""
+        for row, notes in self._notes.items():
+            pack = notes.pack
+            if pack is not None and pack.gain is None and row == pack.rows[0]:
+                gain = self._gain(pack)
+                late_s = pack.began_s + PATIENCE * self._set["trial_s"]
+                if gain is not None or self._view.now_s >= late_s:
+                    self._end_probe(pack, gain)
+
+    def _gain(self, pack: Pack) -> float | None:
+        """The work of all in the pack, relative to each alone; None if it is too early to tell."""
+        gain = 0.0
+        for row in pack.rows:
+            notes = self._notes[row]
+            now = rate(notes.seen, look(self._view, row), self._set["trial_s"])
+            if now is None or not notes.alone:
+                return None
+            gain += now / notes.alone
+        return gain
+
+    def _end_probe(self, pack: Pack, gain: float | None) -> None:
+        """Keep the pack, or take its newcomer out of it; if there is nothing measured, too."""
+        kept = gain is not None and self._verdicts.pays(
+            gain, self._verdicts.to_beat(pack.rows, pack.beat)
+        )
+        if gain is not None:
+            signatures = (signature_of(self._view, each) for each in pack.rows)
+            self._gains.learn(signatures, gain, self._verdicts.gpu_type(pack.rows[0]))
+        rest = tuple(row for row in pack.rows if row != pack.newcomer)
+        before = Pack(rest, 2 * pack.beat - 1) if len(rest) > 1 else None
+        if not kept:
+            self.undone.update(pack.rows if before is None else [pack.newcomer])
+        for row in pack.rows:
+            notes = self._notes[row]
+            self._charges.settle(row)
+            target, predicted = self._view.target[row], pack.predicted or pack.beat
+            mates = tuple(each for each in pack.rows if each != row)
+            on = nodes_of(notes.home) if target is None else target.parts
+            notes.note(Probe(self._view.now_s, "pack", predicted, gain, kept, mates, on))
+            self._changed.add(row)
+            if kept:
+                notes.pack = Pack(pack.rows, gain)
+            elif row == pack.newcomer:
+                notes.pack = None
+                self._keep_apart(notes, rest)
+                self._go_back(row, pack.came_from)
+            else:
+                notes.pack = before
+                self._keep_apart(notes, [pack.newcomer])
+
+    def _go_back(self, row: int, node: int) -> None:
+        """A newcomer that has left a pack lives where it did before, unless there is no place."""
+        notes = self._notes[row]
+        if self._servers.takes(node, 1):
+            notes.home, notes.moved_s = ((node, 1),), self._view.now_s
+            notes.give_back()
+        self._servers.add(notes.home)
+
+    def _keep_apart(self, notes: Notes, rows: Iterable[int]) -> None:
+        """Never pack a job with these again; those that have ended need not be remembered."""
+        finish_s = self._view.state.finish_s
+        notes.apart = {row for row in notes.apart.union(rows) if finish_s[row] < 0}
+
+    def try_more(self) -> None:
+        """On each node where jobs take turns, put those together that use their GPU least.
+
+        Of combinations that are new only one at a time.
+        """
+        lodgers = self._lodgers()
+        exploring = {n.home[0][0] for row, n in self._notes.items() if self._explores(row)}
+        for node, units in self._by_node().items():
+            while lodgers[node].fewer_turns():
+                mates = (self._mate(one, units, node not in exploring) for one in units)
+                pair = next(filter(None, mates), None)
+                gone = pair or self._break_up(units)
+                if not gone:
+                    break
+                if pair is not None:
+                    self._pack(*pair)
+                    if self._explores(pair[0].rows[0]):
+                        exploring.add(node)
+                lodgers[node].singles -= 1
+                units = [unit for unit in units if unit not in gone]
+
+    def _break_up(self, units: list[Unit]) -> list[Unit]:
+        """Let all of the smallest pack of trials join others of their search, if that is possible.
+
+        Packs shrink as trials end or fall behind. Returns the units that are no more.
+        """
+        for unit in sorted(units, key=lambda unit: len(unit.rows)):
+            if len(unit.rows) < 2 or not of_one_search(self._view, unit.rows):
+                continue
+            rest, joins = [other for other in units if other is not unit], []
+            for one in (self._unit((row,)) for row in unit.rows):
+                may = (
+                    o
+                    for o in rest
+                    if self._verdicts.is_settled(one, o) and self._verdicts.may_join(one, o)
+                )
+                other = next(may, None)
+                if other is None:
+                    break
+                joins.append((one, other))
+                rest[rest.index(other)] = self._unit(one.rows + other.rows)
+            if len(joins) == len(unit.rows):
+                for row in unit.rows:
+                    self._charges.settle(row)
+                    self._notes[row].pack = None
+                    self._changed.add(row)
+                for row in unit.rows[1:]:
+                    self._servers.add(self._notes[row].home)
+                for one, other in joins:
+                    self._pack(one, other)
+                return [each for each in units if each not in rest]
+        return []
+
+    def spread(self) -> None:
+        """Give jobs of packs a GPU of their own where that costs nobody a turn."""
+        lodgers = self._lodgers()
+        for row, notes in self._notes.items():
+            if notes.pack is None or notes.pack.gain is None or row != notes.pack.rows[-1]:
+                continue
+            here = lodgers[notes.home[0][0]]
+            if here.turns(here.singles + 1) <= here.turns(here.singles):
+                self._charges.settle(row)
+                notes.pack = None
+                self._changed.add(row)
+                self._servers.add(notes.home)
+                here.singles += 1
+        self.settle()
+
+    def gather(self, movable: Callable[[], Iterable[int]]) -> None:
+        """Move jobs to packs of other nodes, if packs like theirs are known to do more work.
+
+        Only jobs of nodes where others wait for their turn, and ``movable`` ones; only on GPUs of
+        one type, as speeds are not to be compared else.
+        """
+        by_node, lodgers = self._by_node(), self._lodgers()
+        lonely = [
+            (node, unit)
+            for node, units in by_node.items()
+            for unit in units
+            if len(unit.rows) == 1 and lodgers[node].fewer_turns()
+        ]
+        by_type: dict[str, dict[tuple[str, ...], list[Unit]]] = {}
+        for units in by_node.values():
+            for unit in units:
+                alike = by_type.setdefault(self._verdicts.gpu_type(unit.rows[0]), {})
+                alike.setdefault(unit.signatures, []).append(unit)
+        may_move = set(movable()) if lonely else set()
+        for node, one in lonely:
+            if one.rows[0] not in may_move or self.is_packed(one.rows[0]):
+                continue
+            if not lodgers[node].fewer_turns():
+                continue
+            alike = by_type[self._verdicts.gpu_type(one.rows[0])]
+            known = [
+                (gain, units)
+                for units in alike.values()
+                if units
+                and (gain := self._verdicts.predicted(one, units[0]))
+                and self._verdicts.pays(gain, 1.0)
+            ]
+            for _, units in sorted(known, key=lambda each: -each[0]):
+                other = next(
+                    (u for u in units if u is not one and self._verdicts.may_join(one, u)), None
+                )
+                if other is not None:
+                    self._pack(one, other)
+                    lodgers[node].singles -= 1
+                    for unit in (one, other):
+                        alike[unit.signatures].remove(unit)
+                    break
+
+    def _by_node(self) -> dict[int, list[Unit]]:
+        """On each node the one-GPU jobs and packs that may be in a pack, the least busy first.
+
+        They are known to leave their GPU idle at times, and are not under probe.
+        """
+        found: dict[int, list[Unit]] = {}
+        for row, notes in self._notes.items():
+            if len(notes.home) != 1 or notes.home[0][1] > 1 or len(self._view.sizes(row)) > 1:
+                continue
+            if notes.move is not None:  # what is measured now is the move
+                continue
+            rows = self.unit(row)
+            if row != rows[0] or self.is_probed(rows) or any(map(self._view.must_stay, rows)):
+                continue
+            unit = self._unit(rows)
+            if unit.util < len(rows):
+                found.setdefault(notes.home[0][0], []).append(unit)
+        for units in found.values():
+            units.sort(key=lambda unit: (unit.util, unit.rows))
+        return found
+
+    def _unit(self, rows: tuple[int, ...]) -> Unit:
+        view, usages = self._view, [self._view.usage(each) for each in rows]
+        util = sum(1.0 if use.gpu_util is None else use.gpu_util for use in usages)
+        gb = sum(inf if use.memory_gb is None else use.memory_gb for use in usages)
+        signatures = tuple(sorted(signature_of(view, each) for each in rows))
+        return Unit(tuple(sorted(rows)), util, gb, signatures, all(map(self.alone, rows)))
+
+    def _lodgers(self) -> dict[int, Lodgers]:
+        """Who takes turns on each node; a pack as one."""
+        found = {node: Lodgers(size, [], 0) for node, size in self._servers.sizes.items()}
+        for row, notes in self._notes.items():
+            if not notes.home or row != self.unit(row)[0]:
+                continue
+            for node, gpus in notes.home:
+                if gpus > 1:
+                    found[node].gangs.append(gpus)
+                else:
+                    found[node].singles += 1
+        return found
+
+    def _explores(self, row: int) -> bool:
+        """Whether it is in a pack under probe of which nobody knows what to expect."""
+        pack = self._notes[row].pack
+        return pack is not None and pack.gain is None and pack.predicted is None
+
+    def _mate(self, one: Unit, units: Iterable[Unit], explore: bool) -> tuple[Unit, Unit] | None:
+        """A single job and the GPU's worth of jobs to put it with, if there is any such.
+
+        They must fit the memory together, and not have failed together. Best is what has done most
+        work before with jobs of these signatures; else, to ``explore``, the first that is new.
+        """
+        if len(one.rows) > 1:
+            return None
+        best: tuple[float, Unit] | None = None
+        for other in units:
+            if other is one or not self._verdicts.may_join(one, other):
+                continue
+            gain = self._verdicts.predicted(one, other)
+            if gain is None and explore:
+                gain = 0.0
+            if gain is not None and (best is None or gain > best[0]):
+                best = gain, other
+        return (one, best[1]) if best else None
+
+    def _pack(self, one: Unit, other: Unit) -> None:
+        rows = tuple(sorted(one.rows + other.rows))
+        turns, predicted = self._verdicts.turns(other.rows), self._verdicts.predicted(one, other)
+        gain = predicted if self._verdicts.is_settled(one, other) else None
+        newcomer, home = self._notes[one.rows[0]], self._notes[other.rows[0]].home
+        if newcomer.home != home:
+            level(self._notes, one.rows, home, self._charges.had)
+        came_from = -1 if newcomer.home == home else newcomer.home[0][0]
+        self._servers.remove(newcomer.home)
+        for row in rows:
+            if self._notes[row].pack is not None:
+                self._charges.settle(row)
+            else:
+                self._notes[row].alone = self.alone(row)
+            self._notes[row].pack = Pack(
+                rows, gain, one.rows[0], turns, predicted, self._view.now_s, came_from
+            )
+            self._changed.add(row)
+        if newcomer.home != home:
+            newcomer.home, newcomer.moved_s = home, self._view.now_s
+
+    def settle(self) -> None:
+        """Leave those that have ended, or gone."""
+        for row, notes in self._notes.items():
+            pack = notes.pack
+            if pack is None:
+                continue
+            stays = bool(notes.home)
+            left = tuple(each for each in pack.rows if stays and self._is_with(each, row))
+            if left != pack.rows:
+                self._charges.settle(row)
+            if len(left) < 2:
+                notes.pack = None
+                self._changed.add(row)
+            elif left != pack.rows:
+                # Those who stay are no slower than they were: a newcomer has to beat that.
+                was = pack.gain if pack.gain is not None else 2 * pack.beat - 1
+                notes.pack = Pack(left, max(1.0, was * len(left) / len(pack.rows)))
+                self._changed.add(row)
+
+    def _is_with(self, other: int, row: int) -> bool:
+        """Whether a job is still there, and in the same pack as another."""
+        notes = self._notes.get(other)
+        pack = notes.pack if notes is not None and notes.home else None
+        return pack is not None and row in pack.rows
+
+    # -- speeds --------------------------------------------------------------------------------
+
+    def alone(self, row: int) -> float | None:
+        """Steps a second of a job that has its GPUs for itself, or had before its probe.
+
+        Its own: jobs of one kind may differ in what numbers of their command stand for, and a pack
+        that hurts must not be kept for that.
+        """
+        if row in self._changed:  # who has left a pack in this decision was not alone until now
+            return self._notes[row].alone
+        return speed_alone(self._view, row, self._notes[row])
+
+    def begin(self) -> None:
+        """Where something has changed, measure from now on; a probe once all of it runs."""
+        view = self._view
+        for row, notes in self._notes.items():
+            pack = notes.pack
+            probed = pack is not None and pack.gain is None
+            if (
+                notes.seen is None
+                or row in self._changed
+                or (probed and pack is not None and any(view.since_s[r] < 0 for r in pack.rows))
+            ):
+                notes.seen = look(view, row)
+        self._charges.share_out()

@@ -1,0 +1,144 @@
+"""The batches of jobs that have their GPUs, and what their users are told of both."""
+
+from __future__ import annotations
+
+from math import isfinite
+from typing import Any
+
+from rota.model.allocation import Allocation, gpus_text
+from rota.model.reason import Reason
+from rota.model.view import View, WhatIf
+from rota.model.warning import is_news
+from rota.policy.pollux.models import Knowledge, Shape
+from rota.predict.goodput import BatchChoice, Goodput
+from rota.predict.goodput_table import TableCache
+
+RETUNE_GAIN = 1.05  # of goodput, for which a batch is changed that has its GPUs already
+
+
+def settle(
+    view: View,
+    what_if: WhatIf,
+    known: dict[int, Knowledge],
+    tables: TableCache,
+    horizon_s: float,
+) -> None:
+    """Choose jobs' batches where they are now, and remember what users may want to know.
+
+    Where a live job stays, a change is not taken back for ``horizon_s``: what it measures is
+    uncertain.
+    """
+    asked: list[tuple[Goodput, Shape]] = []
+    settled, marks = [], dict[int, dict[str, Any]]()
+    for row, each in known.items():
+        target = what_if.target(row)
+        if target is not None:
+            settled.append((row, target))
+            if each.model is not None:
+                asked += [(each.model, (target.num_gpus, len(target.parts)))]
+                asked += [(each.model, (1, 1))]
+    choices = iter(tables.choices(asked))
+    for row, target in settled:
+        before, model = view.target[row], known[row].model
+        moved = before is None or target.parts != before.parts
+        if model is None:
+            why = f"{gpus_text(target.num_gpus)}{_why_unknown(view, row)}"
+        else:
+            best, alone = next(choices), next(choices)
+            why = _why(target, best, alone)
+            if moved or not _takes_back(view, row, target, best, horizon_s):
+                target = _with_batch(what_if, row, model, target, best, moved)
+        if moved or target != before:
+            marks[row] = {"restarts": restarts_of(view, row) + moved, "why": why}
+            live = view.state.spec[row].program is not None
+            if live and not moved and before is not None:
+                marks[row]["retuned"] = [view.now_s, _samples(target) > _samples(before)]
+    for row, each in known.items():
+        mark = _with_warnings(marks.get(row), view.marks[row], each.warnings)
+        if mark is not None:
+            what_if.mark(row, mark)
+
+
+def _with_batch(
+    what_if: WhatIf,
+    row: int,
+    model: Goodput,
+    target: Allocation,
+    best: BatchChoice,
+    moved: bool,
+) -> Allocation:
+    if not best.goodput > 0:  # nor if it is no number
+        return target
+    if not moved and target.batch is not None:
+        now = model.goodput(target.num_gpus, len(target.parts), *target.batch)
+        if isfinite(now) and best.goodput <= RETUNE_GAIN * now:
+            return target
+    tuned = target.with_batch((best.batch, best.accumulation))
+    if tuned != target:
+        what_if.release(row, Reason.NONE)
+        what_if.give(row, tuned)
+    return tuned
+
+
+def _takes_back(
+    view: View, row: int, target: Allocation, best: BatchChoice, horizon_s: float
+) -> bool:
+    """Whether the batch would become smaller, and has become larger a moment ago; or the reverse.
+
+    A batch that the job may not have any more is no reason to wait.
+    """
+    told = (view.marks[row] or {}).get("retuned")
+    limits = view.batch_range(row)
+    if told is None or target.batch is None or limits is None:
+        return False
+    at_s, grew = told
+    if view.now_s >= at_s + horizon_s or target.batch[0] > limits.most_per_gpu:
+        return False
+    grows = best.batch * (best.accumulation + 1) * target.num_gpus > _samples(target)
+    return grows != bool(grew)
+
+
+def _samples(allocation: Allocation) -> int:
+    """In a whole batch; 0 if it is the job's own."""
+    size, accumulation = allocation.batch or (0, 0)
+    return allocation.num_gpus * size * (accumulation + 1)
+
+
+def restarts_of(view: View, row: int) -> int:
+    """How often the job has begun or changed its GPUs."""
+    mark = view.marks[row]
+    return int(mark.get("restarts", 0)) if mark else 0
+
+
+def _with_warnings(
+    new: dict[str, Any] | None, old: dict[str, Any] | None, warnings: tuple[str, ...]
+) -> dict[str, Any] | None:
+    """A job's mark with what it is to be warned of; None if the old one will do.
+
+    So it does if only figures differ: they may at every decision.
+    """
+    if new is None and not is_news(warnings, (old or {}).get("warnings", [])):
+        return None
+    mark = dict((old if new is None else new) or {})
+    mark.pop("warnings", None)
+    return mark | {"warnings": list(warnings)} if warnings else mark
+
+
+def _why_unknown(view: View, row: int) -> str:
+    """Why a job has GPUs that nobody knows the worth of, for its user."""
+    spec = view.state.spec[row]
+    if spec.program is not None and spec.adapt is None:
+        return (
+            ": its batches are its own, so that its goodput is not known; with batch: "
+            "{mode: adapt} in its job file they are chosen, and its GPUs by goodput"
+        )
+    return ", to be measured: nothing is known of its kind yet"
+
+
+def _why(target: Allocation, best: BatchChoice, alone: BatchChoice) -> str:
+    """Why a job has its GPUs, for its user, who may read it when both goodputs are others."""
+    times = ""
+    if alone.goodput and target.num_gpus > 1:
+        times = f", {best.goodput / alone.goodput:.2f} times one GPU's"
+    does = f"{best.goodput:.4g} useful samples a second{times}, when this was decided"
+    return f"{gpus_text(target.num_gpus)}: {does}"

@@ -1,0 +1,346 @@
+"""Steps that policies are composed of: choose who runs by count, then place them.
+
+A policy says in which order jobs stand. :func:`walk` and :func:`finish` do the rest, under the
+settings that hold for every policy alike (:class:`Stages`): priorities, quotas, fair share, a
+minimum run time, placement.
+"""
+
+from collections.abc import Collection, Sequence
+from typing import Any
+
+from rota.model.plan import Plan
+from rota.model.reason import Reason
+from rota.model.view import View, WhatIf
+from rota.policy.placement import Placement
+from rota.policy.placement.consolidate import consolidate
+from rota.policy.stages.fair_share import FairShare
+from rota.policy.stages.quotas import Quotas
+
+
+def run_first_that_fit(
+    what_if: WhatIf,
+    order: Sequence[int],
+    *,
+    preempted: Reason = Reason.PREEMPTED_BY,
+    waits: Reason = Reason.WAIT_RESOURCES,
+) -> list[int]:
+    """Walk active rows in ``order``; each whose gang still fits runs, the others wait.
+
+    Jobs that run keep the GPUs they have; those that lose theirs are released with the reason
+    ``preempted``; the rest wait with ``waits``. Returns the rows that run, in walk order.
+    """
+    return _Walk(what_if, (), None, False, preempted, waits, frozenset()).run(order)
+
+
+def place(what_if: WhatIf, row: int, placement: Placement | None = None) -> bool:
+    """Give a job GPUs: those it had or was suspended on if they are free, else as placed.
+
+    Without a ``placement`` it gets as few nodes as can be. False, with the reason noted, if it does
+    not fit: too few GPUs are free, it can go on only where it was, or no placement is to be had.
+    """
+    view = what_if.view
+    if view.num_gpus[row] > what_if.free_gpus:
+        what_if.wait(row, Reason.WAIT_TOPOLOGY if view.must_stay(row) else Reason.WAIT_RESOURCES)
+        return False
+    if view.target[row] is not None or view.home[row] is not None:
+        for known in (view.target[row], view.home[row]):
+            if known is not None and what_if.free.fits(known):
+                what_if.give(row, known)
+                return True
+        if view.must_stay(row):
+            what_if.wait(row, Reason.WAIT_TOPOLOGY)
+            return False
+    if placement is None:
+        allocation = consolidate(what_if.free, view.num_gpus[row])
+    else:
+        allocation = placement(view, what_if.free, row)
+    if allocation is None:
+        enough = view.num_gpus[row] <= what_if.free.count
+        what_if.wait(row, Reason.WAIT_GANG_FRAGMENTED if enough else Reason.WAIT_RESOURCES)
+        return False
+    what_if.give(row, allocation)
+    return True
+
+
+class Stages:
+    """What users can set beside any ordering; each part may be absent.
+
+    Jobs of a higher priority come first (``priority`` False leaves priorities to the policy); then
+    those whose owner has used less of a ``fair_share``; then the policy's order holds. Of the
+    jobs in that order, those within their queue's quota come before those that borrow. Nobody who
+    began less than ``min_run_time_s`` ago loses GPUs.
+    """
+
+    def __init__(
+        self,
+        *,
+        priority: bool = True,
+        quotas: Quotas | None = None,
+        fair_share: FairShare | None = None,
+        min_run_time_s: float = 0.0,
+        placement: Placement | None = None,
+        preemptive: bool = True,
+    ) -> None:
+        self.priority = priority
+        self.quotas = quotas
+        self.fair_share = fair_share
+        self.min_run_time_s = min_run_time_s
+        self.placement = placement
+        self.preemptive = preemptive  # whether the policy ever takes GPUs away
+
+    def have_a_say(self, view: View) -> bool:
+        """Whether a walk may differ from the policy's own order, or the placement from ours."""
+        by_priority = self.priority and len(view.priorities) > 1
+        others = self.quotas or self.fair_share or self.min_run_time_s or self.placement
+        return by_priority or bool(others)
+
+    def walk(
+        self,
+        what_if: WhatIf,
+        order: Sequence[int],
+        *,
+        keep: Collection[int] = (),
+        strict: bool = False,
+        preempted: Reason = Reason.PREEMPTED_BY,
+        waits: Reason = Reason.WAIT_RESOURCES,
+        placement: Placement | None = None,
+    ) -> list[int]:
+        """Let all active rows, given in the policy's ``order``, run as far as they fit.
+
+        Rows of ``keep`` that have GPUs keep them. ``strict``: nobody is preempted, and when one
+        does not fit, nobody behind it starts; with quotas each queue is a line of its own.
+        ``placement`` is the policy's own, in force unless the user chose one. Reasons as in
+        :func:`run_first_that_fit`. Returns the rows that run, in walk order.
+        """
+        view = what_if.view
+        kept = {row for row in keep if view.target[row] is not None} | self._still_young(view)
+        by_priority = self._by_priority(view, order)
+        ranked, levels = self._by_fair_share(view, by_priority)
+        within, beyond = ranked, list[int]()
+        if self.quotas is not None:
+            within, beyond = self.quotas.split(view, ranked, kept, in_line=strict)
+        walk = _Walk(what_if, kept, self.placement or placement, strict, preempted, waits, beyond)
+        walk.one_line = self.quotas is None
+        if self.quotas is not None and not self.quotas.borrow:
+            walk.refuse(beyond)
+            runs = walk.run(within)
+        else:
+            runs = walk.run([*within, *beyond])
+        if levels:
+            _tell_of_fair_share(what_if, by_priority, levels, set(beyond))
+        return runs
+
+    def own_mark(self, view: View) -> Any:
+        """What the policy itself remembered beside the stages."""
+        mark = view.policy_mark
+        if self.fair_share is None or mark is None:
+            return mark
+        return mark["policy"]
+
+    def finish(
+        self, what_if: WhatIf, *, wake_at_s: float | None = None, policy_mark: Any = None
+    ) -> Plan:
+        """The plan; it wakes also when a minimum run time ends or owners are ranked anew."""
+        view = what_if.view
+        wakes = [] if wake_at_s is None else [wake_at_s]
+        someone_waits = any(
+            what_if.target(row) is None and view.num_gpus[row] <= view.total_gpus
+            for row in view.active
+        )
+        if someone_waits and self.min_run_time_s and self.preemptive:
+            wakes += self._come_of_age_s(what_if)
+        if self.fair_share is not None:
+            old = view.policy_mark
+            usage = self.fair_share.usage(view, old and old["fair_share"])
+            if someone_waits and self.fair_share.is_contested(view):
+                wakes.append(usage.at_s + self.fair_share.period_s)
+            if policy_mark is None and old is not None:
+                policy_mark = old["policy"]
+            policy_mark = {"policy": policy_mark, "fair_share": list(usage)}
+            if policy_mark == old:
+                policy_mark = None
+        if all(what_if.target(row) is None for row in view.active):
+            wakes = []  # time alone brings no room, say for a gang larger than its queue's quota
+        later = [at_s for at_s in wakes if at_s > view.now_s]
+        return what_if.plan(wake_at_s=min(later, default=None), policy_mark=policy_mark)
+
+    def _still_young(self, view: View) -> set[int]:
+        """The rows with GPUs that have not run for the minimum since they began to."""
+        if not self.min_run_time_s:
+            return set()
+        since_s = view.since_s
+        return {
+            row
+            for row in view.active
+            if view.target[row] is not None
+            and (since_s[row] < 0 or view.now_s < since_s[row] + self.min_run_time_s)
+        }
+
+    def _come_of_age_s(self, what_if: WhatIf) -> list[float]:
+        """When each job with GPUs has run for the minimum; one that starts does so at once."""
+        view, times = what_if.view, list[float]()
+        for row in view.active:
+            if what_if.target(row) is not None:
+                starts = view.target[row] is None or view.since_s[row] < 0
+                times.append((view.now_s if starts else view.since_s[row]) + self.min_run_time_s)
+        return times
+
+    def _by_priority(self, view: View, order: Sequence[int]) -> list[int]:
+        if not self.priority or len(view.priorities) <= 1:
+            return list(order)
+        return sorted(order, key=lambda row: -view.priority[row])
+
+    def _by_fair_share(self, view: View, order: list[int]) -> tuple[list[int], dict[int, float]]:
+        """``order`` with the least served owners first, and each row's level."""
+        if self.fair_share is None:
+            return order, {}
+        mark = view.policy_mark
+        usage = self.fair_share.usage(view, mark and mark["fair_share"])
+        levels = self.fair_share.levels(view, usage, order)
+        priority = view.priority if self.priority else dict.fromkeys(order, 0)
+        return sorted(order, key=lambda row: (-priority[row], levels[row])), levels
+
+
+DEFAULT = Stages()
+
+
+def has_a_say(stages: Stages | None, view: View) -> bool:
+    """Whether a policy must :func:`walk`: else its own order, with our placement, is the plan."""
+    if stages is None:
+        return len(view.priorities) > 1
+    return stages.have_a_say(view)
+
+
+def walk(stages: Stages | None, what_if: WhatIf, order: Sequence[int], **how: Any) -> list[int]:
+    """:meth:`Stages.walk` under ``stages``; None stands for priorities alone."""
+    return (stages or DEFAULT).walk(what_if, order, **how)
+
+
+def own_mark(stages: Stages | None, view: View) -> Any:
+    """:meth:`Stages.own_mark` under ``stages``: what the policy gave :func:`finish` last."""
+    return view.policy_mark if stages is None else stages.own_mark(view)
+
+
+def finish(
+    stages: Stages | None,
+    what_if: WhatIf,
+    *,
+    wake_at_s: float | None = None,
+    policy_mark: Any = None,
+) -> Plan:
+    """:meth:`Stages.finish` under ``stages``; None adds nothing."""
+    if stages is None:
+        return what_if.plan(wake_at_s=wake_at_s, policy_mark=policy_mark)
+    return stages.finish(what_if, wake_at_s=wake_at_s, policy_mark=policy_mark)
+
+
+class _Walk:
+    """One walk along an order: by count first, then each that starts is placed."""
+
+    def __init__(
+        self,
+        what_if: WhatIf,
+        kept: Collection[int],
+        placement: Placement | None,
+        strict: bool,
+        preempted: Reason,
+        waits: Reason,
+        beyond: Collection[int],
+    ) -> None:
+        self.what_if = what_if
+        self.kept = kept
+        self.placement = placement
+        self.strict = strict
+        self.preempted = preempted
+        self.waits = waits
+        self.beyond = frozenset(beyond)  # rows beyond their queue's quota
+        self.one_line = True
+        self._closed: set[str] = set()  # the lines whose head does not fit
+
+    def refuse(self, rows: Sequence[int]) -> None:
+        """Let these rows have no GPUs."""
+        for row in rows:
+            self._wait(row)
+
+    def run(self, order: Sequence[int]) -> list[int]:
+        """Let rows run as far as they fit; those that do, in walk order."""
+        kept = self.kept
+        if self.strict or (
+            kept and all(row in kept for row in order if self.what_if.target(row) is not None)
+        ):
+            return self._fill(order)
+        what_if, num_gpus = self.what_if, self.what_if.view.num_gpus
+        starts = self._choose(order)
+        # Those that can go on only where they were choose first; what they can't use goes on.
+        starts.sort(key=what_if.view.must_stay, reverse=True)
+        refused = {row for row in starts if not place(what_if, row, self.placement)}
+        if refused:
+            for row in order:
+                waits = what_if.target(row) is None and row not in refused
+                if waits and num_gpus[row] <= what_if.free.count:
+                    place(what_if, row, self.placement)
+        return [row for row in order if what_if.target(row) is not None]
+
+    def _fill(self, order: Sequence[int]) -> list[int]:
+        """Nobody is preempted: one after the other takes what is free."""
+        what_if = self.what_if
+        num_gpus, total = what_if.view.num_gpus, what_if.view.total_gpus
+        for row in order:
+            if what_if.target(row) is not None:
+                continue
+            if num_gpus[row] <= total and self._line(row) in self._closed:
+                what_if.wait(row, self._reason(row, Reason.WAIT_PRIORITY))
+                continue
+            if num_gpus[row] > what_if.free.count:
+                self._wait(row)
+            elif place(what_if, row, self.placement):
+                continue
+            if self.strict and num_gpus[row] <= total:
+                self._closed.add(self._line(row))
+        return [row for row in order if what_if.target(row) is not None]
+
+    def _choose(self, order: Sequence[int]) -> list[int]:
+        """Go by count: release who does not fit any more, and tell who starts."""
+        what_if, kept = self.what_if, self.kept
+        num_gpus, free = what_if.view.num_gpus, what_if.view.total_gpus
+        for row in kept:
+            free -= num_gpus[row]
+        starts: list[int] = []
+        for row in order:
+            if row in kept:
+                continue
+            if num_gpus[row] <= free:
+                free -= num_gpus[row]
+                if what_if.target(row) is None:
+                    starts.append(row)
+            else:
+                self._wait(row)
+        return starts
+
+    def _line(self, row: int) -> str:
+        return "" if self.one_line else self.what_if.view.state.spec[row].vc
+
+    def _wait(self, row: int) -> None:
+        what_if = self.what_if
+        if what_if.target(row) is not None:
+            what_if.release(row, self._reason(row, self.preempted))
+        elif what_if.view.num_gpus[row] > what_if.view.total_gpus:
+            what_if.wait(row, Reason.NEVER_FITS)
+        else:
+            what_if.wait(row, self._reason(row, self.waits))
+
+    def _reason(self, row: int, otherwise: Reason) -> Reason:
+        return Reason.WAIT_QUOTA if row in self.beyond else otherwise
+
+
+def _tell_of_fair_share(
+    what_if: WhatIf, order: list[int], levels: dict[int, float], beyond: set[int]
+) -> None:
+    """Say so of those that wait while one from behind them runs, whose owner had less."""
+    view = what_if.view
+    least = float("inf")
+    for row in reversed(order):
+        if what_if.target(row) is not None:
+            least = min(least, levels[row])
+        elif least < levels[row] and view.num_gpus[row] <= view.total_gpus and row not in beyond:
+            what_if.wait(row, Reason.WAIT_FAIRSHARE)

@@ -1,0 +1,392 @@
+"""What a user may ask of a live cluster: the fields of a job file, checked one by one."""
+
+import math
+import os
+import re
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+from rota.errors import JobFileError
+from rota.model.job import GRACE_S, JOB_NAME, Adapt, Elastic, Program, name_of, powers_of_two
+from rota.request.batch import adapt_of, batch_fields
+from rota.request.values import check_keys, is_number, refuse, seconds_of, text_of, whole_number
+
+PRIORITIES = {"low": 10, "normal": 50, "high": 90}
+PROCESSES = ("gpu", "node")
+SUSPEND = ("auto", "stop", "cuda-checkpoint", "restart")
+FIELDS = (
+    "version",
+    "name",
+    "queue",
+    "priority",
+    "workdir",
+    "env",
+    "run",
+    "resources",
+    "elastic",
+    "batch",
+    "processes",
+    "suspend",
+    "grace",
+    "time_limit",
+    "resume_from",
+)
+SWEEP = "sweep"  # of a job file that describes a search: see rota.request.sweepfile
+RESOURCES = ("gpus",)
+ELASTIC = ("sizes", "utility", "price_per_gpu_hour")
+UTILITY = ("deadline", "value")
+SIZES = ("any", "pow2")
+
+# bash gets `run` as one argument, and Linux takes no argument and no variable of 128 KiB.
+MAX_TEXT_BYTES = 100_000
+MAX_ENV_BYTES = 500_000
+MAX_PATH_BYTES = 4095
+MAX_GPUS = 1_000_000
+MAX_GRACE_S = 3600.0
+MAX_PRICE = 1e12
+MAX_SIZES = 1024
+
+_NAME = re.compile(JOB_NAME)
+_JOB = re.compile(r"(@last|[A-Za-z0-9][A-Za-z0-9._-]{0,63})\Z")
+_QUEUE = re.compile(r"[A-Za-z0-9][A-Za-z0-9._/-]{0,63}\Z")
+_ENV_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,254}\Z")
+_RANGE = re.compile(r"([0-9]{1,7})\.\.([0-9]{1,7})\Z")
+_CONTROL = re.compile(r"[\x00-\x1f\x7f]")
+
+
+class JobRequest(NamedTuple):
+    """A job that is well-formed; whether it fits the cluster is the controller's to say.
+
+    ``workdir`` is absolute. ``processes`` is "gpu" for one process per GPU, a rank each, or "node"
+    for a single process that sees all GPUs of its node. ``num_gpus`` is the least number of an
+    ``elastic`` job. ``adapt`` has the limits of its batches if the scheduler chooses them.
+    ``suspend`` is one of SUSPEND.
+    """
+
+    name: str
+    run: str
+    workdir: str
+    env: tuple[tuple[str, str], ...] = ()
+    priority: int = 50
+    num_gpus: int = 1
+    processes: str = "gpu"
+    time_limit_s: float | None = None
+    queue: str = ""
+    elastic: Elastic | None = None
+    adapt: Adapt | None = None
+    suspend: str = SUSPEND[0]
+    grace_s: float = GRACE_S  # counts for the suspension "restart" alone
+    resume_from: str = ""  # the job, by id or name, whose checkpoints it begins with
+
+    def to_fields(self) -> dict[str, Any]:
+        """The JSON-able fields from which :func:`parse_job` makes this very request."""
+        fields: dict[str, Any] = {
+            "version": 1,
+            "name": self.name,
+            "run": self.run,
+            "workdir": self.workdir,
+            "env": dict(self.env),
+            "priority": self.priority,
+            "resources": {"gpus": self.num_gpus},
+            "processes": self.processes,
+        }
+        if self.elastic is not None:
+            sizes = list(self.elastic.sizes)
+            fields["resources"] = {"gpus": f"{sizes[0]}..{sizes[-1]}"}
+            fields["elastic"] = {
+                "sizes": sizes,
+                "price_per_gpu_hour": self.elastic.price_per_gpu_hour,
+            }
+            if self.elastic.deadline_s is not None:
+                utility = {"deadline": self.elastic.deadline_s, "value": self.elastic.value}
+                fields["elastic"]["utility"] = utility
+        if self.adapt is not None:
+            fields["batch"] = batch_fields(self.adapt)
+        if self.queue:
+            fields["queue"] = self.queue
+        if self.time_limit_s is not None:
+            fields["time_limit"] = self.time_limit_s
+        if self.suspend != SUSPEND[0]:
+            fields["suspend"] = self.suspend
+        if self.suspend == "restart":
+            fields["grace"] = self.grace_s
+        if self.resume_from:
+            fields["resume_from"] = self.resume_from
+        return fields
+
+
+def parse_job(fields: Mapping[str, Any], *, workdir: str) -> JobRequest:
+    """The request that ``fields``, as read from a job file, make.
+
+    A relative ``workdir`` in them is taken from ``workdir``, the job file's folder, and is that
+    folder by default; with ``workdir=""`` it must be absolute. Raises JobFileError, which names
+    the field, its value and the fix.
+    """
+    check_keys(fields, (*FIELDS, SWEEP), "")
+    if SWEEP in fields:
+        raise JobFileError(
+            f"{SWEEP}: it makes this a search, and no single job; hand it in with rota submit, "
+            "or as POST /api/v1/sweeps"
+        )
+    version = fields.get("version", 1)
+    if type(version) is not int or version != 1:
+        refuse("version", version, "this version of Rota reads version: 1")
+    run = _run(fields)
+    name = fields.get("name")
+    least, most = _gpus(fields.get("resources"))
+    processes = _processes(fields.get("processes"))
+    suspend = _suspend(fields.get("suspend"), least, most)
+    return JobRequest(
+        name=name_of(run) if name is None else _name(name),
+        run=run,
+        workdir=_workdir(fields.get("workdir"), workdir),
+        env=_env(fields.get("env")),
+        priority=_priority(fields.get("priority")),
+        num_gpus=least,
+        processes=processes,
+        time_limit_s=_time_limit_s(fields.get("time_limit")),
+        queue=_queue(fields.get("queue")),
+        elastic=_elastic(fields.get("elastic"), least, most, processes),
+        adapt=_adapt(fields.get("batch"), least, processes, suspend),
+        suspend=suspend,
+        grace_s=_grace_s(fields.get("grace"), suspend),
+        resume_from=resume_from_of(fields.get("resume_from")),
+    )
+
+
+def program_of(request: JobRequest) -> Program:
+    """What a live job runs, as it was asked for."""
+    r = request
+    return Program(r.run, r.workdir, r.env, r.processes, r.suspend, r.grace_s, r.resume_from)
+
+
+def _run(fields: Mapping[str, Any]) -> str:
+    if "run" not in fields:
+        raise JobFileError("run: it is missing; say what to run, for example: run: python train.py")
+    run = text_of("run", fields["run"], MAX_TEXT_BYTES)
+    if not run.strip():
+        refuse("run", run, "say what to run, for example: run: python train.py")
+    return run
+
+
+def _name(value: Any) -> str:
+    if isinstance(value, str) and _NAME.match(value):
+        return value
+    refuse(
+        "name",
+        value,
+        "use 1 to 64 of A-Z a-z 0-9 . _ - that begin with a letter or digit "
+        "and are not a number alone",
+    )
+
+
+def _queue(value: Any) -> str:
+    if value is None:
+        return ""
+    if isinstance(value, str) and _QUEUE.match(value):
+        return value
+    refuse("queue", value, "use 1 to 64 of A-Z a-z 0-9 . _ / - that begin with a letter or digit")
+
+
+def _workdir(value: Any, base: str) -> str:
+    path = base if value is None else text_of("workdir", value, MAX_PATH_BYTES)
+    if _CONTROL.search(path):
+        refuse("workdir", path, "remove the control characters")
+    path = os.path.normpath(os.path.join(base, os.path.expanduser(path) if base else path))
+    if not os.path.isabs(path):
+        refuse("workdir", path, "give an absolute path")
+    return text_of("workdir", path, MAX_PATH_BYTES)
+
+
+def _env(value: Any) -> tuple[tuple[str, str], ...]:
+    if value is None:
+        return ()
+    if not isinstance(value, Mapping):
+        refuse("env", value, "write a mapping of names to values, for example: {OMP_THREADS: 1}")
+    pairs = []
+    size = 0
+    for name, item in value.items():
+        if not isinstance(name, str) or not _ENV_NAME.match(name):
+            refuse("env", name, "names are letters, digits and _ and don't begin with a digit")
+        if isinstance(item, float) and not math.isfinite(item):
+            refuse(f"env.{name}", item, "put quotes around it")
+        if isinstance(item, int | float) and not isinstance(item, bool):
+            item = _number_text(name, item)
+        if not isinstance(item, str):
+            refuse(f"env.{name}", item, "values are text: put quotes around it")
+        pairs.append((name, text_of(f"env.{name}", item, MAX_TEXT_BYTES)))
+        size += len(name) + len(pairs[-1][1].encode()) + 2
+        if size > MAX_ENV_BYTES:
+            raise JobFileError(
+                f"env: it takes more than {MAX_ENV_BYTES} bytes; put the data into a file"
+            )
+    return tuple(pairs)
+
+
+def _number_text(name: str, value: int | float) -> str:
+    try:
+        return str(value)
+    except ValueError:  # more digits than Python turns into text
+        refuse(f"env.{name}", value, "put quotes around it")
+
+
+def _priority(value: Any) -> int:
+    if value is None:
+        return PRIORITIES["normal"]
+    if isinstance(value, str) and value in PRIORITIES:
+        return PRIORITIES[value]
+    number = whole_number(value)
+    if number is None or not 1 <= number <= 100:
+        refuse("priority", value, "write 1 to 100 (larger is sooner), or low, normal or high")
+    return number
+
+
+def _gpus(resources: Any) -> tuple[int, int]:
+    """The least and the greatest number of GPUs."""
+    if resources is None:
+        return 1, 1
+    if not isinstance(resources, Mapping):
+        refuse("resources", resources, "write a mapping, for example: {gpus: 2}")
+    check_keys(resources, RESOURCES, "resources.")
+    value = resources.get("gpus", 1)
+    if isinstance(value, str) and (match := _RANGE.match(value.strip())):
+        least, most = int(match[1]), int(match[2])
+        if not 1 <= least <= most <= MAX_GPUS:
+            refuse("resources.gpus", value, "write the smaller number first, for example 1..8")
+        return least, most
+    number = whole_number(value)
+    if number is None or not 1 <= number <= MAX_GPUS:
+        refuse("resources.gpus", value, "write a whole number, 1 or more, or a range such as 1..8")
+    return number, number
+
+
+def _elastic(value: Any, least: int, most: int, processes: str) -> Elastic | None:
+    if least == most:
+        if value is not None:
+            refuse(
+                "elastic", value, "it needs a range of GPUs, for example resources: {gpus: 1..8}"
+            )
+        return None
+    if processes != "gpu":
+        refuse("processes", processes, "a job with a range of GPUs has one process per GPU")
+    fields = {} if value is None else value
+    if not isinstance(fields, Mapping):
+        refuse("elastic", value, "write a mapping, for example: {sizes: pow2}")
+    check_keys(fields, ELASTIC, "elastic.")
+    deadline_s, worth = _utility(fields.get("utility"))
+    price = fields.get("price_per_gpu_hour", 0.0)
+    if not is_number(price) or not 0 <= price < MAX_PRICE:
+        refuse("elastic.price_per_gpu_hour", price, "write a number from 0, in the value's unit")
+    if price and worth is None:
+        refuse(
+            "elastic.price_per_gpu_hour",
+            price,
+            "it counts against a value: add utility: {deadline: 2h, value: 100}, or leave it out",
+        )
+    sizes = _sizes(fields.get("sizes", "any"), least, most)
+    return Elastic(sizes, deadline_s, worth, float(price))
+
+
+def _adapt(value: Any, least: int, processes: str, suspend: str) -> Adapt | None:
+    """The limits of the batches that the scheduler chooses; None if it chooses none."""
+    adapt = adapt_of(value, least)
+    if adapt is not None and processes != "gpu":
+        refuse("processes", processes, "a job whose batches adapt has one process per GPU")
+    if adapt is not None and suspend != SUSPEND[0]:
+        refuse("suspend", suspend, "a job whose batches adapt pauses between steps: leave it out")
+    return adapt
+
+
+def _utility(value: Any) -> tuple[float | None, float | None]:
+    if value is None:
+        return None, None
+    if not isinstance(value, Mapping):
+        refuse("elastic.utility", value, "write for example: {deadline: 2h, value: 100}")
+    check_keys(value, UTILITY, "elastic.utility.")
+    for key in UTILITY:
+        if key not in value:
+            refuse(
+                "elastic.utility", dict(value), f"{key} is missing: {{deadline: 2h, value: 100}}"
+            )
+    worth = value["value"]
+    if not is_number(worth) or not 0 < worth < MAX_PRICE:
+        refuse("elastic.utility.value", worth, "write a number above 0")
+    return seconds_of("elastic.utility.deadline", value["deadline"]), float(worth)
+
+
+def _sizes(value: Any, least: int, most: int) -> tuple[int, ...]:
+    if value == "any":
+        if most - least >= MAX_SIZES:
+            refuse("elastic.sizes", value, f"that is over {MAX_SIZES} sizes; write pow2 or a list")
+        return tuple(range(least, most + 1))
+    if value == "pow2":
+        sizes = powers_of_two(least, most)
+        if len(sizes) < 2:
+            only = f"no power of two but {least}" if least & (least - 1) == 0 else "no power of two"
+            refuse("elastic.sizes", value, f"there is {only} in {least}..{most}; write any")
+        return sizes
+    if isinstance(value, list) and 0 < len(value) <= MAX_SIZES:
+        return _listed_sizes(value, least, most)
+    refuse("elastic.sizes", value, f"write any, pow2, or a list such as [{least}, {most}]")
+
+
+def _listed_sizes(value: list[Any], least: int, most: int) -> tuple[int, ...]:
+    field, where = "elastic.sizes", f"resources.gpus is {least}..{most}"
+    sizes = set()
+    for each in value:
+        number = whole_number(each)
+        if number is None or number < 1:
+            refuse(field, each, f"write whole numbers of GPUs, such as [{least}, {most}]")
+        if not least <= number <= most:
+            refuse(field, each, f"{where}; leave it out, or widen the range")
+        sizes.add(number)
+    for end in (least, most):
+        if end not in sizes:
+            refuse(field, value, f"{where}, so add {end} to it, or narrow the range")
+    return tuple(sorted(sizes))
+
+
+def _processes(value: Any) -> str:
+    if value is None:
+        return PROCESSES[0]
+    if isinstance(value, str) and value in PROCESSES:
+        return value
+    refuse("processes", value, "write gpu (a process per GPU) or node (one that sees all GPUs)")
+
+
+def _suspend(value: Any, least: int, most: int) -> str:
+    if value is None:
+        return SUSPEND[0]
+    if not isinstance(value, str) or value not in SUSPEND:
+        refuse("suspend", value, f"write one of {', '.join(SUSPEND)}")
+    if value != SUSPEND[0] and least != most:
+        refuse(
+            "suspend", value, "a job with a range of GPUs pauses between its steps: leave it out"
+        )
+    return value
+
+
+def _grace_s(value: Any, suspend: str) -> float:
+    if value is None:
+        return GRACE_S
+    if suspend != "restart":
+        refuse("grace", value, "it counts with suspend: restart alone: add that, or leave it out")
+    seconds = seconds_of("grace", value)
+    if seconds > MAX_GRACE_S:
+        refuse("grace", value, "write 1h or less")
+    return seconds
+
+
+def resume_from_of(value: Any) -> str:
+    """The job that is named, as text; empty for None. Raises JobFileError."""
+    if value is None:
+        return ""
+    if type(value) is int and 0 < value < 10**15:
+        return str(value)
+    if isinstance(value, str) and _JOB.match(value):
+        return value
+    refuse("resume_from", value, "write the id of a job that has ended, its name, or @last")
+
+
+def _time_limit_s(value: Any) -> float | None:
+    return None if value is None else seconds_of("time_limit", value)

@@ -1,0 +1,274 @@
+"""One simulation, described by values that can be sent to another process; runs of many."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from functools import lru_cache
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from rota.errors import RotaError
+from rota.model.cluster import Node, parse_cluster
+from rota.model.state.state import ClusterState
+from rota.policy.information import information_of
+from rota.policy.registry import create
+from rota.predict.interference import Interference
+from rota.report.metrics import summarise
+from rota.scenario.pool import over_cores
+from rota.sim.machine import Costs
+from rota.sim.simulation import Simulation
+from rota.workload.trace import Trace
+
+if TYPE_CHECKING:
+    from rota.report.sketch import Sketch
+    from rota.sim.faults import Faults
+    from rota.sim.measured import MeasuredSpeeds
+    from rota.sim.rented import RentedNodes
+    from rota.sim.speeds import CatalogSpeeds
+    from rota.workload.measured import Measured
+
+
+class Workload(NamedTuple):
+    """Where the jobs come from: a file, or a generator's profile with a number or span."""
+
+    file: str | None
+    format: str = "auto"
+    strict: bool = False
+    profile: str | None = None
+    num_jobs: int | None = None
+    span_s: float | None = None
+
+
+class Case(NamedTuple):
+    """One run: which policy, on which jobs and cluster, and what is wanted of it.
+
+    ``given`` are the policy's settings as text. ``oversubscription`` is by how much links between
+    racks are slower than those of nodes. ``profiles`` is a folder of measured profiles, which then
+    give the speeds; ``interval_s`` has decisions at its multiples alone; with ``node_start_s`` the
+    cluster's nodes are rented as the policy asks for them. ``faults`` are drawn with the case's own
+    seed; the summary tells them as ``faults_given``. ``history`` asks for the figures that need the
+    run's course, ``drawn`` for a sketch of it, ``with_gpus`` for who held which GPU in the sketch.
+    ``interference`` is what part of its speed a job on several nodes loses beside another such job.
+    """
+
+    policy: str
+    given: dict[str, str]
+    workload: Workload
+    cluster: str
+    costs: Costs
+    speeds: str = "auto"
+    oversubscription: float = 1.0
+    faults: Faults | None = None
+    faults_given: dict[str, Any] = {}
+    seed: int = 0
+    load: float = 1.0
+    history: bool = False
+    drawn: bool = False
+    with_gpus: bool = False
+    profiles: str | None = None
+    interval_s: float | None = None
+    node_start_s: float | None = None
+    interference: float = 0.0
+
+
+class CaseResult(NamedTuple):
+    """What a case came to. ``cpu_s`` in the summary is that of reading the jobs and of the run."""
+
+    summary: dict[str, Any]
+    sketch: Sketch | None
+
+
+def run_cases(
+    cases: Sequence[Case], names: Sequence[str], *, workers: int | None, num_jobs: int
+) -> list[CaseResult | RotaError]:
+    """The results of ``cases``, in their order; of one that fails its error, with its name.
+
+    ``names`` tell the cases apart. ``workers`` and ``num_jobs`` (about how many a case simulates)
+    are as for :func:`~rota.scenario.pool.over_cores`.
+    """
+    # Runs of the same jobs follow each other: a process keeps the jobs that it drew last.
+    order = sorted(range(len(cases)), key=lambda index: _jobs_of(cases[index]))
+    calls = [(cases[index], names[index]) for index in order]
+    found = over_cores(_try_case, calls, num_jobs=num_jobs, workers=workers)
+    results = dict(zip(order, found, strict=True))
+    return [results[index] for index in range(len(cases))]
+
+
+def _jobs_of(case: Case) -> tuple[float, int, str]:
+    """What a case's jobs depend on, as far as cases that run together differ in it."""
+    return case.load, case.seed, case.cluster
+
+
+def run_case(case: Case, name: str = "") -> CaseResult:
+    """Run a case in this process. Raises RotaError, with the name in front."""
+    try:
+        summary, _, drawn = run_to_end(case)
+    except RotaError as error:
+        raise type(error)(f"{name}: {error}" if name else str(error)) from None
+    return CaseResult(summary, drawn)
+
+
+def _try_case(case: Case, name: str) -> CaseResult | RotaError:
+    try:
+        return run_case(case, name)
+    except RotaError as error:
+        return error
+
+
+def run_to_end(
+    case: Case, begun: Callable[[ClusterState, int], None] = lambda state, num_jobs: None
+) -> tuple[dict[str, Any], ClusterState, Sketch | None]:
+    """The summary of a case, its final state, and its sketch if one was asked for.
+
+    ``begun`` is given the state that is going to change, and how many jobs there will be.
+    """
+    nodes = parse_cluster(case.cluster)
+    trace, load_cpu_s = load(case.workload, case.seed, case.load, sum(n.num_gpus for n in nodes))
+    began_s = time.process_time()
+    speeds: CatalogSpeeds | MeasuredSpeeds | None = None
+    if case.profiles is not None:
+        trace, speeds = _with_profiles(trace, case.profiles)
+    elif uses_catalog(case, trace, nodes):
+        trace, speeds = _with_speeds(trace, nodes, case.oversubscription)
+    policy: Any = create(case.policy, case.given)
+    faults = None if case.faults is None else case.faults._replace(seed=case.seed)
+    rented = _rented(case)
+    simulation = Simulation(
+        trace,
+        nodes,
+        policy,
+        case.costs,
+        speeds=speeds,
+        faults=faults,
+        interference=Interference(links=case.interference),
+        interval_s=case.interval_s,
+        cloud=rented,
+    )
+    if case.history or case.drawn:
+        simulation.state.log = []
+    nodes = list(simulation.state.nodes)  # others may be rented later
+    begun(simulation.state, len(trace))
+    state, decisions = simulation.run()
+    summary = summarise(
+        state,
+        decisions=decisions,
+        policy=case.policy,
+        needs_duration=getattr(policy, "needs_duration", False),
+    )
+    cpu_s = load_cpu_s + time.process_time() - began_s
+    summary |= {"information": information_of(policy), "settings": dict(policy.settings)}
+    summary |= {"trace": trace.name, "rejected": trace.num_rejected, **_setting(case)}
+    summary["speeds"] = "none" if speeds is None else speeds.source
+    summary |= rented.figures() if rented else {}
+    drawn = None
+    if case.history or case.drawn:
+        from rota.report.history import History
+
+        history = History(state.log or (), nodes, speeds.step_s if speeds is not None else None)
+        summary |= history.figures()
+        if case.drawn:
+            from rota.report.sketch import sketch
+
+            drawn = sketch(state, history, state.nodes, with_gpus=case.with_gpus)
+    summary["cpu_s"] = cpu_s
+    return summary, state, drawn
+
+
+def _setting(case: Case) -> dict[str, Any]:
+    """What of the case's setting its summary tells."""
+    return {
+        "cluster": case.cluster,
+        "seed": case.seed,
+        "load": case.load,
+        "overheads": case.costs._asdict(),
+        "faults": case.faults_given,
+        "profiles": case.profiles,
+        "interval_s": case.interval_s,
+        "node_start_s": case.node_start_s,
+        "oversubscription": case.oversubscription,
+        "interference": case.interference,
+    }
+
+
+def _rented(case: Case) -> RentedNodes | None:
+    if case.node_start_s is None:
+        return None
+    from rota.sim.rented import RentedNodes  # here: most simulations rent none
+
+    return RentedNodes(case.node_start_s)
+
+
+def load(workload: Workload, seed: int, load: float, num_gpus: int) -> tuple[Trace, float]:
+    """The jobs, and the CPU seconds that it took to read or draw them. Raises TraceError.
+
+    A file's jobs have a seed of their own and a load of 1: dividing the arrival times by ``load``
+    makes others of it. Durations stay. The latest workload is kept.
+    """
+    if workload.file is None:
+        return _drawn(workload, seed, load, num_gpus)
+    trace, cpu_s = _read(workload)
+    return (trace if load == 1 else _faster(trace, load)), cpu_s
+
+
+@lru_cache(maxsize=1)
+def _read(workload: Workload) -> tuple[Trace, float]:
+    from rota.workload.readers import read_trace
+
+    assert workload.file is not None
+    began_s = time.process_time()
+    trace = read_trace(workload.file, workload.format, workload.strict)
+    return trace, time.process_time() - began_s
+
+
+@lru_cache(maxsize=1)
+def _drawn(workload: Workload, seed: int, load: float, num_gpus: int) -> tuple[Trace, float]:
+    from rota.workload.synthetic import generate
+
+    assert workload.profile is not None
+    began_s = time.process_time()
+    trace = generate(
+        workload.profile,
+        num_jobs=workload.num_jobs,
+        span_s=workload.span_s,
+        num_gpus=num_gpus,
+        load=load,
+        seed=seed,
+    )
+    return trace, time.process_time() - began_s
+
+
+def _faster(trace: Trace, load: float) -> Trace:
+    return trace.with_jobs(spec._replace(submit_s=spec.submit_s / load) for spec in trace)
+
+
+def uses_catalog(case: Case, trace: Trace, nodes: list[Node]) -> bool:
+    """Whether the catalog of models, or the trace by GPU type, says how fast the jobs run."""
+    if case.profiles is not None:
+        return False
+    if case.speeds == "auto":
+        matters = case.oversubscription != 1 or any(node.gpu_type for node in nodes)
+        return matters and any(spec.model or spec.speeds for spec in trace.jobs)
+    return case.speeds == "catalog"
+
+
+def _with_profiles(trace: Trace, folder: str) -> tuple[Trace, MeasuredSpeeds]:
+    from rota.sim.measured import MeasuredSpeeds, played
+
+    profiles = _profiles(folder, frozenset(spec.model for spec in trace))
+    return played(trace, profiles), MeasuredSpeeds(profiles)
+
+
+@lru_cache(maxsize=1)
+def _profiles(folder: str, applications: frozenset[str]) -> dict[str, Measured]:
+    from rota.workload.measured_files import read_profiles
+
+    return read_profiles(folder, applications)
+
+
+def _with_speeds(
+    trace: Trace, nodes: list[Node], oversubscription: float
+) -> tuple[Trace, CatalogSpeeds]:
+    from rota.sim.speeds import CatalogSpeeds, with_profiles
+
+    speeds = CatalogSpeeds(nodes, oversubscription=oversubscription)
+    return with_profiles(trace, nodes), speeds

@@ -1,0 +1,1 @@
+"""The project's own test harness: servers, agents and clusters that a test drives by hand."""

@@ -1,0 +1,322 @@
+"""The API on a real socket, in front of a controller that a test drives by hand."""
+
+import asyncio
+import json
+import threading
+import time
+from collections.abc import Callable, Collection, Iterator
+from contextlib import contextmanager
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from rota.errors import InputError, NeverFitsError, NotFoundError
+from rota.folder import Folder
+from rota.live.controller.job_api import check_open
+from rota.live.controller.loop import Controller
+from rota.live.controller.ranks import Ranks, read_ranks
+from rota.live.controller.room import Room
+from rota.model.decide.decision import take_decision
+from rota.model.decide.diff import diff
+from rota.model.events import (
+    CommandSent,
+    Event,
+    JobLaunched,
+    JobSubmitted,
+    NodeJoined,
+    ResumeRequested,
+    StopRequested,
+    SuspendRequested,
+)
+from rota.model.job import JobSpec, JobState
+from rota.model.probe import Probe, probes_in
+from rota.model.state.state import ClusterState
+from rota.model.turns import Turns
+from rota.model.view import View
+from rota.policy.registry import create
+from rota.request.jobfile import JobRequest, program_of
+from rota.server.door import Door
+from rota.server.serve import serve
+from rota.server.sweepdriver import SweepDriver
+from rota.store.events import EventStore
+
+NODE = "here"
+
+
+class StandInController:
+    """As much of a controller as the API calls, on one node, with no agent and no store.
+
+    Nothing happens by itself: :meth:`turn` lets the policy decide and every launch succeed.
+    """
+
+    def __init__(self, folder: Folder, num_gpus: int = 2, policy: str = "fifo") -> None:
+        self.state = ClusterState()
+        self.stopped = asyncio.Event()
+        self.state.epoch = 1
+        self.policy_name = policy
+        self.policy_settings: dict[str, Any] = {}
+        self.has_open_sweeps = False
+        self.reports: dict[int, dict[str, Any]] = {}
+        self.models: dict[int, tuple[int, int]] = {}
+        self.memory: dict[int, dict[str, Any]] = {}
+        self.why_suspended: dict[int, str] = {}
+        self.life: list[str] = []
+        self.ends_jobs = False
+        self.agents_said: list[str] = []
+        self._keys: dict[tuple[str, str], tuple[str, int]] = {}
+        self.room = Room(folder, keeps_reserve=False)
+        self._folder = folder
+        self._policy = create(policy)
+        self.resizes: bool = getattr(self._policy, "resizes", False)
+        self.lost_s: dict[str, float] = {}
+        self.state.apply(NodeJoined(self.now_s(), NODE, num_gpus, "cpu"))
+
+    async def start(self) -> None:
+        self.life.append("start")
+
+    async def stop(self) -> None:
+        self.life.append("stop")
+
+    async def serve_agent(self, channel: Any) -> None:
+        self.agents_said.append(await channel.receive())
+        await channel.send("welcome")
+
+    def now_s(self) -> float:
+        return time.time()
+
+    def turn(self) -> None:
+        """One decision; what it starts runs."""
+        now_s = self.now_s()
+        take_decision(self.state, self._policy, now_s)
+        for command in diff(self.state):
+            self.state.apply(CommandSent(now_s, command))
+            self.state.apply(JobLaunched(now_s, command.row, command.attempt))
+
+    def check(self, request: JobRequest) -> None:
+        if request.num_gpus > self.state.total_gpus:
+            raise NeverFitsError(f"NEVER_FITS: resources.gpus is {request.num_gpus}")
+
+    async def submit(
+        self, request: JobRequest, *, user: str, key: str | None, body_hash: str
+    ) -> int:
+        if key is not None and (user, key) in self._keys:
+            known, row = self._keys[user, key]
+            if known != body_hash:
+                raise InputError(f"Idempotency-Key {key!r} was used for another job")
+            return row
+        self.check(request)
+        row = len(self.state.spec)
+        spec = JobSpec(
+            str(row + 1),
+            request.num_gpus,
+            self.now_s(),
+            priority=request.priority,
+            name=request.name,
+            user=user,
+            time_limit_s=request.time_limit_s,
+            elastic=request.elastic,
+            adapt=request.adapt,
+            program=program_of(request),
+        )
+        self.state.apply(JobSubmitted(spec.submit_s, spec))
+        if key is not None:
+            self._keys[user, key] = (body_hash, row)
+        return row
+
+    async def cancel(self, row: int) -> bool:
+        if self.state.state[row] == JobState.CANCELLED:
+            return False
+        check_open(self.state, row, "cancelled", self.now_s())
+        self.state.apply(StopRequested(self.now_s(), row))
+        return True
+
+    async def suspend(self, row: int) -> bool:
+        check_open(self.state, row, "suspended", self.now_s())
+        asked_before = row in self.state.user_suspended
+        self.state.apply(SuspendRequested(self.now_s(), row))
+        return not asked_before
+
+    async def resume(self, row: int) -> bool:
+        check_open(self.state, row, "resumed", self.now_s())
+        was_suspended = row in self.state.user_suspended
+        self.state.apply(ResumeRequested(self.now_s(), row))
+        return was_suspended
+
+    def on_news_of_sweeps(self, call: Callable[[], None]) -> None:
+        """It has no sweeps."""
+
+    def end_jobs(self) -> None:
+        self.life.append("end_jobs")
+        self.ends_jobs = True
+
+    def waits_for(self) -> dict[str, Any]:
+        rows = [row for row in self.state.active if self.state.has_processes(row)]
+        specs = [self.state.spec[row] for row in rows]
+        jobs = [{"id": spec.job_id, "name": spec.name, "node": NODE} for spec in specs]
+        return {"jobs": jobs, "agents": [NODE]}
+
+    def row(self, job_id: str) -> int:
+        for row, spec in enumerate(self.state.spec):
+            if job_id in (spec.job_id, spec.name):
+                return row
+        if job_id == "@last" and self.state.spec:
+            return len(self.state.spec) - 1
+        raise NotFoundError(f"there is no job {job_id!r}")
+
+    def progress(self, row: int) -> dict[str, Any]:
+        return self.reports.get(row, {})
+
+    def model(self, row: int) -> tuple[int, int] | None:
+        return self.models.get(row)
+
+    def lost_ranks(self, row: int) -> int:
+        return 0
+
+    def state_on(self, row: int) -> str | None:
+        return NODE if self.state.has_processes(row) else None
+
+    def device_share(self, row: int) -> float:
+        return 0.5
+
+    def history(self, row: int) -> list[tuple[float, int]]:
+        return [(1.0, self.state.reason[row])]
+
+    def trials(self, row: int) -> list[Probe]:
+        return probes_in(self.state.marks[row])
+
+    def turns(self, row: int) -> Turns | None:
+        ask = getattr(self._policy, "turns", None)
+        return ask and ask(View(self.state, self.now_s(), self._policy), row)
+
+    def ranks(self, row: int, attempt: int) -> Ranks | None:
+        return read_ranks(self._folder.attempt(NODE, self.state.spec[row].job_id, attempt))
+
+    def log_path(self, row: int, attempt: int | None, process: int) -> Path:
+        number = self.state.attempt[row] if attempt is None else attempt
+        return self._folder.log(NODE, self.state.spec[row].job_id, number, process)
+
+    def nodes(self) -> list[dict[str, Any]]:
+        return [
+            {
+                "name": n.name,
+                "kind": n.kind,
+                "gpu_type": n.gpu_type,
+                "num_gpus": n.num_gpus,
+                "alive": n.alive,
+                "lost_s": self.lost_s.get(n.name),
+                "jobs": [None] * n.num_gpus,
+                "holders": [[] for _ in range(n.num_gpus)],
+            }
+            for n in self.state.nodes
+        ]
+
+
+class NoAgents:
+    """A provider of a node that nobody runs anything on."""
+
+    names = (NODE,)
+    alive = ()
+
+    async def start(self) -> None:
+        """Start nothing."""
+
+    async def stop(self) -> None:
+        """Leave it so."""
+
+    async def end(self) -> None:
+        """It has ended."""
+
+    async def wait_for_end(self, *, connected: Collection[str]) -> None:
+        """It has ended."""
+
+
+def controller_without_agents(folder: Folder, num_gpus: int = 2) -> Controller:
+    """A real controller, under policy fifo-backfill: it takes jobs and searches, and runs none."""
+    store = EventStore(folder.database)
+    if next(iter(store.load()), None) is None:
+        store.append([NodeJoined(time.time(), NODE, num_gpus, "cpu")])
+    return Controller(store, folder, create("fifo-backfill"), "fifo-backfill", NoAgents())
+
+
+class Served:
+    """A controller behind the API, served from a thread of its own until the context ends.
+
+    Nobody drives its searches: ``driver`` starts nothing.
+    """
+
+    def __init__(self, folder: Folder, controller: Any) -> None:
+        self.folder = folder
+        self.controller = controller
+        self.driver = SweepDriver(lambda: False, folder)
+        self.url = ""
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._task: asyncio.Task[None] | None = None
+
+    def do(self, action: Callable[[], Any]) -> Any:
+        """Call ``action`` on the controller's event loop; its result."""
+
+        async def call() -> Any:
+            return action()
+
+        assert self._loop is not None
+        return asyncio.run_coroutine_threadsafe(call(), self._loop).result()
+
+    def apply(self, *events: Event) -> None:
+        """Let the state take note of events."""
+        for event in events:
+            self.do(partial(self.controller.state.apply, event))
+
+    def write_log(self, row: int, data: bytes, rank: int = 0) -> None:
+        """Append to the log of a process of the job's latest attempt."""
+        path = self.controller.log_path(row, None, rank)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with path.open("ab") as file:
+            file.write(data)
+
+    def write_ranks(self, row: int, members: list[int], **more: Any) -> None:
+        """Write down, as an agent does, which processes of the latest attempt are which ranks."""
+        path = self.controller.log_path(row, None, 0).with_name("attempt.json")
+        path.parent.mkdir(parents=True, exist_ok=True)
+        record = {"members": members, "gpus": members, "slots": max(members) + 1}
+        path.write_text(json.dumps(record | more))
+
+
+@contextmanager
+def served(
+    folder: Folder, controller: Any = None, port: int = 0, door: Door | None = None
+) -> Iterator[Served]:
+    """Serve a controller, by default a stand-in, on a free port of this machine."""
+    it = Served(folder, controller or StandInController(folder))
+    listening = threading.Event()
+    failure: list[BaseException] = []
+
+    async def main() -> None:
+        def heard(url: str) -> None:
+            it.url = url
+            listening.set()
+
+        it._loop = asyncio.get_running_loop()
+        it._task = asyncio.current_task()
+        await serve(it.controller, folder, port=port, on_listen=heard, driver=it.driver, door=door)
+
+    def thread() -> None:
+        try:
+            asyncio.run(main())
+        except asyncio.CancelledError:
+            pass
+        except BaseException as error:
+            failure.append(error)
+        finally:
+            listening.set()
+
+    runner = threading.Thread(target=thread, name="served")
+    runner.start()
+    listening.wait()
+    try:
+        if failure:
+            raise failure[0]
+        yield it
+    finally:
+        if runner.is_alive() and it._loop and it._task:
+            it._loop.call_soon_threadsafe(it._task.cancel)
+        runner.join()

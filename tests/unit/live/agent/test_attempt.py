@@ -1,0 +1,324 @@
+"""What an agent takes from a worker's account of its model, and keeps."""
+
+import asyncio
+import json
+import os
+import subprocess
+
+import pytest
+
+from rota.folder import Folder
+from rota.live.agent import attempt_report as account
+from rota.live.agent import ending
+from rota.live.agent.attempt import Attempt
+from rota.live.wire.clock import boottime_s
+
+SIZES = {"model_bytes": 400, "largest_tensor_bytes": 100}
+
+
+class Kept:
+    """An attempt of two ranks in a folder, and what its controller heard."""
+
+    def __init__(self, folder):
+        self.folder, self.heard = folder, []
+        record = {"job_id": "5", "attempt": 2, "suspension": "process"}
+        record |= {"slots": 2, "members": [0, 1], "generation": 0, "max_world": 1}
+        record |= {"movable": True, "visible": None, "gpus": [0, 1]}
+        self.attempt = Attempt(record, folder, self.heard.append)
+        self.attempt.save()
+
+    def written(self):
+        return json.loads((self.folder / "attempt.json").read_text()).get("model")
+
+
+@pytest.fixture
+def kept(tmp_path):
+    folder = Folder(tmp_path).attempt("here", "5", 2)
+    folder.mkdir(parents=True)
+    return Kept(folder)
+
+
+def test_the_sizes_that_rank_0_tells_are_passed_on_and_kept_for_the_next_agent(kept):
+    kept.attempt.heard(0, {"type": "model", **SIZES})
+    assert kept.heard == [{"type": "model", "job_id": "5", "attempt": 2, **SIZES}]
+    assert kept.attempt.model_report() == kept.heard[0]
+    assert kept.written() == SIZES
+
+
+def test_sizes_come_by_the_hello_too_and_are_passed_on_once(kept):
+    hello = {"suspended": False, "model": SIZES}
+    kept.attempt.joined(0, None, hello)
+    kept.attempt.joined(0, None, hello)
+    kept.attempt.heard(0, {"type": "model", **SIZES})
+    assert [message["type"] for message in kept.heard] == ["model"]
+
+
+def test_other_ranks_and_workers_without_sizes_tell_nothing(kept):
+    kept.attempt.heard(1, {"type": "model", **SIZES})
+    kept.attempt.joined(0, None, {"suspended": False})
+    kept.attempt.joined(0, None, {"suspended": False, "model": None})
+    assert (kept.heard, kept.attempt.model_report(), kept.written()) == ([], None, None)
+
+
+@pytest.mark.parametrize(
+    "sizes", [{}, {"model_bytes": 4}, {"model_bytes": 4, "largest_tensor_bytes": 5}]
+)
+def test_sizes_that_no_model_has_are_passed_over(kept, sizes):
+    kept.attempt.heard(0, {"type": "model", **sizes})
+    kept.attempt.joined(0, None, {"suspended": False, "model": sizes})
+    assert kept.heard == []
+
+
+def test_a_program_that_never_stops_telling_is_not_heard_for_ever(kept, monkeypatch):
+    monkeypatch.setattr(account, "MAX_MODEL_REPORTS", 5)
+    for size in range(1, 100):
+        kept.attempt.heard(0, {"type": "model", "model_bytes": size, "largest_tensor_bytes": 1})
+    assert len(kept.heard) == 5
+
+
+def test_a_full_disk_does_not_keep_sizes_from_the_controller(kept, monkeypatch):
+    def full(**_):
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(kept.attempt, "save", full)
+    kept.attempt.heard(0, {"type": "model", **SIZES})
+    assert len(kept.heard) == 1
+
+
+REPORT = {"type": "report", "step": 9, "total": 9, "metrics": {}, "at_s": 1.0}
+
+
+def over(kept):
+    """Both ranks have ended, and their shims have written that down."""
+    for index in (0, 1):
+        (kept.folder / f"rank{index}.exit").write_text('{"code": 0, "at_s": 2.0}')
+        kept.attempt.ranks[index].read_exit()
+
+
+def test_the_last_report_comes_with_the_end_however_late_it_is_read(kept):
+    async def story():
+        kept.attempt.ranks[0].writer = writer = object()
+        over(kept)
+        kept.attempt.check_end()
+        assert kept.heard == []
+        kept.attempt.heard(0, REPORT)
+        kept.attempt.left(0, writer)
+        while kept.attempt.ended is None:
+            await asyncio.sleep(0.001)
+
+    asyncio.run(story())
+    assert [message["type"] for message in kept.heard] == ["ended"]
+    assert kept.heard[0]["progress"]["step"] == 9
+
+
+@pytest.mark.parametrize("more", ["", "\n", '{"step": 9', "[]\n", '{"step": -1, "at_s": 1.0}\n'])
+def test_the_next_agent_knows_the_last_report_that_is_whole(kept, more):
+    with open(kept.folder / "metrics.jsonl", "a") as file:
+        file.write(json.dumps(REPORT | {"step": 8}) + "\n" + json.dumps(REPORT) + "\n" + more)
+    assert kept.attempt.last_report() == {"step": 9, "total": 9, "metrics": {}, "at_s": 1.0}
+
+
+def test_where_nothing_was_reported_there_is_no_last_report(kept):
+    assert kept.attempt.last_report() == {}
+
+
+def test_after_a_reboot_whoever_has_the_pids_of_an_attempt_is_left_alone(kept):
+    async def story():
+        kept.attempt.adopt()
+        while kept.attempt.ended is None:
+            await asyncio.sleep(0.001)
+
+    with subprocess.Popen(["sleep", "60"], start_new_session=True) as other:
+        pids = {"shim": other.pid, "worker": other.pid, "boottime_s": boottime_s()}
+        for index in (0, 1):
+            (kept.folder / f"rank{index}.pid").write_text(json.dumps(pids))
+        kept.attempt.record["boot_id"] = "of another boot"
+        asyncio.run(story())
+        assert other.poll() is None
+        other.kill()
+    (lost,) = kept.heard
+    assert (lost["type"], lost["started"], lost["rebooted"]) == ("lost", True, True)
+    assert "at_s" not in lost, "nobody knows when"
+
+
+def test_an_attempt_that_ended_before_the_machine_was_rebooted_has_ended(kept):
+    over(kept)
+    kept.attempt.record["boot_id"] = "of another boot"
+
+    async def story():
+        kept.attempt.adopt()
+        while kept.attempt.ended is None:
+            await asyncio.sleep(0.001)
+
+    asyncio.run(story())
+    assert [message["type"] for message in kept.heard] == ["ended"]
+
+
+@pytest.mark.parametrize("first", ["killed", "ended"])
+def test_a_gang_whose_agent_died_before_all_ranks_were_forked_never_started(kept, first):
+    """The first rank was; the next agent has to kill it, or it has come to an end meanwhile."""
+    with subprocess.Popen(["true"], start_new_session=True) as shim:
+        pass
+    pids = {"shim": shim.pid, "worker": shim.pid, "boottime_s": boottime_s()}
+    (kept.folder / "rank0.pid").write_text(json.dumps(pids))
+    if first == "ended":
+        (kept.folder / "rank0.exit").write_text('{"code": 0, "at_s": 2.0}')
+
+    async def story():
+        kept.attempt.adopt()
+        while kept.attempt.ended is None:
+            await asyncio.sleep(0.001)
+
+    asyncio.run(story())
+    (lost,) = kept.heard
+    assert (lost["type"], lost["error"], lost["started"]) == ("lost", "it never started", False)
+
+
+@pytest.mark.parametrize("newer", [False, True])
+def test_what_is_newer_than_the_attempt_is_a_checkpoint(kept, tmp_path, newer):
+    checkpoint = Folder(tmp_path).checkpoints("5") / "a"
+    checkpoint.parent.mkdir(parents=True)
+    for file, at_s in ((checkpoint, 110.0 if newer else 90.0), (kept.folder / "rank0.pid", 100.0)):
+        file.touch()
+        os.utime(file, (at_s, at_s))
+    kept.attempt.ending.lose("on purpose")
+    assert kept.heard[0]["checkpointed"] == newer
+    assert kept.heard[0]["at_s"] > 0, "this agent saw it"
+
+
+def test_a_connection_that_stays_open_does_not_keep_an_attempt_from_ending(kept, monkeypatch):
+    async def story():
+        kept.attempt.ranks[0].writer = object()
+        over(kept)
+        kept.attempt.check_end()
+        while kept.attempt.ended is None:
+            await asyncio.sleep(0.001)
+
+    monkeypatch.setattr(ending, "LAST_WORDS_S", 0.01)
+    asyncio.run(story())
+    assert [message["type"] for message in kept.heard] == ["ended"]
+
+
+def test_a_program_that_cuts_its_batches_anew_for_ever_is_not_heard_for_ever(kept, monkeypatch):
+    monkeypatch.setattr(account, "MAX_SHARD_REPORTS", 5)
+    kept.attempt.elastic = object()
+    kept.attempt.tell_registration = lambda: kept.heard.append(kept.attempt.shards)
+    for shards in [*range(1, 50), 5]:
+        kept.attempt.note_shards({"type": "elastic", "shards": shards})
+    assert kept.heard == [1, 2, 3, 4, 5]
+
+
+class Connection:
+    """A worker's connection, which keeps what it is told."""
+
+    def __init__(self):
+        self.told, self.open = [], True
+
+    def is_closing(self):
+        return not self.open
+
+    def write(self, line):
+        self.told.append(json.loads(line)["type"])
+
+    def close(self):
+        self.open = False
+
+
+HELLO = {"suspended": False, "model": None}
+
+
+def suspension(kept):
+    return [(m["suspension"], m["why"]) for m in kept.heard if m["type"] == "registered"][-1]
+
+
+def test_a_second_session_of_a_rank_takes_the_place_of_none(kept):
+    first, other, beside = Connection(), Connection(), Connection()
+    kept.attempt.state = "running"
+    kept.attempt.joined(0, first, HELLO)
+    kept.attempt.joined(1, other, HELLO)
+    assert suspension(kept) == ("boundary", "all its ranks use rota.train")
+    kept.attempt.joined(0, beside, HELLO)
+    kind, why = suspension(kept)
+    assert kind == "process"
+    assert why.startswith("rank 0 has several sessions of rota.train at once; ")
+    assert kept.attempt.ranks[0].writer is first
+    kept.attempt.pausing.suspend(1)
+    assert (first.told, other.told, beside.told) == (["resume"], ["resume"], [])
+    assert kept.attempt.state == "suspended"
+    assert kept.attempt.record["frozen"]
+    kept.attempt.left(0, beside)
+    assert suspension(kept) == ("boundary", "all its ranks use rota.train")
+
+
+def test_who_had_a_session_beside_another_comes_anew_when_that_is_over(kept):
+    first, beside = Connection(), Connection()
+    kept.attempt.state = "running"
+    kept.attempt.joined(1, Connection(), HELLO)
+    kept.attempt.joined(0, first, HELLO)
+    kept.attempt.joined(0, beside, HELLO)
+    kept.attempt.left(0, first)
+    assert not beside.open
+    kept.attempt.left(0, beside)
+    assert not kept.attempt.cooperates
+    kept.attempt.joined(0, again := Connection(), HELLO)
+    assert kept.attempt.cooperates
+    assert kept.attempt.ranks[0].writer is again
+
+
+def test_a_session_whose_process_has_ended_makes_room_although_a_child_holds_it(kept):
+    ended = subprocess.Popen(["true"])
+    ended.wait()
+    kept.attempt.state = "running"
+    kept.attempt.joined(1, Connection(), HELLO)
+    kept.attempt.joined(0, Connection(), HELLO, ended.pid)
+    kept.attempt.joined(0, Connection(), HELLO, os.getpid())
+    assert suspension(kept)[0] == "boundary"
+
+
+def test_while_it_pauses_a_second_session_has_it_stopped_where_it_is(kept):
+    first, other = Connection(), Connection()
+    kept.attempt.state = "running"
+    kept.attempt.record["launched_s"] = 0.0
+
+    async def story():
+        kept.attempt.joined(0, first, HELLO)
+        kept.attempt.joined(1, other, HELLO)
+        kept.attempt.pausing.suspend(1)
+        assert kept.attempt.state == "suspending"
+        kept.attempt.joined(0, Connection(), HELLO)
+
+    asyncio.run(story())
+    assert first.told == other.told == ["pause", "resume"]
+    assert kept.attempt.state == "suspended"
+    assert kept.attempt.record["frozen"]
+
+
+def test_a_job_whose_other_processes_have_device_memory_stays_on_its_gpus(kept, monkeypatch):
+    attempt, rank = kept.attempt, kept.attempt.ranks[0]
+    attempt.record |= {"visible": [0, 1], "suspension": "boundary"}
+    monkeypatch.setattr(rank, "below", lambda spared: {41})
+    for holders, movable in (({7}, True), ({7, 41}, False)):
+        attempt.holders = lambda holders=holders: holders
+        attempt.state = "suspending"
+        attempt.pausing.has_left(1.0)
+        told = [m for m in kept.heard if m["type"] == "registered"][-1]
+        assert (told["movable"], told["portable"]) == (movable, movable)
+        assert ("device memory" in told["why"]) is not movable
+
+
+def test_of_a_program_that_reports_without_end_the_last_reports_are_kept(kept, monkeypatch):
+    report = {"type": "report", "at_s": 1.0, "samples": 0, "metrics": {}}
+    monkeypatch.setattr(account, "MOST_METRICS_BYTES", 1000)
+    for step in range(200):
+        kept.attempt.heard(0, report | {"step": step})
+    file = kept.folder / "metrics.jsonl"
+    steps = [json.loads(line)["step"] for line in file.read_text().splitlines()]
+    assert steps == list(range(steps[0], 200))
+    assert 300 < file.stat().st_size <= 1000
+
+
+def test_processes_that_can_not_be_stopped_are_told(kept):
+    kept.attempt.state = "suspending"
+    kept.attempt.ranks[1].unstopped = 2
+    kept.attempt.pausing.has_left(1.0)
+    assert "; 2 of its processes can't be stopped: another user's" in suspension(kept)[1]

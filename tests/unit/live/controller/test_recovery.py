@@ -1,0 +1,233 @@
+import pytest
+
+from rota.live.controller.dispatch import node_of
+from rota.live.controller.recovery import (
+    GOT_ON_S,
+    NODE_CHANGED,
+    attempt_lost,
+    losses_after,
+    lost,
+    node_left,
+    reconcile,
+)
+from rota.model.events import (
+    AttemptLost,
+    JobFinished,
+    NodeLost,
+    StopRequested,
+    WorkerRegistered,
+)
+from rota.model.job import JobState
+from support.driven import cluster_with_a_job_that_is
+
+ALIVE = {"type": "alive", "state": "running", "suspension": "boundary", "movable": True}
+DONE = {"type": "ended", "at_s": 11.0, "exit_code": 0, "message": ""}
+FAILED = DONE | {"exit_code": 3}
+LOST = {"type": "lost", "error": "gone", "started": True}
+GOES_ON = LOST | {"error": "out of memory with 16 samples", "goes_on": True}
+S = JobState
+
+
+def findings(state, report, *, losses=0, attempt=1):
+    cluster = cluster_with_a_job_that_is(state)
+    reports = [] if report is None else [report | {"job_id": "the-job", "attempt": attempt}]
+    return reconcile(cluster.state, "node0", reports, 12.0, {0: losses}, {})
+
+
+@pytest.mark.parametrize(
+    ("state", "report", "event"),
+    [
+        (S.RUNNING, ALIVE, WorkerRegistered),
+        (S.SUSPENDED, ALIVE, WorkerRegistered),
+        (S.RUNNING, None, AttemptLost),
+        (S.SUSPENDED, None, AttemptLost),
+        (S.STARTING, None, type(None)),
+        (S.RUNNING, LOST, AttemptLost),
+        (S.RUNNING, DONE, JobFinished),
+        (S.SUSPENDED, FAILED, JobFinished),
+        (S.STOPPING, DONE, JobFinished),
+    ],
+)
+def test_what_an_agent_has_and_what_it_should_have_are_brought_together(state, report, event):
+    found = findings(state, report)
+    assert [type(each) for each in found.events] == ([] if event is type(None) else [event])
+    assert not found.kill
+    assert bool(found.forget) == (report in (DONE, FAILED, LOST))
+
+
+def test_attempts_that_no_job_should_have_are_killed():
+    for state in (S.PENDING, S.HELD, S.SUCCEEDED, S.CANCELLED):
+        found = findings(state, ALIVE)
+        assert found.kill == [{"type": "kill", "job_id": "the-job", "attempt": 1}]
+        assert not found.events
+    other = findings(S.RUNNING, ALIVE, attempt=2)
+    assert [message["attempt"] for message in other.kill] == [2]
+
+
+def test_a_stopped_job_ends_with_what_it_was_stopped_for():
+    (event,) = findings(S.STOPPING, FAILED).events
+    assert (event.outcome, event.exit_code) == (S.CANCELLED, 3)
+
+
+def test_a_job_that_is_lost_again_and_again_is_given_up():
+    assert isinstance(findings(S.RUNNING, LOST, losses=1).events[0], AttemptLost)
+    (event,) = findings(S.RUNNING, LOST, losses=2).events
+    assert event.outcome == S.LOST
+    assert event.message == "gone; 3 attempts in a row were lost before they got on"
+
+
+@pytest.mark.parametrize(
+    "more",
+    [
+        {"progress": {"step": 1, "at_s": 1.0}},
+        {"checkpointed": True},
+        {"at_s": 1.0 + GOT_ON_S},
+        {"rebooted": True},
+    ],
+)
+def test_a_job_that_gets_on_or_whose_machine_is_rebooted_is_not_given_up(more):
+    cluster = cluster_with_a_job_that_is(S.RUNNING)
+    event = lost(cluster.state, 0, LOST | more, 1000.0, {0: 2})
+    assert isinstance(event, AttemptLost)
+    assert losses_after(2, event) == (2 if "rebooted" in more else 0)
+
+
+@pytest.mark.parametrize(
+    "more", [{}, {"progress": {"step": 0, "at_s": 1.0}}, {"progress": {"at_s": 1.0}}]
+)
+def test_a_job_that_only_begins_has_not_got_on(more):
+    cluster = cluster_with_a_job_that_is(S.RUNNING)
+    event = lost(cluster.state, 0, LOST | {"checkpointed": False} | more, 1000.0, {0: 1})
+    assert losses_after(1, event) == 2
+
+
+@pytest.mark.parametrize(
+    ("more", "ran_s"),
+    [
+        ({}, 0.0),
+        ({"at_s": 6.0}, 5.0),
+        ({"at_s": 2000.0}, 999.0),
+        ({"at_s": 0.5}, 0.0),
+        ({"progress": {"step": 3, "at_s": 8.0}}, 7.0),
+        ({"progress": {"at_s": 8.0, "cpu_at_s": 9.0}}, 8.0),
+    ],
+)
+def test_an_attempt_ran_until_it_was_seen_to_end_or_was_last_heard_of(more, ran_s):
+    cluster = cluster_with_a_job_that_is(S.RUNNING)
+    event = lost(cluster.state, 0, LOST | more, 1000.0, {})
+    assert event.lost_s == ran_s
+    cluster.state.apply(event)
+    assert cluster.state.service(0, 1000.0) == ran_s
+
+
+def test_a_job_that_goes_on_with_smaller_batches_has_lost_nothing_and_is_not_given_up():
+    (event,) = findings(S.RUNNING, GOES_ON, losses=2).events
+    assert (event.error, event.lost_s) == ("out of memory with 16 samples", 0.0)
+
+
+@pytest.mark.parametrize(
+    ("state", "ran_s"), [(S.STARTING, 0.0), (S.RUNNING, 13.0), (S.SUSPENDED, 10.0)]
+)
+def test_all_that_a_lost_attempt_did_is_lost_work(state, ran_s):
+    cluster = cluster_with_a_job_that_is(state)
+    cluster.passes(3.0)
+    event = attempt_lost(cluster.state, 0, cluster.now_s, "gone")
+    assert event.lost_s == ran_s
+    cluster.state.apply(event)
+    assert cluster.state.lost_s[0] == cluster.state.service_s[0] == ran_s
+    assert cluster.state.work(0, cluster.now_s) == 0.0
+
+
+def test_a_job_lost_on_its_way_to_a_boundary_had_gone_on_until_then():
+    cluster = cluster_with_a_job_that_is(S.SUSPENDING)
+    cluster.passes(3.0)
+    event = attempt_lost(cluster.state, 0, cluster.now_s, "gone")
+    cluster.state.apply(event)
+    assert event.lost_s == cluster.state.service_s[0] == 13.0
+
+
+def test_a_second_loss_takes_only_what_was_done_since_the_first():
+    cluster = cluster_with_a_job_that_is(S.RUNNING)
+    cluster.state.apply(attempt_lost(cluster.state, 0, cluster.now_s, "gone"))
+    cluster.settle()
+    cluster.passes(5.0)
+    event = attempt_lost(cluster.state, 0, cluster.now_s, "gone")
+    assert event.lost_s == 5.0
+    cluster.state.apply(event)
+    assert cluster.state.lost_s[0] == cluster.state.service_s[0] == 15.0
+
+
+def test_a_node_with_other_devices_loses_what_ran_there_and_that_work_is_counted():
+    cluster = cluster_with_a_job_that_is(S.RUNNING)
+    first, gone = node_left(cluster.state, "node0", cluster.now_s, NODE_CHANGED)
+    assert first == AttemptLost(cluster.now_s, 0, 1, NODE_CHANGED, 10.0)
+    assert gone == NodeLost(cluster.now_s, "node0")
+    for event in (first, gone):
+        cluster.state.apply(event)
+    cluster.state.validate()
+    assert (cluster.state_of(0), cluster.state.lost_s[0]) == (S.PENDING, 10.0)
+    assert node_left(cluster.state, "node1", cluster.now_s, "gone") == [
+        NodeLost(cluster.now_s, "node1")
+    ]
+
+
+def moving(node, *reports, last_node="node0"):
+    """What follows when this node says hello while the job moves from node0 to node1."""
+    cluster = cluster_with_a_job_that_is(S.MIGRATING)
+    named = [report | {"job_id": "the-job", "attempt": 1} for report in reports]
+    found = reconcile(cluster.state, node, named, 12.0, {}, {(0, 1): last_node})
+    for event in found.events:
+        cluster.state.apply(event)
+    cluster.state.validate()
+    return cluster, found
+
+
+ARRIVING = {"type": "arriving"}
+
+
+@pytest.mark.parametrize(
+    ("node", "reports"),
+    [("node0", [ALIVE]), ("node1", [ALIVE]), ("node1", [ARRIVING]), ("node1", []), ("node0", [])],
+)
+def test_both_nodes_may_have_a_job_that_moves_or_not_yet_or_no_more(node, reports):
+    cluster, found = moving(node, *reports)
+    assert not found.kill
+    assert not found.drop
+    assert cluster.state_of(0) == S.MIGRATING
+
+
+def test_a_job_that_ended_before_it_was_known_to_have_come_has_come_there_first():
+    cluster, found = moving("node1", DONE)
+    assert [type(event).__name__ for event in found.events] == ["JobResumed", "JobFinished"]
+    assert cluster.state.migrations[0] == 1
+    assert cluster.state_of(0).is_final
+    assert found.left == [("node0", {"type": "drop", "job_id": "the-job", "attempt": 1})]
+
+
+def test_a_job_whose_processes_ended_before_it_left_has_not_come():
+    cluster, found = moving("node0", DONE)
+    assert isinstance(found.events[0], JobFinished)
+    assert cluster.state.migrations[0] == 0
+    assert [name for name, _ in found.left] == ["node1"]
+
+
+def test_what_a_job_left_behind_is_dropped_and_not_killed():
+    cluster = cluster_with_a_job_that_is(S.RUNNING)
+    report = ALIVE | {"job_id": "the-job", "attempt": 1}
+    found = reconcile(cluster.state, "node1", [report], 12.0, {}, {(0, 1): "node0"})
+    assert ([m["type"] for m in found.drop], found.kill) == (["drop"], [])
+    arriving = ARRIVING | {"job_id": "the-job", "attempt": 1}
+    found = reconcile(cluster.state, "node1", [arriving], 12.0, {}, {(0, 1): "node0"})
+    assert ([m["type"] for m in found.kill], found.drop) == (["kill"], [])
+
+
+def test_a_job_that_is_stopped_while_it_moves_ends_where_its_state_lies():
+    cluster = cluster_with_a_job_that_is(S.MIGRATING)
+    cluster.happens(StopRequested, 0)
+    (stop,) = cluster.send()
+    assert node_of(cluster.state, stop) == "node0"
+    report = ALIVE | {"job_id": "the-job", "attempt": 1}
+    for node, kept in (("node0", True), ("node1", False)):
+        found = reconcile(cluster.state, node, [report], 12.0, {}, {(0, 1): "node0"})
+        assert bool(found.drop) != kept
+        assert not found.kill

@@ -1,0 +1,118 @@
+"""Which of the reports that agents pass on are written down, and when they count."""
+
+import asyncio
+
+from rota.model.allocation import shared_on_node
+from rota.model.events import JobResized, WorkerReported
+from rota.model.job import JobState
+
+from .test_loop import Agent, controlled, done, submit, until_state
+
+
+class Together:
+    """Puts every job on the same GPU."""
+
+    def decide(self, view):
+        what_if = view.what_if()
+        for row in view.active:
+            if what_if.target(row) is None:
+                what_if.give(row, shared_on_node(0, 1))
+        return what_if.plan()
+
+
+def told(job_id, at_s, step):
+    progress = {"at_s": at_s, "step": step, "metrics": {}}
+    return {"type": "progress", "job_id": job_id, "attempt": 1, "progress": progress}
+
+
+def written(controller):
+    """(row, step) of every report in the log."""
+    log = [event for event in controller.store.load() if isinstance(event, WorkerReported)]
+    return [(event.row, event.progress["step"]) for event in log]
+
+
+async def start(controller, agent):
+    row = await submit(controller)
+    agent.says(**done(await agent.hears("launch")))
+    await until_state(controller, row, JobState.RUNNING)
+    return row
+
+
+async def says(controller, agent, *reports):
+    for report in reports:
+        agent.says(**report)
+        await agent.quiet()
+    controller.turn()
+
+
+def test_one_report_in_ten_seconds_is_written_down_and_the_last(tmp_path):
+    async def scenario():
+        async with controlled(tmp_path) as controller:
+            agent = Agent(controller)
+            agent.hello()
+            row = await start(controller, agent)
+            zero_s = controller.now_s()
+            reports = [told("1", zero_s + 0.25 * n, n) for n in range(1, 101)]
+            await says(controller, agent, *reports)
+            assert written(controller) == [(row, 1), (row, 41), (row, 81)]
+            end = {"at_s": 0, "exit_code": 0, "message": "", "stop_asked": False}
+            agent.says(type="ended", job_id="1", attempt=1, **end)
+            await until_state(controller, row, JobState.SUCCEEDED)
+            assert written(controller)[-1] == (row, 100)
+            await agent.leave()
+
+    asyncio.run(scenario())
+
+
+def test_where_another_comes_to_a_gpu_two_more_are_of_before_and_of_after(tmp_path):
+    async def scenario():
+        async with controlled(tmp_path, Together()) as controller:
+            agent = Agent(controller)
+            agent.hello()
+            one = await start(controller, agent)
+            zero_s = controller.now_s()
+            reports = [told("1", zero_s + 0.001 * n, n) for n in range(1, 4)]
+            await says(controller, agent, *reports)
+            assert written(controller) == [(one, 1)]
+            other = await start(controller, agent)
+            assert written(controller) == [(one, 1), (one, 3)]
+            zero_s = max(controller.now_s(), zero_s + 1.0)
+            await says(controller, agent, told("1", zero_s + 0.1, 4), told("2", zero_s + 0.2, 1))
+            reports = [told("1", zero_s + 0.3 + 0.1 * n, 5 + n) for n in range(5)]
+            await says(controller, agent, *reports)
+            # After it has come, and after it has done its first step.
+            assert written(controller)[2:] == [(one, 4), (other, 1), (one, 5)]
+            await agent.leave()
+
+    asyncio.run(scenario())
+
+
+def test_a_rank_that_was_lost_before_the_agent_could_say_that_the_job_goes_on_is_noticed(tmp_path):
+    async def scenario():
+        async with controlled(tmp_path) as controller:
+            agent = Agent(controller)
+            agent.hello()
+            row = await submit(controller, resources={"gpus": "2..4"})
+            launch = await agent.hears("launch")
+            agent.says(**done(launch))
+            await until_state(controller, row, JobState.RUNNING)
+            await controller.suspend(row)
+            agent.says(**done(await agent.hears("suspend"), stopped_s=controller.now_s()))
+            await until_state(controller, row, JobState.SUSPENDED)
+            await controller.resume(row)
+            await agent.hears("resume")
+            await agent.leave()  # it carries that out, and has nobody to tell
+            agent = Agent(controller)
+            attempt = {"type": "alive", "job_id": "1", "attempt": 1, "state": "running"}
+            attempt |= {"suspension": "boundary", "movable": True, "resizable": True}
+            agent.hello([attempt])
+            lost = {"gpus": launch["gpus"][1:], "at_s": controller.now_s()}
+            agent.says(type="resized", job_id="1", attempt=1, **lost)
+            agent.says(**done(await agent.hears("resume")))
+            await until_state(controller, row, JobState.RUNNING)
+            controller.turn()
+            resized = [e for e in controller.store.load() if isinstance(e, JobResized)]
+            assert [e.allocation.num_gpus for e in resized] == [1]
+            await agent.leave()
+
+    asyncio.run(scenario())

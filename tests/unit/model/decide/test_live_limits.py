@@ -1,0 +1,153 @@
+import pytest
+
+from rota.explain.why import explain
+from rota.model.allocation import Allocation, on_node
+from rota.model.decide.decision import take_decision
+from rota.model.decide.diff import diff
+from rota.model.decide.live_limits import confine
+from rota.model.events import (
+    CommandSent,
+    JobFinished,
+    JobLaunched,
+    JobSubmitted,
+    JobSuspended,
+    NodeJoined,
+    WorkerRegistered,
+)
+from rota.model.job import JobState, Suspension
+from rota.model.plan import Plan
+from rota.model.reason import Reason
+from rota.model.state.state import ClusterState
+from rota.policy.registry import create
+from rota.testing.builders import job
+
+
+def live_state(*sizes: int, jobs: tuple[int, ...] = ()) -> ClusterState:
+    """A state with CPU nodes of these sizes, and waiting jobs of so many GPUs."""
+    state = ClusterState()
+    for index, size in enumerate(sizes):
+        state.apply(NodeJoined(0.0, f"n{index}", size, "cpu"))
+    for index, gpus in enumerate(jobs):
+        state.apply(JobSubmitted(0.0, job(f"j{index}", gpus)))
+    return state
+
+
+class Wants:
+    """A policy that wants what a test says."""
+
+    def __init__(self, **places):
+        self.places = {int(name[1:]): place for name, place in places.items()}
+
+    def decide(self, view):
+        return Plan(dict(self.places), {}, {})
+
+
+def decided(state, policy, at_s=1.0):
+    event = take_decision(state, policy, at_s)
+    state.validate()
+    return event
+
+
+SPLIT = Allocation(((0, 0b1), (1, 0b1)))
+
+
+def test_a_gang_that_is_spread_over_nodes_is_put_on_the_tightest_that_has_room():
+    state = live_state(4, 3, jobs=(2,))
+    event = decided(state, Wants(j0=SPLIT))
+    assert event.allocations == {0: on_node(1, 0b11)}
+
+
+def test_a_gang_waits_when_its_gpus_are_free_on_different_nodes_only():
+    state = live_state(2, 2, jobs=(1, 1, 2))
+    taken = {"j0": on_node(0, 0b10), "j1": on_node(1, 0b10)}
+    event = decided(state, Wants(**taken, j2=SPLIT))
+    assert event.allocations == {0: on_node(0, 0b10), 1: on_node(1, 0b10)}
+    assert event.reasons == {2: Reason.WAIT_GANG_FRAGMENTED}
+
+
+def test_a_gang_that_is_larger_than_every_node_is_told_so():
+    state = live_state(2, 2, jobs=(3,))
+    event = decided(state, Wants(j0=Allocation(((0, 0b11), (1, 0b1)))))
+    assert (event.allocations, event.reasons) == ({}, {0: Reason.NEVER_FITS})
+    verdict = explain(state, 0, 1.0)
+    assert verdict["blockers"][0]["have"] == "2 on the largest node, and a gang is on one node"
+    assert verdict["would_start_if"] == "it asked for at most 2 GPUs"
+
+
+def test_simulated_nodes_take_gangs_that_are_spread():
+    state = ClusterState()
+    for name in ("n0", "n1"):
+        state.apply(NodeJoined(0.0, name, 1))
+    state.apply(JobSubmitted(0.0, job("j0", 2)))
+    assert decided(state, Wants(j0=SPLIT)).allocations == {0: SPLIT}
+
+
+def suspended(state, *, portable, movable=True):
+    """The job of row 0, which ran on the first GPU, is suspended."""
+    (launch,) = diff(state)
+    state.apply(CommandSent(1.0, launch))
+    state.apply(JobLaunched(1.0, 0, 1))
+    kind = Suspension.BOUNDARY if portable else Suspension.PROCESS
+    state.apply(WorkerRegistered(1.0, 0, kind, movable, portable=portable))
+    decided(state, Wants(j0=None), 2.0)
+    (suspend,) = diff(state)
+    state.apply(CommandSent(2.0, suspend))
+    state.apply(JobSuspended(2.0, 0, 2.0))
+
+
+def test_stopped_processes_stay_on_their_node_though_not_on_their_gpu():
+    state = live_state(2, 2, jobs=(1, 1))
+    decided(state, Wants(j0=on_node(0, 0b1)))
+    suspended(state, portable=False)
+    event = decided(state, Wants(j0=on_node(1, 0b1), j1=on_node(0, 0b1)), 3.0)
+    assert event.allocations[0] == on_node(0, 0b10)
+
+
+def test_a_job_that_can_not_leave_a_full_node_waits_and_says_for_what():
+    state = live_state(1, 1, jobs=(1, 1))
+    decided(state, Wants(j0=on_node(0, 0b1)))
+    suspended(state, portable=False)
+    event = decided(state, Wants(j0=on_node(1, 0b1), j1=on_node(0, 0b1)), 3.0)
+    assert event.allocations == {1: on_node(0, 0b1)}
+    assert event.reasons == {0: Reason.WAIT_TOPOLOGY}
+    for command in diff(state):
+        state.apply(CommandSent(3.0, command))
+    blocker = explain(state, 0, 3.0)["blockers"][0]
+    assert blocker["need"] == "1 GPU of n0, where its stopped processes are"
+    assert (blocker["have"], blocker["held_by"]) == ("0 free", ["j1"])
+
+
+def test_a_job_whose_state_can_be_written_down_goes_where_the_plan_wants_it():
+    state = live_state(1, 1, jobs=(1,))
+    decided(state, Wants(j0=on_node(0, 0b1)))
+    suspended(state, portable=True)
+    event = decided(state, Wants(j0=on_node(1, 0b1)), 3.0)
+    assert event.allocations == {0: on_node(1, 0b1)}
+    assert [type(command).__name__ for command in diff(state)] == ["Migrate"]
+
+
+def test_a_plan_that_breaks_the_contract_is_left_for_the_check():
+    state = live_state(1, 1, jobs=(2, 1))
+    for other in (on_node(7, 0b1), on_node(0, 0b10), "nonsense"):
+        plan = Plan({0: SPLIT, 1: other}, {}, {})
+        assert confine(state, plan) is plan
+    plan = Plan({0: SPLIT, 9: None}, {}, {})
+    assert confine(state, plan) is plan
+
+
+@pytest.mark.parametrize("name", ["fifo", "fifo-backfill", "tiresias", "las"])
+def test_policies_go_on_when_their_plans_are_confined(name):
+    """Jobs of two GPUs on fragmented nodes start as soon as one node has room."""
+    state = live_state(2, 2, jobs=(1, 1))
+    policy = create(name)
+    decided(state, Wants(j0=on_node(0, 0b1), j1=on_node(1, 0b1)))
+    for command in diff(state):
+        state.apply(CommandSent(1.0, command))
+        state.apply(JobLaunched(1.0, command.row, 1))
+    state.apply(JobSubmitted(2.0, job("gang", 2)))
+    decided(state, policy, 2.0)
+    assert state.target[2] is None
+    assert state.reason[2] == Reason.WAIT_GANG_FRAGMENTED
+    state.apply(JobFinished(3.0, 0, JobState.SUCCEEDED, 0))
+    decided(state, policy, 3.0)
+    assert state.target[2] == on_node(0, 0b11)
