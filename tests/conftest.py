@@ -7,8 +7,11 @@ from pathlib import Path
 import pytest
 from hypothesis import HealthCheck, settings
 
-# How long examples take tells of a shared machine, and nothing of what is tested.
-settings.register_profile("shared", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+# How long examples take tells of a shared machine, and nothing of what is tested. The same examples
+# are drawn in every run: `--hypothesis-profile=random` draws others, to look for faults.
+shared = settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.register_profile("random", shared)
+settings.register_profile("shared", shared, derandomize=True)
 settings.load_profile("shared")
 
 # A shell that runs the tests in the background has them ignore it, and all that they start.

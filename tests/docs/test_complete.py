@@ -284,8 +284,9 @@ def test_every_key_of_a_job_is_explained(tmp_path: Path) -> None:
     asyncio.run(controller.submit(JobRequest("n", "true", "/"), user="u", key=None, body_hash=""))
     assert not missing(jobs.detail(controller, 0), page("api"))
     assert not missing(controller.nodes()[0], page("api"))
-    trials, turns = [Probe(0.0, "pack", 1.0, 1.0, True)], Turns((0,), (), ((0,),), 1.0)
-    verdict = explain(controller.state, 0, 1.0, trials=trials, turns=turns)
+    controller.state.notes.probes[0] = [Probe(0.0, "pack", 1.0, 1.0, True)]
+    turns = Turns((0,), (), ((0,),), 1.0)
+    verdict = explain(controller.state, 0, 1.0, turns=turns)
     told = [*verdict, *verdict["turns"], *verdict["blockers"][0], *verdict["trials"][0]]
     assert not missing([*told, "with", "on", "from", "on_trial", "gain"], page("api"))
 

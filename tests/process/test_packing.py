@@ -48,13 +48,8 @@ def start(cluster: Any, *, thrashes: bool = False, seconds: float = 0.05, steps:
 
 
 def trials(cluster: Any, job: str) -> list[Any]:
-    """What was tried with a job, by the mark that the policy last wrote for it."""
-    found: list[Any] = []
-    for event in cluster.events():
-        mark = getattr(event, "marks", {}).get(int(job) - 1)
-        if mark is not None:
-            found = mark.get("trials", found)
-    return [(what, kept) for _, what, _, _, kept in found]
+    """What was tried with a job."""
+    return [(each["what"], each["kept"]) for each in cluster.client.explain(job)["trials"]]
 
 
 def weights(cluster: Any, job: str) -> str:

@@ -64,7 +64,8 @@ class Pair:
         return all(self.cluster.show(job)["state"] == "RUNNING" for job in self.jobs)
 
     def trials(self, job: str) -> list[Any]:
-        return [(what, kept) for _, what, _, _, kept in self.marks(job).get("trials", [])]
+        told = self.cluster.client.explain(job)["trials"]
+        return [(each["what"], each["kept"]) for each in told]
 
     def step(self, job: str) -> int:
         return int((self.cluster.show(job)["progress"] or {}).get("step", 0))

@@ -3,7 +3,7 @@
 import math
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from rota.model.decide.decision import take_decision
@@ -41,6 +41,13 @@ LEARNED = st.none() | st.builds(Learned, NUMBERS, NUMBERS, st.none() | NUMBERS)
 ELASTIC = Elastic((1, 2, 4, 8), by_restart=True)
 JOBS = st.tuples(MEASURED, NOISES, RANGES, LEARNED)
 NUM_JOBS, DECISIONS = 4, 2
+SILENT = ((None,) * 4,) * NUM_JOBS
+OF_A_HUGE_BATCH = (
+    (StepPoint(1, 1, 1, 1.0, 1.0),),
+    None,
+    BatchRange(10**400, -1, -1, -1),
+    Learned(0.0, 0.0, 0.0),
+)
 TELLS = st.tuples(*[st.tuples(*[JOBS] * NUM_JOBS)] * DECISIONS)
 
 
@@ -89,6 +96,7 @@ def play(state, policy, tells):
 
 @pytest.mark.parametrize(("name", "given_settings"), POLICIES, ids=lambda value: str(value))
 @settings(deadline=None, max_examples=50)
+@example(tells=(SILENT, (*SILENT[1:], OF_A_HUGE_BATCH)))
 @given(tells=TELLS)
 def test_whatever_is_reported_plans_are_valid(name, given_settings, tells):
     state = cluster_of(tells[0])

@@ -29,7 +29,7 @@ from rota.model.events import (
     SuspendRequested,
 )
 from rota.model.job import JobSpec, JobState
-from rota.model.probe import Probe, probes_in
+from rota.model.probe import Probe
 from rota.model.state.state import ClusterState
 from rota.model.turns import Turns
 from rota.model.view import View
@@ -181,8 +181,8 @@ class StandInController:
     def history(self, row: int) -> list[tuple[float, int]]:
         return [(1.0, self.state.reason[row])]
 
-    def trials(self, row: int) -> list[Probe]:
-        return probes_in(self.state.marks[row])
+    def probes(self, row: int) -> list[Probe]:
+        return self.state.notes.probes.get(row, [])
 
     def turns(self, row: int) -> Turns | None:
         ask = getattr(self._policy, "turns", None)

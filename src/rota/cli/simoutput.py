@@ -114,7 +114,7 @@ def label_of(summary: dict[str, Any], point: dict[str, str] | None = None) -> st
 def tell_warnings(state: ClusterState) -> None:
     """What the policy has warned of in a run, with the jobs: on stderr, and the first few alone."""
     told: dict[str, list[int]] = {}
-    for row, warnings in state.warnings.items():
+    for row, warnings in state.notes.warned.items():
         for _, warning in warnings.values():
             told.setdefault(warning, []).append(row)
     for warning, rows in list(told.items())[:MOST_WARNINGS]:

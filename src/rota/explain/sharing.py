@@ -9,16 +9,14 @@ def sharing_of(state: ClusterState, row: int) -> dict[str, Any] | None:
     """``{"with", "on", "on_trial", "gain"}``, JSON-able; None of a job that has its GPUs alone.
 
     Ids of jobs, and the GPUs. ``gain`` is the work of all of them, relative to that of turns on
-    these GPUs, as far as it was measured; of such a trial as long as it is under way, ``on_trial``
-    is True. Both are what the entry ``pack`` of the job's mark tells: rows, and the gain, None on
-    trial.
+    these GPUs, as far as it was measured; ``on_trial`` is True while it is being measured. Both are
+    what the policy's notes tell of the pack.
     """
     mates, held = state.sharers(row), state.held[row]
     if not mates or held is None:
         return None
-    mark = state.marks[row]
-    pack = mark.get("pack") if isinstance(mark, dict) else None
-    rows, gain = pack[:2] if pack else ((), None)
+    pack = state.notes.packs.get(row)
+    rows, gain = ((), None) if pack is None else pack
     known = set(rows) == {row, *mates}
     return {
         "with": state.ids(mates),

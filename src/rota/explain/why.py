@@ -11,7 +11,6 @@ from rota.explain.turns import tell as tell_turns
 from rota.model.allocation import Allocation, gpus_text, on_node
 from rota.model.decide.live_limits import largest_node, stays_on_node
 from rota.model.job import JobState, Suspension
-from rota.model.probe import Probe, probes_in
 from rota.model.reason import SENTENCES, Reason
 from rota.model.state.state import ClusterState
 from rota.model.state.sweeps import NEEDLESS
@@ -30,7 +29,6 @@ def explain(
     history: Iterable[tuple[float, int]] = (),
     *,
     resizes: bool = False,
-    trials: Iterable[Probe] | None = None,
     turns: Turns | None = None,
     shortage: str | None = None,
 ) -> dict[str, Any]:
@@ -48,8 +46,8 @@ def explain(
     range of GPUs why it has as many as it has, or why that can't change, and is None for others;
     ``resizes``: whether the policy changes the sizes of running jobs. ``warnings`` are the policy's
     sentences on what the job has told and it can't reckon with, and which batches did not go.
-    ``trials`` are those made with the job (:func:`rota.explain.probes.tell`), by default those that
-    its mark tells. ``turns`` is what the policy says of them, and is told as in
+    ``trials`` are the probes made with the job (:func:`rota.explain.probes.tell`). ``turns`` is
+    what the policy says of them, and is told as in
     :func:`rota.explain.turns.tell`; ``sharing`` as in :func:`rota.explain.sharing.sharing_of`.
     ``shortage`` says how much room the disk of the state folder has, if that is too little.
     """
@@ -80,7 +78,7 @@ def explain(
         "sharing": sharing_of(state, row),
         "resizing": _resizing(state, row, resizes),
         "warnings": _warnings(state, row),
-        "trials": tell_probes(state, probes_in(state.marks[row]) if trials is None else trials),
+        "trials": tell_probes(state, state.notes.probes.get(row, ())),
         "history": [{"at_s": at_s, "reason": Reason(code).name} for at_s, code in history],
     }
 
@@ -106,8 +104,7 @@ def _resizing(state: ClusterState, row: int, resizes: bool) -> str | None:
         if state.suspension[row] != Suspension.BOUNDARY:
             return "it can't be resized: its program has not opened rota.train.session()"
         return "it can't be resized: its program has not called s.loader(...)"
-    mark = state.marks[row]
-    why = mark.get("why") if isinstance(mark, dict) else None
+    why = state.notes.why.get(row)
     most = state.most_ranks[row]
     if 0 < most < elastic.sizes[-1]:
         shards = "1 shard" if most == 1 else f"{most} shards"
@@ -117,14 +114,12 @@ def _resizing(state: ClusterState, row: int, resizes: bool) -> str | None:
 
 def _warnings(state: ClusterState, row: int) -> list[str]:
     """The policy's present ones, and which batches have not gone."""
-    mark = state.marks[row]
-    told = mark.get("warnings") if isinstance(mark, dict) else None
     refused = [
         f"batches of {samples} samples or more at once on a GPU{gpu_type and ' ' + gpu_type} are "
         f"not chosen any more: {error}"
         for gpu_type, (samples, error) in state.refused.get(row, {}).items()
     ]
-    return [*(str(each) for each in told), *refused] if isinstance(told, list) else refused
+    return [*state.notes.warnings.get(row, ()), *refused]
 
 
 def _blockers(

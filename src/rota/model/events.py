@@ -9,6 +9,7 @@ from rota.model.allocation import Allocation
 from rota.model.cluster import Node
 from rota.model.commands import Command
 from rota.model.job import JobSpec, JobState, Suspension
+from rota.model.notes import Notes
 from rota.model.sweep import Report
 
 # new(JobFinished, (at_s, row, ...)) makes an event, or another named tuple, of all its fields in a
@@ -90,6 +91,7 @@ class DecisionTaken(NamedTuple):
     marks: dict[int, Any]
     policy_mark: Any
     wake_at_s: float | None
+    notes: Notes | None = None  # as far as they are news
 
 
 class CommandSent(NamedTuple):

@@ -3,6 +3,7 @@
 from typing import Any, NamedTuple
 
 from rota.model.allocation import Allocation
+from rota.model.notes import Notes
 
 
 class Plan(NamedTuple):
@@ -10,7 +11,8 @@ class Plan(NamedTuple):
 
     ``allocations`` maps rows to the GPUs they should hold from now on (None: none), ``reasons``
     rows to the code that says why they hold none, ``marks`` rows to what the policy wants to
-    remember. The policy is asked again at ``wake_at_s`` at the latest.
+    remember. The policy is asked again at ``wake_at_s`` at the latest. ``notes`` are what it tells
+    people; None for nothing new.
     """
 
     allocations: dict[int, Allocation | None]
@@ -18,3 +20,4 @@ class Plan(NamedTuple):
     marks: dict[int, Any]
     policy_mark: Any = None
     wake_at_s: float | None = None
+    notes: Notes | None = None

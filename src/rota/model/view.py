@@ -12,6 +12,7 @@ from rota.model.cluster import FreeGpus
 from rota.model.events import new
 from rota.model.measured.pace import Pace, pace_of
 from rota.model.measured.usage import Usage, usage_of
+from rota.model.notes import Notes
 from rota.model.plan import Plan
 from rota.model.reason import Reason
 from rota.model.state.state import ClusterState
@@ -276,7 +277,7 @@ class View:
 
     def unchanged(self, *, wake_at_s: float | None = None) -> Plan:
         """The plan to leave everything as it is."""
-        return new(Plan, ({}, {}, {}, None, wake_at_s))
+        return new(Plan, ({}, {}, {}, None, wake_at_s, None))
 
     def free_after(self, plan: Plan) -> FreeGpus | None:
         """The GPUs that ``plan`` leaves free, if all its allocations were tried at this instant.
@@ -381,11 +382,17 @@ class WhatIf:
         """Remember a JSON-able mark for the job until it ends; it comes back in view.marks."""
         self._marks[row] = value
 
-    def plan(self, *, wake_at_s: float | None = None, policy_mark: Any = None) -> Plan:
+    def plan(
+        self,
+        *,
+        wake_at_s: float | None = None,
+        policy_mark: Any = None,
+        notes: Notes | None = None,
+    ) -> Plan:
         """The changes made on this what-if. ``policy_mark`` None keeps the policy's own mark."""
         # The plan's allocations are a copy, so that whether they are still ours can be told.
         allocations = self._allocations.copy() if self._allocations else {}
-        changes = (allocations, self._reasons, self._marks, policy_mark, wake_at_s)
+        changes = (allocations, self._reasons, self._marks, policy_mark, wake_at_s, notes)
         self._plan = plan = new(Plan, changes)
         return plan
 

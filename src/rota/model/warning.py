@@ -4,8 +4,6 @@ from collections.abc import Iterable
 
 from rota.model.measured.job_signature import pattern_of
 
-MOST_KINDS = 20  # of one job that are told
-
 
 def kind_of(warning: str) -> str:
     """The words up to a colon, whatever numbers are in them."""

@@ -15,7 +15,6 @@ from rota.explain.why import explain
 from rota.folder import Folder
 from rota.live.controller import goodput
 from rota.live.controller.ranks import Ranks
-from rota.model.desired_nodes import desired_nodes
 from rota.model.job import JobState
 from rota.report.setting import setting_text
 from rota.request.jobfile import parse_job
@@ -134,7 +133,6 @@ def _reading_routes(controller: Any) -> APIRouter:
             controller.now_s(),
             controller.history(row),
             resizes=controller.resizes,
-            trials=controller.trials(row),
             turns=controller.turns(row),
             shortage=controller.room.shortage() if controller.room.is_tight else None,
         )
@@ -184,7 +182,7 @@ def _cluster_routes(controller: Any, driver: SweepDriver) -> APIRouter:
         """The policy in force, with its settings, and how many nodes it asks for."""
         settings = {key: setting_text(value) for key, value in controller.policy_settings.items()}
         policy: dict[str, Any] = {"name": controller.policy_name, "settings": settings}
-        wish = desired_nodes(controller.state.policy_mark)
+        wish = controller.state.notes.nodes
         policy["desired_nodes"] = None if wish is None else wish._asdict()
         return JSONResponse({"policies": [policy]})
 

@@ -116,7 +116,7 @@ def detail(controller: Any, row: int) -> dict[str, Any]:
         "processes": program.processes if program else None,
         "ranks": ranks(controller, row),
         "sharing": finite(sharing_of(controller.state, row)),
-        "trials": finite(tell(controller.state, controller.trials(row))),
+        "trials": finite(tell(controller.state, controller.probes(row))),
         "story": story(controller, row),
     }
 

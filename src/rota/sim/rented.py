@@ -7,8 +7,8 @@ from typing import Protocol
 
 from rota.errors import InputError
 from rota.model.cluster import Node
-from rota.model.desired_nodes import DesiredNodes, desired_nodes
 from rota.model.events import NodeLost, joined
+from rota.model.notes import DesiredNodes
 from rota.policy.base import Policy
 from rota.sim.engine import FAULT
 from rota.sim.simulation import Simulation
@@ -52,7 +52,7 @@ class RentedNodes:
     def follow(self, simulation: Simulation) -> None:
         """Count the time that has passed, and ask for nodes or give some back."""
         state, now_s = simulation.state, simulation.engine.now_s
-        wish = desired_nodes(state.policy_mark)
+        wish = state.notes.nodes
         if not state.spec or wish is None:
             return
         if simulation.all_arrived and not state.active:

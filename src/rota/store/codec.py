@@ -26,6 +26,8 @@ from rota.model.events import (
     WorkerReported,
 )
 from rota.model.job import Adapt, Elastic, JobSpec, JobState, Program, Suspension
+from rota.model.notes import DesiredNodes, Notes, Packed
+from rota.model.probe import Probe
 from rota.model.sweep import Report, Sweep, SweepTrial
 
 
@@ -54,7 +56,10 @@ def decode(record: dict[str, Any]) -> Event:
         raise StoreError(f"{name!r} is not a kind of event that this version knows")
     fields = {key: value for key, value in record.items() if key != "type"}
     try:
-        return _decode_fields(kind, fields, _FIELDS[kind])
+        event: Event = _decode_fields(kind, fields, _FIELDS[kind])
+        if isinstance(event, DecisionTaken) and "notes" not in record:
+            event = event._replace(notes=_notes_in_marks(event))
+        return event
     except (TypeError, ValueError, KeyError, AttributeError, IndexError) as error:
         what = str(error).replace(f"{name}.__new__()", "it")
         raise StoreError(f"a {name} is not as this version writes them: {what}") from None
@@ -189,6 +194,89 @@ def _decode_trial(record: Any) -> SweepTrial | None:
     return SweepTrial(Sweep(**record["sweep"]), record["number"], params)
 
 
+def _encode_notes(notes: Notes | None) -> Any:
+    if notes is None:
+        return None
+    probes = {row: [_as_lists(probe) for probe in probes] for row, probes in notes.probes.items()}
+    packs = {
+        row: None if packed is None else [list(packed.rows), packed.gain]
+        for row, packed in notes.packs.items()
+    }
+    wish = notes.nodes
+    fields = {
+        "why": _by_row(_JSON).encode(notes.why),
+        "warnings": {str(row): list(warnings) for row, warnings in notes.warnings.items()},
+        "probes": _by_row(_JSON).encode(probes),
+        "packs": _by_row(_JSON).encode(packs),
+        "nodes": None if wish is None else wish._asdict(),
+    }
+    return {name: value for name, value in fields.items() if value}
+
+
+def _as_lists(values: Any) -> Any:
+    """Nested tuples as nested lists."""
+    return [_as_lists(each) for each in values] if isinstance(values, tuple) else values
+
+
+def _decode_notes(record: Any) -> Notes | None:
+    if record is None:
+        return None
+    wish = record.get("nodes")
+    return Notes(
+        {int(row): why for row, why in record.get("why", {}).items()},
+        {int(row): tuple(warnings) for row, warnings in record.get("warnings", {}).items()},
+        {
+            int(row): tuple(_probe(*probe) for probe in probes)
+            for row, probes in record.get("probes", {}).items()
+        },
+        {
+            int(row): None if packed is None else Packed(tuple(packed[0]), packed[1])
+            for row, packed in record.get("packs", {}).items()
+        },
+        None if wish is None else DesiredNodes(**wish),
+    )
+
+
+def _probe(
+    at_s: float,
+    what: str,
+    predicted: float,
+    measured: float | None,
+    kept: bool,
+    mates: Any = (),
+    on: Any = (),
+    before: Any = (),
+) -> Probe:
+    places = [tuple((node, mask) for node, mask in pairs) for pairs in (on, before)]
+    return Probe(at_s, what, predicted, measured, kept, tuple(mates), *places)
+
+
+def _notes_in_marks(decision: DecisionTaken) -> Notes | None:
+    """The notes of a decision that was written down before plans had notes.
+
+    Policies kept them in their marks: ``why``, ``warnings``, ``pack``, and the last five probes,
+    whose first five fields are in ``trials`` and the others, of as many of the last, in ``tried``.
+    """
+    notes = Notes({}, {}, {}, {}, None)
+    for row, mark in decision.marks.items():
+        told = mark if isinstance(mark, dict) else {}
+        if isinstance(why := told.get("why"), str):
+            notes.why[row] = why
+        warnings = told.get("warnings")
+        notes.warnings[row] = tuple(map(str, warnings)) if isinstance(warnings, list) else ()
+        probes, more = told.get("trials", ()), told.get("tried", ())
+        more = [()] * (len(probes) - len(more)) + list(more)
+        if probes:
+            pairs = zip(probes, more, strict=True)
+            notes.probes[row] = tuple(_probe(*probe, *rest) for probe, rest in pairs)
+        pack = told.get("pack")
+        notes.packs[row] = Packed(tuple(pack[0]), pack[1]) if pack else None
+    wish = decision.policy_mark.get("nodes") if isinstance(decision.policy_mark, dict) else None
+    if wish is None and not decision.marks:
+        return None
+    return notes._replace(nodes=None if wish is None else DesiredNodes(**wish))
+
+
 def _encode_spec(spec: JobSpec) -> dict[str, Any]:
     fields = _without_defaults(spec)
     for name in fields.keys() & _SPEC_FIELDS.keys():
@@ -253,5 +341,6 @@ _FIELDS: dict[Any, dict[str, _Codec]] = {kind: {} for kind in _EVENTS.values()} 
         "reasons": _by_row(_INT),
         "marks": _by_row(_JSON),
         "policy_mark": _JSON,
+        "notes": _Codec(_encode_notes, _decode_notes),
     },
 }

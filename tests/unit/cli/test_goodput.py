@@ -130,7 +130,7 @@ def test_what_a_job_has_told_is_what_is_drawn(rota, adaptive, cluster):
 def test_what_a_policy_warns_of_is_told_by_why_and_show_and_not_twice(rota, reports, cluster):
     reports.points = (*ALONE, StepPoint(1, 2, 8, 0.1, 1e9))
     told = json.loads(rota("show", "adaptive", "--json")[1])["goodput"]["warnings"]
-    cluster.controller.state.marks[0] = {"warnings": [*told, "and another"]}
+    cluster.controller.state.notes.warnings[0] = (*told, "and another")
     assert json.loads(rota("why", "adaptive", "--json")[1])["warnings"] == [*told, "and another"]
     for verb in ("why", "show"):
         lines = [line for line in rota(verb, "adaptive")[1].splitlines() if "warning" in line]

@@ -23,11 +23,12 @@ from rota.model.events import (
     NodeLost,
 )
 from rota.model.job import JobState
+from rota.model.notes import DesiredNodes, Notes, Packed
+from rota.model.probe import Probe
 from rota.testing.builders import job
 from support.served import StandInController, served
 
-PACK = {"pack": [[0, 1], 1.6, 1, 1.0, None, 0.0]}
-TRIED = {"trials": [[0.0, "pack", 1.0, 1.6, True]], "tried": [[[1], [[0, 1]], []]]}
+TRIED = Probe(0.0, "pack", 1.0, 1.6, True, (1,), ((0, 1),))
 
 
 @pytest.fixture
@@ -52,13 +53,14 @@ def hand_in(rota, *names):
         rota("run", "--name", name, "--", "x")
 
 
-def pack(cluster, marks=None):
+def pack(cluster, gain=1.6):
     """Jobs 1 and 2 share the GPU."""
     state, now_s = cluster.controller.state, cluster.controller.now_s()
     both = dict.fromkeys((0, 1), shared_on_node(0, 1))
     policy = "gandiva" if not state.policy else state.policy
-    marks = {0: marks or PACK | TRIED}
-    cluster.apply(DecisionTaken(now_s, state.decision_seq + 1, policy, both, {}, marks, None, None))
+    notes = Notes({}, {}, {0: (TRIED,)}, {0: Packed((0, 1), gain)})
+    seq = state.decision_seq + 1
+    cluster.apply(DecisionTaken(now_s, seq, policy, both, {}, {}, None, None, notes))
     for command in cluster.do(lambda: diff(state)):
         cluster.apply(CommandSent(now_s, command), JobLaunched(now_s, command.row, command.attempt))
 
@@ -96,7 +98,7 @@ class TestSharing:
 
     def test_a_pack_on_trial_is_called_one(self, rota, cluster):
         hand_in(rota, "a", "b")
-        pack(cluster, {"pack": [[0, 1], None, 1, 1.0, None, 0.0]})
+        pack(cluster, gain=None)
         assert "here:0 with job 2, on trial" in rota("why", "1")[1]
 
 
@@ -133,8 +135,8 @@ class TestNodes:
     def test_how_many_nodes_the_policy_asks_for_is_told(self, rota, cluster):
         assert "asks for" not in rota("nodes")[1]
         state, now_s = cluster.controller.state, cluster.controller.now_s()
-        mark = {"nodes": {"desired": 3, "utility": 0.917, "below_since_s": None}}
-        cluster.apply(DecisionTaken(now_s, 1, state.policy, {}, {}, {}, mark, None))
+        notes = Notes(nodes=DesiredNodes(3, 0.917))
+        cluster.apply(DecisionTaken(now_s, 1, state.policy, {}, {}, {}, None, None, notes))
         assert rota("nodes")[1].splitlines()[-1] == "gandiva asks for 3 nodes; utility 0.92"
         assert [node["name"] for node in json.loads(rota("nodes", "-o", "json")[1])] == ["here"]
 

@@ -25,6 +25,7 @@ from rota.model.events import (
     WorkerReported,
 )
 from rota.model.job import Elastic, JobSpec, JobState, Program, Suspension
+from rota.model.probe import Probe
 from rota.model.reason import Reason
 from rota.model.state.state import ClusterState
 from rota.policy.registry import create
@@ -437,7 +438,7 @@ def test_what_a_policy_has_tried_with_a_job_is_told():
     cluster = Cluster(2, 1)
     cluster.decide(1.0)
     assert cluster.why(0)["trials"] == []
-    cluster.state.marks[0] = {"home": [[0, 1]], "trials": [[90.0, "pack", 1.0, 1.2, True]]}
+    cluster.state.notes.probes[0] = [Probe(90.0, "pack", 1.0, 1.2, True)]
     assert cluster.why(0)["trials"] == [
         {"at_s": 90.0, "what": "pack", "predicted": 1.0, "measured": 1.2, "kept": True}
     ]

@@ -4,7 +4,6 @@ import pytest
 
 from rota.errors import InputError, NeverFitsError
 from rota.model.cluster import parse_cluster
-from rota.model.desired_nodes import desired_nodes
 from rota.model.events import NodeJoined, NodeLost
 from rota.policy.registry import create
 from rota.report.history import History
@@ -60,7 +59,7 @@ def course(sim):
     """(time, desired nodes, nodes there) whenever they change, to the end."""
     found = []
     while sim.step():
-        wish = desired_nodes(sim.state.policy_mark)
+        wish = sim.state.notes.nodes
         now = (wish.desired if wish else None, there(sim))
         if not found or found[-1][1:] != now:
             found.append((sim.engine.now_s, *now))

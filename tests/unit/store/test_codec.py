@@ -11,6 +11,8 @@ from rota.errors import StoreError
 from rota.model import commands, events
 from rota.model.allocation import Allocation
 from rota.model.job import Adapt, Elastic, JobSpec, JobState, Program, Suspension
+from rota.model.notes import DesiredNodes, Notes, Packed
+from rota.model.probe import Probe
 from rota.model.sweep import Report, Sweep, SweepTrial
 from rota.store.codec import decode, encode
 from rota.testing.store_contract import every_event
@@ -75,6 +77,27 @@ specs = st.builds(
     adapt=st.none() | st.builds(Adapt, rows, st.none() | rows, rows),
     trial=st.none() | trials,
 )
+places = st.lists(st.tuples(rows, rows), max_size=2).map(tuple)
+probes = st.builds(
+    Probe,
+    seconds,
+    words,
+    seconds,
+    st.none() | seconds,
+    st.booleans(),
+    st.lists(rows, max_size=3).map(tuple),
+    places,
+    places,
+)
+packs = st.builds(Packed, st.lists(rows, min_size=1, max_size=3).map(tuple), st.none() | seconds)
+notes = st.builds(
+    Notes,
+    st.dictionaries(rows, words, max_size=3),
+    st.dictionaries(rows, st.lists(words, max_size=2).map(tuple), max_size=3),
+    st.dictionaries(rows, st.lists(probes, min_size=1, max_size=2).map(tuple), max_size=3),
+    st.dictionaries(rows, st.none() | packs, max_size=3),
+    st.none() | st.builds(DesiredNodes, rows, seconds, st.none() | seconds),
+)
 STRATEGIES = {
     "at_s": seconds,
     "stopped_s": seconds,
@@ -122,6 +145,7 @@ STRATEGIES = {
     "reasons": st.dictionaries(rows, st.integers(0, 16), max_size=4),
     "marks": st.dictionaries(rows, json_values, max_size=4),
     "policy_mark": json_values,
+    "notes": st.none() | notes,
     "user": words,
     "request": st.dictionaries(words, json_values, max_size=4),
     "key": st.none() | words,

@@ -285,8 +285,8 @@ class Controller(Reports):
     def _log_warnings(self, event: DecisionTaken) -> None:
         """Log what the policy warns of for the first time: policies are pure, and can't do it."""
         told: dict[str, list[int]] = {}
-        for row in event.marks:
-            for since_s, warning in self.state.warnings.get(row, {}).values():
+        for row in event.notes.warnings if event.notes is not None else ():
+            for since_s, warning in self.state.notes.warned.get(row, {}).values():
                 if since_s >= event.at_s:
                     told.setdefault(warning, []).append(row)
         for warning, rows in told.items():

@@ -27,7 +27,7 @@ from rota.model.events import (
     SuspendRequested,
     WorkerRegistered,
 )
-from rota.model.probe import Probe, Probes
+from rota.model.probe import Probe
 from rota.model.reason import Reason
 from rota.model.state.state import ClusterState
 from rota.store.events import EventStore
@@ -51,7 +51,6 @@ class Record:
         self._history: dict[int, list[tuple[float, int]]] = {}
         self.rows: dict[str, int] = {}
         self._losses: dict[int, int] = {}
-        self._probes = Probes()
         self._lost_s: dict[str, float] = {}  # when nodes that are gone were lost
         self._models: dict[int, tuple[int, int]] = {}
         self._lost_ranks: dict[int, int] = {}
@@ -89,8 +88,6 @@ class Record:
             for row, allocation in event.allocations.items():
                 if allocation is not None and row not in event.reasons:
                     self._history.setdefault(row, []).append((event.at_s, Reason.NONE))
-            for row, mark in event.marks.items():
-                self._probes.note(row, mark)
         elif isinstance(event, CommandSent):
             command = event.command
             if isinstance(command, Launch):
@@ -193,9 +190,9 @@ class Record:
         """(time, reason code) each time the policy's verdict on the job changed."""
         return self._history.get(row, [])
 
-    def trials(self, row: int) -> list[Probe]:
+    def probes(self, row: int) -> list[Probe]:
         """What policies have tried with the job, oldest first, also after its end."""
-        return self._probes.of(row)
+        return self.state.notes.probes.get(row, [])
 
     def ranks(self, row: int, attempt: int) -> Ranks | None:
         """The processes of an attempt; None as long as its agent has written nothing down."""

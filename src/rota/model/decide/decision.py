@@ -7,10 +7,12 @@ from rota.errors import PlanError
 from rota.model.allocation import Allocation
 from rota.model.decide.live_limits import confine
 from rota.model.events import DecisionTaken, new
+from rota.model.notes import MOST_CHARS, MOST_WARNINGS, Notes, fault_in
 from rota.model.plan import Plan
 from rota.model.reason import Reason
 from rota.model.state.state import ClusterState
 from rota.model.view import View, identity
+from rota.model.warning import is_news
 
 CODES = frozenset(map(int, Reason))
 NUMBERS = frozenset((int, float))
@@ -37,16 +39,20 @@ class Decider:
             view = self._view = View(state, now_s, self.policy)
         plan: Plan = self.policy.decide(view)
         try:
-            allocations, reasons, marks, policy_mark, wake_at_s = plan
+            allocations, reasons, marks, policy_mark, wake_at_s, notes = plan
         except (TypeError, ValueError):
             raise PlanError(f"the policy decided {plan!r:.200}, which is no Plan") from None
         if state.one_node_gangs:
             plan = confine(state, plan if type(plan) is Plan else Plan(*plan))
-            allocations, reasons, marks, policy_mark, wake_at_s = plan
+            allocations, reasons, marks, policy_mark, wake_at_s, notes = plan
         state.foreseen = free = view.free_after(plan) if allocations else None
         if allocations or reasons or marks or policy_mark is not None or wake_at_s is not None:
             check(state, plan, now_s, free is not None)
-        event = new(DecisionTaken, (now_s, state.decision_seq + 1, self._identity, *plan))
+        told = plan
+        if notes is not None:
+            check_notes(state, notes)
+            told = plan._replace(notes=news(state, notes))
+        event = new(DecisionTaken, (now_s, state.decision_seq + 1, self._identity, *told))
         state.apply(event)
         state.plan = plan
         return event
@@ -62,7 +68,7 @@ def check(state: ClusterState, plan: Plan, now_s: float, tried: bool = False) ->
 
     ``tried``: a what-if at this instant has done so with the allocations.
     """
-    allocations, reasons, marks, policy_mark, wake_at_s = plan
+    allocations, reasons, marks, policy_mark, wake_at_s, _ = plan
     if wake_at_s is not None and not (
         isinstance(wake_at_s, int | float) and now_s < wake_at_s < inf
     ):
@@ -87,6 +93,41 @@ def check(state: ClusterState, plan: Plan, now_s: float, tried: bool = False) ->
         _refuse_mark(policy_mark)
     if allocations and not tried:
         _check_allocations(state, allocations)
+
+
+def check_notes(state: ClusterState, notes: Notes) -> None:
+    """Raise PlanError saying what is wrong with a plan's notes."""
+    if fault := fault_in(notes):
+        raise PlanError(f"of the plan, {fault}")
+    for rows in (notes.why, notes.warnings, notes.probes, notes.packs):
+        for row in rows:
+            if row not in state.active:
+                _refuse_row(row)
+
+
+def news(state: ClusterState, notes: Notes) -> Notes | None:
+    """The notes without what earlier ones have told; None if nothing is left.
+
+    Warnings that differ in their figures alone are none: figures may differ at every decision.
+    """
+    told = state.notes
+    why = {row: sentence[:MOST_CHARS] for row, sentence in notes.why.items()}
+    warnings = {
+        row: tuple(sentence[:MOST_CHARS] for sentence in sentences[:MOST_WARNINGS])
+        for row, sentences in notes.warnings.items()
+    }
+    left = Notes(
+        {row: sentence for row, sentence in why.items() if told.why.get(row) != sentence},
+        {
+            row: sentences
+            for row, sentences in warnings.items()
+            if is_news(sentences, told.warnings.get(row, ()))
+        },
+        {row: probes for row, probes in notes.probes.items() if probes},
+        {row: pack for row, pack in notes.packs.items() if told.packs.get(row) != pack},
+        notes.nodes,
+    )
+    return None if left == Notes(nodes=told.nodes) else left
 
 
 def _refuse_row(row: int) -> NoReturn:

@@ -40,6 +40,7 @@ from rota.model.job import Job, JobState, Suspension
 from rota.model.reason import Reason
 from rota.model.state.lifecycle import STARTS
 from rota.model.state.sweeps import Searching
+from rota.model.state.told_notes import ToldNotes
 from rota.model.state.transitions import (
     FIRST_FINAL,
     HELD,
@@ -77,8 +78,7 @@ class ClusterState(Searching):
         self.reports: Reports | None = None
         self._told: Adaptations | None = None
         self.truth: Truth | None = None  # in a simulation
-        # Of policies, by row and kind: since when they warn, and the words. Gone with live jobs.
-        self.warnings: dict[int, dict[str, tuple[float, str]]] = {}
+        self.notes = ToldNotes()
         self._handlers = {
             NodeJoined: self._node_joined,
             NodeLost: self._node_lost,
@@ -286,7 +286,7 @@ class ClusterState(Searching):
     # -- decisions and commands ----------------------------------------------------------------
 
     def _decision_taken(self, e: DecisionTaken) -> None:
-        _, seq, policy, allocations, reasons, marks, policy_mark, wake_at_s = e
+        _, seq, policy, allocations, reasons, marks, policy_mark, wake_at_s, notes = e
         if allocations:
             self._assume(allocations)
         if reasons:
@@ -297,11 +297,13 @@ class ClusterState(Searching):
         if policy != self.policy:
             self.policy, self.policy_mark = policy, None
             self.marks = [None] * len(self.marks)
+            self.notes.forget()
         if marks:
             for row, mark in marks.items():
                 self.marks[row] = mark
-                if type(mark) is dict and "warnings" in mark:
-                    self._warn(e.at_s, row, mark["warnings"])
+        if notes is not None:
+            for row, warning in self.notes.note(e.at_s, notes):
+                self._tell(row, e.at_s, f"warning: {warning}")
         if policy_mark is not None:
             self.policy_mark = policy_mark
         self.wake_at_s = wake_at_s
@@ -310,29 +312,13 @@ class ClusterState(Searching):
         self.plan = None
         self.changed.clear()
 
-    def _warn(self, at_s: float, row: int, warnings: Any) -> None:
-        """Keep what a policy warns of in its mark for a job, a list of sentences.
-
-        Each kind is told once. Policies are pure, and can't log it; and marks end with their jobs.
-        """
-        from rota.model.warning import MOST_KINDS, kind_of  # here: there is seldom a warning
-
-        told = self.warnings.setdefault(row, {})
-        for warning in warnings if isinstance(warnings, list) else ():
-            if not isinstance(warning, str) or len(told) == MOST_KINDS:
-                continue
-            if (kind := kind_of(warning)) not in told:
-                told[kind] = at_s, warning
-                self._tell(row, at_s, f"warning: {warning}")
-
     def _end(
         self, row: int, at_s: float, outcome: JobState, exit_code: int | None, message: str
     ) -> None:
         super()._end(row, at_s, outcome, exit_code, message)
         if self.refused:
             self.refused.pop(row, None)
-        if self.warnings and self.spec[row].program is not None:  # a simulation tells them at last
-            self.warnings.pop(row, None)
+        self.notes.end(row, keep_warnings=self.spec[row].program is None)
 
     def _command_sent(self, e: CommandSent) -> None:
         at_s, command = e

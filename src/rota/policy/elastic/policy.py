@@ -8,6 +8,7 @@ from math import inf
 from typing import Any, NamedTuple
 
 from rota.model.allocation import Allocation, gpus_text, on_node
+from rota.model.notes import Notes
 from rota.model.plan import Plan
 from rota.model.reason import Reason
 from rota.model.view import View, WhatIf
@@ -97,11 +98,13 @@ class Elastic:
 
     def decide(self, view: View) -> Plan:
         """Start who fits, and let the others have what is left."""
-        what_if = view.what_if()
+        what_if, told = view.what_if(), Notes({}, {}, {}, {})
         rows = sorted(view.active)
         running = [row for row in rows if view.target[row] is not None]
         watched = {
-            row: self._watch(view, what_if, row) for row in running if self._is_elastic(view, row)
+            row: self._watch(view, what_if, row, told)
+            for row in running
+            if self._is_elastic(view, row)
         }
         room = [mask.bit_count() for mask in what_if.free.masks]
         for row, each in watched.items():
@@ -120,7 +123,8 @@ class Elastic:
             target = view.target[row]
             if target is not None and size > target.num_gpus:
                 self._grow(view, what_if, row, target, size)
-        return what_if.plan(wake_at_s=self._wake_at_s(view, [*running, *starting], watched))
+        wake_at_s = self._wake_at_s(view, [*running, *starting], watched)
+        return what_if.plan(wake_at_s=wake_at_s, notes=told if told.why else None)
 
     # -- one job -------------------------------------------------------------------------------
 
@@ -128,7 +132,7 @@ class Elastic:
         target = view.target[row]
         return len(view.sizes(row)) > 1 and target is not None and len(target.parts) == 1
 
-    def _watch(self, view: View, what_if: WhatIf, row: int) -> Watched:
+    def _watch(self, view: View, what_if: WhatIf, row: int, told: Notes) -> Watched:
         """Look at the job's throughput, and ask its scaler."""
         mark: dict[str, Any] = view.marks[row] or {"scaler": {}, "looked": None}
         observations = Observations.from_dict(mark["seen"]) if "seen" in mark else Observations()
@@ -147,18 +151,17 @@ class Elastic:
                     steps = int(pace.steps - before[2]) if self.scaler == "probe" else 1
                     observations.add(size, Throughput(max(1, steps), rate, 0.0))
         left = inf if pace is None or pace.left is None else pace.left
-        wish, memory, why = size, mark["scaler"], mark.get("why", "")
+        wish, memory = size, mark["scaler"]
         if observations.workers == size and observations.steps:
             job = Observed(observations, view.now_s - view.submit_s[row], left)
             choice = self._scaler(view, row, sizes, left).choose(job, memory)
-            wish, memory, why = choice.size, choice.memory, _why(choice, size)
+            wish, memory = choice.size, choice.memory
+            told.why[row] = _why(choice, size)
         seen = {
             "seen": observations.as_dict(),
             "scaler": memory,
             "looked": looked or mark["looked"],
         }
-        if why:
-            seen["why"] = why
         if seen != mark:
             what_if.mark(row, seen)
         return Watched(sizes, observations, max(wish, sizes[0]), "settled" in memory)

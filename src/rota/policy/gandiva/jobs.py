@@ -5,14 +5,19 @@ from typing import Any, NamedTuple
 
 from rota.model.job import Suspension
 from rota.model.measured.profile import Placement
+from rota.model.notes import Notes as Told
+from rota.model.notes import Packed
 from rota.model.probe import Probe
 from rota.model.view import View, WhatIf
 from rota.policy.base import LEAST_TURN_S
 from rota.policy.gandiva.servers import Home
 
-TRIALS_KEPT = 5  # of each job
 TURN_DOUBLINGS = 30  # at most, so that a turn is a number of seconds however often it doubled
 MEASURED_S = 1.0  # of run time, at least, before a job's own speed counts as known
+
+
+# What marks of before plans had notes told people.
+TOLD_IN_MARKS = ("trials", "tried")
 
 
 class StepsSeen(NamedTuple):
@@ -61,6 +66,10 @@ class Notes:
     def __init__(self, mark: Any) -> None:
         self._mark: dict[str, Any] = dict(mark or {})
         self._before = mark
+        self._probes: list[Probe] = []  # that have ended in this decision
+        self._was_packed = self._mark.get("pack")
+        for told in TOLD_IN_MARKS:
+            self._mark.pop(told, None)
         home = self._mark.get("home")
         self._home: Home = tuple((node, gpus) for node, gpus in home) if home else ()
         pack = self._mark.get("pack")
@@ -237,19 +246,21 @@ class Notes:
             self._mark.pop(key, None)
 
     def note(self, tried: Probe) -> None:
-        """Write down what a probe came to; speeds are relative to those before it.
+        """Tell what a probe came to; speeds are relative to those before it.
 
         ``measured`` is None if the job does not tell how fast it is, or was before.
         """
-        *verdict, mates, on, before = tried
-        more = [list(mates), [list(part) for part in on], [list(part) for part in before]]
-        for name, entry in (("trials", verdict), ("tried", more)):
-            self._mark[name] = [*self._mark.get(name, ()), entry][-TRIALS_KEPT:]
+        self._probes.append(tried)
 
-    def write(self, what_if: WhatIf, row: int) -> None:
-        """Remember what has changed."""
-        if self._mark != self._before:
+    def write(self, what_if: WhatIf, row: int, told: Told) -> None:
+        """Remember what has changed, and tell of it."""
+        if self._mark != (self._before or {}):
             what_if.mark(row, self._mark)
+        if self._probes:
+            told.probes[row] = tuple(self._probes)
+        if self._mark.get("pack") != self._was_packed:
+            pack = self._pack
+            told.packs[row] = None if pack is None else Packed(pack.rows, pack.gain)
 
 
 def nodes_of(home: Home) -> tuple[tuple[int, int], ...]:

@@ -10,6 +10,7 @@ from collections.abc import Iterable
 from typing import Any
 
 from rota.model.allocation import Allocation, of_parts
+from rota.model.notes import Notes as Told
 from rota.model.plan import Plan
 from rota.model.reason import Reason
 from rota.model.turns import Turns
@@ -193,8 +194,9 @@ class Round:
             if row not in chosen:
                 self._wait(row)
         self.packing.begin()
+        told = Told({}, {}, {}, {})
         for row, each in notes.items():
-            each.write(self.what_if, row)
+            each.write(self.what_if, row, told)
         affinity = {str(n): size for n, size in self.servers.affinity.items() if size}
         mark: dict[str, Any] = {"began_s": self._began_s}
         mark |= {"affinity": affinity} if affinity else {}
@@ -204,7 +206,9 @@ class Round:
         if self.homes.idle_from_s is not None:
             mark["idle_from_s"] = self.homes.idle_from_s
         return self.what_if.plan(
-            wake_at_s=wake, policy_mark=mark if mark != view.policy_mark else None
+            wake_at_s=wake,
+            policy_mark=mark if mark != view.policy_mark else None,
+            notes=told if told.probes or told.packs else None,
         )
 
     def turns(self, row: int) -> Turns | None:

@@ -223,9 +223,9 @@ def _steps_left(view: View, row: int, fitted: StepFit) -> float:
     if learned is not None and learned.total is not None and spec.batch and limits is not None:
         gain = spec.batch / max(1, limits.initial)
         known = None if noise is None else Noise.measured(*noise)
-        if known is not None:
+        if known is not None and gain > 0:
             gain = (known.var + known.sqr) / (known.var / gain + known.sqr)
-        left = (learned.total - learned.done) / gain
+        left = (learned.total - learned.done) / gain if gain > 0 else nan
     if not abs(left) < inf:
         return UNDECLARED_S / fitted.step_s(view.sizes(row)[0])
     return max(1.0, left)

@@ -6,9 +6,9 @@ from math import isfinite
 from typing import Any
 
 from rota.model.allocation import Allocation, gpus_text
+from rota.model.notes import Notes
 from rota.model.reason import Reason
 from rota.model.view import View, WhatIf
-from rota.model.warning import is_news
 from rota.policy.pollux.models import Knowledge, Shape
 from rota.predict.goodput import BatchChoice, Goodput
 from rota.predict.goodput_table import TableCache
@@ -22,14 +22,15 @@ def settle(
     known: dict[int, Knowledge],
     tables: TableCache,
     horizon_s: float,
+    told: Notes,
 ) -> None:
-    """Choose jobs' batches where they are now, and remember what users may want to know.
+    """Choose jobs' batches where they are now, and tell what users may want to know.
 
     Where a live job stays, a change is not taken back for ``horizon_s``: what it measures is
     uncertain.
     """
     asked: list[tuple[Goodput, Shape]] = []
-    settled, marks = [], dict[int, dict[str, Any]]()
+    settled = []
     for row, each in known.items():
         target = what_if.target(row)
         if target is not None:
@@ -49,14 +50,14 @@ def settle(
             if moved or not _takes_back(view, row, target, best, horizon_s):
                 target = _with_batch(what_if, row, model, target, best, moved)
         if moved or target != before:
-            marks[row] = {"restarts": restarts_of(view, row) + moved, "why": why}
+            told.why[row] = why
+            mark: dict[str, Any] = {"restarts": restarts_of(view, row) + moved}
             live = view.state.spec[row].program is not None
             if live and not moved and before is not None:
-                marks[row]["retuned"] = [view.now_s, _samples(target) > _samples(before)]
-    for row, each in known.items():
-        mark = _with_warnings(marks.get(row), view.marks[row], each.warnings)
-        if mark is not None:
+                mark["retuned"] = [view.now_s, _samples(target) > _samples(before)]
             what_if.mark(row, mark)
+    for row, each in known.items():
+        told.warnings[row] = each.warnings
 
 
 def _with_batch(
@@ -108,20 +109,6 @@ def restarts_of(view: View, row: int) -> int:
     """How often the job has begun or changed its GPUs."""
     mark = view.marks[row]
     return int(mark.get("restarts", 0)) if mark else 0
-
-
-def _with_warnings(
-    new: dict[str, Any] | None, old: dict[str, Any] | None, warnings: tuple[str, ...]
-) -> dict[str, Any] | None:
-    """A job's mark with what it is to be warned of; None if the old one will do.
-
-    So it does if only figures differ: they may at every decision.
-    """
-    if new is None and not is_news(warnings, (old or {}).get("warnings", [])):
-        return None
-    mark = dict((old if new is None else new) or {})
-    mark.pop("warnings", None)
-    return mark | {"warnings": list(warnings)} if warnings else mark
 
 
 def _why_unknown(view: View, row: int) -> str:

@@ -12,8 +12,8 @@ from functools import cache
 from math import inf
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from rota.model.desired_nodes import DesiredNodes, desired_nodes
 from rota.model.measured.job_signature import StepWork, signature_of
+from rota.model.notes import DesiredNodes, Notes
 from rota.model.plan import Plan
 from rota.model.reason import Reason
 from rota.model.view import View, WhatIf
@@ -39,6 +39,7 @@ from rota.policy.stages.autoscale import (
     number_of_nodes,
     parse_band,
     parse_nodes,
+    wish_in,
 )
 from rota.policy.stages.selection import Stages
 
@@ -156,6 +157,7 @@ class Pollux:
         pools = pools_of(view, rows)
         seen = self._look(view, rows, pools, early)
         what_if, after = view.what_if(), mark | {"noise": early}
+        told = Notes({}, {}, {}, {})
         gpus = [pool.num_gpus for pool in pools]
         if len(pools) > 1:  # no number of nodes is asked for where they are of several types
             after = {"noise": early}
@@ -163,11 +165,12 @@ class Pollux:
             wish = self._desired(view, self.autoscaler, seen)
             gpus = [leave_surplus(view, what_if, wish.desired)]
             after["nodes"] = wish._asdict()
+            told = told._replace(nodes=wish)
         values, wanted = self._solve(seen, gpus)
         weights = dict(zip(rows, map(float, values.max(axis=1)), strict=True))
-        self._lay_out(what_if, seen, dict(zip(rows, wanted, strict=True)), weights)
-        changed = after != mark
-        self._plan = what_if.plan(wake_at_s=wake_at_s, policy_mark=after if changed else None)
+        self._lay_out(what_if, seen, dict(zip(rows, wanted, strict=True)), weights, told)
+        changed = after if after != mark else None
+        self._plan = what_if.plan(wake_at_s=wake_at_s, policy_mark=changed, notes=told)
         return self._plan
 
     def _look(
@@ -190,7 +193,12 @@ class Pollux:
         return Seen(rows, pools, known, choices, jobs, possible)
 
     def _lay_out(
-        self, what_if: WhatIf, seen: Seen, wanted: dict[int, int], weights: dict[int, float]
+        self,
+        what_if: WhatIf,
+        seen: Seen,
+        wanted: dict[int, int],
+        weights: dict[int, float],
+        told: Notes,
     ) -> None:
         """Free what jobs leave for another pool, then lay each pool's jobs out on its nodes."""
         avoid, pools = self.interference == "avoid", seen.pools
@@ -210,7 +218,7 @@ class Pollux:
             )
             layout.place()
             tables = self._models.tables(number)
-            settle(what_if.view, what_if, knowledge[number], tables, self.horizon_s)
+            settle(what_if.view, what_if, knowledge[number], tables, self.horizon_s, told)
 
     # -- nodes ---------------------------------------------------------------------------------
 
@@ -226,7 +234,7 @@ class Pollux:
             return sum(float(each[choice]) for each, choice in speedups) / gpus
 
         needed = max(-(-view.sizes(row)[0] // node_gpus) for row in seen.rows)
-        before = desired_nodes(view.policy_mark)
+        before = wish_in(view.policy_mark)
         return scaler.decide(
             view.now_s, before, there=number_of_nodes(view), needed=needed, utility=utility
         )
@@ -238,11 +246,13 @@ class Pollux:
         mark = view.policy_mark or NO_MARK
         there = number_of_nodes(view)
         wish = self.autoscaler.decide(
-            view.now_s, desired_nodes(mark), there=there, needed=0, utility=lambda nodes: 0.0
+            view.now_s, wish_in(mark), there=there, needed=0, utility=lambda nodes: 0.0
         )
         after = mark | {"nodes": wish._asdict()}
         return view.what_if().plan(
-            wake_at_s=self.autoscaler.wake_at_s(wish), policy_mark=after if after != mark else None
+            wake_at_s=self.autoscaler.wake_at_s(wish),
+            policy_mark=after if after != mark else None,
+            notes=Notes(nodes=wish),
         )
 
     # -- what GPUs are worth -------------------------------------------------------------------

@@ -8,10 +8,10 @@ of it, it becomes that for which utility is nearest to the middle of the band.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import NamedTuple, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 from rota.model.allocation import on_node
-from rota.model.desired_nodes import DesiredNodes
+from rota.model.notes import DesiredNodes
 from rota.model.reason import Reason
 from rota.model.view import View, WhatIf
 
@@ -105,6 +105,12 @@ class Autoscaler(NamedTuple):
             half = (least + most) // 2
             least, most = (half, most) if utility(half) > middle else (least, half)
         return min(least, most, key=lambda nodes: abs(utility(nodes) - middle))
+
+
+def wish_in(policy_mark: Any) -> DesiredNodes | None:
+    """The number of nodes that a policy wanted, as its mark remembers under ``nodes``."""
+    noted = policy_mark.get("nodes") if isinstance(policy_mark, dict) else None
+    return None if noted is None else DesiredNodes(**noted)
 
 
 def number_of_nodes(view: View) -> int:

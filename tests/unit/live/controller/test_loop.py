@@ -20,8 +20,9 @@ from rota.live.controller.loop import Controller
 from rota.model.allocation import on_node
 from rota.model.events import JobSubmitted, ModelReported, NodeLost
 from rota.model.job import JobState
+from rota.model.notes import MOST_WARNINGS, Notes
+from rota.model.probe import Probe
 from rota.model.turns import Turns
-from rota.model.warning import MOST_KINDS
 from rota.policy.ordering.fifo import FifoBackfill
 from rota.request.jobfile import parse_job
 from rota.store.events import EventStore
@@ -587,18 +588,19 @@ def test_sizes_of_ended_jobs_are_the_same_after_a_restart(tmp_path):
 
 
 class Tries:
-    """Notes a probe with each job at each decision, and forgets the one before."""
+    """Notes a probe with each job at each decision."""
 
     name = "tries"
 
     def decide(self, view):
-        what_if = view.what_if()
+        what_if, notes = view.what_if(), Notes({}, {}, {}, {})
         for row in view.active:
             if what_if.target(row) is None:
                 what_if.give(row, on_node(0, 1 << row))
-            trials = [[view.now_s, "pack", 1.0, 1.2, True]]
-            what_if.mark(row, {"trials": trials, "tried": [[[1 - row], [[0, 1]], []]]})
-        return what_if.plan()
+            notes.probes[row] = (
+                Probe(view.now_s, "pack", 1.0, 1.2, True, (1 - row,), ((0, 1),), ()),
+            )
+        return what_if.plan(notes=notes)
 
     def turns(self, view, row):
         if self.name == "broken":
@@ -618,12 +620,12 @@ def test_what_was_tried_with_a_job_is_known_after_its_end_and_a_restart(tmp_path
             end = {"at_s": 0, "exit_code": 0, "message": "", "stop_asked": False}
             agent.says(type="ended", job_id="1", attempt=1, **end)
             await until_state(controller, 0, JobState.SUCCEEDED)
-            told = controller.trials(0)
+            told = controller.probes(0)
             assert len(told) >= 2
             assert {each.mates for each in told} == {(1,)}
             await agent.leave()
         async with controlled(tmp_path, Tries()) as controller:
-            assert controller.trials(0) == told
+            assert controller.probes(0) == told
 
     asyncio.run(scenario())
 
@@ -665,9 +667,8 @@ class Warns(FifoBackfill):
 
     def decide(self, view):
         plan = super().decide(view)
-        return plan._replace(
-            marks={row: {"warnings": ["its steps take nan s"]} for row in view.active}
-        )
+        warnings = dict.fromkeys(view.active, ("its steps take nan s",))
+        return plan._replace(notes=Notes(warnings=warnings))
 
 
 def test_what_a_policy_warns_of_is_logged_once_with_the_jobs(tmp_path, caplog, monkeypatch):
@@ -692,9 +693,9 @@ class WarnsAnew(FifoBackfill):
 
     def decide(self, view):
         self.number += bool(view.active)
-        words = [f"left out: {self.number} s", f"step {self.number} of {'x' * self.number}"]
-        marks = {row: {"warnings": words} for row in view.active}
-        return super().decide(view)._replace(marks=marks)
+        words = (f"left out: {self.number} s", f"step {self.number} of {'x' * self.number}")
+        warnings = dict.fromkeys(view.active, words)
+        return super().decide(view)._replace(notes=Notes(warnings=warnings))
 
 
 def test_warnings_are_one_of_each_kind_and_go_with_their_job(tmp_path, caplog, monkeypatch):
@@ -706,13 +707,13 @@ def test_warnings_are_one_of_each_kind_and_go_with_their_job(tmp_path, caplog, m
             for _ in range(40):
                 controller.state.decision_needed = True
                 controller.turn()
-            assert len(controller.state.warnings[row]) == MOST_KINDS
+            assert len(controller.state.notes.warned[row]) == MOST_WARNINGS
             await controller.cancel(row)
-            assert not controller.state.warnings
+            assert not controller.state.notes.warned
 
     asyncio.run(main())
     told = [record.getMessage() for record in caplog.records if record.levelname == "WARNING"]
-    assert len(told) == MOST_KINDS
+    assert len(told) == MOST_WARNINGS
     assert [each for each in told if "left out" in each] == ["job 1: left out: 1 s"]
 
 

@@ -39,7 +39,7 @@ def idle_job(name, model, **more):
 
 
 def trials(sim, row):
-    return [(what, kept) for _, what, _, _, kept in sim.state.marks[row].get("trials", ())]
+    return [(what, kept) for _, what, _, _, kept, *_ in sim.state.notes.probes.get(row, ())]
 
 
 # -- packing -------------------------------------------------------------------------------------
@@ -50,7 +50,7 @@ def test_a_pair_that_does_more_work_together_stays_packed():
     sim = until(sim_of(jobs, "1x1", {("x", "y"): (0.6, 0.6)}), 3600.0)
     assert [trials(sim, row) for row in (0, 1)] == [[("pack", True)]] * 2
     assert all(target is not None and target.shared for target in sim.state.target)
-    measured = sim.state.marks[0]["trials"][0][3]
+    measured = sim.state.notes.probes[0][0].measured
     assert measured == pytest.approx(1.2)
     work = [sim.state.work(row, 3600.0) for row in (0, 1)]
     assert sum(work) == pytest.approx(1.2 * 3600, rel=0.05)
@@ -119,7 +119,7 @@ def test_a_trial_in_which_a_job_tells_nothing_is_given_up_and_the_others_get_the
     until(sim, began_s + 590.0)
     assert sim.state.service(2, sim.engine.now_s) <= 60.0
     until(sim, began_s + 1800.0)
-    assert sim.state.marks[0]["trials"][0][1:] == ["pack", 1.0, None, False]
+    assert sim.state.notes.probes[0][0][1:5] == ("pack", 1.0, None, False)
     assert sim.state.service(2, sim.engine.now_s) > 300.0
     assert sim.state.policy_mark.get("kinds") is None
 
@@ -146,7 +146,7 @@ def test_nobody_is_packed_if_that_saves_no_turn():
     """Beside a gang of two the single jobs have both GPUs in their turn: one would be idle."""
     jobs = [job("wide", 2, lasts=DAY), idle_job("a", "x"), idle_job("b", "x")]
     sim = until(sim_of(jobs, "1x2", {("x", "x"): (1.0, 1.0)}), 3600.0)
-    assert not any("trials" in mark or "pack" in mark for mark in sim.state.marks)
+    assert not sim.state.notes.probes and not any("pack" in mark for mark in sim.state.marks)
     assert sim.state.service(0, 3600.0) == pytest.approx(1800, abs=120)
 
 
@@ -191,9 +191,9 @@ def test_a_bad_pair_is_undone_though_one_of_it_was_slowed_in_another_bad_pair_ju
     jobs = [idle_job(name, name) for name in "abcdef"]
     pairs = dict.fromkeys(combinations("abcdef", 2), (0.45, 0.45))
     sim = until(sim_of(jobs, "1x2", pairs, costs=SWITCH), 7200.0)
-    verdicts = [verdict for row in range(6) for verdict in sim.state.marks[row]["trials"]]
+    verdicts = [verdict for row in range(6) for verdict in sim.state.notes.probes[row]]
     assert len(verdicts) >= 12
-    assert max(measured for _, _, _, measured, _ in verdicts) < 1.0
+    assert max(verdict.measured for verdict in verdicts) < 1.0
     assert not any("pack" in mark for mark in sim.state.marks)
 
 
@@ -299,7 +299,7 @@ def test_a_gang_that_waits_beside_free_gpus_is_made_room_for(limit):
     assert list(sim.state.migrations) == [1, 0, 0, 0, 0, 0]
     assert sim.state.target[0].nodes() == sim.state.target[2].nodes() == (1,)
     assert sim.state.target[5].nodes() == (0,)
-    ((_, what, predicted, measured, kept),) = sim.state.marks[0]["trials"]
+    ((_, what, predicted, measured, kept, *_),) = sim.state.notes.probes[0]
     assert (what, predicted, kept) == ("move to make room for job gang", 1.0, True)
     assert measured == pytest.approx(1.0)
 

@@ -41,7 +41,7 @@ def test_a_job_does_not_grow_while_its_move_is_on_trial():
     state = after(jobs, "2x4", 125.0, idle_s="102")
     assert state.marks[0]["home"] == [[1, 1]]
     state = after(jobs, "2x4", 3600.0, idle_s="102")
-    [(_, what, _, measured, kept)] = state.marks[0]["trials"]
+    [(_, what, _, measured, kept, *_)] = state.notes.probes[0]
     assert (what, kept, measured) == ("move", False, pytest.approx(0.5))
     assert state.marks[0]["home"] == [[0, 2]]
 
@@ -56,5 +56,5 @@ def test_a_job_that_shrinks_for_an_arrival_is_on_trial_no_more():
     ]
     state = after(jobs, "2x8", 3600.0, idle_s="30")
     assert [mark["home"] for mark in state.marks[:4:3]] == [[[1, 1]], [[1, 2]]]
-    assert [trial[1:] for trial in state.marks[0]["trials"]] == [["move", 1.0, None, True]]
+    assert [probe[1:5] for probe in state.notes.probes[0]] == [("move", 1.0, None, True)]
     assert state.first_start_s[3] < 112.0

@@ -50,8 +50,8 @@ def until(sim, at_s):
 
 def verdicts(sim):
     """When packs were judged, and whether they were kept."""
-    marks = (mark for mark in sim.state.marks if mark)
-    return sorted({(at_s, kept) for mark in marks for at_s, *_, kept in mark.get("trials", ())})
+    told = (probe for probes in sim.state.notes.probes.values() for probe in probes)
+    return sorted({(probe.at_s, probe.kept) for probe in told})
 
 
 def sharing(sim):

@@ -44,7 +44,7 @@ def until(sim, at_s):
 
 def trials(sim):
     """When trials of a type ended, of all jobs that are there."""
-    told = [trial for mark in sim.state.marks if mark for trial in mark.get("trials", ())]
+    told = [probe for row in sim.state.active for probe in sim.state.notes.probes.get(row, ())]
     return sorted(at_s for at_s, what, *_ in told if what.startswith("move to"))
 
 

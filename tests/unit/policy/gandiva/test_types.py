@@ -44,7 +44,7 @@ def until(sim, at_s):
 
 
 def trials(sim, row):
-    return [(what, kept) for _, what, _, _, kept in sim.state.marks[row].get("trials", ())]
+    return [(what, kept) for _, what, _, _, kept, *_ in sim.state.notes.probes.get(row, ())]
 
 
 def types(sim):
@@ -62,8 +62,8 @@ def test_two_jobs_change_places_where_the_other_gains_more_by_the_fast_type():
         [("move to slow", True)],
         [("move to fast", True)],
     ]
-    assert sim.state.marks[0]["trials"][0][3] == pytest.approx(1 / 1.1)
-    assert sim.state.marks[1]["trials"][0][3] == pytest.approx(4.0)
+    assert sim.state.notes.probes[0][0].measured == pytest.approx(1 / 1.1)
+    assert sim.state.notes.probes[1][0].measured == pytest.approx(4.0)
     assert list(sim.state.migrations) == [1, 1]
 
 

@@ -142,17 +142,17 @@ def test_a_gang_of_a_size_that_is_none_of_the_usual_is_placed():
 
 def test_its_user_is_told_why_a_job_has_its_gpus():
     sim = until(simulation(job(1, model="noisy", batch=8)), 1.0)
-    assert "nothing is known of its kind yet" in sim.state.marks[0]["why"]
+    assert "nothing is known of its kind yet" in sim.state.notes.why[0]
     until(sim, 61.0)
-    assert "useful samples a second" in sim.state.marks[0]["why"]
-    assert sim.state.marks[0]["why"].endswith("when this was decided")  # goodputs change meanwhile
-    assert "times one GPU's" in sim.state.marks[0]["why"]
+    assert "useful samples a second" in sim.state.notes.why[0]
+    assert sim.state.notes.why[0].endswith("when this was decided")  # goodputs change meanwhile
+    assert "times one GPU's" in sim.state.notes.why[0]
 
 
 def test_one_gpu_is_not_held_against_one_gpu():
     sim = until(simulation(job(1, model="clear", batch=8), cluster="1x1"), 61.0)
-    assert sim.state.marks[0]["why"].startswith("1 GPU: ")
-    assert "times" not in sim.state.marks[0]["why"]
+    assert sim.state.notes.why[0].startswith("1 GPU: ")
+    assert "times" not in sim.state.notes.why[0]
 
 
 @pytest.mark.parametrize(
@@ -169,7 +169,7 @@ def test_the_user_of_a_program_that_tells_no_batches_is_told_why_nothing_is_know
     runs = {"program": Program("python train.py", "/tmp"), "elastic": Elastic((1, 2, 4))}
     state.apply(JobSubmitted(0.0, job(1, adapt=adapt, **runs)))
     take_decision(state, create("pollux"), 0.0)
-    assert told in state.marks[0]["why"]
+    assert told in state.notes.why[0]
 
 
 # -- what GPUs are worth ---------------------------------------------------------------------------

@@ -133,7 +133,7 @@ def test_its_user_is_told_what_a_job_learns_where_it_is():
     sim = simulation(*two_kinds())
     while sim.engine.now_s < 60.0 and sim.step():
         pass
-    assert "useful samples a second" in sim.state.marks[1]["why"]
+    assert "useful samples a second" in sim.state.notes.why[1]
 
 
 @pytest.mark.parametrize("column", ["portable", "movable"])

@@ -203,7 +203,7 @@ def test_a_warning_whose_figures_change_is_told_once_and_changes_no_mark(caplog)
     assert [line for _, line in state.story(0) if line.startswith("warning")] == [
         f"warning: {first[0]}"
     ]
-    assert len(state.warnings[0]) == 1
+    assert len(state.notes.warned[0]) == 1
 
 
 def test_other_measurements_that_are_left_out_are_named_where_the_first_were():

@@ -5,7 +5,6 @@ import pytest
 from rota.errors import PolicySettingError
 from rota.model.decide.decision import take_decision
 from rota.model.decide.diff import diff
-from rota.model.desired_nodes import DesiredNodes, desired_nodes
 from rota.model.events import (
     CommandSent,
     JobLaunched,
@@ -14,9 +13,10 @@ from rota.model.events import (
     WorkerRegistered,
 )
 from rota.model.job import Suspension
+from rota.model.notes import DesiredNodes
 from rota.model.state.state import ClusterState
 from rota.policy.registry import create
-from rota.policy.stages.autoscale import Autoscaler
+from rota.policy.stages.autoscale import Autoscaler, wish_in
 from rota.testing.builders import job
 
 SCALER = Autoscaler(1, 16, 0.35, 0.65, 300.0)
@@ -120,7 +120,7 @@ def test_nodes_of_jobs_that_could_go_on_nowhere_else_are_kept(pinned):
 
 
 def test_other_marks_ask_for_no_nodes():
-    assert desired_nodes(None) is desired_nodes([1]) is desired_nodes({"noise": {}}) is None
+    assert wish_in(None) is wish_in([1]) is wish_in({"noise": {}}) is None
 
 
 @pytest.mark.parametrize(

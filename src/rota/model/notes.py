@@ -1,0 +1,77 @@
+"""Notes: what a policy tells people of its plan. A policy's memory is its own; notes are read."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from rota.model.probe import Probe
+
+MOST_WARNINGS = 20  # of one job
+MOST_CHARS = 1000  # of a sentence
+
+
+class DesiredNodes(NamedTuple):
+    """The ``desired`` number of nodes, and the ``utility`` of the GPUs that jobs are given now.
+
+    Utility is what part of their GPUs' best the jobs make of all GPUs: the jobs' speedups over one
+    GPU, added up, over the number of GPUs. ``below_since_s`` is the time since which the utility of
+    the desired nodes has been too low; None if it is not.
+    """
+
+    desired: int
+    utility: float
+    below_since_s: float | None = None
+
+
+class Packed(NamedTuple):
+    """Jobs that share a GPU, and their work in sum relative to that of turns on it.
+
+    ``gain`` is None while it is being measured.
+    """
+
+    rows: tuple[int, ...]
+    gain: float | None
+
+
+class Notes(NamedTuple):
+    """The notes of one plan. Whatever a plan does not mention stays as an earlier one noted it.
+
+    By row: ``why`` a job has as many GPUs as it has, a sentence; ``warnings``, all sentences that
+    hold now, none of them to take back earlier ones; ``probes`` that have ended now; ``packs``,
+    None for a job that shares its GPU no longer. ``nodes`` is the number of nodes that the policy
+    wants now; None if it asks for none.
+
+    Sentences may quote what jobs reported: their first ``MOST_CHARS`` characters are told, and of
+    each job's warnings the first ``MOST_WARNINGS``.
+    """
+
+    why: dict[int, str] = {}
+    warnings: dict[int, tuple[str, ...]] = {}
+    probes: dict[int, tuple[Probe, ...]] = {}
+    packs: dict[int, Packed | None] = {}
+    nodes: DesiredNodes | None = None
+
+
+def fault_in(notes: Notes) -> str:
+    """What is wrong with notes that a policy has made, in words; empty if nothing is."""
+    if type(notes) is not Notes:
+        return f"its notes are {notes!r:.100}, no Notes"
+    for row, sentence in notes.why.items():
+        if not _is_sentence(sentence):
+            return f"why row {row} has its GPUs is {sentence!r:.100}, no text"
+    for row, warnings in notes.warnings.items():
+        if type(warnings) is not tuple or not all(map(_is_sentence, warnings)):
+            return f"the warnings of row {row} are {warnings!r:.100}, no tuple of texts"
+    for row, probes in notes.probes.items():
+        if type(probes) is not tuple or any(type(probe) is not Probe for probe in probes):
+            return f"the probes of row {row} are {probes!r:.100}, no tuple of Probes"
+    for row, packed in notes.packs.items():
+        if packed is not None and type(packed) is not Packed:
+            return f"the pack of row {row} is {packed!r:.100}, no Packed"
+    if notes.nodes is not None and type(notes.nodes) is not DesiredNodes:
+        return f"the nodes wanted are {notes.nodes!r:.100}, no DesiredNodes"
+    return ""
+
+
+def _is_sentence(text: object) -> bool:
+    return isinstance(text, str)

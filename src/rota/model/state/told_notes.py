@@ -1,0 +1,79 @@
+"""What policies have told people, as the notes of their plans say one after another."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from rota.model.notes import MOST_WARNINGS, DesiredNodes, Notes, Packed
+from rota.model.probe import Probe
+
+
+class ToldNotes:
+    """The notes that stand, by row: see :class:`rota.model.notes.Notes`.
+
+    ``warned`` has each kind of warning that a job ever had, as (time, words); it ends with a live
+    job. ``probes`` are all that were made, also with jobs that have ended.
+    """
+
+    def __init__(self) -> None:
+        self.why: dict[int, str] = {}
+        self.warnings: dict[int, tuple[str, ...]] = {}
+        self.warned: dict[int, dict[str, tuple[float, str]]] = {}
+        self.probes: dict[int, list[Probe]] = {}
+        self.packs: dict[int, Packed] = {}
+        self.nodes: DesiredNodes | None = None
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, ToldNotes) and vars(self) == vars(other)
+
+    __hash__ = None  # type: ignore[assignment]
+
+    def note(self, at_s: float, notes: Notes) -> Iterator[tuple[int, str]]:
+        """Take note of ``notes``; yields the (row, warning) pairs of kinds that are new."""
+        self.why |= notes.why
+        for row, packed in notes.packs.items():
+            if packed is None:
+                self.packs.pop(row, None)
+            else:
+                self.packs[row] = packed
+        for row, probes in notes.probes.items():
+            # A log of before notes repeats the last ones at each change of a mark.
+            known = self.probes.setdefault(row, [])
+            recent = known[-len(probes) :]
+            known += [probe for probe in probes if probe not in recent]
+        self.nodes = notes.nodes
+        if notes.warnings:
+            yield from self._warn(at_s, notes.warnings)
+
+    def _warn(self, at_s: float, warnings: dict[int, tuple[str, ...]]) -> Iterator[tuple[int, str]]:
+        from rota.model.warning import kind_of  # here: there is seldom a warning
+
+        for row, sentences in warnings.items():
+            if sentences:
+                self.warnings[row] = sentences
+            else:
+                self.warnings.pop(row, None)
+            told = self.warned.setdefault(row, {})
+            for sentence in sentences:
+                kind = kind_of(sentence)
+                if kind not in told and len(told) < MOST_WARNINGS:
+                    told[kind] = at_s, sentence
+                    yield row, sentence
+
+    def end(self, row: int, *, keep_warnings: bool) -> None:
+        """A job has ended; a simulation tells its warnings later."""
+        if self.why:
+            self.why.pop(row, None)
+        if self.warnings:
+            self.warnings.pop(row, None)
+        if self.packs:
+            self.packs.pop(row, None)
+        if self.warned and not keep_warnings:
+            self.warned.pop(row, None)
+
+    def forget(self) -> None:
+        """Another policy decides from now on: what this one told does not hold any more."""
+        self.why.clear()
+        self.warnings.clear()
+        self.packs.clear()
+        self.nodes = None
