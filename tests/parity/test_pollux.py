@@ -6,6 +6,7 @@ from rota.model.decide.decision import take_decision
 from rota.model.events import JobResized, JobRetuned
 from rota.model.state.state import ClusterState
 from rota.model.view import View
+from rota.policy.base import Policy
 from rota.policy.registry import create
 
 from ..process.conftest import PROMPT, Cluster, until
@@ -45,7 +46,7 @@ def test_a_live_run_with_retunes_replays_to_the_same_plans_and_commands(log, kee
 def test_a_policy_that_is_made_anew_for_each_decision_decides_the_same(log):
     """As after a restart of the controller at every point: what it knows comes from the log."""
 
-    class Forgetful:
+    class Forgetful(Policy):
         identity = create("pollux", SETTINGS).identity
 
         def decide(self, view):

@@ -7,6 +7,7 @@ from hypothesis import strategies as st
 from rota.model.events import AttemptLost, NodeJoined, NodeLost, ResumeRequested, SuspendRequested
 from rota.model.job import JobState
 from rota.model.reason import Reason
+from rota.policy.base import Policy
 from rota.policy.ordering.fifo import Fifo, FifoBackfill
 from rota.policy.stages.selection import place
 from rota.policy.tiresias.policy import Tiresias
@@ -18,7 +19,7 @@ from support.strategies import traces
 SLOW = Costs(suspend_s=0.5, resume_s=2.0, migrate_s=4.0, cold_start_s=8.0)
 
 
-class PlainFifo:
+class PlainFifo(Policy):
     """FIFO as one would write it, looking at every job at every decision."""
 
     identity = "plain"

@@ -197,7 +197,7 @@ def parse_policies(
         for key in swept:
             if key in given:
                 raise InputError(f"--policy {text}: {key} is set, and is swept over; drop one")
-        identity = create(name, given).identity  # type: ignore[attr-defined]
+        identity = create(name, given).identity
         if identity in seen:
             raise InputError(
                 f"--policy {text}: the same policy with the same settings stands there twice; "

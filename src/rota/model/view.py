@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 def identity(policy: Any) -> str:
     """The policy's name and settings: what it remembered is valid only for the same identity."""
-    return getattr(policy, "identity", None) or type(policy).__qualname__
+    return policy.identity or type(policy).__qualname__
 
 
 class View:
@@ -68,8 +68,8 @@ class View:
 
     def __init__(self, state: ClusterState, now_s: float, policy: Any) -> None:
         self.state = state
-        self._policy = identity(policy)
-        self._needs_duration = getattr(policy, "needs_duration", False)
+        self._policy = "" if policy is None else identity(policy)
+        self._needs_duration = policy is not None and policy.needs_duration
         self._times_replaced = state.times_replaced
         self.active = state.active
         self.changed = state.changed

@@ -1,40 +1,25 @@
 """The policy contract, and settings that users can give a policy by name."""
 
-from collections.abc import Callable
-from math import nan
-from typing import Any, NamedTuple, Protocol
+from __future__ import annotations
 
+from collections.abc import Callable, Mapping
+from math import nan
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from rota.errors import PolicySettingError
 from rota.model.plan import Plan
+from rota.model.turns import Turns
 from rota.model.view import View
+from rota.policy.information import UNDECLARED
+
+if TYPE_CHECKING:
+    from rota.policy.stages.autoscale import Autoscaler
+    from rota.policy.stages.selection import Stages
 
 PER_S = 1e6  # amounts of service are compared in whole microseconds
 NOISE_S = 1e-8  # more than sums of times are off by, up to 1e7 s; less than a GPU's part of 1e-6
 LEAST_TURN_S = 1e-3
 DAY_S = 86400.0
-
-
-class Policy(Protocol):
-    """Decides who holds which GPUs. A function of the view alone: no clock, no I/O, no chance.
-
-    It declares ``information``, what it is told of how long jobs are
-    (:mod:`rota.policy.information`); ``needs_duration`` True makes it an oracle that reads the
-    durations a trace knows, and declares that by itself. A class may also set ``name``,
-    ``SETTINGS`` (name -> Setting) and ``preemptive`` (False: a job that has GPUs keeps them).
-    ``composes`` True says that it honours its attribute ``stages``, which the settings common to
-    all orderings become; ``weighs_priority`` that it uses priorities itself, so that they are none
-    of these; ``alone`` are its own settings that have no effect beside any of these, and
-    ``instead`` says what it does with one. ``resizes`` True says that it lets running elastic jobs
-    grow and shrink; the entry ``why`` of a job's mark is then shown to its user. So are the entries
-    ``trials`` and ``tried`` (:mod:`rota.model.probe`) and ``pack`` (:mod:`rota.explain.sharing`). A
-    method ``turns(view, row)`` may tell who takes turns where a job waits
-    (:class:`rota.model.turns.Turns`). With an ``autoscaler``
-    (:class:`rota.policy.stages.autoscale.Autoscaler`) it asks for a number of nodes, by the entry
-    ``nodes`` of its own mark (:mod:`rota.model.desired_nodes`).
-    """
-
-    def decide(self, view: View) -> Plan:
-        """The target for every active job, as changes against the plan before."""
-        ...
 
 
 class Setting(NamedTuple):
@@ -43,6 +28,77 @@ class Setting(NamedTuple):
     parse: Callable[[str], Any]
     default: Any
     help: str
+
+
+class Policy:
+    """Decides who holds which GPUs: the base class of every policy, and all that one declares.
+
+    :meth:`decide` is a function of the view alone: no clock, no I/O, no chance.
+    """
+
+    name: str = ""
+    """What tables and messages call it."""
+
+    SETTINGS: Mapping[str, Setting] = {}
+    """Its own settings, by name; the class takes their values as keywords."""
+
+    information: str = UNDECLARED
+    """What it is told of how long jobs are: a word of :mod:`rota.policy.information`."""
+
+    needs_duration: bool = False
+    """True makes it an oracle, which reads the durations that a trace knows."""
+
+    preemptive: bool = True
+    """False: a job that has GPUs keeps them."""
+
+    resizes: bool = False
+    """True: it lets running elastic jobs grow and shrink."""
+
+    autoscaler: Autoscaler | None = None
+    """With one it asks for a number of nodes, by the ``nodes`` of its notes."""
+
+    composes: bool = False
+    """True: it honours :attr:`stages`, which the settings common to all orderings become."""
+
+    stages: Stages | None = None
+    """What the common settings that are not at their defaults come to."""
+
+    weighs_priority: bool = False
+    """True: it uses priorities itself, so that ``priority`` is none of its common settings."""
+
+    alone: frozenset[str] = frozenset()
+    """Settings of its own that have no effect beside any common one."""
+
+    instead: str = ""
+    """What it does instead, with a common one; a clause for messages."""
+
+    # What the registry sets where it makes a policy by name.
+    identity: str = ""
+    """Name and settings: what it remembered is valid only for the same. By default its class."""
+
+    settings: Mapping[str, Any] = {}
+    """The values of all its own settings, and of the common ones that are not at their defaults."""
+
+    remark: str = ""
+    """What its settings turn off of it, in a sentence; empty for nothing."""
+
+    def decide(self, view: View) -> Plan:
+        """The target for every active job, as changes against the plan before."""
+        raise NotImplementedError
+
+    def turns(self, view: View, row: int) -> Turns | None:
+        """Who takes turns where a job lives or waits, as things are; None where nobody does."""
+        return None
+
+
+def checked(policy: object) -> Policy:
+    """The policy itself. Raises PolicySettingError if its class is none."""
+    if not isinstance(policy, Policy):
+        raise PolicySettingError(
+            f"{type(policy).__qualname__} is no policy: derive its class from "
+            "rota.policy.base.Policy, which declares what a policy has"
+        )
+    return policy
 
 
 def positive(text: str) -> float:

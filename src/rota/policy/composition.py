@@ -4,7 +4,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from rota.errors import PolicySettingError
-from rota.policy.base import Setting, not_negative, one_of, positive, turn_s
+from rota.policy.base import Policy, Setting, not_negative, one_of, positive, turn_s
 from rota.policy.placement import PACK_LIMIT, Placement
 from rota.policy.stages.fair_share import FairShare, parse_shares
 from rota.policy.stages.quotas import parse_quotas
@@ -70,32 +70,32 @@ NEEDS = {
 }
 
 
-def common_settings(policy_class: Any) -> dict[str, Setting]:
+def common_settings(policy_class: type[Policy]) -> dict[str, Setting]:
     """The common settings that a policy takes, by name: none unless it says that it composes."""
-    if not getattr(policy_class, "composes", False):
+    if not policy_class.composes:
         return {}
-    weighs = getattr(policy_class, "weighs_priority", False)
+    weighs = policy_class.weighs_priority
     return {key: setting for key, setting in COMMON.items() if not (weighs and key == "priority")}
 
 
-def remark_on(name: str, policy_class: Any, common: Mapping[str, Any]) -> str:
+def remark_on(name: str, policy_class: type[Policy], common: Mapping[str, Any]) -> str:
     """What ``common`` settings, those that are not the default, turn off in a policy; or "".
 
     ``name`` is what the sentence calls it.
     """
-    instead: str = getattr(policy_class, "instead", "")
+    instead = policy_class.instead
     return f"policy {name}: with {_spelled_out(common)}, {instead}" if common and instead else ""
 
 
 def check_alone(
-    name: str, policy_class: Any, given: Mapping[str, str], common: Mapping[str, Any]
+    name: str, policy_class: type[Policy], given: Mapping[str, str], common: Mapping[str, Any]
 ) -> None:
     """Raise PolicySettingError if ``common`` settings leave one without effect that was given.
 
     What is given as ``off`` is off.
     """
     for key, text in given.items():
-        if common and key in getattr(policy_class, "alone", ()) and text != "off":
+        if common and key in policy_class.alone and text != "off":
             raise PolicySettingError(
                 f"policy {name}: {key}={text} and {_spelled_out(common)} exclude each other: with "
                 f"the latter {policy_class.instead}; drop one"
@@ -106,7 +106,7 @@ def _spelled_out(values: Mapping[str, Any]) -> str:
     return " and ".join(f"{key}={value}" for key, value in values.items())
 
 
-def stages_for(name: str, policy_class: Any, given: Mapping[str, Any]) -> Stages | None:
+def stages_for(name: str, policy_class: type[Policy], given: Mapping[str, Any]) -> Stages | None:
     """The stages that ``given`` values, those that are not the default, make; None of nothing.
 
     ``name`` is what messages call the policy. Raises PolicySettingError for a setting that has no
@@ -131,13 +131,12 @@ def stages_for(name: str, policy_class: Any, given: Mapping[str, Any]) -> Stages
             parse_shares(values["shares"]),
         )
     return Stages(
-        priority=values["priority"] == "classes"
-        and not getattr(policy_class, "weighs_priority", False),
+        priority=values["priority"] == "classes" and not policy_class.weighs_priority,
         quotas=quotas and quotas._replace(borrow=values["borrow"] == "yes"),
         fair_share=fair_share,
         min_run_time_s=values["min_run_time_s"],
         placement=_placement(values),
-        preemptive=getattr(policy_class, "preemptive", True),
+        preemptive=policy_class.preemptive,
     )
 
 

@@ -4,7 +4,12 @@ Pollux' own class, *A*, is told nothing, or the label alone (*A + label*); class
 declare, as well. What jobs measure of themselves every policy may read.
 """
 
-from typing import Any
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from rota.policy.base import Policy
 
 NONE = "none"
 LABEL = "label"
@@ -25,9 +30,6 @@ INFORMATION = {
 UNDECLARED = "undeclared"
 
 
-def information_of(policy: Any) -> str:
+def information_of(policy: Policy) -> str:
     """What a policy, with the settings that it has, says that it is told; UNDECLARED if nothing."""
-    if getattr(policy, "needs_duration", False):
-        return ORACLE
-    declared: str = getattr(policy, "information", UNDECLARED)
-    return declared
+    return ORACLE if policy.needs_duration else policy.information

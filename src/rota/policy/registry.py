@@ -36,25 +36,35 @@ def names() -> list[str]:
     return sorted({*BUILT_IN, *(point.name for point in entry_points(group=ENTRY_POINT_GROUP))})
 
 
-def policy_class(name: str) -> Any:
+def policy_class(name: str) -> type[Policy]:
     """The class behind a policy's name. Raises PolicySettingError naming the close ones."""
     if name in BUILT_IN:
         module, _, attribute = BUILT_IN[name].partition(":")
-        return getattr(import_module(module), attribute)
+        known: type[Policy] = getattr(import_module(module), attribute)
+        return known
     from importlib.metadata import entry_points
 
     for point in entry_points(group=ENTRY_POINT_GROUP):
         if point.name == name:
-            return point.load()
+            return _checked_class(name, point.load())
     raise PolicySettingError(
         f"policy: there is no {name!r}{did_you_mean(name, names())}; known: {', '.join(names())}"
     )
 
 
+def _checked_class(name: str, found: Any) -> type[Policy]:
+    if not (isinstance(found, type) and issubclass(found, Policy)):
+        raise PolicySettingError(
+            f"policy {name}: its entry point gives {found!r:.100}; name a class there that is "
+            "derived from rota.policy.base.Policy"
+        )
+    return found
+
+
 def settings(name: str) -> dict[str, Setting]:
     """The settings that a policy takes, by name: its own, then those common to all orderings."""
     kind = policy_class(name)
-    return dict(getattr(kind, "SETTINGS", {})) | common_settings(kind)
+    return dict(kind.SETTINGS) | common_settings(kind)
 
 
 def create(name: str, given: dict[str, str] | None = None) -> Policy:
@@ -65,7 +75,7 @@ def create(name: str, given: dict[str, str] | None = None) -> Policy:
     ``identity`` names them.
     """
     known, kind = settings(name), policy_class(name)
-    own = getattr(kind, "SETTINGS", {})
+    own = kind.SETTINGS
     values = {key: setting.default for key, setting in own.items()}
     for key, text in (given or {}).items():
         if key not in known:
@@ -94,10 +104,9 @@ def create(name: str, given: dict[str, str] | None = None) -> Policy:
     policy.identity = name + "".join(f" {key}={values[key]}" for key in sorted(values))
     policy.settings = values
     policy.remark = remark_on(name, kind, common)
-    return policy  # type: ignore[no-any-return]
+    return policy
 
 
 def remark(policy: Policy) -> str:
     """What the settings of a policy turn off of it, in a sentence; "" for nothing."""
-    said: str = getattr(policy, "remark", "")
-    return said
+    return policy.remark

@@ -153,7 +153,7 @@ def run_to_end(
         state,
         decisions=decisions,
         policy=case.policy,
-        needs_duration=getattr(policy, "needs_duration", False),
+        needs_duration=policy.needs_duration,
     )
     cpu_s = load_cpu_s + time.process_time() - began_s
     summary |= {"information": information_of(policy), "settings": dict(policy.settings)}

@@ -39,7 +39,7 @@ def run_cluster(
     Raises InputError for a policy that is an oracle, for more GPUs than there are, when another
     controller runs on the same folder, and for a folder that can't be written to.
     """
-    if getattr(policy, "needs_duration", False):
+    if policy.needs_duration:
         raise InputError(
             f"policy: {policy_name} needs to know how long jobs run, which only a trace tells; "
             "use it in `rota sim`, and here for example tiresias or gandiva"

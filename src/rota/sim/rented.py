@@ -164,7 +164,7 @@ def _used(simulation: Simulation) -> set[int]:
 
 
 def _scaler(policy: Policy, nodes: list[Node]) -> Scaler:
-    scaler: Scaler | None = getattr(policy, "autoscaler", None)
+    scaler = policy.autoscaler
     if scaler is None:
         raise InputError(
             "nodes can't be rented: the policy asks for no number of nodes; give "

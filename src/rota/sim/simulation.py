@@ -13,6 +13,7 @@ from rota.model.events import JobFinished, JobSubmitted, joined, new
 from rota.model.job import JobSpec, JobState
 from rota.model.reason import SENTENCES, Reason
 from rota.model.state.state import ClusterState
+from rota.policy.base import Policy, checked
 from rota.predict.interference import Interference
 from rota.sim.engine import CONFIRM, FAULT, FINISH, PHASE, Engine
 from rota.sim.machine import Costs, Machine, SpeedModel
@@ -63,7 +64,7 @@ class Simulation:
         self,
         trace: Trace,
         nodes: Iterable[Node],
-        policy: Any,
+        policy: Policy,
         costs: Costs | None = None,
         *,
         speeds: SpeedModel | None = None,
@@ -73,14 +74,14 @@ class Simulation:
         cloud: Cloud | None = None,
         curves: Mapping[str, Sequence[float]] | None = None,
     ) -> None:
-        self.policy = policy
+        self.policy = checked(policy)
         self.cloud = cloud
         self.interval_s = interval_s
         self.engine = Engine()
         self.state = ClusterState(keep_stories=False)
         costs = Costs() if costs is None else costs
         self.machine = Machine(self.engine, self.state, costs, speeds, interference)
-        if getattr(policy, "needs_duration", False) or hasattr(speeds, "phase"):
+        if policy.needs_duration or hasattr(speeds, "phase"):
             from rota.sim.truth import attach  # here: most simulations need none of it
 
             attach(self.state, self.machine)

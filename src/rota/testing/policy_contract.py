@@ -19,6 +19,7 @@ from rota.model.events import DecisionTaken, JobSubmitted, NodeJoined, NodeLost
 from rota.model.reason import Reason
 from rota.model.state.state import ClusterState
 from rota.model.view import View, identity
+from rota.policy.base import Policy
 from rota.policy.information import DECLARED, HISTORY, INFORMATION, NONE, information_of
 from rota.sim.machine import FREE, Costs
 from rota.sim.simulation import Simulation
@@ -257,13 +258,13 @@ class _Always(random.Random):
         return 0.0
 
 
-class _Watched:
+class _Watched(Policy):
     """A policy under watch: fails if deciding changes the state that its view shows."""
 
     def __init__(self, policy: Any) -> None:
         self._policy = policy
         self.identity = identity(policy)
-        self.needs_duration = getattr(policy, "needs_duration", False)
+        self.needs_duration = policy.needs_duration
 
     def decide(self, view: View) -> Any:
         before = deepcopy(_columns(view.state))

@@ -6,12 +6,13 @@ from rota.model.events import JobFinished, MetricReported, StopRequested, TrialS
 from rota.model.job import JobSpec, JobState, Program
 from rota.model.reason import Reason
 from rota.model.sweep import Report, Sweep, SweepTrial
+from rota.policy.base import Policy
 from support.driven import DrivenCluster
 
 SWEEP = Sweep("digits", "val_acc")
 
 
-class FirstTwo:
+class FirstTwo(Policy):
     """Two trials go on, and the others are behind."""
 
     def decide(self, view):

@@ -1,6 +1,7 @@
 import pytest
 
 from rota.errors import PolicySettingError
+from rota.policy.base import Policy
 from rota.policy.composition import COMMON
 from rota.policy.registry import create, remark, settings
 
@@ -36,7 +37,7 @@ def test_one_policys_stages_are_not_anothers():
 
 
 def test_a_third_partys_policy_takes_them_only_if_it_says_that_it_composes(monkeypatch):
-    class Theirs:
+    class Theirs(Policy):
         pass
 
     monkeypatch.setattr("rota.policy.registry.policy_class", lambda name: Theirs)

@@ -4,6 +4,7 @@ import pytest
 
 from rota.errors import PolicySettingError
 from rota.policy import registry
+from rota.policy.base import Policy
 from rota.policy.information import information_of
 from rota.policy.registry import BUILT_IN, create, names
 from rota.policy.tiresias.policy import Tiresias
@@ -50,10 +51,10 @@ def test_settings_of_pollux_choose_what_it_is_told(settings, told):
 
 
 def test_a_policy_that_declares_nothing_is_told_from_those_that_do():
-    class Foreign:
+    class Foreign(Policy):
         pass
 
-    class Oracle:
+    class Oracle(Policy):
         needs_duration = True
 
     assert information_of(Foreign()) == "undeclared"
@@ -115,3 +116,11 @@ def test_an_installed_package_can_bring_a_policy(monkeypatch):
     monkeypatch.setattr("importlib.metadata.entry_points", lambda group: [point])
     assert "theirs" in names()
     assert type(create("theirs")).__name__ == "Fifo"
+
+
+@pytest.mark.parametrize("what", ["math:pi", "collections:Counter"])
+def test_an_entry_point_of_anything_else_is_refused(monkeypatch, what):
+    point = EntryPoint("theirs", what, registry.ENTRY_POINT_GROUP)
+    monkeypatch.setattr("importlib.metadata.entry_points", lambda group: [point])
+    with pytest.raises(PolicySettingError, match=r"derived from rota\.policy\.base\.Policy"):
+        create("theirs")

@@ -4,13 +4,14 @@ from math import inf, nan
 
 import pytest
 
-from rota.errors import PlanError, SimulationError
+from rota.errors import PlanError, PolicySettingError, SimulationError
 from rota.model.plan import Plan
+from rota.policy.base import Policy
 from rota.policy.ordering.fifo import Fifo
 from rota.testing.builders import job, simulation, trace
 
 
-class Decides:
+class Decides(Policy):
     """A policy that says the same whatever the view shows."""
 
     def __init__(self, plan):
@@ -27,7 +28,16 @@ class WakesAlways(Fifo):
         return super().decide(view)._replace(wake_at_s=view.now_s + 60)
 
 
-class OnlyWakes:
+def test_a_class_that_is_no_policy_is_refused_with_the_fix():
+    class Foreign:
+        def decide(self, view):
+            return view.unchanged()
+
+    with pytest.raises(PolicySettingError, match="Foreign is no policy: derive its class from"):
+        simulation(trace(job()), Foreign())
+
+
+class OnlyWakes(Policy):
     """Starts nobody."""
 
     def decide(self, view):

@@ -4,6 +4,7 @@ import pytest
 
 from rota.model.allocation import Allocation
 from rota.model.cluster import parse_cluster
+from rota.policy.base import Policy
 from rota.predict.interference import Interference
 from rota.sim.faults import Fault, Faults, What
 from rota.sim.machine import FREE, Costs
@@ -11,7 +12,7 @@ from rota.sim.simulation import Simulation
 from rota.testing.builders import job, trace
 
 
-class Put:
+class Put(Policy):
     """Gives jobs these GPUs, by row, as soon as they are free."""
 
     def __init__(self, *parts):

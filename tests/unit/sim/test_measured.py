@@ -9,6 +9,7 @@ from rota.model.allocation import Allocation, on_node
 from rota.model.cluster import parse_cluster
 from rota.model.events import JobRetuned, SpeedChanged
 from rota.model.measured.reports import BatchRange, GradientNoise, Learned, StepPoint
+from rota.policy.base import Policy
 from rota.policy.registry import create
 from rota.sim.faults import Fault, Faults, What
 from rota.sim.machine import FREE, restarts
@@ -33,7 +34,7 @@ TOY = Measured(
 )
 
 
-class Script:
+class Script(Policy):
     """A policy that gives the one job what is written down, time by time."""
 
     needs_duration = False

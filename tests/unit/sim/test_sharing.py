@@ -6,13 +6,14 @@ from rota.model.allocation import on_node, shared_on_node
 from rota.model.cluster import Node
 from rota.model.job import JobSpec
 from rota.model.reason import Reason
+from rota.policy.base import Policy
 from rota.predict.interference import Interference
 from rota.sim.machine import FREE
 from rota.sim.simulation import Simulation
 from rota.workload.trace import Trace
 
 
-class PackBetween:
+class PackBetween(Policy):
     """Two jobs on one GPU: the first alone, both from 10 s to 20 s, then the first again."""
 
     def decide(self, view):

@@ -5,6 +5,7 @@ from rota.model.events import DecisionTaken, NodeJoined, NodeLost, StopRequested
 from rota.model.job import JobState
 from rota.model.plan import Plan
 from rota.model.reason import Reason
+from rota.policy.base import Policy
 from rota.policy.ordering.fifo import Fifo, FifoBackfill
 from rota.policy.ordering.shortest import ShortestRemaining
 from rota.policy.registry import BUILT_IN, create
@@ -105,7 +106,7 @@ def test_a_job_that_can_never_run_is_told_before_anything_runs():
         simulation([job("huge", 9)], Fifo(), "2x4")
 
 
-class Lazy:
+class Lazy(Policy):
     """A policy that never starts anything."""
 
     def decide(self, view):

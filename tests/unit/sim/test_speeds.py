@@ -2,6 +2,7 @@ import pytest
 
 from rota.model.allocation import Allocation
 from rota.model.cluster import parse_cluster
+from rota.policy.base import Policy
 from rota.sim.machine import FREE
 from rota.sim.simulation import simulate
 from rota.sim.speeds import CatalogSpeeds, coverage, describe_unknown, typical_speed, with_profiles
@@ -13,7 +14,7 @@ TOGETHER = Allocation(((0, 0b11),))
 APART = Allocation(((0, 0b1), (1, 0b1)))
 
 
-class Place:
+class Place(Policy):
     """Starts each job at once on given GPUs."""
 
     def __init__(self, allocation):

@@ -11,6 +11,7 @@ import asyncio
 import contextlib
 import json
 import logging
+from collections.abc import Mapping
 from functools import partial
 from typing import Any, Protocol
 
@@ -56,7 +57,7 @@ from rota.model.job import JobState
 from rota.model.state.transitions import jobs_text
 from rota.model.turns import Turns
 from rota.model.view import View, identity
-from rota.policy.base import Policy
+from rota.policy.base import Policy, checked
 from rota.store.events import EventStore
 
 RETRY_S = 5.0  # a failed launch is tried again after so long, times the number of failures
@@ -94,9 +95,9 @@ class Controller(Reports):
     ) -> None:
         super().__init__(store, folder, room)
         self.policy_name = policy_name
-        self.policy_settings: dict[str, Any] = getattr(policy, "settings", {})
-        self.resizes: bool = getattr(policy, "resizes", False)
-        self._policy = policy
+        self._policy = checked(policy)
+        self.policy_settings: Mapping[str, Any] = policy.settings
+        self.resizes: bool = policy.resizes
         self._failures: dict[int, int] = {}
         self._tasks: list[asyncio.Task[None]] = []
         self._policy_retry_at_s: float | None = None
@@ -294,15 +295,13 @@ class Controller(Reports):
 
     def turns(self, row: int) -> Turns | None:
         """Who takes turns where the job lives, if the policy tells that."""
-        ask = getattr(self._policy, "turns", None)
-        if ask is None or row not in self.state.active:
+        if row not in self.state.active:
             return None
         try:
-            told: Turns | None = ask(View(self.state, self._clock.now_s(), self._policy), row)
+            return self._policy.turns(View(self.state, self._clock.now_s(), self._policy), row)
         except Exception:  # a policy is anybody's code
             log.exception("policy %s can't tell whose turn it is", identity(self._policy))
             return None
-        return told
 
     def _time_limits(self) -> list[tuple[int, float]]:
         """(row, time) at which each running job with a limit will have run for that long."""

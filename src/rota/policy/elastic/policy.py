@@ -12,7 +12,7 @@ from rota.model.notes import Notes
 from rota.model.plan import Plan
 from rota.model.reason import Reason
 from rota.model.view import View, WhatIf
-from rota.policy.base import Setting, one_of, positive
+from rota.policy.base import Policy, Setting, one_of, positive
 from rota.policy.information import DECLARED
 from rota.policy.placement.consolidate import consolidate
 from rota.policy.placement.nodesets import lowest_gpus
@@ -32,7 +32,6 @@ from rota.policy.scaling import (
     claim,
     fit_curve,
 )
-from rota.policy.stages.selection import Stages
 
 UNTRIED = 0.9  # a job that has run at one size only is taken to scale as size ** 0.9
 # GPUs by node: free, or held by an elastic job beyond its least; and those meant for one job.
@@ -57,7 +56,7 @@ class Watched(NamedTuple):
         return claim(sizes, lambda size: float(size**UNTRIED))
 
 
-class Elastic:
+class Elastic(Policy):
     """Jobs start in order of arrival where they fit, and grow and shrink while they run.
 
     A job with a range of GPUs starts with its least. GPUs that nobody waits for go to jobs whose
@@ -67,10 +66,8 @@ class Elastic:
 
     name = "elastic"
     information = DECLARED
-    composes = False
     preemptive = False
     resizes = True
-    stages: Stages | None = None
     SETTINGS = {
         "scaler": Setting(
             one_of("fit", "probe"), "fit", "who chooses a job's size: fit, or the published probe"

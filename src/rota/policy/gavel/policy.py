@@ -6,7 +6,7 @@ from typing import Any
 from rota.model.plan import Plan
 from rota.model.reason import Reason
 from rota.model.view import View, WhatIf
-from rota.policy.base import Setting, not_negative, one_of, turn_s
+from rota.policy.base import Policy, Setting, not_negative, one_of, turn_s
 from rota.policy.gavel.rounds import GpuTypes, Record, TypeOfRow, choose, place_all
 from rota.policy.gavel.shares import (
     Clock,
@@ -34,7 +34,7 @@ SETTINGS = {
 }
 
 
-class FairRounds:
+class FairRounds(Policy):
     """Rounds in which jobs run in turn, so that over time each gets its share on each GPU type.
 
     A job's speed on a type is its profile's (``JobSpec.speeds``); one that has none, or does not

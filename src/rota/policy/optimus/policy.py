@@ -15,7 +15,7 @@ from rota.model.measured.reports import StepPoint
 from rota.model.plan import Plan
 from rota.model.reason import Reason
 from rota.model.view import View, WhatIf
-from rota.policy.base import Setting, one_of, turn_s
+from rota.policy.base import Policy, Setting, one_of, turn_s
 from rota.policy.information import DECLARED
 from rota.policy.placement.emptiest import emptiest
 from rota.predict.goodput import Noise
@@ -28,11 +28,9 @@ GROWTH = 2  # a job gets at most so many times the GPUs that it has measured its
 EVERY_S = Setting(turn_s, 60.0, "Seconds after which sizes are looked at anew.")
 
 
-class MarginalGain:
+class MarginalGain(Policy):
     """What both variants do, given how much time a job would take to its end by its size."""
 
-    name = ""
-    composes = False
     resizes = True
 
     def __init__(self, every_s: float = 60.0) -> None:

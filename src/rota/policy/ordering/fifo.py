@@ -3,21 +3,21 @@
 from rota.model.plan import Plan
 from rota.model.reason import Reason
 from rota.model.view import View, WhatIf
+from rota.policy.base import Policy
 from rota.policy.information import NONE
 from rota.policy.ordering.waiting import Waiting
-from rota.policy.stages.selection import Stages, finish, has_a_say, place, walk
+from rota.policy.stages.selection import finish, has_a_say, place, walk
 
 WAIT_RESOURCES = int(Reason.WAIT_RESOURCES)  # reasons are compared at every decision
 
 
-class Fifo:
+class Fifo(Policy):
     """Strict head of line: a job starts when every job that came before it has started."""
 
     name = "fifo"
     information = NONE
     composes = True
     preemptive = False
-    stages: Stages | None = None
 
     def __init__(self) -> None:
         self._waiting = Waiting(by_size=False)
@@ -47,14 +47,13 @@ class Fifo:
         return waiting.sign(what_if.plan())
 
 
-class FifoBackfill:
+class FifoBackfill(Policy):
     """Order of arrival, but a job that fits never waits behind one that does not."""
 
     name = "fifo-backfill"
     information = NONE
     composes = True
     preemptive = False
-    stages: Stages | None = None
 
     def __init__(self) -> None:
         self._waiting = Waiting(by_size=True)

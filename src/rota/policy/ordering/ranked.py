@@ -6,12 +6,13 @@ from heapq import heapify, heappop, heappush
 from rota.model.plan import Plan
 from rota.model.reason import Reason
 from rota.model.view import View, WhatIf
-from rota.policy.stages.selection import Stages, finish, has_a_say, place, walk
+from rota.policy.base import Policy
+from rota.policy.stages.selection import finish, has_a_say, place, walk
 
 Key = Callable[[View, int], int]
 
 
-class Ranked:
+class Ranked(Policy):
     """A policy whose order is a key, the least first; ties by arrival, then id.
 
     Keys are whole numbers, so that what is equal on paper is equal, however it was added up. The
@@ -20,7 +21,6 @@ class Ranked:
     """
 
     composes = True
-    stages: Stages | None = None
     preempted = Reason.PREEMPTED_BY
     waits = Reason.WAIT_RESOURCES
     _index: "Ranking | None" = None

@@ -5,14 +5,14 @@ from rota.model.cluster import FreeGpus
 from rota.model.plan import Plan
 from rota.model.reason import Reason
 from rota.model.view import View, WhatIf
-from rota.policy.base import Setting, one_of
+from rota.policy.base import Policy, Setting, one_of
 from rota.policy.information import NONE
 from rota.policy.ordering.waiting import Waiting
 from rota.policy.placement.nodesets import lowest_gpus
-from rota.policy.stages.selection import Stages, finish, has_a_say, place, walk
+from rota.policy.stages.selection import finish, has_a_say, place, walk
 
 
-class YarnCapacity:
+class YarnCapacity(Policy):
     """First in, first out, without preemption, on as few nodes as a gang can do with.
 
     A gang no larger than a node waits for room on one; a larger one waits for nodes that are
@@ -24,7 +24,6 @@ class YarnCapacity:
     information = NONE
     composes = True
     preemptive = False
-    stages: Stages | None = None
     SETTINGS = {
         "backfill": Setting(
             one_of("yes", "no"), "no", "Whether jobs that can be placed pass the head of the line."

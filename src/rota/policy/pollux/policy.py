@@ -17,7 +17,7 @@ from rota.model.notes import DesiredNodes, Notes
 from rota.model.plan import Plan
 from rota.model.reason import Reason
 from rota.model.view import View, WhatIf
-from rota.policy.base import Setting, not_negative, one_of, pause_s, positive, turn_s
+from rota.policy.base import Policy, Setting, not_negative, one_of, pause_s, positive, turn_s
 from rota.policy.information import DECLARED, DECLARED_AND_LABEL, LABEL, NONE
 from rota.policy.pollux.batches import restarts_of, settle
 from rota.policy.pollux.knapsack_pools import solve_pools
@@ -41,7 +41,6 @@ from rota.policy.stages.autoscale import (
     parse_nodes,
     wish_in,
 )
-from rota.policy.stages.selection import Stages
 
 if TYPE_CHECKING:
     from rota.policy.pollux.value import Jobs, Matrix, Vector
@@ -67,7 +66,7 @@ class Seen(NamedTuple):
     possible: Matrix
 
 
-class Pollux:
+class Pollux(Policy):
     """Jobs get the GPUs and the batches with which all of them together learn fastest.
 
     ``objective`` says what is best: ``service`` counts how fast each learns, less the more service
@@ -76,10 +75,7 @@ class Pollux:
     """
 
     name = "pollux"
-    composes = False
-    preemptive = True
     resizes = True
-    stages: Stages | None = None
     SETTINGS = {
         "objective": Setting(
             one_of("service", "length", "pollux"),
@@ -133,15 +129,13 @@ class Pollux:
         self.autoscaler = Autoscaler(*nodes, *utility, shrink_after_s) if any(nodes) else None
         self.interference = interference
         self.types = types
-        self._models = Models(shared=fits == "kind")
+        shared = fits == "kind"
+        if objective == "length":
+            self.information = DECLARED_AND_LABEL if shared else DECLARED
+        else:
+            self.information = LABEL if shared else NONE
+        self._models = Models(shared=shared)
         self._plan: Plan | None = None  # the last one
-
-    @property
-    def information(self) -> str:
-        """What it is told of how long jobs are, which its settings choose."""
-        if self.objective == "length":
-            return DECLARED_AND_LABEL if self.fits == "kind" else DECLARED
-        return LABEL if self.fits == "kind" else NONE
 
     def decide(self, view: View) -> Plan:
         """The numbers of GPUs that are worth most, laid out with few moves, and their batches."""

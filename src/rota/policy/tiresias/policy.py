@@ -6,9 +6,9 @@ from math import inf
 
 from rota.model.plan import Plan
 from rota.model.view import View
-from rota.policy.base import Setting, not_negative
+from rota.policy.base import Policy, Setting, not_negative
 from rota.policy.information import NONE
-from rota.policy.stages.selection import Stages, finish, has_a_say, walk
+from rota.policy.stages.selection import finish, has_a_say, walk
 from rota.policy.tiresias.feedback import FeedbackQueues
 from rota.policy.tiresias.queues import ENTERED, PREEMPTED, RAN, Mark, Rules, free_positions
 
@@ -29,7 +29,7 @@ def parse_within(text: str) -> str:
     return text
 
 
-class Tiresias:
+class Tiresias(Policy):
     """Queues by attained GPU-seconds; new jobs enter the first, and sink at each threshold.
 
     A job is demoted exactly when it has attained a threshold. One that has waited, since it was
@@ -41,7 +41,6 @@ class Tiresias:
     name = "tiresias"
     information = NONE
     composes = True
-    stages: Stages | None = None
     SETTINGS = {
         "thresholds": Setting(
             parse_thresholds, (3600.0,), "Attained GPU-seconds at which jobs sink, comma-separated."

@@ -23,6 +23,7 @@ from rota.model.job import JobState
 from rota.model.notes import MOST_WARNINGS, Notes
 from rota.model.probe import Probe
 from rota.model.turns import Turns
+from rota.policy.base import Policy
 from rota.policy.ordering.fifo import FifoBackfill
 from rota.request.jobfile import parse_job
 from rota.store.events import EventStore
@@ -587,7 +588,7 @@ def test_sizes_of_ended_jobs_are_the_same_after_a_restart(tmp_path):
     asyncio.run(scenario())
 
 
-class Tries:
+class Tries(Policy):
     """Notes a probe with each job at each decision."""
 
     name = "tries"

@@ -8,6 +8,7 @@ from rota.model.allocation import on_node
 from rota.model.events import BatchRefused, CommandSent, JobRetuned, RetryDue, WorkerReported
 from rota.model.job import JobState
 from rota.model.plan import Plan
+from rota.policy.base import Policy
 
 from .test_loop import Agent, controlled, done, submit, until_state
 from .test_telemetry import told
@@ -15,7 +16,7 @@ from .test_telemetry import told
 ADAPTS = {"resources": {"gpus": "1..2"}, "batch": {"mode": "adapt", "max_global": 48}}
 
 
-class Wants:
+class Wants(Policy):
     """Gives job 0 what a test says."""
 
     def __init__(self, place):

@@ -5,11 +5,12 @@ import asyncio
 from rota.model.allocation import shared_on_node
 from rota.model.events import JobResized, WorkerReported
 from rota.model.job import JobState
+from rota.policy.base import Policy
 
 from .test_loop import Agent, controlled, done, submit, until_state
 
 
-class Together:
+class Together(Policy):
     """Puts every job on the same GPU."""
 
     def decide(self, view):

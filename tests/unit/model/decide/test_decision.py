@@ -12,11 +12,12 @@ from rota.model.job import JobState, Suspension
 from rota.model.plan import Plan
 from rota.model.reason import Reason
 from rota.model.state.state import ClusterState
+from rota.policy.base import Policy
 from rota.testing.builders import job
 from support.driven import DrivenCluster, cluster_with_a_job_that_is
 
 
-class Says:
+class Says(Policy):
     """A policy that gives one fixed plan."""
 
     def __init__(self, **plan):
@@ -75,7 +76,7 @@ def test_values_that_json_changes_can_not(value):
     assert not is_plain(value)
 
 
-class Tries:
+class Tries(Policy):
     """A policy that makes a plan on a what-if, and may lay hands on both."""
 
     def __init__(self, meddle=None):
@@ -150,7 +151,7 @@ def test_what_a_plan_is_changed_to_after_its_trial_is_held_against_the_contract(
 
 
 def test_gpus_that_a_trial_takes_for_free_because_of_changes_by_hand_are_refused():
-    class Fools:
+    class Fools(Policy):
         def decide(self, view):
             what_if = view.what_if()
             what_if.free.give(on_node(0, 0b0011))

@@ -10,11 +10,12 @@ from rota.model.decide.diff import diff
 from rota.model.events import JobFinished, JobSubmitted, StopRequested
 from rota.model.job import JobState
 from rota.model.plan import Plan
+from rota.policy.base import Policy
 from rota.testing.builders import job
 from support.driven import DrivenCluster, cluster_with_a_job_that_is
 
 
-class Says:
+class Says(Policy):
     """A policy that gives the plan it was given."""
 
     def __init__(self, allocations=None, **rest):

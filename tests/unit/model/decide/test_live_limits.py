@@ -18,6 +18,7 @@ from rota.model.job import JobState, Suspension
 from rota.model.plan import Plan
 from rota.model.reason import Reason
 from rota.model.state.state import ClusterState
+from rota.policy.base import Policy
 from rota.policy.registry import create
 from rota.testing.builders import job
 
@@ -32,7 +33,7 @@ def live_state(*sizes: int, jobs: tuple[int, ...] = ()) -> ClusterState:
     return state
 
 
-class Wants:
+class Wants(Policy):
     """A policy that wants what a test says."""
 
     def __init__(self, **places):

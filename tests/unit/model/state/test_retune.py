@@ -23,13 +23,14 @@ from rota.model.events import (
 from rota.model.job import Adapt
 from rota.model.plan import Plan
 from rota.model.state.state import ClusterState
+from rota.policy.base import Policy
 from rota.testing.builders import job
 
 PLAIN = on_node(0, 0b11)
 TUNED = PLAIN.with_batch((32, 1))
 
 
-class Wants:
+class Wants(Policy):
     def __init__(self, place):
         self.place = place
 

@@ -7,6 +7,7 @@ from rota.model.events import JobFinished, NodeJoined, NodeLost, SuspendRequeste
 from rota.model.job import JobState
 from rota.model.plan import Plan
 from rota.model.view import View
+from rota.policy.base import Policy
 from rota.policy.ordering.waiting import Waiting
 from rota.testing.builders import job
 from support.driven import DrivenCluster
@@ -19,7 +20,7 @@ def cluster():
     return DrivenCluster(*(job(i, gpus) for i, gpus in enumerate(GANGS)))
 
 
-class Nobody:
+class Nobody(Policy):
     """A policy that starts nobody, and keeps the lines."""
 
     def __init__(self, waiting):

@@ -9,6 +9,7 @@ from rota.model.events import JobSubmitted, NodeJoined
 from rota.model.job import Elastic
 from rota.model.state.state import ClusterState
 from rota.model.view import View
+from rota.policy.base import Policy
 from rota.policy.pollux.layout import Layout
 from rota.policy.registry import create
 from rota.sim.simulation import Simulation
@@ -66,7 +67,7 @@ def test_whole_nodes_are_cleared_for_a_large_job_only_to_avoid_interference(inte
 # -- who may be moved, and how --------------------------------------------------------------------
 
 
-class AsTold:
+class AsTold(Policy):
     """A policy that gives the jobs these GPUs, as (node, bits) by row."""
 
     name = identity = "as told"

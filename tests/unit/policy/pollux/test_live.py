@@ -28,6 +28,7 @@ from rota.model.measured.profiles import Profiles
 from rota.model.plan import Plan
 from rota.model.state.state import ClusterState
 from rota.model.view import View
+from rota.policy.base import Policy
 from rota.policy.pollux.layout import Layout
 from rota.policy.registry import create
 from rota.testing.builders import job
@@ -36,7 +37,7 @@ TOLD = {"initial": 12, "most": 96, "most_per_gpu": 48, "scaled_steps": 30.0, "ep
 TOLD |= {"size": 12, "gpus": 1, "per_gpu": 12, "accumulation": 0, "sqr": 1.0, "var": 20.0}
 
 
-class OneEach:
+class OneEach(Policy):
     """Gives every job a GPU of its own, while there are any."""
 
     def decide(self, view):
@@ -205,7 +206,7 @@ def begun_with_others_to_come(cluster, policy):
     return first
 
 
-class OneBig:
+class OneBig(Policy):
     def decide(self, view):
         return Plan({0: on_node(0, 0xFF)}, {}, {})
 
@@ -272,7 +273,7 @@ def test_jobs_that_run_one_command_go_one_after_the_other_before_their_kind_is_k
     assert [target and target.num_gpus for target in cluster.state.target] == [8, None, None]
 
 
-class TakesAllAway:
+class TakesAllAway(Policy):
     """Means no job to have any GPUs."""
 
     def decide(self, view):

@@ -9,6 +9,7 @@ from rota.model.events import JobSubmitted, NodeJoined
 from rota.model.job import Adapt, Elastic, Program
 from rota.model.state.state import ClusterState
 from rota.model.view import View
+from rota.policy.base import Policy
 from rota.policy.pollux import value as pollux_value
 from rota.policy.pollux.knapsack import solve
 from rota.policy.pollux.models import Models
@@ -338,7 +339,7 @@ def test_under_the_published_objective_a_job_doubles_at_most():
 # -- speed, which changes nothing ------------------------------------------------------------------
 
 
-class Forgetful:
+class Forgetful(Policy):
     """A policy that begins every decision with nothing but the view."""
 
     name = "pollux"
