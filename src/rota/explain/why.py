@@ -339,7 +339,7 @@ def _sentence(state: ClusterState, row: int, reason: Reason) -> str:
         exit_code, message = state.ending.get(row, (None, ""))
         code = "" if exit_code is None else f" with exit code {exit_code}"
         sentence = f"it ended as {job_state.name}{code}" + (f": {message}" if message else "")
-        if job_state == JobState.LOST and state.spec[row].program is not None:
+        if job_state == JobState.LOST and not state.spec[row].simulated:
             sentence += f"; {_resumption(state.spec[row].job_id)}"
         return sentence
     if job_state == JobState.STOPPING:

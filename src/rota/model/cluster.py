@@ -23,6 +23,16 @@ class Node(NamedTuple):
     island: int = 0
     memory_gb: float = 0.0
 
+    @property
+    def is_live(self) -> bool:
+        """Whether an agent runs there, which starts whole gangs and on its own node alone."""
+        return self.kind != "gpu"
+
+    @property
+    def has_device_memory(self) -> bool:
+        """Whether a job can run out of memory of its device there, and is lost then."""
+        return self.kind == "cuda"
+
 
 def parse_cluster(text: str) -> list[Node]:
     """The nodes that ``text`` describes.

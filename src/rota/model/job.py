@@ -116,6 +116,11 @@ class JobSpec(NamedTuple):
     adapt: Adapt | None = None  # if the scheduler may choose its batches
     trial: SweepTrial | None = None  # of which search it is, and what it tries
 
+    @property
+    def simulated(self) -> bool:
+        """Whether the job has no program: then it runs in simulations alone."""
+        return self.program is None
+
 
 class Job(NamedTuple):
     """A job's whole standing at one moment, made from the columns when someone asks."""

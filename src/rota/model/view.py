@@ -8,8 +8,9 @@ from typing import TYPE_CHECKING, Any
 
 from rota.errors import PlanError
 from rota.model.allocation import Allocation
-from rota.model.cluster import FreeGpus
+from rota.model.cluster import FreeGpus, Node
 from rota.model.events import new
+from rota.model.job import JobSpec
 from rota.model.measured.pace import Pace, pace_of
 from rota.model.measured.usage import Usage, usage_of
 from rota.model.notes import Notes
@@ -32,7 +33,8 @@ def identity(policy: Any) -> str:
 class View:
     """The cluster at ``now_s``, not to be changed: one row per job, in (arrival, id) order.
 
-    Columns (``view.num_gpus[row]``) are the state's own arrays. ``active`` holds the rows that
+    All that a policy may read. Columns (``view.num_gpus[row]``) are the state's own arrays:
+    :class:`rota.model.state.columns.Columns` says what they mean. ``active`` holds the rows that
     the policy decides on; ``changed`` those that changed since the last decision (with repeats);
     ``plan`` the plan that the last decision applied, if it was made in this process;
     ``priorities`` every priority that a job has had so far; ``completed_gpu_s`` the GPU-seconds of
@@ -44,44 +46,70 @@ class View:
         "_last_what_if",
         "_needs_duration",
         "_policy",
+        "_state",
         "_times_replaced",
         "active",
         "changed",
         "completed_gpu_s",
+        "decision_seq",
+        "finish_s",
+        "first_start_s",
         "free_gpus",
+        "held",
         "home",
         "marks",
+        "movable",
+        "nodes",
         "now_s",
         "num_gpus",
+        "one_node_gangs",
+        "overhead_s",
         "plan",
         "policy_mark",
+        "portable",
+        "preemptions",
         "priorities",
         "priority",
+        "progress",
         "reason",
         "service_s",
         "since_s",
-        "state",
+        "skew",
+        "spec",
         "submit_s",
+        "suspension",
         "target",
         "total_gpus",
     )
 
     def __init__(self, state: ClusterState, now_s: float, policy: Any) -> None:
-        self.state = state
+        self._state = state
         self._policy = "" if policy is None else identity(policy)
         self._needs_duration = policy is not None and policy.needs_duration
         self._times_replaced = state.times_replaced
         self.active = state.active
         self.changed = state.changed
         self.completed_gpu_s: array[float] = state.completed_gpu_s
+        self.finish_s: array[float] = state.finish_s
+        self.first_start_s: array[float] = state.first_start_s
+        self.held = state.held
         self.home = state.home
+        self.movable: array[int] = state.movable
+        self.nodes: list[Node] = state.nodes
         self.num_gpus: array[int] = state.num_gpus
+        self.overhead_s: array[float] = state.overhead_s
+        self.portable: array[int] = state.portable
+        self.preemptions: array[int] = state.preemptions
         self.priorities = state.priorities
         self.priority: array[int] = state.priority
+        self.progress = state.progress
         self.reason: array[int] = state.reason
         self.service_s: array[float] = state.service_s
         self.since_s: array[float] = state.since_s
+        self.skew: array[float] = state.skew
+        self.spec: Sequence[JobSpec] = state.spec
         self.submit_s: array[float] = state.submit_s
+        self.suspension: array[int] = state.suspension
         self.target = state.target
         self.now_s = now_s
         self.marks: Any = None
@@ -89,9 +117,11 @@ class View:
 
     def renew(self, now_s: float) -> bool:
         """Show the state as it is now. False if only a new view can: columns were replaced."""
-        state = self.state
+        state = self._state
         self.now_s = now_s
         self.plan = state.plan
+        self.decision_seq = state.decision_seq
+        self.one_node_gangs = state.one_node_gangs
         self.total_gpus = state.total_gpus
         self.free_gpus = state.assumed.count
         self._last_what_if: WhatIf | None = None
@@ -103,25 +133,29 @@ class View:
             self.policy_mark = None
         return self._times_replaced == state.times_replaced
 
+    def work_s(self, row: int) -> float:
+        """Seconds of its duration that a simulated job has done, which is what its steps tell."""
+        return self._state.work(row, self.now_s)
+
     def attained_s(self, row: int) -> float:
         """Seconds for which the job has run so far."""
-        return self.state.service(row, self.now_s)
+        return self._state.service(row, self.now_s)
 
     def attained_gpu_s(self, row: int) -> float:
         """Attained service: GPUs times seconds run so far (Tiresias, section 3.2)."""
-        return self.attained_s(row) * self.num_gpus[row] + self.state.extra_gpu_s[row]
+        return self.attained_s(row) * self.num_gpus[row] + self._state.extra_gpu_s[row]
 
     def sizes(self, row: int) -> tuple[int, ...]:
         """How many GPUs the job can be given now, rising; see :meth:`ClusterState.sizes`."""
-        return self.state.sizes(row)
+        return self._state.sizes(row)
 
     def pace(self, row: int) -> Pace | None:
         """How far an elastic job has come at its present size; None if it does not tell."""
-        return pace_of(self.state, row, self.now_s)
+        return pace_of(self._state, row, self.now_s)
 
     def usage(self, row: int) -> Usage:
         """What the job uses when it has its GPUs for itself, as far as anybody told."""
-        return usage_of(self.state, row)
+        return usage_of(self._state, row)
 
     def signature(self, row: int) -> str:
         """What jobs that behave alike have in common; empty if nothing is known of it.
@@ -129,18 +163,18 @@ class View:
         Of a live job it is certain when it has told its first step; until then it is that of the
         last job with the same command.
         """
-        model, profiles = self.state.spec[row].model, self.state.profiles
-        return model if model or profiles is None else profiles.signature(self.state, row)
+        model, profiles = self._state.spec[row].model, self._state.profiles
+        return model if model or profiles is None else profiles.signature(self._state, row)
 
     def own_profile(self, row: int) -> Profile | None:
         """What was measured of the job itself; None of a simulated one. Not to be changed."""
-        profiles = self.state.profiles
+        profiles = self._state.profiles
         return None if profiles is None else profiles.of_job(row)
 
     def profile(self, row: int) -> Profile | None:
         """What was measured of the jobs of its kind; None of a simulated one. Not to be changed."""
-        profiles = self.state.profiles
-        return None if profiles is None else profiles.of_signature(self.state, row)
+        profiles = self._state.profiles
+        return None if profiles is None else profiles.of_signature(self._state, row)
 
     def step_s(self, row: int, placement: Placement) -> float | None:
         """Mean seconds per step of the job in such a placement, else of its kind; None: unknown."""
@@ -159,7 +193,7 @@ class View:
         """
         speeds = []
         place = self.target[other] or self.home[other]
-        gpu_type = self.state.nodes[place.parts[0][0]].gpu_type if place is not None else ""
+        gpu_type = self._state.nodes[place.parts[0][0]].gpu_type if place is not None else ""
         for one, beside in ((row, other), (other, row)):
             known = self.profile(one)
             found = list(known.beside(self.signature(beside))) if known is not None else []
@@ -172,12 +206,12 @@ class View:
 
     def measured(self, row: int) -> tuple[StepPoint, ...] | None:
         """What the job's steps took wherever it has run; None of a job that does not tell."""
-        reports = self.state.reports
+        reports = self._state.reports
         return None if reports is None else reports.measured(row)
 
     def noise(self, row: int) -> GradientNoise | None:
         """The job's gradient noise; None before it has told of it."""
-        reports = self.state.reports
+        reports = self._state.reports
         return None if reports is None else reports.noise(row, self.now_s)
 
     def batch_range(self, row: int) -> BatchRange | None:
@@ -185,12 +219,12 @@ class View:
 
         What it has refused on GPUs like its present ones, or where it has none on any, is none.
         """
-        reports, refused = self.state.reports, self.state.refused.get(row)
+        reports, refused = self._state.reports, self._state.refused.get(row)
         told = None if reports is None else reports.batch_range(row)
         if refused is None:
             return told
         place, points = self.target[row] or self.home[row], self.measured(row) or ()
-        here = self.state.nodes[place.parts[0][0]].gpu_type if place is not None else None
+        here = self._state.nodes[place.parts[0][0]].gpu_type if place is not None else None
         for gpu_type, (samples, _) in refused.items():
             if told is not None and here in (None, gpu_type):
                 works = [point.batch for point in points if point.gpu_type == gpu_type]
@@ -199,7 +233,7 @@ class View:
 
     def learned(self, row: int) -> Learned | None:
         """How far the job has come, and what its user declared; None if it does not tell."""
-        reports = self.state.reports
+        reports = self._state.reports
         return None if reports is None else reports.learned(row, self.now_s)
 
     # -- searches ------------------------------------------------------------------------------
@@ -207,11 +241,11 @@ class View:
     @property
     def sweeps(self) -> Mapping[str, Sequence[int]]:
         """The rows of each search's trials, ended ones too, by the search's name."""
-        return self.state.sweeps
+        return self._state.sweeps
 
     def curve(self, row: int) -> Sequence[float]:
         """What a trial's metric was at each of its reports so far. Not to be changed."""
-        curves = self.state.curves
+        curves = self._state.curves
         return () if curves is None else curves.curve(row, self.now_s)
 
     # -- what only oracles may know: those that declare needs_duration --------------------------
@@ -219,7 +253,7 @@ class View:
     def remaining_s(self, row: int) -> float:
         """Seconds that the job still has to run at speed 1."""
         self._require_oracle()
-        return self.state.duration_s[row] - self.state.work(row, self.now_s)
+        return self._state.duration_s[row] - self._state.work(row, self.now_s)
 
     def true_step_s(self, row: int, gpus: int) -> float:
         """Seconds of a step with the job's own batch on so many GPUs of as few nodes as can be.
@@ -234,9 +268,9 @@ class View:
 
     def _truth(self) -> Truth:
         self._require_oracle()
-        if self.state.truth is None:
+        if self._state.truth is None:
             raise PlanError("the policy is an oracle, and only a simulation knows the truth")
-        return self.state.truth
+        return self._state.truth
 
     def _require_oracle(self) -> None:
         if not self._needs_duration:
@@ -251,7 +285,7 @@ class View:
 
         if column == "duration_s":
             self._require_oracle()
-        values: array[Any] = getattr(self.state, column)
+        values: array[Any] = getattr(self._state, column)
         view = np.frombuffer(values, dtype=values.typecode)
         view.flags.writeable = False
         return view
@@ -261,14 +295,14 @@ class View:
 
         So it is with processes on a GPU that are merely stopped: their device memory stays there.
         """
-        return self.home[row] is not None and not self.state.movable[row]
+        return self.home[row] is not None and not self._state.movable[row]
 
     def stays_on_node(self, row: int) -> bool:
         """Whether a suspended job can go on only on GPUs of the node where it was.
 
         So it is with stopped processes: only what a job's own session writes down can be moved.
         """
-        return self.home[row] is not None and not self.state.portable[row]
+        return self.home[row] is not None and not self._state.portable[row]
 
     def what_if(self) -> WhatIf:
         """A what-if copy: release and place jobs on it, then ask for the plan."""
@@ -278,6 +312,10 @@ class View:
     def unchanged(self, *, wake_at_s: float | None = None) -> Plan:
         """The plan to leave everything as it is."""
         return new(Plan, ({}, {}, {}, None, wake_at_s, None))
+
+    def free_now(self) -> FreeGpus:
+        """A copy of the GPUs that the plan so far leaves free."""
+        return self._state.assumed.copy()
 
     def free_after(self, plan: Plan) -> FreeGpus | None:
         """The GPUs that ``plan`` leaves free, if all its allocations were tried at this instant.
@@ -331,7 +369,7 @@ class WhatIf:
     def free(self) -> FreeGpus:
         """The GPUs that no job has in this what-if."""
         if self._free is None:
-            self._free = self.view.state.assumed.copy()
+            self._free = self.view.free_now()
         return self._free
 
     def target(self, row: int) -> Allocation | None:

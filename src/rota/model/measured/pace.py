@@ -24,7 +24,7 @@ def pace_of(state: ClusterState, row: int, now_s: float) -> Pace | None:
     since_s = state.since_s[row]
     if since_s < 0:
         return None
-    if state.spec[row].program is None:  # a simulated one: a second of its work is a step
+    if state.spec[row].simulated:  # a second of its work is a step
         done = state.work(row, now_s)
         return Pace(since_s, now_s, done, done, None)
     told = state.progress[row] or {}

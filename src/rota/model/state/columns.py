@@ -139,7 +139,7 @@ class Columns:
         self.most_ranks.append(0)
         elastic = spec.elastic
         self.resizable.append(
-            1 if elastic is not None and not elastic.by_restart and spec.program is None else 0
+            1 if elastic is not None and not elastic.by_restart and spec.simulated else 0
         )
 
     def service(self, row: int, now_s: float) -> float:

@@ -65,7 +65,7 @@ class Changes(Transitions):
         nothing to say.
         """
         spec, elastic = self.spec[row], self.spec[row].elastic
-        if elastic is None or elastic.by_restart or spec.program is None or self.resizable[row]:
+        if elastic is None or elastic.by_restart or spec.simulated or self.resizable[row]:
             return False
         return self.progress[row] is None and self.state[row] in (STARTING, RUNNING)
 

@@ -176,7 +176,7 @@ class ClusterState(Searching):
         else:
             self.nodes[index] = node
         self.total_gpus += e.num_gpus
-        self.one_node_gangs = self.one_node_gangs or e.kind != "gpu"
+        self.one_node_gangs = self.one_node_gangs or node.is_live
         self.assumed.set_mask(index, full)
         self.idle.set_mask(index, full)
         self.decision_needed = True
@@ -204,14 +204,14 @@ class ClusterState(Searching):
 
     def _job_submitted(self, e: JobSubmitted) -> None:
         at_s, spec = e
-        if spec.program is not None and self.profiles is None:
+        if not spec.simulated and self.profiles is None:
             from rota.model.measured.profiles import (
                 Profiles,  # here: simulated jobs have no program
             )
 
             self.profiles = Profiles()
             self._handlers |= self.profiles.listen(self, self._handlers)
-        if spec.program is not None and self.reports is None:
+        if not spec.simulated and self.reports is None:
             from rota.model.measured.adaptation import Adaptations  # likewise
 
             self.reports = self._told = Adaptations()
@@ -318,7 +318,7 @@ class ClusterState(Searching):
         super()._end(row, at_s, outcome, exit_code, message)
         if self.refused:
             self.refused.pop(row, None)
-        self.notes.end(row, keep_warnings=self.spec[row].program is None)
+        self.notes.end(row, keep_warnings=self.spec[row].simulated)
 
     def _command_sent(self, e: CommandSent) -> None:
         at_s, command = e

@@ -37,7 +37,7 @@ class Searching(Confirmations):
         if spec.trial is None:
             return
         self.sweeps.setdefault(spec.trial.sweep.name, []).append(row)
-        if spec.program is not None and self.curves is None:
+        if not spec.simulated and self.curves is None:
             from rota.model.measured.curves import (
                 ToldCurves,  # here: simulated jobs have no program
             )

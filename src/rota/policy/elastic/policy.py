@@ -164,7 +164,7 @@ class Elastic(Policy):
         return Watched(sizes, observations, max(wish, sizes[0]), "settled" in memory)
 
     def _scaler(self, view: View, row: int, sizes: tuple[int, ...], left: float) -> Scaler:
-        wanted = view.state.spec[row].elastic
+        wanted = view.spec[row].elastic
         condition: Any = ThroughputScaling(self.threshold)
         if wanted is not None and wanted.deadline_s is not None and wanted.value and left < inf:
             utility = DeadlineUtility(value=wanted.value, deadline_s=wanted.deadline_s)
@@ -209,7 +209,7 @@ class Elastic(Policy):
         if fitting:  # where the fewest are to be given back, then the tightest
             back = (max(0, least - free[node].bit_count()) for node in fitting)
             return {min(zip(back, (room[n] for n in fitting), fitting, strict=True))[2]: least}
-        if view.state.spec[row].elastic is not None:
+        if view.spec[row].elastic is not None:
             return Reason.WAIT_GANG_FRAGMENTED  # its ranks stay on one node
         return _spread(room, least)
 
@@ -243,7 +243,7 @@ class Elastic(Policy):
         allocation = consolidate(what_if.free, least)
         if allocation is None:
             what_if.wait(row, Reason.WAIT_RESOURCES)
-        elif len(allocation.parts) > 1 and what_if.view.state.spec[row].elastic is not None:
+        elif len(allocation.parts) > 1 and what_if.view.spec[row].elastic is not None:
             what_if.wait(row, Reason.WAIT_GANG_FRAGMENTED)
         else:
             what_if.give(row, allocation)
@@ -264,7 +264,7 @@ class Elastic(Policy):
 
     def _wake_at_s(self, view: View, rows: list[int], watched: dict[int, Watched]) -> float | None:
         """The next look: soon while a scaler is searching, or a job has just got another size."""
-        elastic = [row for row in rows if view.state.spec[row].elastic is not None]
+        elastic = [row for row in rows if view.spec[row].elastic is not None]
         if not elastic:
             return None
         calm = all(row in watched and watched[row].calm for row in elastic)

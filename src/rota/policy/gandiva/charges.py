@@ -34,7 +34,7 @@ class Charges:
         """A pack has come to its end: what the others had of the GPU is not this job's."""
         if row in self._settled:
             return
-        if self._view.state.spec[row].trial is not None:
+        if self._view.spec[row].trial is not None:
             self._settled.add(row)
         self._notes[row].credit -= self._shared_s(row) / self._weight(row)
 

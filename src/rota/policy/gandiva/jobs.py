@@ -291,11 +291,11 @@ def goes_on(view: View, row: int, quantum_s: float, longest_s: float) -> bool:
     Of a job that starts again from a checkpoint of its own turns double with each suspension, up
     to ``longest_s``: one that is complete before it has written any must not begin for ever.
     """
-    if view.target[row] is None or view.state.suspension[row] != Suspension.RESTART:
+    if view.target[row] is None or view.suspension[row] != Suspension.RESTART:
         return False
     if view.since_s[row] < 0:
         return True
-    doublings = min(view.state.preemptions[row], TURN_DOUBLINGS)
+    doublings = min(view.preemptions[row], TURN_DOUBLINGS)
     turn_s = min(quantum_s * 2.0**doublings, longest_s)
     return view.now_s - view.since_s[row] < turn_s - quantum_s / 2  # turns end with quanta
 
@@ -303,9 +303,9 @@ def goes_on(view: View, row: int, quantum_s: float, longest_s: float) -> bool:
 def look(view: View, row: int) -> StepsSeen | None:
     """How far a job has come in how much run time; None if it does not tell."""
     ran_s = view.attained_s(row)
-    if view.state.spec[row].program is None:  # a simulated one: a second of its work is a step
-        return StepsSeen(ran_s, view.state.work(row, view.now_s))
-    told = view.state.progress[row] or {}
+    if view.spec[row].simulated:  # a second of its work is a step
+        return StepsSeen(ran_s, view.work_s(row))
+    told = view.progress[row] or {}
     if told.get("step") is None or told.get("at_s") is None:
         return None
     if view.since_s[row] >= 0:  # it ran on for a while after it told
@@ -345,7 +345,7 @@ def _told(view: View, row: int, home: Home) -> float | None:
     profile = view.own_profile(row)
     if profile is None:
         return None
-    types = sorted({view.state.nodes[node].gpu_type for node, _ in home})
+    types = sorted({view.nodes[node].gpu_type for node, _ in home})
     speed = profile.speeds.get(Placement("+".join(types), sum(gpus for _, gpus in home), len(home)))
     if speed is None or not speed.mean or speed.seconds < MEASURED_S:
         return None

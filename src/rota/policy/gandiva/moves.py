@@ -88,7 +88,7 @@ class Moves:
         return (
             not view.must_stay(row)
             and not view.stays_on_node(row)
-            and bool(view.state.portable[row])
+            and bool(view.portable[row])
             and (moved_s is None or view.now_s - moved_s >= self._stay_s(row))
             and (view.target[row] is None or view.since_s[row] >= 0)
             and not goes_on(view, row, self._set["quantum_s"], self._set["restart_turn_s"])
@@ -145,7 +145,7 @@ class Moves:
             self._servers.add(home)
             if found is None:
                 continue
-            what = f"move to make room for job {self._view.state.spec[row].job_id}"
+            what = f"move to make room for job {self._view.spec[row].job_id}"
             sizes = {other: self._notes[other].home[0][1] for other in found.goes}
             for other, node in found.goes.items():
                 self._move(other, ((node, sizes[other]),), had, what)
@@ -243,7 +243,7 @@ class Moves:
         self._move_in(row, home, had)
         notes.moved_s = view.now_s
         if alone and now is not None:
-            overhead_s = view.state.overhead_s[row]
+            overhead_s = view.overhead_s[row]
             notes.move = Move(before, alone, what, predicted, partner, overhead_s)
         elif view.home[row] is not None or view.target[row] is not None:
             mates, places = _mates(partner), (nodes_of(home), nodes_of(before))
@@ -277,7 +277,7 @@ class Moves:
     def _tried(self, row: int, gain: float) -> None:
         notes = self._notes[row]
         assert notes.move is not None
-        cost_s = self._view.state.overhead_s[row] - notes.move.overhead_s
+        cost_s = self._view.overhead_s[row] - notes.move.overhead_s
         self._types.tried(notes.move.before, notes.home, gain, cost_s)
 
     def _rate(self, row: int) -> float | None:

@@ -133,7 +133,7 @@ class Packing:
 
     def _keep_apart(self, notes: Notes, rows: Iterable[int]) -> None:
         """Never pack a job with these again; those that have ended need not be remembered."""
-        finish_s = self._view.state.finish_s
+        finish_s = self._view.finish_s
         notes.apart = {row for row in notes.apart.union(rows) if finish_s[row] < 0}
 
     def try_more(self) -> None:

@@ -149,10 +149,10 @@ class Round:
         if self._over:
             self._began_s = view.now_s
         self.notes = {row: Notes(view.marks[row]) for row in sorted(view.active)}
-        sizes = {n: node.num_gpus for n, node in enumerate(view.state.nodes) if node.alive}
+        sizes = {n: node.num_gpus for n, node in enumerate(view.nodes) if node.alive}
         affinity = {int(node): size for node, size in mark.get("affinity", {}).items()}
         strict = settings["affinity"] == "strict"
-        whole = view.state.one_node_gangs
+        whole = view.one_node_gangs
         self.servers = Servers(sizes, affinity, settings["limit"], strict=strict, whole=whole)
         self.types = types = Types(view, self.servers, self.notes, settings, mark.get("types", {}))
         idle_from_s = mark.get("idle_from_s")

@@ -46,13 +46,13 @@ def _looks(view: View, row: int) -> int:
 
 def _rates(view: View, rows: Sequence[int], active: Sequence[int]) -> Mapping[int, float]:
     """By active row, the chance per second of run time to become the best of the search."""
-    trial = view.state.spec[rows[0]].trial
+    trial = view.spec[rows[0]].trial
     assert trial is not None
     sweep = trial.sweep
     sign = 1 if sweep.maximize else -1
     shapes = tuple(_shapes(view, rows, sweep, sign))
     target = inf if sweep.target is None else sign * sweep.target
-    ended = view.state.finish_s
+    ended = view.finish_s
     wholes = tuple(
         (shape.reports if shape else 0) if ended[row] >= 0 else sweep.reports
         for row, shape in zip(rows, shapes, strict=True)

@@ -45,13 +45,13 @@ class SignatureGains:
 
 def signature_of(view: View, row: int) -> str:
     """What jobs that behave alike have in common: trials of a search at least that; else empty."""
-    trial = view.state.spec[row].trial
+    trial = view.spec[row].trial
     return view.signature(row) or ("" if trial is None else f"search {trial.sweep.name}")
 
 
 def of_one_search(view: View, rows: Iterable[int]) -> bool:
     """Whether all are trials of one search: they run the same program."""
-    trials = [view.state.spec[row].trial for row in rows]
+    trials = [view.spec[row].trial for row in rows]
     names = {None if trial is None else trial.sweep.name for trial in trials}
     return len(names) == 1 and None not in names
 

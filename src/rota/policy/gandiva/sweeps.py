@@ -69,7 +69,7 @@ class Sweeps:
         one = next((row for row in rows if row in view.active and self._is_small(row)), None)
         if one is None or self._set["pack"] == "off":
             return view.total_gpus
-        types = {node: view.state.nodes[node].gpu_type for node in sizes}
+        types = {node: view.nodes[node].gpu_type for node in sizes}
         found = {gpu_type: self._per_gpu(one, node) for node, gpu_type in types.items()}
         room = sum(size * found[types[node]][0] for node, size in sizes.items())
         return room + any(more for _, more in found.values())
@@ -83,7 +83,7 @@ class Sweeps:
 
     def _per_gpu(self, row: int, node: int) -> tuple[int, bool]:
         """How many trials like this do most work on a GPU; whether one more is to be tried."""
-        use, gpu_type = self._view.usage(row), self._view.state.nodes[node].gpu_type
+        use, gpu_type = self._view.usage(row), self._view.nodes[node].gpu_type
         memory_gb = inf if use.memory_gb is None else use.memory_gb
         signature, util = signature_of(self._view, row), use.gpu_util or 0.0
         number, gain = 1, 1.0

@@ -54,7 +54,7 @@ class Types:
         self._set = settings
         self._vain: dict[str, list[float]] = dict(mark.get("vain", {}))
         self._moved_s: float = mark.get("moved_s", 0.0)
-        self._of = {node: view.state.nodes[node].gpu_type for node in servers.sizes}
+        self._of = {node: view.nodes[node].gpu_type for node in servers.sizes}
         kinds = sorted(set(self._of.values()))
         self.on = settings["types"] == "on" and len(kinds) > 1 and all(kinds)
         self._kinds = kinds
@@ -217,7 +217,7 @@ class Types:
         for row, notes in self._notes.items():
             if not self.on or not notes.home or notes.move or notes.pack:
                 continue
-            if len(view.sizes(row)) > 1 or not view.state.portable[row]:
+            if len(view.sizes(row)) > 1 or not view.portable[row]:
                 continue
             if view.target[row] is None and view.attained_s(row) > 0:  # a turn is an occasion
                 continue

@@ -38,7 +38,7 @@ class Verdicts:
 
     def gpu_type(self, row: int) -> str:
         """The type of the GPUs where a job lives."""
-        return self._view.state.nodes[self._notes[row].home[0][0]].gpu_type
+        return self._view.nodes[self._notes[row].home[0][0]].gpu_type
 
     def may_join(self, one: Unit, other: Unit) -> bool:
         """Whether nothing speaks against putting a job to these."""
@@ -66,10 +66,10 @@ class Verdicts:
 
     def fits(self, needed_gb: float, home: Home) -> bool:
         """Whether jobs that need so much memory, infinite if not known, may share a GPU there."""
-        node = self._view.state.nodes[home[0][0]]
+        node = self._view.nodes[home[0][0]]
         has_gb = self._set["gpu_memory_gb"] or node.memory_gb
         if not has_gb:
-            return node.kind != "cuda"  # a job that runs out of memory is lost
+            return not node.has_device_memory  # a job that runs out of memory is lost
         return needed_gb <= has_gb * float(self._set["memory_fraction"])
 
     def predicted(self, one: Unit, other: Unit) -> float | None:

@@ -66,7 +66,7 @@ class FairRounds(Policy):
 
     def decide(self, view: View) -> Plan:
         """Begin a round if the last one is over, else give out what fell idle."""
-        what_if, types, mark = view.what_if(), GpuTypes(view.state.nodes), view.policy_mark
+        what_if, types, mark = view.what_if(), GpuTypes(view.nodes), view.policy_mark
         able = self._able(what_if, types)
         idle = not any(view.target[row] is not None for row in able)
         if not able:
@@ -89,7 +89,7 @@ class FairRounds(Policy):
     def _able(self, what_if: WhatIf, types: GpuTypes) -> dict[int, frozenset[str]]:
         """The types on which each active job can run; those that fit on none wait for ever."""
         view, able, seen = what_if.view, {}, dict[Any, frozenset[str]]()
-        specs, num_gpus = view.state.spec, view.num_gpus
+        specs, num_gpus = view.spec, view.num_gpus
         for row in sorted(view.active):
             like = specs[row].speeds, num_gpus[row]
             kinds = seen.get(like)
@@ -128,7 +128,7 @@ class FairRounds(Policy):
         view, kinds = what_if.view, list(types.gpus)
         gangs = {}
         for row in records:
-            speeds = dict(view.state.spec[row].speeds)
+            speeds = dict(view.spec[row].speeds)
             gpus = view.num_gpus[row]
             by_type = tuple(
                 speeds.get(kind, 1.0) if gpus <= types.gpus[kind] else 0.0 for kind in kinds
@@ -156,7 +156,7 @@ class FairRounds(Policy):
             return kinds[first:] + kinds[:first]
         speed = dict.fromkeys(kinds, 0.0)
         for row in rows:
-            speeds = dict(view.state.spec[row].speeds)
+            speeds = dict(view.spec[row].speeds)
             for kind in kinds:
                 speed[kind] += speeds.get(kind, 1.0)
         return sorted(kinds, key=lambda kind: -speed[kind])

@@ -90,7 +90,7 @@ class MarginalGain(Policy):
 
         One that can't restart at another size keeps the one it has.
         """
-        elastic, target = view.state.spec[row].elastic, view.target[row]
+        elastic, target = view.spec[row].elastic, view.target[row]
         if elastic is None or elastic.by_restart or target is None:
             sizes = list(view.sizes(row))
         else:
@@ -128,7 +128,7 @@ class Optimus(MarginalGain):
         return min(max(1, GROWTH * seen), _shares(view, row))
 
     def _fit(self, view: View, row: int) -> StepFit | None:
-        batch, told = view.state.spec[row].batch, view.measured(row) or ()
+        batch, told = view.spec[row].batch, view.measured(row) or ()
         points = [point for point in told if is_usable(point)]
         if not points or batch is None:
             return None
@@ -202,7 +202,7 @@ def _place(view: View, what_if: WhatIf, row: int, size: int) -> None:
 
 def _shares(view: View, row: int) -> int:
     """Among how many of the GPUs that there are the job's batch can be shared, if it tells."""
-    batch, limits = view.state.spec[row].batch, view.batch_range(row)
+    batch, limits = view.spec[row].batch, view.batch_range(row)
     if batch is None or limits is None:
         return view.total_gpus
     return min(view.total_gpus, max(1, batch // max(1, limits.least_per_gpu)))
@@ -216,7 +216,7 @@ def _whole_s(point: StepPoint, batch: int) -> float:
 
 def _steps_left(view: View, row: int, fitted: StepFit) -> float:
     """Steps that the job has left with its own batch, by its declared epochs and present noise."""
-    spec, learned, noise = view.state.spec[row], view.learned(row), view.noise(row)
+    spec, learned, noise = view.spec[row], view.learned(row), view.noise(row)
     limits, left = view.batch_range(row), nan
     if learned is not None and learned.total is not None and spec.batch and limits is not None:
         gain = spec.batch / max(1, limits.initial)

@@ -19,4 +19,4 @@ class LeastAttainedService(Rounds):
 
     def key(self, view: View, row: int) -> int:
         """Attained service: GPUs times seconds run, in millionths."""
-        return round(view.state.service(row, view.now_s) * view.num_gpus[row] * PER_S)
+        return round(view.attained_s(row) * view.num_gpus[row] * PER_S)

@@ -62,7 +62,7 @@ def block(view: View, free: FreeGpus, row: int) -> Allocation | None:
     such block.
     """
     missing = view.num_gpus[row]
-    sizes = [node.num_gpus if node.alive else 0 for node in view.state.nodes]
+    sizes = [node.num_gpus if node.alive else 0 for node in view.nodes]
     parts: list[tuple[int, int]] = []
     if missing > max(sizes):
         for node in sorted(range(len(sizes)), key=lambda node: -sizes[node]):

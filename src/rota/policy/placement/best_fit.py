@@ -6,10 +6,11 @@ it grows the least.
 """
 
 from collections import Counter
+from collections.abc import Sequence
 
 from rota.model.allocation import Allocation, on_node
 from rota.model.cluster import FreeGpus
-from rota.model.state.state import ClusterState
+from rota.model.job import JobSpec
 from rota.model.view import View
 from rota.policy.placement.nodesets import lowest, lowest_gpus
 
@@ -23,7 +24,7 @@ class BestFit:
 
     def __init__(self) -> None:
         self._decision: tuple[float, ...] = ()  # the one that the shares were counted for
-        self._state: ClusterState | None = None
+        self._of: Sequence[JobSpec] | None = None  # all jobs of that view
         self._too_small: list[float] = []
 
     def __call__(self, view: View, free: FreeGpus, row: int) -> Allocation | None:
@@ -31,9 +32,9 @@ class BestFit:
         num_gpus = view.num_gpus[row]
         if num_gpus > free.count:
             return None
-        decision = (view.now_s, view.state.decision_seq, len(view.active), len(free.by_count))
-        if decision != self._decision or view.state is not self._state:
-            self._decision, self._state = decision, view.state
+        decision = (view.now_s, view.decision_seq, len(view.active), len(free.by_count))
+        if decision != self._decision or view.spec is not self._of:
+            self._decision, self._of = decision, view.spec
             self._too_small = share_too_small(_demand(view), len(free.by_count) - 1)
         by_count, parts = free.by_count.copy(), []
         while num_gpus:

@@ -22,7 +22,7 @@ def balance_load(view: View, free: FreeGpus, row: int) -> Allocation | None:
     if num_gpus > free.count:
         return None
     room = [(node, mask.bit_count()) for node, mask in enumerate(free.masks) if mask]
-    loads = [view.state.nodes[node].num_gpus - count for node, count in room]
+    loads = [view.nodes[node].num_gpus - count for node, count in room]
     highest = lowest_peak([count for _, count in room], loads, num_gpus)
     parts = []
     for (node, count), load in zip(room, loads, strict=True):

@@ -27,7 +27,7 @@ class Skew:
 
     def __call__(self, view: View, free: FreeGpus, row: int) -> Allocation | None:
         """GPUs for the job of ``row``."""
-        if is_skewed(view.state.skew[row], self.pack_limit):
+        if is_skewed(view.skew[row], self.pack_limit):
             return self._gather(view, free, row)
         return spread(free, view.num_gpus[row])
 

@@ -16,5 +16,5 @@ def consolidate_strictly(view: View, free: FreeGpus, row: int) -> Allocation | N
     allocation = consolidate(free, num_gpus)
     if allocation is None or len(allocation.parts) == 1:
         return allocation
-    sizes = sorted((node.num_gpus for node in view.state.nodes if node.alive), reverse=True)
+    sizes = sorted((node.num_gpus for node in view.nodes if node.alive), reverse=True)
     return allocation if len(allocation.parts) <= fewest_nodes(sizes, num_gpus) else None

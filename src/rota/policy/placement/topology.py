@@ -26,8 +26,8 @@ class Topology:
         num_gpus = view.num_gpus[row]
         if num_gpus > free.count:
             return None
-        if view.state.nodes != self._nodes:
-            self._learn(view.state.nodes)
+        if view.nodes != self._nodes:
+            self._learn(view.nodes)
         node = self._tightest_node(free, num_gpus)
         if node is not None:
             return on_node(node, self._gpus(free, node, num_gpus))

@@ -52,7 +52,7 @@ def settle(
         if moved or target != before:
             told.why[row] = why
             mark: dict[str, Any] = {"restarts": restarts_of(view, row) + moved}
-            live = view.state.spec[row].program is not None
+            live = not view.spec[row].simulated
             if live and not moved and before is not None:
                 mark["retuned"] = [view.now_s, _samples(target) > _samples(before)]
             what_if.mark(row, mark)
@@ -113,8 +113,8 @@ def restarts_of(view: View, row: int) -> int:
 
 def _why_unknown(view: View, row: int) -> str:
     """Why a job has GPUs that nobody knows the worth of, for its user."""
-    spec = view.state.spec[row]
-    if spec.program is not None and spec.adapt is None:
+    spec = view.spec[row]
+    if not spec.simulated and spec.adapt is None:
         return (
             ": its batches are its own, so that its goodput is not known; with batch: "
             "{mode: adapt} in its job file they are chosen, and its GPUs by goodput"

@@ -75,7 +75,7 @@ class Layout:
 
     def _kept(self, row: int) -> int:
         """What a job that is to have no GPUs has for now: its least, if it has more as it runs."""
-        before, held = self._before[row], self._what_if.view.state.held[row]
+        before, held = self._before[row], self._what_if.view.held[row]
         if before is None or held is None or not self._as_it_runs(row):
             return 0
         least = self._what_if.view.sizes(row)[0]
@@ -228,8 +228,8 @@ class Layout:
 
     def _can_move(self, row: int) -> bool:
         """Whether a running job may go on elsewhere, with as many GPUs as it is meant to have."""
-        state, before = self._what_if.view.state, self._before[row]
-        if not (state.movable[row] and state.portable[row]):
+        view, before = self._what_if.view, self._before[row]
+        if not (view.movable[row] and view.portable[row]):
             return False
         changes = before is not None and before.num_gpus != self._wanted[row]
         return not (changes and self._as_it_runs(row))

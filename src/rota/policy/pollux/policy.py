@@ -308,7 +308,7 @@ class Pollux(Policy):
         groups = np.arange(len(rows))
         if self.fits == "kind":
             for job, row in enumerate(rows):
-                program = view.state.spec[row].program
+                program = view.spec[row].program
                 if signature := view.signature(row) or (
                     signature_of(program, StepWork()) if program else ""
                 ):

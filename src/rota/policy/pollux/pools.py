@@ -49,7 +49,7 @@ def pools_of(view: View, rows: list[int]) -> list[Pool]:
     At least one, whatever nodes there are.
     """
     by_type: dict[str, list[int]] = {}
-    for index, node in enumerate(view.state.nodes):
+    for index, node in enumerate(view.nodes):
         if node.alive:
             by_type.setdefault(node.gpu_type, []).append(index)
     if len(by_type) > 1:
@@ -66,7 +66,7 @@ def pools_of(view: View, rows: list[int]) -> list[Pool]:
 
 
 def _pool(view: View, gpu_type: str, nodes: int, there: list[int]) -> Pool:
-    sizes = Counter(view.state.nodes[node].num_gpus for node in there)
+    sizes = Counter(view.nodes[node].num_gpus for node in there)
     node_gpus = max(sizes, key=lambda size: (sizes[size], size), default=1)
     return Pool(gpu_type, nodes, sum(sizes.elements()), node_gpus)
 
@@ -153,14 +153,14 @@ def possible_choices(
 
 def resizes_as_it_runs(view: View, row: int) -> bool:
     """Whether the job's size changes without a suspension, on the node where it is."""
-    elastic = view.state.spec[row].elastic
+    elastic = view.spec[row].elastic
     return elastic is not None and not elastic.by_restart
 
 
 def _stays(view: View, row: int, as_it_runs: bool) -> Allocation | None:
     """Where the job is, or its state, if it can go on on no other type of GPU."""
-    held, state = view.target[row], view.state
-    if not (state.movable[row] and state.portable[row]):
+    held = view.target[row]
+    if not (view.movable[row] and view.portable[row]):
         return view.home[row] if held is None else held
     return held if as_it_runs else None
 

@@ -115,7 +115,7 @@ def wish_in(policy_mark: Any) -> DesiredNodes | None:
 
 def number_of_nodes(view: View) -> int:
     """How many nodes are there."""
-    return sum(node.alive for node in view.state.nodes)
+    return sum(node.alive for node in view.nodes)
 
 
 def leave_surplus(view: View, what_if: WhatIf, desired: int) -> int:
@@ -124,7 +124,7 @@ def leave_surplus(view: View, what_if: WhatIf, desired: int) -> int:
     Those go of which jobs use least, and none with a job that can't go on elsewhere. The what-if
     has nothing free on them any more.
     """
-    nodes, pinned = view.state.nodes, _pinned(view)
+    nodes, pinned = view.nodes, _pinned(view)
     used = [0] * len(nodes)
     for row in view.active:
         for node, mask in getattr(view.target[row], "parts", ()):
@@ -144,7 +144,7 @@ def leave_surplus(view: View, what_if: WhatIf, desired: int) -> int:
 
 def _pinned(view: View) -> set[int]:
     """Nodes with jobs that, once suspended, could go on nowhere else."""
-    movable, portable = view.state.movable, view.state.portable
+    movable, portable = view.movable, view.portable
     pinned: set[int] = set()
     for row in view.active:
         if not (movable[row] and portable[row]):

@@ -1,11 +1,11 @@
 """Fair share: those who have used least of their share, with old use forgotten, come first."""
 
 from collections import defaultdict
+from collections.abc import Sequence
 from math import expm1, fsum, log
 from typing import Any, NamedTuple
 
-from rota.model.job import JobState
-from rota.model.state.state import ClusterState
+from rota.model.job import JobSpec
 from rota.model.view import View
 
 MILLI = 1000.0  # use is added up in whole thousandths of a GPU-second: no order of adding matters
@@ -50,7 +50,7 @@ class FairShare:
 
     def levels(self, view: View, usage: Usage, rows: list[int]) -> dict[int, float]:
         """Each row's owner's use over share, in GPU-seconds: the less, the sooner."""
-        spec, owner = view.state.spec, self.owner
+        spec, owner = view.spec, self.owner
         level: dict[str, float] = defaultdict(float)
         for name, used in usage.counted.items():
             level[name] = used / self.shares.get(name, 1.0)
@@ -58,23 +58,23 @@ class FairShare:
 
     def is_contested(self, view: View) -> bool:
         """Whether jobs of more than one owner are there to be ranked."""
-        spec = view.state.spec
+        spec = view.spec
         return len({getattr(spec[row], self.owner) for row in view.active}) > 1
 
     def _first(self, view: View) -> Usage:
         """History that nobody took stock of: each job's use counts as of when it ended."""
-        state, now_s = view.state, view.now_s
+        now_s = view.now_s
         used: dict[str, list[float]] = defaultdict(list)
-        for row, spec in enumerate(state.spec):
-            end_s = state.finish_s[row] if state.finish_s[row] >= 0 else now_s
-            gpu_s = state.service(row, now_s) * spec.num_gpus
+        for row, spec in enumerate(view.spec):
+            end_s = view.finish_s[row] if view.finish_s[row] >= 0 else now_s
+            gpu_s = view.attained_s(row) * spec.num_gpus
             used[getattr(spec, self.owner)].append(gpu_s * self._left(now_s - end_s))
         counted = {name: fsum(parts) for name, parts in used.items()}
-        return Usage(now_s, counted, self._totals.at(state, now_s))
+        return Usage(now_s, counted, self._totals.at(view))
 
     def _next(self, view: View, last: Usage) -> Usage:
         now_s = view.now_s
-        totals = self._totals.at(view.state, now_s)
+        totals = self._totals.at(view)
         passed_s = now_s - last.at_s
         left = self._left(passed_s)
         # What was used in between is taken as spread evenly: the mean of 2^(-t / half life).
@@ -99,23 +99,24 @@ class _Totals:
 
     def __init__(self, owner: str) -> None:
         self._owner = owner
-        self._state: ClusterState | None = None
+        self._of: Sequence[JobSpec] | None = None  # all jobs, whose totals these are
         self._ended: dict[str, int] = {}
         self._open: list[int] = []
         self._seen = 0
 
-    def at(self, state: ClusterState, now_s: float) -> dict[str, int]:
+    def at(self, view: View) -> dict[str, int]:
         """The totals of every owner that has had a job, by name."""
-        if self._state is not state:
-            self._state, self._ended, self._open, self._seen = state, {}, [], 0
-        self._open.extend(range(self._seen, len(state.spec)))
-        self._seen = len(state.spec)
+        spec = view.spec
+        if self._of is not spec:
+            self._of, self._ended, self._open, self._seen = spec, {}, [], 0
+        self._open.extend(range(self._seen, len(spec)))
+        self._seen = len(spec)
         totals, still_open = self._ended.copy(), []
         for row in self._open:
-            name = getattr(state.spec[row], self._owner)
-            used = round(state.service(row, now_s) * state.num_gpus[row] * MILLI)
+            name = getattr(spec[row], self._owner)
+            used = round(view.attained_s(row) * view.num_gpus[row] * MILLI)
             totals[name] = totals.get(name, 0) + used
-            if state.state[row] >= JobState.SUCCEEDED:
+            if view.finish_s[row] >= 0:
                 self._ended[name] = self._ended.get(name, 0) + used
             else:
                 still_open.append(row)

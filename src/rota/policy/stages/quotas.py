@@ -28,7 +28,7 @@ class Quotas(NamedTuple):
         queue nobody passes one that is beyond the quota.
         """
         left = self._left(view, kept)
-        spec, num_gpus = view.state.spec, view.num_gpus
+        spec, num_gpus = view.spec, view.num_gpus
         others = dict(self.gpus).get(OTHERS, 0)
         within: list[int] = []
         beyond: list[int] = []
@@ -47,7 +47,7 @@ class Quotas(NamedTuple):
         return within, beyond
 
     def _left(self, view: View, kept: Collection[int]) -> dict[str, int]:
-        spec, named = view.state.spec, dict(self.gpus)
+        spec, named = view.spec, dict(self.gpus)
         if self.equal:
             queues = sorted({spec[row].vc for row in view.active})
             each, over = divmod(view.total_gpus, len(queues) or 1)

@@ -318,7 +318,7 @@ class _Walk:
         return starts
 
     def _line(self, row: int) -> str:
-        return "" if self.one_line else self.what_if.view.state.spec[row].vc
+        return "" if self.one_line else self.what_if.view.spec[row].vc
 
     def _wait(self, row: int) -> None:
         what_if = self.what_if

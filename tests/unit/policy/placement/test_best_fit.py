@@ -32,8 +32,8 @@ def test_it_counts_the_jobs_anew_for_each_decision(make_view, free_of, shape):
     place = BestFit()
     assert shape(place(view, free_of(2, 3), 0)) == {0: 1}
     for i in range(5):
-        view.state.apply(JobSubmitted(0.0, JobSpec(f"late{i}", 2, 0.0, 60.0)))
-    later = View(view.state, 0.0, None)
+        view._state.apply(JobSubmitted(0.0, JobSpec(f"late{i}", 2, 0.0, 60.0)))
+    later = View(view._state, 0.0, None)
     assert shape(place(later, free_of(2, 3), 0)) == {1: 1}
 
 

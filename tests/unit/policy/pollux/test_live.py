@@ -41,7 +41,7 @@ class OneEach(Policy):
     """Gives every job a GPU of its own, while there are any."""
 
     def decide(self, view):
-        free = [gpu for gpu in range(8) if view.state.assumed.masks[0] >> gpu & 1]
+        free = [gpu for gpu in range(8) if view.free_now().masks[0] >> gpu & 1]
         waiting = [row for row in view.active if view.target[row] is None]
         places = {row: on_node(0, 1 << gpu) for row, gpu in zip(waiting, free, strict=False)}
         return Plan(places, {}, {})
