@@ -14,8 +14,8 @@ from rota.cli.outfile import whole_file
 from rota.cli.text import printable
 from rota.errors import SimulationError
 from rota.model.cluster import parse_cluster
+from rota.model.naming import jobs_text
 from rota.model.state.state import ClusterState
-from rota.model.state.transitions import jobs_text
 from rota.report.setting import setting_text
 from rota.scenario.case import Case, load, uses_catalog
 from rota.workload.readers import remarks

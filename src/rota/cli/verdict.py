@@ -6,8 +6,8 @@ from typing import Any
 from rota.cli.table import render, wide, width_of_terminal
 from rota.cli.text import clock, folded, printable
 from rota.model.allocation import gpus_text
-from rota.model.state.transitions import few
-from rota.model.state.transitions import jobs_text as jobs_named
+from rota.model.naming import few
+from rota.model.naming import jobs_text as jobs_named
 
 
 def why_text(verdict: Mapping[str, Any]) -> str:

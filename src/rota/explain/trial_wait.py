@@ -1,7 +1,7 @@
 """Why a trial of a search waits while others of it go on, as far as their reports tell."""
 
+from rota.model.naming import jobs_text
 from rota.model.state.state import ClusterState
-from rota.model.state.transitions import jobs_text
 
 MOST_NAMED = 3
 NEED = "that it promises more than those of its search that go on"

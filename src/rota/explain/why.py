@@ -11,10 +11,10 @@ from rota.explain.turns import tell as tell_turns
 from rota.model.allocation import Allocation, gpus_text, on_node
 from rota.model.decide.live_limits import largest_node, stays_on_node
 from rota.model.job import JobState, Suspension
+from rota.model.naming import few, jobs_text
 from rota.model.reason import SENTENCES, Reason
+from rota.model.state.ledger import NEEDLESS
 from rota.model.state.state import ClusterState
-from rota.model.state.sweeps import NEEDLESS
-from rota.model.state.transitions import few, jobs_text
 from rota.model.turns import Turns
 
 UNDECIDED = "the policy has yet to decide about it"

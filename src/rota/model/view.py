@@ -34,7 +34,7 @@ class View:
     """The cluster at ``now_s``, not to be changed: one row per job, in (arrival, id) order.
 
     All that a policy may read. Columns (``view.num_gpus[row]``) are the state's own arrays:
-    :class:`rota.model.state.columns.Columns` says what they mean. ``active`` holds the rows that
+    :class:`rota.model.state.ledger.Ledger` says what they mean. ``active`` holds the rows that
     the policy decides on; ``changed`` those that changed since the last decision (with repeats);
     ``plan`` the plan that the last decision applied, if it was made in this process;
     ``priorities`` every priority that a job has had so far; ``completed_gpu_s`` the GPU-seconds of

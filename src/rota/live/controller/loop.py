@@ -54,7 +54,7 @@ from rota.model.events import (
     StopRequested,
 )
 from rota.model.job import JobState
-from rota.model.state.transitions import jobs_text
+from rota.model.naming import jobs_text
 from rota.model.turns import Turns
 from rota.model.view import View, identity
 from rota.policy.base import Policy, checked
@@ -279,7 +279,6 @@ class Controller(Reports):
             self.state.wake_at_s = None
             self._policy_retry_at_s = now_s + POLICY_RETRY_S
             return
-        self._remember(event)
         self._unwritten.append(event)
         self._log_warnings(event)
 

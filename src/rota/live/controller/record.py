@@ -59,6 +59,7 @@ class Record:
         self._last_node: dict[tuple[int, int], str] = {}  # (row, attempt) -> where it ran last
         self._limits_s: dict[int, float] = {}  # of jobs that have started and not ended, by row
         self._launched_s: dict[tuple[int, int], float] = {}  # (row, attempt) -> when it was sent
+        self.state.observers += [self.searches.note, self._remember]
         last_s = 0.0
         for number, event in enumerate(store.load(), 1):
             try:
@@ -75,11 +76,9 @@ class Record:
 
     def _apply(self, event: Event) -> None:
         self.state.apply(event)
-        self._remember(event)
 
     def _remember(self, event: Event) -> None:
         """Keep what questions will be asked about."""
-        self.searches.note(event)
         if isinstance(event, JobSubmitted):
             self.rows[event.spec.job_id] = len(self.state.spec) - 1
         elif isinstance(event, DecisionTaken):

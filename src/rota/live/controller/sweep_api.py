@@ -8,7 +8,7 @@ from rota.folder import Folder
 from rota.live.controller.job_api import Entry, Intake, local_time
 from rota.live.controller.room import Room
 from rota.model.events import Event, StopRequested, SweepEnded, SweepSubmitted, TrialStopped
-from rota.model.state.transitions import FIRST_FINAL, STOPPING
+from rota.model.state.ledger import FIRST_FINAL, STOPPING
 from rota.model.sweep import SweepTrial
 from rota.request.searchspace import check_params
 from rota.request.sweepfile import SweepRequest, parse_sweep, trial_job

@@ -10,13 +10,13 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from rota.errors import InputError
+from rota.model.events import Event, WorkerReported
 from rota.model.measured.job_signature import Recent
 from rota.model.measured.profile import Average
 from rota.model.measured.reports import BatchRange, GradientNoise, Learned, StepPoint
 
 if TYPE_CHECKING:
-    from rota.model.events import WorkerReported
-    from rota.model.state.transitions import Transitions
+    from rota.model.state.ledger import Ledger
 
 MOST_JOBS = 1000  # of which this is kept; of more, those that told something last
 MOST_POINTS = 64  # of one job
@@ -155,12 +155,14 @@ class Adaptations:
 
     __hash__ = None  # type: ignore[assignment]
 
-    def note(self, state: Transitions, e: WorkerReported) -> None:
-        """A job has reported. A report that comes again, with news of something else, counts once.
+    def note(self, ledger: Ledger, e: Event) -> None:
+        """Take note of a job's report; of other events nothing.
+
+        A report that comes again, with news of something else, counts once.
 
         Steps on shared GPUs tell nothing of the job alone, nor do those on more than it has.
         """
-        if e.progress.get("adaptation") is None:
+        if not isinstance(e, WorkerReported) or e.progress.get("adaptation") is None:
             return
         try:
             told, at_s = read(e.progress), _number(e.progress, "at_s")
@@ -171,10 +173,10 @@ class Adaptations:
             return
         job.at_s, job.batches = at_s, told.batches
         job.noise, job.learned = told.noise or job.noise, told.learned or job.learned
-        held = state.held[e.row]
+        held = ledger.held[e.row]
         point = told.point
         if point is not None and held is not None and not held.shared:
-            gpu_type = state.nodes[held.parts[0][0]].gpu_type
+            gpu_type = ledger.nodes[held.parts[0][0]].gpu_type
             if point.gpus <= held.num_gpus:
                 job.count(point._replace(gpu_type=gpu_type), told.steps)
         self._jobs[e.row] = job

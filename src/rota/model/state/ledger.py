@@ -1,0 +1,565 @@
+"""The ledger of a cluster: a row of columns for each job, the nodes, and who has which GPUs.
+
+Nothing is decided here. The functions of this package, one for each kind of event, say what an
+event does to the ledger; the methods below are the steps that they are made of.
+"""
+
+from __future__ import annotations
+
+from array import array
+from collections.abc import Callable, Iterable
+from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn
+
+from rota.errors import PlanError, TransitionError
+from rota.model.allocation import Allocation, indices
+from rota.model.cluster import FreeGpus, Node
+from rota.model.commands import Command
+from rota.model.events import Event
+from rota.model.job import Job, JobSpec, JobState, Suspension
+from rota.model.naming import jobs_text
+from rota.model.reason import Reason
+from rota.model.state.told_notes import ToldNotes
+
+if TYPE_CHECKING:
+    from rota.model.measured.curves import ToldCurves
+    from rota.model.measured.profiles import Profiles
+    from rota.model.measured.reports import Curves, Reports, Truth
+
+_FLOATS: tuple[str, ...] = ("submit_s", "service_s", "since_s", "changed_s", "overhead_s")
+_FLOATS += (
+    "first_start_s",
+    "finish_s",
+    "duration_s",
+    "speed",
+    "lag_s",
+    "lost_s",
+    "skew",
+    "extra_gpu_s",
+    "extra_overhead_gpu_s",
+)
+_INTS: tuple[str, ...] = ("num_gpus", "priority", "state", "reason", "attempt", "preemptions")
+_INTS += ("migrations", "suspension", "movable", "portable", "resizable", "most_ranks", "restarts")
+
+# As plain integers: columns are compared with them at every event.
+PENDING, STARTING, RUNNING = int(JobState.PENDING), int(JobState.STARTING), int(JobState.RUNNING)
+SUSPENDING, SUSPENDED = int(JobState.SUSPENDING), int(JobState.SUSPENDED)
+MIGRATING, STOPPING, HELD = int(JobState.MIGRATING), int(JobState.STOPPING), int(JobState.HELD)
+FIRST_FINAL = int(JobState.SUCCEEDED)
+NO_REASON, WAIT_PRIORITY = int(Reason.NONE), int(Reason.WAIT_PRIORITY)
+NEEDLESS = "its search needs it no longer: "
+
+
+class Refusal(NamedTuple):
+    """A batch that did not go: so many samples at once on a GPU, and why."""
+
+    samples: int
+    error: str
+
+
+class Ledger:
+    """What is known of every job, by row, and of the cluster.
+
+    Numeric columns are ``array.array`` ("d" for seconds, "q" for the rest); a time that has not
+    come is -1. ``target`` is where the last plan wants a job (assumed), ``held`` what it holds
+    (confirmed, or promised to a command on its way), ``home`` where a suspended job's state lies.
+    ``speed`` is that of a running job relative to what its duration is for, ``lag_s`` by how much
+    its work lags behind its service, ``lost_s`` the work that it lost and had to do again.
+    ``skew`` is the share of the largest tensor in its model, -1 if nobody told. ``num_gpus`` is
+    the size that a job has, or had last; ``extra_gpu_s`` its GPU-seconds beyond service times that,
+    ``extra_overhead_gpu_s`` those beyond overheads times that. ``most_ranks`` tells how many its
+    program's batches can be shared among, 0 if it has not told.
+    ``restarts`` counts how often it went on, or started again, with GPUs given to it anew or with
+    others. ``movable`` says whether a suspended job can go on on other GPUs, ``portable`` whether
+    also on those of another node.
+
+    ``changed`` lists rows of which something that a view shows has changed since the last
+    decision, with repeats, whether or not it calls for a decision; ``decision_needed`` says that.
+    ``refused`` has for rows, and types of GPUs, the fewest samples at once that a job has refused
+    there: no larger batch is chosen on such GPUs. ``sweeps`` has the rows of the trials of each
+    search, by its name; ``curves`` what trials have told: a driver's, or of live jobs
+    ``told_curves``, those of the log. ``needless`` says of trials that their search stops why it
+    does, by row.
+    """
+
+    submit_s: array[float]
+    service_s: array[float]
+    since_s: array[float]
+    changed_s: array[float]
+    overhead_s: array[float]
+    first_start_s: array[float]
+    finish_s: array[float]
+    duration_s: array[float]
+    speed: array[float]
+    lag_s: array[float]
+    lost_s: array[float]
+    skew: array[float]
+    extra_gpu_s: array[float]
+    extra_overhead_gpu_s: array[float]
+    num_gpus: array[int]
+    priority: array[int]
+    state: array[int]
+    reason: array[int]
+    attempt: array[int]
+    preemptions: array[int]
+    migrations: array[int]
+    suspension: array[int]
+    movable: array[int]
+    portable: array[int]
+    resizable: array[int]
+    most_ranks: array[int]
+    restarts: array[int]
+
+    def __init__(self, *, keep_stories: bool = True) -> None:
+        for name in _FLOATS:
+            setattr(self, name, array("d"))
+        for name in _INTS:
+            setattr(self, name, array("q"))
+        self.times_replaced = 0  # how often the numeric columns have become other arrays
+        self.spec: list[JobSpec] = []
+        self.target: list[Allocation | None] = []
+        self.held: list[Allocation | None] = []
+        self.home: list[Allocation | None] = []
+        self.outstanding: list[Command | None] = []
+        self.marks: list[Any] = []
+        self.progress: list[dict[str, Any] | None] = []
+
+        self.ending: dict[int, tuple[int | None, str]] = {}  # exit code and message of ended jobs
+        self.stop_outcome: dict[int, JobState] = {}
+        self.user_suspended: set[int] = set()
+        self.backoff: dict[int, float] = {}
+
+        self.nodes: list[Node] = []
+        self.node_index: dict[str, int] = {}
+        self.assumed = FreeGpus()  # free when the last plan has been carried out
+        self.idle = FreeGpus()  # free right now
+        # Free after the decision that is about to be applied, if its maker knows; ours to keep.
+        self.foreseen: FreeGpus | None = None
+        self.total_gpus = 0
+        self.one_node_gangs = False  # so it is on live nodes: an agent starts whole gangs
+        self.priorities: set[int] = set()  # those that any job has had
+        self.completed_gpu_s: array[float] = array("d")  # of jobs that ended by themselves
+
+        self.active: dict[int, None] = {}  # rows that the policy decides on
+        self.resizing: dict[int, Allocation] = {}  # row -> what it had when its resize was sent
+        self.unsettled: dict[int, None] = {}  # rows whose target is not what they hold
+        self.changed: list[int] = []
+        self.decision_needed = False
+        self.keeps_stories = keep_stories
+        self._stories: list[list[tuple[float, str]]] = []
+        self._mates: dict[int, list[int]] = {}  # with whom jobs share, as their stories tell
+
+        self.refused: dict[int, dict[str, Refusal]] = {}
+        self.sweeps: dict[str, list[int]] = {}
+        self.curves: Curves | None = None
+        self.told_curves: ToldCurves | None = None
+        self.needless: dict[int, str] = {}
+
+        self.plan: object = None  # the plan that the last decision applied, if made in this process
+        self.policy = ""
+        self.policy_mark: Any = None
+        self.wake_at_s: float | None = None
+        self.decision_seq = 0
+        self.next_command_id = 1
+        self.epoch = 0
+        self.events = 0
+        self.observers: list[Callable[[Event], None]] = []  # each is told of every event applied
+        self.profiles: Profiles | None = None  # from the first job with a program on
+        # What jobs tell of their training: a driver's, or of live jobs what the log has of it.
+        self.reports: Reports | None = None
+        self.truth: Truth | None = None  # in a simulation
+        self.notes = ToldNotes()
+
+    def append(self, spec: JobSpec) -> int:
+        """Add a job that has just arrived; its row."""
+        row = len(self.spec)
+        try:
+            self._append_numbers(spec)
+        except BufferError:  # somebody holds a numpy view of a column: leave it the old array
+            for name in _FLOATS + _INTS:
+                column = getattr(self, name)
+                setattr(self, name, array(column.typecode, column[:row]))
+            self.times_replaced += 1
+            self._append_numbers(spec)
+        self.spec.append(spec)
+        self.target.append(None)
+        self.held.append(None)
+        self.home.append(None)
+        self.outstanding.append(None)
+        self.marks.append(None)
+        self.progress.append(None)
+        return row
+
+    def begin_story(self, at_s: float) -> None:
+        """The story of the job that was appended last begins."""
+        if self.keeps_stories:
+            self._stories.append([(at_s, "submitted")])
+
+    def _append_numbers(self, spec: JobSpec) -> None:
+        duration = -1.0 if spec.duration_s is None else spec.duration_s
+        self.submit_s.append(spec.submit_s)
+        self.service_s.append(0.0)
+        self.since_s.append(-1.0)
+        self.changed_s.append(spec.submit_s)
+        self.overhead_s.append(0.0)
+        self.first_start_s.append(-1.0)
+        self.finish_s.append(-1.0)
+        self.duration_s.append(duration)
+        self.speed.append(1.0)
+        self.lag_s.append(0.0)
+        self.lost_s.append(0.0)
+        self.skew.append(-1.0 if spec.skew is None else spec.skew)
+        self.extra_gpu_s.append(0.0)
+        self.extra_overhead_gpu_s.append(0.0)
+        self.num_gpus.append(spec.num_gpus)
+        self.priority.append(spec.priority)
+        self.state.append(PENDING)
+        self.reason.append(WAIT_PRIORITY)
+        self.attempt.append(0)
+        self.preemptions.append(0)
+        self.migrations.append(0)
+        self.restarts.append(0)
+        self.suspension.append(0)
+        self.movable.append(1)
+        self.portable.append(1)
+        # A live job is resizable once its program says so, a simulated one from the start.
+        self.most_ranks.append(0)
+        elastic = spec.elastic
+        self.resizable.append(
+            1 if elastic is not None and not elastic.by_restart and spec.simulated else 0
+        )
+
+    def service(self, row: int, now_s: float) -> float:
+        """Seconds for which the job has held all its GPUs and worked, up to ``now_s``."""
+        since = self.since_s[row]
+        return self.service_s[row] + (now_s - since if since >= 0 else 0.0)
+
+    def work(self, row: int, now_s: float) -> float:
+        """Seconds of its duration that the job has done: service at its speeds, less what it lost.
+
+        Equal to :meth:`service` for a job that always ran at speed 1 and lost nothing.
+        """
+        since = self.since_s[row]
+        done_s = self.service_s[row] - self.lag_s[row]
+        return done_s + ((now_s - since) * self.speed[row] if since >= 0 else 0.0)
+
+    # -- reading -------------------------------------------------------------------------------
+
+    def job(self, row: int, now_s: float) -> Job:
+        """A snapshot of everything known about one job."""
+        exit_code, message = self.ending.get(row, (None, ""))
+        held = self.held[row]
+        first, finish = self.first_start_s[row], self.finish_s[row]
+        return Job(
+            spec=self.spec[row],
+            state=JobState(self.state[row]),
+            reason=self.reason[row],
+            attempt=self.attempt[row],
+            service_s=self.service(row, now_s),
+            overhead_s=self.overhead_s[row],
+            first_start_s=first if first >= 0 else None,
+            finish_s=finish if finish >= 0 else None,
+            preemptions=self.preemptions[row],
+            migrations=self.migrations[row],
+            suspension=Suspension(self.suspension[row]),
+            exit_code=exit_code,
+            message=message,
+            gpus=tuple((self.nodes[n].name, gpus) for n, gpus in held.gpus()) if held else (),
+            progress=self.progress[row] or {},
+        )
+
+    def validate(self) -> None:
+        """Check every invariant that the columns must keep. Raises PlanError naming the breach."""
+        assumed, idle = FreeGpus(), FreeGpus()
+        for index, node in enumerate(self.nodes):
+            for free in (assumed, idle):
+                free.set_mask(index, (1 << node.num_gpus) - 1 if node.alive else 0)
+        for row in range(len(self.spec)):
+            for what, free, allocation in (
+                ("target", assumed, self.target[row]),
+                ("held", idle, self.held[row]),
+            ):
+                if allocation is None:
+                    continue
+                if what == "target" and allocation.num_gpus not in self.sizes(row):
+                    raise PlanError(f"{what} of job {self.job_name(row)} is not its whole gang")
+                if not free.fits(allocation):
+                    raise PlanError(f"{what} of job {self.job_name(row)} overlaps another's GPUs")
+                free.take(allocation)
+        if assumed.masks != self.assumed.masks or idle.masks != self.idle.masks:
+            raise PlanError("the free GPUs are not those that no job has")
+
+    def sizes(self, row: int) -> tuple[int, ...]:
+        """How many GPUs the job can be given now, rising: one number for a gang of fixed size.
+
+        A suspended job goes on with as many as it had, unless it changes its size by a restart. A
+        running one can become larger or smaller if its program can, as far as its batches can be
+        shared out, and no command is on its way; smaller also while it has yet to say whether.
+        """
+        elastic = self.spec[row].elastic
+        if elastic is None:
+            return (self.num_gpus[row],)
+        if elastic.by_restart:
+            return elastic.sizes
+        held, home = self.held[row], self.home[row]
+        if home is not None:
+            return (home.num_gpus,)
+        if held is None:
+            return elastic.sizes
+        target = self.target[row]
+        if self.has_yet_to_say(row) and row not in self.backoff:
+            smaller = tuple(size for size in elastic.sizes if size <= held.num_gpus)
+            return smaller or (held.num_gpus,)
+        if target is not None and (row in self.unsettled or row in self.backoff):
+            return (target.num_gpus,)  # on its way there
+        if not self.resizable[row] or self.since_s[row] < 0:
+            return (held.num_gpus,)
+        most = self.most_ranks[row]
+        if 0 < most < elastic.sizes[-1]:
+            return tuple(size for size in elastic.sizes if size <= most) or (held.num_gpus,)
+        return elastic.sizes
+
+    def has_yet_to_say(self, row: int) -> bool:
+        """Whether nobody can know yet if a live job's program can become larger or smaller.
+
+        It says so before it reports for the first time, if it can. A job with no range of GPUs has
+        nothing to say.
+        """
+        spec, elastic = self.spec[row], self.spec[row].elastic
+        if elastic is None or elastic.by_restart or spec.simulated or self.resizable[row]:
+            return False
+        return self.progress[row] is None and self.state[row] in (STARTING, RUNNING)
+
+    def has_processes(self, row: int) -> bool:
+        """Whether the job's attempt may have living processes."""
+        started = self.attempt[row] > 0 and self.state[row] not in (PENDING, HELD)
+        return started and self.state[row] < FIRST_FINAL
+
+    def require_open(self, row: int, verb: str) -> None:
+        """Raise TransitionError, with the job's story, if the job has ended or is about to."""
+        if self.state[row] >= FIRST_FINAL or self.state[row] == STOPPING:
+            self.refuse(row, verb)
+
+    def places(self, parts: Iterable[tuple[int, int]]) -> str:
+        """``node-0:0,1 node-1:3`` for (node index, mask of GPUs) pairs; of no GPUs the node."""
+        return " ".join(
+            self.nodes[node].name + (f":{','.join(map(str, indices(mask)))}" if mask else "")
+            for node, mask in parts
+        )
+
+    def ids(self, rows: Iterable[int]) -> list[str]:
+        """The ids of these jobs."""
+        return [self.spec[row].job_id for row in rows]
+
+    def sharers(self, row: int) -> list[int]:
+        """The rows of the other jobs that hold some of the GPUs that the job holds."""
+        held = self.held[row]
+        if held is None or not held.shared:
+            return []
+        rows = sorted(self.active.keys() | self.unsettled.keys())
+        return [r for r in rows if r != row and _overlap(self.held[r], held)]
+
+    def story(self, row: int) -> list[tuple[float, str]]:
+        """What has happened to a job, as (seconds, sentence); short if stories are not kept."""
+        if self.keeps_stories:
+            return list(self._stories[row])
+        lines = [(self.submit_s[row], "submitted")]
+        if self.first_start_s[row] >= 0:
+            lines.append((self.first_start_s[row], "started"))
+        if self.finish_s[row] >= 0:
+            lines.append((self.finish_s[row], JobState(self.state[row]).name.lower()))
+        return lines
+
+    def job_name(self, row: int) -> str:
+        return self.spec[row].job_id if 0 <= row < len(self.spec) else f"of row {row}"
+
+    # -- steps of events -----------------------------------------------------------------------
+
+    def assume(self, allocations: dict[int, Allocation | None]) -> None:
+        """Make these the targets of their jobs."""
+        target, held = self.target, self.held
+        if self.foreseen is None:
+            for row in allocations:
+                old = target[row]
+                if old is not None:
+                    self.assumed.give(old)
+            for allocation in allocations.values():
+                if allocation is not None:
+                    self.assumed.take(allocation)
+        else:
+            self.assumed, self.foreseen = self.foreseen, None
+        for row, allocation in allocations.items():
+            if allocation is not None:
+                self.reason[row] = NO_REASON
+            elif target[row] is not None and held[row] is not None:
+                self.preemptions[row] += 1
+            target[row] = allocation
+            if allocation is not None and held[row] is not None:
+                self.share(row)
+            if (held[row] is None) != (allocation is None):
+                self.unsettled[row] = None
+            else:
+                self.settle(row)
+
+    def share(self, row: int) -> None:
+        """Let a job that is to share the GPUs that it has, or not any more, do so if it can.
+
+        Its processes have no part in that. Having them for itself takes that the others are gone.
+        """
+        held, target = self.held[row], self.target[row]
+        if held is None or target is None or held.parts != target.parts:
+            return
+        if held.shared != target.shared:
+            same = target.with_batch(held.batch)
+            self.idle.give(held)
+            self.held[row] = same if self.idle.take(same) else held
+            if self.held[row] is held:
+                self.idle.take(held)
+
+    def tell_sharing(self, at_s: float, reasons: dict[int, int]) -> None:
+        """Have stories tell with whom jobs are to share their GPUs from now on, where that changes.
+
+        A turn that ends and another that begins with the same jobs change nothing.
+        """
+        target, known = self.target, self._mates
+        sharing = [row for row in self.active if (t := target[row]) is not None and t.shared]
+        for row in sorted({*sharing, *known}):
+            mine = target[row]
+            if mine is None:
+                undone = reasons.get(row) == Reason.PACK_UNDONE
+                if undone:
+                    self.tell(row, at_s, "shares its GPU no longer")
+                if undone or row not in self.active:
+                    known.pop(row, None)
+                continue
+            mates = [r for r in sharing if r != row and _overlap(target[r], mine)]
+            if mates != known.get(row, []):
+                self.tell(row, at_s, self._sharing_line(mine, mates))
+            if mates:
+                known[row] = mates
+            else:
+                known.pop(row, None)
+
+    def _sharing_line(self, allocation: Allocation, mates: list[int]) -> str:
+        where = self.places(allocation.parts)
+        return (
+            f"shares {where} with {jobs_text(self.ids(mates))}" if mates else f"has {where} alone"
+        )
+
+    def size(self, row: int, num_gpus: int) -> None:
+        """Count the job's GPUs anew, and its GPU-seconds so far as they were."""
+        before = self.num_gpus[row]
+        if num_gpus != before:
+            self.extra_gpu_s[row] += self.service_s[row] * (before - num_gpus)
+            self.extra_overhead_gpu_s[row] += self.overhead_s[row] * (before - num_gpus)
+            self.num_gpus[row] = num_gpus
+
+    def enter(self, row: int, state: int, at_s: float) -> None:
+        self.state[row] = state
+        self.changed_s[row] = at_s
+
+    def end(
+        self, row: int, at_s: float, outcome: JobState, exit_code: int | None, message: str
+    ) -> None:
+        """The job ends; an outcome CANCELLED of a trial that its search stopped says so."""
+        if outcome == JobState.CANCELLED and row in self.needless:
+            message = NEEDLESS + self.needless[row]
+        target = self.target[row]
+        if target is not None:
+            self.assumed.give(target)
+        self.target[row] = self.home[row] = None
+        self.release(row)
+        self.outstanding[row] = self.marks[row] = None
+        self.active.pop(row, None)
+        self.changed.append(row)
+        self.decision_needed = True
+        if self.reason[row] != NO_REASON:
+            self.reason[row] = NO_REASON
+        self.finish_s[row] = at_s
+        if self.unsettled:
+            self.unsettled.pop(row, None)
+        if self.stop_outcome:
+            self.stop_outcome.pop(row, None)
+        if self.refused:
+            self.refused.pop(row, None)
+        if self.resizing:
+            self.resizing.pop(row, None)
+        if self.user_suspended:
+            self.user_suspended.discard(row)
+        if self.backoff:
+            self.backoff.pop(row, None)
+        if exit_code is not None or message:
+            self.ending[row] = (exit_code, message)
+        self.state[row] = outcome
+        self.changed_s[row] = at_s
+        self.notes.end(row, keep_warnings=self.spec[row].simulated)
+        if self.keeps_stories:
+            self.tell(row, at_s, outcome.name.lower() + (f": {message}" if message else ""))
+
+    def pause_clock(self, row: int, at_s: float) -> None:
+        since = self.since_s[row]
+        if since >= 0:
+            self.ran(row, at_s - since if at_s > since else 0.0)
+            self.since_s[row] = -1.0
+        elif self.state[row] == SUSPENDING:  # it went on until it reached its boundary, or ended
+            self.ran(row, max(0.0, at_s - self.changed_s[row]))
+
+    def ran(self, row: int, seconds: float) -> None:
+        self.service_s[row] += seconds
+        if self.speed[row] != 1.0:
+            self.lag_s[row] += seconds * (1.0 - self.speed[row])
+
+    def release(self, row: int) -> None:
+        held = self.held[row]
+        if held is not None:
+            self.idle.give(held)
+            self.held[row] = None
+            if held.shared:
+                self._leave_to_others()
+
+    def _leave_to_others(self) -> None:
+        """Jobs that are to have their GPUs for themselves, and shared them, may have them now."""
+        for row in list(self.unsettled):
+            self.share(row)
+            if self.held[row] is self.target[row]:
+                self.settle(row)
+
+    def untarget(self, row: int) -> None:
+        old = self.target[row]
+        if old is not None:
+            self.assumed.give(old)
+            self.target[row] = None
+        self.settle(row)
+
+    def settle(self, row: int) -> None:
+        """Keep ``unsettled`` to the rows for which a command is needed or on its way."""
+        held, target = self.held[row], self.target[row]
+        settled = held is target or (held is not None and held == target)
+        if settled and self.outstanding[row] is None and self.state[row] != STOPPING:
+            self.unsettled.pop(row, None)
+        else:
+            self.unsettled[row] = None
+
+    def leave_active(self, row: int) -> None:
+        self.untarget(row)
+        self.active.pop(row, None)
+        self.note_change(row)
+
+    def note_change(self, row: int) -> None:
+        self.changed.append(row)
+        self.decision_needed = True
+
+    def tell(self, row: int, at_s: float, line: str) -> None:
+        if self.keeps_stories:
+            self._stories[row].append((at_s, line))
+
+    def refuse(self, row: int, verb: str) -> NoReturn:
+        story = "; ".join(f"{at_s:.3f} s {line}" for at_s, line in self.story(row))
+        command = type(self.outstanding[row]).__name__ if self.outstanding[row] else "none"
+        raise TransitionError(
+            f"job {self.job_name(row)} can't be {verb} while it is "
+            f"{JobState(self.state[row]).name} (command on its way: {command}). Its story: {story}"
+        )
+
+
+def _overlap(one: Allocation | None, other: Allocation | None) -> bool:
+    return one is not None and other is not None and one.overlaps(other)

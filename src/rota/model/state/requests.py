@@ -1,0 +1,101 @@
+"""What users' requests do to the ledger: submissions, suspensions, stops."""
+
+from __future__ import annotations
+
+from functools import partial
+
+from rota.model.events import (
+    JobSubmitted,
+    ResumeRequested,
+    RetryDue,
+    StopRequested,
+    SuspendRequested,
+)
+from rota.model.reason import Reason
+from rota.model.state.ledger import FIRST_FINAL, HELD, PENDING, STOPPING, Ledger
+from rota.model.state.sweeps import add_trial
+
+
+def job_submitted(ledger: Ledger, e: JobSubmitted) -> None:
+    at_s, spec = e
+    if not spec.simulated and ledger.profiles is None:
+        _observe_live_jobs(ledger)
+    row = ledger.append(spec)
+    ledger.begin_story(at_s)
+    ledger.active[row] = None
+    ledger.priorities.add(spec.priority)
+    add_trial(ledger, row, spec)
+    ledger.changed.append(row)
+    ledger.decision_needed = True
+
+
+def _observe_live_jobs(ledger: Ledger) -> None:
+    """Keep from now on what live jobs tell: their profiles, and their training."""
+    from rota.model.measured.adaptation import Adaptations  # here: simulations need neither
+    from rota.model.measured.profiles import Profiles
+
+    ledger.profiles, adaptations = Profiles(), Adaptations()
+    ledger.observers += [
+        partial(ledger.profiles.note, ledger),
+        partial(adaptations.note, ledger),
+    ]
+    if ledger.reports is None:
+        ledger.reports = adaptations
+
+
+def suspend_requested(ledger: Ledger, e: SuspendRequested) -> None:
+    row = e.row
+    ledger.require_open(row, "suspended by its owner")
+    if row in ledger.user_suspended:
+        return
+    ledger.user_suspended.add(row)
+    ledger.backoff.pop(row, None)
+    ledger.reason[row] = Reason.HELD_BY_USER
+    if ledger.state[row] == PENDING and ledger.outstanding[row] is None:
+        ledger.enter(row, HELD, e.at_s)
+    ledger.tell(row, e.at_s, "suspended by its owner")
+    ledger.leave_active(row)
+
+
+def resume_requested(ledger: Ledger, e: ResumeRequested) -> None:
+    row = e.row
+    ledger.require_open(row, "resumed by its owner")
+    if row not in ledger.user_suspended:
+        return
+    ledger.user_suspended.discard(row)
+    ledger.reason[row] = Reason.WAIT_PRIORITY
+    if ledger.state[row] == HELD:
+        ledger.enter(row, PENDING, e.at_s)
+    ledger.tell(row, e.at_s, "resumed by its owner")
+    ledger.active[row] = None
+    ledger.note_change(row)
+
+
+def stop_requested(ledger: Ledger, e: StopRequested) -> None:
+    row = e.row
+    if ledger.state[row] >= FIRST_FINAL:
+        ledger.refuse(row, "asked to stop")
+    if ledger.state[row] == STOPPING:
+        return
+    had_processes = ledger.has_processes(row)
+    ledger.tell(row, e.at_s, f"asked to stop ({e.outcome.name})")
+    ledger.leave_active(row)
+    ledger.backoff.pop(row, None)
+    ledger.user_suspended.discard(row)
+    if not had_processes:
+        ledger.end(row, e.at_s, e.outcome, None, "it had not started")
+        return
+    ledger.pause_clock(row, e.at_s)
+    ledger.stop_outcome[row] = e.outcome
+    ledger.enter(row, STOPPING, e.at_s)
+    ledger.settle(row)
+
+
+def retry_due(ledger: Ledger, e: RetryDue) -> None:
+    if ledger.backoff.pop(e.row, None) is None:
+        ledger.refuse(e.row, "told to retry")
+    held_back = e.row in ledger.user_suspended or ledger.state[e.row] == STOPPING
+    if e.row not in ledger.active and not held_back:
+        ledger.reason[e.row] = Reason.WAIT_PRIORITY
+        ledger.active[e.row] = None
+    ledger.note_change(e.row)
