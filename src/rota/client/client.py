@@ -3,14 +3,17 @@
 import time
 import uuid
 from collections.abc import Callable, Iterator, Mapping
-from typing import Any, NamedTuple
+from pathlib import Path
+from typing import Any, NamedTuple, Self
 from urllib.parse import quote
 
-from rota.client.connection import FOLLOW_PATIENCE_S, PATIENCE_S, POLL_S
-from rota.client.sweeps import SweepCalls
+from rota.client.connection import FOLLOW_PATIENCE_S, PATIENCE_S, POLL_S, Connection
 from rota.errors import ServerError, UnreachableError
+from rota.folder import Folder
 from rota.model.job import JobState
+from rota.model.sweep import Value
 from rota.request.jobfile import JobRequest
+from rota.request.sweepfile import SweepRequest
 
 END_TIMEOUT_S = 90.0
 MOST_NAMED = 5  # jobs that a cluster waits for
@@ -35,16 +38,43 @@ class LogPiece(NamedTuple):
     size: int
 
 
-class Client(SweepCalls):
+class Client:
     """Calls to one controller, on one connection. Use it in one thread, and close it.
 
     The controller is at ``url``, else ``$ROTA_SERVER``, else where ``server.json`` in ``folder``
     says; the token is ``token``, else ``$ROTA_TOKEN``, else that of the folder. Every call raises
     UnreachableError if nobody answers, AuthError for a token that is not right, and the error of
     :mod:`rota.errors` that the controller names. Calls that can be repeated are, for a few
-    seconds, so that a restart of the controller goes unnoticed. Those about searches are in
-    :class:`rota.client.sweeps.SweepCalls`.
+    seconds, so that a restart of the controller goes unnoticed.
     """
+
+    def __init__(
+        self,
+        url: str | None = None,
+        token: str | None = None,
+        folder: Folder | str | Path | None = None,
+    ) -> None:
+        self._connection = Connection(url, token, folder)
+        self._call = self._connection.call
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *exc_info: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Close the connection."""
+        self._connection.close()
+
+    @property
+    def ahead_s(self) -> float:
+        """Seconds by which the cluster's clock is ahead of this machine's."""
+        return self._connection.ahead_s
+
+    def now_s(self) -> float:
+        """The cluster's time, as far as answers have told."""
+        return self._connection.now_s()
 
     # -- jobs ----------------------------------------------------------------------------------
 
@@ -184,6 +214,110 @@ class Client(SweepCalls):
             elif not progressed:
                 time.sleep(POLL_S)
 
+    # -- searches: a sweep is its name, or @last for the newest ---------------------------------
+
+    def submit_sweep(
+        self, sweep: SweepRequest | Mapping[str, Any], *, key: str | None = None
+    ) -> dict[str, Any]:
+        """Hand in a search; the same key again gives the same one.
+
+        A mapping holds the fields of a job file with a ``sweep``, with an absolute workdir. The
+        answer's ``name`` may have a number behind it, if the name was taken.
+        """
+        headers = {"Idempotency-Key": key or uuid.uuid4().hex}
+        return self._call("POST", "/sweeps", json_body=_fields(sweep), headers=headers)
+
+    def check_sweep(self, sweep: SweepRequest | Mapping[str, Any]) -> dict[str, Any]:
+        """What submit_sweep would take, without handing it in. Raises what that would raise."""
+        return self._call("POST", "/sweeps", params={"dry_run": "true"}, json_body=_fields(sweep))
+
+    def sweeps(self, *, everything: bool = False) -> list[dict[str, Any]]:
+        """Searches that go on and those that ended within the hour, oldest first; or all.
+
+        Of their trials it has the numbers by state.
+        """
+        params = {"all": "true"} if everything else {}
+        return list(self._call("GET", "/sweeps", params=params)["sweeps"])
+
+    def sweep(self, name: str, *, brief: bool = False, since: str | None = None) -> dict[str, Any]:
+        """One search with all its trials; ``brief`` with their numbers by state alone.
+
+        ``since``, the ``cursor`` of an answer of before: with the trials alone that have changed
+        since, and of their curves what comes after the first ``known`` reports.
+        """
+        params = {"brief": "true"} if brief else {}
+        return self._sweep(name, params | _since(since), PATIENCE_S)
+
+    def cancel_sweep(self, name: str) -> dict[str, Any]:
+        """End a search and its trials; doing it twice does no harm."""
+        return self._call("POST", _sweep_path(name, "cancel"))
+
+    def end_sweep(self, name: str, outcome: str, message: str = "") -> dict[str, Any]:
+        """Say how a search has ended; its trials that still go on are stopped.
+
+        ``outcome`` is TARGET, DONE, BUDGET, FAILED or CANCELLED. One that has ended stays as it is.
+        """
+        body = {"outcome": outcome, "message": message}
+        return self._call("POST", _sweep_path(name, "end"), json_body=body)
+
+    def submit_trial(
+        self,
+        name: str,
+        params: Mapping[str, Value],
+        *,
+        number: int | None = None,
+        key: str | None = None,
+    ) -> dict[str, Any]:
+        """Start a trial with these parameters; its job.
+
+        A ``number`` that the search has gives the trial that there is; without one it is the next,
+        and the same key again gives the same trial. Raises TransitionError if the search is over.
+        """
+        body = {"number": number, "params": dict(params)}
+        headers = {"Idempotency-Key": key or uuid.uuid4().hex} if number is None else {}
+        return self._call("POST", _sweep_path(name, "trials"), json_body=body, headers=headers)
+
+    def trial(self, name: str, number: int, *, since: str | None = None) -> dict[str, Any]:
+        """One trial of a search, as :meth:`sweep` has it, with its curve or what is new of it."""
+        path, params = _sweep_path(name, f"trials/{number}"), _since(since)
+        return self._call("GET", path, params=params, patience_s=FOLLOW_PATIENCE_S)
+
+    def stop_trial(self, name: str, number: int, why: str) -> dict[str, Any]:
+        """End a trial, and say why the search does so; one that has ended stays as it is."""
+        return self._call(
+            "POST", _sweep_path(name, f"trials/{number}/stop"), json_body={"why": why}
+        )
+
+    def follow_sweep(
+        self, name: str, *, timeout_s: float | None = None
+    ) -> Iterator[dict[str, Any]]:
+        """The search in brief, again and again until it has ended; the last one is how it ended.
+
+        Raises TimeoutError if it has not ended after ``timeout_s``.
+        """
+        deadline = None if timeout_s is None else time.monotonic() + timeout_s
+        told = self.sweep(name, brief=True)
+        yield told
+        name = told["name"]  # @last means the same sweep to the end
+        while told["state"] != "ENDED":
+            if deadline is not None and time.monotonic() >= deadline:
+                raise TimeoutError(f"sweep {name} has not ended after {timeout_s} s")
+            time.sleep(POLL_S)
+            told = self._sweep(name, {"brief": "true"}, FOLLOW_PATIENCE_S)
+            yield told
+
+    def wait_sweep(self, name: str, *, timeout_s: float | None = None) -> dict[str, Any]:
+        """The search with all its trials once it has ended.
+
+        Raises TimeoutError if it has not after ``timeout_s``.
+        """
+        for told in self.follow_sweep(name, timeout_s=timeout_s):
+            name = told["name"]
+        return self._sweep(name, {}, FOLLOW_PATIENCE_S)
+
+    def _sweep(self, name: str, params: dict[str, str], patience_s: float) -> dict[str, Any]:
+        return self._call("GET", _sweep_path(name), params=params, patience_s=patience_s)
+
     # -- the cluster ---------------------------------------------------------------------------
 
     def nodes(self, *, everything: bool = False) -> list[dict[str, Any]]:
@@ -212,7 +346,7 @@ class Client(SweepCalls):
         for ever. The cluster goes on ending, whoever waits for it.
         """
         left = self._call("POST", "/shutdown")
-        self._met = False
+        self._connection.met = False
         deadline = None if timeout_s is None else time.monotonic() + timeout_s
         if told is not None and left["jobs"]:  # most agents are gone in a moment
             told(left)
@@ -240,10 +374,19 @@ def who_is_left(ending: Mapping[str, Any]) -> str:
     return " and ".join(filter(None, (", ".join(names[:-1]), *names[-1:]))) or "its controller"
 
 
-def _fields(job: JobRequest | Mapping[str, Any]) -> dict[str, Any]:
-    return job.to_fields() if isinstance(job, JobRequest) else dict(job)
+def _fields(asked: JobRequest | SweepRequest | Mapping[str, Any]) -> dict[str, Any]:
+    return dict(asked) if isinstance(asked, Mapping) else asked.to_fields()
+
+
+def _since(cursor: str | None) -> dict[str, str]:
+    return {} if cursor is None else {"since": cursor}
 
 
 def _path(job_id: str, action: str = "") -> str:
     path = f"/jobs/{quote(job_id, safe='')}"
+    return f"{path}/{action}" if action else path
+
+
+def _sweep_path(name: str, action: str = "") -> str:
+    path = f"/sweeps/{quote(name, safe='')}"
     return f"{path}/{action}" if action else path

@@ -6,7 +6,7 @@ import os
 import time
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, Self
+from typing import Any
 
 import httpx
 
@@ -35,20 +35,14 @@ class Connection:
         self._folder = folder if isinstance(folder, Folder) else Folder(folder)
         # A proxy for the outside world has no business between us and this machine.
         self._http = httpx.Client(timeout=TIMEOUT_S, trust_env=False)
-        self._met = False
+        self.met = False  # whether a controller has answered: one that went away may come back
         self.ahead_s = 0.0  # by which the cluster's clock is ahead of this machine's
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *exc_info: object) -> None:
-        self.close()
 
     def close(self) -> None:
         """Close the connection."""
         self._http.close()
 
-    def _call(
+    def call(
         self,
         method: str,
         path: str,
@@ -76,11 +70,11 @@ class Connection:
                         **(headers or {}),
                     },
                 )
-                self._met = True
+                self.met = True
                 self._note_time(response)
                 return _answer(response)
             except UnreachableError:  # a controller that we have met may be on its way back
-                if not self._met or time.monotonic() + pause_s > deadline:
+                if not self.met or time.monotonic() + pause_s > deadline:
                     raise
             except (httpx.TransportError, httpx.InvalidURL) as error:
                 retry = isinstance(error, httpx.NetworkError | httpx.RemoteProtocolError)

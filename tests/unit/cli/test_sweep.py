@@ -130,7 +130,7 @@ class TestSubmit:
     def test_waiting_tells_each_new_best_and_the_end(
         self, rota, sweep_file, cluster, client, monkeypatch
     ):
-        from rota.client import sweeps as module
+        from rota.client import client as module
 
         def step_1():
             client.submit_trial("digits", {"lr": 0.01}, number=0)
@@ -165,7 +165,7 @@ class TestSubmit:
     def test_what_it_has_come_to_is_the_exit_code(
         self, rota, sweep_file, cluster, client, monkeypatch, outcome, found, expected
     ):
-        from rota.client import sweeps as module
+        from rota.client import client as module
 
         def end(_):
             client.submit_trial("digits", {"lr": 0.01}, number=0)
@@ -247,7 +247,7 @@ class TestCancel:
 
 class TestWait:
     def test_it_tells_each_best_and_the_end(self, rota, sweep_file, cluster, client, monkeypatch):
-        from rota.client import sweeps as module
+        from rota.client import client as module
 
         rota("submit", sweep_file())
         client.submit_trial("digits", {"lr": 0.01}, number=0)

@@ -5,7 +5,7 @@ import threading
 
 import pytest
 
-from rota.client import sweeps as module
+from rota.client import client as module
 from rota.client.client import Client
 from rota.errors import InputError, JobFileError, NotFoundError, TransitionError
 from rota.request.sweepfile import parse_sweep
