@@ -157,9 +157,9 @@ def main() -> int:
     files = collect(options.tests)
     kept = Path(tempfile.mkdtemp(prefix="rota-stress-"))
     pieces = [
-        (tests, kept / f"{turn}-{Path(tests[0].split('::')[0]).stem}")
+        (tests, kept / f"{turn}-{number}-{Path(tests[0].split('::')[0]).stem}")
         for turn in range(1, options.times + 1)
-        for tests in files
+        for number, tests in enumerate(files)
     ]
     print(f"{sum(map(len, files))} tests, {options.times} times, {options.burners} burners")
     tallies = {test: Tally() for tests in files for test in tests}

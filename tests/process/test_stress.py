@@ -89,6 +89,16 @@ def test_it_counts_runs_and_failures_and_keeps_the_output_of_failures(start: Sta
     assert str(kept) in told
 
 
+def test_files_of_one_name_in_several_folders_run_side_by_side(start: Start, tmp_path: Path):
+    (tmp_path / "pytest.ini").write_text("[pytest]\naddopts = --import-mode=importlib\n")
+    for folder in ("one", "other"):
+        (tmp_path / folder).mkdir()
+        (tmp_path / folder / "test_same.py").write_text("def test_nothing():\n    pass\n")
+    script = start("one", "other", "--times=2", "--workers=2", "--burners=1")
+    told, _ = script.communicate()
+    assert script.returncode == 0, told
+
+
 def test_without_a_failure_it_succeeds_and_keeps_nothing(start: Start, tmp_path: Path):
     script = start("test_it.py::test_with_words", "--times=2", "--workers=2", "--burners=0")
     told, _ = script.communicate()
