@@ -281,9 +281,11 @@ def test_every_key_of_a_job_is_explained(tmp_path: Path) -> None:
     from rota.request.jobfile import JobRequest
 
     controller = StandInController(Folder(tmp_path))
-    asyncio.run(controller.submit(JobRequest("n", "true", "/"), user="u", key=None, body_hash=""))
+    asyncio.run(
+        controller.jobs.submit(JobRequest("n", "true", "/"), user="u", key=None, body_hash="")
+    )
     assert not missing(jobs.detail(controller, 0), page("api"))
-    assert not missing(controller.nodes()[0], page("api"))
+    assert not missing(controller.record.nodes()[0], page("api"))
     controller.state.notes.probes[0] = [Probe(0.0, "pack", 1.0, 1.0, True)]
     turns = Turns((0,), (), ((0,),), 1.0)
     verdict = explain(controller.state, 0, 1.0, turns=turns)
@@ -300,17 +302,17 @@ def test_every_key_of_a_sweep_is_explained(tmp_path: Path) -> None:
     request = sweepfile.SweepRequest(JobRequest("s", "true", "/"), "m", True, (), "manual")
 
     async def told() -> dict[str, Any]:
-        await controller.submit_sweep(request, user="u", key=None, body_hash="")
-        row = await controller.submit_trial("s", 0, {})
-        controller._note(MetricReported(1.0, row, (Report(1, 1.0, 0.5),)))
-        return controller.sweep("s")
+        await controller.sweeps.submit_sweep(request, user="u", key=None, body_hash="")
+        row = await controller.sweeps.submit_trial("s", 0, {})
+        controller.journal.note(MetricReported(1.0, row, (Report(1, 1.0, 0.5),)))
+        return controller.sweeps.sweep("s")
 
     sweep = asyncio.run(told())
-    brief = controller.sweep("s", brief=True)
+    brief = controller.sweeps.sweep("s", brief=True)
     keys = [*sweep, *sweep["best"], *sweep["trials"][0], *brief["trials"], "driver_error"]
     assert not missing(keys, page("api"))
     assert not missing(OUTCOMES, page("api"))
-    controller.store.close()
+    controller.record.store.close()
 
 
 def test_every_column_of_jobs_is_explained() -> None:

@@ -53,9 +53,11 @@ class StandInController:
         self.state = ClusterState()
         self.stopped = asyncio.Event()
         self.state.epoch = 1
+        # Whoever asks one part of a controller asks all of this one.
+        self.record = self.jobs = self.sweeps = self.telemetry = self.journal = self.agents = self
         self.policy_name = policy
         self.policy_settings: dict[str, Any] = {}
-        self.has_open_sweeps = False
+        self.is_any_open = False
         self.reports: dict[int, dict[str, Any]] = {}
         self.models: dict[int, tuple[int, int]] = {}
         self.memory: dict[int, dict[str, Any]] = {}
@@ -67,7 +69,7 @@ class StandInController:
         self.room = Room(folder, keeps_reserve=False)
         self._folder = folder
         self._policy = create(policy)
-        self.resizes: bool = getattr(self._policy, "resizes", False)
+        self.resizes = self._policy.resizes
         self.lost_s: dict[str, float] = {}
         self.state.apply(NodeJoined(self.now_s(), NODE, num_gpus, "cpu"))
 
@@ -142,7 +144,7 @@ class StandInController:
         self.state.apply(ResumeRequested(self.now_s(), row))
         return was_suspended
 
-    def on_news_of_sweeps(self, call: Callable[[], None]) -> None:
+    def on_news(self, call: Callable[[], None]) -> None:
         """It has no sweeps."""
 
     def end_jobs(self) -> None:
@@ -185,8 +187,7 @@ class StandInController:
         return self.state.notes.probes.get(row, [])
 
     def turns(self, row: int) -> Turns | None:
-        ask = getattr(self._policy, "turns", None)
-        return ask and ask(View(self.state, self.now_s(), self._policy), row)
+        return self._policy.turns(View(self.state, self.now_s(), self._policy), row)
 
     def ranks(self, row: int, attempt: int) -> Ranks | None:
         return read_ranks(self._folder.attempt(NODE, self.state.spec[row].job_id, attempt))
@@ -268,14 +269,14 @@ class Served:
 
     def write_log(self, row: int, data: bytes, rank: int = 0) -> None:
         """Append to the log of a process of the job's latest attempt."""
-        path = self.controller.log_path(row, None, rank)
+        path = self.controller.record.log_path(row, None, rank)
         path.parent.mkdir(parents=True, exist_ok=True)
         with path.open("ab") as file:
             file.write(data)
 
     def write_ranks(self, row: int, members: list[int], **more: Any) -> None:
         """Write down, as an agent does, which processes of the latest attempt are which ranks."""
-        path = self.controller.log_path(row, None, 0).with_name("attempt.json")
+        path = self.controller.record.log_path(row, None, 0).with_name("attempt.json")
         path.parent.mkdir(parents=True, exist_ok=True)
         record = {"members": members, "gpus": members, "slots": max(members) + 1}
         path.write_text(json.dumps(record | more))

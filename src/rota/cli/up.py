@@ -127,20 +127,21 @@ def up(
         port=port,
         on_listen=lambda url, controller, provider: _greet(folder, url, controller, provider),
     )
-    if controller.failed:
-        why = f": {controller.failure}" if controller.failure else ""
+    if controller.journal.failed:
+        why = f": {controller.journal.failure}" if controller.journal.failure else ""
         log = f"see {folder.controller_log}; jobs go on"
         click.echo(f"error: the controller had to stop{why} ({log})", err=True)
         return 1
-    if controller.living() and controller.ends_jobs:
+    living = controller.record.living()
+    if living and controller.agents.ends_jobs:
         click.echo(
-            f"jobs that have yet to end: {controller.living()}; `rota down --now` kills them, "
+            f"jobs that have yet to end: {living}; `rota down --now` kills them, "
             "and `rota up` takes over what is left",
             err=True,
         )
-    elif controller.living():
+    elif living:
         click.echo(
-            f"jobs that go on running: {controller.living()}; `rota up` takes them over, "
+            f"jobs that go on running: {living}; `rota up` takes them over, "
             "and `rota down` after that ends them",
             err=True,
         )
@@ -179,7 +180,7 @@ def _greet(folder: Folder, url: str, controller: Controller, provider: LocalProv
         f"nodes:  {', '.join(f'{node.name} ({node.offers})' for node in provider.nodes.values())}",
         f"state:  {folder.path} (the token is in {folder.token})",
     ]
-    living = controller.living()
+    living = controller.record.living()
     if provider.taken_over and living:
         names = ", ".join(node.name for node in provider.taken_over)
         lines.append(f"taken over: {living} job{'s'[: living != 1]} that had started, on {names}")

@@ -68,29 +68,29 @@ def _job_routes(controller: Any) -> APIRouter:
         """Take a job, or with dry_run say what would be taken."""
         job = parse_job(await json_body(request), workdir="")
         if dry_run:
-            controller.check(job)
+            controller.jobs.check(job)
             return JSONResponse({"job": job.to_fields(), "free_gpus": controller.state.idle.count})
         key, hashed = checked_key(idempotency_key), body_hash(job.to_fields())
-        row = await controller.submit(job, user=user, key=key, body_hash=hashed)
+        row = await controller.jobs.submit(job, user=user, key=key, body_hash=hashed)
         return JSONResponse(jobs.summary(controller, row), 201)
 
     @router.post("/jobs/{job_id}/suspend")
     async def suspend(job_id: str) -> JSONResponse:
         """Take the job off its GPUs until it is resumed."""
-        row = controller.row(job_id)
-        return _steered(controller, row, await controller.suspend(row))
+        row = controller.record.row(job_id)
+        return _steered(controller, row, await controller.jobs.suspend(row))
 
     @router.post("/jobs/{job_id}/resume")
     async def resume(job_id: str) -> JSONResponse:
         """Let the job go on when the policy gives it GPUs."""
-        row = controller.row(job_id)
-        return _steered(controller, row, await controller.resume(row))
+        row = controller.record.row(job_id)
+        return _steered(controller, row, await controller.jobs.resume(row))
 
     @router.post("/jobs/{job_id}/cancel")
     async def cancel(job_id: str) -> JSONResponse:
         """End the job. A job that was cancelled before stays so."""
-        row = controller.row(job_id)
-        return _steered(controller, row, await controller.cancel(row))
+        row = controller.record.row(job_id)
+        return _steered(controller, row, await controller.jobs.cancel(row))
 
     return router
 
@@ -116,7 +116,7 @@ def _reading_routes(controller: Any) -> APIRouter:
     @router.get("/jobs/{job_id}")
     async def show(job_id: str) -> JSONResponse:
         """Everything about one job."""
-        row = controller.row(job_id)
+        row = controller.record.row(job_id)
         told = jobs.detail(controller, row)
         known = goodput.told_by(controller.state, row, controller.now_s(), told["progress"])
         # A fit takes milliseconds, the first one more, and the controller decides on this loop.
@@ -126,12 +126,12 @@ def _reading_routes(controller: Any) -> APIRouter:
     @router.get("/jobs/{job_id}/explain")
     async def why(job_id: str) -> JSONResponse:
         """Why the job does not run: see :func:`rota.explain.why.explain`."""
-        row = controller.row(job_id)
+        row = controller.record.row(job_id)
         verdict = explain(
             controller.state,
             row,
             controller.now_s(),
-            controller.history(row),
+            controller.record.history(row),
             resizes=controller.resizes,
             turns=controller.turns(row),
             shortage=controller.room.shortage() if controller.room.is_tight else None,
@@ -141,7 +141,7 @@ def _reading_routes(controller: Any) -> APIRouter:
     @router.get("/jobs/{job_id}/events")
     async def events(job_id: str) -> JSONResponse:
         """The job's story, oldest first."""
-        return JSONResponse({"events": jobs.story(controller, controller.row(job_id))})
+        return JSONResponse({"events": jobs.story(controller, controller.record.row(job_id))})
 
     @router.get("/jobs/{job_id}/logs")
     async def logs(
@@ -154,7 +154,7 @@ def _reading_routes(controller: Any) -> APIRouter:
         tail: Annotated[int | None, Query(ge=0, le=1 << 30)] = None,
     ) -> JSONResponse:
         """A piece of one rank's output, from a byte offset or the last lines; see ``_piece``."""
-        row = controller.row(job_id)
+        row = controller.record.row(job_id)
         # Reading may take long, and the controller decides on this loop.
         answer = await run_in_threadpool(
             _piece, controller, row, rank, process, attempt, offset, limit, tail
@@ -196,7 +196,7 @@ def _cluster_routes(controller: Any, driver: SweepDriver) -> APIRouter:
     @router.get("/shutdown")
     async def ending() -> JSONResponse:
         """Whether the cluster is being shut down, and which jobs and agents are still there."""
-        return JSONResponse({"ending": controller.ends_jobs} | controller.waits_for())
+        return JSONResponse({"ending": controller.agents.ends_jobs} | controller.waits_for())
 
     return router
 
@@ -226,7 +226,7 @@ def _process_routes(controller: Any) -> APIRouter:
         """An agent's connection: accepted here, then the controller's until it ends."""
         await websocket.accept()
         try:
-            await controller.serve_agent(AgentChannel(websocket))
+            await controller.agents.serve_agent(AgentChannel(websocket))
         except WebSocketDisconnect:
             pass
         except RotaError as error:
@@ -278,12 +278,12 @@ def _piece(
     latest = state.attempt[row]
     number = attempt or latest
     job_ended = JobState(state.state[row]).is_final
-    ranks = controller.ranks(row, number) if number else None
+    ranks = controller.record.ranks(row, number) if number else None
     process, following, rank = _process(ranks, state.spec[row].job_id, rank, process, tail)
     over = job_ended or number < latest or following is not None
     answer = {"attempt": number, "rank": rank, "state": JobState(state.state[row]).name}
     answer |= {"process": process, "next_process": following}
-    path = controller.log_path(row, number, process) if number else None
+    path = controller.record.log_path(row, number, process) if number else None
     if path is None:
         nothing = {"text": "", "offset": offset, "next_offset": offset, "size": 0}
         return answer | nothing | {"complete": over, "job_ended": job_ended}

@@ -53,8 +53,8 @@ def summary(controller: Any, row: int) -> dict[str, Any]:
     """One line of ``rota ps``."""
     now_s = controller.now_s()
     job = controller.state.job(row, now_s)
-    progress = finite(controller.progress(row))
-    share = controller.device_share(row)
+    progress = finite(controller.record.progress(row))
+    share = controller.record.device_share(row)
     ended_s = job.finish_s if job.finish_s is not None else now_s
     sizes = _sizes(job)
     return {
@@ -89,25 +89,25 @@ def detail(controller: Any, row: int) -> dict[str, Any]:
     """Everything about one job. Of its environment only the names: values may be secrets."""
     job = controller.state.job(row, controller.now_s())
     program = job.spec.program
-    model_bytes, largest_tensor_bytes = controller.model(row) or (None, None)
+    model_bytes, largest_tensor_bytes = controller.record.model(row) or (None, None)
     skew = controller.state.skew[row]
     return summary(controller, row) | {
         "sizes": _sizes(job),
         "resizable": bool(controller.state.resizable[row]),
         "suspension": job.suspension.name,
-        "suspension_why": controller.why_suspended.get(row) or None,
+        "suspension_why": controller.record.why_suspended.get(row) or None,
         "suspend": program.suspend if program else None,
         "resume_from": (program.resume_from or None) if program else None,
         "preemptions": job.preemptions,
         "migrations": job.migrations,
-        "state_on": controller.state_on(row),
+        "state_on": controller.record.state_on(row),
         "overhead_s": job.overhead_s,
         "lost_s": controller.state.lost_s[row],
-        "lost_ranks": controller.lost_ranks(row),
+        "lost_ranks": controller.record.lost_ranks(row),
         "model_bytes": model_bytes,
         "largest_tensor_bytes": largest_tensor_bytes,
         "skew": skew if skew >= 0 else None,
-        "memory": None if job.state.is_final else controller.memory.get(row),
+        "memory": None if job.state.is_final else controller.telemetry.memory.get(row),
         "profile": finite(profiles.of_job(controller.state, row)),
         "time_limit_s": job.spec.time_limit_s,
         "run": program.run if program else None,
@@ -116,7 +116,7 @@ def detail(controller: Any, row: int) -> dict[str, Any]:
         "processes": program.processes if program else None,
         "ranks": ranks(controller, row),
         "sharing": finite(sharing_of(controller.state, row)),
-        "trials": finite(tell(controller.state, controller.probes(row))),
+        "trials": finite(tell(controller.state, controller.record.probes(row))),
         "story": story(controller, row),
     }
 
@@ -128,7 +128,7 @@ def nodes(controller: Any, *, everything: bool) -> list[dict[str, Any]]:
     wanted = everything or any(state.num_gpus[row] > have for row in state.active)
     return [
         node
-        for node in controller.nodes()
+        for node in controller.record.nodes()
         if wanted or node["alive"] or (node["lost_s"] or 0.0) > since_s
     ]
 
@@ -136,7 +136,7 @@ def nodes(controller: Any, *, everything: bool) -> list[dict[str, Any]]:
 def ranks(controller: Any, row: int) -> list[dict[str, Any]]:
     """The processes of a job that has any, by rank; none for one that is about to start."""
     state = controller.state
-    found = controller.ranks(row, state.attempt[row]) if state.has_processes(row) else None
+    found = controller.record.ranks(row, state.attempt[row]) if state.has_processes(row) else None
     if found is None:
         return []
     return [

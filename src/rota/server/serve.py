@@ -60,8 +60,8 @@ async def serve(
     sock = bind(host, port)
     with contextlib.closing(sock):
         url = _url(sock)
-        driver = driver or SweepDriver(lambda: controller.has_open_sweeps, folder)
-        controller.on_news_of_sweeps(driver.tell_news)
+        driver = driver or SweepDriver(lambda: controller.sweeps.is_any_open, folder)
+        controller.sweeps.on_news(driver.tell_news)
         app = create_app(controller, folder, driver)
         config = _config(app, door or Door(usual_limits()))
         server = _Server(config, controller, driver, folder, url, on_listen)
@@ -121,7 +121,7 @@ class _Server(uvicorn.Server):
 
     async def end_with(self, controller: Any) -> None:
         """Serve no longer once the controller can't go on."""
-        await controller.stopped.wait()
+        await controller.journal.stopped.wait()
         self.should_exit = True
 
     async def stop_controller(self) -> None:

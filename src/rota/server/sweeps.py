@@ -48,20 +48,20 @@ def _searches(controller: Any, driver: SweepDriver) -> APIRouter:
         if dry_run:
             return JSONResponse(_planned(controller, sweep))
         key, hashed = checked_key(idempotency_key), body_hash(sweep.to_fields())
-        name = await controller.submit_sweep(sweep, user=user, key=key, body_hash=hashed)
+        name = await controller.sweeps.submit_sweep(sweep, user=user, key=key, body_hash=hashed)
         driver.look()
-        return JSONResponse(_told(controller.sweep(name, brief=True)), 201)
+        return JSONResponse(_told(controller.sweeps.sweep(name, brief=True)), 201)
 
     @router.get("/sweeps")
     async def list_sweeps(all_: Annotated[bool, Query(alias="all")] = False) -> Response:
         """Searches that go on and those that ended within the hour, oldest first; or all."""
         since_s = None if all_ else controller.now_s() - jobs.RECENT_S
-        return await _written({"sweeps": [_told(each) for each in controller.sweeps(since_s)]})
+        return await _written({"sweeps": [_told(each) for each in controller.sweeps.all(since_s)]})
 
     @router.get("/sweeps/{name}")
     async def show_sweep(name: str, brief: bool = False, since: str | None = None) -> Response:
         """A search with all its trials, or with their numbers by state, or what is new."""
-        return await _written(_told(controller.sweep(name, brief=brief, since=since)))
+        return await _written(_told(controller.sweeps.sweep(name, brief=brief, since=since)))
 
     @router.post("/sweeps/{name}/cancel")
     async def cancel_sweep(name: str) -> JSONResponse:
@@ -76,9 +76,9 @@ def _searches(controller: Any, driver: SweepDriver) -> APIRouter:
         return await _end(name, body.get("outcome"), body.get("message", ""))
 
     async def _end(name: str, outcome: Any, message: Any) -> JSONResponse:
-        changed = await controller.end_sweep(name, outcome, message)
+        changed = await controller.sweeps.end_sweep(name, outcome, message)
         driver.look()
-        told = _told(controller.sweep(name, brief=True)) | {"changed": changed}
+        told = _told(controller.sweeps.sweep(name, brief=True)) | {"changed": changed}
         return JSONResponse(told, 202)
 
     def _told(sweep: dict[str, Any]) -> dict[str, Any]:
@@ -102,21 +102,21 @@ def _trials(controller: Any) -> APIRouter:
         check_keys(body, ("number", "params"), "")
         number, params = body.get("number"), body.get("params", {})
         key, hashed = checked_key(idempotency_key), body_hash([name, params])
-        row = await controller.submit_trial(name, number, params, key=key, body_hash=hashed)
+        row = await controller.sweeps.submit_trial(name, number, params, key=key, body_hash=hashed)
         return JSONResponse(jobs.summary(controller, row), 201)
 
     @router.get("/sweeps/{name}/trials/{number}")
     async def show_trial(name: str, number: TrialNumber, since: str | None = None) -> JSONResponse:
         """One trial of a search, with its curve, or what is new of that."""
-        return JSONResponse(controller.trial(name, number, since=since))
+        return JSONResponse(controller.sweeps.trial(name, number, since=since))
 
     @router.post("/sweeps/{name}/trials/{number}/stop")
     async def stop_trial(name: str, number: TrialNumber, request: Request) -> JSONResponse:
         """End a trial, and say why. One that has ended stays as it is."""
         body = await json_body(request)
         check_keys(body, ("why",), "")
-        changed = await controller.stop_trial(name, number, body.get("why"))
-        row = controller.searches.row(name, number)
+        changed = await controller.sweeps.stop_trial(name, number, body.get("why"))
+        row = controller.record.searches.row(name, number)
         return JSONResponse(jobs.summary(controller, row) | {"changed": changed}, 202)
 
     return router
@@ -144,7 +144,7 @@ def _as_json(told: Mapping[str, Any]) -> str:
 
 def _planned(controller: Any, sweep: SweepRequest) -> dict[str, Any]:
     """What would be taken, with the command of a trial as it might be. Raises NeverFitsError."""
-    controller.check(sweep.job)
+    controller.jobs.check(sweep.job)
     params = {name: each.at(0) for name, each in sweep.space}
     # Without a space the parameters are whatever the user's program will say.
     job = trial_job(sweep, sweep.job.name, 0, params) if sweep.space else sweep.job

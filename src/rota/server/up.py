@@ -105,7 +105,7 @@ def _tell_of_others(notice: logging.Logger, store: EventStore, controller: Contr
             "%s was there without its %s: it is %s now, and belongs beside that file",
             *(f"{store.path.name}-wal", store.path.name, store.set_aside),
         )
-    if ids := controller.foreign_ids:
+    if ids := controller.record.foreign_ids:
         notice.warning(
             "%s knows no jobs with ids from %s to %s, and the state folder has files of such: "
             "another event log was here, or a later state of this one. They stay, and ids of new "

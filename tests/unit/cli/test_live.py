@@ -276,7 +276,7 @@ class TestLooking:
         assert "at a step boundary (rota.train)" in first
         assert "its processes are stopped and continued" in second
         why = "it asked for that; SIGKILL follows SIGTERM after 10 s"
-        cluster.controller.why_suspended[1] = why
+        cluster.controller.record.why_suspended[1] = why
         cluster.apply(WorkerRegistered(cluster.controller.now_s(), 1, Suspension.RESTART, True))
         text = f"its processes end, and start again from its own checkpoint: {why}"
         assert text in rota("show", "2")[1]
@@ -311,13 +311,13 @@ class TestLooking:
         assert "state kept" not in rota("show", "1")[1]
         cycle = {"least_bytes": 300 << 20, "most_bytes": 23 << 30, "least_after": "boundary"}
         memory = {"where": "memory", "bytes": 3 << 30, "error": "disk full", "cycle": cycle}
-        cluster.controller.memory[0] = memory
+        cluster.controller.telemetry.memory[0] = memory
         shown = rota("show", "1")[1]
         assert "in host memory, 3 GiB (disk full)" in shown
         assert "300 MiB to 23 GiB over a step, the least at its boundary" in shown
         assert json.loads(rota("show", "1", "--json")[1])["memory"] == memory
         nothing = {"where": None, "bytes": None, "error": None, "cycle": None}
-        cluster.controller.memory[1] = nothing
+        cluster.controller.telemetry.memory[1] = nothing
         assert "state kept" not in rota("show", "2")[1]
         assert "GPU memory" not in rota("show", "2")[1]
 
@@ -538,7 +538,7 @@ class TestLogs:
         rota("run", "--gpus", "2", "--", "x")
         cluster.do(cluster.controller.turn)
         cluster.write_ranks(0, [0, 3], gpus=[0, 1])
-        pids = cluster.controller.log_path(0, 1, 3).with_suffix(".pid")
+        pids = cluster.controller.record.log_path(0, 1, 3).with_suffix(".pid")
         pids.write_text('{"shim": 41, "worker": 42}')
         shown = rota("show", "1")[1]
         assert "    rank 0  GPU 0  pid -  process 0\n" in shown

@@ -78,8 +78,8 @@ def reports(cluster, row, *values):
     told = tuple(Report(step, now_s, value, step == 1) for step, value in enumerate(values, 1))
     cluster.do(controller.turn)
     if controller.state.attempt[row] and controller.state.first_start_s[row] < 0:
-        cluster.do(partial(controller._note, JobLaunched(now_s, row, 1)))
-    cluster.do(partial(controller._note, MetricReported(now_s, row, told)))
+        cluster.do(partial(controller.journal.note, JobLaunched(now_s, row, 1)))
+    cluster.do(partial(controller.journal.note, MetricReported(now_s, row, told)))
 
 
 class TestSubmit:
@@ -343,7 +343,7 @@ class TestJobs:
             JobLaunched(now_s, 1, 1),
             JobFinished(now_s, 1, JobState.FAILED),
         ):
-            cluster.do(partial(controller._note, event))
+            cluster.do(partial(controller.journal.note, event))
         cluster.do(controller.turn)
 
     def names(self, text):

@@ -222,8 +222,8 @@ def sweep(cluster, tmp_path):
     cluster.do(controller.turn)
     now_s = controller.now_s()
     told = (Report(1, now_s, 0.75, True), Report(2, now_s, 0.25))
-    cluster.do(partial(controller._note, JobLaunched(now_s, 0, 1)))
-    cluster.do(partial(controller._note, MetricReported(now_s, 0, told)))
+    cluster.do(partial(controller.journal.note, JobLaunched(now_s, 0, 1)))
+    cluster.do(partial(controller.journal.note, MetricReported(now_s, 0, told)))
 
 
 @pytest.mark.usefixtures("sweep")

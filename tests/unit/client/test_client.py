@@ -333,7 +333,7 @@ def test_a_cluster_that_does_not_end_is_told_by_those_who_are_left(cluster, fold
 
 
 def test_shutting_down_returns_when_the_controller_has_ended(cluster, folder):
-    cluster.controller.end_jobs = cluster.controller.stopped.set
+    cluster.controller.end_jobs = cluster.controller.journal.stopped.set
     with Client(folder=folder) as client:
         client.shut_down(timeout_s=None)
         with pytest.raises(UnreachableError):

@@ -189,7 +189,7 @@ def test_an_unexpected_failure_is_a_problem_without_details(http, cluster):
     def broken():
         raise ZeroDivisionError("secret")
 
-    cluster.controller.nodes = broken
+    cluster.controller.record.nodes = broken
     answer = http.get("/api/v1/nodes")
     assert answer.status_code == 500
     assert answer.json()["code"] == "ServerError"
@@ -268,7 +268,7 @@ class TestLogs:
 
         submit(http)
         cluster.do(cluster.controller.turn)
-        path = cluster.controller.log_path(0, 1, 0)
+        path = cluster.controller.record.log_path(0, 1, 0)
         path.parent.mkdir(parents=True)
         if kind == "link":
             path.symlink_to(folder.token)

@@ -114,6 +114,6 @@ def test_a_signal_ends_it_in_good_order(folder, number):
 
 def test_it_ends_when_the_controller_can_not_go_on(folder):
     controller = StandInController(folder)
-    run(controller, folder, on_listen=lambda url: controller.stopped.set())
+    run(controller, folder, on_listen=lambda url: controller.journal.stopped.set())
     assert controller.life == ["start", "stop"]
     assert not folder.server.exists()

@@ -60,7 +60,7 @@ def show(http, name="digits", **params):
 def happens(cluster, kind, *fields):
     """Let an event have been told by an agent just now."""
     event = kind(cluster.controller.now_s(), *fields)
-    cluster.do(partial(cluster.controller._note, event))
+    cluster.do(partial(cluster.controller.journal.note, event))
 
 
 def runs(cluster, row):
@@ -326,7 +326,7 @@ def test_a_new_controller_knows_the_searches(folder):
         submit_trial(http, 0).raise_for_status()
         before = show(http)
     with served(folder, controller_without_agents(folder)) as cluster, client(cluster) as http:
-        assert cluster.controller.has_open_sweeps
+        assert cluster.controller.sweeps.is_any_open
         after = show(http)
         assert submit(http, "k").json()["name"] == "digits"
         assert submit_trial(http, 0).json()["id"] == "1"
@@ -417,7 +417,7 @@ def test_who_knows_nothing_of_this_controller_s_is_told_all(http, cluster, curso
 
 def test_news_of_searches_is_told_and_none_of_what_is_not_theirs(http, cluster):
     heard = []
-    cluster.controller.on_news_of_sweeps(lambda: heard.append(1))
+    cluster.controller.sweeps.on_news(lambda: heard.append(1))
 
     def news(act):
         heard.clear()

@@ -53,7 +53,7 @@ class Driven:
         """What a worker would: its values, as its agent passes them on."""
         reports = [Report(step, float(step), value) for step, value in enumerate(values, start=1)]
         event = MetricReported(self.clock.now_s, row, tuple(reports))
-        self.it.do(lambda: self.it.controller._write_first(event, durable=True))
+        self.it.do(lambda: self.it.controller.journal.write_first(event, durable=True))
 
 
 @pytest.fixture
@@ -295,12 +295,12 @@ def test_it_asks_for_what_is_new_alone(driven, monkeypatch):
     driven.driver.look()
     assert told == [], "nothing has changed"
     event = MetricReported(driven.clock.now_s, 0, (Report(1001, 1001.0, 0.2),))
-    driven.it.do(lambda: driven.it.controller._note(event))
+    driven.it.do(lambda: driven.it.controller.journal.note(event))
     driven.driver.look()
     ((trial,),) = (each["trials"] for each in told)
     assert (trial["number"], trial["known"], trial["curve"]) == (0, 1000, [[1001, 1001.0, 0.2]])
     back = MetricReported(driven.clock.now_s, 0, (Report(900, 1002.0, 0.3, True),))
-    driven.it.do(lambda: driven.it.controller._note(back))
+    driven.it.do(lambda: driven.it.controller.journal.note(back))
     driven.driver.look()
     assert told[-1]["trials"][0]["known"] == 899
     anew = Driver(driven.client)

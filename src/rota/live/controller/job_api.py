@@ -3,22 +3,17 @@
 import asyncio
 import logging
 import time
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from rota.errors import (
     JobFileError,
     NeverFitsError,
     NotFoundError,
     StoreError,
-    StoreFullError,
-    StoreLostError,
     TransitionError,
 )
-from rota.folder import Folder
+from rota.live.controller.journal import Journal
 from rota.live.controller.record import Record
-from rota.live.controller.room import Room
 from rota.model.decide.live_limits import largest_node
 from rota.model.events import (
     Event,
@@ -32,9 +27,7 @@ from rota.model.state.state import ClusterState
 from rota.model.sweep import SweepTrial
 from rota.request.jobfile import JobRequest, program_of
 from rota.request.values import refuse
-from rota.store.events import EventStore, Submission
-
-WRITE_AGAIN_S = 1.0  # after a failure for want of room
+from rota.store.events import Submission
 
 log = logging.getLogger("rota.controller")
 
@@ -91,85 +84,23 @@ class Entry(NamedTuple):
         )
 
 
-class Intake(Record):
-    """The record, with what has yet to be written down, and with what its users may do to it."""
+class JobApi:
+    """What users may ask of jobs: each is checked, written down, and only then done."""
 
-    def __init__(self, store: EventStore, folder: Folder, room: Room | None = None) -> None:
-        super().__init__(store, folder)
-        self.room = room or Room(folder, keeps_reserve=False)
-        self._unwritten: list[Event] = []
-        self._once_written: list[Callable[[], object]] = []  # what follows from these events
-        self._write_again_s = 0.0  # by the monotonic clock; 0 unless the last try found no room
+    def __init__(self, record: Record, journal: Journal) -> None:
+        self._record, self._journal, self._state = record, journal, record.state
         self._entering: dict[object, tuple[Entry, asyncio.Future[int]]] = {}  # by user and key
-        self._kick = asyncio.Event()  # set when there is something to decide
-        self.failed = False
-        self.failure = ""  # why the controller can't go on
-        self.stopped = asyncio.Event()  # set when it can't, or has ended all there was
-
-    def _note(self, event: Event) -> None:
-        """Apply an event; it is written down at the end of the turn."""
-        self._apply(event)
-        self._unwritten.append(event)
-        self._kick.set()
-
-    def _write_down(self) -> bool:
-        """Write down what has been applied, and then do what follows from it.
-
-        False if there is no room for it on the disk: it is kept, and the next call tries again,
-        but for a moment after such a failure.
-        """
-        if self._unwritten:
-            if time.monotonic() < self._write_again_s:
-                return False
-            try:
-                self._append(self._unwritten)
-            except StoreFullError:
-                self._write_again_s = time.monotonic() + WRITE_AGAIN_S
-                return False
-            self._unwritten = []
-        self._write_again_s = 0.0
-        calls, self._once_written = self._once_written, []
-        for call in calls:
-            call()
-        return True
-
-    def _append(self, events: Sequence[Event], **how: Any) -> None:
-        """Write events to the log, with the help of the reserve if need be. Raises StoreError."""
-        with self._giving_up():
-            try:
-                self.store.append(events, **how)
-            except StoreFullError:
-                if not self.room.give_up():
-                    raise
-                self.store.append(events, **how)
-
-    def give_up(self, why: str) -> None:
-        """The controller can't go on: what it knows and what is on disk may differ now."""
-        if not self.failed:
-            self.failed, self.failure = True, why
-            self.stopped.set()
-
-    @contextmanager
-    def _giving_up(self) -> Iterator[None]:
-        """Give up if the event log is not there any more: nothing would be kept."""
-        try:
-            yield
-        except StoreLostError as error:
-            if not self.failed:
-                log.critical("the controller stops, jobs go on: %s", error)
-            self.give_up(str(error))
-            raise
 
     def check(self, request: JobRequest) -> None:
         """Refuse a job that can never run here. Raises NeverFitsError or JobFileError."""
-        have = self.state.total_gpus
-        if self.state.nodes and request.num_gpus > have:
+        have = self._state.total_gpus
+        if self._state.nodes and request.num_gpus > have:
             raise NeverFitsError(
                 f"NEVER_FITS: resources.gpus is {request.num_gpus} and this cluster has {have}; "
                 f"ask for {have} or fewer"
             )
-        most = largest_node(self.state)
-        if self.state.nodes and request.num_gpus > most:
+        most = largest_node(self._state)
+        if self._state.nodes and request.num_gpus > most:
             raise NeverFitsError(
                 f"NEVER_FITS: resources.gpus is {request.num_gpus}, a gang is on one node, and the "
                 f"largest node has {most}; ask for {most} or fewer"
@@ -185,15 +116,15 @@ class Intake(Record):
         if not value:
             return ""
         try:
-            row = self.row(value)
+            row = self._record.row(value)
         except NotFoundError as error:
             refuse("resume_from", value, str(error))
-        job_id, name = self.state.spec[row].job_id, self.state.spec[row].name
-        state = JobState(self.state.state[row])
+        job_id, name = self._state.spec[row].job_id, self._state.spec[row].name
+        state = JobState(self._state.state[row])
         if not state.is_final:
             fix = f"wait with `rota wait {job_id}`, or end it with `rota cancel {job_id}`"
             refuse("resume_from", value, f"job {job_id} ({name}) is {state.name}: {fix}")
-        folder = self._folder.checkpoints(job_id)
+        folder = self._record.folder.checkpoints(job_id)
         if not folder.is_dir() or not any(folder.iterdir()):
             fix = f"job {job_id} ({name}) has left no checkpoint in {folder}"
             refuse("resume_from", value, f"{fix}: leave it out, to begin at the beginning")
@@ -207,59 +138,61 @@ class Intake(Record):
         When this returns the job is on disk. Raises NeverFitsError, StoreFullError if there is no
         room for it, and JobFileError if the key was used for another job.
         """
-        known = self._submitted(user, key, body_hash)
+        known = self.submitted(user, key, body_hash)
         if known is not None:
             return known
         self.check(request)
         request = request._replace(resume_from=self.resumed_from(request))  # by id
-        return await self._enter(Entry(request, user, key, body_hash))
+        return await self.enter(Entry(request, user, key, body_hash))
 
-    def _submitted(self, user: str, key: str | None, body_hash: str) -> int | None:
+    def submitted(self, user: str, key: str | None, body_hash: str) -> int | None:
         """The row of the job that came with this key. JobFileError if something else did."""
-        known = self._find(user, key) if key is not None else None
+        known = self.find(user, key) if key is not None else None
         if known is not None and known.body_hash == body_hash:
             return known.row
-        if known is not None or (key is not None and self.searches.of_key(user, key) is not None):
+        if known is not None or (
+            key is not None and self._record.searches.of_key(user, key) is not None
+        ):
             raise JobFileError(f"Idempotency-Key {key!r} was used for another job; use a new key")
         return None
 
-    def _find(self, user: str, key: str) -> Submission | None:
+    def find(self, user: str, key: str) -> Submission | None:
         """What the user submitted under this key, if anything."""
         if (user, key) in self._entering:
-            self._write_entries()
-        with self._giving_up():
-            return self.store.find_submission(user, key)
+            self.write_entries()
+        with self._journal.giving_up():
+            return self._record.store.find_submission(user, key)
 
-    def _enter(self, entry: Entry) -> asyncio.Future[int]:
+    def enter(self, entry: Entry) -> asyncio.Future[int]:
         """Have a job written down with those that are submitted at the same time; its row.
 
         To make sure that it is on disk takes as long for many as for one. Raises StoreFullError if
         there is no room; the other StoreErrors come through the future.
         """
-        self.room.check()
+        self._journal.room.check()
         loop = asyncio.get_running_loop()
         if not self._entering:
-            loop.call_soon(self._write_entries)
+            loop.call_soon(self.write_entries)
         row: asyncio.Future[int] = loop.create_future()
         self._entering[object() if entry.key is None else (entry.user, entry.key)] = entry, row
         return row
 
-    def _write_entries(self) -> None:
+    def write_entries(self) -> None:
         """Write down, durably, what has been submitted, and tell those who wait for it."""
         entries, self._entering = list(self._entering.values()), {}
         if not entries:
             return
-        first, events, submissions = len(self.state.spec), list[Event](), []
+        first, events, submissions = len(self._state.spec), list[Event](), []
         for number, (entry, _) in enumerate(entries):
-            spec = entry.spec(str(self._next_id + number), self._clock.now_s())
+            spec = entry.spec(str(self._record.next_id + number), self._record.now_s())
             events.append(JobSubmitted(spec.submit_s, spec))
             if entry.key is not None:
                 keyed = (entry.user, entry.key, entry.body_hash, first + number)
                 submissions.append(Submission(*keyed))
         error = None
         try:
-            self._write_first(*events, submissions=submissions, durable=True)
-            self._next_id += len(entries)
+            self._journal.write_first(*events, submissions=submissions, durable=True)
+            self._record.next_id += len(entries)
         except StoreError as failure:
             error = failure
         for number, (_, row) in enumerate(entries):
@@ -272,10 +205,10 @@ class Intake(Record):
 
     async def cancel(self, row: int) -> bool:
         """End a job; False if it is ending, or was cancelled before. TransitionError if over."""
-        if self.state.state[row] in (JobState.STOPPING, JobState.CANCELLED):
+        if self._state.state[row] in (JobState.STOPPING, JobState.CANCELLED):
             return False
-        check_open(self.state, row, "cancelled", self._clock.now_s())
-        self._write_first(StopRequested(self._clock.now_s(), row))
+        check_open(self._state, row, "cancelled", self._record.now_s())
+        self._journal.write_first(StopRequested(self._record.now_s(), row))
         return True
 
     async def suspend(self, row: int) -> bool:
@@ -283,10 +216,10 @@ class Intake(Record):
 
         Raises TransitionError if it is over.
         """
-        check_open(self.state, row, "suspended", self._clock.now_s())
-        if row in self.state.user_suspended:
+        check_open(self._state, row, "suspended", self._record.now_s())
+        if row in self._state.user_suspended:
             return False
-        self._write_first(SuspendRequested(self._clock.now_s(), row))
+        self._journal.write_first(SuspendRequested(self._record.now_s(), row))
         return True
 
     async def resume(self, row: int) -> bool:
@@ -294,20 +227,8 @@ class Intake(Record):
 
         Raises TransitionError if it is over.
         """
-        check_open(self.state, row, "resumed", self._clock.now_s())
-        if row not in self.state.user_suspended:
+        check_open(self._state, row, "resumed", self._record.now_s())
+        if row not in self._state.user_suspended:
             return False
-        self._write_first(ResumeRequested(self._clock.now_s(), row))
+        self._journal.write_first(ResumeRequested(self._record.now_s(), row))
         return True
-
-    def _write_first(
-        self, *events: Event, submissions: Sequence[Submission] = (), durable: bool = False
-    ) -> None:
-        """Write events that can't be refused down, then apply them. StoreError changes nothing."""
-        every = [*self._unwritten, *events]
-        self._append(every, submissions=submissions, durable=durable)
-        self._unwritten = []
-        for event in events:
-            self._apply(event)
-        # Not at once: a decision may take long, and those who wait for an answer get it first.
-        asyncio.get_running_loop().call_soon(self._kick.set)

@@ -1,12 +1,12 @@
 """The live cluster as far as it is known: its state from the event log, and answers about it."""
 
-import asyncio
 from pathlib import Path
 from typing import Any
 
 from rota.errors import NotFoundError, RotaError, did_you_mean
 from rota.folder import JOB_ID, Folder
 from rota.live.controller.clock import Clock
+from rota.live.controller.outboxes import Outboxes
 from rota.live.controller.ranks import Ranks, read_ranks
 from rota.live.controller.recovery import losses_after
 from rota.live.controller.sweep_record import Searches
@@ -46,36 +46,33 @@ class Record:
         self.state = ClusterState()
         self.searches = Searches(self.state)
         self.store = store
-        self._folder = folder
-        self._latest: dict[int, dict[str, Any]] = {}  # progress, newer than what is written down
+        self.folder = folder
+        self.latest: dict[int, dict[str, Any]] = {}  # progress, newer than what is written down
         self._history: dict[int, list[tuple[float, int]]] = {}
         self.rows: dict[str, int] = {}
-        self._losses: dict[int, int] = {}
+        self.losses: dict[int, int] = {}
         self._lost_s: dict[str, float] = {}  # when nodes that are gone were lost
         self._models: dict[int, tuple[int, int]] = {}
         self._lost_ranks: dict[int, int] = {}
         self.why_suspended: dict[int, str] = {}  # in the way that it is, by row
-        self._outboxes: dict[str, asyncio.Queue[Message | bytes]] = {}
-        self._last_node: dict[tuple[int, int], str] = {}  # (row, attempt) -> where it ran last
-        self._limits_s: dict[int, float] = {}  # of jobs that have started and not ended, by row
+        self.outboxes = Outboxes()
+        self.last_node: dict[tuple[int, int], str] = {}  # (row, attempt) -> where it ran last
+        self.limits_s: dict[int, float] = {}  # of jobs that have started and not ended, by row
         self._launched_s: dict[tuple[int, int], float] = {}  # (row, attempt) -> when it was sent
         self.state.observers += [self.searches.note, self._remember]
         last_s = 0.0
         for number, event in enumerate(store.load(), 1):
             try:
-                self._apply(event)
+                self.state.apply(event)
             except (RotaError, LookupError, TypeError) as error:
                 what = f"a {type(event).__name__} can't follow what was before it"
                 raise store.unreadable(number, what) from error
             last_s = max(last_s, event.at_s)
-        self._clock = Clock(folder.clock, last_s)
+        self.clock = Clock(folder.clock, last_s)
         known = max((int(each) for each in self.rows if JOB_ID.fullmatch(each)), default=0)
-        self._next_id = 1 + max(known, folder.highest_job_id())
+        self.next_id = 1 + max(known, folder.highest_job_id())
         # Another log was here, or a later state of this one: its jobs are none of this log's.
-        self.foreign_ids = range(known + 1, self._next_id)
-
-    def _apply(self, event: Event) -> None:
-        self.state.apply(event)
+        self.foreign_ids = range(known + 1, self.next_id)
 
     def _remember(self, event: Event) -> None:
         """Keep what questions will be asked about."""
@@ -94,16 +91,16 @@ class Record:
         elif isinstance(event, JobLaunched | JobResumed):
             limit_s = self.state.spec[event.row].time_limit_s
             if limit_s is not None:
-                self._limits_s[event.row] = limit_s
+                self.limits_s[event.row] = limit_s
             held = self.state.held[event.row]
             if held is not None:
                 key = (event.row, self.state.attempt[event.row])
-                self._last_node[key] = self.state.nodes[held.nodes()[0]].name
+                self.last_node[key] = self.state.nodes[held.nodes()[0]].name
         elif isinstance(event, JobFinished):
-            self._limits_s.pop(event.row, None)
+            self.limits_s.pop(event.row, None)
         elif isinstance(event, AttemptLost):
             self.why_suspended.pop(event.row, None)
-            self._losses[event.row] = losses_after(self._losses.get(event.row, 0), event)
+            self.losses[event.row] = losses_after(self.losses.get(event.row, 0), event)
         elif isinstance(event, JobResized):
             self._lost_ranks[event.row] = self.lost_ranks(event.row) + event.lost_ranks
         elif isinstance(event, WorkerRegistered):
@@ -136,7 +133,7 @@ class Record:
 
     def now_s(self) -> float:
         """The cluster's time: seconds since the epoch."""
-        return self._clock.now_s()
+        return self.clock.now_s()
 
     def living(self) -> int:
         """How many jobs have processes."""
@@ -168,7 +165,7 @@ class Record:
 
     def progress(self, row: int) -> dict[str, Any]:
         """The latest that the job reported of itself."""
-        return self._latest.get(row) or self.state.progress[row] or {}
+        return self.latest.get(row) or self.state.progress[row] or {}
 
     def model(self, row: int) -> tuple[int, int] | None:
         """Bytes in the job's model and in its largest tensor, if its script told."""
@@ -181,7 +178,7 @@ class Record:
     def device_share(self, row: int) -> float:
         """The part of its life that the job has held its devices and worked."""
         finish_s = self.state.finish_s[row]
-        end_s = finish_s if finish_s >= 0 else self._clock.now_s()
+        end_s = finish_s if finish_s >= 0 else self.clock.now_s()
         age_s = end_s - self.state.submit_s[row]
         return self.state.service(row, end_s) / age_s if age_s > 0 else 0.0
 
@@ -197,31 +194,24 @@ class Record:
         """The processes of an attempt; None as long as its agent has written nothing down."""
         job_id = self.state.spec[row].job_id
         nodes = [node.name for node in self.state.nodes]
-        found = (read_ranks(self._folder.attempt(node, job_id, attempt)) for node in nodes)
+        found = (read_ranks(self.folder.attempt(node, job_id, attempt)) for node in nodes)
         return next((ranks for ranks in found if ranks is not None), None)
 
     def log_path(self, row: int, attempt: int | None, process: int) -> Path | None:
         """Where a process's output is, or None before the job's first start."""
         number = attempt if attempt is not None else self.state.attempt[row]
         job_id = self.state.spec[row].job_id
-        last = self._last_node.get((row, number))
+        last = self.last_node.get((row, number))
         names = [node.name for node in self.state.nodes if number > 0]
         names.sort(key=lambda name: name != last)  # what it printed elsewhere came along
-        paths = [self._folder.log(name, job_id, number, process) for name in names]
+        paths = [self.folder.log(name, job_id, number, process) for name in names]
         return next((path for path in paths if path.exists()), None)
 
     def state_on(self, row: int) -> str | None:
         """The node where the state of a started job lies; None if it has none."""
         if not self.state.has_processes(row):
             return None
-        return self._last_node.get((row, self.state.attempt[row]))
-
-    def tell(self, node: str, message: Message | bytes) -> bool:
-        """Send an agent something; False if it is not connected."""
-        outbox = self._outboxes.get(node)
-        if outbox is not None:
-            outbox.put_nowait(message)
-        return outbox is not None
+        return self.last_node.get((row, self.state.attempt[row]))
 
     def nodes(self) -> list[dict[str, Any]]:
         """Each node with its devices and who holds which; several jobs may share one."""
@@ -240,7 +230,7 @@ class Record:
                 "num_gpus": node.num_gpus,
                 "alive": node.alive,
                 "lost_s": None if node.alive else self._lost_s.get(node.name),
-                "connected": node.name in self._outboxes,
+                "connected": node.name in self.outboxes,
                 "jobs": [ids[0] if ids else None for ids in held_by],
                 "holders": held_by,
             }

@@ -27,11 +27,11 @@ def pass_on(record: Record, sender: str, message: Message) -> None:
     if nodes != (asked, asker):
         if asks:
             error = f"job {message['job_id']} does not move from {asked} to {asker} any more"
-            record.tell(sender, {"type": "fetched", **about, "error": error})
+            record.outboxes.tell(sender, {"type": "fetched", **about, "error": error})
         return
     passed = {**message, "asker": asker} if asks else message
-    if not record.tell(message["node"], passed) and asks:
-        record.tell(sender, {"type": "fetched", **about, "away": True})
+    if not record.outboxes.tell(message["node"], passed) and asks:
+        record.outboxes.tell(sender, {"type": "fetched", **about, "away": True})
 
 
 def pass_piece_on(record: Record, sender: str, frame: bytes) -> None:
@@ -39,7 +39,7 @@ def pass_piece_on(record: Record, sender: str, frame: bytes) -> None:
     message, _ = unpack(frame)
     row = record.rows.get(message["job_id"])
     if row is not None and migration(record, row) == (sender, message["node"]):
-        record.tell(message["node"], frame)
+        record.outboxes.tell(message["node"], frame)
 
 
 def migration(record: Record, row: int) -> tuple[str, str] | None:

@@ -4,35 +4,35 @@ from collections.abc import Callable
 from typing import Any
 
 from rota.errors import JobFileError, TransitionError
-from rota.folder import Folder
-from rota.live.controller.job_api import Entry, Intake, local_time
-from rota.live.controller.room import Room
+from rota.live.controller.job_api import Entry, JobApi, local_time
+from rota.live.controller.journal import Journal
+from rota.live.controller.record import Record
 from rota.model.events import Event, StopRequested, SweepEnded, SweepSubmitted, TrialStopped
 from rota.model.state.ledger import FIRST_FINAL, STOPPING
 from rota.model.sweep import SweepTrial
 from rota.request.searchspace import check_params
 from rota.request.sweepfile import SweepRequest, parse_sweep, trial_job
 from rota.request.values import refuse, text_of
-from rota.store.events import EventStore
 
 OUTCOMES = ("TARGET", "DONE", "BUDGET", "FAILED", "CANCELLED")
 MOST_TRIALS = 1_000_000
 MAX_TEXT = 2000  # characters of a reason or a message
 
 
-class Sweeps(Intake):
-    """The record and its users, with their searches. What a method returns for is on disk."""
+class SweepApi:
+    """What users, and the driver of searches, may ask. What a method returns for is on disk."""
 
-    def __init__(self, store: EventStore, folder: Folder, room: Room | None = None) -> None:
-        super().__init__(store, folder, room)
+    def __init__(self, record: Record, journal: Journal, jobs: JobApi) -> None:
+        self._record, self._journal, self._jobs = record, journal, jobs
+        self._state = record.state
         self._requests: dict[str, SweepRequest] = {}
 
     # -- searches ------------------------------------------------------------------------------
 
     @property
-    def has_open_sweeps(self) -> bool:
+    def is_any_open(self) -> bool:
         """Whether there is a search that is not over."""
-        return self.searches.is_any_open()
+        return self._record.searches.is_any_open()
 
     def sweep(self, name: str, *, brief: bool = False, since: str | None = None) -> dict[str, Any]:
         """A search with all of its trials; ``@last`` is the newest. Raises NotFoundError.
@@ -40,23 +40,23 @@ class Sweeps(Intake):
         ``brief``: of its trials how many stand where. ``since``, its ``cursor`` of before: what is
         new.
         """
-        search, now_s = self.searches.find(name), self._clock.now_s()
-        return self.searches.tell(search, now_s, brief=brief, since=since)
+        search, now_s = self._record.searches.find(name), self._record.now_s()
+        return self._record.searches.tell(search, now_s, brief=brief, since=since)
 
     def trial(self, name: str, number: int, *, since: str | None = None) -> dict[str, Any]:
         """One trial of a search, as :meth:`sweep` has it. Raises NotFoundError.
 
         ``since``, its ``cursor`` of before: with what is new of its curve.
         """
-        return self.searches.tell_trial(name, number, self._clock.now_s(), since)
+        return self._record.searches.tell_trial(name, number, self._record.now_s(), since)
 
-    def on_news_of_sweeps(self, call: Callable[[], None]) -> None:
+    def on_news(self, call: Callable[[], None]) -> None:
         """Have something called whenever anything has changed of a search that goes on."""
-        self.searches.on_news = call
+        self._record.searches.on_news = call
 
-    def sweeps(self, since_s: float | None = None) -> list[dict[str, Any]]:
+    def all(self, since_s: float | None = None) -> list[dict[str, Any]]:
         """Every search in brief, oldest first; not those that had ended at ``since_s``."""
-        return self.searches.tell_all(self._clock.now_s(), since_s)
+        return self._record.searches.tell_all(self._record.now_s(), since_s)
 
     async def submit_sweep(
         self, request: SweepRequest, *, user: str, key: str | None, body_hash: str
@@ -67,18 +67,18 @@ class Sweeps(Intake):
         run here, and JobFileError if the key was used for something else.
         """
         if key is not None:
-            known = self.searches.of_key(user, key)
+            known = self._record.searches.of_key(user, key)
             if known is not None and known.submitted.body_hash == body_hash:
                 return known.name
-            if known is not None or self._find(user, key) is not None:
+            if known is not None or self._jobs.find(user, key) is not None:
                 raise JobFileError(
                     f"Idempotency-Key {key!r} was used for something else; use a new key"
                 )
-        self.check(request.job)
-        self.room.check()
-        name, now_s = self.searches.free_name(request.job.name), self._clock.now_s()
+        self._jobs.check(request.job)
+        self._journal.room.check()
+        name, now_s = self._record.searches.free_name(request.job.name), self._record.now_s()
         event = SweepSubmitted(now_s, name, user, request.to_fields(), key, body_hash)
-        self._write_first(event, durable=True)
+        self._journal.write_first(event, durable=True)
         return name
 
     async def end_sweep(self, name: str, outcome: str, message: str) -> bool:
@@ -86,19 +86,21 @@ class Sweeps(Intake):
 
         Raises NotFoundError, and JobFileError for an outcome that is none.
         """
-        search = self.searches.find(name)
+        search = self._record.searches.find(name)
         if outcome not in OUTCOMES:
             refuse("outcome", outcome, f"use one of {', '.join(OUTCOMES)}")
         message = _text("message", message)
         if search.ended is not None:
             return False
-        now_s = self._clock.now_s()
+        now_s = self._record.now_s()
         why = f"the search is over ({outcome}){': ' if message else ''}{message}"
         events: list[Event] = []
         for row in search.rows.values():
             if self._is_open(row):
                 events += [TrialStopped(now_s, row, why), StopRequested(now_s, row)]
-        self._write_first(*events, SweepEnded(now_s, search.name, outcome, message), durable=True)
+        self._journal.write_first(
+            *events, SweepEnded(now_s, search.name, outcome, message), durable=True
+        )
         return True
 
     # -- trials --------------------------------------------------------------------------------
@@ -118,9 +120,9 @@ class Sweeps(Intake):
         same idempotency key gives the same trial. Raises NotFoundError, TransitionError if the
         search is over, and JobFileError for parameters that are not of its space.
         """
-        search = self.searches.find(name)
+        search = self._record.searches.find(name)
         name, user = search.name, search.submitted.user
-        known = self._submitted(user, key, body_hash)
+        known = self._jobs.submitted(user, key, body_hash)
         if known is not None:
             return known
         if number is None:
@@ -134,14 +136,14 @@ class Sweeps(Intake):
         if search.ended is not None:
             raise TransitionError(
                 f"sweep {name} takes no more trials: it ended as {search.ended.outcome} at "
-                f"{local_time(search.ended.at_s, self._clock.now_s())}; to go on submit it anew"
+                f"{local_time(search.ended.at_s, self._record.now_s())}; to go on submit it anew"
             )
         request = self._request(name)
         values = check_params(request.space, params)
         job = trial_job(request, name, number, dict(values))
         trial = SweepTrial(request.sweep(name), number, values)
-        row = self._enter(Entry(job, user, key, body_hash, trial))
-        self._write_entries()  # at once: the next one may not have its number
+        row = self._jobs.enter(Entry(job, user, key, body_hash, trial))
+        self._jobs.write_entries()  # at once: the next one may not have its number
         return row.result()
 
     async def stop_trial(self, name: str, number: int, why: str) -> bool:
@@ -149,22 +151,24 @@ class Sweeps(Intake):
 
         ``why`` is what its user is told. Raises NotFoundError.
         """
-        row = self.searches.row(name, number)
+        row = self._record.searches.row(name, number)
         why = _text("why", why)
         if not self._is_open(row):
             return False
-        now_s = self._clock.now_s()
-        self._write_first(TrialStopped(now_s, row, why), StopRequested(now_s, row), durable=True)
+        now_s = self._record.now_s()
+        self._journal.write_first(
+            TrialStopped(now_s, row, why), StopRequested(now_s, row), durable=True
+        )
         return True
 
     # -- inside --------------------------------------------------------------------------------
 
     def _is_open(self, row: int) -> bool:
-        return self.state.state[row] < FIRST_FINAL and self.state.state[row] != STOPPING
+        return self._state.state[row] < FIRST_FINAL and self._state.state[row] != STOPPING
 
     def _request(self, name: str) -> SweepRequest:
         if name not in self._requests:
-            fields = self.searches.find(name).submitted.request
+            fields = self._record.searches.find(name).submitted.request
             self._requests[name] = parse_sweep(fields, workdir=fields["workdir"])
         return self._requests[name]
 

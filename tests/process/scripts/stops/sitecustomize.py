@@ -108,16 +108,16 @@ def tell_who_was_asked():
 
 
 def patch_controller():
-    from rota.live.controller import loop as controller
+    from rota.live.controller import agent_sessions, journal, outboxes, sweep_api
 
-    point(controller, "pass_on", "pass_on")
-    point(controller, "pass_piece_on", "pass_piece_on")
-    point(controller.Controller, "_command_answered", "answered")
-    point(controller.Controller, "_write_down", "write_down")
-    point(controller.Controller, "_dispatch", "dispatch")
+    point(agent_sessions, "pass_on", "pass_on")
+    point(agent_sessions, "pass_piece_on", "pass_piece_on")
+    point(agent_sessions.AgentSessions, "_command_answered", "answered")
+    point(journal.Journal, "write_down", "write_down")
+    point(agent_sessions.AgentSessions, "dispatch", "dispatch")
     for call in ("submit_sweep", "submit_trial", "stop_trial", "end_sweep"):
-        point(controller.Controller, call, call)
-    tell = controller.Controller.tell
+        point(sweep_api.SweepApi, call, call)
+    tell = outboxes.Outboxes.tell
 
     def told(self, node, message):
         if isinstance(message, bytes) or message["type"] != "drop":
@@ -127,7 +127,7 @@ def patch_controller():
         reach("tell_drop-after")
         return found
 
-    controller.Controller.tell = told
+    outboxes.Outboxes.tell = told
 
 
 def patch_sweep():

@@ -10,9 +10,8 @@ import pytest
 
 from rota.errors import StoreFullError
 from rota.folder import Disk, Folder
-from rota.live.controller import job_api as intake
+from rota.live.controller import journal, room
 from rota.live.controller import loop as controller_module
-from rota.live.controller import room
 from rota.live.controller.loop import Controller
 from rota.live.controller.record import Record
 from rota.live.controller.room import Room
@@ -28,7 +27,7 @@ MIB = 1 << 20
 @pytest.fixture(autouse=True)
 def soon(monkeypatch):
     monkeypatch.setattr(controller_module, "ROOM_EVERY_S", 0.001)
-    monkeypatch.setattr(intake, "WRITE_AGAIN_S", 0.001)
+    monkeypatch.setattr(journal, "WRITE_AGAIN_S", 0.001)
 
 
 class FillableStore(EventStore):
@@ -51,7 +50,7 @@ async def controlled(home, keeps_reserve=False):
     await controller.start()
     try:
         yield controller, store
-        assert not controller.failed
+        assert not controller.journal.failed
         controller.state.validate()
         assert same_on_disk(controller, folder)
     finally:
@@ -146,7 +145,7 @@ def test_a_launch_that_waited_for_room_is_not_sent_to_a_job_that_was_stopped_mea
             await until_refused(store)
             await agent.leave()  # its node will say that it has no trace of the job
             store.full = False
-            await controller.cancel(0)
+            await controller.jobs.cancel(0)
             agent = Agent(controller)
             agent.hello()
             await until_state(controller, 0, JobState.CANCELLED)
@@ -237,7 +236,7 @@ class TestReserve:
                 assert (await agent.hears("forget"))["job_id"] == "2"
                 with pytest.raises(StoreFullError, match=r"make room for 12\.5 MiB"):
                     await submit(controller)
-                await controller.cancel(row)
+                await controller.jobs.cancel(row)
                 assert (await agent.hears("stop"))["job_id"] == "1"
                 await agent.leave()
 

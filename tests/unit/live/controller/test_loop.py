@@ -14,6 +14,7 @@ from rota.errors import (
     StoreLostError,
 )
 from rota.folder import Folder
+from rota.live.controller import agent_sessions
 from rota.live.controller import loop as controller_module
 from rota.live.controller.clock import Clock
 from rota.live.controller.loop import Controller
@@ -52,7 +53,7 @@ class Agent:
 
     def __init__(self, controller):
         self._to_controller, self.heard = asyncio.Queue(), asyncio.Queue()
-        self._task = asyncio.create_task(controller.serve_agent(self))
+        self._task = asyncio.create_task(controller.agents.serve_agent(self))
 
     async def receive(self):
         return await self._to_controller.get()
@@ -97,14 +98,14 @@ async def controlled(home: Path, policy=None):
     try:
         yield controller
     finally:
-        assert not controller.failed
+        assert not controller.journal.failed
         controller.state.validate()
         await controller.stop()
 
 
 async def submit(controller, key=None, body="a", **fields):
     request = parse_job({"run": "true", **fields}, workdir="/")
-    return await controller.submit(request, user="me", key=key, body_hash=body)
+    return await controller.jobs.submit(request, user="me", key=key, body_hash=body)
 
 
 def done(command, **fields):
@@ -176,7 +177,7 @@ def test_a_policy_that_raises_is_asked_again_and_the_queue_survives(tmp_path, mo
 
 
 def test_a_failed_launch_backs_off_and_is_tried_as_another_attempt(tmp_path, monkeypatch):
-    monkeypatch.setattr(controller_module, "RETRY_S", 0.02)
+    monkeypatch.setattr(agent_sessions, "RETRY_S", 0.02)
 
     async def scenario():
         async with controlled(tmp_path) as controller:
@@ -249,7 +250,7 @@ def test_commands_that_an_agent_may_have_missed_are_repeated_and_the_job_starts_
             assert again["epoch"] > launch["epoch"]
             agent.says(**done(again))
             await until_state(controller, row, JobState.RUNNING)
-            await controller.suspend(row)
+            await controller.jobs.suspend(row)
             suspend = await agent.hears("suspend")
             await agent.leave()
             agent = Agent(controller)
@@ -329,7 +330,7 @@ def test_the_last_report_of_an_attempt_that_ended_without_a_controller_is_known(
             agent.says(type="progress", job_id="1", attempt=1, progress=early)
             await until_state(controller, 0, JobState.RUNNING)
             await agent.quiet()
-            assert controller.progress(0) == early
+            assert controller.record.progress(0) == early
             await agent.leave()
         async with controlled(tmp_path) as controller:
             agent = Agent(controller)
@@ -337,10 +338,10 @@ def test_the_last_report_of_an_attempt_that_ended_without_a_controller_is_known(
             end |= {"ended": {"at_s": 2.0, "exit_code": 0, "message": ""}, "lost": {}}[kind]
             agent.hello([end | {"error": "gone", "started": True, "stop_asked": False}])
             await agent.hears("welcome")
-            assert controller.progress(0) == told
+            assert controller.record.progress(0) == told
             await agent.leave()
         async with controlled(tmp_path) as controller:
-            assert controller.progress(0) == told
+            assert controller.record.progress(0) == told
 
     asyncio.run(scenario())
 
@@ -353,7 +354,7 @@ def test_a_job_begins_with_the_checkpoints_of_one_that_has_ended_and_left_some(t
                 if taken:
                     await submit(controller, resume_from=value)
                 else:
-                    controller.check(request)
+                    controller.jobs.check(request)
             text = str(caught.value)
             assert text.startswith(f"resume_from: {str(value)!r} can't be used; ")
             assert all(word in text for word in words), text
@@ -363,7 +364,7 @@ def test_a_job_begins_with_the_checkpoints_of_one_that_has_ended_and_left_some(t
             row = await submit(controller, name="first")
             await refused(controller, 7, "there is no job '7'", "rota ps --all")
             await refused(controller, "first", "job 1 (first) is PENDING", "rota wait 1")
-            await controller.cancel(row)
+            await controller.jobs.cancel(row)
             left = Folder(tmp_path).checkpoints("1")
             await refused(controller, 1, "job 1 (first) has left no checkpoint", str(left))
             left.mkdir(parents=True)
@@ -372,7 +373,7 @@ def test_a_job_begins_with_the_checkpoints_of_one_that_has_ended_and_left_some(t
             for name in ("first", "1"):
                 row = await submit(controller, resume_from=name)
                 assert controller.state.spec[row].program.resume_from == "1"
-                await controller.cancel(row)
+                await controller.jobs.cancel(row)
             left = Folder(tmp_path).checkpoints("3")
             left.mkdir(parents=True)
             (left / "rota.pt").touch()
@@ -435,7 +436,7 @@ def test_nothing_counts_of_a_hello_that_is_not_sound(tmp_path, hello, error):
             with pytest.raises(AgentError, match=re.escape(error)):
                 await agent.ended()
             assert controller.state.nodes == []
-            assert controller.tell("n", {}) is False, "nobody is connected"
+            assert controller.record.outboxes.tell("n", {}) is False, "nobody is connected"
             agent = Agent(controller)
             agent.hello()
             assert (await agent.hears("launch"))["attempt"] == 1
@@ -516,7 +517,7 @@ def test_jobs_of_a_cluster_that_is_shut_down_start_anew_with_the_next_controller
             )
             await agent.hears("forget")
             assert controller.waits_for()["jobs"] == []
-            await asyncio.wait_for(controller.stopped.wait(), 10)
+            await asyncio.wait_for(controller.journal.stopped.wait(), 10)
             await agent.leave()
         async with controlled(tmp_path) as controller:
             assert controller.state.state[row] == JobState.PENDING
@@ -540,7 +541,7 @@ def test_the_size_of_a_model_is_written_down_once_and_known_after_a_restart(tmp_
             row = await submit(controller)
             agent.says(**done(await agent.hears("launch")))
             await until_state(controller, row, JobState.RUNNING)
-            assert (controller.model(row), controller.state.skew[row]) == (None, -1.0)
+            assert (controller.record.model(row), controller.state.skew[row]) == (None, -1.0)
             for model_bytes, largest in hostile:
                 agent.says(**model, model_bytes=model_bytes, largest_tensor_bytes=largest)
             agent.says(**{**model, **sizes, "attempt": 7})
@@ -548,14 +549,14 @@ def test_the_size_of_a_model_is_written_down_once_and_known_after_a_restart(tmp_
             agent.says(**model, **sizes)
             agent.says(**model, **sizes)
             await agent.quiet()
-            assert (controller.model(row), controller.state.skew[row]) == ((400, 100), 0.25)
+            assert (controller.record.model(row), controller.state.skew[row]) == ((400, 100), 0.25)
             agent.says(**model, model_bytes=800, largest_tensor_bytes=400)
             await agent.quiet()
-            assert controller.model(row) == (800, 400)
+            assert controller.record.model(row) == (800, 400)
             await agent.leave()
         async with controlled(tmp_path) as controller:
-            assert (controller.model(row), controller.state.skew[row]) == ((800, 400), 0.5)
-            reports = [e for e in controller.store.load() if isinstance(e, ModelReported)]
+            assert (controller.record.model(row), controller.state.skew[row]) == ((800, 400), 0.5)
+            reports = [e for e in controller.record.store.load() if isinstance(e, ModelReported)]
             assert [e.model_bytes for e in reports] == [400, 800]
 
     asyncio.run(scenario())
@@ -572,7 +573,7 @@ def test_sizes_of_ended_jobs_are_the_same_after_a_restart(tmp_path):
                 agent.says(**done(launch))
                 await until_state(controller, row, JobState.RUNNING)
                 if code is None:
-                    await controller.cancel(row)
+                    await controller.jobs.cancel(row)
                     await agent.hears("stop")
                 ended = {"type": "ended", "job_id": launch["job_id"], "attempt": 1, "message": ""}
                 at_s = controller.now_s()
@@ -621,12 +622,12 @@ def test_what_was_tried_with_a_job_is_known_after_its_end_and_a_restart(tmp_path
             end = {"at_s": 0, "exit_code": 0, "message": "", "stop_asked": False}
             agent.says(type="ended", job_id="1", attempt=1, **end)
             await until_state(controller, 0, JobState.SUCCEEDED)
-            told = controller.probes(0)
+            told = controller.record.probes(0)
             assert len(told) >= 2
             assert {each.mates for each in told} == {(1,)}
             await agent.leave()
         async with controlled(tmp_path, Tries()) as controller:
-            assert controller.probes(0) == told
+            assert controller.record.probes(0) == told
 
     asyncio.run(scenario())
 
@@ -652,13 +653,13 @@ def test_when_a_node_was_lost_is_known_after_a_restart(tmp_path):
             agent = Agent(controller)
             agent.hello()
             await agent.hears("welcome")
-            assert controller.nodes()[0]["lost_s"] is None
+            assert controller.record.nodes()[0]["lost_s"] is None
             await agent.leave()
         store = EventStore(Folder(tmp_path).database)
         store.append([NodeLost(1e9, "n")])
         store.close()
         async with controlled(tmp_path) as controller:
-            assert controller.nodes()[0]["lost_s"] == 1e9
+            assert controller.record.nodes()[0]["lost_s"] == 1e9
 
     asyncio.run(scenario())
 
@@ -709,7 +710,7 @@ def test_warnings_are_one_of_each_kind_and_go_with_their_job(tmp_path, caplog, m
                 controller.state.decision_needed = True
                 controller.turn()
             assert len(controller.state.notes.warned[row]) == MOST_WARNINGS
-            await controller.cancel(row)
+            await controller.jobs.cancel(row)
             assert not controller.state.notes.warned
 
     asyncio.run(main())
@@ -733,7 +734,7 @@ def test_what_another_log_has_left_behind_is_disowned_and_its_numbers_are_not_us
         Folder(tmp_path).checkpoints("8").mkdir(parents=True)
         (tmp_path / "checkpoints/not-a-job").touch()
         async with controlled(tmp_path) as controller:
-            assert controller.foreign_ids == range(1, 9)
+            assert controller.record.foreign_ids == range(1, 9)
             row = await submit(controller)
             assert controller.state.spec[row].job_id == "9"
             agent = Agent(controller)
@@ -782,9 +783,9 @@ def test_a_controller_whose_log_has_gone_takes_nothing_more_and_stops(tmp_path):
         for key in ("k", None, "other"):
             with pytest.raises(StoreLostError, match="moved or deleted"):
                 await submit(controller, key)
-        await asyncio.wait_for(controller.stopped.wait(), 10)
-        assert controller.failed
-        assert str(folder.database) in controller.failure
+        await asyncio.wait_for(controller.journal.stopped.wait(), 10)
+        assert controller.journal.failed
+        assert str(folder.database) in controller.journal.failure
         assert len(controller.state.spec) == 1
         await controller.stop()
 
@@ -800,8 +801,8 @@ def test_a_controller_without_work_that_loses_its_log_stops_at_the_next_event(tm
         folder.database.unlink()
         agent = Agent(controller)
         agent.hello()
-        await asyncio.wait_for(controller.stopped.wait(), 10)
-        assert "moved or deleted" in controller.failure
+        await asyncio.wait_for(controller.journal.stopped.wait(), 10)
+        assert "moved or deleted" in controller.journal.failure
         await agent.leave()
         await controller.stop()
 
@@ -816,7 +817,7 @@ def test_a_controller_that_is_stopped_while_it_begins_to_decide_stops(tmp_path, 
         async with controlled(tmp_path) as controller:
             for _ in range(20):
                 await asyncio.sleep(0)
-            controller._kick.set()
+            controller.journal.kick.set()
             for _ in range(steps):
                 await asyncio.sleep(0)
 
@@ -850,7 +851,7 @@ def test_a_burst_of_submissions_does_not_cost_a_decision_for_each(tmp_path, monk
                 controller.turn()
             assert policy.decisions == first
             # Whatever else calls for a decision has it taken at once, with all jobs.
-            assert await controller.cancel(0)
+            assert await controller.jobs.cancel(0)
             controller.turn()
             assert (policy.decisions, policy.jobs) == (first + 1, 99)
             # Nothing else happens: new jobs have theirs when it is time.
@@ -858,7 +859,7 @@ def test_a_burst_of_submissions_does_not_cost_a_decision_for_each(tmp_path, monk
             controller.turn()
             assert policy.decisions == first + 1
             controller._paced_until_s = controller.now_s()
-            controller._kick.set()
+            controller.journal.kick.set()
             async with asyncio.timeout(10):
                 while policy.jobs != 100:
                     await asyncio.sleep(0.001)
@@ -903,13 +904,13 @@ def test_jobs_that_are_submitted_together_are_written_down_together(tmp_path, mo
     async def scenario():
         async with controlled(tmp_path) as controller:
             commits = []
-            append = controller.store.append
+            append = controller.record.store.append
 
             def count(events, **how):
                 commits.append(len(events))
                 append(events, **how)
 
-            monkeypatch.setattr(controller.store, "append", count)
+            monkeypatch.setattr(controller.record.store, "append", count)
             keys = [None, "a", None, "b", "c", "a"]
             rows = await asyncio.gather(*(submit(controller, key) for key in keys))
             assert rows == [0, 1, 2, 3, 4, 1]
@@ -923,7 +924,7 @@ def test_jobs_that_are_submitted_together_are_written_down_together(tmp_path, mo
             await asyncio.sleep(0)
             gone.cancel()  # its caller hangs up; the job may be there or not, but never half
             assert await stays in (6, 7)
-            monkeypatch.setattr(controller.store, "append", append)
+            monkeypatch.setattr(controller.record.store, "append", append)
         async with controlled(tmp_path) as controller:
             assert await submit(controller, "f") == stays.result()
             assert await submit(controller, "c") == 4
@@ -934,7 +935,7 @@ def test_jobs_that_are_submitted_together_are_written_down_together(tmp_path, mo
 def test_submissions_that_cannot_be_written_down_are_all_told_so(tmp_path, monkeypatch):
     async def scenario():
         async with controlled(tmp_path) as controller:
-            append = controller.store.append
+            append = controller.record.store.append
 
             def fail(events, **how):
                 if any(isinstance(event, JobSubmitted) for event in events):
@@ -942,7 +943,7 @@ def test_submissions_that_cannot_be_written_down_are_all_told_so(tmp_path, monke
                 append(events, **how)
 
             with monkeypatch.context() as patch:
-                patch.setattr(controller.store, "append", fail)
+                patch.setattr(controller.record.store, "append", fail)
                 together = (submit(controller, key) for key in (None, "a", "b"))
                 told = await asyncio.gather(*together, return_exceptions=True)
             assert [(type(each), str(each)) for each in told] == [(StoreError, "no")] * 3

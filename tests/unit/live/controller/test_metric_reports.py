@@ -23,19 +23,19 @@ def curve(since, *values, job_id="1", attempt=1):
 
 
 def values(controller, number=0):
-    trials = controller.sweep("digits")["trials"]
+    trials = controller.sweeps.sweep("digits")["trials"]
     return [value for _, _, value in trials[number]["curve"]]
 
 
 def written(controller):
-    log = [event for event in controller.store.load() if isinstance(event, MetricReported)]
+    log = [event for event in controller.record.store.load() if isinstance(event, MetricReported)]
     return [report.value for event in log for report in event.reports]
 
 
 async def start(controller, agent, number=0):
-    if not controller.sweeps():
+    if not controller.sweeps.all():
         await submit_sweep(controller)
-    row = await controller.submit_trial("digits", number, {"lr": 0.01})
+    row = await controller.sweeps.submit_trial("digits", number, {"lr": 0.01})
     agent.says(**done(await agent.hears("launch")))
     await until_state(controller, row, JobState.RUNNING)
     return row

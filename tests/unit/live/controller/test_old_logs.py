@@ -59,11 +59,11 @@ def test_the_log_of_the_first_version_is_gone_on_with(tmp_path, policy):
             states = [JobState(state).name for state in controller.state.state]
             assert states == ["SUCCEEDED", "HELD", "CANCELLED"]
             assert [spec.name for spec in controller.state.spec] == ["short", "train", "other"]
-            assert controller.progress(1)["step"] == 55
+            assert controller.record.progress(1)["step"] == 55
             assert controller.state.epoch == 2
-            assert await controller.resume(1)
+            assert await controller.jobs.resume(1)
             job = parse_job({"run": "true"}, workdir="/")
-            assert await controller.submit(job, user="me", key=None, body_hash="") == 3
+            assert await controller.jobs.submit(job, user="me", key=None, body_hash="") == 3
             controller.turn()
             assert controller.state.decision_seq > 17, "the policy takes it up"
 

@@ -1,5 +1,3 @@
-import asyncio
-
 import pytest
 
 from rota.errors import AgentError
@@ -23,13 +21,13 @@ def record(tmp_path):
     made.state = cluster_with_a_job_that_is(S.MIGRATING).state
     made.rows = {"the-job": 0}
     for node in ("node0", "node1"):
-        made._outboxes[node] = asyncio.Queue()
+        made.outboxes.open(node, None)
     yield made
     store.close()
 
 
 def heard(record, node):
-    outbox, found = record._outboxes[node], []
+    outbox, found = record.outboxes.of(node), []
     while not outbox.empty():
         found.append(outbox.get_nowait())
     return found
@@ -74,7 +72,7 @@ def test_what_nobody_asks_for_any_more_is_not_passed_on(record):
 
 
 def test_an_asker_is_told_that_the_other_node_is_away(record):
-    del record._outboxes["node0"]
+    record.outboxes.close("node0", record.outboxes.of("node0"))
     pass_on(record, "node1", FETCH)
     (answer,) = heard(record, "node1")
     assert answer["away"]

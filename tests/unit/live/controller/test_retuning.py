@@ -3,7 +3,7 @@
 import asyncio
 import logging
 
-from rota.live.controller.loop import RETRY_S
+from rota.live.controller.agent_sessions import RETRY_S
 from rota.model.allocation import on_node
 from rota.model.events import BatchRefused, CommandSent, JobRetuned, RetryDue, WorkerReported
 from rota.model.job import JobState
@@ -46,7 +46,7 @@ async def running(controller, agent, policy, **fields):
 
 def decides(controller, policy, place):
     policy.place = place
-    controller.state.decision_needed = controller._calls_at_once = True
+    controller.state.decision_needed = controller.journal.calls_at_once = True
     controller.turn()
 
 
@@ -75,7 +75,7 @@ def test_a_batch_comes_with_a_launch_a_retune_and_a_resize(tmp_path):
 
             decides(controller, policy, on_node(0, 0b11))
             assert (await agent.hears("retune"))["batch"] == [0, 0]
-            log = [type(event) for event in controller.store.load()]
+            log = [type(event) for event in controller.record.store.load()]
             assert log.count(JobRetuned) == 1
 
     asyncio.run(scenario())
@@ -145,7 +145,7 @@ def test_a_batch_that_is_refused_is_remembered_and_holds_nothing_up(tmp_path):
             assert (await agent.hears("retune"))["batch"] == [12, 0], "others are not held up"
         async with controlled(tmp_path, policy) as controller:
             assert controller.state.refused[0][""].samples == 16
-            log = [type(event) for event in controller.store.load()]
+            log = [type(event) for event in controller.record.store.load()]
             assert log.count(BatchRefused) == 1
 
     asyncio.run(scenario())
@@ -203,7 +203,7 @@ def test_retunes_that_fail_make_no_launch_wait_longer(tmp_path):
                 agent.says(type="failed", command_id=retune["command_id"], error="ask again")
                 await agent.quiet()
                 pauses.append(round(state.backoff[0] - controller.now_s()))
-                controller._note(RetryDue(controller.now_s(), 0))
+                controller.journal.note(RetryDue(controller.now_s(), 0))
             assert pauses == [RETRY_S] * 3
             agent.says(type="lost", job_id="1", attempt=1, error="gone", started=True)
             launch = await agent.hears("launch")
@@ -235,7 +235,7 @@ def test_the_end_of_the_job_and_the_loss_of_its_attempt_drop_a_retune(tmp_path):
             await until_state(controller, 0, JobState.SUCCEEDED)
             agent.says(**done(second, batch=[4, 2]))
             await agent.quiet()
-            assert JobRetuned not in [type(event) for event in controller.store.load()]
+            assert JobRetuned not in [type(event) for event in controller.record.store.load()]
 
     asyncio.run(scenario())
 
@@ -259,7 +259,7 @@ def test_a_controller_that_comes_back_repeats_the_retune_that_nobody_has_answere
             agent.says(**done(again, batch=[16, 0]))
             await agent.quiet()
             controller.turn()
-            sent = [e for e in controller.store.load() if isinstance(e, CommandSent)]
+            sent = [e for e in controller.record.store.load() if isinstance(e, CommandSent)]
             assert len(sent) == 2
             assert controller.state.held[0] == one((16, 0))
 
@@ -293,7 +293,7 @@ def test_what_adaptive_jobs_tell_is_written_down_before_a_decision_that_was_to_c
             await agent.quiet()
             controller.state.wake_at_s = controller.now_s()
             controller.turn()
-            log = [e for e in controller.store.load() if isinstance(e, WorkerReported)]
+            log = [e for e in controller.record.store.load() if isinstance(e, WorkerReported)]
             assert [event.progress["step"] for event in log] == [1, 2]
 
     asyncio.run(scenario())
@@ -312,7 +312,7 @@ def test_reports_that_make_no_sense_are_named_once_and_change_no_decision(tmp_pa
                 agent.says(**message)
             await agent.quiet()
             assert controller.state.reports.batch_range(0) is None
-            assert controller.progress(0)["step"] == 3
+            assert controller.record.progress(0)["step"] == 3
 
     with caplog.at_level(logging.WARNING, "rota.controller"):
         asyncio.run(scenario())

@@ -28,7 +28,7 @@ def told(job_id, at_s, step):
 
 def written(controller):
     """(row, step) of every report in the log."""
-    log = [event for event in controller.store.load() if isinstance(event, WorkerReported)]
+    log = [event for event in controller.record.store.load() if isinstance(event, WorkerReported)]
     return [(event.row, event.progress["step"]) for event in log]
 
 
@@ -97,10 +97,10 @@ def test_a_rank_that_was_lost_before_the_agent_could_say_that_the_job_goes_on_is
             launch = await agent.hears("launch")
             agent.says(**done(launch))
             await until_state(controller, row, JobState.RUNNING)
-            await controller.suspend(row)
+            await controller.jobs.suspend(row)
             agent.says(**done(await agent.hears("suspend"), stopped_s=controller.now_s()))
             await until_state(controller, row, JobState.SUSPENDED)
-            await controller.resume(row)
+            await controller.jobs.resume(row)
             await agent.hears("resume")
             await agent.leave()  # it carries that out, and has nobody to tell
             agent = Agent(controller)
@@ -112,7 +112,7 @@ def test_a_rank_that_was_lost_before_the_agent_could_say_that_the_job_goes_on_is
             agent.says(**done(await agent.hears("resume")))
             await until_state(controller, row, JobState.RUNNING)
             controller.turn()
-            resized = [e for e in controller.store.load() if isinstance(e, JobResized)]
+            resized = [e for e in controller.record.store.load() if isinstance(e, JobResized)]
             assert [e.allocation.num_gpus for e in resized] == [1]
             await agent.leave()
 

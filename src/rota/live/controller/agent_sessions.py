@@ -1,0 +1,318 @@
+"""Conversations with agents: their accounts, their answers and reports, and commands to them."""
+
+import asyncio
+import json
+import logging
+from collections.abc import Callable
+from functools import partial
+from typing import Protocol
+
+from rota.errors import AgentError
+from rota.live.controller.dispatch import command_message, node_of
+from rota.live.controller.hello import check_curve, check_hello
+from rota.live.controller.journal import Journal
+from rota.live.controller.outboxes import Outbox
+from rota.live.controller.record import Record
+from rota.live.controller.recovery import (
+    NODE_CHANGED,
+    SHUT_DOWN,
+    attempt_lost,
+    end_of_attempt,
+    node_left,
+    reconcile,
+    seats,
+)
+from rota.live.controller.relay import pass_on, pass_piece_on
+from rota.live.controller.telemetry import Telemetry
+from rota.live.provider.base import Provider
+from rota.live.wire import Message, decode
+from rota.model.allocation import Allocation
+from rota.model.commands import Command, Launch, Migrate, Resize, Resume, Retune, Stop, Suspend
+from rota.model.events import (
+    CommandFailed,
+    JobLaunched,
+    JobResized,
+    JobResumed,
+    JobRetuned,
+    JobSuspended,
+    NodeJoined,
+)
+
+RETRY_S = 5.0  # a failed launch is tried again after so long, times the number of failures
+
+log = logging.getLogger("rota.controller")
+notice = logging.getLogger("rota.notice")  # what whoever has started `rota up` must see as well
+
+
+class Channel(Protocol):
+    """One agent's connection."""
+
+    async def receive(self) -> str | bytes: ...
+    async def send(self, data: str | bytes) -> None: ...
+
+
+class AgentSessions:
+    """One conversation for each agent that is connected. What it says is noted in the journal.
+
+    ``awaited`` are nodes whose agents have yet to say what became of their jobs. With ``ends_jobs``
+    all jobs and agents are to end.
+    """
+
+    def __init__(
+        self,
+        record: Record,
+        journal: Journal,
+        telemetry: Telemetry,
+        provider: Provider,
+        turn: Callable[[], None],
+    ) -> None:
+        self._record, self._journal, self._telemetry = record, journal, telemetry
+        self._provider, self._turn, self._state = provider, turn, record.state
+        self._outboxes = record.outboxes
+        self._failures: dict[int, int] = {}  # of launches, one after another, by row
+        self.awaited: set[str] = set()
+        self.ends_jobs = False
+
+    def end_jobs(self) -> None:
+        """Tell all agents, also those that come later, to end their jobs and themselves."""
+        self.ends_jobs = True
+        self._outboxes.tell_all({"type": "shutdown"})
+
+    async def serve_agent(self, channel: Channel) -> None:
+        """Talk to one agent until its connection ends.
+
+        Raises AgentError for one whose account of its node is not sound, after it has been told
+        what is wrong: nothing of that account counts.
+        """
+        try:
+            hello, curves = await self._hear_hello(channel)
+        except AgentError as error:
+            await channel.send(json.dumps({"type": "rejected", "error": str(error)}))
+            raise
+        node = hello["node"]
+        outbox = self._outboxes.open(node, hello.get("agent"))
+        sender = asyncio.create_task(self._send_outbox(channel, outbox))
+        try:
+            for curve in curves:
+                self._telemetry.note_curve(curve, self._record.now_s())
+            self._greet(hello)
+            while True:
+                frame = await channel.receive()
+                if isinstance(frame, bytes):
+                    pass_piece_on(self._record, node, frame)
+                else:
+                    self._hear(node, decode(frame))
+        finally:
+            sender.cancel()
+            self._outboxes.close(node, outbox)
+
+    async def _hear_hello(self, channel: Channel) -> tuple[Message, list[Message]]:
+        """What an agent begins with: its hello, and the curves that it told before. AgentError."""
+        curves = []
+        while (hello := decode(await channel.receive()))["type"] == "curve":
+            check_curve(hello)
+            curves.append(hello)
+        check_hello(hello, self._provider.names)
+        node, agent = hello["node"], hello.get("agent")
+        known = self._outboxes.agent(node)
+        if agent is not None and known is not None and agent != known:
+            raise AgentError(f"node: another agent of {node} is connected; a node has one")
+        return hello, curves
+
+    async def _send_outbox(self, channel: Channel, outbox: Outbox) -> None:
+        while True:
+            message = await outbox.get()
+            await channel.send(message if isinstance(message, bytes) else json.dumps(message))
+
+    def _greet(self, hello: Message) -> None:
+        """Take an agent's account of its node, mend what differs, repeat what it may lack."""
+        state, now_s, node = self._state, self._record.now_s(), hello["node"]
+        known, gpu_type = state.node_index.get(node), hello.get("gpu_type", "")
+        if known is not None and state.nodes[known].alive:
+            before = state.nodes[known]
+            same = (before.num_gpus, before.kind, before.gpu_type)
+            if same != (hello["num_gpus"], hello["kind"], gpu_type):
+                for event in node_left(state, node, now_s, NODE_CHANGED):
+                    self._journal.note(event)
+        if known is None or not state.nodes[known].alive:
+            gpus, gb = (hello["num_gpus"], hello["kind"], gpu_type), hello.get("memory_gb", 0.0)
+            self._journal.note(NodeJoined(now_s, node, *gpus, memory_gb=gb))
+        attempts = self._disown_foreign(node, hello["attempts"])
+        for attempt in attempts:
+            row = self._record.rows.get(attempt["job_id"])
+            if row is not None and self._is_present(node, row, attempt["attempt"]):
+                self._telemetry.note_last_report(row, attempt)
+                self._telemetry.write_progress(row, now_s)
+        findings = reconcile(
+            state, node, attempts, now_s, self._record.losses, self._record.last_node
+        )
+        for event in findings.events:
+            self._journal.note(event)
+        repeated = [
+            command
+            for command in state.outstanding
+            if command is not None and node_of(state, command) == node
+        ]
+        self.awaited.discard(node)
+        # What is known now is on disk before anything is said.
+        say = partial(self._outboxes.tell, node)
+        self._journal.once_written.append(partial(say, {"type": "welcome", "epoch": state.epoch}))
+        for message in findings.forget + findings.kill + findings.drop:
+            self._journal.once_written.append(partial(say, message))
+        for name, message in findings.left:
+            self._tell_once_written(name, message)
+        if self.ends_jobs:
+            self._journal.once_written.append(partial(say, {"type": "shutdown"}))
+            repeated = []
+        for command in repeated:
+            self._journal.once_written.append(partial(self.dispatch, command))
+        self._turn()
+
+    def _disown_foreign(self, node: str, attempts: list[Message]) -> list[Message]:
+        """The attempts on a node that are of this log; the agent is told to end the others."""
+        own = []
+        for message in attempts:
+            if not self._record.is_foreign(message):
+                own.append(message)
+                continue
+            about = {key: message[key] for key in ("job_id", "attempt", "launch")}
+            self._outboxes.tell(node, {"type": "disown", **about})
+            if message["type"] in ("alive", "arriving"):
+                folder = self._record.folder.attempt(node, about["job_id"], about["attempt"])
+                notice.warning(
+                    "attempt %s of a job %s runs on node %s, and this event log knows nothing of "
+                    "it: it is ended; what it has left is in %s",
+                    *(about["attempt"], about["job_id"], node, folder),
+                )
+        return own
+
+    def _hear(self, node: str, message: Message) -> None:
+        """Take note of one message from a node's agent; what is out of date is passed over."""
+        kind, now_s = message["type"], self._record.now_s()
+        if kind in ("done", "failed"):
+            self._command_answered(message, now_s)
+            return
+        if kind in ("fetch", "fetched"):
+            pass_on(self._record, node, message)
+            return
+        if kind == "curve":
+            self._telemetry.note_curve(message, now_s)
+            return
+        if kind == "set_aside":
+            notice.warning("node %s: %s", node, message["what"])
+            return
+        if self._record.is_foreign(message):  # it is being ended
+            return
+        row = self._record.rows.get(message["job_id"])
+        if not self._is_present(node, row, message["attempt"]):
+            if kind in ("ended", "lost"):  # known, but maybe not written down yet
+                self._tell_once_written(node, {**message, "type": "forget"})
+                self._journal.write_down()
+            return
+        assert row is not None
+        if kind in ("ended", "lost"):
+            self._note_end(row, node, message, now_s)
+        else:
+            self._telemetry.note_report(row, message, now_s)
+
+    def _note_end(self, row: int, node: str, message: Message, now_s: float) -> None:
+        """An attempt has ended or is lost: written down, and its agents told so."""
+        others = [name for name in self.seats_of(row) if name != node]
+        self._telemetry.note_last_report(row, message)
+        self._telemetry.write_progress(row, now_s)
+        self._telemetry.write_sharers(row, now_s)
+        stopped = self.ends_jobs and (message["type"] == "lost" or message["stop_asked"])
+        if stopped and row not in self._state.stop_outcome:
+            self._journal.note(attempt_lost(self._state, row, now_s, SHUT_DOWN))
+        else:
+            for end in end_of_attempt(self._state, row, node, message, now_s, self._record.losses):
+                self._journal.note(end)
+        self._tell_once_written(node, {**message, "type": "forget"})
+        for other in others:  # it was on its way there, or had just come from there
+            self._tell_once_written(other, {**message, "type": "drop"})
+        self._turn()
+
+    def seats_of(self, row: int) -> list[str]:
+        """The nodes that may have the job's attempt; see :func:`~.recovery.seats`."""
+        return [self._state.nodes[index].name for index in seats(self._state, row)]
+
+    def _is_present(self, node: str, row: int | None, attempt: int) -> bool:
+        """Whether what this node says of an attempt is about the one that there is."""
+        if row is None or attempt != self._state.attempt[row]:
+            return False
+        return self._state.has_processes(row) and node in self.seats_of(row)
+
+    def _command_answered(self, message: Message, now_s: float) -> None:
+        command_id = message["command_id"]
+        row = next(
+            (r for r in self._state.unsettled if self._outstanding_id(r) == command_id), None
+        )
+        if row is None:
+            return
+        command = self._state.outstanding[row]
+        if "job_id" in message and (
+            message["job_id"] != self._state.spec[row].job_id or self._record.is_foreign(message)
+        ):  # numbers of commands begin anew with another log, or go back with an older copy
+            return
+        if message["type"] == "failed":
+            if not isinstance(command, Retune):  # which says nothing of how launches go
+                self._failures[row] = self._failures.get(row, 0) + 1
+            self._telemetry.forget_early_size(row)
+            retry_at_s = now_s + RETRY_S * self._failures.get(row, 1)
+            self._journal.note(CommandFailed(now_s, row, command_id, message["error"], retry_at_s))
+            return
+        # Agents say when it happened; never before the command, never after now.
+        at_s = min(max(message["at_s"], self._state.changed_s[row]), now_s)
+        if isinstance(command, Launch):
+            self._failures.pop(row, None)
+            self._journal.note(JobLaunched(at_s, row, command.attempt))
+        elif isinstance(command, Suspend):
+            self._telemetry.write_progress(row, now_s)
+            self._journal.note(JobSuspended(at_s, row, min(message["stopped_s"], at_s)))
+        elif isinstance(command, Resume | Migrate):
+            self._failures.pop(row, None)
+            former = self._state.home[row]
+            self._journal.note(JobResumed(at_s, row))
+            self._telemetry.note_early_size(row, now_s)
+            if isinstance(command, Migrate) and former is not None:
+                for name, message in self._drops(row, former, command.allocation):
+                    self._tell_once_written(name, message)
+                self._turn()  # first on disk that it is elsewhere
+        elif isinstance(command, Resize):
+            self._failures.pop(row, None)
+            self._telemetry.write_progress(row, now_s)
+            self._journal.note(JobResized(now_s, row, command.allocation))
+        elif isinstance(command, Retune):
+            self._telemetry.write_progress(row, now_s)
+            self._journal.note(JobRetuned(now_s, row, command.batch))
+
+    def _outstanding_id(self, row: int) -> int | None:
+        command = self._state.outstanding[row]
+        return command.command_id if command is not None else None
+
+    # -- commands ------------------------------------------------------------------------------
+
+    def dispatch(self, command: Command) -> None:
+        """Send a command to its node; if the agent is away it is repeated at its next hello.
+
+        One that is no longer awaited is not sent: it may have waited for room on the disk.
+        """
+        if self._outstanding_id(command.row) != command.command_id:
+            return
+        home, held = self._state.home[command.row], self._state.held[command.row]
+        if isinstance(command, Stop) and home is not None and held is not None:
+            for name, message in self._drops(command.row, held, home):
+                self._outboxes.tell(name, message)
+        self._outboxes.tell(
+            node_of(self._state, command) or "", command_message(self._record, command)
+        )
+
+    def _drops(self, row: int, place: Allocation, other: Allocation) -> list[tuple[str, Message]]:
+        """What has nothing of the job kept where it is not, or is not going to, any more."""
+        about = {"job_id": self._state.spec[row].job_id, "attempt": self._state.attempt[row]}
+        left = set(place.nodes()) - set(other.nodes())
+        return [(self._state.nodes[index].name, {"type": "drop", **about}) for index in left]
+
+    def _tell_once_written(self, node: str, message: Message) -> None:
+        """Tell an agent something at the end of the next turn: by then it is on disk."""
+        self._journal.once_written.append(partial(self._outboxes.tell, node, message))

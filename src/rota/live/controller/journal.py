@@ -1,0 +1,127 @@
+"""The journal: what has been applied and is yet to be written down, and what follows from it."""
+
+import asyncio
+import logging
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+from rota.errors import StoreFullError, StoreLostError
+from rota.live.controller.record import Record
+from rota.live.controller.room import Room
+from rota.model.events import Event, JobSubmitted
+from rota.store.events import Submission
+
+WRITE_AGAIN_S = 1.0  # after a failure for want of room
+
+log = logging.getLogger("rota.controller")
+
+
+class Journal:
+    """Applies events to the record, and writes them down before anything follows from them.
+
+    ``kick`` is set when there is something to decide. ``calls_at_once`` says whether more than new
+    jobs calls for a decision. Once ``stopped`` is set the controller can't go on, and ``failure``
+    says why, or it has ended all there was.
+    """
+
+    def __init__(self, record: Record, room: Room) -> None:
+        self._record = record
+        self.room = room
+        self.unwritten: list[Event] = []
+        self.once_written: list[Callable[[], object]] = []  # what follows from these events
+        self._write_again_s = 0.0  # by the monotonic clock; 0 unless the last try found no room
+        self.kick = asyncio.Event()
+        self.calls_at_once = True
+        self.failed = False
+        self.failure = ""
+        self.stopped = asyncio.Event()
+
+    @property
+    def is_behind(self) -> bool:
+        """Whether the last try to write found no room on the disk."""
+        return bool(self._write_again_s)
+
+    def try_again(self) -> None:
+        """Let the next call of :meth:`write_down` try, however short ago the last one failed."""
+        self._write_again_s = 0.0
+
+    def apply(self, event: Event) -> None:
+        """Apply an event, and note whether a decision can wait for more of its kind."""
+        state = self._record.state
+        called, state.decision_needed = state.decision_needed, False
+        state.apply(event)
+        if state.decision_needed and not isinstance(event, JobSubmitted):
+            self.calls_at_once = True
+        state.decision_needed |= called
+
+    def taken(self, event: Event) -> None:
+        """An event that has been applied is to be written down at the end of the turn."""
+        self.unwritten.append(event)
+
+    def note(self, event: Event) -> None:
+        """Apply an event; it is written down at the end of the turn."""
+        self.apply(event)
+        self.unwritten.append(event)
+        self.kick.set()
+
+    def write_down(self) -> bool:
+        """Write down what has been applied, and then do what follows from it.
+
+        False if there is no room for it on the disk: it is kept, and the next call tries again,
+        but for a moment after such a failure.
+        """
+        if self.unwritten:
+            if time.monotonic() < self._write_again_s:
+                return False
+            try:
+                self.append(self.unwritten)
+            except StoreFullError:
+                self._write_again_s = time.monotonic() + WRITE_AGAIN_S
+                return False
+            self.unwritten = []
+        self._write_again_s = 0.0
+        calls, self.once_written = self.once_written, []
+        for call in calls:
+            call()
+        return True
+
+    def append(self, events: Sequence[Event], **how: Any) -> None:
+        """Write events to the log, with the help of the reserve if need be. Raises StoreError."""
+        with self.giving_up():
+            try:
+                self._record.store.append(events, **how)
+            except StoreFullError:
+                if not self.room.give_up():
+                    raise
+                self._record.store.append(events, **how)
+
+    def give_up(self, why: str) -> None:
+        """The controller can't go on: what it knows and what is on disk may differ now."""
+        if not self.failed:
+            self.failed, self.failure = True, why
+            self.stopped.set()
+
+    @contextmanager
+    def giving_up(self) -> Iterator[None]:
+        """Give up if the event log is not there any more: nothing would be kept."""
+        try:
+            yield
+        except StoreLostError as error:
+            if not self.failed:
+                log.critical("the controller stops, jobs go on: %s", error)
+            self.give_up(str(error))
+            raise
+
+    def write_first(
+        self, *events: Event, submissions: Sequence[Submission] = (), durable: bool = False
+    ) -> None:
+        """Write events that can't be refused down, then apply them. StoreError changes nothing."""
+        every = [*self.unwritten, *events]
+        self.append(every, submissions=submissions, durable=durable)
+        self.unwritten = []
+        for event in events:
+            self.apply(event)
+        # Not at once: a decision may take long, and those who wait for an answer get it first.
+        asyncio.get_running_loop().call_soon(self.kick.set)
