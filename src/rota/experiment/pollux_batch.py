@@ -18,6 +18,7 @@ from typing import Any, NamedTuple
 from rota.errors import DataMissingError
 from rota.experiment.base import Figure, Outcome
 from rota.predict.goodput import BatchLimits, Goodput, Noise
+from rota.predict.goodput_table import best_choice
 from rota.predict.step_points import Point
 from rota.predict.step_time import StepTime
 from rota.predict.throughput_fit import fit
@@ -118,7 +119,7 @@ def _worths(profile: Measured, model: StepTime) -> list[float]:
         job = Goodput(model, _noise(profile, epoch), limits)
         for gpus in GPUS:
             placement = consolidated(gpus)
-            choice = job.best(gpus, len(placement))
+            choice = best_choice(job, gpus, len(placement))
             if gpus > profile.most_gpus or not choice.goodput:
                 continue
             batches = _batches(profile, gpus)

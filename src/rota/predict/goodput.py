@@ -144,9 +144,3 @@ class Goodput(NamedTuple):
         """Samples per second, each counted for what it teaches."""
         whole_batch = gpus * batch * (accumulation + 1)
         return self.throughput(gpus, nodes, batch, accumulation) * self.efficiency(whole_batch)
-
-    def best(self, gpus: int, nodes: int) -> BatchChoice:
-        """The batch of the highest goodput there, the smallest of equals."""
-        from rota.predict.goodput_table import tables
-
-        return tables([self], [(gpus, nodes)]).choice(0, 0)

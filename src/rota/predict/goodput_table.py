@@ -128,6 +128,11 @@ def _tried(
     return _Tried(batch, parts, whole, throughput)
 
 
+def best_choice(model: Goodput, gpus: int, nodes: int) -> BatchChoice:
+    """The batch of the highest goodput there, the smallest of equals."""
+    return tables([model], [(gpus, nodes)]).choice(0, 0)
+
+
 def _best(tried: _Tried, kind_of: Sequence[int], models: Sequence[Goodput]) -> Tables:
     """Of these models, each of the kind whose number is told, the best that was tried."""
     import numpy as np

@@ -8,6 +8,7 @@ import pytest
 
 from rota.errors import InputError
 from rota.predict.goodput import UNKNOWN_NOISE, BatchChoice, BatchLimits, Goodput, Noise
+from rota.predict.goodput_table import best_choice
 from rota.predict.step_time import StepTime
 
 # A second per step and 0.1 s per sample; 0.5 s of exchange that nothing hides, 2 s between nodes.
@@ -60,41 +61,41 @@ def test_goodput_is_throughput_times_efficiency():
 
 def test_the_best_batch_of_a_job_without_noise_is_the_initial_one():
     model = Goodput(PLAIN, Noise(1.0, 0.0), BatchLimits(12, 120, least_per_gpu=2))
-    assert model.best(1, 1) == (pytest.approx(12 / 2.2), 12, 0)
-    assert model.best(3, 1) == (pytest.approx(12 / 1.9), 4, 0)
+    assert best_choice(model, 1, 1) == (pytest.approx(12 / 2.2), 12, 0)
+    assert best_choice(model, 3, 1) == (pytest.approx(12 / 1.9), 4, 0)
 
 
 def test_the_best_batch_of_a_job_of_endless_noise_is_the_largest():
     model = Goodput(PLAIN, UNKNOWN_NOISE, BatchLimits(12, 120, most_per_gpu=20))
-    assert model.best(6, 1) == (pytest.approx(120 / 3.5), 20, 0)
-    assert model.best(2, 1) == (pytest.approx(120 / (3.5 + 2 * 3.0)), 20, 2)
+    assert best_choice(model, 6, 1) == (pytest.approx(120 / 3.5), 20, 0)
+    assert best_choice(model, 2, 1) == (pytest.approx(120 / (3.5 + 2 * 3.0)), 20, 2)
 
 
 def test_one_gpu_goes_beyond_the_initial_batch_in_two_parts():
     model = Goodput(PLAIN, UNKNOWN_NOISE, BatchLimits(12, 120))
-    assert model.best(1, 1)[1:] == (60, 1)
+    assert best_choice(model, 1, 1)[1:] == (60, 1)
 
 
 def test_no_batch_is_larger_than_the_largest():
     limits = BatchLimits(12, 384, least_per_gpu=4, most_per_gpu=12)
     model = Goodput(PLAIN, UNKNOWN_NOISE, limits)
-    assert model.best(56, 14).batch == 6, "7 on each would be 392"
+    assert best_choice(model, 56, 14).batch == 6, "7 on each would be 392"
 
 
 def test_more_gpus_than_the_largest_batch_can_feed_have_no_goodput():
     limits = BatchLimits(12, 384, least_per_gpu=4, most_per_gpu=12)
     assert limits.most_gpus == 96
     model = Goodput(PLAIN, UNKNOWN_NOISE, limits)
-    assert model.best(96, 24).batch == 4
-    assert model.best(97, 25) == BatchChoice(0.0, 0, 0)
+    assert best_choice(model, 96, 24).batch == 4
+    assert best_choice(model, 97, 25) == BatchChoice(0.0, 0, 0)
 
 
 def test_a_job_of_one_batch_size_keeps_it():
     limits = BatchLimits(32)
     assert (limits.most, limits.least_per_gpu, limits.most_per_gpu) == (32, 1, 32)
     model = Goodput(PLAIN, UNKNOWN_NOISE, limits)
-    assert [model.best(k, 1).batch for k in (1, 2, 4)] == [32, 16, 8]
-    assert model.best(5, 1).batch == 6, "32 do not divide by 5, and 35 are too many"
+    assert [best_choice(model, k, 1).batch for k in (1, 2, 4)] == [32, 16, 8]
+    assert best_choice(model, 5, 1).batch == 6, "32 do not divide by 5, and 35 are too many"
 
 
 @pytest.mark.parametrize(

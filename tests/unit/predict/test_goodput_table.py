@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from rota.predict.goodput import UNKNOWN_NOISE, BatchLimits, Goodput, Noise
-from rota.predict.goodput_table import POINTS, TableCache, canonical, tables
+from rota.predict.goodput_table import POINTS, TableCache, best_choice, canonical, tables
 from rota.predict.step_time import StepTime
 
 # The fit to all measured placements of BERT on T4 GPUs, published with Pollux.
@@ -155,7 +155,7 @@ def test_choices_are_those_of_the_models_wherever_they_are_asked_for():
     cache.of(models[:4])
     shapes = [(1, 1), (3, 1), (8, 2), (5, 2)]
     asked = [(model, shape) for model in models for shape in shapes]
-    assert cache.choices(asked) == [model.best(*shape) for model, shape in asked]
+    assert cache.choices(asked) == [best_choice(model, *shape) for model, shape in asked]
 
 
 def test_jobs_of_one_kind_have_the_table_that_each_has_alone():

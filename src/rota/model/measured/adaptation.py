@@ -16,7 +16,7 @@ from rota.model.measured.profile import Average
 from rota.model.measured.reports import BatchRange, GradientNoise, Learned, StepPoint
 
 if TYPE_CHECKING:
-    from rota.model.state.ledger import Ledger
+    from rota.model.measured.rows import Rows
 
 MOST_JOBS = 1000  # of which this is kept; of more, those that told something last
 MOST_POINTS = 64  # of one job
@@ -155,7 +155,7 @@ class Adaptations:
 
     __hash__ = None  # type: ignore[assignment]
 
-    def note(self, ledger: Ledger, e: Event) -> None:
+    def note(self, rows: Rows, e: Event) -> None:
         """Take note of a job's report; of other events nothing.
 
         A report that comes again, with news of something else, counts once.
@@ -173,10 +173,10 @@ class Adaptations:
             return
         job.at_s, job.batches = at_s, told.batches
         job.noise, job.learned = told.noise or job.noise, told.learned or job.learned
-        held = ledger.held[e.row]
+        held = rows.held[e.row]
         point = told.point
         if point is not None and held is not None and not held.shared:
-            gpu_type = ledger.nodes[held.parts[0][0]].gpu_type
+            gpu_type = rows.nodes[held.parts[0][0]].gpu_type
             if point.gpus <= held.num_gpus:
                 job.count(point._replace(gpu_type=gpu_type), told.steps)
         self._jobs[e.row] = job

@@ -32,7 +32,7 @@ from rota.model.measured.job_signature import Recent, Signatures, StepWork, sign
 from rota.model.measured.profile import OTHERS, Measured, Placement, Profile
 
 if TYPE_CHECKING:
-    from rota.model.state.ledger import Ledger
+    from rota.model.measured.rows import Rows
 
 MOST_SIGNATURES = 1000  # of which profiles are kept; of more, those that were heard of last
 MOST_JOBS = 1000  # likewise
@@ -97,9 +97,9 @@ class Profiles:
 
     # -- reading -------------------------------------------------------------------------------
 
-    def signature(self, ledger: Ledger, row: int) -> str:
+    def signature(self, rows: Rows, row: int) -> str:
         """The signature of a live job, or the one expected of it; empty if nothing is known."""
-        job, program = self.jobs.get(row), ledger.spec[row].program
+        job, program = self.jobs.get(row), rows.spec[row].program
         if job is not None and job.signature:
             return job.signature
         return self._names.expected(program) if program is not None else ""
@@ -109,9 +109,9 @@ class Profiles:
         job = self.jobs.get(row)
         return job is not None and bool(job.signature)
 
-    def of_signature(self, ledger: Ledger, row: int) -> Profile | None:
+    def of_signature(self, rows: Rows, row: int) -> Profile | None:
         """Returns what is known of jobs with the signature of this one."""
-        return self.by_signature.get(self.signature(ledger, row))
+        return self.by_signature.get(self.signature(rows, row))
 
     def of_job(self, row: int) -> Profile | None:
         """What was measured of the job itself."""
@@ -136,34 +136,34 @@ class Profiles:
 
     # -- what happens --------------------------------------------------------------------------
 
-    def note(self, ledger: Ledger, event: Event) -> None:
-        """Take note of an event that the ledger has taken note of."""
+    def note(self, rows: Rows, event: Event) -> None:
+        """Take note of an event that has changed the rows."""
         if isinstance(event, WorkerReported):
-            self._reported(ledger, event)
+            self._reported(rows, event)
         elif isinstance(event, CommandSent):
-            self._command_sent(ledger, event)
+            self._command_sent(rows, event)
         elif isinstance(event, PLACED_ANEW):
-            self._place(ledger, event.row, event.at_s)
+            self._place(rows, event.row, event.at_s)
         elif isinstance(event, JobFinished):
-            self._finished(ledger, event)
+            self._finished(rows, event)
         elif isinstance(event, ModelReported):
             self._model_reported(event)
         elif isinstance(event, NodeLost):
-            self._node_lost(ledger, event)
+            self._node_lost(rows, event)
 
-    def _command_sent(self, ledger: Ledger, e: CommandSent) -> None:
+    def _command_sent(self, rows: Rows, e: CommandSent) -> None:
         row = e.command.row
         if isinstance(e.command, Suspend | Stop):  # it goes on until its boundary
             self._disturb(self.sharers(self._placed.get(row), row), e.at_s)
         else:
             if isinstance(e.command, Launch):
                 self._job(row).trains = False
-            self._place(ledger, row, e.at_s)
+            self._place(rows, row, e.at_s)
 
-    def _finished(self, ledger: Ledger, e: JobFinished) -> None:
-        self._place(ledger, e.row, e.at_s)
+    def _finished(self, rows: Rows, e: JobFinished) -> None:
+        self._place(rows, e.row, e.at_s)
         job = self.jobs.get(e.row)
-        program = ledger.spec[e.row].program
+        program = rows.spec[e.row].program
         if (
             job is None
             or program is None
@@ -173,16 +173,16 @@ class Profiles:
         ):
             return
         if self._names.expected(program) in ("", signature_of(program, StepWork())):
-            self._settle(ledger, e.row, job, StepWork())  # its command tells of no steps
+            self._settle(rows, e.row, job, StepWork())  # its command tells of no steps
 
-    def _node_lost(self, ledger: Ledger, e: NodeLost) -> None:
+    def _node_lost(self, rows: Rows, e: NodeLost) -> None:
         for row, allocation in list(self._placed.items()):
-            if ledger.held[row] is not allocation:
-                self._place(ledger, row, e.at_s)
+            if rows.held[row] is not allocation:
+                self._place(rows, row, e.at_s)
 
-    def _place(self, ledger: Ledger, row: int, at_s: float) -> None:
+    def _place(self, rows: Rows, row: int, at_s: float) -> None:
         """The job has what it holds now, or will have it in a moment."""
-        before, now = self._placed.pop(row, None), ledger.held[row]
+        before, now = self._placed.pop(row, None), rows.held[row]
         near = {*self.sharers(before, row), *self.sharers(now, row)}
         for node, _ in before.parts if before is not None else ():
             del self._on_node[node][row]
@@ -204,7 +204,7 @@ class Profiles:
 
     # -- measuring -----------------------------------------------------------------------------
 
-    def _reported(self, ledger: Ledger, e: WorkerReported) -> None:
+    def _reported(self, rows: Rows, e: WorkerReported) -> None:
         row, told, job = e.row, e.progress, self._job(e.row)
         at_s, step = told.get("at_s"), told.get("step")
         if at_s is None:
@@ -216,7 +216,7 @@ class Profiles:
         if step and job.signature not in self.by_signature:
             known = job.profile.work
             batch = known.batch if job.signature else told.get("batch") or 0
-            self._settle(ledger, row, job, StepWork(job.model_bytes, batch))
+            self._settle(rows, row, job, StepWork(job.model_bytes, batch))
         self.jobs[row] = job
         for profile in self._profiles(job):
             profile.told_s = e.at_s
@@ -229,17 +229,17 @@ class Profiles:
                 return  # it is still in the step
         elif job.began is not None and job.began["at_s"] <= at_s <= job.until_s:
             return  # too early to tell
-        self._begin(ledger, row, job, told)
+        self._begin(rows, row, job, told)
 
-    def _begin(self, ledger: Ledger, row: int, job: JobProfile, told: dict[str, Any]) -> None:
+    def _begin(self, rows: Rows, row: int, job: JobProfile, told: dict[str, Any]) -> None:
         """Measure from this report on, if it was told under the present conditions."""
         job.began, job.placement, job.until_s = None, None, inf
         if told["at_s"] >= job.since_s:
-            job.began, job.placement = told, self._placement(ledger, row)
+            job.began, job.placement = told, self._placement(rows, row)
 
-    def _settle(self, ledger: Ledger, row: int, job: JobProfile, work: StepWork) -> None:
+    def _settle(self, rows: Rows, row: int, job: JobProfile, work: StepWork) -> None:
         """The job's signature is known: what was measured of it so far counts there, too."""
-        program = ledger.spec[row].program
+        program = rows.spec[row].program
         if program is None:
             return
         job.signature = self._names.settle(program, work)
@@ -262,13 +262,13 @@ class Profiles:
             if not placement.beside:
                 _use(profile, before, told)
 
-    def _placement(self, ledger: Ledger, row: int) -> Placement | None:
+    def _placement(self, rows: Rows, row: int) -> Placement | None:
         """Where the job runs now, and beside whom; None if that is unclear."""
         allocation = self._placed.get(row)
         beside = self._beside(row) if allocation is not None else None
         if allocation is None or beside is None:
             return None
-        types = {ledger.nodes[node].gpu_type for node in allocation.nodes()}
+        types = {rows.nodes[node].gpu_type for node in allocation.nodes()}
         nodes = len(allocation.parts)
         return Placement("+".join(sorted(types)), allocation.num_gpus, nodes, beside)
 

@@ -66,7 +66,7 @@ class Source:
         if self.is_parquet:
             from rota.workload.readers import parquet
 
-            return parquet.header(self)
+            return parquet.header(self.name, self.data)
         first = self.lines[0]
         mark = max(("|", "\t", ","), key=first.count)
         try:
@@ -213,7 +213,7 @@ def table(
         from rota.workload.readers import parquet
 
         check_header(source.name, source.header, needed)
-        return Table(_places(source.header), parquet.rows(source))
+        return Table(_places(source.header), parquet.rows(source.name, source.data))
     header = header_of(source, delimiter, quoted)
     check_header(source.name, header, needed)
     return Table(_places(header), _rows(source, report, len(header), delimiter, quoted))
