@@ -281,12 +281,7 @@ class FeedbackQueues(QueuePositions):
         entering = [row for row in decision.entering if standings[row].queue]
         for row in entering:
             self._leave(view, row, standings[row])
-        for row, serial, ran in decision.left:
-            if standings[row].queue:
-                self._leave(view, row, standings[row])
-                self._return(view, row, standings[row], serial, ran)
-        for queue in queues[1:]:
-            queue.tidy()
+        self._return(view, [left for left in decision.left if standings[left[0]].queue])
         for rows in (
             decision.runs,
             decision.starts,

@@ -1,9 +1,12 @@
 """Who stands where in feedback queues: places, taken and given up in constant time."""
 
+from collections import deque
 from math import inf
 
 from rota.model.view import View
 from rota.policy.tiresias.queues import Queue, Standing
+
+MOST_GIVEN_UP = 64  # numbers without a job that a list may hold, apart from as many as have one
 
 
 class QueuePositions:
@@ -45,12 +48,18 @@ class QueuePositions:
         queue.used_gpus += view.num_gpus[row]
         queue.num_running += 1
         queue.running.append(serial)
-        if len(queue.running) > 2 * queue.num_running + 64:
+        if len(queue.running) > 2 * queue.num_running + MOST_GIVEN_UP:
             queue.running = [serial for serial in queue.running if serial in self._row_of]
 
     def _wait(self, view: View, row: int, standing: Standing, *, first: bool = False) -> None:
         """Let the job stand last, or first, among those that wait in its queue."""
-        line = self._queues[standing.queue].line(view.num_gpus[row])
+        num_gpus = view.num_gpus[row]
+        queue = self._queues[standing.queue]
+        line = queue.line(num_gpus)
+        if len(line) > queue.longest.get(num_gpus, MOST_GIVEN_UP):
+            line = deque(serial for serial in line if serial in self._row_of)
+            queue.waiting[num_gpus] = line
+            queue.longest[num_gpus] = 2 * len(line) + MOST_GIVEN_UP
         standing.runs = False
         if first:
             self._first_serial -= 1
@@ -70,14 +79,39 @@ class QueuePositions:
             queue.used_gpus -= view.num_gpus[row]
             queue.num_running -= 1
 
-    def _return(self, view: View, row: int, standing: Standing, serial: int, ran: bool) -> None:
-        """Give the job its former place back; its queue is to be made tidy then."""
-        queue = self._queues[standing.queue]
-        standing.serial, standing.runs = serial, ran
-        self._row_of[serial] = row
-        if ran:
-            queue.used_gpus += view.num_gpus[row]
-            queue.num_running += 1
-            queue.running.append(serial)
-        else:
-            queue.waiting[view.num_gpus[row]].append(serial)
+    def _return(self, view: View, left: list[tuple[int, int, bool]]) -> None:
+        """Give jobs their former places back: (row, serial, whether it ran) each.
+
+        Those who have waited left their lines at the front, those who ran left at the end of their
+        queue, and all numbers that were given out since stand there as well: only as many places
+        are looked at as have changed, however many jobs wait.
+        """
+        standing, queues, row_of = self._standing, self._queues, self._row_of
+        for row, _, _ in left:
+            self._leave(view, row, standing[row])
+        waited: dict[tuple[int, int], list[int]] = {}
+        stopped: dict[int, list[int]] = {}
+        for row, serial, ran in left:
+            queue = standing[row].queue
+            if ran:
+                stopped.setdefault(queue, []).append(serial)
+            else:
+                waited.setdefault((queue, view.num_gpus[row]), []).append(serial)
+        for (queue, num_gpus), serials in waited.items():
+            line = queues[queue].line(num_gpus)
+            while line and line[0] not in row_of:
+                line.popleft()
+            line.extendleft(sorted(serials, reverse=True))
+        for queue, serials in stopped.items():
+            running, first = queues[queue].running, min(serials)
+            while running and running[-1] > first:
+                serial = running.pop()
+                if serial in row_of:
+                    serials.append(serial)
+            running.extend(sorted(serials))
+        for row, serial, ran in left:
+            standing[row].serial, standing[row].runs = serial, ran
+            row_of[serial] = row
+            if ran:
+                queues[standing[row].queue].used_gpus += view.num_gpus[row]
+                queues[standing[row].queue].num_running += 1

@@ -149,7 +149,15 @@ class Queue:
     ``entering`` are the rows that come into it at this decision.
     """
 
-    __slots__ = ("entering", "least_gpus", "num_running", "running", "used_gpus", "waiting")
+    __slots__ = (
+        "entering",
+        "least_gpus",
+        "longest",
+        "num_running",
+        "running",
+        "used_gpus",
+        "waiting",
+    )
 
     def __init__(self) -> None:
         self.entering: list[int] = []
@@ -157,14 +165,8 @@ class Queue:
         self.num_running = 0
         self.used_gpus = 0
         self.waiting: dict[int, deque[int]] = {}
+        self.longest: dict[int, int] = {}  # how long each line may grow before it is cleaned
         self.least_gpus: float = inf  # nobody waits for fewer
-
-    def tidy(self) -> None:
-        """Bring numbers that were added at the end, and may be there already, into order."""
-        self.running = sorted(set(self.running))
-        for num_gpus, line in self.waiting.items():
-            self.waiting[num_gpus] = deque(sorted(set(line)))
-        self.least_gpus = 0
 
     def line(self, num_gpus: int) -> deque[int]:
         """Those that wait for so many GPUs, to be added to."""
