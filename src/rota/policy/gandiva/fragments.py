@@ -29,13 +29,15 @@ def clear_one(
     on ``where``, then fewest GPUs moved, then the lowest node. ``servers`` does not count the gang.
     """
     best: tuple[tuple[int, int, int], Clearing] | None = None
-    if sum(map(servers.room, servers.sizes)) < num_gpus:
+    rooms = {node: servers.room(node) for node in servers.sizes}
+    free = sum(rooms.values())
+    if free < num_gpus:
         return None
     for node, size in servers.sizes.items():
         need = num_gpus - (size - servers.load[node])
-        if size < num_gpus:
+        if size < num_gpus or free - rooms[node] < need:
             continue
-        room = {n: servers.room(n) for n in servers.sizes if n != node}
+        room = {n: gpus for n, gpus in rooms.items() if n != node}
         goes = fit_elsewhere(lodgers.get(node, ()), room, may_go, need)
         if goes is None:
             continue

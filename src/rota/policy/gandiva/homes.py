@@ -7,7 +7,7 @@ from rota.model.reason import Reason
 from rota.model.view import View
 from rota.policy.base import to_instant
 from rota.policy.gandiva.jobs import Notes, level
-from rota.policy.gandiva.servers import Home, Servers
+from rota.policy.gandiva.servers import Home, Servers, num_gpus_of
 from rota.policy.gandiva.types import Types
 
 
@@ -28,7 +28,10 @@ class Homes:
         self._notes = notes
         self._set = settings
         self._types = types
-        self._elastic = [row for row in notes if len(view.sizes(row)) > 1]
+        spec = view.spec
+        self._elastic = [
+            row for row in notes if spec[row].elastic is not None and len(view.sizes(row)) > 1
+        ]
         self.idle_from_s = idle_from_s
         self._grows_later = False
 
@@ -44,7 +47,7 @@ class Homes:
         """Count who lives where; a pack needs what one of it needs."""
         for row, notes in self._notes.items():
             home, target = notes.home, self._view.target[row]
-            if target is not None and home and sum(g for _, g in home) != target.num_gpus:
+            if target is not None and home and num_gpus_of(home) != target.num_gpus:
                 notes.resized(self._view.now_s)
                 notes.home = home = tuple((n, m.bit_count()) for n, m in target.parts)
             if home and (notes.pack is None or row == notes.pack.rows[0]):

@@ -64,16 +64,32 @@ class Notes:
     """One job's mark, read and changed. What is not changed is not written."""
 
     def __init__(self, mark: Any) -> None:
-        self._mark: dict[str, Any] = dict(mark or {})
         self._before = mark
+        self._mark: dict[str, Any] = mark or {}  # not to be changed but through _own
+        self._is_own = False
         self._probes: list[Probe] = []  # that have ended in this decision
         self._was_packed = self._mark.get("pack")
         for told in TOLD_IN_MARKS:
-            self._mark.pop(told, None)
+            if told in self._mark:
+                del self._own()[told]
         home = self._mark.get("home")
         self._home: Home = tuple((node, gpus) for node, gpus in home) if home else ()
         pack = self._mark.get("pack")
         self._pack = Pack(tuple(pack[0]), *pack[1:]) if pack else None
+
+    def are_as(self, mark: Any) -> bool:
+        """Whether these are what would be read of ``mark`` now, which nobody changes in place."""
+        return self._before is mark and not self._is_own and not self._probes
+
+    def _own(self) -> dict[str, Any]:
+        """What is remembered, to be changed."""
+        if not self._is_own:
+            self._mark, self._is_own = dict(self._mark), True
+        return self._mark
+
+    def _forget(self, key: str) -> None:
+        if key in self._mark:
+            del self._own()[key]
 
     @property
     def home(self) -> Home:
@@ -83,7 +99,7 @@ class Notes:
     @home.setter
     def home(self, home: Home) -> None:
         self._home = home
-        self._mark["home"] = [list(part) for part in home]
+        self._own()["home"] = [list(part) for part in home]
 
     def leave(self) -> None:
         """It lives nowhere, and is not in the queue either."""
@@ -98,7 +114,7 @@ class Notes:
 
     @credit.setter
     def credit(self, seconds: float) -> None:
-        self._mark["credit"] = seconds
+        self._own()["credit"] = seconds
 
     @property
     def lent(self) -> float:
@@ -111,12 +127,12 @@ class Notes:
 
     def set_weight(self, weight: float) -> None:
         """Its turns have this weight from now on."""
-        self._mark["weight"] = weight
+        self._own()["weight"] = weight
 
     def lend(self, seconds: float) -> None:
         """Credit it as it comes to live with others."""
         if seconds != self.lent:
-            self._mark["lent"] = seconds
+            self._own()["lent"] = seconds
         if seconds:
             self.credit += seconds
 
@@ -124,7 +140,7 @@ class Notes:
         """It goes back to where it was: there that credit counts for nothing."""
         if self.lent:
             self.credit -= self.lent
-            del self._mark["lent"]
+            del self._own()["lent"]
 
     @property
     def queued_s(self) -> float | None:
@@ -134,9 +150,9 @@ class Notes:
     @queued_s.setter
     def queued_s(self, at_s: float | None) -> None:
         if at_s is None:
-            self._mark.pop("queued_s", None)
+            self._forget("queued_s")
         else:
-            self._mark["queued_s"] = at_s
+            self._own()["queued_s"] = at_s
 
     @property
     def alone(self) -> float | None:
@@ -146,7 +162,7 @@ class Notes:
     @alone.setter
     def alone(self, rate: float | None) -> None:
         if rate is not None:
-            self._mark["alone"] = rate
+            self._own()["alone"] = rate
 
     @property
     def seen(self) -> StepsSeen | None:
@@ -156,9 +172,9 @@ class Notes:
     @seen.setter
     def seen(self, seen: StepsSeen | None) -> None:
         if seen is None:
-            self._mark.pop("seen", None)
+            self._forget("seen")
         else:
-            self._mark["seen"] = list(seen)
+            self._own()["seen"] = list(seen)
 
     @property
     def moved_s(self) -> float | None:
@@ -167,7 +183,7 @@ class Notes:
 
     @moved_s.setter
     def moved_s(self, at_s: float) -> None:
-        self._mark["moved_s"] = at_s
+        self._own()["moved_s"] = at_s
 
     @property
     def undone(self) -> int:
@@ -177,7 +193,7 @@ class Notes:
     @undone.setter
     def undone(self, moves: int) -> None:
         if moves != self.undone:
-            self._mark["undone"] = moves
+            self._own()["undone"] = moves
 
     @property
     def pack(self) -> Pack | None:
@@ -187,11 +203,11 @@ class Notes:
     @pack.setter
     def pack(self, pack: Pack | None) -> None:
         self._pack = pack
-        self._mark.pop("part", None)
+        self._forget("part")
         if pack is None:
-            self._mark.pop("pack", None)
+            self._forget("pack")
         else:
-            self._mark["pack"] = [list(pack.rows), *pack[1:]]
+            self._own()["pack"] = [list(pack.rows), *pack[1:]]
 
     @property
     def part(self) -> float:
@@ -201,7 +217,7 @@ class Notes:
 
     @part.setter
     def part(self, part: float) -> None:
-        self._mark["part"] = part
+        self._own()["part"] = part
 
     @property
     def apart(self) -> set[int]:
@@ -210,7 +226,7 @@ class Notes:
 
     @apart.setter
     def apart(self, rows: set[int]) -> None:
-        self._mark["apart"] = sorted(rows)
+        self._own()["apart"] = sorted(rows)
 
     @property
     def move(self) -> Move | None:
@@ -221,9 +237,9 @@ class Notes:
     @move.setter
     def move(self, move: Move | None) -> None:
         if move is None:
-            self._mark.pop("move", None)
+            self._forget("move")
         else:
-            self._mark["move"] = [[list(part) for part in move.before], *move[1:]]
+            self._own()["move"] = [[list(part) for part in move.before], *move[1:]]
 
     @property
     def speeds(self) -> Mapping[str, float]:
@@ -233,7 +249,7 @@ class Notes:
 
     def learn(self, kind: str, speed: float) -> None:
         """Remember its steps a second on a GPU type."""
-        self._mark["speeds"] = {**self.speeds, kind: speed}
+        self._own()["speeds"] = {**self.speeds, kind: speed}
 
     def resized(self, at_s: float) -> None:
         """How fast it was, at another size, tells nothing any more; nor does its probe."""
@@ -243,7 +259,7 @@ class Notes:
             places = (nodes_of(self.home), nodes_of(move.before))
             self.note(Probe(at_s, move.what, move.predicted, None, True, mates, *places))
         for key in ("alone", "seen", "move"):
-            self._mark.pop(key, None)
+            self._forget(key)
 
     def note(self, tried: Probe) -> None:
         """Tell what a probe came to; speeds are relative to those before it.
@@ -254,7 +270,7 @@ class Notes:
 
     def write(self, what_if: WhatIf, row: int, told: Told) -> None:
         """Remember what has changed, and tell of it."""
-        if self._mark != (self._before or {}):
+        if self._is_own and self._mark != (self._before or {}):
             what_if.mark(row, self._mark)
         if self._probes:
             told.probes[row] = tuple(self._probes)

@@ -1,6 +1,6 @@
 """Gandiva's moves: to free GPUs, together, to other GPU types, each measured and undone if bad."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 from rota.model.probe import Probe
@@ -54,8 +54,13 @@ class Moves:
 
         Only jobs that may move, and have stayed for a while.
         """
-        for row in self.movable():
-            home = self._notes[row].home
+        target, vain = self._view.target, set[Home]()
+        for row, notes in self._notes.items():
+            home = notes.home
+            if not home or home in vain or (len(home) == 1 and target[row] is not None):
+                continue
+            if not self._is_movable(row):
+                continue
             size = sum(gpus for _, gpus in home)
             better: Home | None = None
             if len(home) > 1:
@@ -64,12 +69,15 @@ class Moves:
                     or self._servers.of_its_size(home)
                     or self._servers.with_its_like(home)
                 )
-            elif self._view.target[row] is None and self._crowded(home):
+            elif self._crowded(home):
                 better = self._one_node(row, size, but=home[0][0])
                 if better is None and (alike := self._servers.of_its_size(home)) is not None:
                     better = alike if self._types.may_go(row, alike[0][0]) else None
             if better is not None and better != home:
                 self._move(row, better, had)
+                vain.clear()
+            elif not self._types.on:  # then there is none for anybody who lives there
+                vain.add(home)
         self._move_packs(had)
         self._make_room(had)
         self._empty(had)
@@ -77,11 +85,12 @@ class Moves:
 
     def movable(self) -> list[int]:
         """Jobs that can go to other nodes, and have not been moved just before."""
-        return [
-            row
-            for row, notes in self._notes.items()
-            if notes.home and notes.pack is None and notes.move is None and self._may_move(row)
-        ]
+        return [row for row in self._notes if self._is_movable(row)]
+
+    def _is_movable(self, row: int) -> bool:
+        notes = self._notes[row]
+        home, pack, move = notes.home, notes.pack, notes.move
+        return bool(home) and pack is None and move is None and self._may_move(row)
 
     def _may_move(self, row: int) -> bool:
         view, moved_s = self._view, self._notes[row].moved_s
@@ -138,13 +147,18 @@ class Moves:
         """
         if not any(map(self._servers.room, self._servers.sizes)):
             return
-        for row in self._gangs_that_wait():
+        lodgers: dict[int, list[Job]] | None = None
+        for row in list(self._gangs_that_wait()):
             home, size = self._notes[row].home, self._view.num_gpus[row]
             self._servers.remove(home)
-            found = self._clearing(row, size)
+            found = None
+            if sum(map(self._servers.room, self._servers.sizes)) >= size:
+                lodgers = self._lodgers() if lodgers is None else lodgers
+                found = self._clearing(row, size, lodgers)
             self._servers.add(home)
             if found is None:
                 continue
+            lodgers = None
             what = f"move to make room for job {self._view.spec[row].job_id}"
             sizes = {other: self._notes[other].home[0][1] for other in found.goes}
             for other, node in found.goes.items():
@@ -152,34 +166,41 @@ class Moves:
             if home != ((found.node, size),):
                 self._move(row, ((found.node, size),), had)
 
-    def _gangs_that_wait(self) -> list[int]:
+    def _gangs_that_wait(self) -> Iterator[int]:
         """Gangs in the queue, or that wait for a turn, and may go to another node."""
-        view, movable = self._view, set(self.movable())
+        view = self._view
         largest = max(self._servers.sizes.values(), default=0)
-        return [
-            row
-            for row, notes in self._notes.items()
-            if 1 < view.num_gpus[row] <= largest
-            and view.target[row] is None
-            and (
-                not view.stays_on_node(row)
-                if not notes.home
-                else row in movable and len(notes.home) == 1 and self._crowded(notes.home)
-            )
-        ]
+        for row, notes in self._notes.items():
+            if view.target[row] is not None or not 1 < view.num_gpus[row] <= largest:
+                continue
+            home = notes.home
+            if not home:
+                if not view.stays_on_node(row):
+                    yield row
+            elif len(home) == 1 and self._crowded(home) and self._is_movable(row):
+                yield row
 
-    def _clearing(self, row: int, size: int) -> Clearing | None:
-        """Whom to move where for a gang; to slower GPUs only if there is no other way."""
+    def _lodgers(self) -> dict[int, list[Job]]:
+        """The movable jobs of each node that live there alone, with their GPUs."""
         lodgers: dict[int, list[Job]] = {}
-        for other in self.movable():
-            home = self._notes[other].home
-            if other != row and len(home) == 1:
-                lodgers.setdefault(home[0][0], []).append((other, home[0][1]))
+        for row in self.movable():
+            home = self._notes[row].home
+            if len(home) == 1:
+                lodgers.setdefault(home[0][0], []).append((row, home[0][1]))
+        return lodgers
+
+    def _clearing(self, row: int, size: int, lodgers: dict[int, list[Job]]) -> Clearing | None:
+        """Whom to move where for a gang; to slower GPUs only if there is no other way."""
+        home = self._notes[row].home
+        if home and (node := home[0][0]) in lodgers:  # its own move is counted apart
+            others = [each for each in lodgers[node] if each[0] != row]
+            lodgers = lodgers | {node: others}
         state_on = self._view.home[row]
         where = -1 if state_on is None else state_on.parts[0][0]
-        return clear_one(self._servers, size, lodgers, self._types.may_go, where) or clear_one(
-            self._servers, size, lodgers, lambda _row, _node: True, where
-        )
+        found = clear_one(self._servers, size, lodgers, self._types.may_go, where)
+        if found is None and self._types.on:
+            found = clear_one(self._servers, size, lodgers, lambda _row, _node: True, where)
+        return found
 
     def _empty(self, had: Had) -> None:
         """Empty the node with the most free GPUs into fuller ones, if all of it goes there."""
@@ -210,7 +231,7 @@ class Moves:
 
     def _change_types(self, had: Had) -> None:
         """Let jobs go to, or change, GPUs of other types as long as that promises something."""
-        while (found := self._types.better(self.movable())) is not None:
+        while self._types.on and (found := self._types.better(self.movable())) is not None:
             row, home, predicted, partner = found
             before = self._notes[row].home
             if partner < 0:
@@ -333,7 +354,7 @@ class Moves:
                 times.append(view.now_s + left)
         if self._set["migrate"] == "on":
             times += self._types.looks_s()
-            if self._gangs_that_wait():
+            if next(self._gangs_that_wait(), None) is not None:
                 times.append(view.now_s + self._set["quantum_s"])
         return times
 

@@ -4,6 +4,7 @@ from collections.abc import Callable, Iterable, Mapping
 from math import inf
 from typing import Any
 
+from rota.model.measured.usage import Usage
 from rota.model.probe import Probe
 from rota.model.view import View, WhatIf
 from rota.policy.gandiva.charges import Charges
@@ -141,9 +142,12 @@ class Packing:
 
         Of combinations that are new only one at a time.
         """
+        by_node = self._by_node()
+        if not by_node:
+            return
         lodgers = self._lodgers()
         exploring = {n.home[0][0] for row, n in self._notes.items() if self._explores(row)}
-        for node, units in self._by_node().items():
+        for node, units in by_node.items():
             while lodgers[node].fewer_turns():
                 mates = (self._mate(one, units, node not in exploring) for one in units)
                 pair = next(filter(None, mates), None)
@@ -191,10 +195,13 @@ class Packing:
 
     def spread(self) -> None:
         """Give jobs of packs a GPU of their own where that costs nobody a turn."""
-        lodgers = self._lodgers()
-        for row, notes in self._notes.items():
-            if notes.pack is None or notes.pack.gain is None or row != notes.pack.rows[-1]:
-                continue
+        packs = [
+            (row, notes)
+            for row, notes in self._notes.items()
+            if (pack := notes.pack) is not None and pack.gain is not None and row == pack.rows[-1]
+        ]
+        lodgers = self._lodgers() if packs else {}
+        for row, notes in packs:
             here = lodgers[notes.home[0][0]]
             if here.turns(here.singles + 1) <= here.turns(here.singles):
                 self._charges.settle(row)
@@ -210,7 +217,10 @@ class Packing:
         Only jobs of nodes where others wait for their turn, and ``movable`` ones; only on GPUs of
         one type, as speeds are not to be compared else.
         """
-        by_node, lodgers = self._by_node(), self._lodgers()
+        by_node = self._by_node()
+        if not by_node:
+            return
+        lodgers = self._lodgers()
         lonely = [
             (node, unit)
             for node, units in by_node.items()
@@ -254,23 +264,25 @@ class Packing:
         """
         found: dict[int, list[Unit]] = {}
         for row, notes in self._notes.items():
-            if len(notes.home) != 1 or notes.home[0][1] > 1 or len(self._view.sizes(row)) > 1:
+            home = notes.home
+            if len(home) != 1 or home[0][1] > 1 or len(self._view.sizes(row)) > 1:
                 continue
             if notes.move is not None:  # what is measured now is the move
                 continue
             rows = self.unit(row)
             if row != rows[0] or self.is_probed(rows) or any(map(self._view.must_stay, rows)):
                 continue
-            unit = self._unit(rows)
-            if unit.util < len(rows):
-                found.setdefault(notes.home[0][0], []).append(unit)
+            usages = [self._view.usage(each) for each in rows]
+            if _util(usages) < len(rows):
+                found.setdefault(home[0][0], []).append(self._unit(rows, usages))
         for units in found.values():
             units.sort(key=lambda unit: (unit.util, unit.rows))
         return found
 
-    def _unit(self, rows: tuple[int, ...]) -> Unit:
-        view, usages = self._view, [self._view.usage(each) for each in rows]
-        util = sum(1.0 if use.gpu_util is None else use.gpu_util for use in usages)
+    def _unit(self, rows: tuple[int, ...], usages: Iterable[Usage] | None = None) -> Unit:
+        view = self._view
+        usages = [view.usage(each) for each in rows] if usages is None else usages
+        util = _util(usages)
         gb = sum(inf if use.memory_gb is None else use.memory_gb for use in usages)
         signatures = tuple(sorted(signature_of(view, each) for each in rows))
         return Unit(tuple(sorted(rows)), util, gb, signatures, all(map(self.alone, rows)))
@@ -383,3 +395,8 @@ class Packing:
             ):
                 notes.seen = look(view, row)
         self._charges.share_out()
+
+
+def _util(usages: Iterable[Usage]) -> float:
+    """What jobs use of one GPU in sum; all of it for each that nobody has told of."""
+    return sum(1.0 if use.gpu_util is None else use.gpu_util for use in usages)

@@ -6,7 +6,7 @@ seems to pay; what was tried is measured, and undone where it does not pay.
 """
 
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 from rota.model.allocation import Allocation, of_parts
@@ -117,6 +117,7 @@ class Gandiva(RoundRobin):
         values = {key: setting.default for key, setting in self.SETTINGS.items()} | settings
         super().__init__(values["quantum_s"])
         self._set = values
+        self._notes: dict[int, Notes] = {}  # of the last decision: marks read are not read again
 
     def ran(self, view: View, row: int) -> float:
         """Seconds run per priority."""
@@ -126,7 +127,10 @@ class Gandiva(RoundRobin):
         """Judge probes, find homes, try what may pay, and let the jobs of each node take turns."""
         if has_a_say(self.stages, view):
             return super().decide(view)
-        return Round(view, self._set).plan()
+        turn = Round(view, self._set, self._notes)
+        plan = turn.plan()
+        self._notes = turn.notes
+        return plan
 
     def turns(self, view: View, row: int) -> Turns | None:
         """Who takes turns on the nodes where the job lives; None of one without a home."""
@@ -138,28 +142,33 @@ class Gandiva(RoundRobin):
 class Round:
     """One decision."""
 
-    def __init__(self, view: View, settings: dict[str, Any]) -> None:
+    def __init__(
+        self, view: View, settings: dict[str, Any], read: Mapping[int, Notes] | None = None
+    ) -> None:
         self.view = view
         self.what_if: WhatIf = view.what_if()
         self._set = settings
-        mark = view.policy_mark or {}
-        self._began_s: float | None = mark.get("began_s")
+        told: dict[str, Any] = view.policy_mark or {}
+        self._began_s: float | None = told.get("began_s")
         quantum_s = settings["quantum_s"]
         self._over = self._began_s is None or view.now_s >= to_instant(self._began_s + quantum_s)
         if self._over:
             self._began_s = view.now_s
-        self.notes = {row: Notes(view.marks[row]) for row in sorted(view.active)}
+        self.notes: dict[int, Notes] = {}
+        for row in sorted(view.active):
+            mark, notes = view.marks[row], read.get(row) if read else None
+            self.notes[row] = notes if notes and notes.are_as(mark) else Notes(mark)
         sizes = {n: node.num_gpus for n, node in enumerate(view.nodes) if node.alive}
-        affinity = {int(node): size for node, size in mark.get("affinity", {}).items()}
+        affinity = {int(node): size for node, size in told.get("affinity", {}).items()}
         strict = settings["affinity"] == "strict"
         whole = view.one_node_gangs
         self.servers = Servers(sizes, affinity, settings["limit"], strict=strict, whole=whole)
-        self.types = types = Types(view, self.servers, self.notes, settings, mark.get("types", {}))
-        idle_from_s = mark.get("idle_from_s")
+        self.types = types = Types(view, self.servers, self.notes, settings, told.get("types", {}))
+        idle_from_s = told.get("idle_from_s")
         self.homes = Homes(view, self.servers, self.notes, settings, types, idle_from_s)
         move_in = self.homes.move_in
         self.moves = Moves(view, self.servers, self.notes, settings, types, move_in)
-        self.gains = SignatureGains(mark.get("kinds", {}))
+        self.gains = SignatureGains(told.get("kinds", {}))
         self.charges = charges = Charges(view, self.notes)
         verdicts = Verdicts(view, self.notes, self.gains, settings)
         common = (view, self.servers, self.notes, charges)

@@ -8,6 +8,11 @@ from math import ceil
 Home = tuple[tuple[int, int], ...]  # (node, GPUs there) pairs: where a job lives
 
 
+def num_gpus_of(home: Home) -> int:
+    """The GPUs of a home."""
+    return home[0][1] if len(home) == 1 else sum(gpus for _, gpus in home)
+
+
 class Servers:
     """The load of each living node: GPUs that the jobs which live there ask for, taken together.
 
@@ -57,7 +62,7 @@ class Servers:
 
     def add(self, home: Home) -> None:
         """A job comes to live here."""
-        size = sum(gpus for _, gpus in home)
+        size = num_gpus_of(home)
         if len(home) > 1:
             self._groups[home] += 1
         for node, gpus in home:

@@ -214,8 +214,10 @@ class Types:
     def looks_s(self) -> list[float]:
         """When a job will have run, or stayed, for long enough to take part; it may not, then."""
         view, times = self._view, []
+        if not self.on:
+            return []
         for row, notes in self._notes.items():
-            if not self.on or not notes.home or notes.move or notes.pack:
+            if not notes.home or notes.move or notes.pack:
                 continue
             if len(view.sizes(row)) > 1 or not view.portable[row]:
                 continue
@@ -228,7 +230,7 @@ class Types:
                 times.append(view.now_s + left_s + LEAST_TURN_S)
             elif speed_alone(view, row, notes) is None:
                 times.append(view.now_s + self._set["trial_s"])
-        return times + [until_s for _, until_s in self._vain.values() if self.on]
+        return times + [until_s for _, until_s in self._vain.values()]
 
     def _must_have_run_s(self) -> float:
         """For so long a job has to have run before it is worth to try another type."""
