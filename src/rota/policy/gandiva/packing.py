@@ -36,6 +36,7 @@ class Packing:
         self._gains = gains
         self._verdicts = verdicts
         self._set = settings
+        self._none_to_pack = False  # no job, nor pack, is known to leave its GPU idle
         self.undone: set[int] = set()  # rows that have to leave a pack, in this decision
         self._changed: set[int] = set()  # rows whose progress counts from now on
 
@@ -143,7 +144,8 @@ class Packing:
         Of combinations that are new only one at a time.
         """
         by_node = self._by_node()
-        if not by_node:
+        self._none_to_pack = not by_node
+        if self._none_to_pack:
             return
         lodgers = self._lodgers()
         exploring = {n.home[0][0] for row, n in self._notes.items() if self._explores(row)}
@@ -217,10 +219,9 @@ class Packing:
         Only jobs of nodes where others wait for their turn, and ``movable`` ones; only on GPUs of
         one type, as speeds are not to be compared else.
         """
-        by_node = self._by_node()
-        if not by_node:
+        if self._none_to_pack:  # as this decision has found before
             return
-        lodgers = self._lodgers()
+        by_node, lodgers = self._by_node(), self._lodgers()
         lonely = [
             (node, unit)
             for node, units in by_node.items()
@@ -262,18 +263,17 @@ class Packing:
 
         They are known to leave their GPU idle at times, and are not under probe.
         """
-        found: dict[int, list[Unit]] = {}
+        view, found = self._view, dict[int, list[Unit]]()
         for row, notes in self._notes.items():
             home = notes.home
-            if len(home) != 1 or home[0][1] > 1 or len(self._view.sizes(row)) > 1:
+            if len(home) != 1 or home[0][1] > 1 or row != (rows := self.unit(row))[0]:
+                continue
+            usages = [view.usage(each) for each in rows]
+            if _util(usages) >= len(rows) or len(view.sizes(row)) > 1:
                 continue
             if notes.move is not None:  # what is measured now is the move
                 continue
-            rows = self.unit(row)
-            if row != rows[0] or self.is_probed(rows) or any(map(self._view.must_stay, rows)):
-                continue
-            usages = [self._view.usage(each) for each in rows]
-            if _util(usages) < len(rows):
+            if not self.is_probed(rows) and not any(map(view.must_stay, rows)):
                 found.setdefault(home[0][0], []).append(self._unit(rows, usages))
         for units in found.values():
             units.sort(key=lambda unit: (unit.util, unit.rows))

@@ -5,8 +5,10 @@ import pytest
 from rota.explain.why import explain
 from rota.model.events import JobSubmitted
 from rota.model.view import View
+from rota.policy.gandiva import packing
+from rota.policy.gandiva.jobs import Notes
 from rota.policy.registry import create
-from rota.testing.builders import job
+from rota.testing.builders import job, simulation
 from support.driven import DrivenCluster
 
 
@@ -100,3 +102,33 @@ def test_who_has_yet_to_be_decided_about_is_told_so():
     assert "the policy has yet to decide about it" in [b["have"] for b in verdict["blockers"]]
     cluster.settle()
     assert "turn" in why(cluster, 1)["sentence"]
+
+
+def test_a_turn_reads_only_marks_that_changed_and_measures_nobody_who_can_not_be_packed(
+    monkeypatch,
+):
+    read, measured = [], []
+    plain_init, plain_speed = Notes.__init__, packing.speed_alone
+
+    def init(notes, mark):
+        read.append(mark)
+        plain_init(notes, mark)
+
+    def speed_alone(*args):
+        measured.append(args)
+        return plain_speed(*args)
+
+    monkeypatch.setattr(Notes, "__init__", init)
+    monkeypatch.setattr(packing, "speed_alone", speed_alone)
+    sim = simulation([job(i, lasts=1e5) for i in range(40)], create("gandiva", {}), "10x1")
+    while sim.engine.now_s < 600.0:
+        sim.step()
+    read.clear()
+    measured.clear()
+    decisions, preemptions = sim.decisions, sum(sim.state.preemptions)
+    while sim.engine.now_s < 1200.0:
+        sim.step()
+    assert sim.decisions - decisions >= 10
+    assert sum(sim.state.preemptions) > preemptions
+    assert not read
+    assert not measured
