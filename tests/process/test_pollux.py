@@ -110,9 +110,15 @@ def test_jobs_are_resized_and_retuned_and_go_on_when_controller_and_agent_are_ki
     assert (ended["attempt"], ended["preemptions"]) == (1, 0)
 
     until(lambda: sizes(cluster, first) == [1, 2], "it has both slots again")
-    grown = changes(cluster, first, JobResized)[-1].allocation
-    assert grown.batch is not None
-    until(lambda: told(cluster, first) == (2, grown.batch), "its batch has come along")
+    grown = changes(cluster, first, JobResized)[-1]
+    assert grown.allocation.batch is not None
+
+    def since_then():
+        """The batches that it may train with now: the one that came along, and later ones."""
+        later = (each for each in changes(cluster, first, JobRetuned) if each.at_s >= grown.at_s)
+        return [grown.allocation.batch, *(each.batch for each in later)]
+
+    until(lambda: told(cluster, first) in [(2, batch) for batch in since_then()], "it has come too")
     cluster.kill(cluster.agent())
     ended = finish(cluster, first, "first")
     assert (ended["attempt"], ended["preemptions"], ended["lost_ranks"]) == (1, 0, 0)
