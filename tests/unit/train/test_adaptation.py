@@ -383,7 +383,7 @@ def test_a_training_whose_batch_does_not_fit_goes_on_from_there_with_the_one_bef
     assert again.pieces == [[4]] * 4
     assert sorted(seen) == list(range(20))
     assert again.told["most_per_gpu"] == 4
-    assert again.record.model[0].forwards == 5
+    assert again.model[0].forwards == 5
 
 
 def test_a_training_whose_first_batch_does_not_fit_has_nothing_to_go_back_to(monkeypatch, tmp_path):
