@@ -1,13 +1,13 @@
 """Gandiva's homes: found at arrival; how many GPUs elastic jobs have there."""
 
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any
 
 from rota.model.reason import Reason
 from rota.model.view import View
 from rota.policy.base import to_instant
 from rota.policy.gandiva.jobs import Notes, level
-from rota.policy.gandiva.servers import Home, Servers, num_gpus_of
+from rota.policy.gandiva.servers import Home, Servers, Vain, num_gpus_of
 from rota.policy.gandiva.types import Types
 
 
@@ -22,12 +22,14 @@ class Homes:
         settings: Mapping[str, Any],
         types: Types,
         idle_from_s: float | None,
+        vain: Vain,
     ) -> None:
         self._view = view
         self._servers = servers
         self._notes = notes
         self._set = settings
         self._types = types
+        self._vain = vain
         spec = view.spec
         self._elastic = [
             row for row in notes if spec[row].elastic is not None and len(view.sizes(row)) > 1
@@ -38,9 +40,10 @@ class Homes:
     def forget(self) -> None:
         """Jobs of lost nodes have no home any more, nor have those that lost their processes or
         were suspended by their owner."""
+        reason, sizes, came_back = self._view.reason, self._servers.sizes, int(Reason.WAIT_PRIORITY)
         for row, notes in self._notes.items():
-            came_back = self._view.reason[row] == Reason.WAIT_PRIORITY
-            if came_back or any(node not in self._servers.sizes for node, _ in notes.home):
+            home = notes.home
+            if reason[row] == came_back or (home and any(node not in sizes for node, _ in home)):
                 notes.leave()
 
     def count(self) -> None:
@@ -67,26 +70,51 @@ class Homes:
         # Sizes of gangs that find no room before another has moved in, the second even if it may be
         # promised once more: where thousands wait, most need not be tried.
         full, fuller = set[int](), set[int]()
-        for row, notes in self._notes.items():
-            num_gpus = self._view.num_gpus[row]
-            if notes.home or row in leave or num_gpus > self._view.total_gpus:
-                continue
+        queue = [
+            row
+            for row, notes in self._notes.items()
+            if not notes.home
+            and row not in leave
+            and self._view.num_gpus[row] <= self._view.total_gpus
+        ]
+        known = self._known_of(queue)
+        if known is not None and known == self._vain.queue:
+            return
+        self._vain.queue = known
+        for row in queue:
+            notes, num_gpus = self._notes[row], self._view.num_gpus[row]
             home = self._kept(row)
             if home is None and num_gpus not in full:
                 home = self._room_for(row)
                 full.add(num_gpus)
-            late = notes.queued_s is not None and now_s >= self._passed_at_s(notes.queued_s)
+            late = notes.queued_s is not None and self._is_late(notes.queued_s)
             if home is None and late and turns and num_gpus not in fuller:
                 home = self._servers.choose(num_gpus, higher=1)
                 fuller.add(num_gpus)
             if home is not None:
-                full, fuller = set(), set()
+                full, fuller, self._vain.queue = set(), set(), None
                 notes.queued_s = None
                 self.move_in(row, home, had)
             elif notes.queued_s is None:
                 notes.queued_s = now_s
             elif late and holds and not self._servers.held:
                 self._servers.hold(num_gpus)
+                self._vain.queue = None
+
+    def _known_of(self, queue: Sequence[int]) -> tuple[Any, ...] | None:
+        """All that it depends on whether any of these jobs finds a home; None if that is not all.
+
+        None, too, if there is one that has just come.
+        """
+        if self._types.on or self._elastic:
+            return None
+        view, late = self._view, list[tuple[int, bool]]()
+        for row in queue:
+            queued_s = self._notes[row].queued_s
+            if queued_s is None or view.home[row] is not None:
+                return None
+            late.append((row, self._is_late(queued_s)))
+        return view.total_gpus, late, self._servers.as_key()
 
     def _kept(self, row: int) -> Home | None:
         """Where a suspended job's state lies, if it can go on nowhere else."""
@@ -172,6 +200,11 @@ class Homes:
         self._notes[row].home = ((node, size),)
         self._servers.add(self._notes[row].home)
 
+    def _is_late(self, queued_s: float) -> bool:
+        """Whether who waits in the queue since then is passed no longer."""
+        left_s = queued_s + self._set["pass_s"] - self._view.now_s
+        return left_s < -1.0 or (left_s < 1.0 and self._view.now_s >= self._passed_at_s(queued_s))
+
     def _passed_at_s(self, queued_s: float) -> float:
         """When who waits in the queue since then is passed no longer."""
         return to_instant(queued_s + self._set["pass_s"])
@@ -179,7 +212,11 @@ class Homes:
     def ends_s(self) -> list[float]:
         """When jobs may grow, and when those in the queue have been passed for long enough."""
         queued = [notes.queued_s for notes in self._notes.values() if not notes.home]
-        times = [self._passed_at_s(since_s) for since_s in queued if since_s is not None]
+        times = [
+            self._passed_at_s(since_s)
+            for since_s in {*queued}
+            if since_s is not None and not self._is_late(since_s)
+        ]
         if self.idle_from_s is not None:
             since_s = self._view.now_s if self._grows_later else self.idle_from_s
             times.append(since_s + self._set["idle_s"])

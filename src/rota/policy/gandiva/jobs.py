@@ -165,6 +165,11 @@ class Notes:
             self._own()["alone"] = rate
 
     @property
+    def were_looked_at(self) -> bool:
+        """Whether the job's progress is known from which something is being measured."""
+        return "seen" in self._mark
+
+    @property
     def seen(self) -> StepsSeen | None:
         """Its progress at the beginning of what is being measured."""
         return StepsSeen(*self._mark["seen"]) if "seen" in self._mark else None

@@ -17,7 +17,7 @@ from rota.policy.gandiva.jobs import (
     rate,
     speed_alone,
 )
-from rota.policy.gandiva.servers import Home, Servers
+from rota.policy.gandiva.servers import Home, Servers, Vain
 from rota.policy.gandiva.types import Types
 
 MOST_DOUBLINGS = 8  # of the time that a job stays whose moves were undone
@@ -40,6 +40,7 @@ class Moves:
         settings: Mapping[str, Any],
         types: Types,
         move_in: Callable[[int, Home, Had], None],
+        vain: Vain,
     ) -> None:
         self._view = view
         self._servers = servers
@@ -47,6 +48,7 @@ class Moves:
         self._set = settings
         self._types = types
         self._move_in = move_in
+        self._vain = vain
 
     def improve(self, had: Had) -> None:
         """Move jobs: from nodes where they wait to free GPUs, together, off nodes that a waiting
@@ -54,7 +56,7 @@ class Moves:
 
         Only jobs that may move, and have stayed for a while.
         """
-        target, vain = self._view.target, set[Home]()
+        target, vain = self._view.target, self._vain.of(self._servers.as_key())
         for row, notes in self._notes.items():
             home = notes.home
             if not home or home in vain or (len(home) == 1 and target[row] is not None):
@@ -75,7 +77,7 @@ class Moves:
                     better = alike if self._types.may_go(row, alike[0][0]) else None
             if better is not None and better != home:
                 self._move(row, better, had)
-                vain.clear()
+                vain = self._vain.of(self._servers.as_key())
             elif not self._types.on:  # then there is none for anybody who lives there
                 vain.add(home)
         self._move_packs(had)

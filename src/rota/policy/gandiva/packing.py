@@ -389,7 +389,7 @@ class Packing:
             pack = notes.pack
             probed = pack is not None and pack.gain is None
             if (
-                notes.seen is None
+                not notes.were_looked_at
                 or row in self._changed
                 or (probed and pack is not None and any(view.since_s[r] < 0 for r in pack.rows))
             ):

@@ -21,7 +21,7 @@ from rota.policy.gandiva.homes import Homes
 from rota.policy.gandiva.jobs import Notes, goes_on
 from rota.policy.gandiva.moves import Moves
 from rota.policy.gandiva.packing import Packing
-from rota.policy.gandiva.servers import Servers
+from rota.policy.gandiva.servers import Servers, Vain
 from rota.policy.gandiva.signatures import SignatureGains
 from rota.policy.gandiva.sweeps import Sweeps
 from rota.policy.gandiva.types import Types
@@ -117,6 +117,7 @@ class Gandiva(RoundRobin):
         values = {key: setting.default for key, setting in self.SETTINGS.items()} | settings
         super().__init__(values["quantum_s"])
         self._set = values
+        self._vain = Vain()
         self._notes: dict[int, Notes] = {}  # of the last decision: marks read are not read again
 
     def ran(self, view: View, row: int) -> float:
@@ -127,7 +128,7 @@ class Gandiva(RoundRobin):
         """Judge probes, find homes, try what may pay, and let the jobs of each node take turns."""
         if has_a_say(self.stages, view):
             return super().decide(view)
-        turn = Round(view, self._set, self._notes)
+        turn = Round(view, self._set, self._notes, self._vain)
         plan = turn.plan()
         self._notes = turn.notes
         return plan
@@ -143,10 +144,15 @@ class Round:
     """One decision."""
 
     def __init__(
-        self, view: View, settings: dict[str, Any], read: Mapping[int, Notes] | None = None
+        self,
+        view: View,
+        settings: dict[str, Any],
+        read: Mapping[int, Notes] | None = None,
+        vain: Vain | None = None,
     ) -> None:
         self.view = view
         self.what_if: WhatIf = view.what_if()
+        self._no_home: dict[int, Reason] = {}  # by gang size, once all have their GPUs
         self._set = settings
         told: dict[str, Any] = view.policy_mark or {}
         self._began_s: float | None = told.get("began_s")
@@ -165,9 +171,10 @@ class Round:
         self.servers = Servers(sizes, affinity, settings["limit"], strict=strict, whole=whole)
         self.types = types = Types(view, self.servers, self.notes, settings, told.get("types", {}))
         idle_from_s = told.get("idle_from_s")
-        self.homes = Homes(view, self.servers, self.notes, settings, types, idle_from_s)
+        vain = Vain() if vain is None else vain
+        self.homes = Homes(view, self.servers, self.notes, settings, types, idle_from_s, vain)
         move_in = self.homes.move_in
-        self.moves = Moves(view, self.servers, self.notes, settings, types, move_in)
+        self.moves = Moves(view, self.servers, self.notes, settings, types, move_in, vain)
         self.gains = SignatureGains(told.get("kinds", {}))
         self.charges = charges = Charges(view, self.notes)
         verdicts = Verdicts(view, self.notes, self.gains, settings)
@@ -405,12 +412,15 @@ class Round:
 
     def _wait(self, row: int) -> None:
         view, what_if = self.view, self.what_if
-        if what_if.target(row) is not None or view.target[row] is not None:
+        if view.target[row] is not None or what_if.target(row) is not None:
             return
         if row in self.sweeps.waiting:
             what_if.wait(row, Reason.TRIAL_BEHIND)
         elif not self.notes[row].home:
-            what_if.wait(row, self._why_no_home(view.num_gpus[row]))
+            num_gpus = view.num_gpus[row]
+            if num_gpus not in self._no_home:
+                self._no_home[num_gpus] = self._why_no_home(num_gpus)
+            what_if.wait(row, self._no_home[num_gpus])
         else:
             what_if.wait(row, Reason.SLICE_WAITING_TURN)
 

@@ -4,6 +4,7 @@ from collections import Counter
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 from math import ceil
+from typing import Any
 
 Home = tuple[tuple[int, int], ...]  # (node, GPUs there) pairs: where a job lives
 
@@ -43,6 +44,13 @@ class Servers:
         self._strict = strict
         self._whole = whole
         self.held: set[int] = set()
+
+    def as_key(self) -> tuple[Any, ...]:
+        """All that choosing a home depends on, but for what is asked for."""
+        nodes = tuple(
+            zip(self.sizes.items(), self.load.values(), self.affinity.values(), strict=True)
+        )
+        return nodes, frozenset(self._groups.items()), frozenset(self.held), self._whole
 
     def height(self, node: int, more: int = 0) -> int:
         """The node's height, with so many more GPUs asked for."""
@@ -215,6 +223,26 @@ class Servers:
             each for each in choices[1:] if heights[each] <= min(limit, heights[choices[0]] + 1)
         ]
         return min(like or choices, key=lambda each: (heights[each], -self._groups[each], each))
+
+
+class Vain:
+    """What was looked for in vain, kept from turn to turn: the same need not be tried again.
+
+    ``homes`` are those than which nothing better was found while :meth:`Servers.as_key` was
+    ``servers``; ``queue`` is what was known of the jobs in the queue, and of the servers, when
+    nobody found a home.
+    """
+
+    def __init__(self) -> None:
+        self.queue: tuple[Any, ...] | None = None
+        self._servers: tuple[Any, ...] | None = None
+        self.homes: set[Home] = set()
+
+    def of(self, servers: tuple[Any, ...]) -> set[Home]:
+        """The homes than which there is nothing better, as servers are."""
+        if servers != self._servers:
+            self._servers, self.homes = servers, set()
+        return self.homes
 
 
 @dataclass
