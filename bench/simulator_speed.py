@@ -8,7 +8,11 @@ of the trace: a script that imports the simulator, and `rota sim run`, which pri
 duration_s, num_gpus); its first 10,000 jobs are run on 64 nodes of 4 GPUs without overheads, as the
 public simulator runs such a trace. Its figures are quoted, not measured here. Generated loads
 (profile ``philly``, seed 0, load 1.0) show how the cost of an event grows with the number of jobs:
-from 10,000 to 100,000, and to 1,000,000 on 1250 nodes of 8. ``--quick`` leaves out the last one.
+from 10,000 to 100,000, and to 1,000,000 on 1250 nodes of 8. ``muri/muri_trace1.csv.gz`` in the same
+folder, 1,494 jobs that keep 16 nodes of 4 GPUs busy for 285 days, is run under `tiresias` and
+`gandiva` as they are by default: jobs promoted all the time, and turns of a minute. A simulation
+that is not over after 250 CPU seconds is stopped there, and tells how far it came. ``--quick``
+leaves out this one and the million jobs.
 """
 
 import argparse
@@ -22,6 +26,8 @@ from itertools import islice
 from pathlib import Path
 from statistics import median
 
+MURI = Path("muri") / "muri_trace1.csv.gz"
+MURI_LIMIT_S, MURI_STOP_S = 60, 250
 WEEK = Path("philly") / "philly_week_2017-10-09.csv.gz"
 JOBS = 10_000
 # ms a job that the public Tiresias simulator takes for 10,000 Philly jobs on 64x4 (Python 3 port).
@@ -69,6 +75,34 @@ print(json.dumps({
 }))
 """
 
+TURNS = """
+import json, sys
+from resource import RUSAGE_SELF, getrusage
+def cpu_s():
+    usage = getrusage(RUSAGE_SELF)
+    return usage.ru_utime + usage.ru_stime
+from rota.model.cluster import parse_cluster
+from rota.policy.registry import create
+from rota.sim.machine import Costs
+from rota.sim.simulation import Simulation
+from rota.workload.readers import read_trace
+trace = read_trace(sys.argv[1])
+sim = Simulation(trace, parse_cluster("16x4"), create(sys.argv[2], {}), Costs())
+goes_on = True
+while goes_on and cpu_s() < float(sys.argv[3]):
+    for _ in range(1000):
+        goes_on = sim.step()
+        if not goes_on:
+            break
+print(json.dumps({
+    "over": not goes_on,
+    "jobs": len(trace),
+    "days": sim.engine.now_s / 86400,
+    "decisions": sim.decisions,
+    "events": sim.state.events,
+}))
+"""
+
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
@@ -80,6 +114,7 @@ def main() -> None:
     replay_philly(options.data, options.repeats)
     grow(1 if options.quick else 3)
     if not options.quick:
+        muri(options.data)
         million()
 
 
@@ -143,6 +178,27 @@ def grow(repeats: int) -> None:
             )
         growth = event_us[100_000] / event_us[10_000]
         print(f"{policy}: an event costs {growth:.2f} times as much at 100,000 (limit 1.3)")
+
+
+def muri(folder: Path | None) -> None:
+    """The Muri trace under policies that promote, or let jobs take turns, all the time."""
+    if folder is None or not (folder / MURI).is_file():
+        print(f"no Muri trace: --data names no folder with {MURI}, so it is left out")
+        return
+    for policy in ("tiresias", "gandiva"):
+        command = [sys.executable, "-c", TURNS, str(folder / MURI), policy, str(MURI_STOP_S)]
+        used, mib, text = run(command)
+        result = json.loads(text)
+        row(
+            f"{policy}, Muri 1, default settings",
+            f"{result['jobs']}",
+            f"{used:.1f} (limit {MURI_LIMIT_S})",
+            "" if result["over"] else "not over",
+            f"{1e3 * used / result['jobs']:.2f}",
+            f"{1e6 * used / result['events']:.1f} us/event",
+            f"{mib:.0f}",
+        )
+        print(f"{policy}: {result['days']:.0f} days, {result['decisions']} decisions")
 
 
 def million() -> None:
