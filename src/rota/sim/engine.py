@@ -1,6 +1,7 @@
 """A clock and a heap: what is due next, in a fixed order."""
 
-from heapq import heappush
+from collections.abc import Callable
+from heapq import heapify, heappush
 from itertools import count
 from math import inf
 from typing import Any
@@ -27,6 +28,11 @@ class Engine:
     def at(self, time_s: float, kind: int, what: Any) -> None:
         """Have ``what`` delivered at ``time_s``."""
         heappush(self.heap, (time_s, kind, next(self._numbers), what))
+
+    def keep(self, is_due: Callable[[float, int, Any], bool]) -> None:
+        """Drop every entry of which ``is_due(time_s, kind, what)`` is False."""
+        self.heap[:] = [entry for entry in self.heap if is_due(entry[0], entry[1], entry[3])]
+        heapify(self.heap)
 
     def next_time_s(self) -> float | None:
         """When the next entry is due, or the next job arrives; None if neither is to come."""

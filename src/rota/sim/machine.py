@@ -25,6 +25,7 @@ from rota.policy.base import to_instant
 from rota.predict.interference import Interference, Load
 from rota.sim.engine import CONFIRM, FINISH, PHASE, Engine
 
+LEAST_EXPECTED = 256  # entries of the engine's heap before those of no use any more are dropped
 RUNS = frozenset((JobLaunched, JobResumed, JobResized, JobRetuned))  # by which a job begins to run
 
 
@@ -110,6 +111,7 @@ class Machine:
         self._interference = interference or Interference()
         self.unsteady = False  # whether a job's speed may change while it starts
         self.reports: Reporter | None = None
+        self._most_expected = LEAST_EXPECTED
         self._until_s: dict[int, float] = {}  # row -> work at which its speed changes by itself
 
     def execute(self, command: Command) -> None:
@@ -172,7 +174,7 @@ class Machine:
             if self._until_s:
                 self._expect_change(row)
             else:
-                self._engine.at(self.finish_s(row), FINISH, row)
+                self._expect_end(row, self.finish_s(row))
 
     def _expect_change(self, row: int) -> None:
         """Put the job's end on the heap, or the end of its phase if that comes first."""
@@ -182,7 +184,22 @@ class Machine:
         if change_s < end_s:
             self._engine.at(change_s, PHASE, (row, since_s))
         else:
-            self._engine.at(end_s, FINISH, row)
+            self._expect_end(row, end_s)
+
+    def _expect_end(self, row: int, end_s: float) -> None:
+        """Have the job's end on the heap; now and then, drop those that were moved since.
+
+        Where jobs take turns, each turn moves the ends of all that were suspended.
+        """
+        engine, since_s = self._engine, self._state.since_s
+        if len(engine.heap) > self._most_expected:
+            engine.keep(
+                lambda at_s, kind, what: (
+                    kind != FINISH or (since_s[what] >= 0 and self.finish_s(what) == at_s)
+                )
+            )
+            self._most_expected = 2 * len(engine.heap) + LEAST_EXPECTED
+        engine.at(end_s, FINISH, row)
 
     def phase_ends(self, row: int, since_s: float) -> None:
         """Let a job go on at the speed of its next phase, if it still runs since then."""
