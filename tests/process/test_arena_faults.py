@@ -361,7 +361,7 @@ def test_an_agent_that_dies_as_a_spill_ends_leaves_one_copy_and_a_true_budget(
     def die(self: vacating.Vacating, *arguments: object) -> bool:
         if written:
             moved(self, *arguments)
-        arenas = self._attempt.record["vacated"]["arenas"].values()
+        arenas = self._attempt.record.vacated.arenas.values()
         kept.update({Path(path): Path(path).read_bytes() for path in arenas})
         kept.update({path: path.read_bytes() for path in job.arenas()})
         reached.set()

@@ -335,7 +335,7 @@ def test_a_rank_that_lags_behind_is_replaced(launch, reference, monkeypatch):
     monkeypatch.setattr(elastic, "COUPLED_STEP_S", 0.05)  # it is not asked to hold at a gate
     job = launch([0, 1], "--slow", 1, "--steps", 100, "--gate", 95)
     until(lambda: job.gang.members == [0, 2], "slot 2 has taken over from slot 1")
-    assert job.attempt.record["gpus"] == [0, 1]
+    assert job.attempt.record.gpus == [0, 1]
     until(lambda: job.causes() == ["rank 1 lagged behind and was replaced"], "it is told")
     job.opens(95)
     assert not differences(outcome(job.succeeds()), reference("--steps", 100))
@@ -346,7 +346,7 @@ def test_an_error_in_one_rank_ends_the_job_with_that_error(launch):
     ended = job.ends()
     told = f"rank 1 failed: see `rota logs {job.attempt.job_id} --rank 1`"
     assert (ended["exit_code"], ended["message"]) == (1, told)
-    assert job.attempt.record["failed"] == 1
+    assert job.attempt.record.failed == 1
     assert "ValueError: this shard is rotten" in (job.attempt.folder / "rank1.log").read_text()
 
 
@@ -464,7 +464,7 @@ def test_an_agent_that_is_lost_in_a_resize_leaves_a_job_that_goes_on(tmp_path, r
         until(lambda: job.attempt.state == "running", "the agent knows all of it")
         until(lambda: job.attempt.cooperates, "all ranks have found the new agent")
         assert not job.gang.busy
-        new = second.begin("resize", gpus=[job.attempt.record["gpus"][0], 3])
+        new = second.begin("resize", gpus=[job.attempt.record.gpus[0], 3])
         job.until_holding(new)
         job.opens(230)
         answer = job.answer(new)
@@ -517,7 +517,7 @@ def test_a_rank_that_is_lost_while_the_job_is_being_suspended_is_done_without(la
     job.opens(3)
     assert job.answer(suspend)["type"] == "done"
     assert job.gang.members == [0, 2]
-    assert job.attempt.record["suspension"] == "boundary"
+    assert job.attempt.record.suspension == "boundary"
     assert job.agent.command("resume", gpus=[0, 2])["type"] == "done"
     assert not differences(outcome(job.succeeds()), reference())
 
@@ -566,4 +566,4 @@ def test_a_rank_that_is_lost_in_a_suspension_is_done_without_afterwards(launch, 
     until(lambda: not job.attempt.ranks[0].alive, "it is dead")
     assert job.agent.command("resume", gpus=[0, 1])["type"] == "done"
     assert not differences(outcome(job.succeeds()), reference())
-    assert job.attempt.record["gpus"] == [1]
+    assert job.attempt.record.gpus == [1]

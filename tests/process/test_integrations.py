@@ -108,7 +108,7 @@ def suspend_behind_the_gate(agent: LoneAgent, out: Path) -> list[int]:
     agent.heeded()
     (out / "go").touch()
     done(agent.answer(suspension))
-    assert agent.attempt.record["suspension"] == "boundary"
+    assert agent.attempt.record.suspension == "boundary"
     return [rank.suspended["step"] for rank in agent.attempt.members if rank.suspended]
 
 
@@ -156,7 +156,7 @@ def test_a_trainer_is_suspended_and_goes_on_from_its_checkpoint_in_a_new_attempt
     assert agent.attempt.progress["step"] == 6
     done(agent.command("resume", gpus=[1]))
     ends(agent, exit_code=3)
-    program = first.record["program"]
+    program = first.record.program
     place = {"job_id": first.job_id, "attempt": 2, "gpus": [0], "max_gpus": 2}
     done(agent.command("launch", name="again", program=program, at_s=time.time(), **place))
     assert agent.attempt.number == 2
@@ -168,7 +168,7 @@ def test_a_trainer_is_suspended_and_goes_on_from_its_checkpoint_in_a_new_attempt
     assert (ended["step"], ended["total"], ended["samples"]) == (12, 12, 12 * 8)
     assert 0 < ended["loss"] < 10
     size = sum(value.numel() * 4 for value in torch.load(out / "weights.pt").values())
-    assert 0.5 * size <= agent.attempt.record["model"]["model_bytes"] <= size
+    assert 0.5 * size <= agent.attempt.record.model["model_bytes"] <= size
 
 
 @pytest.mark.parametrize("kind", ["lightning", "trainer"])

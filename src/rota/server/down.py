@@ -170,7 +170,8 @@ def _ranks(folder: Folder) -> _Ranks:
         job_id = file.parent.parent.name
         with contextlib.suppress(OSError, ValueError, KeyError, TypeError):
             record = json.loads(file.read_text())
-            names = {life_name(slot, life_of(record, slot)) for slot in range(record["slots"])}
+            lives, slots = record.get("lives", {}), range(record["slots"])
+            names = {life_name(slot, life_of(lives, slot)) for slot in slots}
             runs_here = record.get("boot_id", boot_id()) == boot_id()  # after a reboot none does
             for pids in file.parent.glob("rank*.pid"):
                 names.add(pids.stem)
@@ -179,7 +180,7 @@ def _ranks(folder: Folder) -> _Ranks:
                 is_own = (started_at(shim) or 0.0) <= claimed_s + 1  # and not another's by now
                 if shim and is_own and runs_here:
                     ranks.sessions[shim] = job_id
-            ranks.tags.update({tag_of(record, name): job_id for name in names})
+            ranks.tags.update({tag_of(record.get("secret"), name): job_id for name in names})
     ranks.tags.pop(None, None)
     return ranks
 

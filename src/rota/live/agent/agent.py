@@ -33,6 +33,7 @@ from rota.live.agent.memory import HostMemory
 from rota.live.agent.meter import Meter
 from rota.live.agent.moves import Moves
 from rota.live.agent.processes import LOOK_AGAIN_S
+from rota.live.agent.record import Record, record_from
 from rota.live.agent.spill_to_arena import Vacating
 from rota.live.agent.zygote_link import ZygoteLink
 from rota.live.wire import MAX_LINE_BYTES, Message, clock, decode, from_worker, pack, unpack
@@ -165,7 +166,7 @@ class Agent:
     def _adopt_all(self) -> None:
         for file in sorted(self.folder.node(self.node).glob("jobs/*/*/attempt.json")):
             try:
-                attempt = self._attempt(json.loads(file.read_text()), file.parent)
+                attempt = self._attempt(record_from(json.loads(file.read_text())), file.parent)
                 attempt.adopt()
             except (OSError, ValueError, KeyError, TypeError, RecursionError):
                 # Damaged, by a full disk perhaps: the controller will hear that it is lost.
@@ -379,7 +380,7 @@ class Agent:
         if known is not None and known.state == "starting":
             return  # the answer follows when it has started
         if known is not None:
-            self._notify(known.ended or done | {"at_s": known.record["launched_s"]})
+            self._notify(known.ended or done | {"at_s": known.record.launched_s})
             return
         for other in self.attempts.values():
             if other.job_id == job_id and other.ended is None:
@@ -399,9 +400,9 @@ class Agent:
         self.attempts[job_id, number] = attempt
         try:
             record = attempt.record
-            if former := record["program"].get("resume_from"):
+            if former := record.program.get("resume_from"):
                 await asyncio.to_thread(inherit, self.folder, former, job_id)
-            requests = self._requests(attempt, record["members"], record["gpus"])
+            requests = self._requests(attempt, record.members, record.gpus)
             await attempt.launch(self._zygote.fork, requests)
         except (AgentError, OSError, ValueError) as error:
             (folder / "attempt.json").unlink(missing_ok=True)
@@ -412,13 +413,13 @@ class Agent:
             with contextlib.suppress(OSError):
                 failed.write_text(str(error))
             raise
-        attempt.record["launched_s"] = clock.now_s()
+        attempt.record.launched_s = clock.now_s()
         with contextlib.suppress(OSError):  # it runs, and was written down before it was started
             attempt.save()
         self._notify(attempt.registration())
-        self._notify(attempt.ended or done | {"at_s": attempt.record["launched_s"]})
+        self._notify(attempt.ended or done | {"at_s": attempt.record.launched_s})
 
-    def _attempt(self, record: dict[str, Any], folder: Path) -> Attempt:
+    def _attempt(self, record: Record, folder: Path) -> Attempt:
         attempt = Attempt(record, folder, self._notify)
         attempt.usage = partial(self._meter.usage, attempt)
         attempt.holders = partial(self._meter.holders, attempt)
@@ -426,7 +427,7 @@ class Agent:
         attempt.at_rest = self._memory.look
         attempt.checkpointing.node = self._checkpoints
         attempt.refused = self._moves.refused
-        if record["max_world"] > 1:
+        if record.max_world > 1:
             attempt.elastic = Elastic(attempt, self._zygote.fork, self._newcomers)
         return attempt
 

@@ -21,6 +21,7 @@ from rota.live.agent.launching import checkpoints, node_name
 from rota.live.agent.pausing import Pausing
 from rota.live.agent.processes import LOOK_AGAIN_S, kill_remains, tag_of
 from rota.live.agent.rank import Rank, life_of
+from rota.live.agent.record import Record
 from rota.live.agent.restarting import Restarting
 from rota.live.agent.tuning import Tuning
 from rota.live.wire import Message, clock
@@ -34,12 +35,10 @@ log = logging.getLogger("rota.agent")
 class Attempt(Account):
     """The processes of one attempt. ``notify`` is called with each message for the controller."""
 
-    def __init__(
-        self, record: dict[str, Any], folder: Path, notify: Callable[[Message], None]
-    ) -> None:
+    def __init__(self, record: Record, folder: Path, notify: Callable[[Message], None]) -> None:
         super().__init__(record, folder, notify)
-        slots = range(record["slots"])
-        self.ranks = [Rank(slot, folder, life_of(record, slot)) for slot in slots]
+        slots = range(record.slots)
+        self.ranks = [Rank(slot, folder, life_of(record.lives, slot)) for slot in slots]
         self.tasks: set[asyncio.Task[Any]] = set()
         self.pausing = Pausing(self)
         self.restarting = Restarting(self)
@@ -84,8 +83,8 @@ class Attempt(Account):
         A pause or a continuation that was cut short is called off: the attempt runs, and the
         controller repeats its command.
         """
-        self.was_rebooted = self.record.get("boot_id", clock.boot_id()) != clock.boot_id()
-        self.record["boot_id"] = clock.boot_id()
+        self.was_rebooted = self.record.boot_id not in (None, clock.boot_id())
+        self.record.boot_id = clock.boot_id()
         self.progress = self.last_report()
         for rank in self.ranks:
             if self.was_rebooted:
@@ -96,7 +95,7 @@ class Attempt(Account):
                 self.watch(rank)
             self._clear_away(rank)
         for rank in self.ranks:  # a resize that was cut short has left newcomers, or their ends
-            if rank.index not in self.record["members"]:
+            if rank.index not in self.record.members:
                 rank.survived = True
                 rank.signal(signal.SIGKILL)
             elif not rank.alive and self.elastic is not None:
@@ -104,10 +103,10 @@ class Attempt(Account):
         if self.is_vacated and self.vacating is not None:
             self.vacating.adopt()
             self.was_rebooted = False  # its arenas are on the disk, or it is lost by now
-        elif "suspended_s" in self.record:
+        elif self.record.suspended_s is not None:
             self.state = "suspended"
         else:
-            self.state = "adopted" if self.record["suspension"] == "boundary" else "running"
+            self.state = "adopted" if self.record.suspension == "boundary" else "running"
             for rank in self.ranks:
                 rank.signal(signal.SIGCONT)
         self.checkpointing.adopt()
@@ -142,7 +141,7 @@ class Attempt(Account):
         rank.gone = True
         rank.read_exit()
         self._clear_away(rank)
-        expected = self.is_vacated and rank.index in self.record["members"]
+        expected = self.is_vacated and rank.index in self.record.members
         if self.elastic is not None and not expected and self.elastic.ended(rank):
             rank.survived = True
         self.check_end()
@@ -170,7 +169,7 @@ class Attempt(Account):
 
         What can't die, as its disk does not answer, is looked at ever less often.
         """
-        if rank.gone and kill_remains([], [tag_of(self.record, rank.name)]):
+        if rank.gone and kill_remains([], [tag_of(self.record.secret, rank.name)]):
             again = partial(self._clear_away, rank, min(2 * pause_s, LONGEST_PAUSE_S))
             asyncio.get_running_loop().call_later(pause_s, again)
 
@@ -186,7 +185,7 @@ class Attempt(Account):
             "ROTA_ATTEMPT": str(self.number),
         }
         vanished = [rank for rank in self.ranks if rank.gone]
-        tags = [tag_of(self.record, rank.name) for rank in vanished]
+        tags = [tag_of(self.record.secret, rank.name) for rank in vanished]
         return kill_remains([rank.shim for rank in vanished], tags, marks)
 
     def stop(self) -> None:
@@ -216,12 +215,12 @@ class Attempt(Account):
     @property
     def is_vacated(self) -> bool:
         """Whether its state is in arenas, and not in processes."""
-        return "vacated" in self.record
+        return self.record.vacated is not None
 
     @property
     def members(self) -> list[Rank]:
         """The ranks that train together, in order; newcomers are none yet."""
-        return [self.ranks[slot] for slot in self.record["members"]]
+        return [self.ranks[slot] for slot in self.record.members]
 
     @property
     def cooperates(self) -> bool:
@@ -239,7 +238,7 @@ class Attempt(Account):
             self.tuning.keep(None)  # the batch that was to come with it is for other ranks
         self.tuning.again()
         if command_id is not None and error is None:
-            self.done(command_id, gpus=self.record["gpus"])
+            self.done(command_id, gpus=self.record.gpus)
             return
         if command_id is not None:
             self.failed(command_id, str(error))
@@ -247,11 +246,11 @@ class Attempt(Account):
 
     def size_report(self) -> Message:
         """The GPUs that have ranks on them, for the controller."""
-        return self.about("resized") | {"gpus": self.record["gpus"], "at_s": clock.now_s()}
+        return self.about("resized") | {"gpus": self.record.gpus, "at_s": clock.now_s()}
 
     def device_index(self, position: int) -> int:
         """Where in the worker's list of visible devices the GPU of one rank stands."""
-        visible, gpus = self.record["visible"], self.record["gpus"]
+        visible, gpus = self.record.visible, self.record.gpus
         return int(visible.index(gpus[position])) if visible else position
 
     def failed(self, command_id: int | None, error: str) -> None:
@@ -281,7 +280,7 @@ class Attempt(Account):
         self.pausing.check_resumed()
         if hello.get("shards") is not None:
             self.note_shards(hello)
-        if [index] == self.record["members"][:1]:
+        if [index] == self.record.members[:1]:
             self.note_model(hello.get("model"))
             self.note_cycle(hello.get("memory"))
         if self.elastic is not None:
@@ -296,11 +295,11 @@ class Attempt(Account):
         """
         crowded = next((rank for rank in self.ranks if rank.beside), None)
         before, self.crowd = self.crowd, self._crowd_of(crowded) if crowded is not None else ""
-        if self.cooperates and self.record["suspension"] != "boundary":
-            self.record["suspension"] = "boundary"
+        if self.cooperates and self.record.suspension != "boundary":
+            self.record.suspension = "boundary"
             self._save_if_there_is_room()
-        elif self.crowd and self.record["suspension"] == "boundary":
-            self.record["suspension"] = "process"
+        elif self.crowd and self.record.suspension == "boundary":
+            self.record.suspension = "process"
             self._save_if_there_is_room()
         if self.crowd and not before:
             log.info("job %s.%s: %s", self.job_id, self.number, self.crowd)
@@ -316,7 +315,7 @@ class Attempt(Account):
 
     def _crowd_of(self, rank: Rank) -> str:
         """Which rank has several sessions, in words."""
-        members = self.record["members"]
+        members = self.record.members
         number = members.index(rank.index) if rank.index in members else rank.index
         return f"rank {number} has several sessions of rota.train at once"
 
@@ -348,7 +347,7 @@ class Attempt(Account):
         """A message from a rank with a session."""
         rank = self.ranks[index]
         kind = message["type"]
-        first = [index] == self.record["members"][:1]
+        first = [index] == self.record.members[:1]
         if kind == "report":
             if first:
                 self.note_progress(message)

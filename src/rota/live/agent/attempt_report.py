@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 from rota.live.agent.curve import Curve
 from rota.live.agent.method import RESTART, STAYS, STOP, SUSPENSIONS, Method
 from rota.live.agent.output import keep_last_lines
+from rota.live.agent.record import Record, json_of
 from rota.live.wire import (
     MAX_LINE_BYTES,
     METRICS,
@@ -39,14 +40,12 @@ log = logging.getLogger("rota.agent")
 class Account:
     """The record of one attempt, and the messages about it; see ``Attempt`` for what it does."""
 
-    def __init__(
-        self, record: dict[str, Any], folder: Path, notify: Callable[[Message], None]
-    ) -> None:
+    def __init__(self, record: Record, folder: Path, notify: Callable[[Message], None]) -> None:
         self.record = record
         self.folder = folder
-        self.job_id: str = record["job_id"]
-        self.number: int = record["attempt"]
-        self.launch_mark: str | None = record.get("launch")
+        self.job_id = record.job_id
+        self.number = record.attempt
+        self.launch_mark = record.launch
         self.elastic: Elastic | None = None
         self.vacating: Vacating | None = None
         self.shards: int | None = None  # of the program's batches: as many ranks can share them
@@ -77,7 +76,7 @@ class Account:
         self.unsaved = True
         draft = self.folder / "attempt.json.new"
         with open(draft, "w") as file:
-            json.dump(self.record, file)
+            json.dump(json_of(self.record), file)
             file.flush()
             if durable:
                 os.fsync(file.fileno())
@@ -142,7 +141,7 @@ class Account:
 
     def model_report(self) -> Message | None:
         """The sizes of the job's model, for the controller; None if they are not known."""
-        model = self.record.get("model")
+        model = self.record.model
         return self.about("model") | model if model else None
 
     def memory(self) -> Message:
@@ -153,14 +152,14 @@ class Account:
         says why the state could not be put elsewhere. ``cycle`` is the device memory over a step,
         null if it has not been measured.
         """
-        vacated, where = self.record.get("vacated"), None
+        vacated, where = self.record.vacated, None
         if vacated is not None:
             in_memory = self.vacating is not None and self.vacating.in_memory
-            where = "memory" if in_memory else "disk" if vacated["arenas"] else "checkpoint"
-        elif "suspended_s" in self.record:
+            where = "memory" if in_memory else "disk" if vacated.arenas else "checkpoint"
+        elif self.record.suspended_s is not None:
             where = "processes"
         error = self._memory_error if where is not None else None
-        state = {"where": where, "bytes": vacated and vacated["bytes"], "error": error}
+        state = {"where": where, "bytes": vacated and vacated.bytes, "error": error}
         return self.about("memory") | {"memory": state | {"cycle": self._cycle}}
 
     def note_memory(self, error: str | None) -> None:
@@ -179,24 +178,24 @@ class Account:
 
     def _abilities(self) -> Message:
         record, method = self.record, self.method
-        suspension, why = record["suspension"], "all its ranks use rota.train"
-        if suspension != "boundary" and "fallback" in record:
-            suspension, why = SUSPENSIONS[STOP], f"{record['fallback']}; {STAYS}"
+        suspension, why = record.suspension, "all its ranks use rota.train"
+        if suspension != "boundary" and record.fallback is not None:
+            suspension, why = SUSPENSIONS[STOP], f"{record.fallback}; {STAYS}"
         elif suspension != "boundary":
             suspension, why = SUSPENSIONS[method.kind], method.why
-        stays = record.get("stays", False) or (self.crowd and record["visible"] is not None)
+        stays = record.stays or (self.crowd and record.visible is not None)
         if self.crowd:
             why = f"{self.crowd}; {why}"
         elif suspension == "boundary" and stays:
             why = f"{why}, but beside these a process has device memory: {STAYS}"
         if self.unstopped:
             why = f"{why}; {self.unstopped} of its processes can't be stopped: another user's"
-        movable = record["movable"] and not stays
+        movable = record.movable and not stays
         return {
             "suspension": suspension,
             "movable": movable
             or self._restarts
-            or record.get("checkpoint", {}).get("moves", False),
+            or (record.checkpoint is not None and record.checkpoint.moves),
             "resizable": self.resizable,
             "most_ranks": self.shards or 0,
             "portable": self.portable,
@@ -206,12 +205,12 @@ class Account:
     @property
     def method(self) -> Method:
         """How it is suspended where no session does it, and why so."""
-        return Method(*self.record.get("method", (STOP, "")))
+        return self.record.method
 
     @property
     def _restarts(self) -> bool:
         """Whether it goes on from a checkpoint of its own, wherever that is."""
-        return self.record["suspension"] != "boundary" and self.method.kind == RESTART
+        return self.record.suspension != "boundary" and self.method.kind == RESTART
 
     def tell_registration(self) -> None:
         """Tell the controller how this attempt can be suspended."""
@@ -229,9 +228,9 @@ class Account:
         As far as is known: its library says so for certain whenever it is suspended.
         """
         record = self.record
-        stopped = record.get("frozen", False) or record.get("stays", False)
-        may = not stopped and record.get("keeps") is None
-        return self._restarts or (record["suspension"] == "boundary" and may)
+        stopped = record.frozen or record.stays
+        may = not stopped and record.keeps is None
+        return self._restarts or (record.suspension == "boundary" and may)
 
     # -- what the ranks tell --------------------------------------------------------------------
 
@@ -265,9 +264,9 @@ class Account:
         if not is_model(message) or self._model_reports >= MAX_MODEL_REPORTS:
             return
         model = {key: message[key] for key in ("model_bytes", "largest_tensor_bytes")}
-        if model != self.record.get("model"):
+        if model != self.record.model:
             self._model_reports += 1
-            self.record["model"] = model
+            self.record.model = model
             with contextlib.suppress(OSError):  # the worker tells it again to the next agent
                 self.save(durable=False)
             self.notify(self.about("model") | model)

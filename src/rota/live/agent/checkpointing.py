@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING
 from rota.errors import AgentError, ArenaError
 from rota.live.agent.method import CHECKPOINT
 from rota.live.agent.processes import descendants, started_at
+from rota.live.agent.record import Checkpoint
 from rota.live.wire import clock
 
 if TYPE_CHECKING:
@@ -41,7 +42,7 @@ class Checkpointing:
     @property
     def taken(self) -> bool:
         """Whether the device memory of the processes is on the host."""
-        return "checkpoint" in self._attempt.record
+        return self._attempt.record.checkpoint is not None
 
     def take(self) -> None:
         """Checkpoint the processes and stop them; they are suspended then, however that went."""
@@ -64,9 +65,9 @@ class Checkpointing:
         if attempt.state != "suspending" or attempt.ended is not None:
             return
         if error is None:
-            gpus = attempt.record["gpus"]
+            gpus = attempt.record.gpus
             # Who has no CUDA state may look for a GPU later, and find the one of its environment.
-            attempt.record["checkpoint"] = {"gpus": gpus, "moves": whole}
+            attempt.record.checkpoint = Checkpoint(gpus, whole)
         self._signal(signal.SIGSTOP)
         attempt.pausing.is_stopped(stopped_s, error)
 
@@ -77,7 +78,8 @@ class Checkpointing:
 
     async def _put_back(self, gpus: list[int]) -> None:
         attempt, record = self._attempt, self._attempt.record
-        before = record["checkpoint"]["gpus"]
+        assert record.checkpoint is not None
+        before = record.checkpoint.gpus
         async with self._turn:
             self._signal(signal.SIGCONT)
             try:
@@ -94,22 +96,22 @@ class Checkpointing:
                 self._lose(failure)
         if attempt.state != "resuming" or attempt.ended is not None:
             return
-        record["gpus"] = gpus
-        del record["checkpoint"], record["suspended_s"]
+        record.gpus = gpus
+        record.checkpoint = record.suspended_s = None
         with contextlib.suppress(OSError):  # the next agent finds them running, and stops them
             attempt.save(durable=False)
         attempt.pausing.check_resumed()
 
     def adopt(self) -> None:
         """The agent is new: what a former one had begun is undone."""
-        if "suspended_s" in self._attempt.record:
+        if self._attempt.record.suspended_s is not None:
             if self.taken:  # it may have been about to go on
                 self._signal(signal.SIGSTOP)
         elif self.is_method:
             self._attempt.spawn(self._undo())
 
     async def _undo(self) -> None:
-        gpus = self._attempt.record["gpus"]
+        gpus = self._attempt.record.gpus
         async with self._turn:
             try:
                 assert self.node is not None

@@ -41,12 +41,12 @@ class Elastic:
         self._requests = requests
         record = attempt.record
         self.gang = Gang(
-            record["members"],
+            record.members,
             self._send,
             self._settled,
             self._dismiss,
             self._park,
-            record["generation"],
+            record.generation,
         )
         self._gpu_of: dict[int, int] = {}
         self.moved()
@@ -104,7 +104,7 @@ class Elastic:
         """Slots of those that stand by for these GPUs, as far as there are any."""
         attempt, found = self._attempt, {}
         ready = [slot for slot, is_ready in self._standby.items() if is_ready]
-        movable = attempt.record["visible"] is None
+        movable = attempt.record.visible is None
         for gpu in gpus:
             slot = next((s for s in ready if self._gpu_of[s] == gpu), None)
             if slot is None and movable:
@@ -126,7 +126,7 @@ class Elastic:
     def moved(self) -> None:
         """Take note of the GPUs that the members are on now."""
         record = self._attempt.record
-        self._gpu_of.update(zip(record["members"], record["gpus"], strict=False))
+        self._gpu_of.update(zip(record.members, record.gpus, strict=False))
 
     def call_off(self, error: str) -> None:
         """Give up a resize that can still be given up."""
@@ -137,7 +137,7 @@ class Elastic:
         self._dismiss(list(self._standby))
 
     def _check(self, gpus: list[int]) -> None:
-        most, shards = self._attempt.record["max_world"], self._attempt.shards
+        most, shards = self._attempt.record.max_world, self._attempt.shards
         if shards is None:
             raise AgentError(
                 "the job's program has no s.loader(...), so that its batches can't be shared out "
@@ -174,11 +174,11 @@ class Elastic:
     def _write_down(self, slots: int) -> None:
         """How many slots there will have been, before any is forked. Raises AgentError."""
         record = self._attempt.record
-        before, record["slots"] = record["slots"], slots
+        before, record.slots = record.slots, slots
         try:
             self._attempt.save(durable=False)
         except OSError as error:
-            record["slots"] = before
+            record.slots = before
             self._stand_by_again()
             raise AgentError(f"the resize could not be written down: {error}") from None
 
@@ -267,7 +267,7 @@ class Elastic:
 
     def _rank_of(self, slot: int) -> int:
         """The rank that a slot had when the members were last written down."""
-        members: list[int] = self._attempt.record["members"]
+        members: list[int] = self._attempt.record.members
         return members.index(slot) if slot in members else len(members)
 
     def _log(self, line: str) -> None:
@@ -337,11 +337,11 @@ class Elastic:
         if error is not None:
             self._log(f"a change of members has ended with {len(gang.members)}: {error}")
         if gang.members:  # else the next agent, too, is to learn the end from who was the last
-            attempt.record["members"] = list(gang.members)
-            leaders = attempt.record.setdefault("leaders", [0])
+            attempt.record.members = list(gang.members)
+            leaders = attempt.record.leaders
             leaders += [slot for slot in gang.members[:1] if slot != leaders[-1]]
-            attempt.record["generation"] = gang.generation
-            attempt.record["gpus"] = [self._gpu_of[slot] for slot in gang.members]
+            attempt.record.generation = gang.generation
+            attempt.record.gpus = [self._gpu_of[slot] for slot in gang.members]
         with contextlib.suppress(OSError):  # an agent that comes after this one asks the ranks
             attempt.save(durable=False)
         self._stand_by_again()

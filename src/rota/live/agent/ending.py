@@ -32,7 +32,7 @@ class Ending:
     def is_guest(self) -> bool:
         """Whether its state has come from another node, and is there as well: it has not gone on
         here yet."""
-        return self._attempt.is_vacated and "source" in self._attempt.record
+        return self._attempt.is_vacated and self._attempt.record.source is not None
 
     # -- by its processes ----------------------------------------------------------------------
 
@@ -89,17 +89,17 @@ class Ending:
 
     def _is_out_of_the_way(self) -> bool:
         """Whether it is suspended at a boundary, or on its way there or back."""
-        at_boundary = self._attempt.record["suspension"] == "boundary"
+        at_boundary = self._attempt.record.suspension == "boundary"
         return at_boundary and self._attempt.state in ("suspending", "suspended", "resuming")
 
     def _failure(self, process: int, code: int) -> str:
         """How the process ended that ended the others, and where its output is."""
         attempt = self._attempt
         killed = f"killed by {signal_name(-code)}" if code < 0 else ""
-        members = attempt.record["members"]
-        if attempt.stopping or attempt.record["slots"] == 1:
+        members = attempt.record.members
+        if attempt.stopping or attempt.record.slots == 1:
             return killed
-        attempt.record["failed"] = process
+        attempt.record.failed = process
         with contextlib.suppress(OSError):  # its output can be asked for by its number
             attempt.save(durable=False)
         is_member = process in members

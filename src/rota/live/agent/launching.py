@@ -18,6 +18,7 @@ from rota.live.agent.devices import Devices
 from rota.live.agent.method import choose
 from rota.live.agent.processes import tag_of
 from rota.live.agent.rank import life_name, life_of
+from rota.live.agent.record import VERSION, Record
 from rota.live.wire import Message, clock
 
 MAX_SCRIPT_BYTES = 1 << 20
@@ -25,39 +26,39 @@ READ_AT_START = ("PYTHON", "LD_", "MALLOC_", "MKL_", "KMP_", "TORCH_")  # by a f
 SHELL_SYNTAX = set("|&;<>()$`\\*?[]~!{}#\n")
 
 
-def record_of(message: Message, devices: Devices, refusal: str | None) -> dict[str, Any]:
+def record_of(message: Message, devices: Devices, refusal: str | None) -> Record:
     """What is kept on disk of an attempt that the message launches.
 
     ``refusal`` says why CUDA checkpoints can't be had here, if so.
     """
     program, gpus, most_gpus = message["program"], message["gpus"], message.get("max_gpus", 1)
     cooperative = uses_library(program)
-    world = len(gpus) if program["processes"] == "gpu" else 1
-    return {
-        "job_id": message["job_id"],
-        "attempt": message["attempt"],
-        "launch": message.get("launch"),  # what tells it from others with the same number
-        "name": message["name"],
-        "program": program,
-        "gpus": gpus,
-        "slots": world,  # processes that there have been so far, and
-        "members": list(range(world)),  # those that train together, by rank
-        "leaders": [0],  # those that have been rank 0, one after another
-        "generation": 0,
-        "max_world": most_gpus if program["processes"] == "gpu" else 1,
-        "adapt": message.get("adapt"),  # limits of batches that the scheduler chooses
-        "visible": visible_gpus(gpus, devices, everything=cooperative),
-        "movable": devices.kind == "cpu" or cooperative,
-        "suspension": "process",
-        "method": choose(program, devices.kind, max(len(gpus), most_gpus), refusal),
-        "launched_s": message["at_s"],  # until it is known
-        "boot_id": clock.boot_id(),  # after a reboot its pids are those of others
-        "secret": secrets.token_hex(8),
-    }
+    in_gang = program["processes"] == "gpu"
+    world = len(gpus) if in_gang else 1
+    return Record(
+        version=VERSION,
+        job_id=message["job_id"],
+        attempt=message["attempt"],
+        launch=message.get("launch"),
+        name=message["name"],
+        program=program,
+        gpus=gpus,
+        slots=world,
+        members=list(range(world)),
+        max_world=most_gpus if in_gang else 1,
+        adapt=message.get("adapt"),
+        visible=visible_gpus(gpus, devices, everything=cooperative),
+        movable=devices.kind == "cpu" or cooperative,
+        suspension="process",
+        method=choose(program, devices.kind, max(len(gpus), most_gpus), refusal),
+        launched_s=message["at_s"],  # until it is known
+        boot_id=clock.boot_id(),
+        secret=secrets.token_hex(8),
+    )
 
 
 def rank_requests(
-    record: dict[str, Any],
+    record: Record,
     folder: Path,
     devices: Devices,
     agent_socket: str,
@@ -72,9 +73,9 @@ def rank_requests(
     ``step`` is given for newcomers to a gang that has come so far, ``adopt`` for ranks that go on
     from an arena: the environment that tells each slot so.
     """
-    program = record["program"]
+    program = record.program
     shared = _environment(record, folder, devices, agent_socket)
-    before = 0 if step is None else len(record["members"])
+    before = 0 if step is None else len(record.members)
     shared["WORLD_SIZE"] = shared["LOCAL_WORLD_SIZE"] = str(before + len(slots))
     if step is not None:
         shared |= {"ROTA_NEWCOMER": "1", "ROTA_STEP": str(step)}
@@ -82,17 +83,17 @@ def rank_requests(
     requests = []
     for position, slot in enumerate(slots):
         rank = str(before + position)
-        name = life_name(slot, life_of(record, slot))
+        name = life_name(slot, life_of(record.lives, slot))
         environment = shared | {"RANK": rank, "LOCAL_RANK": rank, "ROTA_SLOT": str(slot)}
         environment["ROTA_PULSE"] = str(folder / f"rank{slot}.pulse")
         if adopt is not None:
             environment |= adopt[slot]
-        if devices.kind == "cuda":
-            environment["ROTA_DEVICE"] = str(record["visible"].index(gpus[position]))
+        if record.visible is not None:
+            environment["ROTA_DEVICE"] = str(record.visible.index(gpus[position]))
         requests.append(
             {
                 "name": name,
-                "tag": tag_of(record, name),
+                "tag": tag_of(record.secret, name),
                 "folder": str(folder),
                 "log": str(folder / f"rank{slot}.log"),
                 "env": environment,
@@ -106,9 +107,9 @@ def rank_requests(
 
 
 def _environment(
-    record: dict[str, Any], folder: Path, devices: Devices, agent_socket: str
+    record: Record, folder: Path, devices: Devices, agent_socket: str
 ) -> dict[str, str]:
-    program = record["program"]
+    program = record.program
     inherited = {key: value for key, value in os.environ.items() if not key.startswith("ROTA_")}
     port = str(free_port())
     checkpoint_folder = checkpoints(folder)
@@ -122,33 +123,33 @@ def _environment(
     }
     environment |= program["env"]
     environment |= {
-        "ROTA_JOB_ID": record["job_id"],
-        "ROTA_ATTEMPT": str(record["attempt"]),
+        "ROTA_JOB_ID": record.job_id,
+        "ROTA_ATTEMPT": str(record.attempt),
         "ROTA_NODE": node_name(folder),
         "ROTA_NODE_RANK": "0",
         "ROTA_NUM_NODES": "1",
-        "ROTA_GPUS_PER_NODE": str(len(record["gpus"])),
+        "ROTA_GPUS_PER_NODE": str(len(record.gpus)),
         "ROTA_MASTER_ADDR": "127.0.0.1",
         "ROTA_MASTER_PORT": port,
         "ROTA_CHECKPOINT_DIR": str(checkpoint_folder),
         "ROTA_AGENT_SOCKET": agent_socket,
         clock.VARIABLE: repr(clock.ahead_s()),
-        "ROTA_GENERATION": str(record.get("generation", 0)),
+        "ROTA_GENERATION": str(record.generation),
         "MASTER_ADDR": "127.0.0.1",
         "MASTER_PORT": port,
     }
     if "ROTA_SWEEP_METRIC" in program["env"]:
         environment["ROTA_CURVE"] = str(folder / CURVE)
-    if record["max_world"] > 1:
-        environment["ROTA_MAX_WORLD"] = str(record["max_world"])
-    if (adapt := record.get("adapt")) is not None:
+    if record.max_world > 1:
+        environment["ROTA_MAX_WORLD"] = str(record.max_world)
+    if (adapt := record.adapt) is not None:
         environment["ROTA_MAX_BATCH"] = str(adapt["most"])
         environment["ROTA_MIN_WORLD"] = str(adapt["min_gpus"])
         environment["ROTA_MIN_BATCH_PER_GPU"] = str(adapt.get("least_per_gpu", 1))
         if adapt["most_per_gpu"] is not None:
             environment["ROTA_MAX_BATCH_PER_GPU"] = str(adapt["most_per_gpu"])
-    if record["visible"] is not None:
-        ids = [devices.ids[index] for index in record["visible"]]
+    if record.visible is not None:
+        ids = [devices.ids[index] for index in record.visible]
         environment["CUDA_VISIBLE_DEVICES"] = ",".join(ids)
         environment["CUDA_DEVICE_ORDER"] = "PCI_BUS_ID"  # NVML's order, not the fastest first
     return environment

@@ -118,7 +118,7 @@ class HostMemory:
             if not vacated and attempt.vacating.refusal() is not None:
                 continue
             found.append(attempt)
-        return sorted(found, key=lambda attempt: attempt.record["suspended_s"])
+        return sorted(found, key=lambda attempt: _suspension(attempt)[2])
 
 
 def held_by(attempt: Attempt) -> int:
@@ -166,8 +166,9 @@ async def spill(attempt: Attempt) -> str | None:
     They are used from there only when all are whole: a resumption meanwhile takes them from memory.
     """
     assert attempt.vacating is not None
-    before = attempt.record["vacated"]
-    arenas = {slot: Path(path) for slot, path in before["arenas"].items()}
+    before = attempt.record.vacated
+    assert before is not None
+    arenas = {slot: Path(path) for slot, path in before.arenas.items()}
     spilled = {slot: attempt.folder / path.name for slot, path in arenas.items()}
     useless = spilled  # until all of them are whole, and that is written down
     try:
@@ -218,4 +219,4 @@ def _write_draft(source: Path, draft: Path) -> None:
 
 
 def _suspension(attempt: Attempt) -> tuple[str, int, float]:
-    return attempt.job_id, attempt.number, attempt.record["suspended_s"]
+    return attempt.job_id, attempt.number, attempt.record.suspended_s or 0.0

@@ -101,7 +101,7 @@ class Meter:
         found: dict[int, list[Attempt]] = {}
         for attempt in self._attempts():
             if attempt.state == "running":
-                for gpu in attempt.record["gpus"]:
+                for gpu in attempt.record.gpus:
                     found.setdefault(gpu, []).append(attempt)
         return found
 
@@ -112,7 +112,7 @@ class Meter:
             key = (attempt.job_id, attempt.number)
             seen[key] = self._seen.get(key) or Seen()
             pids = {pid for rank in attempt.members for pid in descendants(rank.shim)}
-            on = {gpu: readings.get(self._devices.ids[gpu]) for gpu in attempt.record["gpus"]}
+            on = {gpu: readings.get(self._devices.ids[gpu]) for gpu in attempt.record.gpus}
             sharers = {(a.job_id, a.number) for gpu in on for a in in_use[gpu]}
             _note(seen[key], pids, on, sharers, alone=len(sharers) == 1)
         for attempt in self._attempts():  # of those that wait, the memory that they took is kept

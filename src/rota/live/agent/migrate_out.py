@@ -5,7 +5,6 @@ gone on there.
 """
 
 import asyncio
-import json
 import os
 import time
 import zlib
@@ -16,6 +15,7 @@ from rota.live.agent.attempt import Attempt
 from rota.live.agent.curve import FILE as CURVE
 from rota.live.agent.memory import vacate
 from rota.live.agent.output import left_out_of
+from rota.live.agent.record import json_of
 from rota.live.wire import METRICS, PIECE_BYTES, Message
 
 POLL_S = 0.01
@@ -67,7 +67,9 @@ class Departure:
             raise AgentError(error)
         while any(rank.alive for rank in attempt.ranks):  # they have yet to write their last words
             await asyncio.sleep(POLL_S)
-        slots = {_arena_name(slot): int(slot) for slot in attempt.record["vacated"]["arenas"]}
+        vacated = attempt.record.vacated
+        assert vacated is not None
+        slots = {_arena_name(slot): int(slot) for slot in vacated.arenas}
         files = [
             {
                 "name": name,
@@ -77,8 +79,8 @@ class Departure:
             }
             for name, path in self._paths().items()
         ]
-        record = json.loads(json.dumps(attempt.record))  # it may change before it is sent
-        state_id = str(record["vacated"]["at_s"])
+        record = json_of(attempt.record)
+        state_id = str(vacated.at_s)
         return {"want": "state", "record": record, "files": files, "state_id": state_id}
 
     async def _vacate(self) -> str | None:
@@ -94,7 +96,7 @@ class Departure:
     def _is_awaited(self) -> bool:
         """Whether processes that wait at a boundary have yet to find a new agent."""
         attempt = self._attempt
-        if attempt.is_vacated or attempt.record.get("frozen", False):
+        if attempt.is_vacated or attempt.record.frozen:
             return False
         awaited = (rank.suspended is None or rank.writer is None for rank in attempt.members)
         return any(awaited) and any(rank.alive for rank in attempt.members)
@@ -102,7 +104,7 @@ class Departure:
     def _paths(self) -> dict[str, Path]:
         """What goes along, by name: arenas first."""
         attempt = self._attempt
-        arenas = attempt.record.get("vacated", {}).get("arenas", {})
+        arenas = attempt.record.vacated.arenas if attempt.record.vacated is not None else {}
         paths = {_arena_name(slot): Path(path) for slot, path in arenas.items()}
         told = [attempt.folder / f"rank{rank.index}.log" for rank in attempt.ranks]
         told += [attempt.folder / METRICS, attempt.folder / CURVE]

@@ -18,6 +18,7 @@ from rota.live.agent.launching import visible_gpus
 from rota.live.agent.migrate_in import MARK, Arrival
 from rota.live.agent.migrate_out import Departure
 from rota.live.agent.processes import LOOK_AGAIN_S, started_at
+from rota.live.agent.record import Record, record_from
 from rota.live.wire import Message
 
 log = logging.getLogger("rota.agent")
@@ -39,7 +40,7 @@ class Moves:
         node: str,
         devices: Devices,
         attempts: dict[Key, Attempt],
-        make: Callable[[dict[str, Any], Path], Attempt],
+        make: Callable[[Record, Path], Attempt],
         send: Send,
         spawn: Callable[[Any], asyncio.Task[Any]],
     ) -> None:
@@ -88,7 +89,7 @@ class Moves:
         """Bring an attempt here and let it go on; ``done`` or ``failed`` follows. AgentError."""
         key, gpus = (message["job_id"], message["attempt"]), message["gpus"]
         known = self._attempts.get(key)
-        if known is not None and "source" not in known.record and known.state == "suspended":
+        if known is not None and known.record.source is None and known.state == "suspended":
             self.leave(key)  # what was left here when it last left this node
             known = None
         if known is not None:
@@ -144,7 +145,7 @@ class Moves:
             for what in claim(self._folder, self._node, message):
                 log.warning("%s", what)
                 self._send({"type": "set_aside", "what": what} | _about(key, arrival.launch), b"")
-            record = await arrival.run()
+            record = record_from(await arrival.run())
             attempt = self._settle(arrival, record, message["gpus"])
         except (AgentError, OSError, ValueError, KeyError, TypeError) as error:
             log.warning("job %s.%s did not arrive: %s", *key, error)
@@ -164,15 +165,13 @@ class Moves:
         except AgentError as error:
             attempt.failed(command_id, str(error))
 
-    def _settle(self, arrival: Arrival, record: dict[str, Any], gpus: list[int]) -> Attempt:
+    def _settle(self, arrival: Arrival, record: Record, gpus: list[int]) -> Attempt:
         """Make an attempt of what has come: suspended, with its state in arenas of this node."""
-        cooperative = bool(record["movable"])
-        record |= {
-            "source": arrival.source,  # where the state lies as well, until it has gone on here
-            "gpus": gpus,
-            "visible": visible_gpus(gpus, self._devices, everything=cooperative),
-            "movable": self._devices.kind == "cpu" or cooperative,
-        }
+        cooperative = record.movable
+        record.source = arrival.source  # where the state lies as well, until it has gone on here
+        record.gpus = gpus
+        record.visible = visible_gpus(gpus, self._devices, everything=cooperative)
+        record.movable = self._devices.kind == "cpu" or cooperative
         attempt = self._make(record, arrival.folder)
         attempt.save()
         (arrival.folder / MARK).unlink(missing_ok=True)

@@ -2,6 +2,7 @@
 
 import contextlib
 import signal
+from copy import copy
 from typing import TYPE_CHECKING
 
 from rota.errors import AgentError
@@ -9,6 +10,7 @@ from rota.live.agent.gang import agree_on_step, let_go_on
 from rota.live.agent.method import RESTART
 from rota.live.agent.processes import bind
 from rota.live.agent.rank import Rank
+from rota.live.agent.record import json_of
 from rota.live.wire import Message, clock
 
 if TYPE_CHECKING:
@@ -55,7 +57,7 @@ class Pausing:
                 raise AgentError(f"job {attempt.job_id} is being resized; ask again")
         # Not before: a command under way awaits its own answer.
         self._command_id, self._vacates = command_id, vacate
-        attempt.record.pop("fallback", None)
+        attempt.record.fallback = None
         attempt.state, self._stops = "suspending", False
         if not attempt.cooperates:
             self.freeze()
@@ -67,7 +69,7 @@ class Pausing:
             rank.suspended = None
             rank.send({"type": "pause", "gang": gang, "round": self._round})
         steps_s = BOUNDARY_TIMEOUT_STEPS * (attempt.progress.get("step_time_s") or 0.0)
-        ran_s = clock.now_s() - attempt.record["launched_s"]
+        ran_s = clock.now_s() - attempt.record.launched_s
         steps_s = min(steps_s, ran_s)
         attempt.after(max(BOUNDARY_TIMEOUT_S, steps_s), self.freeze)
         if gang:
@@ -89,13 +91,13 @@ class Pausing:
             if attempt.state != "resuming":  # else the answer follows
                 attempt.checkpointing.put_back(gpus)
             return
-        before = dict(attempt.record)
-        attempt.record["gpus"] = gpus
-        attempt.record.pop("suspended_s", None)
+        before = copy(attempt.record)
+        attempt.record.gpus = gpus
+        attempt.record.suspended_s = None
         try:
             attempt.save(durable=False)
         except OSError as error:  # the next agent would take it for suspended
-            attempt.record |= before
+            attempt.record = before
             raise AgentError(
                 f"the record of job {attempt.job_id} can't be written: {error.strerror}"
             ) from None
@@ -173,8 +175,8 @@ class Pausing:
         """Let a rank that holds at a boundary go on where its device is now."""
         record = self._attempt.record
         device = None
-        if record["movable"]:
-            device = self._attempt.device_index(record["members"].index(rank.index))
+        if record.movable:
+            device = self._attempt.device_index(record.members.index(rank.index))
         rank.send({"type": "resume", "device": device})
 
     # -- inside --------------------------------------------------------------------------------
@@ -238,15 +240,15 @@ class Pausing:
         attempt = self._attempt
         attempt.cancel_timers()
         attempt.state = "suspended"
-        attempt.record["suspended_s"] = stopped_s
+        attempt.record.suspended_s = stopped_s
         if error is not None:
-            attempt.record["fallback"] = error
+            attempt.record.fallback = error
         attempt.unstopped = sum(rank.unstopped for rank in attempt.ranks)
         # What is in a device's memory can't follow the job to another one.
-        on_device = attempt.record["visible"] is not None and (frozen or self._others_hold())
-        attempt.record["stays"] = on_device
-        attempt.record["frozen"] = frozen
-        attempt.record["keeps"] = self._keeps()
+        on_device = attempt.record.visible is not None and (frozen or self._others_hold())
+        attempt.record.stays = on_device
+        attempt.record.frozen = frozen
+        attempt.record.keeps = self._keeps()
         attempt.tell_registration()
         with contextlib.suppress(OSError):  # the next agent lets it go on, and it is asked again
             attempt.save(durable=False)  # what a power cut takes with it needs no adoption
@@ -269,14 +271,14 @@ class Pausing:
         attempt, command_id = self._attempt, self._command_id
         if command_id is None:
             return  # an agent before this one was asked, and its controller asks again
-        stopped_s = attempt.record["suspended_s"]
+        stopped_s = attempt.record.suspended_s
         if not self._vacates or attempt.vacating is None:
             attempt.done(command_id, stopped_s=stopped_s)
             return
 
         def vacated(error: str | None) -> None:
             if attempt.state not in ("ended", "lost"):
-                vacated = {"vacated": attempt.record.get("vacated"), "kept": error}
+                vacated = {"vacated": json_of(attempt.record.vacated), "kept": error}
                 attempt.done(command_id, stopped_s=stopped_s, **vacated)
 
         attempt.vacating.vacate(vacated)

@@ -8,7 +8,6 @@ import signal
 from collections.abc import Iterable
 from itertools import count
 from pathlib import Path
-from typing import Any
 
 import psutil
 
@@ -95,15 +94,15 @@ def started_at(pid: int) -> float | None:
     return None if fields[0] in (b"Z", b"X") else int(fields[19]) / TICKS
 
 
-def tag_of(record: dict[str, Any], name: str) -> int | None:
+def tag_of(secret: str | None, name: str) -> int | None:
     """The number that the processes of one life of a rank wear: see ``zygote.wear``.
 
     ``record`` and ``name`` are those of its attempt and of its files. None for an attempt of an
     older agent, which gave it none.
     """
-    if "secret" not in record:
+    if secret is None:
         return None
-    digest = hashlib.sha256(f"{record['secret']}/{name}".encode()).digest()
+    digest = hashlib.sha256(f"{secret}/{name}".encode()).digest()
     return 1 << 62 | int.from_bytes(digest[:7])
 
 

@@ -6,7 +6,7 @@ import json
 import os
 import signal
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -224,6 +224,6 @@ def life_name(index: int, life: int) -> str:
     return f"rank{index}.{life}" if life else f"rank{index}"
 
 
-def life_of(record: dict[str, Any], slot: int) -> int:
-    """Which life a slot of an attempt leads, by the attempt's record."""
-    return int(record.get("lives", {}).get(str(slot), 0))
+def life_of(lives: Mapping[str, int], slot: int) -> int:
+    """Which life a slot of an attempt leads, by the ``lives`` in the attempt's record."""
+    return lives.get(str(slot), 0)

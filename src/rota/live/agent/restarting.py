@@ -13,7 +13,10 @@ from __future__ import annotations
 import signal
 from typing import TYPE_CHECKING
 
+from msgspec.structs import replace
+
 from rota.live.agent.processes import LOOK_AGAIN_S
+from rota.live.agent.record import Vacated
 from rota.live.wire import clock
 from rota.model.job import GRACE_S
 
@@ -30,26 +33,23 @@ class Restarting:
     @property
     def leaving(self) -> bool:
         """Whether processes have been asked to end that may still be there."""
-        return "grace_ends_s" in self._attempt.record.get("vacated", {})
+        vacated = self._attempt.record.vacated
+        return vacated is not None and vacated.grace_ends_s is not None
 
     def leave(self) -> None:
         """Have every process of an attempt that is to be suspended end. Raises OSError."""
         attempt, now_s = self._attempt, clock.now_s()
         record = attempt.record
-        record["vacated"] = {
-            "arenas": {},
-            "bytes": None,
-            "at_s": now_s,
-            "grace_ends_s": now_s + record["program"].get("grace_s", GRACE_S),
-        }
-        sessions, record["suspension"] = record["suspension"] == "boundary", "process"
+        grace_s = record.program.get("grace_s", GRACE_S)
+        record.vacated = Vacated({}, None, now_s, grace_ends_s=now_s + grace_s)
+        sessions, record.suspension = record.suspension == "boundary", "process"
         try:
             for rank in attempt.members:
                 rank.give_grace()
             attempt.save()
         except OSError:
-            del record["vacated"]
-            record["suspension"] = "boundary" if sessions else "process"
+            record.vacated = None
+            record.suspension = "boundary" if sessions else "process"
             for rank in attempt.members:
                 rank.take_grace_back()
             raise
@@ -67,7 +67,9 @@ class Restarting:
         for rank in attempt.ranks:
             rank.signal(signal.SIGTERM)
             rank.signal(signal.SIGCONT)  # should the job have stopped itself
-        left_s = attempt.record["vacated"]["grace_ends_s"] - clock.now_s()
+        vacated = attempt.record.vacated
+        assert vacated is not None and vacated.grace_ends_s is not None
+        left_s = vacated.grace_ends_s - clock.now_s()
         attempt.after(max(0.0, left_s), self._kill)
 
     def _kill(self) -> None:
@@ -85,12 +87,14 @@ class Restarting:
         if attempt.stopping:
             attempt.ending.without_processes()
             return
-        asked_s = attempt.record["vacated"]["at_s"]
+        vacated = attempt.record.vacated
+        assert vacated is not None
+        asked_s = vacated.at_s
         exits = [rank.exit for rank in attempt.members]
         early = [each for each in exits if each is not None and each["at_s"] < asked_s]
         if len(early) == len(exits) or any(each["code"] for each in early):
-            del attempt.record["vacated"]
+            attempt.record.vacated = None
             attempt.check_end()
             return
-        del attempt.record["vacated"]["grace_ends_s"]
+        attempt.record.vacated = replace(vacated, grace_ends_s=None)
         attempt.pausing.has_left(asked_s)

@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections.abc import Callable
+from copy import copy
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -46,6 +47,11 @@ class Returning:
         self._failure: str | None = None  # why it is given up
 
     @property
+    def _arenas(self) -> dict[str, str]:
+        vacated = self._attempt.record.vacated
+        return vacated.arenas if vacated is not None else {}
+
+    @property
     def under_way(self) -> bool:
         """Whether processes are started that have not all read their arenas yet."""
         return self._came is not None
@@ -56,15 +62,15 @@ class Returning:
         self.command_id = command_id
         if attempt.state == "resuming":
             return  # the answer follows
-        before, visible = attempt.record["gpus"], attempt.record["visible"]
+        before, visible = attempt.record.gpus, attempt.record.visible
         if len(gpus) != len(before):
             raise AgentError(
                 f"job {attempt.job_id} was suspended with {len(before)} GPUs, "
                 f"and can't go on with {len(gpus)}; resize it when it runs"
             )
-        attempt.record["gpus"] = gpus
+        attempt.record.gpus = gpus
         if visible is not None and not set(gpus) <= set(visible):
-            attempt.record["visible"] = gpus  # its processes see nothing but their own
+            attempt.record.visible = gpus  # its processes see nothing but their own
         if attempt.elastic is not None:
             attempt.elastic.moved()
         self._tries, self._failure = 0, None
@@ -79,19 +85,18 @@ class Returning:
 
     async def _fork_ranks(self) -> None:
         attempt = self._attempt
-        record, slots = attempt.record, list(attempt.record["members"])
+        record, slots = attempt.record, list(attempt.record.members)
         try:
-            for path in record["vacated"]["arenas"].values():
+            for path in self._arenas.values():
                 check: Callable[[str], object] = read_table if in_host_memory(path) else verify
                 await asyncio.to_thread(check, path)
-            lives = record.setdefault("lives", {})
             for slot in slots:
-                lives[str(slot)] = life_of(record, slot) + 1
-                attempt.ranks[slot] = Rank(slot, attempt.folder, lives[str(slot)])
-            arenas = record["vacated"]["arenas"]
+                record.lives[str(slot)] = life_of(record.lives, slot) + 1
+                attempt.ranks[slot] = Rank(slot, attempt.folder, record.lives[str(slot)])
+            arenas = self._arenas
             attempt.save(durable=not arenas)
             adopt = {slot: self._environment(slot) for slot in slots} if arenas else None
-            requests = self._requests(attempt, slots, record["gpus"], adopt=adopt)
+            requests = self._requests(attempt, slots, record.gpus, adopt=adopt)
             for slot, request in zip(slots, requests, strict=True):
                 self._refuse_if_over()
                 await attempt.ranks[slot].start(self._fork, request)
@@ -128,7 +133,7 @@ class Returning:
             raise AgentError("it was told to end")
 
     def _environment(self, slot: int) -> dict[str, str]:
-        path = self._attempt.record["vacated"]["arenas"][str(slot)]
+        path = self._arenas[str(slot)]
         environment = {"ROTA_ADOPT": path}
         if not in_host_memory(path):
             environment["ROTA_ADOPT_COPY"] = "1"
@@ -144,26 +149,23 @@ class Returning:
         attempt = self._attempt
         if self._forking or self._came is None:
             return
-        if not self._came >= set(attempt.record["members"]):
+        if not self._came >= set(attempt.record.members):
             return
-        if attempt.record["vacated"]["arenas"] and any(
-            started_at(rank.worker) is None for rank in attempt.members
-        ):
+        if self._arenas and any(started_at(rank.worker) is None for rank in attempt.members):
             return  # killed since it said so: without its arena, its state would be lost
-        before = dict(attempt.record)
-        vacated = attempt.record.pop("vacated")
-        attempt.record.pop("source", None)  # from now on its state is here alone
-        attempt.record.pop("suspended_s", None)
+        before, arenas = copy(attempt.record), self._arenas
+        attempt.record.vacated = attempt.record.suspended_s = None
+        attempt.record.source = None  # from now on its state is here alone
         try:
             # Arenas do not outlast a power cut. A job's own checkpoint does.
-            attempt.save(durable=not vacated["arenas"])
+            attempt.save(durable=not arenas)
         except OSError as error:  # the next agent would look for the state in the arenas
-            attempt.record |= before
+            attempt.record = before
             self._failure = f"the record of job {attempt.job_id} can't be written: {error.strerror}"
             attempt.kill_ranks()
             return
         self._came = None
-        for path in map(Path, vacated["arenas"].values()):
+        for path in map(Path, arenas.values()):
             if not in_host_memory(path):
                 path.unlink(missing_ok=True)
         attempt.pausing.go_on_all(self.command_id)
@@ -181,7 +183,7 @@ class Returning:
         self._came = None
         by_itself = any(rank.exit is not None and rank.exit["code"] >= 0 for rank in members)
         if self._failure is None and by_itself:
-            del attempt.record["vacated"]  # its program has ended before it went on
+            attempt.record.vacated = None  # its program has ended before it went on
             attempt.check_end()
         elif attempt.stopping:
             attempt.ending.without_processes()

@@ -13,8 +13,11 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from msgspec.structs import replace
+
 from rota.errors import ArenaError
 from rota.folder import in_host_memory
+from rota.live.agent.record import Vacated
 from rota.live.agent.restore_from_arena import Returning
 from rota.live.wire import Message, clock
 from rota.live.wire.arena_file import read_header
@@ -51,7 +54,7 @@ class Vacating:
     @property
     def vacated(self) -> bool:
         """Whether the state is in arenas, and not in processes."""
-        return "vacated" in self._attempt.record
+        return self._attempt.record.vacated is not None
 
     @property
     def writing(self) -> bool:
@@ -61,9 +64,12 @@ class Vacating:
     @property
     def in_memory(self) -> bool:
         """Whether the attempt is vacated, and its arenas are in host memory."""
-        return self.vacated and any(
-            map(in_host_memory, self._attempt.record["vacated"]["arenas"].values())
-        )
+        return any(map(in_host_memory, self._arenas))
+
+    @property
+    def _arenas(self) -> list[str]:
+        vacated = self._attempt.record.vacated
+        return list(vacated.arenas.values()) if vacated is not None else []
 
     def files_in_memory(self) -> list[Path]:
         """Arenas of this attempt in host memory, in use or kept for the next time."""
@@ -89,7 +95,7 @@ class Vacating:
                 return f"job {attempt.job_id} was stopped where it was, and not at a boundary"
             if rank.writer is None:
                 return f"rank {rank.index} of job {attempt.job_id} has no connection"
-            if attempt.record.get("stays"):
+            if attempt.record.stays:
                 return f"job {attempt.job_id} keeps its processes: others have device memory, too"
             if keeps := rank.suspended.get("keeps", "its library is an older one"):
                 return f"job {attempt.job_id} keeps its processes: {keeps}"
@@ -133,7 +139,7 @@ class Vacating:
                 self.call_off(str(message["error"]))
             return
         self._written[slot] = int(message["bytes"])
-        members = self._attempt.record["members"]
+        members = self._attempt.record.members
         if self._written.keys() >= set(members):
             self._leave()
 
@@ -155,16 +161,16 @@ class Vacating:
             self.call_off(str(error))
             return
         self._written = None
-        attempt.record["vacated"] = {
-            "arenas": {str(slot): str(path) for slot, path in self._paths.items()},
-            "bytes": sum(written.values()),
-            "step": max(int(rank.suspended["step"]) for rank in attempt.members if rank.suspended),
-            "at_s": clock.now_s(),
-        }
+        attempt.record.vacated = Vacated(
+            arenas={str(slot): str(path) for slot, path in self._paths.items()},
+            bytes=sum(written.values()),
+            at_s=clock.now_s(),
+            step=max(int(rank.suspended["step"]) for rank in attempt.members if rank.suspended),
+        )
         try:
             attempt.save(durable=False)  # host memory does not outlast a power cut either
         except OSError as error:
-            del attempt.record["vacated"]
+            attempt.record.vacated = None
             self.remove_arenas()
             self._conclude(f"its record can't be written: {error.strerror}")
             return
@@ -225,7 +231,7 @@ class Vacating:
             rank.signal(signal.SIGKILL)
         self._remove_strays()
         try:
-            for path in attempt.record["vacated"]["arenas"].values():
+            for path in self._arenas:
                 read_header(path)
         except ArenaError as error:
             attempt.ending.lose(str(error))
@@ -245,25 +251,25 @@ class Vacating:
 
     def _remove_strays(self) -> None:
         """Remove what a spill that was cut short has left: it is in host memory, or on the disk."""
-        used = set(map(Path, self._attempt.record["vacated"]["arenas"].values()))
+        used = set(map(Path, self._arenas))
         for folder in (self._folder, self._attempt.folder):
             for file in set(folder.glob(self._names())) - used:
                 with contextlib.suppress(OSError):
                     file.unlink()
 
-    def moved(self, before: dict[str, Any], arenas: dict[str, str]) -> bool:
+    def moved(self, before: Vacated, arenas: dict[str, str]) -> bool:
         """The arenas are elsewhere now, whole; False if nobody is to look for them there.
 
         ``before`` is what the record said of them when they began to move: since then the attempt
         may have gone on, and have written others. Raises OSError if that can't be written down.
         """
         attempt = self._attempt
-        if attempt.state != "suspended" or attempt.record.get("vacated") is not before:
+        if attempt.state != "suspended" or attempt.record.vacated is not before:
             return False
-        attempt.record["vacated"] = before | {"arenas": arenas}
+        attempt.record.vacated = replace(before, arenas=arenas)
         try:
             attempt.save()
         except OSError:
-            attempt.record["vacated"] = before
+            attempt.record.vacated = before
             raise
         return True

@@ -26,7 +26,7 @@ class Tuning:
     def __init__(self, attempt: "Attempt") -> None:
         self._attempt = attempt
         self._command_id: int | None = None
-        self._batch: list[int] | None = attempt.record.get("batch")
+        self._batch: list[int] | None = attempt.record.batch
 
     def tune(self, command_id: int, batch: list[int] | None) -> None:
         """Have a rank take ``batch[0]`` samples at once, and accumulate gradients ``batch[1]``
@@ -57,7 +57,7 @@ class Tuning:
         if refusal is not None and batch != OWN:
             log.warning("job %s has no batch of %d, %d: %s", attempt.job_id, *batch, refusal)
             refused = {"batch": batch, "gpus": len(attempt.members), "error": refusal}
-            attempt.record["refused"] = refused
+            attempt.record.refused = refused
             self._save()
             attempt.notify(attempt.about("refused") | refused)
         if self._batch != batch:
@@ -73,13 +73,13 @@ class Tuning:
 
     def report(self) -> Message | None:
         """The last batch that did not go, for a controller; None if all did."""
-        refused = self._attempt.record.get("refused")
+        refused = self._attempt.record.refused
         return self._attempt.about("refused") | refused if refused else None
 
     def _want(self, batch: list[int] | None) -> None:
         self._batch = batch
-        if self._attempt.record.get("batch") != batch:
-            self._attempt.record["batch"] = batch
+        if self._attempt.record.batch != batch:
+            self._attempt.record.batch = batch
             self._save()
         self.again()
 

@@ -15,6 +15,7 @@ from rota.live.agent import agent as agent_module
 from rota.live.agent.agent import Agent
 from rota.live.agent.attempt import Attempt
 from rota.live.agent.devices import Devices
+from rota.live.agent.record import record_from
 from rota.live.wire.clock import boottime_s
 
 
@@ -37,7 +38,7 @@ def test_an_agent_that_is_shut_down_with_jobs_that_had_just_come_to_it_ends(tmp_
         for job_id in ("1", "2"):
             path = folder.attempt("node0", job_id, 1)
             path.mkdir(parents=True)
-            attempt = agent._attempt(guest(job_id), path)
+            attempt = agent._attempt(record_from(guest(job_id)), path)
             attempt.state = "suspended"
             agent.attempts[job_id, 1] = attempt
         await agent._shut_down()
@@ -96,7 +97,7 @@ def test_a_gang_whose_folder_goes_as_it_is_started_leaves_nobody(tmp_path):
         return pid
 
     async def story():
-        attempt = Attempt(record, path, [].append)
+        attempt = Attempt(record_from(record), path, [].append)
         launching = asyncio.create_task(attempt.launch(fork, [{}, {}]))
         while not shims or shims[0].poll() is None:  # reaped, as a zygote does
             await asyncio.sleep(0.01)

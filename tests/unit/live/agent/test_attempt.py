@@ -11,6 +11,7 @@ from rota.folder import Folder
 from rota.live.agent import attempt_report as account
 from rota.live.agent import ending
 from rota.live.agent.attempt import Attempt
+from rota.live.agent.record import record_from
 from rota.live.wire.clock import boottime_s
 
 SIZES = {"model_bytes": 400, "largest_tensor_bytes": 100}
@@ -24,7 +25,7 @@ class Kept:
         record = {"job_id": "5", "attempt": 2, "suspension": "process"}
         record |= {"slots": 2, "members": [0, 1], "generation": 0, "max_world": 1}
         record |= {"movable": True, "visible": None, "gpus": [0, 1]}
-        self.attempt = Attempt(record, folder, self.heard.append)
+        self.attempt = Attempt(record_from(record), folder, self.heard.append)
         self.attempt.save()
 
     def written(self):
@@ -132,7 +133,7 @@ def test_after_a_reboot_whoever_has_the_pids_of_an_attempt_is_left_alone(kept):
         pids = {"shim": other.pid, "worker": other.pid, "boottime_s": boottime_s()}
         for index in (0, 1):
             (kept.folder / f"rank{index}.pid").write_text(json.dumps(pids))
-        kept.attempt.record["boot_id"] = "of another boot"
+        kept.attempt.record.boot_id = "of another boot"
         asyncio.run(story())
         assert other.poll() is None
         other.kill()
@@ -143,7 +144,7 @@ def test_after_a_reboot_whoever_has_the_pids_of_an_attempt_is_left_alone(kept):
 
 def test_an_attempt_that_ended_before_the_machine_was_rebooted_has_ended(kept):
     over(kept)
-    kept.attempt.record["boot_id"] = "of another boot"
+    kept.attempt.record.boot_id = "of another boot"
 
     async def story():
         kept.attempt.adopt()
@@ -245,7 +246,7 @@ def test_a_second_session_of_a_rank_takes_the_place_of_none(kept):
     kept.attempt.pausing.suspend(1)
     assert (first.told, other.told, beside.told) == (["resume"], ["resume"], [])
     assert kept.attempt.state == "suspended"
-    assert kept.attempt.record["frozen"]
+    assert kept.attempt.record.frozen
     kept.attempt.left(0, beside)
     assert suspension(kept) == ("boundary", "all its ranks use rota.train")
 
@@ -278,7 +279,7 @@ def test_a_session_whose_process_has_ended_makes_room_although_a_child_holds_it(
 def test_while_it_pauses_a_second_session_has_it_stopped_where_it_is(kept):
     first, other = Connection(), Connection()
     kept.attempt.state = "running"
-    kept.attempt.record["launched_s"] = 0.0
+    kept.attempt.record.launched_s = 0.0
 
     async def story():
         kept.attempt.joined(0, first, HELLO)
@@ -290,12 +291,12 @@ def test_while_it_pauses_a_second_session_has_it_stopped_where_it_is(kept):
     asyncio.run(story())
     assert first.told == other.told == ["pause", "resume"]
     assert kept.attempt.state == "suspended"
-    assert kept.attempt.record["frozen"]
+    assert kept.attempt.record.frozen
 
 
 def test_a_job_whose_other_processes_have_device_memory_stays_on_its_gpus(kept, monkeypatch):
     attempt, rank = kept.attempt, kept.attempt.ranks[0]
-    attempt.record |= {"visible": [0, 1], "suspension": "boundary"}
+    attempt.record.visible, attempt.record.suspension = [0, 1], "boundary"
     monkeypatch.setattr(rank, "below", lambda spared: {41})
     for holders, movable in (({7}, True), ({7, 41}, False)):
         attempt.holders = lambda holders=holders: holders

@@ -10,6 +10,7 @@ from rota.live.agent import elastic as elastic_module
 from rota.live.agent.attempt import Attempt
 from rota.live.agent.elastic import Elastic
 from rota.live.agent.gang import HOLDING
+from rota.live.agent.record import record_from
 
 
 class FakeRank:
@@ -64,7 +65,7 @@ class Job:
         record = {"job_id": "5", "attempt": 1, "suspension": "boundary", "max_world": 4}
         record |= {"slots": 2, "members": [0, 1], "gpus": [0, 1], "generation": 0}
         record |= {"movable": True, "visible": None, "launched_s": 0.0}
-        self.attempt = Attempt(record, folder, self.heard.append)
+        self.attempt = Attempt(record_from(record), folder, self.heard.append)
         self.attempt.ranks = [FakeRank(0), FakeRank(1)]
         for rank in self.attempt.ranks:
             rank.runs()
@@ -290,7 +291,7 @@ def test_a_resize_that_can_not_be_written_down_is_refused_and_changes_nothing(sc
         with pytest.raises(AgentError, match="No space left"):
             job.elastic.resize(1, [0, 1, 2])
         assert not job.gang.busy
-        assert (len(job.attempt.ranks), job.attempt.record["slots"]) == (2, 2)
+        assert (len(job.attempt.ranks), job.attempt.record.slots) == (2, 2)
         job.elastic.gang.call_off("nothing is under way")
         assert job.answers() == []  # the agent answers with the error
 

@@ -9,10 +9,11 @@ import pytest
 from rota.errors import AgentError
 from rota.live.agent.attempt import Attempt
 from rota.live.agent.elastic import Elastic
+from rota.live.agent.record import record_from
 
 
 def attempt_in(folder, record, heard):
-    attempt = Attempt(record, folder, heard.append)
+    attempt = Attempt(record_from(record), folder, heard.append)
     attempt.elastic = Elastic(attempt, None, None)
     return attempt
 
@@ -61,7 +62,7 @@ def test_a_suspension_that_is_refused_leaves_the_answer_of_the_one_under_way(tmp
         heard = []
         attempt = attempt_in(tmp_path, record, heard)
         attempt.state = "suspended"
-        attempt.record["suspended_s"] = 1.0
+        attempt.record.suspended_s = 1.0
         attempt.ranks[0].suspended = {"stopped_s": 1.0}
         attempt.pausing.resume(7, [0], [])
         with pytest.raises(AgentError, match="is resuming, and can't be suspended now"):

@@ -6,6 +6,7 @@ import pytest
 from rota.errors import AgentError
 from rota.live.agent.devices import Devices
 from rota.live.agent.launching import own_python, rank_requests, visible_gpus
+from rota.live.agent.record import VERSION, Record
 
 PATH = os.path.dirname(sys.executable) + os.pathsep + "/usr/bin:/bin"
 
@@ -71,15 +72,19 @@ def test_a_job_with_a_path_of_its_own_gets_its_own_python(tmp_path):
     assert own_python("python x.py", {"PATH": f"{tmp_path}:{PATH}"}, "/") is None
 
 
-RECORD = {
-    "job_id": "7",
-    "attempt": 1,
-    "program": {"run": "true", "workdir": "/", "env": {}, "processes": "gpu"},
-    "gpus": [1, 2],
-    "members": [0, 1],
-    "max_world": 1,
-    "visible": None,
-}
+RECORD = Record(
+    version=VERSION,
+    job_id="7",
+    attempt=1,
+    program={"run": "true", "workdir": "/", "env": {}, "processes": "gpu"},
+    gpus=[1, 2],
+    slots=2,
+    members=[0, 1],
+    max_world=1,
+    movable=True,
+    visible=None,
+    suspension="process",
+)
 
 
 @pytest.mark.parametrize("there", ["nothing", "a folder", "a link to one"])

@@ -18,7 +18,7 @@ class Suspended:
 
     def __init__(self, number: int, since_s: float) -> None:
         self.job_id, self.number, self.state = str(number), 1, "suspended"
-        self.record: dict[str, Any] = {"suspended_s": since_s}
+        self.record = SimpleNamespace(suspended_s=since_s)
         self.ranks: list[Any] = []
         self.where = "processes"
         self.refusal: str | None = None
@@ -58,8 +58,8 @@ class Node:
 
     async def _move(self, job: Suspended, what: str, where: str) -> str | None:
         await asyncio.sleep(0)
-        self.moves.append((what, job.record["suspended_s"]))
-        if job.record["suspended_s"] in self.full:
+        self.moves.append((what, job.record.suspended_s))
+        if job.record.suspended_s in self.full:
             return "No space left on device"
         job.where = where
         job.vacating.in_memory = where == "memory"
@@ -104,7 +104,7 @@ def test_jobs_that_can_not_give_way_have_an_error_each_and_stop_no_other(monkeyp
         job.refusal = "it keeps its processes"
     node.settles()
     for job in node.jobs:
-        may = job.refusal is None and job.record["suspended_s"] not in node.full
+        may = job.refusal is None and job.record.suspended_s not in node.full
         assert job.where == ("disk" if may else "processes")
         assert (job.error is None) == may
     tried = [since_s for _, since_s in node.moves if since_s in node.full]
@@ -116,7 +116,7 @@ def test_what_is_tried_with_one_suspension_says_nothing_of_the_next(monkeypatch)
     (job,) = node.jobs
 
     async def goes_on_and_suspends_again(job: Suspended) -> str:
-        job.record["suspended_s"] += 10
+        job.record.suspended_s += 10
         node.memory.look()
         monkeypatch.setattr(memory, "vacate", node.vacate)
         return "the job goes on"

@@ -5,6 +5,7 @@ import os
 import subprocess
 import sys
 import time
+from types import SimpleNamespace
 
 import pynvml
 import pytest
@@ -26,7 +27,7 @@ class Rank:
 class Attempt:
     def __init__(self, job_id, shim, *gpus, state="running"):
         self.job_id, self.number, self.state = job_id, 1, state
-        self.members, self.record = [Rank(shim)], {"gpus": list(gpus)}
+        self.members, self.record = [Rank(shim)], SimpleNamespace(gpus=list(gpus))
 
 
 class Node:
@@ -70,7 +71,7 @@ def test_processes_that_the_driver_calls_otherwise_are_told_the_device_if_they_a
         node.reads(strange, strange)
     assert node.util(a)[0] == pytest.approx(0.6)
     assert "memory_most_bytes" not in node.meter.usage(a)
-    b.record["gpus"] = [0]
+    b.record.gpus = [0]
     for _ in range(3):
         node.reads(strange, strange)
     assert node.util(a) == node.util(b) == (None, None)

@@ -6,6 +6,7 @@ import json
 import pytest
 
 from rota.live.agent.attempt import Attempt
+from rota.live.agent.record import record_from
 from rota.live.agent.spill_to_arena import Vacating
 
 EARLY, LATE = -5.0, 5.0  # seconds from the SIGTERM to the end
@@ -20,14 +21,14 @@ class Asked:
         record |= {"slots": 2, "members": [0, 1], "generation": 0, "gpus": [0, 1]}
         record |= {"movable": True, "visible": None, "method": ["restart", ""]}
         record |= {"program": {"suspend": "restart", "grace_s": 60.0}}
-        self.attempt = Attempt(record, folder, self.heard.append)
+        self.attempt = Attempt(record_from(record), folder, self.heard.append)
         self.attempt.vacating = Vacating(self.attempt, None, None, folder)
         self.attempt.state = "running"
         self.attempt.pausing.suspend(7)
 
     def ends(self, *ranks):
         """The ranks have ended: ``(code, seconds from the SIGTERM)`` each."""
-        asked_s = self.attempt.record["vacated"]["at_s"]
+        asked_s = self.attempt.record.vacated.at_s
         for index, (code, after_s) in enumerate(ranks):
             exit_ = {"code": code, "at_s": asked_s + after_s}
             (self.folder / f"rank{index}.exit").write_text(json.dumps(exit_))

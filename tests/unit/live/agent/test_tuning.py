@@ -14,13 +14,14 @@ class Attempt:
     job_id = "3"
 
     def __init__(self, record=None, state="running"):
-        self.record, self.state, self.cooperates, self.elastic = record or {}, state, True, None
+        self.record = SimpleNamespace(**{"batch": None} | (record or {}))
+        self.state, self.cooperates, self.elastic = state, True, None
         self.sent, self.saved, self.told = [], [], []
         self.members = [SimpleNamespace(send=self.sent.append)]
         self.tuning = Tuning(self)
 
     def save(self, *, durable):
-        self.saved.append(dict(self.record))
+        self.saved.append(dict(vars(self.record)))
 
     def done(self, command_id, **fields):
         self.told.append((command_id, fields))

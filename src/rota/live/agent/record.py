@@ -1,0 +1,98 @@
+"""What an agent keeps on disk of an attempt, so that the agent after it can take it over.
+
+``attempt.json`` in the attempt's folder is a :class:`Record`. Agents of before wrote the same
+fields without a version; what they did not know yet has a default here. Fields at their default
+are not written.
+"""
+
+from typing import Any
+
+import msgspec
+
+from rota.live.agent.method import STOP, Method
+
+VERSION = 1  # of the fields and what they mean
+
+
+class Vacated(msgspec.Struct, frozen=True, omit_defaults=True):
+    """Where the state of an attempt without processes is: in arenas, or in its own checkpoint.
+
+    ``arenas`` are paths by slot; none for a job that goes on from a checkpoint of its own.
+    ``bytes`` is what they hold, None if there are none. Until ``grace_ends_s`` processes that were
+    asked to end may write their checkpoint; it is None once they have ended.
+    """
+
+    arenas: dict[str, str]
+    bytes: int | None
+    at_s: float
+    step: int | None = None
+    grace_ends_s: float | None = None
+
+
+class Checkpoint(msgspec.Struct, frozen=True):
+    """Device memory that the CUDA driver has taken to the host: of these GPUs, and whether the
+    processes can go on on others."""
+
+    gpus: list[int]
+    moves: bool
+
+
+class Record(msgspec.Struct, kw_only=True, omit_defaults=True):
+    """One attempt of a job. GPUs are indexes on the node, times are seconds since 1970.
+
+    A *slot* is a process: the first ``slots`` whole numbers have been used. ``members`` are those
+    that train together, by rank, ``gpus`` where each of them is, ``leaders`` those that have been
+    rank 0, one after another, and ``lives`` how often a slot came back from an arena.
+    """
+
+    version: int
+    job_id: str
+    attempt: int
+    slots: int
+    members: list[int]
+    gpus: list[int]
+    max_world: int  # the most members that it may have
+    movable: bool  # whether its processes can change their GPU
+    visible: list[int] | None  # the GPUs that its processes see, None where there are none
+    suspension: str  # "boundary" if all ranks have one session, else "process"
+    launch: str | None = None  # the mark that tells it from others with the same number
+    name: str = ""
+    program: dict[str, Any] = {}
+    leaders: list[int] = msgspec.field(default_factory=lambda: [0])
+    generation: int = 0  # of the process group of the members
+    adapt: dict[str, int | None] | None = None  # limits of batches that the scheduler chooses
+    method: Method = Method(STOP, "")  # how it is suspended where no session does it
+    launched_s: float = 0.0
+    boot_id: str | None = None  # of the boot in which its processes were started
+    secret: str | None = None  # the tags of its processes are made from it
+    lives: dict[str, int] = {}
+    suspended_s: float | None = None  # since when, while it is suspended
+    vacated: Vacated | None = None  # while it has no processes
+    checkpoint: Checkpoint | None = None  # while its device memory is on the host
+    source: str | None = None  # the node that it comes from, until it has gone on here
+    fallback: str | None = None  # why it is only stopped, although it was to be done better
+    frozen: bool = False  # whether it was stopped where it was, and not at a boundary
+    stays: bool = False  # whether it has device memory that can't follow it to another GPU
+    keeps: str | None = None  # why a rank says that its process can't end
+    batch: list[int] | None = None  # that it was told to have, until a rank says that it has it
+    refused: dict[str, Any] | None = None  # the last batch that did not go
+    model: dict[str, int] | None = None  # sizes that rank 0 has told
+    failed: int | None = None  # the process whose error ended the job
+
+
+def record_from(raw: object) -> Record:
+    """The record that was written as this JSON value. Raises ValueError that names the field."""
+    if not isinstance(raw, dict):
+        raise ValueError(f"a record must be an object, not {raw!r:.80}")
+    version = raw.get("version", VERSION)
+    if version != VERSION:
+        raise ValueError(f"version: {version!r:.80} is not known here; it must be {VERSION}")
+    try:
+        return msgspec.convert(raw | {"version": version}, Record)
+    except msgspec.ValidationError as error:
+        raise ValueError(str(error)) from None
+
+
+def json_of(kept: Record | Vacated | None) -> Any:
+    """A record, or a part of it, as a JSON value: a copy that later changes leave alone."""
+    return msgspec.to_builtins(kept)
