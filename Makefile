@@ -2,7 +2,7 @@
 
 SHELL := /bin/sh
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test test-cluster test-stress test-chaos lint types docs-check bench clean
+.PHONY: help setup demo test test-cluster test-stress test-seeds test-chaos lint types docs-check bench clean
 
 VENV := .venv
 BIN := $(VENV)/bin
@@ -83,6 +83,12 @@ test-stress: $(STAMP) ## run TESTS, TIMES times each, beside processes that burn
 	  exit 2; \
 	fi
 	@$(BIN)/python tests/stress.py --times $(TIMES) --workers $(WORKERS) --burners $(BURNERS) $(TESTS)
+
+# The stories of seeds FIRST to FIRST + SEEDS - 1: a cluster in virtual time, of which anything dies.
+FIRST := 0
+SEEDS := 3000
+test-seeds: $(STAMP) ## run SEEDS stories of crashes in virtual time, from seed FIRST on
+	@FIRST=$(FIRST) SEEDS=$(SEEDS) $(PYTEST) -n $(CORES) tests/virtual
 
 # For example: make test-chaos SEED=7 SECONDS=60 POLICY=gandiva MIX=trained,gang,restarts
 SEED := 1

@@ -126,17 +126,11 @@ class Attempt(Account):
 
     def watch(self, rank: Rank) -> None:
         """Learn of the end of a rank that has been started."""
-        loop = asyncio.get_running_loop()
-        if rank.pidfd >= 0:
-            loop.add_reader(rank.pidfd, self._shim_ended, rank)
-        else:  # it has ended already
-            loop.call_soon(self._shim_ended, rank)
+        rank.watch(partial(self._shim_ended, rank))
 
     # -- the end -----------------------------------------------------------------------------------
 
     def _shim_ended(self, rank: Rank) -> None:
-        if rank.pidfd >= 0:
-            asyncio.get_running_loop().remove_reader(rank.pidfd)
         rank.close()
         rank.gone = True
         rank.read_exit()

@@ -46,8 +46,8 @@ class Pausing:
             self._command_id, self._vacates = command_id, vacate
             self._answer()
             return
-        if attempt.restarting.leaving:
-            self._command_id = command_id  # the answer follows
+        if attempt.state == "suspending":
+            self._command_id, self._vacates = command_id, vacate  # the answer follows
             return
         if attempt.state != "running":
             raise AgentError(f"job {attempt.job_id} is {attempt.state}, and can't be suspended now")

@@ -31,6 +31,7 @@ class Rank:
         self.shim = 0
         self.worker = 0
         self.pidfd = -1
+        self._watched = False
         self.exit: dict[str, Any] | None = None
         self.gone = False
         self.found_gone = False  # by an agent that had not seen it there
@@ -176,9 +177,20 @@ class Rank:
             if _is_exit(told):
                 self.exit, self.gone = told, False
 
+    def watch(self, ended: Callable[[], object]) -> None:
+        """Call ``ended`` when the shim is gone, or at once if it is gone already."""
+        loop = asyncio.get_running_loop()
+        if self.pidfd >= 0:
+            loop.add_reader(self.pidfd, ended)
+            self._watched = True
+        else:
+            loop.call_soon(ended)
+
     def close(self) -> None:
         """Stop watching the shim."""
         if self.pidfd >= 0:
+            if self._watched:
+                asyncio.get_running_loop().remove_reader(self.pidfd)
             os.close(self.pidfd)
             self.pidfd = -1
 

@@ -70,6 +70,8 @@ class AgentSessions:
         self._provider, self._turn, self._state = provider, turn, record.state
         self._outboxes = record.outboxes
         self._failures: dict[int, int] = {}  # of launches, one after another, by row
+        self._num_connections = 0  # so far
+        self._latest: dict[str, int] = {}  # by node: the number of the latest that has said hello
         self.awaited: set[str] = set()
         self.ends_jobs = False
 
@@ -84,8 +86,11 @@ class AgentSessions:
         Raises AgentError for one whose account of its node is not sound, after it has been told
         what is wrong: nothing of that account counts.
         """
+        self._num_connections += 1
+        number = self._num_connections
         try:
             hello, curves = await self._hear_hello(channel)
+            self._check_latest(hello["node"], number)
         except AgentError as error:
             await channel.send(json.dumps({"type": "rejected", "error": str(error)}))
             raise
@@ -118,6 +123,15 @@ class AgentSessions:
         if agent is not None and known is not None and agent != known:
             raise AgentError(f"node: another agent of {node} is connected; a node has one")
         return hello, curves
+
+    def _check_latest(self, node: str, number: int) -> None:
+        """Refuse a hello that comes after that of a later connection. Raises AgentError.
+
+        Its agent has left it already; it must not take the place of the one that is in use.
+        """
+        if self._latest.get(node, 0) > number:
+            raise AgentError(f"node: a later connection of {node} has said hello already")
+        self._latest[node] = number
 
     async def _send_outbox(self, channel: Channel, outbox: Outbox) -> None:
         while True:

@@ -323,3 +323,22 @@ def test_processes_that_can_not_be_stopped_are_told(kept):
     kept.attempt.ranks[1].unstopped = 2
     kept.attempt.pausing.has_left(1.0)
     assert "; 2 of its processes can't be stopped: another user's" in suspension(kept)[1]
+
+
+def test_a_suspension_that_is_asked_for_again_meanwhile_is_answered_once(kept):
+    """The controller repeats its command to an agent whose connection was lost."""
+    first, other = Connection(), Connection()
+    kept.attempt.state = "running"
+
+    async def story():
+        kept.attempt.joined(0, first, HELLO)
+        kept.attempt.joined(1, other, HELLO)
+        kept.attempt.pausing.suspend(7)
+        kept.attempt.pausing.suspend(8)
+        for rank in (0, 1):
+            kept.attempt.heard(rank, {"type": "suspended", "step": 3, "stopped_s": 1.0})
+
+    asyncio.run(story())
+    assert first.told == ["pause"]
+    answers = [m for m in kept.heard if "command_id" in m]
+    assert [(m["type"], m["command_id"]) for m in answers] == [("done", 8)]

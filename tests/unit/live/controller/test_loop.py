@@ -445,6 +445,27 @@ def test_nothing_counts_of_a_hello_that_is_not_sound(tmp_path, hello, error):
     asyncio.run(scenario())
 
 
+def test_a_hello_that_is_late_does_not_take_the_place_of_a_later_connection(tmp_path):
+    """Its agent has left that connection: what was sent there would reach nobody."""
+
+    async def scenario():
+        async with controlled(tmp_path) as controller:
+            left, in_use = Agent(controller), Agent(controller)
+            await asyncio.sleep(0)  # both have begun to be served
+            in_use.hello()
+            await in_use.hears("welcome")
+            left.hello()
+            told = await left.hears("rejected")
+            assert told["error"] == "node: a later connection of n has said hello already"
+            with pytest.raises(AgentError, match="a later connection"):
+                await left.ended()
+            await submit(controller)
+            assert (await in_use.hears("launch"))["attempt"] == 1
+            await in_use.leave()
+
+    asyncio.run(scenario())
+
+
 def test_a_node_has_one_agent(tmp_path):
     async def scenario():
         async with controlled(tmp_path) as controller:

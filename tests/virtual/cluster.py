@@ -1,0 +1,469 @@
+"""Rota's controller and agents on a machine in virtual time, with users, and all that fails."""
+
+import asyncio
+import contextlib
+import json
+import logging
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+from unittest.mock import patch
+
+from rota.errors import AgentError, ArenaError, RotaError
+from rota.folder import Folder
+from rota.live.agent import agent as agent_module
+from rota.live.agent import (
+    attempt,
+    controller_link,
+    memory,
+    migrate_in,
+    moves,
+    rank,
+    restore_from_arena,
+    spill_to_arena,
+)
+from rota.live.agent.agent import Agent
+from rota.live.agent.devices import Devices
+from rota.live.agent.logs import Logs
+from rota.live.agent.meter import Meter
+from rota.live.agent.zygote_link import ZygoteLink
+from rota.live.controller import clock as controller_clock
+from rota.live.controller.loop import Controller
+from rota.live.wire import clock
+from rota.model.job import JobState
+from rota.policy.registry import create
+from rota.request.jobfile import JobRequest
+from rota.store.events import Submission
+
+from .loop import RUNNING, Process, VirtualLoop
+from .machine import CLOSED, Connection, Machine
+
+ROUGH_S = 60.0  # for so long things fail,
+LONGEST_S = 6000.0  # and by then every job has ended
+MOST_JOBS = 6
+AGAIN_S = 1.0  # until what was killed is started anew
+ASK_EVERY_S = 8.0
+# Of connections: the agent or the connection before is not known to be gone yet.
+EXPECTED = ("another agent of", "a later connection of")
+
+
+class MemoryStore:
+    """An event log that survives a controller; what was appended is there, whole."""
+
+    identity = "virtual"
+
+    def __init__(self) -> None:
+        self.events: list[Any] = []
+        self.submissions: dict[tuple[str, str], Submission] = {}
+        self.epoch = 0
+
+    def load(self) -> Iterator[Any]:
+        return iter(list(self.events))
+
+    def append(self, events: Any, *, submissions: Any = (), durable: bool = False) -> None:
+        self.events += events
+        self.submissions |= {(item.user, item.key): item for item in submissions}
+
+    def next_epoch(self) -> int:
+        self.epoch += 1
+        return self.epoch
+
+    def find_submission(self, user: str, key: str) -> Submission | None:
+        return self.submissions.get((user, key))
+
+    def close(self) -> None:
+        """It goes on with the next controller."""
+
+
+class Provider:
+    """Agents are started by the cluster."""
+
+    def __init__(self, names: list[str]) -> None:
+        self.names = self.alive = names
+
+    async def start(self) -> None: ...
+    async def stop(self) -> None: ...
+    async def end(self) -> None: ...
+    async def wait_for_end(self, *, connected: Any) -> None: ...
+
+
+class Channel:
+    """The controller's end of a connection."""
+
+    def __init__(self, connection: Connection) -> None:
+        self._connection = connection
+
+    async def receive(self) -> Any:
+        item = await self._connection.to_other.get()
+        if item is CLOSED:
+            raise ConnectionError
+        return item
+
+    async def send(self, data: Any) -> None:
+        self._connection.to_one.put(data)
+
+
+class AgentEnd:
+    """The agent's end of a connection, as a websocket."""
+
+    def __init__(self, connection: Connection) -> None:
+        self._connection = connection
+
+    def __aiter__(self) -> "AgentEnd":
+        return self
+
+    async def __anext__(self) -> Any:
+        item = await self._connection.to_one.get()
+        if item is CLOSED:
+            raise StopAsyncIteration
+        return item
+
+    async def send(self, data: Any) -> None:
+        self._connection.to_other.put(data)
+
+
+class Cluster:
+    """One run, drawn from a seed."""
+
+    def __init__(self, seed: int, folder: Path, policy: str, nodes: int = 2) -> None:
+        self.loop = VirtualLoop()
+        self.machine = Machine(self.loop, seed)
+        self.random = self.machine.random
+        self.folder = Folder(folder)
+        self.policy = policy
+        self.store = MemoryStore()
+        self.names = [f"n{index}" for index in range(nodes)]
+        self.controller: Controller | None = None
+        self.controller_process = Process("none")
+        self.agents: dict[str, Process] = {}
+        self.rows: dict[str, int] = {}  # of submitted jobs, by key
+        self.cancelled: set[int] = set()
+        self.harmed: set[str] = set()  # jobs of which a process was killed
+        self.kills = 0
+        self.complaints: list[str] = []
+        self.story: list[str] = []
+        self.loop.before_each = self._may_kill
+        # Of a step in the life of an agent or a controller, so many end it.
+        self._kill_share = self.random.choice([0.0, 0.0005, 0.002])
+        self._harm_share = self.random.choice([0.0, 0.0, 0.05])
+        self._cut_share = self.random.choice([0.0, 0.02])
+
+    def note(self, what: str) -> None:
+        self.story.append(f"{self.loop.time():.3f} {what}")
+
+    # -- faults ----------------------------------------------------------------------------------
+
+    def _may_kill(self, process: Process) -> None:
+        rough = self.loop.time() < ROUGH_S
+        self.machine.is_rough = rough
+        is_ours = process is self.controller_process or process in self.agents.values()
+        if rough and is_ours and self.random.random() < self._kill_share:
+            self.kills += 1
+            self.note(f"{process} is killed")
+            self.machine.die(process)
+
+    async def _cut_connections(self) -> None:
+        while self.loop.time() < ROUGH_S:
+            await asyncio.sleep(0.5)
+            for connection in list(self.machine.connections):
+                if self.random.random() < self._cut_share:
+                    self.note(f"the connection of {connection.ends} is cut")
+                    connection.close()
+                    self.machine.connections.remove(connection)
+
+    async def _kill_programs(self) -> None:
+        """Kill a worker now and then, or a shim, and its worker with it."""
+        while self.loop.time() < ROUGH_S:
+            await asyncio.sleep(1.0)
+            alive = [each for each in self.machine.programs if each.process.alive]
+            if alive and self.random.random() < self._harm_share:
+                program = self.random.choice(alive)
+                self.harmed.add(program.job_id)
+                self.note(f"{program} is killed")
+                if self.random.random() < 0.5:
+                    self.machine.shim_ends(program)
+                program.ends(-9)
+
+    # -- who is started anew ---------------------------------------------------------------------
+
+    def connect(self, *_: Any, **__: Any) -> Any:
+        """In place of ``websockets.connect``."""
+
+        @contextlib.asynccontextmanager
+        async def connected() -> Any:
+            await asyncio.sleep(self.machine.delay())
+            controller, process = self.controller, self.controller_process
+            if controller is None or not process.alive:
+                raise ConnectionError
+            own = RUNNING.get()
+            assert own is not None
+            connection = Connection(self.machine, own, process)
+            self.loop.start(process, self._serve(controller, connection))
+            try:
+                yield AgentEnd(connection)
+            finally:
+                connection.close()
+
+        return connected()
+
+    async def _serve(self, controller: Controller, connection: Connection) -> None:
+        try:
+            await controller.agents.serve_agent(Channel(connection))
+        except ConnectionError:
+            pass
+        except AgentError as error:
+            if not any(words in str(error) for words in EXPECTED):
+                self.complaints.append(f"the controller rejects an agent: {error}")
+        except Exception as error:
+            self.complaints.append(f"a session failed: {error!r}")
+        finally:
+            connection.close()
+
+    async def _keep_agent(self, name: str) -> None:
+        cores = tuple([0] * 2)
+        while True:
+            process = self.agents[name] = Process(f"agent {name}")
+            self.folder.node(name).mkdir(parents=True, exist_ok=True)
+
+            async def main(name: str = name) -> None:
+                devices = Devices("cpu", 2, cores)
+                await Agent(self.folder, name, devices, 1, host_memory_bytes=250).run()
+
+            task = self.loop.start(process, main())
+            while process.alive and not task.done():
+                await asyncio.sleep(AGAIN_S)
+            if task.done() and task.exception() is not None:
+                self.complaints.append(f"{process} ended: {task.exception()!r}")
+
+    async def _keep_controller(self) -> None:
+        while True:
+            process = self.controller_process = Process("controller")
+
+            async def main() -> None:
+                policy = create(self.policy, POLICIES[self.policy])
+                provider: Any = Provider(self.names)
+                store: Any = self.store
+                controller = Controller(store, self.folder, policy, self.policy, provider)
+                await controller.start()
+                self.controller = controller
+                await controller.journal.stopped.wait()
+                self.complaints.append(f"the controller stopped: {controller.journal.failure}")
+
+            self.controller = None
+            task = self.loop.start(process, main())
+            while process.alive and not task.done():
+                await asyncio.sleep(AGAIN_S)
+            if task.done() and task.exception() is not None:
+                self.complaints.append(f"the controller ended: {task.exception()!r}")
+
+    # -- users -----------------------------------------------------------------------------------
+
+    async def _submit(self, number: int) -> None:
+        """Submit a job until it is accepted, under one key."""
+        kind = self.random.choice(["session", "session", "plain", "restart"])
+        gpus = self.random.choice([1, 1, 1, 2])
+        steps, key = self.random.randint(2, 30), f"k{number}"
+        request = JobRequest(f"j{number}", f"{kind} {steps}", "/", num_gpus=gpus)
+        if kind == "restart":
+            request = request._replace(suspend="restart", grace_s=5.0)
+        await asyncio.sleep(self.random.uniform(0, 20))
+        while key not in self.rows:
+            controller = self.controller
+            if controller is not None and self.controller_process.alive:
+                call = controller.jobs.submit(request, user="u", key=key, body_hash=key)
+                answer = self.loop.start(self.controller_process, call)
+                with contextlib.suppress(TimeoutError, RotaError):
+                    async with asyncio.timeout(5.0):
+                        self.rows[key] = await asyncio.shield(answer)
+            await asyncio.sleep(0.5)
+
+    async def _ask(self) -> None:
+        """Suspend, resume and cancel jobs now and then."""
+        while self.loop.time() < ROUGH_S:
+            await asyncio.sleep(self.random.expovariate(1 / ASK_EVERY_S))
+            controller = self.controller
+            if controller is None or not self.controller_process.alive or not self.rows:
+                continue
+            row = self.random.choice(list(self.rows.values()))
+            what = self.random.choices(["suspend", "resume", "cancel"], [4, 4, 1])[0]
+            if row < len(controller.state.spec):
+                self.note(f"{what} row {row}")
+                if what == "cancel":
+                    self.cancelled.add(row)
+                call = getattr(controller.jobs, what)(row)
+                answer = self.loop.start(self.controller_process, call)
+                with contextlib.suppress(TimeoutError, RotaError):
+                    async with asyncio.timeout(5.0):
+                        await asyncio.shield(answer)
+
+    async def _resume_all(self) -> None:
+        while True:
+            await asyncio.sleep(5.0)
+            controller = self.controller
+            if controller is not None and self.controller_process.alive:
+                for row in list(controller.state.user_suspended):
+                    with contextlib.suppress(RotaError):
+                        await controller.jobs.resume(row)
+
+    def _is_over(self, jobs: int) -> bool:
+        controller = self.controller
+        if controller is None or len(self.rows) < jobs:
+            return False
+        return all(JobState(state).is_final for state in controller.state.state)
+
+    async def _run(self, jobs: int) -> None:
+        keepers = [self._keep_controller(), self._cut_connections(), self._kill_programs()]
+        keepers.append(self._ask())
+        keepers += [self._keep_agent(name) for name in self.names]
+        keepers += [self._submit(number) for number in range(jobs)]
+        self._tasks = [asyncio.ensure_future(each) for each in keepers]
+        await asyncio.sleep(ROUGH_S)
+        self._tasks.append(asyncio.ensure_future(self._resume_all()))
+        while not self._is_over(jobs):
+            await asyncio.sleep(5.0)
+            assert self.loop.time() < LONGEST_S, "some job never comes to its end"
+        await asyncio.sleep(20.0)  # for what has ended to be cleared away
+
+    def run(self) -> None:
+        """The whole story. Raises AssertionError for what must never be."""
+        errors = _Errors()
+        logger = logging.getLogger("rota")
+        logger.addHandler(errors)
+        try:
+            with _in_virtual_time(self):
+                try:
+                    self.loop.run_until_complete(self._run(self.random.randint(1, MOST_JOBS)))
+                    self._check(errors.lines)
+                finally:
+                    self.loop.close_all()
+        finally:
+            logger.removeHandler(errors)
+
+    def _check(self, lines: list[str]) -> None:
+        assert not self.machine.harm, self.machine.harm
+        assert not self.complaints, self.complaints
+        lines = [line for line in lines if not any(words in line for words in EXPECTED)]
+        assert not lines, lines
+        assert not self.loop.errors, self.loop.errors
+        assert self.controller is not None
+        state = self.controller.state
+        for row, spec in enumerate(state.spec):
+            outcome = JobState(state.state[row])
+            if outcome == JobState.CANCELLED:
+                assert row in self.cancelled, f"job {spec.job_id} was cancelled by nobody"
+                continue
+            if outcome != JobState.SUCCEEDED and spec.job_id in self.harmed:
+                continue
+            assert outcome == JobState.SUCCEEDED, f"job {spec.job_id} ended as {outcome.name}"
+            slots = self.machine.finished.get((spec.job_id, state.attempt[row]), set())
+            assert len(slots) == spec.num_gpus, f"job {spec.job_id} has not done all its steps"
+        left = [program for program in self.machine.programs if program.process.alive]
+        assert not left, f"processes that no job has: {left}"
+
+
+POLICIES: dict[str, dict[str, str]] = {
+    "fifo": {},
+    "tiresias": {"thresholds": "5,20"},
+    "gandiva": {"quantum_s": "3"},
+}
+
+
+class _Errors(logging.Handler):
+    """What agents and controllers log that they never should."""
+
+    def __init__(self) -> None:
+        super().__init__(logging.ERROR)
+        self.lines: list[str] = []
+
+    def emit(self, record: logging.LogRecord) -> None:
+        error = record.exc_info[1] if record.exc_info else None
+        self.lines.append(f"{record.getMessage()} {error!r}")
+
+
+async def _in_place(call: Any, *arguments: Any, **named: Any) -> Any:
+    """In place of ``asyncio.to_thread``."""
+    await asyncio.sleep(0)
+    return call(*arguments, **named)
+
+
+async def _for_ever(_: Any) -> None:
+    await asyncio.Event().wait()
+
+
+async def _at_once(_: Any) -> None: ...
+
+
+@contextlib.contextmanager
+def _in_virtual_time(cluster: Cluster) -> Iterator[None]:
+    """Put the machine in place of the kernel, the network and the clocks."""
+    machine = cluster.machine
+    folder = cluster.folder.create()
+    folder.server.write_text(json.dumps({"url": "http://controller", "pid": 1}))
+    folder.agent_token.write_text("token")
+
+    def arenas(self: Folder, name: str) -> Path:
+        path = self.path / "arenas" / name
+        path.mkdir(parents=True, exist_ok=True)
+        return path
+
+    def in_memory(path: str | Path) -> bool:
+        return "arenas" in Path(path).parts
+
+    def held(each: Any) -> int:
+        arenas = each.record.vacated.arenas if each.record.vacated is not None else {}
+        return 100 * sum(r.alive for r in each.ranks) + 60 * sum(map(in_memory, arenas.values()))
+
+    async def fork(_: ZygoteLink, request: dict[str, Any]) -> int:
+        return await machine.fork(request)
+
+    with contextlib.ExitStack() as stack:
+        for owner, name, value in (
+            (asyncio, "start_unix_server", machine.start_unix_server),
+            (asyncio, "to_thread", _in_place),
+            (time, "monotonic", cluster.loop.time),
+            (clock, "boottime_s", machine.boottime_s),
+            (clock, "_ahead_s", 0.0),
+            (controller_clock, "boottime_s", machine.boottime_s),
+            (controller_clock, "wall_ahead_s", lambda: 0.0),
+            (agent_module, "_peer", lambda writer: writer.peer),
+            (agent_module, "PROGRESS_EVERY_S", 5.0),
+            (agent_module, "CURVES_EVERY_S", 60.0),
+            (agent_module, "LOOK_AT_FOLDER_S", 60.0),
+            (controller_link, "connect", cluster.connect),
+            (controller_link, "psutil", SimpleNamespace(pid_exists=lambda _: True)),
+            (Folder, "socket", lambda self, name: self.path / f"{name}.sock"),
+            (Folder, "arenas", arenas),
+            (ZygoteLink, "warm_up", _at_once),
+            (ZygoteLink, "close", _at_once),
+            (ZygoteLink, "fork", fork),
+            (Meter, "run", _for_ever),
+            (Meter, "usage", lambda *_: {}),
+            (Meter, "holders", lambda *_: set()),
+            (Logs, "run", _for_ever),
+            (Logs, "close", lambda _: None),
+            (rank, "started_at", machine.started_at),
+            (rank, "signal_below", machine.signal_below),
+            (rank.Rank, "watch", lambda self, ended: machine.watch(self.shim, ended)),
+            (moves, "started_at", machine.started_at),
+            (attempt, "kill_remains", machine.kill_remains),
+            (restore_from_arena, "started_at", machine.started_at),
+            (restore_from_arena, "in_host_memory", in_memory),
+            (restore_from_arena, "read_table", _readable),
+            (restore_from_arena, "verify", _readable),
+            (migrate_in, "verify", _readable),
+            (spill_to_arena, "in_host_memory", in_memory),
+            (spill_to_arena, "read_header", _readable),
+            (memory, "held_by", held),
+        ):
+            stack.enter_context(patch.object(owner, name, value))
+        yield
+
+
+def _readable(path: str | Path) -> None:
+    """In place of what reads arenas: those of virtual workers hold a line of JSON."""
+    try:
+        json.loads(Path(path).read_text())
+    except (OSError, ValueError) as error:
+        raise ArenaError(f"{path}: {error}") from None

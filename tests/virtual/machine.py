@@ -1,0 +1,457 @@
+"""A machine in virtual time: its processes, the messages between them, and all that can be lost.
+
+Agents and controllers are Rota's own. What they start is a :class:`Program`, which keeps to what
+workers and their shims do: a shim writes down its pid before it starts the worker and how that has
+ended, in real files; a worker with a session holds at a boundary when it is asked to. Messages
+arrive in order, after any delay, or not at all once an end of their connection is gone.
+"""
+
+import asyncio
+import contextvars
+import json
+import random
+from collections.abc import Callable, Iterable
+from itertools import count
+from pathlib import Path
+from typing import Any
+
+from rota.live.wire import VACATED, decode, encode
+
+from .loop import RUNNING, Process, VirtualLoop
+
+CLOSED = object()
+TICK_S = 1e-6  # between two messages: the loop keeps no order among equal times
+NETWORK = contextvars.Context()  # belongs to no process: what is on its way arrives
+BOOTED_S = 1e6  # of CLOCK_BOOTTIME, when the loop begins
+FIRST_PID = 1 << 23  # which the kernel gives to nobody
+
+
+class Wire:
+    """One direction of a connection."""
+
+    def __init__(self, machine: "Machine") -> None:
+        self._machine = machine
+        self._queue: asyncio.Queue[Any] = asyncio.Queue()
+        self._last_s = 0.0
+        self.closed = False
+
+    def put(self, item: Any) -> None:
+        if self.closed:
+            return
+        self.closed = item is CLOSED
+        loop = self._machine.loop
+        self._last_s = max(self._last_s + TICK_S, loop.time() + self._machine.delay())
+        loop.call_at(self._last_s, self._queue.put_nowait, item, context=NETWORK)
+
+    async def get(self) -> Any:
+        item = await self._queue.get()
+        if item is CLOSED:
+            self._queue.put_nowait(CLOSED)  # and so it stays
+        return item
+
+    def get_nowait(self) -> Any:
+        return self._queue.get_nowait()
+
+    @property
+    def empty(self) -> bool:
+        return self._queue.empty()
+
+
+class Connection:
+    """Two wires, each end of which belongs to a process."""
+
+    def __init__(self, machine: "Machine", one: Process, other: Process) -> None:
+        self.to_one, self.to_other = Wire(machine), Wire(machine)
+        self.ends = (one, other)
+        machine.connections.append(self)
+
+    def close(self) -> None:
+        self.to_one.put(CLOSED)
+        self.to_other.put(CLOSED)
+
+
+class Reader:
+    """As much of a StreamReader as an agent uses for its workers."""
+
+    def __init__(self, wire: Wire) -> None:
+        self._wire = wire
+
+    async def readline(self) -> bytes:
+        item = await self._wire.get()
+        return b"" if item is CLOSED else item
+
+
+class Writer:
+    """As much of a StreamWriter as an agent uses for its workers."""
+
+    def __init__(self, connection: Connection, peer: int) -> None:
+        self._connection, self.peer = connection, peer
+
+    def write(self, line: bytes) -> None:
+        self._connection.to_one.put(decode(line))
+
+    def is_closing(self) -> bool:
+        return self._connection.to_one.closed
+
+    def close(self) -> None:
+        self._connection.close()
+
+
+class Socket:
+    """A socket on which an agent listens for workers."""
+
+    def __init__(self, owner: Process, handler: Callable[..., Any]) -> None:
+        self.owner, self.handler = owner, handler
+
+    def close(self) -> None:
+        self.owner = Process("nobody")
+        self.owner.alive = False
+
+
+class Machine:
+    """Everything below agents and controllers; ``harm`` is what happened that never may."""
+
+    def __init__(self, loop: VirtualLoop, seed: int) -> None:
+        self.loop = loop
+        self.random = random.Random(seed)
+        self.programs: list[Program] = []
+        self.sockets: dict[str, Socket] = {}
+        self.connections: list[Connection] = []
+        self.checkpoints: dict[str, int] = {}  # steps that jobs have saved by themselves
+        self.finished: dict[tuple[str, int], set[int]] = {}  # slots that have done all their steps
+        self.harm: list[str] = []
+        self.is_rough = True
+        self.said: list[Any] = []  # by and to workers, for who looks for the cause of a failure
+        self._pids = count(FIRST_PID)
+        self._watches: dict[int, list[tuple[Callable[[], object], contextvars.Context]]] = {}
+
+    def delay(self) -> float:
+        """How long something takes that may take long, now and then."""
+        draw = self.random.random()
+        return draw * (0.02 if draw < 0.9 or not self.is_rough else 3.0)
+
+    def later(self, call: Callable[..., object], *arguments: Any) -> None:
+        """Call something, whoever has died by then."""
+        at_s = self.loop.time() + self.delay()
+        self.loop.call_at(at_s, call, *arguments, context=NETWORK)
+
+    def pid(self) -> int:
+        return next(self._pids)
+
+    def boottime_s(self) -> float:
+        return BOOTED_S + self.loop.time()
+
+    def die(self, process: Process) -> None:
+        """SIGKILL: nothing of it goes on, and its connections close."""
+        process.alive = False
+        for connection in self.connections:
+            if process in connection.ends:
+                connection.close()
+        self.connections = [c for c in self.connections if process not in c.ends]
+
+    # -- what an agent asks of the kernel and of its zygote --------------------------------------
+
+    async def fork(self, request: dict[str, Any]) -> int:
+        await asyncio.sleep(self.delay())
+        program = Program(self, request)
+        self.programs.append(program)
+        self.later(program.begin)
+        await asyncio.sleep(self.delay())
+        return program.shim
+
+    def _of(self, pid: int) -> "Program | None":
+        return next((p for p in self.programs if pid in (p.shim, p.worker)), None)
+
+    def started_at(self, pid: int) -> float | None:
+        program = self._of(pid)
+        if program is None:
+            return None
+        alive = program.shim_alive if pid == program.shim else program.process.alive
+        return program.began_s if alive else None
+
+    def signal_below(self, shim: int, number: int, spared: int = 0) -> list[int]:
+        program = self._of(shim)
+        if program is not None and program.process.alive and spared != program.worker:
+            program.gets(number)
+        return []
+
+    def watch(self, shim: int, ended: Callable[[], object]) -> None:
+        context, program = contextvars.copy_context(), self._of(shim)
+        if program is None or not program.shim_alive:
+            self.loop.call_soon(ended, context=context)
+        else:
+            self._watches.setdefault(shim, []).append((ended, context))
+
+    def shim_ends(self, program: "Program") -> None:
+        program.shim_alive = False
+        for ended, context in self._watches.pop(program.shim, ()):
+            self.loop.call_soon(ended, context=context)
+
+    def kill_remains(
+        self, shims: Iterable[int], tags: Iterable[int | None], marks: object = None
+    ) -> int:
+        wanted, dead = set(tags), set(shims)
+        found = [
+            program
+            for program in self.programs
+            if program.process.alive
+            and not program.shim_alive
+            and (program.tag in wanted or program.shim in dead)
+        ]
+        for program in found:
+            program.ends(-9)
+        return len(found)
+
+    async def start_unix_server(self, handler: Callable[..., Any], path: Path, **_: Any) -> Socket:
+        owner = RUNNING.get()
+        assert owner is not None
+        Path(path).touch()
+        self.sockets[str(path)] = Socket(owner, handler)
+        return self.sockets[str(path)]
+
+    def connect(self, program: "Program") -> Connection | None:
+        """A worker's connection to its agent; None if none listens."""
+        socket = self.sockets.get(program.env["ROTA_AGENT_SOCKET"])
+        if socket is None or not socket.owner.alive:
+            return None
+        connection = Connection(self, program.process, socket.owner)
+        reader, writer = Reader(connection.to_other), Writer(connection, program.worker)
+        self.loop.start(socket.owner, socket.handler(reader, writer))
+        return connection
+
+    # -- what must hold --------------------------------------------------------------------------
+
+    def check_alone(self, program: "Program") -> None:
+        """A program computes: no other process of its job may, but the other ranks of its gang."""
+        for other in self.programs:
+            if other is program or other.job_id != program.job_id or not other.process.alive:
+                continue
+            if other.life == program.life and other.slot != program.slot:
+                continue
+            if other.computes:
+                self.harm.append(f"{other} computes while {program} begins to")
+
+
+class Program:
+    """A worker and its shim. What it is to do is in its command: KIND STEPS."""
+
+    def __init__(self, machine: Machine, request: dict[str, Any]) -> None:
+        self.machine, self.env = machine, request["env"]
+        self.kind, steps = request["run"].split()
+        self.total = int(steps)
+        self.folder, self.name, self.tag = Path(request["folder"]), request["name"], request["tag"]
+        self.job_id, self.attempt = self.env["ROTA_JOB_ID"], int(self.env["ROTA_ATTEMPT"])
+        self.slot, self.world = int(self.env["ROTA_SLOT"]), int(self.env["WORLD_SIZE"])
+        self.shim, self.worker = machine.pid(), machine.pid()
+        node = self.env["ROTA_NODE"]
+        self.process = Process(f"{self.job_id}.{self.attempt}[{self.name}]@{node}#{self.worker}")
+        self.life = (self.attempt, node, self.name.partition(".")[2])
+        self.shim_alive, self.began_s = True, machine.boottime_s()
+        self.computes = False
+        self.step = 0
+        self.entered = -1  # the step that it has begun
+        self._goes_on = asyncio.Event()  # while it is not stopped
+        self._goes_on.set()
+        self._arrived = asyncio.Event()  # anew, each time that a rank of the gang begins a step
+        self._connection: Connection | None = None
+        self._hold_at: int | None = None
+        self._gang, self._round = False, None
+        self._suspended: dict[str, Any] | None = None
+
+    def __repr__(self) -> str:
+        return repr(self.process)
+
+    # -- the shim --------------------------------------------------------------------------------
+
+    def begin(self) -> None:
+        claim = self.folder / f"{self.name}.pid"
+        try:
+            with open(claim, "x") as file:
+                told = {"shim": self.shim, "worker": self.worker, "boottime_s": self.began_s}
+                file.write(json.dumps(told))
+        except OSError:  # its agent wants it no more, or the folder is gone
+            self.process.alive = False
+            self.machine.shim_ends(self)
+            return
+        task = self.machine.loop.start(self.process, self._main())
+        task.add_done_callback(self._check_error, context=NETWORK)
+
+    def _check_error(self, task: asyncio.Task[None]) -> None:
+        if not task.cancelled() and task.exception() is not None:
+            self.machine.harm.append(f"{self}: {task.exception()!r}")
+
+    def ends(self, code: int) -> None:
+        """The worker has come to its end; its shim writes that down."""
+        if self.process.alive:
+            self.computes = False
+            self.machine.die(self.process)
+            self.machine.later(self._note, code)
+
+    def _note(self, code: int) -> None:
+        if self.shim_alive:
+            told = {"code": code, "at_s": self.machine.boottime_s()}
+            if self.folder.exists():
+                (self.folder / f"{self.name}.exit").write_text(json.dumps(told))
+            self.machine.shim_ends(self)
+
+    def gets(self, number: int) -> None:
+        """A signal."""
+        if number == 9:
+            self.ends(-9)
+        elif number == 19:
+            self._goes_on.clear()
+            self.computes = False
+        elif number == 18:
+            self._goes_on.set()
+        elif number == 15:
+            self.machine.loop.start(self.process, self._terminate())
+
+    async def _terminate(self) -> None:
+        await self._goes_on.wait()
+        if self.kind == "restart":
+            await asyncio.sleep(self.machine.delay())
+            self.machine.checkpoints[self.job_id] = self.step
+            self.ends(0)
+        self.ends(-15)
+
+    # -- the worker ------------------------------------------------------------------------------
+
+    @property
+    def _peers(self) -> list["Program"]:
+        return [
+            other
+            for other in self.machine.programs
+            if (other.job_id, other.life) == (self.job_id, self.life)
+        ]
+
+    async def _main(self) -> None:
+        if "ROTA_ADOPT" in self.env:
+            kept = json.loads(Path(self.env["ROTA_ADOPT"]).read_text())
+            self.step = kept["step"]
+            await self._suspend(again=True)
+        elif self.kind == "restart":
+            self.step = self.machine.checkpoints.get(self.job_id, 0)
+        while self.step < self.total:
+            await self._boundary()
+            await self._meet_peers()
+            await asyncio.sleep(self.machine.random.uniform(0.5, 1.5))
+            await self._goes_on.wait()
+            self.step += 1
+            report = {"type": "report", "step": self.step, "total": self.total, "metrics": {}}
+            self._send(report | {"at_s": self.machine.boottime_s(), "step_time_s": 1.0})
+        key = (self.job_id, self.attempt)
+        self.machine.finished.setdefault(key, set()).add(self.slot)
+        self.ends(0)
+
+    async def _meet_peers(self) -> None:
+        """No rank ends a step that not all have begun: they add up their gradients."""
+        self.machine.check_alone(self)
+        self.computes = True
+        self.entered = self.step
+        for peer in self._peers:
+            peer._arrived.set()
+        while True:
+            peers = self._peers
+            if len(peers) == self.world and all(p.entered >= self.step for p in peers):
+                return
+            self._arrived.clear()
+            await self._arrived.wait()
+
+    async def _boundary(self) -> None:
+        """Between two steps: find the agent again, and hold if it asks for that."""
+        await self._goes_on.wait()
+        if self.kind != "session":
+            return
+        self._connect()
+        while (message := self._poll()) is not None:
+            self._obey(message)
+        while self._hold_at is not None and self.step >= self._hold_at:
+            self.computes = False
+            if not await self._agree():
+                continue
+            await self._suspend()
+
+    async def _agree(self) -> bool:
+        """Hold here until all ranks do; whether to suspend then."""
+        if not self._gang:
+            return True
+        self._send({"type": "at", "step": self.step, "round": self._round})
+        while self._connection is not None and self._hold_at is not None:
+            if self._hold_at > self.step:
+                return False
+            message = await self._receive()
+            if message is CLOSED:
+                break
+            if message["type"] == "offload":
+                return True
+            else:
+                self._obey(message)
+                if message["type"] == "pause":
+                    self._send({"type": "at", "step": self.step, "round": self._round})
+        self._hold_at = None  # also if the agent is lost: that calls it off
+        return False
+
+    async def _suspend(self, *, again: bool = False) -> None:
+        self._hold_at, self.computes = None, False
+        self._suspended = {"step": self.step, "stopped_s": self.machine.boottime_s(), "keeps": None}
+        if again or self._connection is None:
+            self._connect()
+        else:
+            self._send({"type": "suspended", **self._suspended})
+        while True:
+            if self._connection is None and not self._connect():
+                await asyncio.sleep(0.5)
+                continue
+            message = await self._receive()
+            if message is CLOSED:
+                continue
+            if message["type"] == "resume":
+                break
+            if message["type"] == "vacate":
+                await asyncio.sleep(self.machine.delay())
+                kept = json.dumps({"step": self.step})
+                Path(message["path"]).write_text(kept)
+                self._send({"type": "written", "round": message["round"], "bytes": len(kept)})
+            elif message["type"] == "end":
+                self.ends(VACATED)
+        self._suspended = None
+        self._send({"type": "resumed", "at_s": self.machine.boottime_s()})
+
+    def _obey(self, message: dict[str, Any]) -> None:
+        if message["type"] == "pause":
+            self._hold_at, self._gang = self.step, message["gang"]
+            self._round = message["round"]
+        elif message["type"] == "run_to" and self._hold_at is not None:
+            self._hold_at = max(self._hold_at, message["step"])
+        elif message["type"] == "resume":
+            self._hold_at = None
+
+    def _connect(self) -> bool:
+        if self._connection is None:
+            self._connection = self.machine.connect(self)
+            hello = {"type": "hello", "job_id": self.job_id, "attempt": self.attempt}
+            hello |= {"rank": self.slot, "step": self.step, "generation": 0, "model": None}
+            hello |= {"suspended": self._suspended is not None, **(self._suspended or {})}
+            self._send(hello)
+        return self._connection is not None
+
+    def _send(self, message: dict[str, Any]) -> None:
+        if self._connection is not None:
+            self.machine.said.append((self.machine.loop.time(), self, "says", message))
+            self._connection.to_other.put(encode(message))
+
+    def _poll(self) -> dict[str, Any] | None:
+        if self._connection is None or self._connection.to_one.empty:
+            return None
+        return self._taken(self._connection.to_one.get_nowait())
+
+    async def _receive(self) -> Any:
+        assert self._connection is not None
+        return self._taken(await self._connection.to_one.get()) or CLOSED
+
+    def _taken(self, item: Any) -> dict[str, Any] | None:
+        self.machine.said.append((self.machine.loop.time(), self, "hears", item))
+        if item is CLOSED:
+            self._connection = None
+            return None
+        return item
