@@ -35,6 +35,7 @@ from rota.live.agent.moves import Moves
 from rota.live.agent.processes import LOOK_AGAIN_S
 from rota.live.agent.record import Record, record_from
 from rota.live.agent.spill_to_arena import Vacating
+from rota.live.agent.states import State
 from rota.live.agent.zygote_link import ZygoteLink
 from rota.live.wire import MAX_LINE_BYTES, Message, clock, decode, from_worker, pack, unpack
 
@@ -173,7 +174,7 @@ class Agent:
                 log.exception("%s can't be read and is put aside", file)
                 file.rename(file.with_name("damaged.json"))
                 continue
-            if attempt.state == "refused":
+            if attempt.state == State.REFUSED:
                 continue
             self.attempts[attempt.job_id, attempt.number] = attempt
             log.info("adopted job %s.%s: %s", attempt.job_id, attempt.number, attempt.state)
@@ -191,7 +192,7 @@ class Agent:
 
     async def _wait_for_hellos(self) -> None:
         deadline = asyncio.get_running_loop().time() + ADOPTION_S
-        while any(attempt.state == "adopted" for attempt in self.attempts.values()):
+        while any(attempt.state == State.ADOPTED for attempt in self.attempts.values()):
             if asyncio.get_running_loop().time() > deadline:
                 break
             await asyncio.sleep(0.02)
@@ -280,7 +281,7 @@ class Agent:
             now_s = clock.now_s()
             for key, attempt in self.attempts.items():
                 last, at_s = told.setdefault(key, (attempt.progress, now_s))
-                silent = attempt.state == "running" and now_s - at_s > USAGE_EVERY_S
+                silent = attempt.state == State.RUNNING and now_s - at_s > USAGE_EVERY_S
                 if silent or last is not attempt.progress:
                     told[key] = (attempt.progress, now_s)
                     self._notify(attempt.report())
@@ -377,7 +378,7 @@ class Agent:
         while self._disowned:  # one may have the same number, and they still have their devices
             await asyncio.sleep(LOOK_AGAIN_S)
         known = self.attempts.get((job_id, number))
-        if known is not None and known.state == "starting":
+        if known is not None and known.state == State.STARTING:
             return  # the answer follows when it has started
         if known is not None:
             self._notify(known.ended or done | {"at_s": known.record.launched_s})

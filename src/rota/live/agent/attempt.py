@@ -23,6 +23,7 @@ from rota.live.agent.processes import LOOK_AGAIN_S, kill_remains, tag_of
 from rota.live.agent.rank import Rank, life_of
 from rota.live.agent.record import Record
 from rota.live.agent.restarting import Restarting
+from rota.live.agent.states import State
 from rota.live.agent.tuning import Tuning
 from rota.live.wire import Message, clock
 
@@ -67,7 +68,7 @@ class Attempt(Account):
             for rank in self.ranks:
                 await rank.abandon()
             raise AgentError(f"job {self.job_id} could not be started: {error}") from None
-        self.state = "running"
+        self.become(State.RUNNING)
         for rank in self.ranks:
             self.watch(rank)
         if self.elastic is not None:
@@ -104,9 +105,10 @@ class Attempt(Account):
             self.vacating.adopt()
             self.was_rebooted = False  # its arenas are on the disk, or it is lost by now
         elif self.record.suspended_s is not None:
-            self.state = "suspended"
+            self.become(State.SUSPENDED)
         else:
-            self.state = "adopted" if self.record.suspension == "boundary" else "running"
+            cooperates = self.record.suspension == "boundary"
+            self.become(State.ADOPTED if cooperates else State.RUNNING)
             for rank in self.ranks:
                 rank.signal(signal.SIGCONT)
         self.checkpointing.adopt()
@@ -117,8 +119,8 @@ class Attempt(Account):
 
     def settle(self) -> None:
         """Take an adopted attempt as one that runs; ranks that say otherwise are to go on."""
-        if self.state == "adopted":
-            self.state = "running"
+        if self.state == State.ADOPTED:
+            self.become(State.RUNNING)
             for rank in self.ranks:
                 if rank.suspended is not None:
                     self.pausing.go_on(rank)
@@ -149,7 +151,7 @@ class Attempt(Account):
         elif any(rank.alive for rank in self.ranks):
             if any(map(has_failed, self.ranks)):
                 self.kill_ranks()
-            elif self.state == "suspending":
+            elif self.state == State.SUSPENDING:
                 self.pausing.check_held()
             else:
                 self.pausing.check_resumed()  # it may have been the last that it waited for
@@ -329,7 +331,7 @@ class Attempt(Account):
             self._check_sessions()
         if not own:
             return
-        if self.state not in ("suspended", "resuming"):
+        if self.state not in (State.SUSPENDED, State.RESUMING):
             rank.suspended = None  # else it still waits: it comes back, or its process has ended
         if self.vacating is not None:
             self.vacating.call_off(f"rank {index} closed its connection")
@@ -361,7 +363,7 @@ class Attempt(Account):
         elif kind == "failing":
             self.complaint = self.complaint or message["error"]
             self.goes_on = self.goes_on or message.get("again") is True
-        elif kind == "at" and self.state == "suspending":
+        elif kind == "at" and self.state == State.SUSPENDING:
             self.pausing.holds(index, message["step"], message.get("round"))
         elif kind == "at" and not (self.elastic is not None and self.elastic.gang.busy):
             rank.send({"type": "resume", "device": None})

@@ -14,6 +14,7 @@ from rota.live.agent.curve import Curve
 from rota.live.agent.method import RESTART, STAYS, STOP, SUSPENSIONS, Method
 from rota.live.agent.output import keep_last_lines
 from rota.live.agent.record import Record, json_of
+from rota.live.agent.states import State, Story
 from rota.live.wire import (
     MAX_LINE_BYTES,
     METRICS,
@@ -51,8 +52,8 @@ class Account:
         self.shards: int | None = None  # of the program's batches: as many ranks can share them
         self.progress: dict[str, Any] = {}
         self.usage: Callable[[], dict[str, Any]] = dict  # what it uses: see ``Meter.usage``
-        # starting, adopted, running, suspending, suspended, resuming, ending, ended, lost
-        self.state = "starting"
+        self.state = State.STARTING
+        self.story = Story()
         self.ended: Message | None = None
         self.unsaved = False  # whether the last try to write the record down has failed
         self.notify = notify
@@ -67,6 +68,16 @@ class Account:
         self._curve_told = 0
         self._metrics = folder / METRICS
         self._complained = False  # of a report that can't be read
+
+    def become(self, state: State) -> None:
+        """Take a step to another state, one of :data:`~rota.live.agent.states.TRANSITIONS`.
+
+        A step that is none of these is a fault of this agent; it is taken, and logged as an error
+        with the attempt's story.
+        """
+        if not self.story.takes(clock.now_s(), self.state, state):
+            log.error("job %s.%s: %s", self.job_id, self.number, self.story)
+        self.state = state
 
     def save(self, *, durable: bool = True) -> None:
         """Write the record down before acting on it; ``durable``: to outlast a power cut.

@@ -17,6 +17,7 @@ from rota.errors import AgentError, ArenaError
 from rota.live.agent.method import CHECKPOINT
 from rota.live.agent.processes import descendants, started_at
 from rota.live.agent.record import Checkpoint
+from rota.live.agent.states import State
 from rota.live.wire import clock
 
 if TYPE_CHECKING:
@@ -52,7 +53,7 @@ class Checkpointing:
         attempt, stopped_s = self._attempt, clock.now_s()
         error = None
         async with self._turn:
-            if attempt.state != "suspending":
+            if attempt.state != State.SUSPENDING:
                 return
             try:
                 assert self.node is not None
@@ -62,7 +63,7 @@ class Checkpointing:
                 log.warning("job %s: %s", attempt.job_id, error)
             except ArenaError as failure:
                 self._lose(failure)
-        if attempt.state != "suspending" or attempt.ended is not None:
+        if attempt.state != State.SUSPENDING or attempt.ended is not None:
             return
         if error is None:
             gpus = attempt.record.gpus
@@ -73,7 +74,7 @@ class Checkpointing:
 
     def put_back(self, gpus: list[int]) -> None:
         """Let the processes go on, on these GPUs; ``done`` or ``failed`` follows."""
-        self._attempt.state = "resuming"
+        self._attempt.become(State.RESUMING)
         self._attempt.spawn(self._put_back(gpus))
 
     async def _put_back(self, gpus: list[int]) -> None:
@@ -87,14 +88,14 @@ class Checkpointing:
                     raise AgentError("this agent has no GPUs")
                 await asyncio.to_thread(self.node.put_back, self._processes(), before, gpus)
             except AgentError as failure:
-                if attempt.state == "resuming":
+                if attempt.state == State.RESUMING:
                     self._signal(signal.SIGSTOP)
-                    attempt.state = "suspended"
+                    attempt.become(State.SUSPENDED)
                     attempt.pausing.could_not(f"job {attempt.job_id} can't go on: {failure}")
                 return
             except ArenaError as failure:
                 self._lose(failure)
-        if attempt.state != "resuming" or attempt.ended is not None:
+        if attempt.state != State.RESUMING or attempt.ended is not None:
             return
         record.gpus = gpus
         record.checkpoint = record.suspended_s = None

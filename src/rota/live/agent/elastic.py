@@ -14,6 +14,7 @@ from rota.live.agent.pausing import COUPLED_STEP_S
 from rota.live.agent.processes import bind, signal_name
 from rota.live.agent.pulses import Pulses
 from rota.live.agent.rank import Rank
+from rota.live.agent.states import State
 from rota.live.wire import Message
 
 if TYPE_CHECKING:
@@ -69,7 +70,7 @@ class Elastic:
     def resize(self, command_id: int | None, gpus: list[int]) -> None:
         """Have one rank on each of ``gpus``; ``done`` follows. Raises AgentError."""
         attempt, gang = self._attempt, self.gang
-        if attempt.state != "running" or gang.busy:
+        if attempt.state != State.RUNNING or gang.busy:
             raise AgentError(f"job {attempt.job_id} is {self._doing()}, and can't be resized now")
         if not attempt.cooperates:
             why = attempt.crowd or "not all its ranks are connected; ask again"
@@ -278,7 +279,7 @@ class Elastic:
         attempt, gang = self._attempt, self.gang
         if attempt.ended is None:
             self._later(LOOK_EVERY_S, self.look)  # first: whatever comes of this one
-        if attempt.state == "running" and not attempt.crowd:  # they would share a pulse
+        if attempt.state == State.RUNNING and not attempt.crowd:  # they would share a pulse
             step_s = attempt.progress.get("step_time_s") or 0.0
             now_s = time.monotonic()
             hung, straggler = self._pulses.look(gang.members, now_s, step_s, gang.awaited)

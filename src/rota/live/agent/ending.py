@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 from rota.live.agent.launching import checkpoints
 from rota.live.agent.processes import LOOK_AGAIN_S, signal_name
 from rota.live.agent.rank import Rank
+from rota.live.agent.states import State
 from rota.live.wire import Message, clock
 
 if TYPE_CHECKING:
@@ -41,7 +42,8 @@ class Ending:
         attempt = self._attempt
         self._was_out_of_the_way |= self._is_out_of_the_way()
         if self._still_tells():
-            attempt.state = "ending"  # from here on there is nothing to suspend or resize
+            if attempt.state != State.ENDING:
+                attempt.become(State.ENDING)  # from here on there is nothing to suspend or resize
             asyncio.get_running_loop().call_later(LOOK_AGAIN_S, attempt.check_end)
             return
         attempt.cancel_timers()
@@ -53,7 +55,9 @@ class Ending:
         else:
             forked = all(rank.shim or rank.exit is not None for rank in attempt.members)
             started = attempt.was_rebooted or forked  # else its agent died as it launched it
-            self._end("lost", error=VANISHED if started else "it never started", started=started)
+            self._end(
+                State.LOST, error=VANISHED if started else "it never started", started=started
+            )
 
     def _still_tells(self) -> bool:
         """Whether something that the processes have said may not be read yet.
@@ -76,21 +80,25 @@ class Ending:
         if code == -signal.SIGKILL and self._was_out_of_the_way and not asked:
             # By the kernel, when memory ran out, or by somebody else. Who is killed while it
             # trains has failed; but one that was made to wait must not lose by that.
-            self._end("lost", error="its processes were killed while suspended", started=True)
+            self._end(State.LOST, error="its processes were killed while suspended", started=True)
             return
         if bad and self._attempt.goes_on and not asked:
-            self._end("lost", error=self._attempt.complaint, started=True, goes_on=True)
+            self._end(State.LOST, error=self._attempt.complaint, started=True, goes_on=True)
             return
         words = (self._failure(process, code), self._attempt.complaint) if bad else ()
         left = [str(e.get("left", ""))[:MAX_LEFT] for _, e in exits]
         message = "; ".join(filter(None, (*words, *left)))
         at_s = max(e["at_s"] for _, e in exits)
-        self._end("ended", at_s=at_s, exit_code=code, message=message, stop_asked=asked)
+        self._end(State.ENDED, at_s=at_s, exit_code=code, message=message, stop_asked=asked)
 
     def _is_out_of_the_way(self) -> bool:
         """Whether it is suspended at a boundary, or on its way there or back."""
         at_boundary = self._attempt.record.suspension == "boundary"
-        return at_boundary and self._attempt.state in ("suspending", "suspended", "resuming")
+        return at_boundary and self._attempt.state in (
+            State.SUSPENDING,
+            State.SUSPENDED,
+            State.RESUMING,
+        )
 
     def _failure(self, process: int, code: int) -> str:
         """How the process ended that ended the others, and where its output is."""
@@ -114,43 +122,44 @@ class Ending:
         """The attempt was told to end, and is in arenas alone."""
         code, message = -int(signal.SIGTERM), f"killed by {signal_name(signal.SIGTERM)}"
         ended = {"exit_code": code, "message": message, "stop_asked": self._attempt.stopping}
-        self._end("ended", at_s=clock.now_s(), **ended)
+        self._end(State.ENDED, at_s=clock.now_s(), **ended)
 
     def lose(self, error: str) -> None:
         """Its state is gone: it has to start anew."""
         self._attempt.kill_ranks()
-        self._end("lost", error=error, started=True)
+        self._end(State.LOST, error=error, started=True)
 
     def refuse(self, error: str) -> None:
         """A guest can't go on here; nothing is lost by that."""
         attempt = self._attempt
         vacating = attempt.vacating
         command_id = vacating.returning.command_id if vacating is not None else None
-        self.vanish("refused")
+        self.vanish(State.REFUSED)
         if attempt.refused is not None:
             attempt.refused(attempt)
         if command_id is not None:
             attempt.notify(attempt.about("failed") | {"command_id": command_id, "error": error})
 
-    def vanish(self, state: str) -> None:
+    def vanish(self, state: State) -> None:
         """End without a word and without a trace in host memory: its state is elsewhere."""
         attempt = self._attempt
         attempt.kill_ranks()
         attempt.cancel_timers()
-        attempt.state, attempt.ended = state, attempt.about(state)
+        attempt.become(state)
+        attempt.ended = attempt.about(state)
         if attempt.vacating is not None:
             attempt.vacating.closed()
 
-    def _end(self, kind: str, **fields: Any) -> None:
+    def _end(self, kind: State, **fields: Any) -> None:
         attempt = self._attempt
-        if self.is_guest and (kind == "lost" or attempt.stopping):
+        if self.is_guest and (kind == State.LOST or attempt.stopping):
             self.refuse(str(fields.get("error", "it was told to end")))
             return
-        attempt.state = kind
+        attempt.become(kind)
         if attempt.vacating is not None:
             attempt.vacating.closed()
         attempt.ended = attempt.about(kind) | fields
-        if kind == "lost":
+        if kind == State.LOST:
             attempt.ended |= self._loss()
         if attempt.progress:  # the last report says how far it has come
             attempt.ended |= {"progress": attempt.report()["progress"]}

@@ -21,6 +21,7 @@ import psutil
 
 from rota.live.agent.blocking import to_its_end
 from rota.live.agent.processes import descendants
+from rota.live.agent.states import State
 
 if TYPE_CHECKING:
     from rota.live.agent.attempt import Attempt
@@ -92,7 +93,7 @@ class HostMemory:
     async def _try(self, attempt: Attempt, give_way: Callable[[Attempt], Any]) -> None:
         suspension = _suspension(attempt)
         error = await give_way(attempt)
-        if attempt.state != "suspended" or _suspension(attempt) != suspension:
+        if attempt.state != State.SUSPENDED or _suspension(attempt) != suspension:
             return
         attempt.note_memory(error)
         if error is not None:
@@ -100,7 +101,7 @@ class HostMemory:
             self._stuck.add(suspension)
 
     def _at_rest(self) -> list[Attempt]:
-        return [attempt for attempt in self._attempts() if attempt.state == "suspended"]
+        return [attempt for attempt in self._attempts() if attempt.state == State.SUSPENDED]
 
     def _by_age(self, *, vacated: bool) -> list[Attempt]:
         """Those that can give way, longest suspended first."""

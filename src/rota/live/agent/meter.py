@@ -13,6 +13,7 @@ from weakref import WeakKeyDictionary
 from rota.live.agent.devices import Devices
 from rota.live.agent.nvml import PERIOD_S, Nvml, Reading
 from rota.live.agent.processes import TICKS, descendants
+from rota.live.agent.states import State
 from rota.live.wire import clock
 
 if TYPE_CHECKING:
@@ -100,7 +101,7 @@ class Meter:
         """The GPUs on which attempts run, each with those."""
         found: dict[int, list[Attempt]] = {}
         for attempt in self._attempts():
-            if attempt.state == "running":
+            if attempt.state == State.RUNNING:
                 for gpu in attempt.record.gpus:
                     found.setdefault(gpu, []).append(attempt)
         return found

@@ -19,6 +19,7 @@ from rota.live.agent.migrate_in import MARK, Arrival
 from rota.live.agent.migrate_out import Departure
 from rota.live.agent.processes import LOOK_AGAIN_S, started_at
 from rota.live.agent.record import Record, record_from
+from rota.live.agent.states import State
 from rota.live.wire import Message
 
 log = logging.getLogger("rota.agent")
@@ -89,9 +90,12 @@ class Moves:
         """Bring an attempt here and let it go on; ``done`` or ``failed`` follows. AgentError."""
         key, gpus = (message["job_id"], message["attempt"]), message["gpus"]
         known = self._attempts.get(key)
-        if known is not None and known.record.source is None and known.state == "suspended":
+        if known is not None and known.record.source is None and known.state == State.SUSPENDED:
             self.leave(key)  # what was left here when it last left this node
             known = None
+        if known is not None and known.ended is not None:
+            self._send(known.ended, b"")
+            return
         if known is not None:
             known.pausing.resume(message["command_id"], gpus, self._devices.cores_of(gpus))
             known.tuning.keep(message.get("batch"))
@@ -209,7 +213,7 @@ class Moves:
         self._departures.pop(key, None)
         attempt = self._attempts.pop(key, None)
         if attempt is not None:
-            attempt.ending.vanish("moved")
+            attempt.ending.vanish(State.MOVED)
             self._clear(key, attempt)
 
     def _clear(self, key: Key, attempt: Attempt) -> None:

@@ -11,6 +11,7 @@ from rota.live.agent.method import RESTART
 from rota.live.agent.processes import bind
 from rota.live.agent.rank import Rank
 from rota.live.agent.record import json_of
+from rota.live.agent.states import State
 from rota.live.wire import Message, clock
 
 if TYPE_CHECKING:
@@ -42,14 +43,14 @@ class Pausing:
         ``vacate``: its processes are to end, too, if they can; ``done`` follows then.
         """
         attempt = self._attempt
-        if attempt.state == "suspended":
+        if attempt.state == State.SUSPENDED:
             self._command_id, self._vacates = command_id, vacate
             self._answer()
             return
-        if attempt.state == "suspending":
+        if attempt.state == State.SUSPENDING:
             self._command_id, self._vacates = command_id, vacate  # the answer follows
             return
-        if attempt.state != "running":
+        if attempt.state != State.RUNNING:
             raise AgentError(f"job {attempt.job_id} is {attempt.state}, and can't be suspended now")
         if attempt.elastic is not None:
             attempt.elastic.call_off("the job is to be suspended")
@@ -58,7 +59,8 @@ class Pausing:
         # Not before: a command under way awaits its own answer.
         self._command_id, self._vacates = command_id, vacate
         attempt.record.fallback = None
-        attempt.state, self._stops = "suspending", False
+        attempt.become(State.SUSPENDING)
+        self._stops = False
         if not attempt.cooperates:
             self.freeze()
             return
@@ -79,18 +81,22 @@ class Pausing:
         """Continue on these devices; ``done`` follows when every rank runs."""
         attempt = self._attempt
         self._command_id = command_id
-        if attempt.state == "running":
+        if attempt.state == State.RUNNING:
             attempt.done(command_id)
             return
+        if attempt.state == State.ENDING:
+            return  # its end follows
         if attempt.vacating is not None:
             if attempt.vacating.vacated:
                 attempt.vacating.returning.bring_back(command_id, gpus)
                 return
             attempt.vacating.call_off("the job is to go on")
         if attempt.checkpointing.taken:
-            if attempt.state != "resuming":  # else the answer follows
+            if attempt.state != State.RESUMING:  # else the answer follows
                 attempt.checkpointing.put_back(gpus)
             return
+        if attempt.state == State.RESUMING:
+            return  # the answer follows
         before = copy(attempt.record)
         attempt.record.gpus = gpus
         attempt.record.suspended_s = None
@@ -103,7 +109,8 @@ class Pausing:
             ) from None
         if attempt.elastic is not None:
             attempt.elastic.moved()
-        attempt.state, attempt.unstopped = "resuming", 0
+        attempt.become(State.RESUMING)
+        attempt.unstopped = 0
         members = attempt.members
         for position, rank in enumerate(members):
             if cores and rank.alive:
@@ -126,7 +133,7 @@ class Pausing:
         """A rank has freed its device."""
         attempt = self._attempt
         rank.suspended = message
-        waits = attempt.state == "suspending" and not self._stops
+        waits = attempt.state == State.SUSPENDING and not self._stops
         if waits and all(r.suspended for r in attempt.members if r.alive):
             # What has no session does not stop by itself.
             stopped_s = max(r.suspended["stopped_s"] for r in attempt.members if r.suspended)
@@ -139,9 +146,9 @@ class Pausing:
         attempt = self._attempt
         if attempt.vacating is not None and attempt.vacating.returning.under_way:
             attempt.vacating.returning.came(rank.index)
-        elif attempt.state in ("running", "resuming"):
+        elif attempt.state in (State.RUNNING, State.RESUMING):
             self.go_on(rank)
-        elif attempt.state == "suspended" and all(each.suspended for each in attempt.members):
+        elif attempt.state == State.SUSPENDED and all(each.suspended for each in attempt.members):
             attempt.at_rest()  # a new agent knows of it only now
 
     def go_on_all(self, command_id: int | None) -> None:
@@ -163,10 +170,10 @@ class Pausing:
     def check_resumed(self) -> None:
         """If none is suspended any more, a continuation is complete."""
         attempt = self._attempt
-        if attempt.state != "resuming" or attempt.is_vacated:
+        if attempt.state != State.RESUMING or attempt.is_vacated:
             return
         if not any(rank.suspended for rank in attempt.ranks if not rank.survived):
-            attempt.state = "running"
+            attempt.become(State.RUNNING)
             attempt.done(self._command_id)
             attempt.tuning.again()
             attempt.tell_memory()
@@ -184,7 +191,7 @@ class Pausing:
     def freeze(self) -> None:
         """Suspend the attempt without its help, if it is to be: in the way that it has."""
         attempt = self._attempt
-        if attempt.state != "suspending" or attempt.restarting.leaving or self._stops:
+        if attempt.state != State.SUSPENDING or attempt.restarting.leaving or self._stops:
             return
         for rank in attempt.ranks:
             rank.send({"type": "resume", "device": None})  # no longer asked to stop by itself
@@ -203,7 +210,7 @@ class Pausing:
 
     def _look_whether_stopped(self, stopped_s: float, frozen: bool, deadline_s: float) -> None:
         attempt = self._attempt
-        if attempt.state != "suspending" or attempt.stopping:
+        if attempt.state != State.SUSPENDING or attempt.stopping:
             return
         stopped = [rank.stop(0 if frozen else rank.session) for rank in attempt.ranks]
         if all(stopped) or clock.boottime_s() > deadline_s:
@@ -219,7 +226,7 @@ class Pausing:
         try:
             attempt.restarting.leave()
         except OSError as error:
-            attempt.state = "running"
+            attempt.become(State.RUNNING)
             attempt.failed(self._command_id, f"its record can't be written: {error.strerror}")
 
     def is_stopped(self, stopped_s: float, error: str | None) -> None:
@@ -239,7 +246,7 @@ class Pausing:
     ) -> None:
         attempt = self._attempt
         attempt.cancel_timers()
-        attempt.state = "suspended"
+        attempt.become(State.SUSPENDED)
         attempt.record.suspended_s = stopped_s
         if error is not None:
             attempt.record.fallback = error
@@ -277,7 +284,7 @@ class Pausing:
             return
 
         def vacated(error: str | None) -> None:
-            if attempt.state not in ("ended", "lost"):
+            if attempt.state not in (State.ENDED, State.LOST):
                 vacated = {"vacated": json_of(attempt.record.vacated), "kept": error}
                 attempt.done(command_id, stopped_s=stopped_s, **vacated)
 
@@ -286,7 +293,7 @@ class Pausing:
     def _advance_holders(self) -> None:
         """A rank that has not answered may be in a step that the holders must take part in."""
         attempt = self._attempt
-        if attempt.state != "suspending" or all(rank.suspended for rank in attempt.members):
+        if attempt.state != State.SUSPENDING or all(rank.suspended for rank in attempt.members):
             return
         let_go_on(self._steps, [rank.index for rank in attempt.members if rank.alive], self._send)
         attempt.after(COUPLED_STEP_S, self._advance_holders)

@@ -125,6 +125,8 @@ class Rank:
         while not self._pids.exists():
             if started_at(self.shim) is None and not self._pids.exists():
                 raise AgentError(f"the shim of rank {self.index} died at its start")
+            if not self._pids.parent.exists():
+                raise AgentError(f"the folder of rank {self.index} went as it was started")
             await asyncio.sleep(0.001)
         self.worker = self._claimed()["worker"]
 

@@ -17,6 +17,7 @@ from msgspec.structs import replace
 
 from rota.live.agent.processes import LOOK_AGAIN_S
 from rota.live.agent.record import Vacated
+from rota.live.agent.states import State
 from rota.live.wire import clock
 from rota.model.job import GRACE_S
 
@@ -59,7 +60,7 @@ class Restarting:
 
     def adopt(self) -> None:
         """An earlier agent has asked the processes to end, or was about to."""
-        self._attempt.state = "suspending"
+        self._attempt.become(State.SUSPENDING)
         self._ask()
 
     def _ask(self) -> None:

@@ -17,6 +17,7 @@ from rota.errors import AgentError, ArenaError
 from rota.folder import in_host_memory
 from rota.live.agent.processes import started_at
 from rota.live.agent.rank import Rank, life_of
+from rota.live.agent.states import State
 from rota.live.wire.arena_file import read_table, verify
 
 if TYPE_CHECKING:
@@ -60,7 +61,7 @@ class Returning:
         """Fork every rank anew, to go on on these devices; ``done`` follows when all run."""
         attempt = self._attempt
         self.command_id = command_id
-        if attempt.state == "resuming":
+        if attempt.state == State.RESUMING:
             return  # the answer follows
         before, visible = attempt.record.gpus, attempt.record.visible
         if len(gpus) != len(before):
@@ -74,7 +75,7 @@ class Returning:
         if attempt.elastic is not None:
             attempt.elastic.moved()
         self._tries, self._failure = 0, None
-        attempt.state = "resuming"
+        attempt.become(State.RESUMING)
         attempt.check_end()
 
     def start(self) -> None:
@@ -190,6 +191,6 @@ class Returning:
         elif self._failure is None and self._tries < MAX_TRIES:
             self.start()
         else:
-            attempt.state = "suspended"
+            attempt.become(State.SUSPENDED)
             error = self._failure or f"its processes were killed {self._tries} times"
             attempt.failed(self.command_id, error)

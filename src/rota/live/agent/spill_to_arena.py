@@ -19,6 +19,7 @@ from rota.errors import ArenaError
 from rota.folder import in_host_memory
 from rota.live.agent.record import Vacated
 from rota.live.agent.restore_from_arena import Returning
+from rota.live.agent.states import State
 from rota.live.wire import Message, clock
 from rota.live.wire.arena_file import read_header
 
@@ -86,7 +87,7 @@ class Vacating:
     def refusal(self) -> str | None:
         """Why the attempt can't do without its processes now; None if it can."""
         attempt = self._attempt
-        if attempt.state != "suspended" or self.writing:
+        if attempt.state != State.SUSPENDED or self.writing:
             return f"job {attempt.job_id} is {attempt.state}, and not at rest"
         if attempt.crowd:
             return f"job {attempt.job_id} keeps its processes: {attempt.crowd}"
@@ -214,7 +215,7 @@ class Vacating:
         else:
             attempt.cancel_timers()
             self._conclude(None)
-            if attempt.state == "resuming":
+            if attempt.state == State.RESUMING:
                 self.returning.start()
             else:
                 attempt.tell_memory()
@@ -226,7 +227,7 @@ class Vacating:
         if attempt.restarting.leaving:
             attempt.restarting.adopt()
             return
-        attempt.state = "suspended"
+        attempt.become(State.SUSPENDED)
         for rank in attempt.ranks:
             rank.signal(signal.SIGKILL)
         self._remove_strays()
@@ -264,7 +265,7 @@ class Vacating:
         may have gone on, and have written others. Raises OSError if that can't be written down.
         """
         attempt = self._attempt
-        if attempt.state != "suspended" or attempt.record.vacated is not before:
+        if attempt.state != State.SUSPENDED or attempt.record.vacated is not before:
             return False
         attempt.record.vacated = replace(before, arenas=arenas)
         try:

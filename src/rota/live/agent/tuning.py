@@ -5,6 +5,7 @@ import logging
 from typing import TYPE_CHECKING
 
 from rota.errors import AgentError
+from rota.live.agent.states import State
 from rota.live.wire import Message
 
 if TYPE_CHECKING:
@@ -32,8 +33,8 @@ class Tuning:
         """Have a rank take ``batch[0]`` samples at once, and accumulate gradients ``batch[1]``
         times, or as the job does by itself; ``done`` follows then. Raises AgentError."""
         attempt = self._attempt
-        if attempt.state != "adopted":  # else rank 0 is told when all are back
-            if attempt.state != "running" or self._resizes:
+        if attempt.state != State.ADOPTED:  # else rank 0 is told when all are back
+            if attempt.state != State.RUNNING or self._resizes:
                 raise AgentError(f"job {attempt.job_id} can't change its batch now; ask again")
             if not attempt.cooperates:
                 raise AgentError(f"not all ranks of job {attempt.job_id} are connected; ask again")
@@ -47,7 +48,7 @@ class Tuning:
 
     def again(self) -> None:
         """Tell rank 0, which may not have heard of it: it is another, or knows batches now."""
-        if self._batch is not None and self._attempt.state == "running" and not self._resizes:
+        if self._batch is not None and self._attempt.state == State.RUNNING and not self._resizes:
             for rank in self._attempt.members[:1]:
                 rank.send({"type": "tune", "batch": self._batch})
 

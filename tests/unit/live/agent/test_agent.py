@@ -105,3 +105,28 @@ def test_a_gang_whose_folder_goes_as_it_is_started_leaves_nobody(tmp_path):
             await launching
 
     asyncio.run(story())
+
+
+@pytest.mark.process
+def test_a_rank_whose_folder_goes_before_its_shim_is_known_is_given_up(tmp_path):
+    """Its attempt is on another node by now: the shim has written its pid where nobody looks."""
+    path = tmp_path / "attempt"
+    path.mkdir()
+    shims = []
+
+    async def fork(_):
+        shell = ["bash", "-c", "sleep 1000 & echo; wait"]
+        shims.append(subprocess.Popen(shell, stdout=subprocess.PIPE))
+        shims[0].stdout.readline()
+        shutil.rmtree(path)
+        return shims[0].pid
+
+    async def story():
+        attempt = Attempt(record_from(guest("1")), path, [].append)
+        launching = asyncio.create_task(attempt.launch(fork, [{}]))
+        while not shims or shims[0].poll() is None:  # reaped, as a zygote does
+            await asyncio.sleep(0.01)
+        with pytest.raises(AgentError, match="the folder of rank 0 went"):
+            await launching
+
+    asyncio.run(story())

@@ -331,3 +331,24 @@ def test_of_an_attempt_that_left_nothing_stays_although_its_shim_still_writes(tm
 
     asyncio.run(main())
     assert not place.exists()
+
+
+def test_an_attempt_that_has_ended_here_is_not_brought_here_again(tmp_path):
+    """The controller repeats its command if it has not heard the answer, nor of the end."""
+    ended = {"type": "ended", "job_id": "7", "attempt": 1, "exit_code": 0}
+    record = SimpleNamespace(source=None)
+    attempts = {KEY: SimpleNamespace(record=record, state="ended", ended=ended)}
+    said, devices = [], Devices("cpu", 1, (0,))
+    spawn = make = None  # nothing is begun
+    moves = Moves(
+        Folder(tmp_path),
+        "here",
+        devices,
+        attempts,
+        make,
+        lambda message, _: said.append(message),
+        spawn,
+    )
+    message = {"job_id": "7", "attempt": 1, "gpus": [0], "source": "there"}
+    moves.arrive(message | {"command_id": 1, "epoch": 1})
+    assert said == [ended]
