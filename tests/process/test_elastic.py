@@ -67,6 +67,7 @@ class Job:
     def resizes_at(self, gate: int, gpus: list[int]) -> dict[str, Any]:
         """Resize at the end of the step with this gate; the answer."""
         self.until_at(gate)
+        until(lambda: self.attempt.shards is not None, "the agent has heard of its batches")
         number = self.agent.begin("resize", gpus=gpus)
         self.until_holding(number)
         self.opens(gate)

@@ -50,6 +50,8 @@ class Interrupted:
         """Once all have got on, nothing runs any more; and then the cluster is started again."""
         cluster = self.cluster
         cluster.until_step_advances("reports")
+        told = f"nodes/*/jobs/{self.reports}/{self.attempt}/metrics.jsonl"
+        until(lambda: any(cluster.folder.path.glob(told)), "its agent has heard of a step")
         until((cluster.base / f"saved{self.attempt}").exists, "it has saved")
         for job in self.jobs:
             cluster.until_state(job, "RUNNING")
