@@ -1,17 +1,14 @@
 import pytest
 
 from rota.errors import AgentError
-from rota.live.wire import (
+from rota.live.wire import MAX_LINE_BYTES, decode, encode, split
+from rota.live.wire.messages import (
     ADAPTATION,
-    MAX_LINE_BYTES,
     MAX_SENTENCE,
-    decode,
-    encode,
     from_worker,
     is_model,
     is_progress,
     progress_of,
-    split,
 )
 
 

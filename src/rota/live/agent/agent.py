@@ -37,7 +37,8 @@ from rota.live.agent.record import Record, record_from
 from rota.live.agent.spill_to_arena import Vacating
 from rota.live.agent.states import State
 from rota.live.agent.zygote_link import ZygoteLink
-from rota.live.wire import MAX_LINE_BYTES, Message, clock, decode, from_worker, pack, unpack
+from rota.live.wire import MAX_LINE_BYTES, Message, clock, decode, pack, unpack
+from rota.live.wire.messages import from_worker
 
 PROGRESS_EVERY_S = 0.25
 CURVES_EVERY_S = 0.1

@@ -15,16 +15,8 @@ from rota.live.agent.method import RESTART, STAYS, STOP, SUSPENSIONS, Method
 from rota.live.agent.output import keep_last_lines
 from rota.live.agent.record import Record, json_of
 from rota.live.agent.states import State, Story
-from rota.live.wire import (
-    MAX_LINE_BYTES,
-    METRICS,
-    Message,
-    clock,
-    is_memory_cycle,
-    is_model,
-    is_progress,
-    progress_of,
-)
+from rota.live.wire import MAX_LINE_BYTES, METRICS, Message, clock
+from rota.live.wire.messages import is_memory_cycle, is_model, is_progress, progress_of
 
 if TYPE_CHECKING:
     from rota.live.agent.elastic import Elastic

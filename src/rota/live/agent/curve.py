@@ -6,7 +6,8 @@ import os
 from pathlib import Path
 from typing import Any
 
-from rota.live.wire import MOST_METRIC_REPORTS, clock, is_metric_report
+from rota.live.wire import MOST_METRIC_REPORTS, clock
+from rota.live.wire.messages import is_metric_report
 
 FILE = "curve.jsonl"  # in the attempt's folder; it goes along to another node
 PIECE_BYTES = 1 << 20  # are read at a time,

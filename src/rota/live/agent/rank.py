@@ -12,7 +12,8 @@ from typing import Any
 
 from rota.errors import AgentError
 from rota.live.agent.processes import descendants, have_stopped, signal_below, started_at
-from rota.live.wire import MAX_SECONDS, Message, clock, encode
+from rota.live.wire import Message, clock, encode
+from rota.live.wire.messages import MAX_SECONDS
 
 MAX_EXIT_BYTES = 1 << 16
 FENCE_AGAIN_S = 1.0

@@ -9,7 +9,6 @@ from typing import Protocol
 
 from rota.errors import AgentError
 from rota.live.controller.dispatch import command_message, node_of
-from rota.live.controller.hello import check_curve, check_hello
 from rota.live.controller.journal import Journal
 from rota.live.controller.outboxes import Outbox
 from rota.live.controller.record import Record
@@ -26,6 +25,7 @@ from rota.live.controller.relay import pass_on, pass_piece_on
 from rota.live.controller.telemetry import Telemetry
 from rota.live.provider.base import Provider
 from rota.live.wire import Message, decode
+from rota.live.wire.messages import check_from_agent
 from rota.model.allocation import Allocation
 from rota.model.commands import Command, Launch, Migrate, Resize, Resume, Retune, Stop, Suspend
 from rota.model.events import (
@@ -115,9 +115,18 @@ class AgentSessions:
         """What an agent begins with: its hello, and the curves that it told before. AgentError."""
         curves = []
         while (hello := decode(await channel.receive()))["type"] == "curve":
-            check_curve(hello)
+            check_from_agent(hello)
             curves.append(hello)
-        check_hello(hello, self._provider.names)
+        if hello["type"] != "hello":
+            wanted = "hello, after curves"
+            raise AgentError(f"type: {hello['type']!r:.80} can't be used; it must be {wanted}")
+        check_from_agent(hello)
+        if hello["node"] not in self._provider.names:
+            names = ", ".join(sorted(self._provider.names))
+            raise AgentError(
+                f"node: {hello['node']!r:.80} can't be used; it must be a node of this cluster: "
+                f"{names}"
+            )
         node, agent = hello["node"], hello.get("agent")
         known = self._outboxes.agent(node)
         if agent is not None and known is not None and agent != known:
@@ -201,7 +210,11 @@ class AgentSessions:
         return own
 
     def _hear(self, node: str, message: Message) -> None:
-        """Take note of one message from a node's agent; what is out of date is passed over."""
+        """Take note of one message from a node's agent; what is out of date is passed over.
+
+        Raises AgentError for a message that is not as it is declared.
+        """
+        check_from_agent(message)
         kind, now_s = message["type"], self._record.now_s()
         if kind in ("done", "failed"):
             self._command_answered(message, now_s)
@@ -282,7 +295,7 @@ class AgentSessions:
             self._journal.note(JobLaunched(at_s, row, command.attempt))
         elif isinstance(command, Suspend):
             self._telemetry.write_progress(row, now_s)
-            self._journal.note(JobSuspended(at_s, row, min(message["stopped_s"], at_s)))
+            self._journal.note(JobSuspended(at_s, row, min(message.get("stopped_s", at_s), at_s)))
         elif isinstance(command, Resume | Migrate):
             self._failures.pop(row, None)
             former = self._state.home[row]

@@ -7,7 +7,8 @@ from rota.errors import InputError
 from rota.live.controller.journal import Journal
 from rota.live.controller.record import Record
 from rota.live.controller.recovery import registered
-from rota.live.wire import Message, is_model
+from rota.live.wire import Message
+from rota.live.wire.messages import is_model
 from rota.model.allocation import on_node
 from rota.model.commands import Migrate, Resume, Retune
 from rota.model.events import (

@@ -1,0 +1,465 @@
+"""What agents hear of workers, and controllers of agents: each kind of message, declared once.
+
+A declaration is the documentation and the check. Fields with a default may be left out; what else a
+message has is passed over. Any program can write to an agent's socket: what it says is held against
+these before anything follows from it.
+"""
+
+from typing import Annotated, Any, Literal
+
+import msgspec
+from msgspec import Meta, Struct
+
+from rota.errors import AgentError
+from rota.live.wire import MAX_NUMBER, Message, decode
+from rota.live.wire.faults import fault_in
+from rota.model.job import Suspension
+
+MAX_COUNT = 1 << 62
+MAX_SECONDS = 1e11  # since 1970, or of a step
+MAX_METRICS, MAX_NAME = 1000, 200
+MAX_MODEL_BYTES = 1 << 60
+MAX_NODE_GPUS = 4096
+MAX_WORDS = 500  # characters of why there is no checkpoint,
+MAX_SENTENCE = 1000  # and of any other sentence
+SENTENCES = ("error", "refusal", "keeps")
+
+Count = Annotated[int, Meta(ge=0, lt=MAX_COUNT, description="a whole number from 0")]
+Attempt = Annotated[int, Meta(ge=1, lt=MAX_COUNT, description="a whole number from 1")]
+Whole = Annotated[int, Meta(gt=-MAX_COUNT, lt=MAX_COUNT)]
+Number = Annotated[float, Meta(gt=-MAX_NUMBER, lt=MAX_NUMBER)]
+Amount = Annotated[float, Meta(ge=0, lt=MAX_NUMBER)]
+Seconds = Annotated[float, Meta(ge=0, lt=MAX_SECONDS, description="a number from 0")]
+Time = Annotated[float, Meta(ge=0, lt=MAX_SECONDS, description="seconds since 1970")]
+Name = Annotated[str, Meta(max_length=MAX_NAME)]
+Batch = tuple[Count, Count]  # samples of a rank at once, and how often it accumulates gradients
+Bytes = Annotated[int, Meta(ge=0, le=MAX_MODEL_BYTES)]
+
+
+# -- parts of messages -----------------------------------------------------------------------------
+
+
+class Adaptation(Struct, kw_only=True):
+    """Batches that the scheduler chooses: limits, the present one, and what was measured."""
+
+    initial: Amount | None = None  # samples of the batch that the job begins with,
+    most: Amount | None = None  # of the largest,
+    least_per_gpu: Amount | None = None  # the least
+    most_per_gpu: Amount | None = None  # and the most on a GPU at once
+    size: Amount | None = None  # samples of the present batch,
+    gpus: Amount | None = None  # on so many GPUs,
+    per_gpu: Amount | None = None  # so many on one at once,
+    accumulation: Amount | None = None  # and gradients accumulated so often
+    scaled_steps: Amount | None = None  # statistical progress, in initial batches
+    epoch_samples: Amount | None = None
+    sqr: Amount | None = None  # |G|^2 and
+    var: Amount | None = None  # the variance of gradients, at the initial batch
+    steps: Amount | None = None  # since the last report,
+    step_s: Amount | None = None  # their mean time,
+    gradient_s: Amount | None = None  # and that of one gradient
+
+
+class Progress(Struct, kw_only=True):
+    """How far a job is: a report of its rank 0."""
+
+    step: Count
+    at_s: Time
+    metrics: Annotated[dict[Name, Number | None], Meta(max_length=MAX_METRICS)]
+    total: Whole | None = None  # steps in all
+    samples: Whole | None = None
+    total_samples: Whole | None = None
+    batch: Whole | None = None
+    loss: Number | None = None
+    device_util: Number | None = None  # of the process's own device, where nothing else tells it,
+    util_since_s: Seconds | None = None  # since then
+    step_time_s: Seconds | None = None
+    first_100_s: Seconds | None = None  # the time of its first 100 steps
+    unsaved: str | None = None  # why the checkpoint that was asked for is not written yet
+    adaptation: Adaptation | None = None
+
+    def __post_init__(self) -> None:
+        """Names and words can be shown. Raises ValueError."""
+        if not all(map(str.isprintable, (*self.metrics, self.unsaved or ""))):
+            raise ValueError("text that can't be shown")
+
+
+class Model(Struct):
+    """The bytes of all models of a job so far, and of the largest tensor in them."""
+
+    model_bytes: Annotated[int, Meta(gt=0, le=MAX_MODEL_BYTES)]
+    largest_tensor_bytes: Annotated[int, Meta(gt=0, le=MAX_MODEL_BYTES)]
+
+    def __post_init__(self) -> None:
+        """A tensor is not larger than its model. Raises ValueError."""
+        if self.largest_tensor_bytes > self.model_bytes:
+            raise ValueError("a tensor larger than the model")
+
+
+class MemoryCycle(Struct):
+    """Device memory over a step: the least and the most, and after what it is least."""
+
+    least_bytes: Bytes
+    most_bytes: Bytes
+    least_after: Literal["backward", "optimizer", "boundary"]
+
+    def __post_init__(self) -> None:
+        """The least is not more than the most. Raises ValueError."""
+        if self.least_bytes > self.most_bytes:
+            raise ValueError("the least is more than the most")
+
+
+ADAPTATION = Adaptation.__struct_fields__
+
+# A report of a trial's metric: step, time, value or None, whether it is its process's first one.
+MetricReport = tuple[Count, Seconds, Number | None, bool]
+
+
+# -- from a worker to its agent --------------------------------------------------------------------
+
+
+class Suspended(Struct, kw_only=True):
+    """A rank has freed its device after so many steps, at that time."""
+
+    step: Count
+    stopped_s: Seconds
+    keeps: str | None = None  # why its process can't end meanwhile
+
+
+class Hello(Struct, kw_only=True):
+    """A rank opens a session, or has found another agent. If it is suspended, see Suspended."""
+
+    job_id: str
+    attempt: Count
+    rank: Count  # its slot
+    generation: Count | None = None  # of the group that it formed last
+    shards: Count | None = None
+
+
+class At(Struct, kw_only=True):
+    """It holds at the boundary after so many steps. ``round`` is that of the pause it answers."""
+
+    step: Count
+
+
+class Written(Struct, kw_only=True):
+    """Its state is in the arena, so large."""
+
+    bytes: Count
+
+
+class Kept(Struct, kw_only=True):
+    """Its state can't be written, for want of room if ``full``, and stays where it is."""
+
+    error: str
+
+
+class Elastic(Struct, kw_only=True):
+    """As many ranks can share the batches of its program."""
+
+    shards: Count | None = None
+
+
+class Tuned(Struct, kw_only=True):
+    """Batches are so from now on, or not, for this reason."""
+
+    batch: Batch
+    refusal: str | None = None
+
+
+class Failing(Struct, kw_only=True):
+    """It is about to end, because Rota was asked for what can't be.
+
+    With ``again`` the next attempt can go on, because what it needs is written down.
+    """
+
+    error: str
+
+
+class CurveText(Struct, kw_only=True):
+    """Lines of a trial's reports that the disk had no room for, at its end."""
+
+    text: str
+
+
+class Hosting(Struct, kw_only=True):
+    """It has opened a meeting place for the next generation of its gang."""
+
+    generation: Count | None = None
+    port: Count
+
+
+class InGeneration(Struct, kw_only=True):
+    """It has formed this generation, stays in that of before, or stands by outside of it."""
+
+    generation: Count | None = None
+
+
+class Broken(Struct, kw_only=True):
+    """Its group failed, by itself if ``own``; it waits for a place in another."""
+
+    generation: Count | None = None
+    error: str
+
+
+# Reports, sizes and memory cycles are not among these: what is wrong with one is passed over, and
+# the program may go on talking. Nor are words without fields: resumed, ready, voted.
+FROM_WORKER: dict[str, type[Struct]] = {
+    "hello": Hello,
+    "at": At,
+    "suspended": Suspended,
+    "written": Written,
+    "kept": Kept,
+    "elastic": Elastic,
+    "tuned": Tuned,
+    "failing": Failing,
+    "curve": CurveText,
+    "hosting": Hosting,
+    "standing_by": InGeneration,
+    "stayed": InGeneration,
+    "formed": InGeneration,
+    "broken": Broken,
+}
+
+
+# -- from an agent to the controller ---------------------------------------------------------------
+
+
+class About(Struct, kw_only=True):
+    """The attempt that a message is about; ``launch`` is the mark of its start."""
+
+    job_id: str
+    attempt: Attempt
+    launch: str | None = None
+
+
+class Abilities(About, kw_only=True):
+    """How an attempt can be suspended, moved and resized, and why so."""
+
+    suspension: Literal[tuple(kind.name.lower() for kind in Suspension)]  # type: ignore[valid-type]
+    movable: bool
+    resizable: bool | None = None
+    portable: bool | None = None
+    most_ranks: Count | None = None
+    why: str | None = None
+
+
+ProgressIfAny = Annotated[Progress | None, Meta(description="a report")]
+
+
+class Alive(Abilities, tag_field="type", tag="alive"):
+    """An attempt that has not ended."""
+
+
+class Arriving(About, tag_field="type", tag="arriving"):
+    """An attempt that is on its way to the node."""
+
+
+class Ended(About, kw_only=True, tag_field="type", tag="ended"):
+    """The processes of an attempt have ended. ``stop_asked``: they were told to."""
+
+    at_s: Time
+    exit_code: int
+    message: str
+    stop_asked: bool | None = None
+    progress: ProgressIfAny = None  # the last report
+
+
+class Lost(About, kw_only=True, tag_field="type", tag="lost"):
+    """An attempt is lost."""
+
+    error: str
+    started: bool  # whether it ever began
+    goes_on: bool | None = None  # whether the next attempt can go on from where it was
+    rebooted: bool | None = None  # with its machine
+    checkpointed: bool | None = None  # whether it has written something for the next attempt
+    at_s: Time | None = None  # left out if no agent saw it
+    progress: ProgressIfAny = None
+
+
+class Account(Struct, kw_only=True, tag_field="type", tag="hello"):
+    """An agent's account of its node, with which a connection begins. Curves may come before."""
+
+    node: Annotated[str, Meta(min_length=1, description="the name of a node")]
+    num_gpus: Annotated[
+        int,
+        Meta(ge=1, le=MAX_NODE_GPUS, description=f"a whole number from 1 to {MAX_NODE_GPUS}"),
+    ]
+    kind: Literal["cpu", "cuda"]
+    attempts: list[Alive | Arriving | Ended | Lost]
+    gpu_type: str | None = None
+    memory_gb: Seconds | None = None  # of the GPU that has least
+    agent: str | None = None  # which of all agents it is
+
+
+class Done(Struct, kw_only=True):
+    """A command is carried out, at that time. A suspended job stopped at ``stopped_s``."""
+
+    command_id: Count
+    at_s: Time
+    stopped_s: Time | None = None
+
+
+class Failed(Struct, kw_only=True):
+    """A command could not be carried out."""
+
+    command_id: Count
+    error: str
+
+
+class Resized(About, kw_only=True):
+    """The GPUs that an attempt's ranks are on: it has lost or replaced some by itself."""
+
+    gpus: list[Count]
+    cause: str = ""
+    lost_ranks: Count = 0
+
+
+class Refused(About, kw_only=True):
+    """A batch does not go on so many ranks, for this reason."""
+
+    batch: Batch
+    gpus: Count
+    error: str
+
+
+class Reported(About, kw_only=True):
+    """The last report, and what the agent measured of the attempt's processes."""
+
+    progress: dict[str, Any]
+
+    def __post_init__(self) -> None:
+        """It tells when that was. Raises ValueError."""
+        if not _is(self.progress.get("at_s"), Time):
+            raise ValueError("no time")
+
+
+class Memory(About, kw_only=True):
+    """Where the state of an attempt is, and what a step takes: see the agent's ``memory()``."""
+
+    memory: dict[str, Any]
+
+
+class Curve(About, kw_only=True):
+    """What a trial has reported after so many reports. All so far come before a hello."""
+
+    since: Count
+    reports: Annotated[
+        list[MetricReport],
+        Meta(description="a list of reports: step, time, value, whether it is first"),
+    ]
+
+
+class SetAside(About, kw_only=True):
+    """Folders of others that were in the attempt's place."""
+
+    what: str
+
+
+class Fetch(Struct, kw_only=True):
+    """The node asks another one for the state of an attempt, or for a piece of a file."""
+
+    node: str
+    job_id: str
+    attempt: Count
+
+
+FROM_AGENT: dict[str, type[Struct]] = {
+    "hello": Account,
+    "done": Done,
+    "failed": Failed,
+    "registered": Abilities,
+    "resized": Resized,
+    "refused": Refused,
+    "model": About,
+    "progress": Reported,
+    "memory": Memory,
+    "curve": Curve,
+    "ended": Ended,
+    "lost": Lost,
+    "set_aside": SetAside,
+    "fetch": Fetch,
+    "fetched": Fetch,
+}
+
+
+# -- checks ----------------------------------------------------------------------------------------
+
+
+def from_worker(line: bytes) -> Message:
+    """A line of a worker as a message on which its agent can act. Raises AgentError.
+
+    Reports and sizes are not looked at here. Sentences, which are kept and shown, are cut to
+    MAX_SENTENCE characters.
+    """
+    message = decode(line)
+    kind = message["type"]
+    kinds = [FROM_WORKER[kind]] if kind in FROM_WORKER else []
+    if kind == "hello" and message.get("suspended"):
+        kinds.append(Suspended)
+    for each in kinds:
+        if (fault := fault_in(message, each)) is not None:
+            raise AgentError(f"{kind}: its {fault.field} is {fault.value!r:.80}")
+    for name in SENTENCES:
+        if isinstance(message.get(name), str):
+            message[name] = _short(message[name])
+    return message
+
+
+def check_from_agent(message: Message) -> None:
+    """Refuse a message of an agent that is not as it is declared. One of an unknown kind passes.
+
+    Raises AgentError, which names the field, its value and what it must be.
+    """
+    kind = FROM_AGENT.get(message["type"])
+    fault = fault_in(message, kind) if kind is not None else None
+    if fault is not None:
+        raise AgentError(
+            f"{fault.field}: {fault.value!r:.80} can't be used; it must be {fault.wanted}"
+        )
+
+
+def is_progress(message: Any) -> bool:
+    """Whether a report is well-formed: finite numbers, and a flat mapping of names to numbers."""
+    return _is(message, Progress)
+
+
+def progress_of(message: Message) -> Message:
+    """What a well-formed report tells, and nothing else that may be in it."""
+    told = {key: message[key] for key in Progress.__struct_fields__ if key in message}
+    for name in ("unsaved", "adaptation"):
+        if told.get(name, ...) is None:
+            del told[name]
+    if "unsaved" in told:
+        told["unsaved"] = told["unsaved"][:MAX_WORDS]
+    if "adaptation" in told:
+        told["adaptation"] = {key: told["adaptation"].get(key) for key in ADAPTATION}
+    return told
+
+
+def is_metric_report(report: Any) -> bool:
+    """Whether this is a :data:`MetricReport`, as a list."""
+    return isinstance(report, list) and _is(report, MetricReport)
+
+
+def is_model(message: Any) -> bool:
+    """Whether this tells the size of a model in bytes, and of the largest tensor in it."""
+    return _is(message, Model)
+
+
+def is_memory_cycle(message: Any) -> bool:
+    """Whether this tells how much device memory a step takes, and after what it is least."""
+    return _is(message, MemoryCycle)
+
+
+def _is(message: Any, kind: Any) -> bool:
+    try:
+        msgspec.convert(message, kind)
+    except msgspec.ValidationError:
+        return False
+    return True
+
+
+def _short(sentence: str) -> str:
+    """At most MAX_SENTENCE characters of it, which can be written in UTF-8."""
+    end = "..." if len(sentence) > MAX_SENTENCE else ""
+    return sentence[: MAX_SENTENCE - len(end)].encode("utf-8", "replace").decode() + end
