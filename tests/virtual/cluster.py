@@ -5,7 +5,7 @@ import contextlib
 import json
 import logging
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -15,7 +15,6 @@ from rota.errors import AgentError, ArenaError, RotaError
 from rota.folder import Folder
 from rota.live.agent import agent as agent_module
 from rota.live.agent import (
-    attempt,
     controller_link,
     memory,
     migrate_in,
@@ -28,6 +27,7 @@ from rota.live.agent.agent import Agent
 from rota.live.agent.devices import Devices
 from rota.live.agent.logs import Logs
 from rota.live.agent.meter import Meter
+from rota.live.agent.world import World
 from rota.live.agent.zygote_link import ZygoteLink
 from rota.live.controller import clock as controller_clock
 from rota.live.controller.loop import Controller
@@ -122,6 +122,35 @@ class AgentEnd:
 
     async def send(self, data: Any) -> None:
         self._connection.to_other.put(data)
+
+
+class VirtualRank(rank.Rank):
+    """A process of the machine in virtual time."""
+
+    def __init__(self, machine: Machine, slot: int, folder: Path, life: int) -> None:
+        super().__init__(slot, folder, life)
+        self._machine = machine
+
+    def watch(self, ended: Callable[[], object]) -> None:
+        self._machine.watch(self.shim, ended)
+
+
+class VirtualWorld(World):
+    """What attempts ask of the machine in virtual time; the clocks are the loop's."""
+
+    def __init__(self, machine: Machine) -> None:
+        self._machine = machine
+
+    def new_rank(self, slot: int, folder: Path, life: int = 0) -> rank.Rank:
+        return VirtualRank(self._machine, slot, folder, life)
+
+    def started_at(self, pid: int) -> float | None:
+        return self._machine.started_at(pid)
+
+    def kill_remains(
+        self, shims: Iterable[int], tags: Iterable[int | None], marks: object = None
+    ) -> int:
+        return self._machine.kill_remains(shims, tags, marks)
 
 
 class Cluster:
@@ -229,7 +258,8 @@ class Cluster:
 
             async def main(name: str = name) -> None:
                 devices = Devices("cpu", 2, cores)
-                await Agent(self.folder, name, devices, 1, host_memory_bytes=250).run()
+                world = VirtualWorld(self.machine)
+                await Agent(self.folder, name, devices, 1, 250, world=world).run()
 
             task = self.loop.start(process, main())
             while process.alive and not task.done():
@@ -445,10 +475,7 @@ def _in_virtual_time(cluster: Cluster) -> Iterator[None]:
             (Logs, "close", lambda _: None),
             (rank, "started_at", machine.started_at),
             (rank, "signal_below", machine.signal_below),
-            (rank.Rank, "watch", lambda self, ended: machine.watch(self.shim, ended)),
             (moves, "started_at", machine.started_at),
-            (attempt, "kill_remains", machine.kill_remains),
-            (restore_from_arena, "started_at", machine.started_at),
             (restore_from_arena, "in_host_memory", in_memory),
             (restore_from_arena, "read_table", _readable),
             (restore_from_arena, "verify", _readable),

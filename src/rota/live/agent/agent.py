@@ -36,6 +36,7 @@ from rota.live.agent.processes import LOOK_AGAIN_S
 from rota.live.agent.record import Record, record_from
 from rota.live.agent.spill_to_arena import Vacating
 from rota.live.agent.states import State
+from rota.live.agent.world import World
 from rota.live.agent.zygote_link import ZygoteLink
 from rota.live.wire import MAX_LINE_BYTES, Message, clock, decode, pack, unpack
 from rota.live.wire.messages import from_worker
@@ -69,11 +70,13 @@ class Agent:
         driver: Driver | None = None,
         log_limit_bytes: int | None = None,
         is_in_place: Callable[[], bool] = lambda: True,
+        world: World | None = None,
     ) -> None:
         self.folder = folder
         self.node = node
         self.devices = devices
         self.attempts: dict[tuple[str, int], Attempt] = {}
+        self._world = world or World()
         self._id = secrets.token_hex(8)
         self._is_in_place = is_in_place  # whether the state folder is still the one that it was
         self._socket_path = folder.socket(node)
@@ -422,7 +425,7 @@ class Agent:
         self._notify(attempt.ended or done | {"at_s": attempt.record.launched_s})
 
     def _attempt(self, record: Record, folder: Path) -> Attempt:
-        attempt = Attempt(record, folder, self._notify)
+        attempt = Attempt(record, folder, self._notify, self._world)
         attempt.usage = partial(self._meter.usage, attempt)
         attempt.holders = partial(self._meter.holders, attempt)
         attempt.vacating = Vacating(attempt, self._zygote.fork, self._requests, self._arenas)

@@ -19,13 +19,14 @@ from rota.live.agent.checkpointing import Checkpointing
 from rota.live.agent.ending import Ending, has_failed
 from rota.live.agent.launching import checkpoints, node_name
 from rota.live.agent.pausing import Pausing
-from rota.live.agent.processes import LOOK_AGAIN_S, kill_remains, tag_of
+from rota.live.agent.processes import LOOK_AGAIN_S, tag_of
 from rota.live.agent.rank import Rank, life_of
 from rota.live.agent.record import Record
 from rota.live.agent.restarting import Restarting
 from rota.live.agent.states import State
 from rota.live.agent.tuning import Tuning
-from rota.live.wire import Message, clock
+from rota.live.agent.world import World
+from rota.live.wire import Message
 
 STOP_GRACE_S = 5.0  # from SIGTERM to SIGKILL
 LONGEST_PAUSE_S = 1.0  # between looks at what was killed and does not die
@@ -36,10 +37,18 @@ log = logging.getLogger("rota.agent")
 class Attempt(Account):
     """The processes of one attempt. ``notify`` is called with each message for the controller."""
 
-    def __init__(self, record: Record, folder: Path, notify: Callable[[Message], None]) -> None:
-        super().__init__(record, folder, notify)
+    def __init__(
+        self,
+        record: Record,
+        folder: Path,
+        notify: Callable[[Message], None],
+        world: World | None = None,
+    ) -> None:
+        super().__init__(record, folder, notify, world or World())
         slots = range(record.slots)
-        self.ranks = [Rank(slot, folder, life_of(record.lives, slot)) for slot in slots]
+        self.ranks = [
+            self.world.new_rank(slot, folder, life_of(record.lives, slot)) for slot in slots
+        ]
         self.tasks: set[asyncio.Task[Any]] = set()
         self.pausing = Pausing(self)
         self.restarting = Restarting(self)
@@ -84,8 +93,8 @@ class Attempt(Account):
         A pause or a continuation that was cut short is called off: the attempt runs, and the
         controller repeats its command.
         """
-        self.was_rebooted = self.record.boot_id not in (None, clock.boot_id())
-        self.record.boot_id = clock.boot_id()
+        self.was_rebooted = self.record.boot_id not in (None, self.world.boot_id())
+        self.record.boot_id = self.world.boot_id()
         self.progress = self.last_report()
         for rank in self.ranks:
             if self.was_rebooted:
@@ -165,9 +174,9 @@ class Attempt(Account):
 
         What can't die, as its disk does not answer, is looked at ever less often.
         """
-        if rank.gone and kill_remains([], [tag_of(self.record.secret, rank.name)]):
+        if rank.gone and self.world.kill_remains([], [tag_of(self.record.secret, rank.name)]):
             again = partial(self._clear_away, rank, min(2 * pause_s, LONGEST_PAUSE_S))
-            asyncio.get_running_loop().call_later(pause_s, again)
+            self.world.later(pause_s, again)
 
     def kill_remains(self) -> int:
         """Kill what vanished shims left behind, of this attempt of this cluster alone.
@@ -182,7 +191,7 @@ class Attempt(Account):
         }
         vanished = [rank for rank in self.ranks if rank.gone]
         tags = [tag_of(self.record.secret, rank.name) for rank in vanished]
-        return kill_remains([rank.shim for rank in vanished], tags, marks)
+        return self.world.kill_remains([rank.shim for rank in vanished], tags, marks)
 
     def stop(self) -> None:
         """Ask every process to end, and kill what is left after the grace period."""
@@ -192,7 +201,7 @@ class Attempt(Account):
         for rank in self.ranks:
             rank.signal(signal.SIGTERM)
             rank.signal(signal.SIGCONT)
-        asyncio.get_running_loop().call_later(STOP_GRACE_S, self.kill_ranks)
+        self.world.later(STOP_GRACE_S, self.kill_ranks)
         if self.is_vacated:
             self.check_end()
 
@@ -242,7 +251,7 @@ class Attempt(Account):
 
     def size_report(self) -> Message:
         """The GPUs that have ranks on them, for the controller."""
-        return self.about("resized") | {"gpus": self.record.gpus, "at_s": clock.now_s()}
+        return self.about("resized") | {"gpus": self.record.gpus, "at_s": self.world.now_s()}
 
     def device_index(self, position: int) -> int:
         """Where in the worker's list of visible devices the GPU of one rank stands."""
@@ -382,15 +391,20 @@ class Attempt(Account):
 
     def spawn(self, coroutine: Coroutine[Any, Any, None]) -> None:
         """Do something meanwhile."""
-        task = asyncio.get_running_loop().create_task(coroutine)
+        task = self.world.spawn(coroutine)
         self.tasks.add(task)
         task.add_done_callback(self.tasks.discard)
 
     def after(self, seconds: float, call: Callable[..., object], *arguments: Any) -> None:
         """Call something later, unless the attempt has ended by then."""
-        loop = asyncio.get_running_loop()
-        self._timers = [timer for timer in self._timers if timer.when() > loop.time()]
-        self._timers.append(loop.call_later(seconds, call, *arguments))
+        self._timers = [timer for timer in self._timers if not timer.cancelled()]
+
+        def fire() -> None:
+            self._timers.remove(timer)
+            call(*arguments)
+
+        timer = self.world.later(seconds, fire)
+        self._timers.append(timer)
 
     def cancel_timers(self) -> None:
         """Call nothing later that :meth:`after` was asked to."""

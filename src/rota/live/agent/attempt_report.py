@@ -15,7 +15,8 @@ from rota.live.agent.method import RESTART, STAYS, STOP, SUSPENSIONS, Method
 from rota.live.agent.output import keep_last_lines
 from rota.live.agent.record import Record, json_of
 from rota.live.agent.states import State, Story
-from rota.live.wire import MAX_LINE_BYTES, METRICS, Message, clock
+from rota.live.agent.world import World
+from rota.live.wire import MAX_LINE_BYTES, METRICS, Message
 from rota.live.wire.messages import is_memory_cycle, is_model, is_progress, progress_of
 
 if TYPE_CHECKING:
@@ -33,7 +34,10 @@ log = logging.getLogger("rota.agent")
 class Account:
     """The record of one attempt, and the messages about it; see ``Attempt`` for what it does."""
 
-    def __init__(self, record: Record, folder: Path, notify: Callable[[Message], None]) -> None:
+    def __init__(
+        self, record: Record, folder: Path, notify: Callable[[Message], None], world: World
+    ) -> None:
+        self.world = world
         self.record = record
         self.folder = folder
         self.job_id = record.job_id
@@ -67,7 +71,7 @@ class Account:
         A step that is none of these is a fault of this agent; it is taken, and logged as an error
         with the attempt's story.
         """
-        if not self.story.takes(clock.now_s(), self.state, state):
+        if not self.story.takes(self.world.now_s(), self.state, state):
             log.error("job %s.%s: %s", self.job_id, self.number, self.story)
         self.state = state
 
@@ -92,7 +96,7 @@ class Account:
         """Tell the controller that a command has been carried out, and how far the job is."""
         if self.progress:
             self.notify(self.report())
-        message = {"command_id": command_id, "at_s": clock.now_s()}
+        message = {"command_id": command_id, "at_s": self.world.now_s()}
         self.notify(self.about("done") | message | fields)
 
     def observed(self) -> Message:
@@ -108,7 +112,7 @@ class Account:
 
     def report(self) -> Message:
         """The latest progress, if it tells, and what the job uses by now, for the controller."""
-        told = (self.progress or {"at_s": clock.now_s()}) | self.usage()
+        told = (self.progress or {"at_s": self.world.now_s()}) | self.usage()
         if self._cycle is not None:
             least, most = self._cycle["least_bytes"], self._cycle["most_bytes"]
             told["memory_least_bytes"] = least
@@ -127,7 +131,7 @@ class Account:
             with contextlib.suppress(ValueError, RecursionError):
                 told = json.loads(line)
                 if isinstance(told, dict) and is_progress(told):
-                    return _kept(told)
+                    return _kept(told, self.world.now_s())
         return {}
 
     def tell_curve(self) -> None:
@@ -254,7 +258,7 @@ class Account:
                 self._complained = True
                 log.warning("job %s: a report that is no report is left out", self.job_id)
             return
-        self.progress = _kept(message)
+        self.progress = _kept(message, self.world.now_s())
         with contextlib.suppress(OSError):
             with open(self._metrics, "a") as file:
                 file.write(json.dumps(self.progress) + "\n")
@@ -282,10 +286,10 @@ class Account:
             self.tell_memory()
 
 
-def _kept(report: Message) -> dict[str, Any]:
+def _kept(report: Message, now_s: float) -> dict[str, Any]:
     """What is kept of a well-formed report.
 
     Its clock is this one's. What comes from the future would be newer than all that follows.
     """
     told = progress_of(report)
-    return told | {"at_s": min(told["at_s"], clock.now_s())}
+    return told | {"at_s": min(told["at_s"], now_s)}

@@ -15,10 +15,9 @@ from typing import TYPE_CHECKING
 
 from rota.errors import AgentError, ArenaError
 from rota.live.agent.method import CHECKPOINT
-from rota.live.agent.processes import descendants, started_at
+from rota.live.agent.processes import descendants
 from rota.live.agent.record import Checkpoint
 from rota.live.agent.states import State
-from rota.live.wire import clock
 
 if TYPE_CHECKING:
     from rota.live.agent.attempt import Attempt
@@ -50,14 +49,14 @@ class Checkpointing:
         self._attempt.spawn(self._take())
 
     async def _take(self) -> None:
-        attempt, stopped_s = self._attempt, clock.now_s()
+        attempt, stopped_s = self._attempt, self._attempt.world.now_s()
         error = None
         async with self._turn:
             if attempt.state != State.SUSPENDING:
                 return
             try:
                 assert self.node is not None
-                whole = await asyncio.to_thread(self.node.take, self._processes)
+                whole = await attempt.world.in_thread(self.node.take, self._processes)
             except AgentError as failure:
                 error = f"it could not be checkpointed: {failure}"
                 log.warning("job %s: %s", attempt.job_id, error)
@@ -86,7 +85,8 @@ class Checkpointing:
             try:
                 if self.node is None:
                     raise AgentError("this agent has no GPUs")
-                await asyncio.to_thread(self.node.put_back, self._processes(), before, gpus)
+                processes = self._processes()
+                await attempt.world.in_thread(self.node.put_back, processes, before, gpus)
             except AgentError as failure:
                 if attempt.state == State.RESUMING:
                     self._signal(signal.SIGSTOP)
@@ -116,7 +116,8 @@ class Checkpointing:
         async with self._turn:
             try:
                 assert self.node is not None
-                await asyncio.to_thread(self.node.put_back, self._processes(), gpus, gpus)
+                processes = self._processes()
+                await self._attempt.world.in_thread(self.node.put_back, processes, gpus, gpus)
             except AgentError as failure:
                 log.warning("job %s: %s", self._attempt.job_id, failure)
             except ArenaError as failure:
@@ -128,6 +129,7 @@ class Checkpointing:
 
     def _processes(self) -> list[int]:
         found = [descendants(rank.shim)[1:] for rank in self._attempt.ranks if rank.alive]
+        started_at = self._attempt.world.started_at
         return [pid for pids in found for pid in pids if started_at(pid) is not None]  # no zombies
 
     def _signal(self, number: signal.Signals) -> None:

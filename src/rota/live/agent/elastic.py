@@ -4,14 +4,13 @@ import asyncio
 import contextlib
 import logging
 import signal
-import time
 from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any
 
 from rota.errors import AgentError
 from rota.live.agent.gang import WARMING, Gang
 from rota.live.agent.pausing import COUPLED_STEP_S
-from rota.live.agent.processes import bind, signal_name
+from rota.live.agent.processes import signal_name
 from rota.live.agent.pulses import Pulses
 from rota.live.agent.rank import Rank
 from rota.live.agent.states import State
@@ -119,7 +118,7 @@ class Elastic:
             found[gpu] = slot
             (request,) = self._requests(attempt, [slot], [gpu])
             if request["cpus"]:
-                bind(attempt.ranks[slot].worker, request["cpus"])
+                attempt.world.bind(attempt.ranks[slot].worker, request["cpus"])
             attempt.ranks[slot].signal(signal.SIGCONT)  # it may have been frozen with the others
             self._gpu_of[slot] = gpu
         return found
@@ -163,7 +162,7 @@ class Elastic:
         slots = list(range(first, first + len(gpus)))
         self._write_down(first + len(slots))
         for slot, gpu in zip(slots, gpus, strict=True):
-            attempt.ranks.append(Rank(slot, attempt.folder))
+            attempt.ranks.append(attempt.world.new_rank(slot, attempt.folder))
             self._gpu_of[slot] = gpu
         self._num_resizes += 1
         self.gang.resize([*back.values(), *slots], leavers, ready=back.values())
@@ -281,7 +280,7 @@ class Elastic:
             self._later(LOOK_EVERY_S, self.look)  # first: whatever comes of this one
         if attempt.state == State.RUNNING and not attempt.crowd:  # they would share a pulse
             step_s = attempt.progress.get("step_time_s") or 0.0
-            now_s = time.monotonic()
+            now_s = attempt.world.monotonic_s()
             hung, straggler = self._pulses.look(gang.members, now_s, step_s, gang.awaited)
             if hung is not None:
                 if hung not in self._hung:
@@ -303,7 +302,7 @@ class Elastic:
             rank = self._attempt.ranks[slot]
             rank.send({"type": "leave"})
             # Also if the attempt has ended by then: nothing of it may be left.
-            asyncio.get_running_loop().call_later(LEAVE_S, rank.signal, signal.SIGKILL)
+            self._attempt.world.later(LEAVE_S, rank.signal, signal.SIGKILL)
 
     def _park(self, slots: Iterable[int]) -> None:
         """Keep those that have left, to be the first to come back."""
@@ -367,4 +366,4 @@ class Elastic:
             if self._attempt.ended is None:
                 call(*arguments)
 
-        return asyncio.get_running_loop().call_later(seconds, fire)
+        return self._attempt.world.later(seconds, fire)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 import signal
 from typing import TYPE_CHECKING, Any
@@ -11,7 +10,7 @@ from rota.live.agent.launching import checkpoints
 from rota.live.agent.processes import LOOK_AGAIN_S, signal_name
 from rota.live.agent.rank import Rank
 from rota.live.agent.states import State
-from rota.live.wire import Message, clock
+from rota.live.wire import Message
 
 if TYPE_CHECKING:
     from rota.live.agent.attempt import Attempt
@@ -44,7 +43,7 @@ class Ending:
         if self._still_tells():
             if attempt.state != State.ENDING:
                 attempt.become(State.ENDING)  # from here on there is nothing to suspend or resize
-            asyncio.get_running_loop().call_later(LOOK_AGAIN_S, attempt.check_end)
+            attempt.world.later(LOOK_AGAIN_S, attempt.check_end)
             return
         attempt.cancel_timers()
         last = [rank for rank in attempt.ranks if not rank.survived] or attempt.ranks
@@ -66,7 +65,7 @@ class Ending:
         """
         if not any(rank.writer is not None for rank in self._attempt.ranks):
             return False
-        now_s = asyncio.get_running_loop().time()
+        now_s = self._attempt.world.boottime_s()
         if self._over_s is None:
             self._over_s = now_s
         return now_s < self._over_s + LAST_WORDS_S
@@ -122,7 +121,7 @@ class Ending:
         """The attempt was told to end, and is in arenas alone."""
         code, message = -int(signal.SIGTERM), f"killed by {signal_name(signal.SIGTERM)}"
         ended = {"exit_code": code, "message": message, "stop_asked": self._attempt.stopping}
-        self._end(State.ENDED, at_s=clock.now_s(), **ended)
+        self._end(State.ENDED, at_s=self._attempt.world.now_s(), **ended)
 
     def lose(self, error: str) -> None:
         """Its state is gone: it has to start anew."""
@@ -174,7 +173,7 @@ class Ending:
             "checkpointed": _has_checkpointed(attempt),
         }
         if not any(rank.found_gone for rank in attempt.ranks):
-            told["at_s"] = clock.now_s()
+            told["at_s"] = attempt.world.now_s()
         return told
 
 

@@ -8,11 +8,10 @@ from typing import TYPE_CHECKING
 from rota.errors import AgentError
 from rota.live.agent.gang import agree_on_step, let_go_on
 from rota.live.agent.method import RESTART
-from rota.live.agent.processes import bind
 from rota.live.agent.rank import Rank
 from rota.live.agent.record import json_of
 from rota.live.agent.states import State
-from rota.live.wire import Message, clock
+from rota.live.wire import Message
 
 if TYPE_CHECKING:
     from rota.live.agent.attempt import Attempt
@@ -71,7 +70,7 @@ class Pausing:
             rank.suspended = None
             rank.send({"type": "pause", "gang": gang, "round": self._round})
         steps_s = BOUNDARY_TIMEOUT_STEPS * (attempt.progress.get("step_time_s") or 0.0)
-        ran_s = clock.now_s() - attempt.record.launched_s
+        ran_s = attempt.world.now_s() - attempt.record.launched_s
         steps_s = min(steps_s, ran_s)
         attempt.after(max(BOUNDARY_TIMEOUT_S, steps_s), self.freeze)
         if gang:
@@ -114,7 +113,8 @@ class Pausing:
         members = attempt.members
         for position, rank in enumerate(members):
             if cores and rank.alive:
-                bind(rank.worker, [cores[position]] if len(cores) == len(members) else cores)
+                own = [cores[position]] if len(cores) == len(members) else cores
+                attempt.world.bind(rank.worker, own)
             rank.signal(signal.SIGCONT)
             if rank.suspended is not None:
                 self.go_on(rank)
@@ -201,19 +201,20 @@ class Pausing:
             attempt.cancel_timers()
             attempt.checkpointing.take()
         else:
-            self._stop(clock.now_s(), frozen=True)
+            self._stop(attempt.world.now_s(), frozen=True)
 
     def _stop(self, stopped_s: float, *, frozen: bool) -> None:
         """Stop the processes, all or those without a session; then the attempt is suspended."""
         self._stops = True
-        self._look_whether_stopped(stopped_s, frozen, clock.boottime_s() + STOP_TIMEOUT_S)
+        deadline_s = self._attempt.world.boottime_s() + STOP_TIMEOUT_S
+        self._look_whether_stopped(stopped_s, frozen, deadline_s)
 
     def _look_whether_stopped(self, stopped_s: float, frozen: bool, deadline_s: float) -> None:
         attempt = self._attempt
         if attempt.state != State.SUSPENDING or attempt.stopping:
             return
         stopped = [rank.stop(0 if frozen else rank.session) for rank in attempt.ranks]
-        if all(stopped) or clock.boottime_s() > deadline_s:
+        if all(stopped) or attempt.world.boottime_s() > deadline_s:
             self._suspended(stopped_s, frozen=frozen)
         else:
             again = (self._look_whether_stopped, stopped_s, frozen, deadline_s)

@@ -18,7 +18,6 @@ from msgspec.structs import replace
 from rota.live.agent.processes import LOOK_AGAIN_S
 from rota.live.agent.record import Vacated
 from rota.live.agent.states import State
-from rota.live.wire import clock
 from rota.model.job import GRACE_S
 
 if TYPE_CHECKING:
@@ -39,7 +38,7 @@ class Restarting:
 
     def leave(self) -> None:
         """Have every process of an attempt that is to be suspended end. Raises OSError."""
-        attempt, now_s = self._attempt, clock.now_s()
+        attempt, now_s = self._attempt, self._attempt.world.now_s()
         record = attempt.record
         grace_s = record.program.get("grace_s", GRACE_S)
         record.vacated = Vacated({}, None, now_s, grace_ends_s=now_s + grace_s)
@@ -70,7 +69,7 @@ class Restarting:
             rank.signal(signal.SIGCONT)  # should the job have stopped itself
         vacated = attempt.record.vacated
         assert vacated is not None and vacated.grace_ends_s is not None
-        left_s = vacated.grace_ends_s - clock.now_s()
+        left_s = vacated.grace_ends_s - attempt.world.now_s()
         attempt.after(max(0.0, left_s), self._kill)
 
     def _kill(self) -> None:

@@ -6,7 +6,6 @@ rank goes on, until all have said that they are there.
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 from collections.abc import Callable
 from copy import copy
@@ -15,8 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from rota.errors import AgentError, ArenaError
 from rota.folder import in_host_memory
-from rota.live.agent.processes import started_at
-from rota.live.agent.rank import Rank, life_of
+from rota.live.agent.rank import life_of
 from rota.live.agent.states import State
 from rota.live.wire.arena_file import read_table, verify
 
@@ -90,10 +88,11 @@ class Returning:
         try:
             for path in self._arenas.values():
                 check: Callable[[str], object] = read_table if in_host_memory(path) else verify
-                await asyncio.to_thread(check, path)
+                await attempt.world.in_thread(check, path)
             for slot in slots:
                 record.lives[str(slot)] = life_of(record.lives, slot) + 1
-                attempt.ranks[slot] = Rank(slot, attempt.folder, record.lives[str(slot)])
+                life = record.lives[str(slot)]
+                attempt.ranks[slot] = attempt.world.new_rank(slot, attempt.folder, life)
             arenas = self._arenas
             attempt.save(durable=not arenas)
             adopt = {slot: self._environment(slot) for slot in slots} if arenas else None
@@ -101,8 +100,8 @@ class Returning:
             for slot, request in zip(slots, requests, strict=True):
                 self._refuse_if_over()
                 await attempt.ranks[slot].start(self._fork, request)
-            for path in filter(in_host_memory, arenas.values()):
-                await asyncio.to_thread(verify, path)  # while the ranks come so far as to read it
+            for path in filter(in_host_memory, arenas.values()):  # as the ranks come to read it
+                await attempt.world.in_thread(verify, path)
             self._refuse_if_over()
         except (ArenaError, AgentError, OSError, ValueError) as error:
             await self._give_up(slots, error)
@@ -152,6 +151,7 @@ class Returning:
             return
         if not self._came >= set(attempt.record.members):
             return
+        started_at = attempt.world.started_at
         if self._arenas and any(started_at(rank.worker) is None for rank in attempt.members):
             return  # killed since it said so: without its arena, its state would be lost
         before, arenas = copy(attempt.record), self._arenas

@@ -20,7 +20,7 @@ from rota.folder import in_host_memory
 from rota.live.agent.record import Vacated
 from rota.live.agent.restore_from_arena import Returning
 from rota.live.agent.states import State
-from rota.live.wire import Message, clock
+from rota.live.wire import Message
 from rota.live.wire.arena_file import read_header
 
 if TYPE_CHECKING:
@@ -165,7 +165,7 @@ class Vacating:
         attempt.record.vacated = Vacated(
             arenas={str(slot): str(path) for slot, path in self._paths.items()},
             bytes=sum(written.values()),
-            at_s=clock.now_s(),
+            at_s=attempt.world.now_s(),
             step=max(int(rank.suspended["step"]) for rank in attempt.members if rank.suspended),
         )
         try:

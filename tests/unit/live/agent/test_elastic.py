@@ -7,6 +7,7 @@ import pytest
 
 from rota.errors import AgentError
 from rota.live.agent import elastic as elastic_module
+from rota.live.agent import world
 from rota.live.agent.attempt import Attempt
 from rota.live.agent.elastic import Elastic
 from rota.live.agent.gang import HOLDING
@@ -57,6 +58,16 @@ class FakeRank:
         self.signals.append(number)
 
 
+class World(world.World):
+    """A machine of fake processes."""
+
+    def new_rank(self, slot, folder, life=0):
+        return FakeRank(slot)
+
+    def bind(self, pid, cores):
+        pass
+
+
 class Job:
     """A job of two ranks that trains, on an agent that is not there."""
 
@@ -65,7 +76,7 @@ class Job:
         record = {"job_id": "5", "attempt": 1, "suspension": "boundary", "max_world": 4}
         record |= {"slots": 2, "members": [0, 1], "gpus": [0, 1], "generation": 0}
         record |= {"movable": True, "visible": None, "launched_s": 0.0}
-        self.attempt = Attempt(record_from(record), folder, self.heard.append)
+        self.attempt = Attempt(record_from(record), folder, self.heard.append, World())
         self.attempt.ranks = [FakeRank(0), FakeRank(1)]
         for rank in self.attempt.ranks:
             rank.runs()
@@ -95,8 +106,6 @@ class Job:
 @pytest.fixture
 def scenario(tmp_path, monkeypatch):
     """Run a coroutine with a job in an event loop of its own."""
-    monkeypatch.setattr(elastic_module, "Rank", FakeRank)
-    monkeypatch.setattr(elastic_module, "bind", lambda *_: None)
     monkeypatch.setattr(elastic_module, "LEAVE_S", 0.0)
 
     def run(coroutine):

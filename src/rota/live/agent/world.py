@@ -1,0 +1,66 @@
+"""What an attempt asks of its machine, in one place: the time, what is to be done later, processes.
+
+Nothing else that decides about an attempt reads a clock, starts a task or looks at a process.
+"""
+
+import asyncio
+import time
+from collections.abc import Callable, Coroutine, Iterable
+from pathlib import Path
+from typing import Any
+
+from rota.live.agent import processes
+from rota.live.agent.rank import Rank
+from rota.live.wire import clock
+
+
+class World:
+    """This machine. Tests give attempts one in which time is virtual and processes are made up."""
+
+    def now_s(self) -> float:
+        """The cluster's time: seconds since 1970."""
+        return clock.now_s()
+
+    def boottime_s(self) -> float:
+        """Seconds since the machine was booted, its sleep included."""
+        return clock.boottime_s()
+
+    def monotonic_s(self) -> float:
+        """Seconds of CLOCK_MONOTONIC, which ranks tell their pulses in."""
+        return time.monotonic()
+
+    def boot_id(self) -> str:
+        """The name of this life of the machine, a new one after every reboot."""
+        return clock.boot_id()
+
+    def later(
+        self, seconds: float, call: Callable[..., object], *arguments: Any
+    ) -> asyncio.TimerHandle:
+        """Call something after so many seconds."""
+        return asyncio.get_running_loop().call_later(seconds, call, *arguments)
+
+    def spawn(self, coroutine: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
+        """Do something meanwhile."""
+        return asyncio.get_running_loop().create_task(coroutine)
+
+    async def in_thread(self, call: Callable[..., Any], *arguments: Any) -> Any:
+        """What a call returns that may take its time."""
+        return await asyncio.to_thread(call, *arguments)
+
+    def new_rank(self, slot: int, folder: Path, life: int = 0) -> Rank:
+        """A process of an attempt with this folder, not started yet, or to be found."""
+        return Rank(slot, folder, life)
+
+    def started_at(self, pid: int) -> float | None:
+        """When a process started, by :meth:`boottime_s`; None if it is gone."""
+        return processes.started_at(pid)
+
+    def bind(self, pid: int, cores: Iterable[int]) -> None:
+        """Let a process and everything below it run on these cores only."""
+        processes.bind(pid, cores)
+
+    def kill_remains(
+        self, shims: Iterable[int], tags: Iterable[int | None], marks: dict[str, str] | None = None
+    ) -> int:
+        """Kill what dead shims have left behind; how many processes there were."""
+        return processes.kill_remains(shims, tags, marks)
