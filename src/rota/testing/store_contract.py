@@ -39,10 +39,19 @@ from rota.model.events import (
     WorkerReported,
 )
 from rota.model.job import Adapt, Elastic, JobSpec, JobState, Program, Suspension
+from rota.model.notes import DesiredNodes, Notes, Packed
+from rota.model.probe import Probe
 from rota.model.sweep import Report, Sweep, SweepTrial
 from rota.store.events import Submission
 
 TWO_NODES = Allocation(((0, 0b11), (3, 1 << 200)))
+NOTES = Notes(
+    {0: "it scales to 2 GPUs"},
+    {0: ("its loss is no number",), 1: ()},
+    {1: (Probe(5.0, "pack", 1.5, None, False, (0,), ((0, 1),), ((3, 0),)),)},
+    {0: Packed((0, 1), 1.25), 1: None},
+    DesiredNodes(4, 0.5, 2.5),
+)
 
 
 def every_event() -> list[Event]:
@@ -77,6 +86,8 @@ def every_event() -> list[Event]:
             12.5,
             None,
         ),
+        DecisionTaken(5.5, 2, "pollux", {}, {}, {}, None, 65.5, NOTES),
+        DecisionTaken(5.75, 3, "pollux", {}, {}, {}, None, None, Notes()),
         CommandFailed(6.0, 0, 1, "no such file", 7.5),
         JobLaunched(7.0, 0, 1, 0.25),
         SpeedChanged(7.5, 0, 0.1),

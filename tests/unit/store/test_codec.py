@@ -1,6 +1,7 @@
 """Whatever an event holds comes back to the bit through JSON."""
 
 import json
+from pathlib import Path
 from typing import get_args
 
 import pytest
@@ -14,7 +15,7 @@ from rota.model.job import Adapt, Elastic, JobSpec, JobState, Program, Suspensio
 from rota.model.notes import DesiredNodes, Notes, Packed
 from rota.model.probe import Probe
 from rota.model.sweep import Report, Sweep, SweepTrial
-from rota.store.codec import decode, encode
+from rota.store.codec import codec_of, decode, encode
 from rota.testing.store_contract import every_event
 
 rows = st.integers(0, 10**9)
@@ -26,7 +27,8 @@ json_values = st.recursive(
     lambda inner: st.lists(inner) | st.dictionaries(words, inner),
     max_leaves=10,
 )
-batches = st.none() | st.tuples(st.integers(1, 10**6), st.integers(0, 100))
+chosen_batches = st.tuples(st.integers(1, 10**6), st.integers(0, 100))
+batches = st.none() | chosen_batches
 allocations = st.builds(
     lambda parts, shared, batch: Allocation(tuple(sorted(parts.items())), shared, batch),
     st.dictionaries(st.integers(0, 5000), st.integers(1, (1 << 1024) - 1), min_size=1, max_size=4),
@@ -154,7 +156,10 @@ STRATEGIES = {
         st.builds(Report, rows, seconds, st.none() | seconds, st.booleans()), max_size=3
     ).map(tuple),
 }
-OF_KIND = {events.SweepEnded: {"outcome": words}}
+OF_KIND = {
+    events.SweepEnded: {"outcome": words},
+    events.BatchRefused: {"batch": chosen_batches},
+}
 
 
 def built(kind):
@@ -182,6 +187,19 @@ def test_every_kind_of_event_and_command_is_covered():
     assert {type(event) for event in made} == set(get_args(events.Event))
     sent = {type(event.command) for event in made if isinstance(event, events.CommandSent)}
     assert sent == set(get_args(commands.Command))
+
+
+def test_every_event_is_stored_as_it_always_was():
+    """Names, order and values of fields are the format of logs that stand on disks."""
+    stored = [json.dumps(encode(event)) for event in every_event()]
+    known = Path(__file__).with_name("stored_events.jsonl").read_text().splitlines()
+    assert stored == known, "a new event or field gets its line in stored_events.jsonl"
+
+
+def test_a_field_of_a_type_that_has_no_stored_form_is_an_error():
+    for hint in (set[int], dict[str, int], bytes | None, tuple[complex, ...]):
+        with pytest.raises(StoreError, match="no form"):
+            codec_of(hint)
 
 
 def test_encoding_leaves_the_event_as_it_was():
