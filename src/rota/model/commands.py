@@ -7,6 +7,7 @@
 from typing import NamedTuple
 
 from rota.model.allocation import Allocation
+from rota.model.job import JobState
 
 
 class Launch(NamedTuple):
@@ -83,11 +84,32 @@ class Stop(NamedTuple):
 Command = Launch | Suspend | Resume | Migrate | Resize | Retune | Stop
 
 
-def may_follow(outstanding: Command | None, command: Command) -> bool:
-    """Whether a command can be sent while another is on its way.
+class Rule(NamedTuple):
+    """When a kind of command can be sent, and what that makes of its job.
 
-    Only a stop overtakes others, and a suspension a change of batch, which waits for a whole step.
+    Until the command is answered the job stays ``becoming``, or is asked to stop meanwhile.
     """
-    if isinstance(command, Stop):
-        return not isinstance(outstanding, Launch | Stop)
-    return outstanding is None or (isinstance(outstanding, Retune) and isinstance(command, Suspend))
+
+    sent_to: JobState
+    becoming: JobState
+    overtakes: tuple[type, ...] = ()  # whose place it takes, if one of them is on its way
+    refusal: str = ""  # what can't be done with another job; empty: be sent such a command
+
+
+RULES: dict[type, Rule] = {
+    Launch: Rule(JobState.PENDING, JobState.STARTING),
+    # A change of batch waits for a whole step.
+    Suspend: Rule(JobState.RUNNING, JobState.SUSPENDING, overtakes=(Retune,)),
+    Resume: Rule(JobState.SUSPENDED, JobState.SUSPENDED),
+    Migrate: Rule(JobState.SUSPENDED, JobState.MIGRATING),
+    Resize: Rule(JobState.RUNNING, JobState.RUNNING, refusal="resized"),
+    Retune: Rule(JobState.RUNNING, JobState.RUNNING, refusal="retuned"),
+    Stop: Rule(
+        JobState.STOPPING, JobState.STOPPING, overtakes=(Suspend, Resume, Migrate, Resize, Retune)
+    ),
+}
+
+
+def may_follow(outstanding: Command | None, command: Command) -> bool:
+    """Whether a command can be sent while another is on its way."""
+    return outstanding is None or type(outstanding) in RULES[type(command)].overtakes

@@ -2,51 +2,32 @@
 
 from __future__ import annotations
 
-from rota.model.commands import Launch, Migrate, Resize, Retune, Stop, Suspend, may_follow
+from collections.abc import Callable
+from typing import Any
+
+from rota.model.commands import RULES, Launch, Migrate, Resize, Resume, Retune, Stop, Suspend
 from rota.model.events import CommandFailed, CommandSent
 from rota.model.reason import Reason
 from rota.model.state.ledger import (
     HELD,
-    MIGRATING,
     PENDING,
     RUNNING,
-    STARTING,
     STOPPING,
     SUSPENDED,
-    SUSPENDING,
     Ledger,
 )
-from rota.model.state.lifecycle import STARTS
-from rota.model.state.resizing import fail_resize, fail_retune, send_change
+from rota.model.state.resizing import fail_resize, fail_retune, send_resize
 
 
 def command_sent(ledger: Ledger, e: CommandSent) -> None:
     at_s, command = e
     row, kind, outstanding = command.row, type(command), ledger.outstanding
-    if outstanding[row] is not None and not may_follow(outstanding[row], command):
-        ledger.refuse(row, f"sent {kind.__name__}")
-    if isinstance(command, STARTS):
-        allocation = command.allocation
-        if ledger.held[row] is not None or not ledger.idle.take(allocation):
-            ledger.refuse(row, f"sent {kind.__name__}")
-        ledger.held[row] = allocation
-        if allocation.num_gpus != ledger.num_gpus[row]:
-            ledger.size(row, allocation.num_gpus)
-        if kind is Launch:
-            ledger.attempt[row] = command.attempt
-            ledger.state[row] = STARTING
-        elif kind is Migrate:
-            ledger.state[row] = MIGRATING
-    elif isinstance(command, Resize | Retune):
-        send_change(ledger, row, command)
-        outstanding[row] = command
-        ledger.next_command_id = max(ledger.next_command_id, command.command_id + 1)
-        return  # the job goes on meanwhile
-    elif kind is Suspend:
-        ledger.pause_clock(row, at_s)
-        ledger.changed.append(row)
-        ledger.state[row] = SUSPENDING
-    ledger.changed_s[row] = at_s
+    sent_to, becoming, overtakes, refusal = _RULES[kind]
+    before = outstanding[row]
+    if ledger.state[row] != sent_to or (before is not None and type(before) not in overtakes):
+        ledger.refuse(row, refusal or f"sent {kind.__name__}")
+    SENT[kind](ledger, row, command, at_s)
+    ledger.state[row] = becoming
     outstanding[row] = command
     if command.command_id >= ledger.next_command_id:
         ledger.next_command_id = command.command_id + 1
@@ -59,30 +40,103 @@ def command_failed(ledger: Ledger, e: CommandFailed) -> None:
         ledger.refuse(row, f"failed command {e.command_id}")
     ledger.outstanding[row] = None
     ledger.tell(row, e.at_s, f"{type(command).__name__.lower()} failed: {e.error}")
-    if isinstance(command, Resize):
-        fail_resize(ledger, row)
-        ledger.backoff[row] = e.retry_at_s
-    elif isinstance(command, Retune):
-        fail_retune(ledger, row)
-        ledger.backoff[row] = e.retry_at_s
-    elif isinstance(command, Suspend | Stop):
-        if isinstance(command, Stop) or ledger.state[row] != STOPPING:
-            ledger.backoff[row] = e.retry_at_s  # not again at once
-        if ledger.state[row] != STOPPING:
-            ledger.since_s[row] = ledger.changed_s[row]
-            ledger.enter(row, RUNNING, e.at_s)
-    elif isinstance(command, STARTS):
-        ledger.release(row)
-        ledger.leave_active(row)
-        waits = PENDING if isinstance(command, Launch) else SUSPENDED
-        if row in ledger.user_suspended:
-            ledger.enter(row, HELD if waits == PENDING else SUSPENDED, e.at_s)
-        elif ledger.state[row] != STOPPING:
-            ledger.enter(row, waits, e.at_s)
-            ledger.reason[row] = Reason.WAIT_BACKOFF
-            ledger.backoff[row] = e.retry_at_s
-        elif isinstance(command, Launch):
-            ledger.end(row, e.at_s, ledger.stop_outcome[row], None, "it had not started")
-            return
+    FAILED[type(command)](ledger, e)
     ledger.settle(row)
     ledger.note_change(row)
+
+
+def _start_sent(ledger: Ledger, row: int, command: Launch | Resume | Migrate, at_s: float) -> None:
+    allocation = command.allocation
+    if ledger.held[row] is not None or not ledger.idle.take(allocation):
+        ledger.refuse(row, f"sent {type(command).__name__}")
+    ledger.held[row] = allocation
+    if allocation.num_gpus != ledger.num_gpus[row]:
+        ledger.size(row, allocation.num_gpus)
+    if type(command) is Launch:
+        ledger.attempt[row] = command.attempt
+    ledger.changed_s[row] = at_s
+
+
+def _suspend_sent(ledger: Ledger, row: int, command: Suspend, at_s: float) -> None:
+    ledger.pause_clock(row, at_s)
+    ledger.changed.append(row)
+    ledger.changed_s[row] = at_s
+
+
+def _retune_sent(ledger: Ledger, row: int, command: Retune, at_s: float) -> None:
+    """The job goes on meanwhile."""
+
+
+def _stop_sent(ledger: Ledger, row: int, command: Stop, at_s: float) -> None:
+    ledger.changed_s[row] = at_s
+
+
+def _launch_failed(ledger: Ledger, e: CommandFailed) -> None:
+    if ledger.state[e.row] != STOPPING:
+        _start_failed(ledger, e, PENDING, HELD)
+    else:
+        ledger.end(e.row, e.at_s, ledger.stop_outcome[e.row], None, "it had not started")
+
+
+def _resume_failed(ledger: Ledger, e: CommandFailed) -> None:
+    _start_failed(ledger, e, SUSPENDED, SUSPENDED)
+
+
+def _start_failed(ledger: Ledger, e: CommandFailed, waits: int, held_back: int) -> None:
+    """The job waits again, or is held back if its owner wants that."""
+    row = e.row
+    ledger.release(row)
+    ledger.leave_active(row)
+    if row in ledger.user_suspended:
+        ledger.enter(row, held_back, e.at_s)
+    elif ledger.state[row] != STOPPING:
+        ledger.enter(row, waits, e.at_s)
+        ledger.reason[row] = Reason.WAIT_BACKOFF
+        _back_off(ledger, e)
+
+
+def _suspend_failed(ledger: Ledger, e: CommandFailed) -> None:
+    if ledger.state[e.row] != STOPPING:
+        _back_off(ledger, e)
+        ledger.since_s[e.row] = ledger.changed_s[e.row]
+        ledger.enter(e.row, RUNNING, e.at_s)
+
+
+def _resize_failed(ledger: Ledger, e: CommandFailed) -> None:
+    fail_resize(ledger, e.row)
+    _back_off(ledger, e)
+
+
+def _retune_failed(ledger: Ledger, e: CommandFailed) -> None:
+    fail_retune(ledger, e.row)
+    _back_off(ledger, e)
+
+
+def _back_off(ledger: Ledger, e: CommandFailed) -> None:
+    ledger.backoff[e.row] = e.retry_at_s  # not again at once
+
+
+SENT: dict[type, Callable[[Ledger, int, Any, float], None]] = {
+    Launch: _start_sent,
+    Suspend: _suspend_sent,
+    Resume: _start_sent,
+    Migrate: _start_sent,
+    Resize: send_resize,
+    Retune: _retune_sent,
+    Stop: _stop_sent,
+}
+FAILED: dict[type, Callable[[Ledger, CommandFailed], None]] = {
+    Launch: _launch_failed,
+    Suspend: _suspend_failed,
+    Resume: _resume_failed,
+    Migrate: _resume_failed,
+    Resize: _resize_failed,
+    Retune: _retune_failed,
+    Stop: _back_off,
+}
+
+# As plain tuples and integers, which are faster to unpack and to compare.
+_RULES = {
+    kind: (int(rule.sent_to), int(rule.becoming), rule.overtakes, rule.refusal)
+    for kind, rule in RULES.items()
+}

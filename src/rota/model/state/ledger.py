@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn
 from rota.errors import PlanError, TransitionError
 from rota.model.allocation import Allocation, indices
 from rota.model.cluster import FreeGpus, Node
-from rota.model.commands import Command
+from rota.model.commands import RULES, Command
 from rota.model.events import Event
 from rota.model.job import Job, JobSpec, JobState, Suspension
 from rota.model.naming import jobs_text
@@ -285,6 +285,12 @@ class Ledger:
                 if not free.fits(allocation):
                     raise PlanError(f"{what} of job {self.job_name(row)} overlaps another's GPUs")
                 free.take(allocation)
+            command, state = self.outstanding[row], self.state[row]
+            if command is not None and state not in (RULES[type(command)].becoming, STOPPING):
+                raise PlanError(
+                    f"job {self.job_name(row)} is {JobState(state).name} with a "
+                    f"{type(command).__name__} on its way"
+                )
         if assumed.masks != self.assumed.masks or idle.masks != self.idle.masks:
             raise PlanError("the free GPUs are not those that no job has")
 
@@ -333,11 +339,6 @@ class Ledger:
         """Whether the job's attempt may have living processes."""
         started = self.attempt[row] > 0 and self.state[row] not in (PENDING, HELD)
         return started and self.state[row] < FIRST_FINAL
-
-    def require_open(self, row: int, verb: str) -> None:
-        """Raise TransitionError, with the job's story, if the job has ended or is about to."""
-        if self.state[row] >= FIRST_FINAL or self.state[row] == STOPPING:
-            self.refuse(row, verb)
 
     def places(self, parts: Iterable[tuple[int, int]]) -> str:
         """``node-0:0,1 node-1:3`` for (node index, mask of GPUs) pairs; of no GPUs the node."""

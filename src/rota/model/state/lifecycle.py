@@ -69,8 +69,6 @@ def _confirm_start(
 
 
 def speed_changed(ledger: Ledger, e: SpeedChanged) -> None:
-    if ledger.state[e.row] != RUNNING:
-        ledger.refuse(e.row, f"told to run at speed {e.speed}")
     ledger.pause_clock(e.row, e.at_s)
     ledger.since_s[e.row] = e.at_s
     ledger.speed[e.row] = e.speed
@@ -123,7 +121,7 @@ def worker_reported(ledger: Ledger, e: WorkerReported) -> None:
 
 
 def attempt_lost(ledger: Ledger, e: AttemptLost) -> None:
-    if e.attempt != ledger.attempt[e.row] or not ledger.has_processes(e.row):
+    if e.attempt != ledger.attempt[e.row]:
         ledger.refuse(e.row, f"lost attempt {e.attempt}")
     lose_attempt(ledger, e.at_s, e.row, e.error, e.lost_s)
 
@@ -154,7 +152,7 @@ def lose_attempt(ledger: Ledger, at_s: float, row: int, error: str, lost_s: floa
 
 def job_finished(ledger: Ledger, e: JobFinished) -> None:
     at_s, row, outcome, exit_code, message = e
-    if ledger.state[row] >= FIRST_FINAL or outcome < FIRST_FINAL:
+    if outcome < FIRST_FINAL:
         ledger.refuse(row, f"finished ({outcome.name})")
     ledger.pause_clock(row, at_s)
     if outcome in ENDED_BY_ITSELF:

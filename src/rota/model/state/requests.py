@@ -12,7 +12,7 @@ from rota.model.events import (
     SuspendRequested,
 )
 from rota.model.reason import Reason
-from rota.model.state.ledger import FIRST_FINAL, HELD, PENDING, STOPPING, Ledger
+from rota.model.state.ledger import HELD, PENDING, STOPPING, Ledger
 from rota.model.state.sweeps import add_trial
 
 
@@ -45,7 +45,6 @@ def _observe_live_jobs(ledger: Ledger) -> None:
 
 def suspend_requested(ledger: Ledger, e: SuspendRequested) -> None:
     row = e.row
-    ledger.require_open(row, "suspended by its owner")
     if row in ledger.user_suspended:
         return
     ledger.user_suspended.add(row)
@@ -59,7 +58,6 @@ def suspend_requested(ledger: Ledger, e: SuspendRequested) -> None:
 
 def resume_requested(ledger: Ledger, e: ResumeRequested) -> None:
     row = e.row
-    ledger.require_open(row, "resumed by its owner")
     if row not in ledger.user_suspended:
         return
     ledger.user_suspended.discard(row)
@@ -73,8 +71,6 @@ def resume_requested(ledger: Ledger, e: ResumeRequested) -> None:
 
 def stop_requested(ledger: Ledger, e: StopRequested) -> None:
     row = e.row
-    if ledger.state[row] >= FIRST_FINAL:
-        ledger.refuse(row, "asked to stop")
     if ledger.state[row] == STOPPING:
         return
     had_processes = ledger.has_processes(row)

@@ -8,12 +8,10 @@ from rota.model.events import BatchRefused, JobResized, JobRetuned
 from rota.model.state.ledger import Ledger, Refusal
 
 
-def send_change(ledger: Ledger, row: int, command: Resize | Retune) -> None:
+def send_resize(ledger: Ledger, row: int, command: Resize, at_s: float) -> None:
+    """The job goes on meanwhile, and has the GPUs that are to come already."""
     held = ledger.held[row]
-    if held is None or ledger.since_s[row] < 0:
-        ledger.refuse(row, "retuned" if isinstance(command, Retune) else "resized")
-    if isinstance(command, Retune):
-        return
+    assert held is not None
     more = command.allocation.without(held)
     if more is not None and not ledger.idle.take(more):
         ledger.refuse(row, "resized")
@@ -23,8 +21,7 @@ def send_change(ledger: Ledger, row: int, command: Resize | Retune) -> None:
 
 def job_resized(ledger: Ledger, e: JobResized) -> None:
     row, held = e.row, ledger.held[e.row]
-    if held is None or ledger.since_s[row] < 0:
-        ledger.refuse(row, "resized")
+    assert held is not None
     if isinstance(ledger.outstanding[row], Resize):
         ledger.outstanding[row] = None
     ledger.resizing.pop(row, None)
@@ -47,8 +44,7 @@ def job_resized(ledger: Ledger, e: JobResized) -> None:
 
 def job_retuned(ledger: Ledger, e: JobRetuned) -> None:
     row, held = e.row, ledger.held[e.row]
-    if held is None or ledger.since_s[row] < 0:
-        ledger.refuse(row, "retuned")
+    assert held is not None
     if isinstance(ledger.outstanding[row], Retune):
         ledger.outstanding[row] = None
     ledger.pause_clock(row, e.at_s)

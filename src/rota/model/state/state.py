@@ -1,70 +1,70 @@
-"""The cluster's whole state, rebuilt from events alone: which event calls which function."""
+"""The cluster's whole state, rebuilt from events: which event calls which function, and when."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NamedTuple
 
-from rota.model.events import (
-    AttemptLost,
-    BatchRefused,
-    CommandFailed,
-    CommandSent,
-    DecisionTaken,
-    Event,
-    JobFinished,
-    JobLaunched,
-    JobResized,
-    JobResumed,
-    JobRetuned,
-    JobSubmitted,
-    JobSuspended,
-    MetricReported,
-    ModelReported,
-    NodeJoined,
-    NodeLost,
-    ResumeRequested,
-    RetryDue,
-    SpeedChanged,
-    StopRequested,
-    SuspendRequested,
-    SweepEnded,
-    SweepSubmitted,
-    TrialStopped,
-    WorkerRegistered,
-    WorkerReported,
-)
+from rota.model import events
+from rota.model.commands import RULES, Suspend
+from rota.model.events import Event
 from rota.model.state import commands, decisions, lifecycle, nodes, requests, resizing, sweeps
-from rota.model.state.ledger import Ledger
+from rota.model.state.ledger import FIRST_FINAL, HELD, PENDING, RUNNING, STOPPING, Ledger
 
-HANDLERS: dict[type, Callable[[Ledger, Any], None]] = {
-    NodeJoined: nodes.node_joined,
-    NodeLost: nodes.node_lost,
-    JobSubmitted: requests.job_submitted,
-    SuspendRequested: requests.suspend_requested,
-    ResumeRequested: requests.resume_requested,
-    StopRequested: requests.stop_requested,
-    RetryDue: requests.retry_due,
-    DecisionTaken: decisions.decision_taken,
-    CommandSent: commands.command_sent,
-    CommandFailed: commands.command_failed,
-    JobLaunched: lifecycle.job_launched,
-    JobSuspended: lifecycle.job_suspended,
-    JobResumed: lifecycle.job_resumed,
-    JobResized: resizing.job_resized,
-    JobRetuned: resizing.job_retuned,
-    BatchRefused: resizing.batch_refused,
-    SpeedChanged: lifecycle.speed_changed,
-    WorkerRegistered: lifecycle.worker_registered,
-    ModelReported: lifecycle.model_reported,
-    WorkerReported: lifecycle.worker_reported,
-    AttemptLost: lifecycle.attempt_lost,
-    JobFinished: lifecycle.job_finished,
-    SweepSubmitted: sweeps.search_changed,
-    TrialStopped: sweeps.trial_stopped,
-    SweepEnded: sweeps.search_changed,
-    MetricReported: sweeps.metric_reported,
+
+class Handler(NamedTuple):
+    """What a kind of event does, and when it may come.
+
+    Its job is in one of ``states``; else ``refusal`` is what can't be done with it, with fields of
+    the event. Or the event ``answers`` one of these commands, as the function sees to. With neither
+    it has no job, or may come at any time.
+    """
+
+    apply: Callable[[Ledger, Any], None]
+    states: frozenset[int] | None = None
+    refusal: str = ""
+    answers: tuple[type, ...] = ()
+
+
+_NOT_ENDED = frozenset(range(FIRST_FINAL))
+_OPEN = _NOT_ENDED - {STOPPING}
+_STARTED = _NOT_ENDED - {PENDING, HELD}
+_RUNNING = frozenset((RUNNING,))
+
+HANDLERS: dict[type, Handler] = {
+    events.NodeJoined: Handler(nodes.node_joined),
+    events.NodeLost: Handler(nodes.node_lost),
+    events.JobSubmitted: Handler(requests.job_submitted),
+    events.SuspendRequested: Handler(requests.suspend_requested, _OPEN, "suspended by its owner"),
+    events.ResumeRequested: Handler(requests.resume_requested, _OPEN, "resumed by its owner"),
+    events.StopRequested: Handler(requests.stop_requested, _NOT_ENDED, "asked to stop"),
+    events.RetryDue: Handler(requests.retry_due, _NOT_ENDED, "told to retry"),
+    events.DecisionTaken: Handler(decisions.decision_taken),
+    events.CommandSent: Handler(commands.command_sent),  # see the RULES of its command
+    events.CommandFailed: Handler(commands.command_failed, answers=tuple(RULES)),
+    events.JobLaunched: Handler(lifecycle.job_launched, answers=lifecycle.LAUNCHES),
+    events.JobSuspended: Handler(lifecycle.job_suspended, answers=(Suspend,)),
+    events.JobResumed: Handler(lifecycle.job_resumed, answers=lifecycle.RESUMES),
+    events.JobResized: Handler(resizing.job_resized, _RUNNING, "resized"),
+    events.JobRetuned: Handler(resizing.job_retuned, _RUNNING, "retuned"),
+    events.BatchRefused: Handler(resizing.batch_refused, _STARTED, "told of a batch"),
+    events.SpeedChanged: Handler(
+        lifecycle.speed_changed, _RUNNING, "told to run at speed {0.speed}"
+    ),
+    events.WorkerRegistered: Handler(lifecycle.worker_registered),
+    events.ModelReported: Handler(lifecycle.model_reported),
+    events.WorkerReported: Handler(lifecycle.worker_reported),
+    events.AttemptLost: Handler(lifecycle.attempt_lost, _STARTED, "lost attempt {0.attempt}"),
+    events.JobFinished: Handler(lifecycle.job_finished, _NOT_ENDED, "finished ({0.outcome.name})"),
+    events.SweepSubmitted: Handler(sweeps.search_changed),
+    events.TrialStopped: Handler(sweeps.trial_stopped, _OPEN, "stopped by its search"),
+    events.SweepEnded: Handler(sweeps.search_changed),
+    events.MetricReported: Handler(sweeps.metric_reported),
 }
+
+
+# As plain tuples, which are faster to unpack.
+_HANDLERS = {kind: (each.apply, each.states, each.refusal) for kind, each in HANDLERS.items()}
 
 
 class ClusterState(Ledger):
@@ -76,7 +76,12 @@ class ClusterState(Ledger):
 
     def apply(self, event: Event) -> None:
         """Take note of ``event``. Raises TransitionError and leaves the job as it was."""
-        HANDLERS[type(event)](self, event)
+        apply, states, refusal = _HANDLERS[type(event)]
+        if states is not None:
+            row: int = event.row  # type: ignore[union-attr]
+            if self.state[row] not in states:
+                self.refuse(row, refusal.format(event))
+        apply(self, event)
         self.events += 1
         for observe in self.observers:
             observe(event)

@@ -24,7 +24,6 @@ def search_changed(ledger: Ledger, e: SweepSubmitted | SweepEnded) -> None:
 
 
 def trial_stopped(ledger: Ledger, e: TrialStopped) -> None:
-    ledger.require_open(e.row, "stopped by its search")
     ledger.needless[e.row] = e.why
     ledger.tell(e.row, e.at_s, NEEDLESS + e.why)
 

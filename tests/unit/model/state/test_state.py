@@ -6,7 +6,7 @@ import pytest
 
 from rota.errors import PlanError, TransitionError
 from rota.model.allocation import on_node
-from rota.model.commands import Launch, Migrate, Resume, Stop, Suspend
+from rota.model.commands import RULES, Launch, Migrate, Resume, Stop, Suspend, may_follow
 from rota.model.decide.diff import diff
 from rota.model.events import (
     AttemptLost,
@@ -27,7 +27,9 @@ from rota.model.events import (
 )
 from rota.model.job import JobState
 from rota.model.reason import Reason
+from rota.model.state.state import HANDLERS
 from rota.testing.builders import job
+from rota.testing.store_contract import every_event
 from support.driven import DrivenCluster, cluster_with_a_job_that_is
 
 FINAL = [state for state in JobState if state.is_final]
@@ -91,6 +93,51 @@ def test_a_refused_event_changes_nothing_and_tells_the_story(state, event):
     assert state.name in str(refusal.value)
     assert "Its story: 0.000 s submitted" in str(refusal.value)
     assert columns(cluster) == before
+
+
+def sample(kind):
+    """An event of this kind, about the job of row 0."""
+    return next(e for e in every_event() if type(e) is kind)._replace(at_s=50.0, row=0)
+
+
+@pytest.mark.parametrize("state", JobState, ids=lambda state: state.name)
+@pytest.mark.parametrize(
+    ("kind", "rule"),
+    [each for each in HANDLERS.items() if each[1].states is not None or each[1].answers],
+    ids=lambda value: getattr(value, "__name__", ""),
+)
+def test_an_event_is_refused_unless_the_table_says_that_it_may_come(kind, rule, state):
+    cluster = cluster_with_a_job_that_is(state)
+    awaited = type(cluster.state.outstanding[0]) in rule.answers
+    if awaited or (rule.states is not None and state in rule.states):
+        return
+    before = columns(cluster)
+    with pytest.raises(TransitionError, match="the-job can't be"):
+        cluster.state.apply(sample(kind))
+    assert columns(cluster) == before
+
+
+@pytest.mark.parametrize("state", JobState, ids=lambda state: state.name)
+@pytest.mark.parametrize("kind", RULES, ids=lambda kind: kind.__name__)
+def test_a_command_is_refused_unless_its_rule_lets_it_be_sent(kind, state):
+    cluster = cluster_with_a_job_that_is(state)
+    rule, outstanding = RULES[kind], cluster.state.outstanding[0]
+    sent = [e.command for e in every_event() if isinstance(e, CommandSent)]
+    command = next(e for e in sent if type(e) is kind)._replace(row=0)
+    if state == rule.sent_to and (outstanding is None or type(outstanding) in rule.overtakes):
+        assert may_follow(outstanding, command)
+        return
+    before = columns(cluster)
+    with pytest.raises(TransitionError, match="the-job can't be"):
+        cluster.state.apply(CommandSent(50.0, command))
+    assert columns(cluster) == before
+
+
+def test_a_command_on_its_way_in_a_state_that_its_rule_forbids_is_found():
+    cluster = cluster_with_a_job_that_is(JobState.STARTING)
+    cluster.state.state[0] = int(JobState.RUNNING)
+    with pytest.raises(PlanError, match="is RUNNING with a Launch on its way"):
+        cluster.state.validate()
 
 
 def test_a_launch_on_gpus_that_another_holds_is_refused():
