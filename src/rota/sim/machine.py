@@ -1,12 +1,12 @@
 """The simulated world: carries out commands in virtual time, with the delays that they cost."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from math import inf
-from typing import NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol
 
 from rota.model.allocation import Allocation
 from rota.model.cluster import Node
-from rota.model.commands import Command, Launch, Migrate, Resize, Resume, Retune, Suspend
+from rota.model.commands import Command, Launch, Migrate, Resize, Resume, Retune, Stop, Suspend
 from rota.model.events import (
     CommandSent,
     Event,
@@ -116,38 +116,44 @@ class Machine:
 
     def execute(self, command: Command) -> None:
         """Carry out a command; what takes no time is confirmed at once."""
-        now_s, row, costs = self._engine.now_s, command.row, self._costs
+        now_s = self._engine.now_s
         self._state.apply(new(CommandSent, (now_s, command)))
-        event: Event
-        if type(command) is Suspend:
-            delay_s = costs.suspend_s
-            event = new(JobSuspended, (now_s + delay_s, row, now_s))
-        elif type(command) is Launch:
-            delay_s = costs.cold_start_s
-            speed = self._speed(row, command.allocation)
-            event = new(JobLaunched, (now_s + delay_s, row, command.attempt, speed))
-        elif type(command) is Resume or type(command) is Migrate:
-            moves = type(command) is Migrate
-            delay_s = costs.resume_s + (costs.migrate_s if moves else 0.0)
-            speed = self._speed(row, command.allocation)
-            event = new(JobResumed, (now_s + delay_s, row, speed))
-        elif type(command) is Resize:
-            delay_s = costs.resize_s
-            speed = self._speed(row, command.allocation)
-            pause_s = costs.resize_pause_s
-            event = JobResized(now_s + delay_s, row, command.allocation, speed, pause_s)
-        elif type(command) is Retune:
-            delay_s, held = 0.0, self._state.held[row]
-            assert held is not None
-            speed = self._speed(row, held.with_batch(command.batch))
-            event = JobRetuned(now_s, row, command.batch, speed)
-        else:
-            delay_s = 0.0
-            event = JobFinished(now_s, row, self._state.stop_outcome[row])
+        delay_s, event = CARRIED_OUT[type(command)](self, command, now_s)
         if delay_s:
             self._engine.at(now_s + delay_s, CONFIRM, Confirmation(command, event))
         else:
             self.confirm(event)
+
+    def _launch(self, command: Launch, now_s: float) -> tuple[float, Event]:
+        delay_s, row = self._costs.cold_start_s, command.row
+        speed = self._speed(row, command.allocation)
+        return delay_s, new(JobLaunched, (now_s + delay_s, row, command.attempt, speed))
+
+    def _suspend(self, command: Suspend, now_s: float) -> tuple[float, Event]:
+        delay_s = self._costs.suspend_s
+        return delay_s, new(JobSuspended, (now_s + delay_s, command.row, now_s))
+
+    def _resume(self, command: Resume | Migrate, now_s: float) -> tuple[float, Event]:
+        delay_s, row = self._costs.resume_s, command.row
+        if type(command) is Migrate:
+            delay_s += self._costs.migrate_s
+        return delay_s, new(
+            JobResumed, (now_s + delay_s, row, self._speed(row, command.allocation))
+        )
+
+    def _resize(self, command: Resize, now_s: float) -> tuple[float, Event]:
+        delay_s, row, allocation = self._costs.resize_s, command.row, command.allocation
+        speed, pause_s = self._speed(row, allocation), self._costs.resize_pause_s
+        return delay_s, JobResized(now_s + delay_s, row, allocation, speed, pause_s)
+
+    def _retune(self, command: Retune, now_s: float) -> tuple[float, Event]:
+        row, held = command.row, self._state.held[command.row]
+        assert held is not None
+        speed = self._speed(row, held.with_batch(command.batch))
+        return 0.0, JobRetuned(now_s, row, command.batch, speed)
+
+    def _stop(self, command: Stop, now_s: float) -> tuple[float, Event]:
+        return 0.0, JobFinished(now_s, command.row, self._state.stop_outcome[command.row])
 
     def confirm(self, event: Event) -> None:
         """Apply what a command has come to; a job that runs now will finish some time."""
@@ -295,3 +301,15 @@ class Machine:
         """Whether the command is still on its way: its processes were not lost with a node."""
         command = confirmation.command
         return self._state.outstanding[command.row] is command
+
+
+# How each kind of command is carried out: the time that it takes, and the event that confirms it.
+CARRIED_OUT: dict[type, Callable[[Machine, Any, float], tuple[float, Event]]] = {
+    Launch: Machine._launch,
+    Suspend: Machine._suspend,
+    Resume: Machine._resume,
+    Migrate: Machine._resume,
+    Resize: Machine._resize,
+    Retune: Machine._retune,
+    Stop: Machine._stop,
+}

@@ -22,11 +22,11 @@ from rota.model.state.resizing import fail_resize, fail_retune, send_resize
 def command_sent(ledger: Ledger, e: CommandSent) -> None:
     at_s, command = e
     row, kind, outstanding = command.row, type(command), ledger.outstanding
-    sent_to, becoming, overtakes, refusal = _RULES[kind]
+    sent_to, becoming, overtakes, send = _SENT[kind]
     before = outstanding[row]
     if ledger.state[row] != sent_to or (before is not None and type(before) not in overtakes):
-        ledger.refuse(row, refusal or f"sent {kind.__name__}")
-    SENT[kind](ledger, row, command, at_s)
+        ledger.refuse(row, RULES[kind].refusal or f"sent {kind.__name__}")
+    send(ledger, row, command, at_s)
     ledger.state[row] = becoming
     outstanding[row] = command
     if command.command_id >= ledger.next_command_id:
@@ -136,7 +136,7 @@ FAILED: dict[type, Callable[[Ledger, CommandFailed], None]] = {
 }
 
 # As plain tuples and integers, which are faster to unpack and to compare.
-_RULES = {
-    kind: (int(rule.sent_to), int(rule.becoming), rule.overtakes, rule.refusal)
+_SENT = {
+    kind: (int(rule.sent_to), int(rule.becoming), rule.overtakes, SENT[kind])
     for kind, rule in RULES.items()
 }

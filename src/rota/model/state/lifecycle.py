@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from rota.model.commands import Launch, Migrate, Resume, Suspend
 from rota.model.events import (
     AttemptLost,
@@ -36,12 +34,12 @@ def job_resumed(ledger: Ledger, e: JobResumed) -> None:
 
 
 def _confirm_start(
-    ledger: Ledger, row: int, at_s: float, speed: float, kind: Any, verb: str
+    ledger: Ledger, row: int, at_s: float, speed: float, kinds: tuple[type, ...], verb: str
 ) -> None:
-    command = ledger.outstanding[row]
-    if not isinstance(command, kind):
+    kind = type(ledger.outstanding[row])
+    if kind not in kinds:
         ledger.refuse(row, verb)
-    if type(command) is Migrate:
+    if kind is Migrate:
         ledger.migrations[row] += 1
     if ledger.first_start_s[row] >= 0:
         ledger.restarts[row] += 1
@@ -63,7 +61,7 @@ def _confirm_start(
     ledger.changed.append(row)
     ledger.state[row] = RUNNING
     if ledger.keeps_stories:
-        if type(command) is Migrate and held is not None:
+        if kind is Migrate and held is not None:
             verb = f"resumed on {' '.join(ledger.nodes[n].name for n in held.nodes())}"
         ledger.tell(row, at_s, verb)
 

@@ -63,8 +63,21 @@ HANDLERS: dict[type, Handler] = {
 }
 
 
-# As plain tuples, which are faster to unpack.
-_HANDLERS = {kind: (each.apply, each.states, each.refusal) for kind, each in HANDLERS.items()}
+def _checked(handler: Handler) -> Callable[[Ledger, Any], None]:
+    """The function of a kind of event, which refuses one that comes in another state."""
+    apply, states, refusal, _ = handler
+    if states is None:
+        return apply
+
+    def apply_if_it_may_come(ledger: Ledger, e: Any) -> None:
+        if ledger.state[e.row] not in states:
+            ledger.refuse(e.row, refusal.format(e))
+        apply(ledger, e)
+
+    return apply_if_it_may_come
+
+
+_APPLY = {kind: _checked(handler) for kind, handler in HANDLERS.items()}
 
 
 class ClusterState(Ledger):
@@ -76,12 +89,7 @@ class ClusterState(Ledger):
 
     def apply(self, event: Event) -> None:
         """Take note of ``event``. Raises TransitionError and leaves the job as it was."""
-        apply, states, refusal = _HANDLERS[type(event)]
-        if states is not None:
-            row: int = event.row  # type: ignore[union-attr]
-            if self.state[row] not in states:
-                self.refuse(row, refusal.format(event))
-        apply(self, event)
+        _APPLY[type(event)](self, event)
         self.events += 1
         for observe in self.observers:
             observe(event)
