@@ -9,28 +9,11 @@ from itertools import pairwise
 from math import fsum
 from typing import Any, NamedTuple
 
+from rota.model import events
 from rota.model.allocation import Allocation
 from rota.model.cluster import Node
 from rota.model.commands import Launch, Migrate, Resume, Suspend
-from rota.model.events import (
-    AttemptLost,
-    CommandFailed,
-    CommandSent,
-    Event,
-    JobFinished,
-    JobLaunched,
-    JobResized,
-    JobResumed,
-    JobRetuned,
-    JobSubmitted,
-    JobSuspended,
-    NodeJoined,
-    NodeLost,
-    ResumeRequested,
-    SpeedChanged,
-    StopRequested,
-    SuspendRequested,
-)
+from rota.model.events import Event
 from rota.model.job import JobSpec, JobState
 from rota.report.statistic import mean, median
 
@@ -92,37 +75,16 @@ class History:
         for node in nodes:
             self._free.join(node.name, node.num_gpus)
         now_s: float | None = None
-        handlers = self._handlers()
         for event in events:
-            handle = handlers.get(type(event))
+            handle = HANDLERS[type(event)]
             if handle is None:
                 continue
             if now_s is not None and event.at_s > now_s:
                 self._note(now_s)
             now_s = event.at_s if now_s is None else max(now_s, event.at_s)
-            handle(event)
+            handle(self, event)
         if now_s is not None:
             self._note(now_s)
-
-    def _handlers(self) -> dict[type, Callable[[Any], None]]:
-        return {
-            NodeJoined: self._node_joined,
-            NodeLost: self._node_lost,
-            JobSubmitted: self._job_submitted,
-            SuspendRequested: lambda e: self._keep_back(e.row, True),
-            ResumeRequested: lambda e: self._keep_back(e.row, False),
-            StopRequested: self._stop_requested,
-            CommandSent: self._command_sent,
-            CommandFailed: self._command_failed,
-            JobLaunched: self._started,
-            JobResumed: self._started,
-            JobResized: self._resized,
-            JobRetuned: self._speed_changed,
-            SpeedChanged: self._speed_changed,
-            JobSuspended: self._suspended,
-            AttemptLost: lambda e: self._lost(e.row, e.at_s),
-            JobFinished: self._finished,
-        }
 
     # -- figures -------------------------------------------------------------------------------
 
@@ -156,10 +118,10 @@ class History:
 
     # -- nodes ---------------------------------------------------------------------------------
 
-    def _node_joined(self, e: NodeJoined) -> None:
+    def _node_joined(self, e: events.NodeJoined) -> None:
         self._free.join(e.name, e.num_gpus)
 
-    def _node_lost(self, e: NodeLost) -> None:
+    def _node_lost(self, e: events.NodeLost) -> None:
         self.node_failures += not e.given_back
         index = self._free.index[e.name]
         for row in [row for row, held in self._held.items() if index in held.nodes()]:
@@ -168,21 +130,25 @@ class History:
 
     # -- jobs ----------------------------------------------------------------------------------
 
-    def _job_submitted(self, e: JobSubmitted) -> None:
+    def _job_submitted(self, e: events.JobSubmitted) -> None:
         self._specs.append(e.spec)
         self._done_s.append(0.0)
         self._review(len(self._specs) - 1)
 
-    def _keep_back(self, row: int, keep: bool) -> None:
-        (self._kept_back.add if keep else self._kept_back.discard)(row)
-        self._review(row)
+    def _suspend_requested(self, e: events.SuspendRequested) -> None:
+        self._kept_back.add(e.row)
+        self._review(e.row)
 
-    def _stop_requested(self, e: StopRequested) -> None:
+    def _resume_requested(self, e: events.ResumeRequested) -> None:
+        self._kept_back.discard(e.row)
+        self._review(e.row)
+
+    def _stop_requested(self, e: events.StopRequested) -> None:
         self._pause(e.row, e.at_s)
         self._gone.add(e.row)
         self._review(e.row)
 
-    def _command_sent(self, e: CommandSent) -> None:
+    def _command_sent(self, e: events.CommandSent) -> None:
         command = e.command
         row = command.row
         self._sent[row] = command
@@ -194,19 +160,19 @@ class History:
         elif isinstance(command, Suspend):
             self._stand_still(row)
 
-    def _command_failed(self, e: CommandFailed) -> None:
+    def _command_failed(self, e: events.CommandFailed) -> None:
         command = self._sent.pop(e.row, None)
         if isinstance(command, Launch | Resume | Migrate):
             self._release(e.row)
         elif e.row in self._going:
             self._advance(e.row)
 
-    def _started(self, e: JobLaunched | JobResumed) -> None:
+    def _started(self, e: events.JobLaunched | events.JobResumed) -> None:
         if e.row not in self._gone:
             self._going[e.row] = _Going(e.at_s, e.speed)
             self._advance(e.row)
 
-    def _resized(self, e: JobResized) -> None:
+    def _resized(self, e: events.JobResized) -> None:
         """The job has other GPUs from here on, and another speed; those on their way are idle."""
         self._pause(e.row, e.at_s)
         held = self._held[e.row]
@@ -218,20 +184,19 @@ class History:
         self._going[e.row] = _Going(e.at_s, e.speed)
         self._advance(e.row)
 
-    def _speed_changed(self, e: SpeedChanged | JobRetuned) -> None:
+    def _speed_changed(self, e: events.SpeedChanged | events.JobRetuned) -> None:
         self._pause(e.row, e.at_s)
         self._going[e.row] = _Going(e.at_s, e.speed)
         self._advance(e.row)
 
-    def _suspended(self, e: JobSuspended) -> None:
+    def _suspended(self, e: events.JobSuspended) -> None:
         self._pause(e.row, e.stopped_s)
         self._release(e.row)
 
-    def _lost(self, row: int, at_s: float) -> None:
-        self._pause(row, at_s)
-        self._release(row)
+    def _attempt_lost(self, e: events.AttemptLost) -> None:
+        self._lost(e.row, e.at_s)
 
-    def _finished(self, e: JobFinished) -> None:
+    def _finished(self, e: events.JobFinished) -> None:
         self._pause(e.row, e.at_s)
         self._gone.add(e.row)
         self._release(e.row)
@@ -239,6 +204,10 @@ class History:
             self.first_batches_s.setdefault(e.row, e.at_s - self._specs[e.row].submit_s)
 
     # -- shared steps --------------------------------------------------------------------------
+
+    def _lost(self, row: int, at_s: float) -> None:
+        self._pause(row, at_s)
+        self._release(row)
 
     def _advance(self, row: int) -> None:
         if row not in self._advancing:
@@ -298,6 +267,37 @@ class History:
                 free.stranded(least) if 1 < least <= free.count else 0,
             )
         )
+
+
+# What each kind of event does to a history; None: nothing that it tells of.
+HANDLERS: dict[type, Callable[[History, Any], None] | None] = {
+    events.NodeJoined: History._node_joined,
+    events.NodeLost: History._node_lost,
+    events.JobSubmitted: History._job_submitted,
+    events.SuspendRequested: History._suspend_requested,
+    events.ResumeRequested: History._resume_requested,
+    events.StopRequested: History._stop_requested,
+    events.RetryDue: None,
+    events.DecisionTaken: None,
+    events.CommandSent: History._command_sent,
+    events.CommandFailed: History._command_failed,
+    events.JobLaunched: History._started,
+    events.JobSuspended: History._suspended,
+    events.JobResumed: History._started,
+    events.JobResized: History._resized,
+    events.JobRetuned: History._speed_changed,
+    events.BatchRefused: None,
+    events.SpeedChanged: History._speed_changed,
+    events.WorkerRegistered: None,
+    events.ModelReported: None,
+    events.WorkerReported: None,
+    events.AttemptLost: History._attempt_lost,
+    events.JobFinished: History._finished,
+    events.SweepSubmitted: None,
+    events.TrialStopped: None,
+    events.SweepEnded: None,
+    events.MetricReported: None,
+}
 
 
 class _FreeByNode:

@@ -1,24 +1,13 @@
 """Who held which GPUs when, from the events of a simulation or of a live cluster."""
 
-from collections.abc import Iterable, Sequence
-from typing import NamedTuple
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any, NamedTuple
 
+from rota.model import events
 from rota.model.allocation import Allocation
 from rota.model.cluster import Node
 from rota.model.commands import Resize
-from rota.model.events import (
-    AttemptLost,
-    CommandSent,
-    Event,
-    JobFinished,
-    JobLaunched,
-    JobResized,
-    JobResumed,
-    JobSubmitted,
-    JobSuspended,
-    NodeJoined,
-    NodeLost,
-)
+from rota.model.events import Event
 
 
 class Segment(NamedTuple):
@@ -52,51 +41,61 @@ class Timeline:
         self.switches: dict[int, Switches] = {}
         self.submit_s: list[float] = []
         self.finish_s: dict[int, float] = {}
-        since: dict[int, float] = {}
-        sent_s: dict[int, float] = {}
-        holds: dict[int, Allocation] = {}
-        sizes = {node.name: node.num_gpus for node in nodes}  # in order of their index
-        self.num_gpus = sum(sizes.values())
+        self._since: dict[int, float] = {}
+        self._sent_s: dict[int, float] = {}
+        self._holds: dict[int, Allocation] = {}
+        self._sizes = {node.name: node.num_gpus for node in nodes}  # in order of their index
         for event in events:
-            match event:
-                case NodeJoined():
-                    sizes[event.name] = event.num_gpus
-                    self.num_gpus = sum(sizes.values())
-                case NodeLost():
-                    index = list(sizes).index(event.name)
-                    for row in [row for row in since if index in holds[row].nodes()]:
-                        self._close(row, since, holds, event.at_s)
-                case JobSubmitted():
-                    self.switches[len(self.submit_s)] = Switches([], [])
-                    self.submit_s.append(event.spec.submit_s)
-                case CommandSent():
-                    sent_s[event.command.row] = event.at_s
-                    allocation = getattr(event.command, "allocation", None)
-                    if allocation is not None and not isinstance(event.command, Resize):
-                        holds[event.command.row] = allocation
-                case JobLaunched():
-                    since[event.row] = event.at_s
-                case JobResumed():
-                    since[event.row] = event.at_s
-                    self.switches[event.row].resume_s.append(event.at_s - sent_s[event.row])
-                case JobResized():
-                    self._close(event.row, since, holds, event.at_s)
-                    since[event.row] = event.at_s
-                    holds[event.row] = event.allocation
-                case JobSuspended():
-                    self._close(event.row, since, holds, event.stopped_s)
-                    self.switches[event.row].suspend_s.append(event.at_s - event.stopped_s)
-                case AttemptLost() | JobFinished():
-                    self._close(event.row, since, holds, event.at_s)
-                    if isinstance(event, JobFinished):
-                        self.finish_s[event.row] = event.at_s
+            handle = HANDLERS[type(event)]
+            if handle is not None:
+                handle(self, event)
+        self.num_gpus = sum(self._sizes.values())
 
-    def _close(
-        self, row: int, since: dict[int, float], holds: dict[int, Allocation], end_s: float
-    ) -> None:
-        start_s = since.pop(row, None)
+    def _node_joined(self, e: events.NodeJoined) -> None:
+        self._sizes[e.name] = e.num_gpus
+
+    def _node_lost(self, e: events.NodeLost) -> None:
+        index = list(self._sizes).index(e.name)
+        for row in [row for row in self._since if index in self._holds[row].nodes()]:
+            self._close(row, e.at_s)
+
+    def _job_submitted(self, e: events.JobSubmitted) -> None:
+        self.switches[len(self.submit_s)] = Switches([], [])
+        self.submit_s.append(e.spec.submit_s)
+
+    def _command_sent(self, e: events.CommandSent) -> None:
+        self._sent_s[e.command.row] = e.at_s
+        allocation = getattr(e.command, "allocation", None)
+        if allocation is not None and not isinstance(e.command, Resize):
+            self._holds[e.command.row] = allocation
+
+    def _job_launched(self, e: events.JobLaunched) -> None:
+        self._since[e.row] = e.at_s
+
+    def _job_suspended(self, e: events.JobSuspended) -> None:
+        self._close(e.row, e.stopped_s)
+        self.switches[e.row].suspend_s.append(e.at_s - e.stopped_s)
+
+    def _job_resumed(self, e: events.JobResumed) -> None:
+        self._since[e.row] = e.at_s
+        self.switches[e.row].resume_s.append(e.at_s - self._sent_s[e.row])
+
+    def _job_resized(self, e: events.JobResized) -> None:
+        self._close(e.row, e.at_s)
+        self._since[e.row] = e.at_s
+        self._holds[e.row] = e.allocation
+
+    def _attempt_lost(self, e: events.AttemptLost) -> None:
+        self._close(e.row, e.at_s)
+
+    def _job_finished(self, e: events.JobFinished) -> None:
+        self._close(e.row, e.at_s)
+        self.finish_s[e.row] = e.at_s
+
+    def _close(self, row: int, end_s: float) -> None:
+        start_s = self._since.pop(row, None)
         if start_s is not None:
-            gpus = tuple((node, gpu) for node, indices in holds[row].gpus() for gpu in indices)
+            gpus = tuple((node, gpu) for node, each in self._holds[row].gpus() for gpu in each)
             self.segments.append(Segment(row, gpus, start_s, max(start_s, end_s)))
 
     def only(self, rows: Sequence[int]) -> "Timeline":
@@ -128,6 +127,37 @@ class Timeline:
                     return segment.start_s + left_s
                 left_s -= ran_s
         return None
+
+
+# What each kind of event does to a timeline; None: it is not about who held which GPUs.
+HANDLERS: dict[type, Callable[[Timeline, Any], None] | None] = {
+    events.NodeJoined: Timeline._node_joined,
+    events.NodeLost: Timeline._node_lost,
+    events.JobSubmitted: Timeline._job_submitted,
+    events.SuspendRequested: None,
+    events.ResumeRequested: None,
+    events.StopRequested: None,
+    events.RetryDue: None,
+    events.DecisionTaken: None,
+    events.CommandSent: Timeline._command_sent,
+    events.CommandFailed: None,
+    events.JobLaunched: Timeline._job_launched,
+    events.JobSuspended: Timeline._job_suspended,
+    events.JobResumed: Timeline._job_resumed,
+    events.JobResized: Timeline._job_resized,
+    events.JobRetuned: None,
+    events.BatchRefused: None,
+    events.SpeedChanged: None,
+    events.WorkerRegistered: None,
+    events.ModelReported: None,
+    events.WorkerReported: None,
+    events.AttemptLost: Timeline._attempt_lost,
+    events.JobFinished: Timeline._job_finished,
+    events.SweepSubmitted: None,
+    events.TrialStopped: None,
+    events.SweepEnded: None,
+    events.MetricReported: None,
+}
 
 
 def shares(timeline: Timeline, rows: Sequence[int]) -> dict[int, float]:

@@ -1,8 +1,11 @@
 """Commands as messages: what an agent has to know to carry one out, and which agent that is."""
 
+from collections.abc import Callable
+from typing import Any
+
 from rota.live.controller.record import Record
 from rota.live.wire import Message
-from rota.model.commands import Command, Launch, Migrate, Resize, Resume, Retune, Stop
+from rota.model.commands import Command, Launch, Migrate, Resize, Resume, Retune, Stop, Suspend
 from rota.model.state.state import ClusterState
 
 OWN_BATCH = (0, 0)  # a job goes back to it from what was chosen for it before
@@ -10,36 +13,65 @@ OWN_BATCH = (0, 0)  # a job goes back to it from what was chosen for it before
 
 def command_message(record: Record, command: Command) -> Message:
     """The message that tells an agent to carry a command out; see :mod:`rota.live.wire`."""
-    state, row = record.state, command.row
-    spec, home = state.spec[row], state.home[row]
-    message: Message = {
+    return {
         "type": "command",
         "kind": type(command).__name__.lower(),
         "command_id": command.command_id,
-        "epoch": state.epoch,
-        "job_id": spec.job_id,
+        "epoch": record.state.epoch,
+        "job_id": record.state.spec[command.row].job_id,
         "attempt": command.attempt,
-        "origin": record.origin(row),
-        "launch": record.launch_mark(row, command.attempt),
+        "origin": record.origin(command.row),
+        "launch": record.launch_mark(command.row, command.attempt),
+        **FIELDS[type(command)](record, command),
     }
-    if isinstance(command, Launch | Resume | Migrate | Resize):
-        message["gpus"] = [gpu for _, gpus in command.allocation.gpus() for gpu in gpus]
-        batch = command.allocation.batch
-        if batch is None and spec.adapt is not None and not isinstance(command, Launch):
-            batch = OWN_BATCH
-        message["batch"] = batch
-    if isinstance(command, Retune):
-        message["batch"] = command.batch or OWN_BATCH
-    if isinstance(command, Launch) and spec.program is not None:
-        program = spec.program._asdict() | {"env": dict(spec.program.env)}
-        message |= {"program": program, "name": spec.name, "at_s": state.changed_s[row]}
-        if spec.elastic is not None:
-            message["max_gpus"] = spec.elastic.sizes[-1]
-        if spec.adapt is not None:
-            message["adapt"] = spec.adapt._asdict() | {"min_gpus": spec.num_gpus}
-    if isinstance(command, Migrate) and home is not None:
-        message["source"] = state.nodes[home.nodes()[0]].name
-    return message
+
+
+def _of_a_launch(record: Record, command: Launch) -> Message:
+    spec = record.state.spec[command.row]
+    program = spec.program
+    assert program is not None, "an agent runs live jobs alone"
+    fields: Message = {
+        "gpus": _gpus(command),
+        "batch": command.allocation.batch,
+        "program": program._asdict() | {"env": dict(program.env)},
+        "name": spec.name,
+        "at_s": record.state.changed_s[command.row],
+    }
+    if spec.elastic is not None:
+        fields["max_gpus"] = spec.elastic.sizes[-1]
+    if spec.adapt is not None:
+        fields["adapt"] = spec.adapt._asdict() | {"min_gpus": spec.num_gpus}
+    return fields
+
+
+def _of_other_gpus(record: Record, command: Resume | Migrate | Resize) -> Message:
+    batch = command.allocation.batch
+    if batch is None and record.state.spec[command.row].adapt is not None:
+        batch = OWN_BATCH
+    return {"gpus": _gpus(command), "batch": batch}
+
+
+def _of_a_migration(record: Record, command: Migrate) -> Message:
+    home = record.state.home[command.row]
+    assert home is not None, "a job that migrates is suspended"
+    source = record.state.nodes[home.nodes()[0]].name
+    return {**_of_other_gpus(record, command), "source": source}
+
+
+def _gpus(command: Launch | Resume | Migrate | Resize) -> list[int]:
+    return [gpu for _, gpus in command.allocation.gpus() for gpu in gpus]
+
+
+# What the message of each kind of command has beside what all have.
+FIELDS: dict[type, Callable[[Record, Any], Message]] = {
+    Launch: _of_a_launch,
+    Suspend: lambda record, command: {},
+    Resume: _of_other_gpus,
+    Migrate: _of_a_migration,
+    Resize: _of_other_gpus,
+    Retune: lambda record, command: {"batch": command.batch or OWN_BATCH},
+    Stop: lambda record, command: {},
+}
 
 
 def node_of(state: ClusterState, command: Command) -> str | None:
