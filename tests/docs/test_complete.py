@@ -22,7 +22,7 @@ from rota.folder import Folder
 from rota.live.controller.goodput import describe
 from rota.live.controller.sweep_api import OUTCOMES
 from rota.live.wire.messages import Progress
-from rota.model.commands import Command
+from rota.model.commands import RULES, Command
 from rota.model.events import Event, JobSubmitted, MetricReported, WorkerReported
 from rota.model.job import JobSpec, JobState, Program, Suspension
 from rota.model.measured.profile import Placement
@@ -89,6 +89,12 @@ def test_every_job_state_reason_event_and_command_is_explained() -> None:
     things += [reason.name for reason in Reason]
     things += [kind.__name__ for kind in (*Event.__args__, *Command.__args__)]
     assert not missing(things, page("concepts"))
+
+
+def test_the_states_of_jobs_with_a_command_on_its_way_are_those_of_its_rule() -> None:
+    for kind, rule in RULES.items():
+        row = rf"^\| `{kind.__name__}` \| .* \| `{rule.sent_to.name}` \| `{rule.becoming.name}` \|$"
+        assert re.search(row, page("concepts"), re.MULTILINE), kind.__name__
 
 
 def test_every_kind_of_suspension_is_explained() -> None:
