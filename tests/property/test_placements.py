@@ -94,7 +94,7 @@ def test_spreading_reaches_as_many_nodes_as_can_be_and_consolidating_as_few(situ
     nodes=st.lists(st.tuples(st.integers(1, 3), st.integers(0, 4)), min_size=1, max_size=4),
     data=st.data(),
 )
-def test_the_linear_programme_finds_what_trying_everything_finds(nodes, data):
+def test_the_lowest_peak_is_what_trying_everything_finds(nodes, data):
     free, loads = [f for f, _ in nodes], [load for _, load in nodes]
     num_gpus = data.draw(st.integers(1, sum(free)))
     peaks = [
