@@ -31,43 +31,23 @@ def fit_steps(points: tuple[tuple[int, float], ...]) -> StepFit:
     """
     if not points:
         raise ValueError("there is nothing to fit a step's time to")
-    terms = [(1.0 / gpus / s, 1.0 / s, gpus / s) for gpus, s in points]
+    import numpy as np
+
+    terms = np.array([(1.0 / gpus / s, 1.0 / s, gpus / s) for gpus, s in points])
     sizes = len({gpus for gpus, _ in points})
     best, least = StepFit(points[0][0] * points[0][1]), float("inf")
     for count in range(1, min(sizes, 3) + 1):
         for kept in combinations(range(3), count):
             if sizes == 1 and kept != (0,):
                 continue
-            found = _solve([[row[at] for at in kept] for row in terms])
-            if found is None or min(found) < 0:
+            found, _, rank, _ = np.linalg.lstsq(terms[:, kept], np.ones(len(points)))
+            if rank < count or found.min() < 0:
                 continue
-            error = sum(
-                (sum(x * row[at] for x, at in zip(found, kept, strict=True)) - 1) ** 2
-                for row in terms
-            )
+            off = terms[:, kept] @ found - 1.0
+            error = float(off @ off)
             if error < least * (1 - 1e-9) - 1e-18:
                 values = [0.0, 0.0, 0.0]
-                for x, at in zip(found, kept, strict=True):
+                for x, at in zip(found.tolist(), kept, strict=True):
                     values[at] = x
                 best, least = StepFit(*values), error
     return best
-
-
-def _solve(rows: list[list[float]]) -> list[float] | None:
-    """The x with the least squares of rows x - 1; None where several are as good."""
-    width = len(rows[0])
-    matrix = [
-        [sum(row[i] * row[j] for row in rows) for j in range(width)] + [sum(row[i] for row in rows)]
-        for i in range(width)
-    ]
-    scale = max(matrix[i][i] for i in range(width))
-    for i in range(width):
-        pivot = max(range(i, width), key=lambda k: abs(matrix[k][i]))
-        matrix[i], matrix[pivot] = matrix[pivot], matrix[i]
-        if abs(matrix[i][i]) < 1e-12 * scale:
-            return None
-        for k in range(width):
-            if k != i:
-                factor = matrix[k][i] / matrix[i][i]
-                matrix[k] = [a - factor * b for a, b in zip(matrix[k], matrix[i], strict=True)]
-    return [matrix[i][width] / matrix[i][i] for i in range(width)]

@@ -1,15 +1,7 @@
 import pytest
-from pytest import approx
 from scipy import stats
 
-from rota.policy.scaling.significance import student_quantile, surely_above_zero
-
-
-@pytest.mark.parametrize("freedom", [4, 5, 9, 30, 1000])
-@pytest.mark.parametrize("confidence", [0.9, 0.95, 0.99])
-def test_quantiles_are_those_of_students_t(confidence, freedom):
-    exact = stats.t.ppf(confidence, freedom)
-    assert student_quantile(confidence, freedom) == approx(exact, rel=0.02)
+from rota.policy.scaling.significance import surely_above_zero
 
 
 @pytest.mark.parametrize("shift", [0.0, 0.3, 0.5, 0.8, 1.2])
