@@ -2,8 +2,8 @@
 
 import grimp
 
-# Two nouns in slices that point at each other: an attempt of the agent, and elastic training.
-KNOWN = ("rota.live.agent.", "rota.train.")
+# A noun in slices that point at each other: an attempt of the agent.
+KNOWN = "rota.live.agent."
 
 
 def circles(graph: grimp.ImportGraph) -> list[list[str]]:

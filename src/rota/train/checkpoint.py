@@ -1,4 +1,4 @@
-"""Where a training stands, and the file that the next attempt goes on from.
+"""The file that the next attempt goes on from.
 
 On a full disk training goes on, the file of before stays, and the checkpoint is *owed*: it is tried
 again between steps, as training stands then, and in the end waited for.
@@ -10,30 +10,27 @@ import contextlib
 import os
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from rota.errors import InputError
 from rota.train.member import Member
 from rota.train.progress import Progress
-from rota.train.replica import is_full
+from rota.train.replica import Replica, is_full
 from rota.train.world import World
-
-if TYPE_CHECKING:
-    from rota.train.training import Training
 
 FILE = "rota.pt"  # in ROTA_CHECKPOINT_DIR
 AGAIN_S = 10.0  # a checkpoint that is owed is tried again after so long
 
 
 class Checkpoint:
-    """The checkpoint of one training: all of its replica, with the plain values kept here."""
+    """The checkpoint of one training: all of its replica, which is made when it is asked for."""
 
     def __init__(
-        self, training: Training, world: World, member: Member, progress: Progress
+        self, replica: Callable[[], Replica], world: World, member: Member, progress: Progress
     ) -> None:
-        self.extra: dict[str, Any] = {}  # values of the program's own
-        self._training = training
+        self._replica = replica
         self._world = world
         self._member = member
         self._progress = progress
@@ -78,10 +75,10 @@ class Checkpoint:
             self.again()
 
     def _save_or_owe(self, path: str) -> None:
-        progress, step = self._progress, self._progress.step + self._training.in_step
+        progress, step = self._progress, self._progress.step + self._progress.in_step
         owed, progress.unsaved = progress.unsaved, None  # as it is once this one is written
         try:
-            self._training.replica.save(path)
+            self._replica().save(path)
         except OSError as error:
             if not is_full(error):
                 raise
@@ -100,72 +97,28 @@ class Checkpoint:
         path = _path()
         if path is None or self._member.rehearses:
             return False
-        self._training.replica.save(str(path), draft=f".{self._world.rank}.new")
+        self._replica().save(str(path), draft=f".{self._world.rank}.new")
         return True
 
     def open(self) -> None:
         """Go on from where an attempt before this one has written its state."""
         path = _path()
         if path is not None and path.exists():
-            self._training.replica.open(str(path))
+            self._replica().open(str(path))
 
-    def look(self) -> None:
-        """Before the first step: know the values of the program's own that are in it."""
+    def look(self) -> dict[str, Any]:
+        """Before the first step: the plain values in it; none if there is no file, or none new."""
         path = _path()
         if self._looked or self._member.rehearses or path is None:
-            return
+            return {}
         self._looked = True
-        if path.exists():
-            import torch
+        if not path.exists():
+            return {}
+        import torch
 
-            state = torch.load(path, map_location="cpu", weights_only=False, mmap=True)
-            self.extra |= state["plain"]["extra"]
-
-    def plain(self) -> dict[str, Any]:
-        """What to go on with: in a step whose batch has been worked through, after that step; in an
-        epoch whose batches have been, after that epoch.
-
-        Without a loader, only the program knows whether a step is over: it is taken to be.
-        """
-        training, progress = self._training, self._progress
-        position = training.loader.position if training.loader is not None else None
-        batch = training.batch
-        done = batch if batch is not None and batch.complete else None
-        steps, samples = (1, done.samples) if done is not None else (0, 0)
-        if training.loader is None:
-            steps = int(training.in_step)
-        place = position and (
-            position.epoch,
-            position.samples + samples,
-            position.batches + steps,
-        )
-        if position is not None and training.epoch_over:
-            place = (training.epoch + 1, 0, position.batches)
-        return {
-            "epoch": training.epoch + training.epoch_over,
-            "position": place,
-            "step": progress.step + steps,
-            "samples": progress.samples + samples,
-            "first_100_s": progress.first_100_s,
-            "lr_scaling": training.lr_scaling and training.lr_scaling.state(),
-            "batch": training.adaptation and training.adaptation.state(),
-            "extra": self.extra,
-            "unsaved": progress.unsaved,
-        }
-
-    def load_plain(self, plain: dict[str, Any]) -> None:
-        """Go on with what :meth:`plain` gave, here or elsewhere."""
-        training, progress = self._training, self._progress
-        training.epoch, self.extra = plain["epoch"], plain["extra"]
-        progress.step, progress.samples = plain["step"], plain["samples"]
-        progress.first_100_s, progress.unsaved = plain["first_100_s"], plain.get("unsaved")
-        if training.lr_scaling is not None and plain["lr_scaling"]:
-            training.lr_scaling.load(plain["lr_scaling"])
-        if training.adaptation is not None and plain.get("batch"):
-            training.adaptation.load(plain["batch"])
-        if training.loader is not None and plain["position"]:
-            position = training.loader.position
-            position.epoch, position.samples, position.batches = plain["position"]
+        state = torch.load(path, map_location="cpu", weights_only=False, mmap=True)
+        plain: dict[str, Any] = state["plain"]
+        return plain
 
 
 def _say(text: str) -> None:

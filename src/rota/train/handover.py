@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from typing import TYPE_CHECKING, Any
 
+from rota.errors import ArenaError
 from rota.train.member import Member
 from rota.train.memory_cycle import BACKWARD, BOUNDARY, OPTIMIZER, Cycle, MemoryCycle
 from rota.train.progress import Progress
@@ -13,14 +14,20 @@ if TYPE_CHECKING:
     import torch
 
     from rota.train.arena import Arena
-    from rota.train.training import Training
+    from rota.train.device import DeviceState
+    from rota.train.replica import Replica
 
 
 class Handover:
-    """The state of one training, into an arena and out of it; it watches the optimisers."""
+    """The state of one training, into an arena and out of it; it watches the optimisers.
 
-    def __init__(self, training: Training, member: Member, progress: Progress) -> None:
-        self._training = training
+    Clear ``keeps_gradients`` if no step uses those of a step before it: a loader's batches make
+    theirs anew.
+    """
+
+    def __init__(self, member: Member, progress: Progress) -> None:
+        self.keeps_gradients = True
+        self._replica: Replica | None = None
         self._member = member
         self._progress = progress
         self._stepped: dict[int, int] = {}  # by optimiser: the step in which it was called last
@@ -34,7 +41,7 @@ class Handover:
         """Why this process must be kept while it is suspended; None if it may end and come back."""
         if not self._is_worker:
             return "its program does not run in a worker of the zygote"
-        if not self._training.prepared:
+        if self._replica is None:
             return "its program has not called s.prepare, which says what its state is"
         if not self._member.can_return:
             return "its program has no loop over s.steps() or s.epochs() to come back to"
@@ -47,10 +54,11 @@ class Handover:
         """
         from rota.train.arena import Arena, random_state
 
+        assert self._replica is not None, "a process that has prepared nothing is kept"
         if self._arena is None or self._arena.path != path:
             self._arena = Arena(path)
-        state = self._training.replica.state() | {
-            "gradients": self._unused(),
+        state = self._replica.state() | {
+            "gradients": self._unused(self._replica),
             "random": random_state(),
         }
         return self._arena.write(state)
@@ -65,6 +73,9 @@ class Handover:
         path, self.adopts = self.adopts, None
         if path is None:
             return False
+        replica = self._replica
+        if replica is None:
+            raise ArenaError("s.prepare was called before the suspension, and not in this process")
         from rota.train.arena import Arena, set_random_state
         from rota.train.replica import put_together, take_apart
 
@@ -72,17 +83,24 @@ class Handover:
         state = self._arena.read(copy=os.environ.get("ROTA_ADOPT_COPY") == "1")
         skeleton, tensors = take_apart(state["plain"])
         state["plain"] = put_together(skeleton, [tensor.clone() for tensor in tensors])
-        self._training.replica.load(state)
-        for optimizer, gradients in zip(self._optimizers(), state["gradients"], strict=True):
+        replica.load(state)
+        for optimizer, gradients in zip(_optimizers(replica), state["gradients"], strict=True):
             for parameter, gradient in zip(_trained(optimizer), gradients or (), strict=False):
                 if gradient is not None:
                     parameter.grad = gradient.clone().to(parameter.device)
         set_random_state(state["random"])
         return True
 
-    def watch(self, optimizer: torch.optim.Optimizer) -> None:
-        """Note when the optimiser uses its gradients: those of before are not needed any more."""
+    def watch(
+        self, optimizer: torch.optim.Optimizer, replica: Replica, on_device: DeviceState
+    ) -> None:
+        """Hand over this replica from now on.
+
+        Note when the optimiser uses its gradients: those of before are not needed any more.
+        """
         from rota.train.optimizers import torch_optimizers
+
+        self._replica = replica
 
         def before(*_: Any) -> None:
             if self._memory is not None:
@@ -96,34 +114,34 @@ class Handover:
         for inner in torch_optimizers([optimizer]):
             inner.register_step_pre_hook(before)
             inner.register_step_post_hook(after)
-        if self._memory is None and self._training.state.device.type == "cuda":
+        if self._memory is None and on_device.device.type == "cuda":
             from torch import cuda
 
             self._memory = MemoryCycle(
-                lambda: cuda.memory_allocated(self._training.state.device),
-                lambda: cuda.max_memory_allocated(self._training.state.device),
+                lambda: cuda.memory_allocated(on_device.device),
+                lambda: cuda.max_memory_allocated(on_device.device),
             )
 
     def measure(self) -> Cycle | None:
         """At a step boundary: the memory over a step, once it has been measured; not on a CPU."""
         return self._memory.at(BOUNDARY) if self._memory is not None else None
 
-    def _optimizers(self) -> list[Any]:
-        return [part for part in self._training.replica.others if hasattr(part, "param_groups")]
-
-    def _unused(self) -> list[list[torch.Tensor | None] | None]:
+    def _unused(self, replica: Replica) -> list[list[torch.Tensor | None] | None]:
         """For each optimiser the gradients that it has yet to use; None if it has used them.
 
-        A program that accumulates them over several steps needs them. Those of a loader's batch
-        are made anew.
+        A program that accumulates them over several steps needs them.
         """
         last = self._progress.step - 1
         return [
-            None
-            if self._training.loader is not None or self._stepped.get(id(optimizer)) == last
-            else [p.grad for p in _trained(optimizer)]
-            for optimizer in self._optimizers()
+            [p.grad for p in _trained(optimizer)]
+            if self.keeps_gradients and self._stepped.get(id(optimizer)) != last
+            else None
+            for optimizer in _optimizers(replica)
         ]
+
+
+def _optimizers(replica: Replica) -> list[Any]:
+    return [part for part in replica.others if hasattr(part, "param_groups")]
 
 
 def _trained(optimizer: Any) -> list[Any]:

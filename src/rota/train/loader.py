@@ -5,7 +5,7 @@ from __future__ import annotations
 import operator
 import random
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 from rota.errors import InputError
@@ -22,7 +22,6 @@ from rota.train.shards import (
 
 if TYPE_CHECKING:
     from rota.train.adaptation import Adaptation
-    from rota.train.batch import Batch
     from rota.train.world import World
 
 
@@ -63,7 +62,7 @@ class Loader:
         num_workers: int = 0,
         collate_fn: Callable[[list[Any]], Any] | None = None,
         world: World,
-        batches: Callable[[], Iterator[Batch]],
+        batches: Callable[[], Iterator[Iterable[Any]]],
     ) -> None:
         check_dataset(dataset)
         batch_size = _count("batch_size", batch_size, 1)
@@ -89,8 +88,9 @@ class Loader:
         self._order: tuple[int, Sequence[int]] = (-1, ())
         self._stream: _Stream | None = None
 
-    def __iter__(self) -> Iterator[Batch]:
-        """The batches that are left of the present epoch, one optimiser step each."""
+    def __iter__(self) -> Iterator[Iterable[Any]]:
+        """The batches that are left of the present epoch: one optimiser step, and this rank's
+        pieces, each."""
         return self._batches()
 
     def fit(self) -> None:

@@ -20,6 +20,7 @@ class Progress:
 
     def __init__(self) -> None:
         self.step = 0
+        self.in_step = False  # between the beginning of a step of ``Session.steps`` and its end
         self.total: int | None = None
         self.samples = 0
         self.total_samples: int | None = None

@@ -245,7 +245,7 @@ class Session:
         self._boundary.start()
         self._progress.begin_step()
         while total is None or self._progress.step < total:
-            self._training.in_step = True
+            self._progress.in_step = True
             try:
                 yield self._progress.step
             except GeneratorExit:
@@ -358,7 +358,7 @@ class Session:
         Raises InputError if one can't be pickled.
         """
         check_kept(values)
-        self._training.checkpoint.extra.update(values)
+        self._training.extra.update(values)
 
     def restore(self, name: str, default: Any = None) -> Any:
         """The value kept last under ``name``, by whichever rank the state came from.
@@ -366,8 +366,8 @@ class Session:
         Before the first step, by the attempt before this one, if that wrote a checkpoint.
         """
         if not self._boundary.started:
-            self._training.checkpoint.look()
-        return self._training.checkpoint.extra.get(name, default)
+            self._training.extra |= self._training.checkpoint.look().get("extra", {})
+        return self._training.extra.get(name, default)
 
     def checkpoint(self) -> None:
         """Write the state of training to ``ROTA_CHECKPOINT_DIR``; call it on all ranks.

@@ -36,7 +36,6 @@ class Training:
         self.lr_scaling: LrScaling | None = None
         self.epoch = 0
         self.prepared = False
-        self.in_step = False  # between the beginning of a step of ``Session.steps`` and its end
         self.epoch_over = False  # the loop over the batches of this epoch has been left
         self._world = world
         self._member = member
@@ -46,8 +45,9 @@ class Training:
         self._reduction = Reduction(world)
         self._optimizers: Optimizers | None = None
         self._clock: GradientClock | None = None
-        self.handover = Handover(self, member, progress)
-        self.checkpoint = Checkpoint(self, world, member, progress)
+        self.extra: dict[str, Any] = {}  # values of the program's own, kept with the state
+        self.handover = Handover(member, progress)
+        self.checkpoint = Checkpoint(lambda: self.replica, world, member, progress)
 
     @property
     def state(self) -> DeviceState:
@@ -66,8 +66,7 @@ class Training:
             from rota.train.replica import Replica
 
             self._replica = Replica(self.state.device)
-            kept = self.checkpoint
-            self._replica.plain, self._replica.load_plain = kept.plain, kept.load_plain
+            self._replica.plain, self._replica.load_plain = self._plain, self._load_plain
         return self._replica
 
     # -- before the first step -----------------------------------------------------------------
@@ -91,7 +90,7 @@ class Training:
         self.state.add(model, optimizer)
         self._progress.counts_cpu = self.state.device.type == "cpu"
         self.replica.add(model, optimizer, *others)
-        self.handover.watch(optimizer)
+        self.handover.watch(optimizer, self.replica, self.state)
         self.prepared = True
         self._open_world()
         return self._reduction.take(model, self.state.device)
@@ -156,6 +155,7 @@ class Training:
             **options,
         )
         self.loader.fit()
+        self.handover.keeps_gradients = False
         return self.loader
 
     def start(self) -> bool:
@@ -263,7 +263,7 @@ class Training:
         """
         self.check_batch()
         due = self._progress.end_step()
-        self.in_step = False
+        self._progress.in_step = False
         if self.batch is not None:
             assert self.loader is not None
             if self._clock is not None:
@@ -346,6 +346,52 @@ class Training:
         return reduction.gradients
 
     # -- suspended and handed over ---------------------------------------------------------------
+
+    def _plain(self) -> dict[str, Any]:
+        """What to go on with: in a step whose batch has been worked through, after that step; in an
+        epoch whose batches have been, after that epoch.
+
+        Without a loader, only the program knows whether a step is over: it is taken to be.
+        """
+        progress = self._progress
+        position = self.loader.position if self.loader is not None else None
+        batch = self.batch
+        done = batch if batch is not None and batch.complete else None
+        steps, samples = (1, done.samples) if done is not None else (0, 0)
+        if self.loader is None:
+            steps = int(progress.in_step)
+        place = position and (
+            position.epoch,
+            position.samples + samples,
+            position.batches + steps,
+        )
+        if position is not None and self.epoch_over:
+            place = (self.epoch + 1, 0, position.batches)
+        return {
+            "epoch": self.epoch + self.epoch_over,
+            "position": place,
+            "step": progress.step + steps,
+            "samples": progress.samples + samples,
+            "first_100_s": progress.first_100_s,
+            "lr_scaling": self.lr_scaling and self.lr_scaling.state(),
+            "batch": self.adaptation and self.adaptation.state(),
+            "extra": self.extra,
+            "unsaved": progress.unsaved,
+        }
+
+    def _load_plain(self, plain: dict[str, Any]) -> None:
+        """Go on with what :meth:`_plain` gave, here or elsewhere."""
+        progress = self._progress
+        self.epoch, self.extra = plain["epoch"], plain["extra"]
+        progress.step, progress.samples = plain["step"], plain["samples"]
+        progress.first_100_s, progress.unsaved = plain["first_100_s"], plain.get("unsaved")
+        if self.lr_scaling is not None and plain["lr_scaling"]:
+            self.lr_scaling.load(plain["lr_scaling"])
+        if self.adaptation is not None and plain.get("batch"):
+            self.adaptation.load(plain["batch"])
+        if self.loader is not None and plain["position"]:
+            position = self.loader.position
+            position.epoch, position.samples, position.batches = plain["position"]
 
     def offload(self) -> None:
         """Free the device."""
