@@ -37,7 +37,7 @@ from rota.experiment.runs.pollux import (
     restarts_per_job,
     run_all,
 )
-from rota.experiment.runs.pollux_jobs import JITTER_S, WORKLOADS, Draw, require, stretched
+from rota.experiment.runs.pollux_jobs import JITTER_S, WORKLOADS, Draw, jittered, jobs_of, require
 from rota.model.job import JobSpec
 from rota.policy.information import information_of
 from rota.policy.registry import create
@@ -86,6 +86,13 @@ def run(data: Path | None = None) -> Outcome:
         figures += compared(f"load {load:g}", fixed, scaled, CHEAPER if load < 1 else NO_DEARER)
     figures += alone(data)
     return Outcome(NAME, SEEDS, _settings(data), figures)
+
+
+def stretched(seed: int, data: Path, number: int, load: float) -> Trace:
+    """The jobs of a workload, ``1 / load`` times as far apart."""
+    jobs = jobs_of(data, number)
+    moved = jobs.with_jobs(spec._replace(submit_s=spec.submit_s / load) for spec in jobs)
+    return jittered(moved, seed)
 
 
 def on_nodes(data: Path, nodes: tuple[int, int], jobs: Draw) -> Subject:

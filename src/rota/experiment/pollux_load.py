@@ -10,6 +10,7 @@ job more than three times. Rules and variants are those of ``pollux-jct``.
 
 from functools import partial
 from pathlib import Path
+from random import Random
 from typing import Any
 
 from rota.experiment.base import Figure, Outcome, over_seeds, ratios
@@ -28,7 +29,8 @@ from rota.experiment.runs.pollux import (
     restarts_per_job,
     run_all,
 )
-from rota.experiment.runs.pollux_jobs import JITTER_S, WORKLOADS, at_load, require
+from rota.experiment.runs.pollux_jobs import JITTER_S, WORKLOADS, jittered, jobs_of, require
+from rota.workload.trace import Trace
 
 NAME = "pollux-load"
 SEEDS = [1, 2, 3]
@@ -66,6 +68,26 @@ def run(data: Path | None = None) -> Outcome:
         published = {label: values[at] for label, values in PUBLISHED_S.items()}
         figures += figures_at(load, runs, published)
     return Outcome(NAME, SEEDS, _settings(data), figures)
+
+
+def at_load(seed: int, data: Path, number: int, load: float) -> Trace:
+    """As many times the jobs of a workload in the same hours, up to twice.
+
+    The published ones were drawn anew, as many as it takes, from the same hours of the same log.
+    Here what is missing is drawn from the workload that follows, and what is too much is left out.
+    """
+    jobs = jobs_of(data, number)
+    if load == 1:
+        return jittered(jobs, seed)
+    chance = Random(f"load {load} {seed}")
+    next_one = jobs_of(data, WORKLOADS[(WORKLOADS.index(number) + 1) % len(WORKLOADS)])
+    pool = jobs.jobs if load < 1 else next_one.jobs
+    drawn = chance.sample(pool, round(len(pool) * (load if load < 1 else load - 1)))
+    name = f"{jobs.name} at load {load:g}"
+    if load < 1:
+        return jittered(Trace(drawn, name), seed)
+    more = [spec._replace(job_id=f"{spec.job_id} of {next_one.name}") for spec in drawn]
+    return jittered(Trace([*jobs, *more], name), seed)
 
 
 def figures_at(

@@ -35,7 +35,6 @@ SWEEP = "sweep"  # of a job file that describes a search: see rota.request.sweep
 RESOURCES = ("gpus",)
 ELASTIC = ("sizes", "utility", "price_per_gpu_hour")
 UTILITY = ("deadline", "value")
-SIZES = ("any", "pow2")
 
 # bash gets `run` as one argument, and Linux takes no argument and no variable of 128 KiB.
 MAX_TEXT_BYTES = 100_000

@@ -34,15 +34,6 @@ class Trial(NamedTuple):
         return max(values) if maximize else min(values)
 
 
-def trials_of(request: SweepRequest, told: Mapping[str, Any]) -> list[Trial]:
-    """The trials in what the controller tells of a search, by number.
-
-    A trial may have ``metrics`` beside that: names of others that it has reported.
-    """
-    trials = [trial_of(request, each, reports_of(each["curve"])) for each in told["trials"]]
-    return sorted(trials, key=lambda trial: trial.number)
-
-
 def reports_of(curve: Sequence[Sequence[Any]]) -> list[Report]:
     """The reports in a curve as it is told."""
     return [Report(step, at_s, _number(value)) for step, at_s, value in curve]

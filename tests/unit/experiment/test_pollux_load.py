@@ -1,9 +1,9 @@
 import pytest
 
 from rota.experiment import pollux_load
-from rota.experiment.pollux_load import BASELINE, JUDGED, LOADS, VARIANTS, figures_at, run
+from rota.experiment.pollux_load import BASELINE, JUDGED, LOADS, VARIANTS, at_load, figures_at, run
 from rota.experiment.runs.pollux import Run
-from rota.experiment.runs.pollux_jobs import JITTER_S, at_load, jobs_of
+from rota.experiment.runs.pollux_jobs import JITTER_S, jobs_of
 
 
 def test_every_variant_runs_at_every_load(pollux_data, monkeypatch):

@@ -4,6 +4,8 @@ from functools import partial
 
 import pytest
 
+from rota.experiment.pollux_autoscale import stretched
+from rota.experiment.pollux_load import at_load
 from rota.experiment.runs.pollux import (
     Run,
     Subject,
@@ -16,11 +18,9 @@ from rota.experiment.runs.pollux import (
 )
 from rota.experiment.runs.pollux_jobs import (
     JITTER_S,
-    at_load,
     jittered,
     jobs_of,
     misdeclared,
-    stretched,
     workload,
     workloads,
 )

@@ -13,9 +13,9 @@ from rota.model.trial_standing import Standing
 from rota.request.searchspace import check_params, grid_size
 from rota.sweep import propose
 from rota.sweep.propose import Proposals, import_optuna
-from rota.sweep.trial import Trial, trials_of
+from rota.sweep.trial import Trial
 
-from .told import search, sweep, trial
+from .told import search, sweep, trial, trials_of
 
 SPACE = {
     "lr": {"log": [1e-4, 1e-1]},

@@ -2,7 +2,7 @@
 
 from rota.request.sweepfile import parse_sweep
 from rota.sweep.decide import decide
-from rota.sweep.trial import trials_of
+from rota.sweep.trial import reports_of, trial_of
 
 SPACE = {"lr": {"log": [1e-4, 1e-1]}}
 
@@ -29,3 +29,8 @@ def sweep(*trials, gpus=2, state="RUNNING", gpu_s=0.0):
 def decided(request, told):
     """What is to happen next, where all that is known has been told just now."""
     return decide(request, told, trials_of(request, told))
+
+
+def trials_of(request, told):
+    """The trials in what the controller tells of a search."""
+    return [trial_of(request, each, reports_of(each["curve"])) for each in told["trials"]]

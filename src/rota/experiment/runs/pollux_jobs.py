@@ -1,4 +1,4 @@
-"""The jobs of Pollux' published workloads: as they are, by seed, at other loads, in other mixes."""
+"""The jobs of Pollux' published workloads: as they are, by seed, wrongly declared."""
 
 from collections.abc import Callable, Sequence
 from functools import lru_cache, partial
@@ -79,30 +79,3 @@ def misdeclared(jobs: Trace, sigma: float, seed: int) -> Trace:
     return jobs.with_jobs(
         spec._replace(epochs=(spec.epochs or 0.0) * exp(chance.gauss(0.0, sigma))) for spec in jobs
     )
-
-
-def stretched(seed: int, data: Path, number: int, load: float) -> Trace:
-    """The jobs of a workload, ``1 / load`` times as far apart."""
-    jobs = jobs_of(data, number)
-    moved = jobs.with_jobs(spec._replace(submit_s=spec.submit_s / load) for spec in jobs)
-    return jittered(moved, seed)
-
-
-def at_load(seed: int, data: Path, number: int, load: float) -> Trace:
-    """As many times the jobs of a workload in the same hours, up to twice.
-
-    The published ones were drawn anew, as many as it takes, from the same hours of the same log.
-    Here what is missing is drawn from the workload that follows, and what is too much is left out.
-    """
-    jobs = jobs_of(data, number)
-    if load == 1:
-        return jittered(jobs, seed)
-    chance = Random(f"load {load} {seed}")
-    next_one = jobs_of(data, WORKLOADS[(WORKLOADS.index(number) + 1) % len(WORKLOADS)])
-    pool = jobs.jobs if load < 1 else next_one.jobs
-    drawn = chance.sample(pool, round(len(pool) * (load if load < 1 else load - 1)))
-    name = f"{jobs.name} at load {load:g}"
-    if load < 1:
-        return jittered(Trace(drawn, name), seed)
-    more = [spec._replace(job_id=f"{spec.job_id} of {next_one.name}") for spec in drawn]
-    return jittered(Trace([*jobs, *more], name), seed)
