@@ -226,6 +226,8 @@ class Machine:
 
     def neighbours_changed(self, allocation: Allocation) -> None:
         """Let all who share these GPUs, or links, go on at the speeds that they have together."""
+        if not (allocation.shared or len(allocation.parts) > 1):
+            return  # so it is for most jobs, and costs them one call less
         if not self._has_neighbours(allocation):
             return
         for row in sorted({*self._running_on(allocation), *self._beside(allocation)}):
@@ -276,6 +278,8 @@ class Machine:
         speed = 1.0
         if self.speeds is not None:
             speed = self._true_speed(row, spec, allocation)
+        if not self._has_neighbours(allocation):
+            return speed
         if allocation.shared:
             others = [other for other in self._running_on(allocation) if other != row]
             speed *= self._interference.speed(self._load(row), [*map(self._load, others)])

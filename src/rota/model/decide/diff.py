@@ -33,18 +33,16 @@ def diff(state: ClusterState) -> list[Command]:
     commands: list[Command] = []
     starting: list[tuple[int, Allocation]] = []
     next_id, epoch = state.next_command_id, state.epoch
+    standings, outstanding, backoff = state.state, state.outstanding, state.backoff
     for row in unsettled if len(unsettled) == 1 else sorted(unsettled):
-        if row in state.backoff:
+        if row in backoff:
             continue
-        if state.state[row] == STOPPING:
+        sent = outstanding[row]
+        if standings[row] == STOPPING:
             stop = Stop(next_id + len(commands), row, state.attempt[row], epoch)
-            if may_follow(state.outstanding[row], stop):
+            if may_follow(sent, stop):
                 commands.append(stop)
-        elif isinstance(state.outstanding[row], Retune):
-            if state.target[row] is None:
-                fields = (next_id + len(commands), row, state.attempt[row], epoch)
-                commands.append(new(Suspend, fields))
-        elif state.outstanding[row] is None:
+        elif sent is None:
             target, held = state.target[row], state.held[row]
             if held is None:
                 if target is not None:
@@ -62,6 +60,9 @@ def diff(state: ClusterState) -> list[Command]:
             elif held.batch != target.batch and state.since_s[row] >= 0:
                 fields = (next_id + len(commands), row, state.attempt[row], epoch)
                 commands.append(Retune(*fields, target.batch))
+        elif type(sent) is Retune and state.target[row] is None:
+            fields = (next_id + len(commands), row, state.attempt[row], epoch)
+            commands.append(new(Suspend, fields))
     promised: dict[int, int] = {}
     shared: dict[int, int] = {}
     for row, needed in starting:
