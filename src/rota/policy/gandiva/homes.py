@@ -19,6 +19,7 @@ class Homes:
         view: View,
         servers: Servers,
         notes: Mapping[int, Notes],
+        lodged: dict[int, Notes],
         settings: Mapping[str, Any],
         types: Types,
         idle_from_s: float | None,
@@ -27,6 +28,7 @@ class Homes:
         self._view = view
         self._servers = servers
         self._notes = notes
+        self._lodged = lodged  # of these, those who may live somewhere, in the same order
         self._set = settings
         self._types = types
         self._vain = vain
@@ -41,18 +43,21 @@ class Homes:
         """Jobs of lost nodes have no home any more, nor have those that lost their processes or
         were suspended by their owner."""
         reason, sizes, came_back = self._view.reason, self._servers.sizes, int(Reason.WAIT_PRIORITY)
-        for row, notes in self._notes.items():
-            home = notes.home
-            if reason[row] == came_back or (home and any(node not in sizes for node, _ in home)):
-                notes.leave()
+        gone = {row for row in self._notes if reason[row] == came_back}
+        for row, notes in self._lodged.items():
+            if any(node not in sizes for node, _ in notes.home):
+                gone.add(row)
+        for row in gone:
+            self._notes[row].leave()
 
     def count(self) -> None:
         """Count who lives where; a pack needs what one of it needs."""
-        for row, notes in self._notes.items():
+        for row, notes in self._lodged.items():
             home, target = notes.home, self._view.target[row]
             if target is not None and home and num_gpus_of(home) != target.num_gpus:
                 notes.resized(self._view.now_s)
-                notes.home = home = tuple((n, m.bit_count()) for n, m in target.parts)
+                home = tuple((n, m.bit_count()) for n, m in target.parts)
+                notes.set_home(home)
             if home and (notes.pack is None or row == notes.pack.rows[0]):
                 self._servers.add(home)
 
@@ -70,12 +75,11 @@ class Homes:
         # Sizes of gangs that find no room before another has moved in, the second even if it may be
         # promised once more: where thousands wait, most need not be tried.
         full, fuller = set[int](), set[int]()
+        num_gpus_of_row, most = self._view.num_gpus, self._view.total_gpus
         queue = [
             row
             for row, notes in self._notes.items()
-            if not notes.home
-            and row not in leave
-            and self._view.num_gpus[row] <= self._view.total_gpus
+            if not notes.home and row not in leave and num_gpus_of_row[row] <= most
         ]
         known = self._known_of(queue)
         if known is not None and known == self._vain.queue:
@@ -93,10 +97,10 @@ class Homes:
                 fuller.add(num_gpus)
             if home is not None:
                 full, fuller, self._vain.queue = set(), set(), None
-                notes.queued_s = None
+                notes.set_queued_s(None)
                 self.move_in(row, home, had)
             elif notes.queued_s is None:
-                notes.queued_s = now_s
+                notes.set_queued_s(now_s)
             elif late and holds and not self._servers.held:
                 self._servers.hold(num_gpus)
                 self._vain.queue = None
@@ -109,11 +113,13 @@ class Homes:
         if self._types.on or self._elastic:
             return None
         view, late = self._view, list[tuple[int, bool]]()
+        home, everybody = view.home, self._notes
+        late_before_s = view.now_s - self._set["pass_s"] - 2.0  # whatever sums of times are off by
         for row in queue:
-            queued_s = self._notes[row].queued_s
-            if queued_s is None or view.home[row] is not None:
+            queued_s = everybody[row].queued_s
+            if queued_s is None or home[row] is not None:
                 return None
-            late.append((row, self._is_late(queued_s)))
+            late.append((row, queued_s < late_before_s or self._is_late(queued_s)))
         return view.total_gpus, late, self._servers.as_key()
 
     def _kept(self, row: int) -> Home | None:
@@ -136,9 +142,14 @@ class Homes:
 
     def move_in(self, row: int, home: Home, had: Callable[[int], float]) -> None:
         """A job comes to live with others, level with the least served of them."""
-        level(self._notes, [row], home, had)
+        if row not in self._lodged:
+            self._lodged[row] = self._notes[row]
+            in_order = sorted(self._lodged.items())
+            self._lodged.clear()
+            self._lodged.update(in_order)
+        level(self._lodged, [row], home, had)
         self._servers.add(home)
-        self._notes[row].home = home
+        self._notes[row].set_home(home)
 
     # -- sizes ---------------------------------------------------------------------------------
 
@@ -197,7 +208,7 @@ class Homes:
     def _change(self, row: int, node: int, size: int) -> None:
         self._servers.remove(self._notes[row].home)
         self._notes[row].resized(self._view.now_s)
-        self._notes[row].home = ((node, size),)
+        self._notes[row].set_home(((node, size),))
         self._servers.add(self._notes[row].home)
 
     def _is_late(self, queued_s: float) -> bool:

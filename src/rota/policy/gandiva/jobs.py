@@ -61,7 +61,12 @@ class Move(NamedTuple):
 
 
 class Notes:
-    """One job's mark, read and changed. What is not changed is not written."""
+    """One job's mark, read and changed. What is not changed is not written.
+
+    ``home`` is where it lives, empty while it is in the queue, and ``queued_s`` since when it is
+    there; ``pack`` is with whom it shares its GPU. They are looked at most, so that they are plain
+    attributes: to be changed with :meth:`set_home`, :meth:`set_queued_s` and :meth:`set_pack`.
+    """
 
     def __init__(self, mark: Any) -> None:
         self._before = mark
@@ -73,9 +78,10 @@ class Notes:
             if told in self._mark:
                 del self._own()[told]
         home = self._mark.get("home")
-        self._home: Home = tuple((node, gpus) for node, gpus in home) if home else ()
+        self.home: Home = tuple((node, gpus) for node, gpus in home) if home else ()
         pack = self._mark.get("pack")
-        self._pack = Pack(tuple(pack[0]), *pack[1:]) if pack else None
+        self.pack = Pack(tuple(pack[0]), *pack[1:]) if pack else None
+        self.queued_s: float | None = self._mark.get("queued_s")
 
     def are_as(self, mark: Any) -> bool:
         """Whether these are what would be read of ``mark`` now, which nobody changes in place."""
@@ -91,19 +97,16 @@ class Notes:
         if key in self._mark:
             del self._own()[key]
 
-    @property
-    def home(self) -> Home:
-        """Where it lives; empty while it is in the queue."""
-        return self._home
-
-    @home.setter
-    def home(self, home: Home) -> None:
-        self._home = home
+    def set_home(self, home: Home) -> None:
+        """It lives there from now on."""
+        self.home = home
         self._own()["home"] = [list(part) for part in home]
 
     def leave(self) -> None:
         """It lives nowhere, and is not in the queue either."""
-        self.home, self.move, self.queued_s = (), None, None
+        self.set_home(())
+        self.move = None
+        self.set_queued_s(None)
         if self.pack is None:  # else it is still to be credited for its part of the GPU
             self.seen = None
 
@@ -142,13 +145,9 @@ class Notes:
             self.credit -= self.lent
             del self._own()["lent"]
 
-    @property
-    def queued_s(self) -> float | None:
-        """Since when it has been in the queue."""
-        return self._mark.get("queued_s")
-
-    @queued_s.setter
-    def queued_s(self, at_s: float | None) -> None:
+    def set_queued_s(self, at_s: float | None) -> None:
+        """It has been in the queue since then; None if it is not there."""
+        self.queued_s = at_s
         if at_s is None:
             self._forget("queued_s")
         else:
@@ -200,14 +199,9 @@ class Notes:
         if moves != self.undone:
             self._own()["undone"] = moves
 
-    @property
-    def pack(self) -> Pack | None:
-        """With whom it shares its GPU."""
-        return self._pack
-
-    @pack.setter
-    def pack(self, pack: Pack | None) -> None:
-        self._pack = pack
+    def set_pack(self, pack: Pack | None) -> None:
+        """It shares its GPU with these from now on; None for nobody."""
+        self.pack = pack
         self._forget("part")
         if pack is None:
             self._forget("pack")
@@ -217,7 +211,7 @@ class Notes:
     @property
     def part(self) -> float:
         """The part of its pack's GPU time that it is charged for."""
-        whole = 1 if self._pack is None else len(self._pack.rows)
+        whole = 1 if self.pack is None else len(self.pack.rows)
         return float(self._mark.get("part", 1 / whole))
 
     @part.setter
@@ -275,12 +269,14 @@ class Notes:
 
     def write(self, what_if: WhatIf, row: int, told: Told) -> None:
         """Remember what has changed, and tell of it."""
-        if self._is_own and self._mark != (self._before or {}):
-            what_if.mark(row, self._mark)
         if self._probes:
             told.probes[row] = tuple(self._probes)
+        if not self._is_own:
+            return
+        if self._mark != (self._before or {}):
+            what_if.mark(row, self._mark)
         if self._mark.get("pack") != self._was_packed:
-            pack = self._pack
+            pack = self.pack
             told.packs[row] = None if pack is None else Packed(pack.rows, pack.gain)
 
 

@@ -37,6 +37,7 @@ class Moves:
         view: View,
         servers: Servers,
         notes: Mapping[int, Notes],
+        lodged: Mapping[int, Notes],
         settings: Mapping[str, Any],
         types: Types,
         move_in: Callable[[int, Home, Had], None],
@@ -45,6 +46,7 @@ class Moves:
         self._view = view
         self._servers = servers
         self._notes = notes
+        self._lodged = lodged  # of these, those who may live somewhere
         self._set = settings
         self._types = types
         self._move_in = move_in
@@ -57,7 +59,7 @@ class Moves:
         Only jobs that may move, and have stayed for a while.
         """
         target, vain = self._view.target, self._vain.of(self._servers.as_key())
-        for row, notes in self._notes.items():
+        for row, notes in self._lodged.items():
             home = notes.home
             if not home or home in vain or (len(home) == 1 and target[row] is not None):
                 continue
@@ -87,7 +89,7 @@ class Moves:
 
     def movable(self) -> list[int]:
         """Jobs that can go to other nodes, and have not been moved just before."""
-        return [row for row in self._notes if self._is_movable(row)]
+        return [row for row in self._lodged if self._is_movable(row)]
 
     def _is_movable(self, row: int) -> bool:
         notes = self._notes[row]
@@ -126,18 +128,19 @@ class Moves:
 
     def _move_packs(self, had: Had) -> None:
         """Packs that wait among gangs of another size go where jobs of their size take turns."""
-        for row, notes in self._notes.items():
+        for row, notes in self._lodged.items():
             pack, home = notes.pack, notes.home
             if pack is None or pack.gain is None or row != pack.rows[0] or not self._crowded(home):
                 continue
             waits = all(self._view.target[each] is None for each in pack.rows)
             better = self._servers.of_its_size(home) if waits else None
             if better is not None and all(map(self._may_move, pack.rows)):
-                level(self._notes, pack.rows, better, had)
+                level(self._lodged, pack.rows, better, had)
                 self._servers.remove(home)
                 self._servers.add(better)
                 for each in pack.rows:
-                    self._notes[each].home, self._notes[each].moved_s = better, self._view.now_s
+                    self._notes[each].set_home(better)
+                    self._notes[each].moved_s = self._view.now_s
 
     # -- fragments -----------------------------------------------------------------------------
 
@@ -214,7 +217,7 @@ class Moves:
                 break
             if movable is None:
                 movable = set(self.movable())
-            rows = [r for r, n in self._notes.items() if any(where == node for where, _ in n.home)]
+            rows = [r for r, n in self._lodged.items() if any(where == node for where, _ in n.home)]
             if not movable.issuperset(rows) or any(len(self._notes[r].home) > 1 for r in rows):
                 continue
             room = {
@@ -275,7 +278,7 @@ class Moves:
 
     def judge(self) -> None:
         """Keep the moves that pay, as far as they can be judged yet, and undo the others."""
-        for row, notes in self._notes.items():
+        for row, notes in self._lodged.items():
             if notes.move is None:
                 continue
             now = self._rate(row)
@@ -342,7 +345,7 @@ class Moves:
             if not left:
                 self._servers.remove(notes.home)
             self._servers.add(before)
-            notes.home = before
+            notes.set_home(before)
             notes.give_back()
             notes.moved_s = view.now_s
 
@@ -350,7 +353,7 @@ class Moves:
         """When the next probe can be judged, and when to look again for what may be moved."""
         view = self._view
         times = []
-        for row, notes in self._notes.items():
+        for row, notes in self._lodged.items():
             if notes.move is not None and view.target[row] is not None:
                 left = left_s(notes.seen, look(view, row), self._set["trial_s"])
                 times.append(view.now_s + left)

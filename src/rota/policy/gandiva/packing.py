@@ -116,20 +116,21 @@ class Packing:
             notes.note(Probe(self._view.now_s, "pack", predicted, gain, kept, mates, on))
             self._changed.add(row)
             if kept:
-                notes.pack = Pack(pack.rows, gain)
+                notes.set_pack(Pack(pack.rows, gain))
             elif row == pack.newcomer:
-                notes.pack = None
+                notes.set_pack(None)
                 self._keep_apart(notes, rest)
                 self._go_back(row, pack.came_from)
             else:
-                notes.pack = before
+                notes.set_pack(before)
                 self._keep_apart(notes, [pack.newcomer])
 
     def _go_back(self, row: int, node: int) -> None:
         """A newcomer that has left a pack lives where it did before, unless there is no place."""
         notes = self._notes[row]
         if self._servers.takes(node, 1):
-            notes.home, notes.moved_s = ((node, 1),), self._view.now_s
+            notes.set_home(((node, 1),))
+            notes.moved_s = self._view.now_s
             notes.give_back()
         self._servers.add(notes.home)
 
@@ -186,7 +187,7 @@ class Packing:
             if len(joins) == len(unit.rows):
                 for row in unit.rows:
                     self._charges.settle(row)
-                    self._notes[row].pack = None
+                    self._notes[row].set_pack(None)
                     self._changed.add(row)
                 for row in unit.rows[1:]:
                     self._servers.add(self._notes[row].home)
@@ -207,7 +208,7 @@ class Packing:
             here = lodgers[notes.home[0][0]]
             if here.turns(here.singles + 1) <= here.turns(here.singles):
                 self._charges.settle(row)
-                notes.pack = None
+                notes.set_pack(None)
                 self._changed.add(row)
                 self._servers.add(notes.home)
                 here.singles += 1
@@ -338,12 +339,13 @@ class Packing:
                 self._charges.settle(row)
             else:
                 self._notes[row].alone = self.alone(row)
-            self._notes[row].pack = Pack(
-                rows, gain, one.rows[0], turns, predicted, self._view.now_s, came_from
+            self._notes[row].set_pack(
+                Pack(rows, gain, one.rows[0], turns, predicted, self._view.now_s, came_from)
             )
             self._changed.add(row)
         if newcomer.home != home:
-            newcomer.home, newcomer.moved_s = home, self._view.now_s
+            newcomer.set_home(home)
+            newcomer.moved_s = self._view.now_s
 
     def settle(self) -> None:
         """Leave those that have ended, or gone."""
@@ -356,12 +358,12 @@ class Packing:
             if left != pack.rows:
                 self._charges.settle(row)
             if len(left) < 2:
-                notes.pack = None
+                notes.set_pack(None)
                 self._changed.add(row)
             elif left != pack.rows:
                 # Those who stay are no slower than they were: a newcomer has to beat that.
                 was = pack.gain if pack.gain is not None else 2 * pack.beat - 1
-                notes.pack = Pack(left, max(1.0, was * len(left) / len(pack.rows)))
+                notes.set_pack(Pack(left, max(1.0, was * len(left) / len(pack.rows))))
                 self._changed.add(row)
 
     def _is_with(self, other: int, row: int) -> bool:
@@ -382,16 +384,17 @@ class Packing:
             return self._notes[row].alone
         return speed_alone(self._view, row, self._notes[row])
 
-    def begin(self) -> None:
+    def begin(self, everybody: Mapping[int, Notes]) -> None:
         """Where something has changed, measure from now on; a probe once all of it runs."""
         view = self._view
+        for row, notes in everybody.items():
+            if not notes.were_looked_at:
+                notes.seen = look(view, row)
         for row, notes in self._notes.items():
             pack = notes.pack
             probed = pack is not None and pack.gain is None
-            if (
-                not notes.were_looked_at
-                or row in self._changed
-                or (probed and pack is not None and any(view.since_s[r] < 0 for r in pack.rows))
+            if row in self._changed or (
+                probed and pack is not None and any(view.since_s[r] < 0 for r in pack.rows)
             ):
                 notes.seen = look(view, row)
         self._charges.share_out()

@@ -32,6 +32,7 @@ from rota.policy.placement.nodesets import lowest_gpus
 from rota.policy.stages.selection import Stages, has_a_say
 
 LARGEST_PRIORITY = 100
+WAITING_TURN = Reason.SLICE_WAITING_TURN  # looked up once: it is compared for every job
 LEAD = 0.5  # quanta that a gang may be ahead of those whose turn it takes to use idle GPUs
 
 
@@ -161,9 +162,14 @@ class Round:
         if self._over:
             self._began_s = view.now_s
         self.notes: dict[int, Notes] = {}
+        self.lodged: dict[int, Notes] = {}  # those who may live somewhere: most may be in the queue
         for row in sorted(view.active):
             mark, notes = view.marks[row], read.get(row) if read else None
-            self.notes[row] = notes if notes and notes.are_as(mark) else Notes(mark)
+            if notes is None or not notes.are_as(mark):
+                notes = Notes(mark)
+            self.notes[row] = notes
+            if notes.home or notes.pack is not None or view.target[row] is not None:
+                self.lodged[row] = notes
         sizes = {n: node.num_gpus for n, node in enumerate(view.nodes) if node.alive}
         affinity = {int(node): size for node, size in told.get("affinity", {}).items()}
         strict = settings["affinity"] == "strict"
@@ -172,15 +178,15 @@ class Round:
         self.types = types = Types(view, self.servers, self.notes, settings, told.get("types", {}))
         idle_from_s = told.get("idle_from_s")
         vain = Vain() if vain is None else vain
-        self.homes = Homes(view, self.servers, self.notes, settings, types, idle_from_s, vain)
-        move_in = self.homes.move_in
-        self.moves = Moves(view, self.servers, self.notes, settings, types, move_in, vain)
+        jobs = (self.notes, self.lodged, settings, types)
+        self.homes = Homes(view, self.servers, *jobs, idle_from_s, vain)
+        self.moves = Moves(view, self.servers, *jobs, self.homes.move_in, vain)
         self.gains = SignatureGains(told.get("kinds", {}))
         self.charges = charges = Charges(view, self.notes)
         verdicts = Verdicts(view, self.notes, self.gains, settings)
-        common = (view, self.servers, self.notes, charges)
-        self.packing = Packing(*common, self.gains, verdicts, settings)
-        self.sweeps = Sweeps(*common, self.gains, verdicts, settings, self._goes_on)
+        common = (charges, self.gains, verdicts, settings)
+        self.packing = Packing(view, self.servers, self.lodged, *common)
+        self.sweeps = Sweeps(view, self.servers, self.notes, *common, self._goes_on)
 
     def plan(self) -> Plan:
         """What to do now."""
@@ -207,9 +213,9 @@ class Round:
         self._place(chosen)
         waiting = [row for unit in units for row in unit if row not in chosen]
         for row in notes:
-            if row not in chosen:
+            if row not in chosen and view.target[row] is None:
                 self._wait(row)
-        self.packing.begin()
+        self.packing.begin(notes)
         told = Told({}, {}, {}, {})
         for row, each in notes.items():
             each.write(self.what_if, row, told)
@@ -250,14 +256,14 @@ class Round:
 
     def _units(self) -> list[tuple[int, ...]]:
         """Those who take turns: jobs, and packs of jobs. The least served come first."""
-        units = {self.packing.unit(row) for row, each in self.notes.items() if each.home}
+        units = {self.packing.unit(row) for row, each in self.lodged.items() if each.home}
         return sorted(units, key=self._rank)
 
     def _goes_on(self, row: int) -> bool:
         return goes_on(self.view, row, self._set["quantum_s"], self._set["restart_turn_s"])
 
     def _rank(self, unit: tuple[int, ...]) -> tuple[int, int]:
-        return _in_steps(min(self.had(row) for row in unit)), min(unit)
+        return _in_steps(min(map(self.charges.had, unit))), min(unit)
 
     def _choose(self, units: list[tuple[int, ...]]) -> dict[int, None]:
         """The rows that are to run now, those with GPUs first: they keep the GPUs they have."""
@@ -269,12 +275,16 @@ class Round:
             order = probed + runs + units
         chosen: dict[int, None] = {}
         for unit in order:
-            home = self.notes[unit[0]].home
-            if unit[0] in chosen or any(room[node] < gpus for node, gpus in home):
+            if unit[0] in chosen:
                 continue
+            home = self.notes[unit[0]].home
             for node, gpus in home:
-                room[node] -= gpus
-            chosen.update(dict.fromkeys(unit))
+                if room[node] < gpus:
+                    break
+            else:
+                for node, gpus in home:
+                    room[node] -= gpus
+                chosen.update(dict.fromkeys(unit))
         if self._over:
             self._fill(room, chosen, order)
         return chosen
@@ -328,7 +338,7 @@ class Round:
         """Give those chosen GPUs of their homes; others lose theirs first."""
         view, what_if = self.view, self.what_if
         seats = self._seats(chosen)
-        for row in self.notes:
+        for row in self.lodged:
             target = view.target[row]
             stays = row in chosen and target is not None and self._may_stay(row, target, seats)
             if target is not None and not stays:
@@ -411,18 +421,16 @@ class Round:
         return next((m for k in self._known(row) for n, m in k.parts if n == node), 0)
 
     def _wait(self, row: int) -> None:
-        view, what_if = self.view, self.what_if
-        if view.target[row] is not None or what_if.target(row) is not None:
-            return
+        reason = WAITING_TURN
         if row in self.sweeps.waiting:
-            what_if.wait(row, Reason.TRIAL_BEHIND)
+            reason = Reason.TRIAL_BEHIND
         elif not self.notes[row].home:
-            num_gpus = view.num_gpus[row]
+            num_gpus = self.view.num_gpus[row]
             if num_gpus not in self._no_home:
                 self._no_home[num_gpus] = self._why_no_home(num_gpus)
-            what_if.wait(row, self._no_home[num_gpus])
-        else:
-            what_if.wait(row, Reason.SLICE_WAITING_TURN)
+            reason = self._no_home[num_gpus]
+        if self.view.reason[row] != reason:
+            self.what_if.wait(row, reason)
 
     def _why_no_home(self, num_gpus: int) -> Reason:
         if num_gpus > self.view.total_gpus:
