@@ -23,6 +23,7 @@ CLOSED = object()
 TICK_S = 1e-6  # between two messages: the loop keeps no order among equal times
 NETWORK = contextvars.Context()  # belongs to no process: what is on its way arrives
 BOOTED_S = 1e6  # of CLOCK_BOOTTIME, when the loop begins
+SHARDS = 8
 FIRST_PID = 1 << 23  # which the kernel gives to nobody
 
 
@@ -108,6 +109,50 @@ class Socket:
         self.owner.alive = False
 
 
+class BrokenGroupError(Exception):
+    """A process group lacks one of its ranks."""
+
+
+class Group:
+    """A process group: ranks that add up their gradients, and vote."""
+
+    def __init__(self, size: int) -> None:
+        self.size = size
+        self.members: list[Program] = []
+        self._votes: dict[int, dict[int, bool]] = {}
+        self._changed = asyncio.Event()
+
+    def joined(self, program: "Program") -> None:
+        self.members.append(program)
+        program.group, program.num_votes, program.entered = self, 0, -1
+        self.change()
+
+    def change(self) -> None:
+        """Let those look again who wait for the others."""
+        self._changed.set()
+        self._changed = asyncio.Event()
+
+    @property
+    def is_broken(self) -> bool:
+        return any(p.group is not self or not p.process.alive for p in self.members)
+
+    async def until(self, true: Callable[[], bool]) -> None:
+        """Wait until something holds for all that are to be members. Raises BrokenGroupError."""
+        while len(self.members) < self.size or not true():
+            if self.is_broken:
+                raise BrokenGroupError
+            await self._changed.wait()
+
+    async def agree(self, program: "Program", vote: bool) -> bool:
+        """Whether all members vote for it. Raises BrokenGroupError."""
+        votes = self._votes.setdefault(program.num_votes, {})
+        program.num_votes += 1
+        votes[program.slot] = vote
+        self.change()
+        await self.until(lambda: len(votes) == self.size)
+        return all(votes.values())
+
+
 class Machine:
     """Everything below agents and controllers; ``harm`` is what happened that never may."""
 
@@ -122,7 +167,9 @@ class Machine:
         self.harm: list[str] = []
         self.is_rough = True
         self.said: list[Any] = []  # by and to workers, for who looks for the cause of a failure
+        self.groups: dict[tuple[str, str], Group] = {}  # by job, and port of their meeting place
         self._pids = count(FIRST_PID)
+        self._ports = count(4000)
         self._watches: dict[int, list[tuple[Callable[[], object], contextvars.Context]]] = {}
 
     def delay(self) -> float:
@@ -138,12 +185,22 @@ class Machine:
     def pid(self) -> int:
         return next(self._pids)
 
+    def port(self) -> int:
+        return next(self._ports)
+
+    def group(self, program: "Program", port: int | str, size: int) -> Group:
+        """The group of those that meet at a port."""
+        return self.groups.setdefault((program.job_id, str(port)), Group(size))
+
     def boottime_s(self) -> float:
         return BOOTED_S + self.loop.time()
 
     def die(self, process: Process) -> None:
         """SIGKILL: nothing of it goes on, and its connections close."""
         process.alive = False
+        for group in self.groups.values():
+            if any(program.process is process for program in group.members):
+                group.change()
         for connection in self.connections:
             if process in connection.ends:
                 connection.close()
@@ -226,7 +283,7 @@ class Machine:
         for other in self.programs:
             if other is program or other.job_id != program.job_id or not other.process.alive:
                 continue
-            if other.life == program.life and other.slot != program.slot:
+            if other.launch == program.launch and other.slot != program.slot:
                 continue
             if other.computes:
                 self.harm.append(f"{other} computes while {program} begins to")
@@ -245,14 +302,17 @@ class Program:
         self.shim, self.worker = machine.pid(), machine.pid()
         node = self.env["ROTA_NODE"]
         self.process = Process(f"{self.job_id}.{self.attempt}[{self.name}]@{node}#{self.worker}")
-        self.life = (self.attempt, node, self.name.partition(".")[2])
+        self.launch = (self.attempt, node)
+        self.group: Group | None = None
+        self.num_votes = 0  # of its group that it has taken part in
+        self.generation = 0
+        self.is_newcomer = "ROTA_NEWCOMER" in self.env
         self.shim_alive, self.began_s = True, machine.boottime_s()
         self.computes = False
         self.step = 0
         self.entered = -1  # the step that it has begun
         self._goes_on = asyncio.Event()  # while it is not stopped
         self._goes_on.set()
-        self._arrived = asyncio.Event()  # anew, each time that a rank of the gang begins a step
         self._connection: Connection | None = None
         self._hold_at: int | None = None
         self._gang, self._round = False, None
@@ -316,14 +376,6 @@ class Program:
 
     # -- the worker ------------------------------------------------------------------------------
 
-    @property
-    def _peers(self) -> list["Program"]:
-        return [
-            other
-            for other in self.machine.programs
-            if (other.job_id, other.life) == (self.job_id, self.life)
-        ]
-
     async def _main(self) -> None:
         if "ROTA_ADOPT" in self.env:
             kept = json.loads(Path(self.env["ROTA_ADOPT"]).read_text())
@@ -331,64 +383,178 @@ class Program:
             await self._suspend(again=True)
         elif self.kind == "restart":
             self.step = self.machine.checkpoints.get(self.job_id, 0)
+        if self.is_newcomer:
+            self._connect()
+            await self._await_place({"type": "ready"})
+        else:
+            self.machine.group(self, self.env["MASTER_PORT"], self.world).joined(self)
         while self.step < self.total:
             await self._boundary()
-            await self._meet_peers()
-            await asyncio.sleep(self.machine.random.uniform(0.5, 1.5))
-            await self._goes_on.wait()
-            self.step += 1
-            report = {"type": "report", "step": self.step, "total": self.total, "metrics": {}}
-            self._send(report | {"at_s": self.machine.boottime_s(), "step_time_s": 1.0})
+            if self.step >= self.total:
+                break
+            try:
+                await self._compute()
+            except BrokenGroupError:
+                await self._recover()
         key = (self.job_id, self.attempt)
         self.machine.finished.setdefault(key, set()).add(self.slot)
         self.ends(0)
 
-    async def _meet_peers(self) -> None:
-        """No rank ends a step that not all have begun: they add up their gradients."""
+    async def _compute(self) -> None:
+        """One step. No rank ends one that not all have begun: they add up their gradients."""
+        group = self.group
+        assert group is not None
         self.machine.check_alone(self)
         self.computes = True
         self.entered = self.step
-        for peer in self._peers:
-            peer._arrived.set()
-        while True:
-            peers = self._peers
-            if len(peers) == self.world and all(p.entered >= self.step for p in peers):
-                return
-            self._arrived.clear()
-            await self._arrived.wait()
+        group.change()
+        await group.until(lambda: all(p.entered >= self.step for p in group.members))
+        await asyncio.sleep(self.machine.random.uniform(0.5, 1.5))
+        await self._goes_on.wait()
+        self.step += 1
+        report = {"type": "report", "step": self.step, "total": self.total, "metrics": {}}
+        self._send(report | {"at_s": self.machine.boottime_s(), "step_time_s": 1.0})
 
     async def _boundary(self) -> None:
         """Between two steps: find the agent again, and hold if it asks for that."""
         await self._goes_on.wait()
-        if self.kind != "session":
+        if self.kind not in ("session", "elastic"):
             return
         self._connect()
         while (message := self._poll()) is not None:
             self._obey(message)
         while self._hold_at is not None and self.step >= self._hold_at:
             self.computes = False
-            if not await self._agree():
-                continue
-            await self._suspend()
+            order = await self._agree()
+            if order == "offload":
+                await self._suspend()
+            elif order == "vote":
+                await self._change()
 
-    async def _agree(self) -> bool:
-        """Hold here until all ranks do; whether to suspend then."""
+    async def _agree(self) -> str:
+        """Hold here until all ranks do; what to do then, or nothing but to go on for now."""
         if not self._gang:
-            return True
+            return "offload"
         self._send({"type": "at", "step": self.step, "round": self._round})
         while self._connection is not None and self._hold_at is not None:
             if self._hold_at > self.step:
-                return False
+                return ""
             message = await self._receive()
             if message is CLOSED:
                 break
-            if message["type"] == "offload":
-                return True
+            if message["type"] in ("offload", "vote"):
+                self._hold_at = None
+                return str(message["type"])
             else:
                 self._obey(message)
                 if message["type"] == "pause":
                     self._send({"type": "at", "step": self.step, "round": self._round})
         self._hold_at = None  # also if the agent is lost: that calls it off
+        return ""
+
+    # -- another group ---------------------------------------------------------------------------
+
+    async def _change(self) -> None:
+        """Vote, and go where the agent says, as ``rota.train.member`` does."""
+        group = self.group
+        assert group is not None
+        try:
+            await group.agree(self, vote=True)
+            self._send({"type": "voted"})
+            place = await self._await_vote()
+            agreed = await group.agree(self, vote=place is not None)
+        except BrokenGroupError:
+            await self._recover()
+            return
+        if place is not None and agreed:
+            await self._go(place)
+        elif place is not None:
+            self._send({"type": "stayed", "generation": place["generation"]})
+
+    async def _await_vote(self) -> dict[str, Any] | None:
+        while self._connection is not None:
+            message = await self._receive()
+            if message is CLOSED or message["type"] == "resume":
+                return None
+            if not self._hosts(message) and message["type"] in ("form", "standby"):
+                return message
+        return None
+
+    def _hosts(self, message: dict[str, Any]) -> bool:
+        if message["type"] == "host":
+            port, generation = self.machine.port(), message["generation"]
+            self._send({"type": "hosting", "port": port, "generation": generation})
+        return message["type"] == "host"
+
+    def _leaves_group(self) -> None:
+        group, self.group, self._hold_at, self.computes = self.group, None, None, False
+        if group is not None:
+            group.change()
+
+    async def _recover(self) -> None:
+        """The group is broken: wait until the agent says who is left, and meet them."""
+        if self.kind != "elastic":
+            self.ends(1)  # as a program does whose collective has failed
+            await asyncio.Event().wait()
+        self._leaves_group()
+        broken = {"type": "broken", "generation": self.generation, "error": "a rank is gone"}
+        await self._await_place(broken)
+
+    async def _await_place(self, state: dict[str, Any]) -> None:
+        """Tell the agent, and any that comes after it, in what state this rank is; then obey."""
+        told: Connection | None = None
+        while True:
+            if self._connection is None and not self._connect():
+                await asyncio.sleep(0.5)
+                continue
+            if told is not self._connection:
+                told = self._connection
+                self._send(state)
+            message = await self._receive()
+            if message is CLOSED or self._hosts(message):
+                continue
+            if message["type"] in ("form", "leave", "standby", "park"):
+                await self._go(message)
+                return
+            self._obey(message)
+
+    async def _go(self, place: dict[str, Any]) -> None:
+        self._leaves_group()
+        if place["type"] == "leave":
+            self.ends(0)
+            await asyncio.Event().wait()
+        elif place["type"] == "standby":
+            await self._await_place({"type": "standing_by", "generation": self.generation})
+        elif place["type"] == "park":
+            await self._await_place({"type": "ready"})
+        else:
+            await self._meet(place)
+
+    async def _meet(self, place: dict[str, Any]) -> None:
+        group = self.machine.group(self, place["port"], place["world"])
+        group.joined(self)
+        try:
+            while len(group.members) < group.size:
+                if group.is_broken or self._is_given_up():
+                    raise BrokenGroupError
+                await asyncio.sleep(0.1)
+            self.generation = place["generation"]
+            # Who has the state hands it over.
+            self.step = max(p.step for p in group.members)
+            await group.agree(self, vote=True)
+        except BrokenGroupError:
+            await self._recover()
+            return
+        self._send({"type": "formed", "generation": self.generation})
+
+    def _is_given_up(self) -> bool:
+        while (message := self._poll()) is not None:
+            if message["type"] == "leave":
+                self.ends(0)
+            elif message["type"] == "give_up":
+                return True
+            else:
+                self._obey(message)
         return False
 
     async def _suspend(self, *, again: bool = False) -> None:
@@ -430,7 +596,9 @@ class Program:
         if self._connection is None:
             self._connection = self.machine.connect(self)
             hello = {"type": "hello", "job_id": self.job_id, "attempt": self.attempt}
-            hello |= {"rank": self.slot, "step": self.step, "generation": 0, "model": None}
+            hello |= {"rank": self.slot, "step": self.step, "model": None}
+            hello |= {"generation": self.generation}
+            hello |= {"shards": SHARDS if self.kind == "elastic" else None}
             hello |= {"suspended": self._suspended is not None, **(self._suspended or {})}
             self._send(hello)
         return self._connection is not None

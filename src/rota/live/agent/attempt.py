@@ -108,7 +108,7 @@ class Attempt(Account):
             if rank.index not in self.record.members:
                 rank.survived = True
                 rank.signal(signal.SIGKILL)
-            elif not rank.alive and self.elastic is not None:
+            elif not rank.alive and self.elastic is not None and not rank.never_started:
                 rank.survived = self.elastic.ended(rank)
         if self.is_vacated and self.vacating is not None:
             self.vacating.adopt()

@@ -36,6 +36,7 @@ class Rank:
         self.exit: dict[str, Any] | None = None
         self.gone = False
         self.found_gone = False  # by an agent that had not seen it there
+        self.never_started = False  # its agent died before: the others of its gang wait for it
         self.writer: asyncio.StreamWriter | None = None  # of its session, and
         self.session = 0  # the process that has that, if it is known
         self.unstopped = 0  # processes of other users: they run on while it is suspended
@@ -165,6 +166,7 @@ class Rank:
             self.gone = self.found_gone = True
             self.close()
             self.read_exit()
+            self.never_started = self.shim == 0 and self.gone
 
     def find_after_reboot(self) -> None:
         """Find out how the process ended that was there before: another may have its pid now."""

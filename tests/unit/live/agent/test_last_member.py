@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import subprocess
 import time
 
 import pytest
@@ -10,6 +11,7 @@ from rota.errors import AgentError
 from rota.live.agent.attempt import Attempt
 from rota.live.agent.elastic import Elastic
 from rota.live.agent.record import record_from
+from rota.live.wire.clock import boottime_s
 
 
 def attempt_in(folder, record, heard):
@@ -73,3 +75,24 @@ def test_a_suspension_that_is_refused_leaves_the_answer_of_the_one_under_way(tmp
 
     heard = asyncio.run(agent())
     assert [m["command_id"] for m in heard if m["type"] == "done"] == [7]
+
+
+def test_an_elastic_gang_of_which_a_rank_was_never_forked_never_started(tmp_path, record):
+    """The other one waits for it to meet; the agent died between the two."""
+    record |= {"members": [0, 1], "gpus": [0, 1]}
+
+    async def next_agent(shim):
+        pids = {"shim": shim.pid, "worker": shim.pid, "boottime_s": boottime_s()}
+        (tmp_path / "rank0.pid").write_text(json.dumps(pids))
+        heard = []
+        attempt = attempt_in(tmp_path, record, heard)
+        attempt.adopt()
+        while attempt.ended is None:  # it has its ranks killed, below their shims
+            shim.kill()
+            shim.poll()
+            await asyncio.sleep(0.01)
+        return heard[-1]
+
+    with subprocess.Popen(["sleep", "60"], start_new_session=True) as shim:
+        lost = asyncio.run(next_agent(shim))
+    assert (lost["type"], lost["error"], lost["started"]) == ("lost", "it never started", False)

@@ -1,0 +1,60 @@
+"""A policy that wants something else all the time: no job stays where it is for long."""
+
+from random import Random
+
+from rota.model.allocation import on_node
+from rota.model.plan import Plan
+from rota.model.reason import Reason
+from rota.model.view import View
+from rota.policy.base import Policy
+from rota.policy.information import NONE
+
+EVERY_S = 2.5
+STAYS = 0.5  # of the jobs at each decision
+
+
+class Restless(Policy):
+    """Gives each job other GPUs, fewer, more or none, by the dice of the moment."""
+
+    name = "restless"
+    information = NONE
+    resizes = True
+
+    def decide(self, view: View) -> Plan:
+        """Draw anew who has which GPUs."""
+        dice, what_if = Random(view.now_s), view.what_if()
+        rows = sorted(view.active)
+        dice.shuffle(rows)
+        moved = [row for row in rows if dice.random() > STAYS]
+        before = {row: what_if.target(row) for row in moved}
+        for row in moved:
+            if before[row] is not None:
+                what_if.release(row, Reason.WAIT_RESOURCES)
+        for row in moved:
+            size = dice.choice(view.sizes(row))
+            home = view.home[row]
+            if home is not None and not view.movable[row]:
+                places = [home] if what_if.free.fits(home) else []
+            else:
+                nodes = (
+                    [home.nodes()[0]]
+                    if view.stays_on_node(row) and home
+                    else range(len(what_if.free.masks))
+                )
+                places = [
+                    place
+                    for node in nodes
+                    for place in _places(node, what_if.free.masks[node], size)
+                ]
+            if places and dice.random() < 0.8:
+                what_if.give(row, dice.choice(places))
+            else:
+                what_if.wait(row, Reason.WAIT_RESOURCES)
+        return what_if.plan(wake_at_s=view.now_s + EVERY_S)
+
+
+def _places(node, mask, size):
+    """Some ways to have so many of a node's free GPUs."""
+    free = [gpu for gpu in range(mask.bit_length()) if mask >> gpu & 1]
+    starts = range(len(free) - size + 1)
+    return [on_node(node, sum(1 << gpu for gpu in free[start : start + size])) for start in starts]
