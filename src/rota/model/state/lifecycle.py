@@ -25,8 +25,6 @@ ENDED_BY_ITSELF = (JobState.SUCCEEDED, JobState.FAILED)
 def job_launched(ledger: Ledger, e: JobLaunched) -> None:
     at_s, row, _, speed = e
     _confirm_start(ledger, row, at_s, speed, LAUNCHES, "started")
-    if ledger.first_start_s[row] < 0:
-        ledger.first_start_s[row] = at_s
 
 
 def job_resumed(ledger: Ledger, e: JobResumed) -> None:
@@ -43,21 +41,23 @@ def _confirm_start(
         ledger.migrations[row] += 1
     if ledger.first_start_s[row] >= 0:
         ledger.restarts[row] += 1
+    else:
+        ledger.first_start_s[row] = at_s
     ledger.outstanding[row] = None
     ledger.home[row] = None
     held = ledger.held[row]
     if at_s != ledger.changed_s[row]:
         ledger.overhead_s[row] += at_s - ledger.changed_s[row]
         ledger.changed_s[row] = at_s
-    if held is ledger.target[row] and ledger.state[row] != STOPPING:
+    if ledger.state[row] == STOPPING:
+        ledger.settle(row)
+        return
+    if held is ledger.target[row]:
         ledger.unsettled.pop(row, None)
     else:
         ledger.settle(row)
-        if ledger.state[row] == STOPPING:
-            return
     ledger.since_s[row] = at_s
-    if speed != 1.0 or ledger.speed[row] != 1.0:
-        ledger.speed[row] = speed
+    ledger.speed[row] = speed
     ledger.changed.append(row)
     ledger.state[row] = RUNNING
     if ledger.keeps_stories:
