@@ -25,7 +25,7 @@ MAX_SENTENCE = 1000  # and of any other sentence
 SENTENCES = ("error", "refusal", "keeps")
 
 Count = Annotated[int, Meta(ge=0, lt=MAX_COUNT, description="a whole number from 0")]
-Attempt = Annotated[int, Meta(ge=1, lt=MAX_COUNT, description="a whole number from 1")]
+AttemptNumber = Annotated[int, Meta(ge=1, lt=MAX_COUNT, description="a whole number from 1")]
 Whole = Annotated[int, Meta(gt=-MAX_COUNT, lt=MAX_COUNT)]
 Number = Annotated[float, Meta(gt=-MAX_NUMBER, lt=MAX_NUMBER)]
 Amount = Annotated[float, Meta(ge=0, lt=MAX_NUMBER)]
@@ -83,7 +83,7 @@ class Progress(Struct, kw_only=True):
             raise ValueError("text that can't be shown")
 
 
-class Model(Struct):
+class ModelSizes(Struct):
     """The bytes of all models of a job so far, and of the largest tensor in them."""
 
     model_bytes: Annotated[int, Meta(gt=0, le=MAX_MODEL_BYTES)]
@@ -153,7 +153,7 @@ class Kept(Struct, kw_only=True):
     error: str
 
 
-class Elastic(Struct, kw_only=True):
+class ElasticShards(Struct, kw_only=True):
     """As many ranks can share the batches of its program."""
 
     shards: Count | None = None
@@ -209,7 +209,7 @@ FROM_WORKER: dict[str, type[Struct]] = {
     "suspended": Suspended,
     "written": Written,
     "kept": Kept,
-    "elastic": Elastic,
+    "elastic": ElasticShards,
     "tuned": Tuned,
     "failing": Failing,
     "curve": CurveText,
@@ -228,7 +228,7 @@ class About(Struct, kw_only=True):
     """The attempt that a message is about; ``launch`` is the mark of its start."""
 
     job_id: str
-    attempt: Attempt
+    attempt: AttemptNumber
     launch: str | None = None
 
 
@@ -333,13 +333,13 @@ class Reported(About, kw_only=True):
             raise ValueError("no time")
 
 
-class Memory(About, kw_only=True):
+class MemoryReport(About, kw_only=True):
     """Where the state of an attempt is, and what a step takes: see the agent's ``memory()``."""
 
     memory: dict[str, Any]
 
 
-class Curve(About, kw_only=True):
+class CurveReports(About, kw_only=True):
     """What a trial has reported after so many reports. All so far come before a hello."""
 
     since: Count
@@ -372,8 +372,8 @@ FROM_AGENT: dict[str, type[Struct]] = {
     "refused": Refused,
     "model": About,
     "progress": Reported,
-    "memory": Memory,
-    "curve": Curve,
+    "memory": MemoryReport,
+    "curve": CurveReports,
     "ended": Ended,
     "lost": Lost,
     "set_aside": SetAside,
@@ -443,7 +443,7 @@ def is_metric_report(report: Any) -> bool:
 
 def is_model(message: Any) -> bool:
     """Whether this tells the size of a model in bytes, and of the largest tensor in it."""
-    return _is(message, Model)
+    return _is(message, ModelSizes)
 
 
 def is_memory_cycle(message: Any) -> bool:
