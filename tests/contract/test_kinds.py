@@ -10,6 +10,7 @@ from typing import get_args
 
 import pytest
 
+from rota.live.agent import agent
 from rota.live.controller import dispatch
 from rota.model import commands, events
 from rota.model.state import commands as command_state
@@ -58,11 +59,10 @@ def mentions(kind):
 
 def mentions_of_command(kind):
     diff, sessions = source("model/decide/diff.py"), source("live/controller/agent_sessions.py")
-    agent = "".join(path.read_text() for path in (ROOT / "src/rota/live/agent").glob("*.py"))
     name = kind.__name__
     return {
         "src/rota/model/decide/diff.py, which sends it": bool(re.search(rf"\b{name}\b", diff)),
-        "src/rota/live/agent, which carries it out": f'"{name.lower()}"' in agent,
+        "CARRIED_OUT of src/rota/live/agent/agent.py": name.lower() in agent.CARRIED_OUT,
         "src/rota/live/controller/agent_sessions.py, which hears of it": bool(
             re.search(rf"\b{name}\b", sessions)
         ),

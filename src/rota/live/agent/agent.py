@@ -13,7 +13,7 @@ import os
 import secrets
 import socket
 import struct
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -337,44 +337,60 @@ class Agent:
             self._spawn(self._shut_down())
 
     async def _carry_out(self, message: Message) -> None:
-        command_id = message["command_id"]
         try:
             self._check_in_place()
             if message["epoch"] < self._epoch:
                 raise AgentError(f"command of epoch {message['epoch']}; it is now {self._epoch}")
-            if message["kind"] == "launch":
-                await self._launch(message)
-                return
-            if message["kind"] == "migrate":
-                self._moves.arrive(message)
-                return
-            attempt = self.attempts.get((message["job_id"], message["attempt"]))
-            if attempt is None or attempt.launch_mark != message.get("launch", attempt.launch_mark):
-                error = "the node has no trace of it"
-                self._notify({"type": "lost", **about(message), "error": error, "started": True})
-            elif attempt.ended is not None:
-                self._notify(attempt.ended)
-            elif message["kind"] == "suspend":
-                attempt.pausing.suspend(command_id, vacate=message.get("vacate", False))
-            elif message["kind"] == "resume":
-                gpus = message["gpus"]
-                attempt.pausing.resume(command_id, gpus, self.devices.cores_of(gpus))
-                attempt.tuning.keep(message.get("batch"))
-            elif message["kind"] == "resize":
-                if attempt.elastic is None:
-                    raise AgentError(f"job {attempt.job_id} has a fixed number of GPUs")
-                attempt.elastic.resize(command_id, message["gpus"])
-                attempt.tuning.keep(message.get("batch"))
-            elif message["kind"] == "retune":
-                attempt.tuning.tune(command_id, message.get("batch"))
-            elif message["kind"] == "stop":
-                attempt.stop()
+            done = CARRIED_OUT[message["kind"]](self, message)
+            if done is not None:
+                await done
         except Exception as error:  # whatever it is, the controller must hear of it
             refused = isinstance(error, AgentError)  # what was wrong is said in a line
             what = f"{message['kind']} of job {message['job_id']}"
             log.warning("%s failed: %s", what, error, exc_info=None if refused else error)
-            failed = {"type": "failed", "command_id": command_id, "error": str(error)}
+            failed = {"type": "failed", "command_id": message["command_id"], "error": str(error)}
             self._notify(failed | about(message))
+
+    def _of(self, message: Message) -> Attempt | None:
+        """The attempt that a command is about, if it goes on here; else the controller is told."""
+        attempt = self.attempts.get((message["job_id"], message["attempt"]))
+        if attempt is None or attempt.launch_mark != message.get("launch", attempt.launch_mark):
+            error = "the node has no trace of it"
+            self._notify({"type": "lost", **about(message), "error": error, "started": True})
+        elif attempt.ended is not None:
+            self._notify(attempt.ended)
+        else:
+            return attempt
+        return None
+
+    def _suspend(self, message: Message) -> None:
+        if (attempt := self._of(message)) is not None:
+            vacate = message.get("vacate", False)
+            attempt.pausing.suspend(message["command_id"], vacate=vacate)
+
+    def _resume(self, message: Message) -> None:
+        if (attempt := self._of(message)) is not None:
+            gpus = message["gpus"]
+            attempt.pausing.resume(message["command_id"], gpus, self.devices.cores_of(gpus))
+            attempt.tuning.keep(message.get("batch"))
+
+    def _resize(self, message: Message) -> None:
+        if (attempt := self._of(message)) is not None:
+            if attempt.elastic is None:
+                raise AgentError(f"job {attempt.job_id} has a fixed number of GPUs")
+            attempt.elastic.resize(message["command_id"], message["gpus"])
+            attempt.tuning.keep(message.get("batch"))
+
+    def _retune(self, message: Message) -> None:
+        if (attempt := self._of(message)) is not None:
+            attempt.tuning.tune(message["command_id"], message.get("batch"))
+
+    def _stop(self, message: Message) -> None:
+        if (attempt := self._of(message)) is not None:
+            attempt.stop()
+
+    def _migrate(self, message: Message) -> None:
+        self._moves.arrive(message)
 
     async def _launch(self, message: Message) -> None:
         job_id, number = message["job_id"], message["attempt"]
@@ -490,6 +506,18 @@ class Agent:
                 break
             await asyncio.sleep(0.02)
         self._ending.set()
+
+
+# What an agent does with each kind of command. What it returns, if anything, is awaited.
+CARRIED_OUT: dict[str, Callable[[Agent, Message], Coroutine[Any, Any, None] | None]] = {
+    "launch": Agent._launch,
+    "suspend": Agent._suspend,
+    "resume": Agent._resume,
+    "migrate": Agent._migrate,
+    "resize": Agent._resize,
+    "retune": Agent._retune,
+    "stop": Agent._stop,
+}
 
 
 def _peer(writer: asyncio.StreamWriter) -> int:
