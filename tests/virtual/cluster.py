@@ -44,6 +44,7 @@ from .restless import Restless
 ROUGH_S = 60.0  # for so long things fail,
 LONGEST_S = 6000.0  # and by then every job has ended
 MOST_JOBS = 6
+STOPPED_S = 5.0
 AGAIN_S = 1.0  # until what was killed is started anew
 ASK_EVERY_S = 8.0
 # Of connections: the agent or the connection before is not known to be gone yet.
@@ -177,6 +178,7 @@ class Cluster:
         self.loop.before_each = self._may_kill
         # Of a step in the life of an agent or a controller, so many end it.
         self._kill_share = self.random.choice([0.0, 0.0005, 0.002])
+        self._stop_share = self.random.choice([0.0, 0.1])
         self._harm_share = self.random.choice([0.0, 0.0, 0.05])
         self._cut_share = self.random.choice([0.0, 0.02])
 
@@ -202,6 +204,17 @@ class Cluster:
                     self.note(f"the connection of {connection.ends} is cut")
                     connection.close()
                     self.machine.connections.remove(connection)
+
+    async def _stop_processes(self) -> None:
+        """Agents and controllers do nothing for a while, now and then."""
+        while self.loop.time() < ROUGH_S:
+            await asyncio.sleep(1.0)
+            processes = [self.controller_process, *self.agents.values()]
+            if self.random.random() < self._stop_share:
+                process = self.random.choice(processes)
+                seconds = self.random.expovariate(1 / STOPPED_S)
+                self.note(f"{process} is stopped for {seconds:.3f} s")
+                self.loop.stop_process(process, seconds)
 
     async def _kill_programs(self) -> None:
         """Kill a worker now and then, or a shim, and its worker with it."""
@@ -350,7 +363,7 @@ class Cluster:
 
     async def _run(self, jobs: int) -> None:
         keepers = [self._keep_controller(), self._cut_connections(), self._kill_programs()]
-        keepers.append(self._ask())
+        keepers += [self._stop_processes(), self._ask()]
         keepers += [self._keep_agent(name) for name in self.names]
         keepers += [self._submit(number) for number in range(jobs)]
         self._tasks = [asyncio.ensure_future(each) for each in keepers]

@@ -22,6 +22,7 @@ class Process:
     def __init__(self, name: str) -> None:
         self.name = name
         self.alive = True
+        self.left: list[Any] | None = None  # to be done, since it was stopped
 
     def __repr__(self) -> str:
         return self.name
@@ -76,22 +77,51 @@ class VirtualLoop(asyncio.SelectorEventLoop):
         return self.now_s
 
     def call_soon(self, callback: Any, *arguments: Any, context: Any = None) -> asyncio.Handle:
-        return super().call_soon(self._step, _owner(context), callback, arguments, context=context)
+        context = contextvars.copy_context() if context is None else context
+        holder = list[asyncio.Handle]()
+        step = (_owner(context), callback, arguments, context, holder)
+        holder.append(super().call_soon(self._step, *step, context=context))
+        return holder[0]
 
     def call_at(
         self, when: float, callback: Any, *arguments: Any, context: Any = None
     ) -> asyncio.TimerHandle:
-        return super().call_at(
-            when, self._step, _owner(context), callback, arguments, context=context
-        )
+        context = contextvars.copy_context() if context is None else context
+        holder = list[asyncio.TimerHandle]()
+        step = (_owner(context), callback, arguments, context, holder)
+        holder.append(super().call_at(when, self._step, *step, context=context))
+        return holder[0]
 
-    def _step(self, owner: Process | None, callback: Any, arguments: Any) -> None:
+    def _step(
+        self,
+        owner: Process | None,
+        callback: Any,
+        arguments: Any,
+        context: contextvars.Context,
+        holder: list[asyncio.Handle],
+    ) -> None:
+        if holder[0].cancelled():
+            return
+        if owner is not None and owner.left is not None and not self._is_closing:
+            owner.left.append((owner, callback, arguments, context, holder))
+            return
         if owner is not None and not self._is_closing:
             if owner.alive:
                 self.before_each(owner)
             if not owner.alive:
                 return
         callback(*arguments)
+
+    def stop_process(self, process: Process, seconds: float) -> None:
+        """SIGSTOP, and SIGCONT after so long: what was to be done meanwhile is done then."""
+        if process.left is None:
+            process.left = []
+            super().call_at(self.now_s + seconds, self._continue, process)
+
+    def _continue(self, process: Process) -> None:
+        steps, process.left = process.left or [], None
+        for step in steps:
+            super().call_soon(self._step, *step, context=step[-2])
 
     def create_task(self, coroutine: Any, **options: Any) -> asyncio.Task[Any]:
         task = super().create_task(coroutine, **options)
@@ -119,5 +149,5 @@ class VirtualLoop(asyncio.SelectorEventLoop):
         return self.create_task(coroutine, context=context)
 
 
-def _owner(context: contextvars.Context | None) -> Process | None:
-    return RUNNING.get() if context is None else context.get(RUNNING)
+def _owner(context: contextvars.Context) -> Process | None:
+    return context.get(RUNNING)
