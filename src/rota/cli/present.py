@@ -266,11 +266,21 @@ def nodes_text(nodes: Sequence[Mapping[str, Any]]) -> str:
         free = sum(not ids for ids in holders) if node["alive"] else 0
         who = " ".join(f"{gpu}:{'+'.join(ids)}" for gpu, ids in enumerate(holders) if ids)
         state = "lost" if not node["alive"] else "up" if node.get("connected", True) else "away"
+        if (closed := closed_text(node)) is not None:
+            state = closed if state == "up" else f"{state}, {closed}"
         kind = node.get("gpu_type") or "-"
         cells = (node["name"], node["kind"], kind, node["num_gpus"], free, state, who or "-")
         rows.append([printable(cell) for cell in cells])
     header = ("NODE", "KIND", "TYPE", "GPUS", "FREE", "STATE", "GPU:JOB")
     return render(header, rows, text_columns=len(header))
+
+
+def closed_text(node: Mapping[str, Any]) -> str | None:
+    """``cordoned``, ``draining by 14:00:00`` or ``drained``; None of a node that takes jobs."""
+    closed: str | None = node.get("closed")
+    if closed == "draining" and node["drain_by_s"] is not None:
+        return f"draining by {clock(node['drain_by_s'])}"
+    return closed
 
 
 def desired_nodes_lines(policies: Sequence[Mapping[str, Any]]) -> list[str]:

@@ -325,6 +325,22 @@ class Client:
         params = {"all": "true"} if everything else {}
         return list(self._call("GET", "/nodes", params=params)["nodes"])
 
+    def cordon(self, node: str) -> dict[str, Any]:
+        """Have a node take no new job; what runs there goes on. The node, and ``changed``."""
+        return self._call("POST", _node_path(node, "cordon"))
+
+    def drain(self, node: str, *, within_s: float | None = None) -> dict[str, Any]:
+        """Have a node take no new job, and its jobs leave it. The node, and ``changed``.
+
+        A job that can't leave without a loss stays until it ends, or for ``within_s`` seconds;
+        then it is stopped, and starts anew.
+        """
+        return self._call("POST", _node_path(node, "drain"), json_body={"within_s": within_s})
+
+    def enable(self, node: str) -> dict[str, Any]:
+        """Have a node that was cordoned or drained take jobs again. The node, and ``changed``."""
+        return self._call("POST", _node_path(node, "enable"))
+
     def profiles(self) -> list[dict[str, Any]]:
         """What was measured of each kind of jobs, the one that was heard of last first."""
         return list(self._call("GET", "/profiles")["profiles"])
@@ -385,6 +401,10 @@ def _since(cursor: str | None) -> dict[str, str]:
 def _path(job_id: str, action: str = "") -> str:
     path = f"/jobs/{quote(job_id, safe='')}"
     return f"{path}/{action}" if action else path
+
+
+def _node_path(name: str, action: str) -> str:
+    return f"/nodes/{quote(name, safe='')}/{action}"
 
 
 def _sweep_path(name: str, action: str = "") -> str:

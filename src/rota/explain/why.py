@@ -9,7 +9,7 @@ from rota.explain.sharing import sharing_of
 from rota.explain.turns import blocker as turn_blocker
 from rota.explain.turns import tell as tell_turns
 from rota.model.allocation import Allocation, gpus_text, on_node
-from rota.model.decide.live_limits import largest_node, stays_on_node
+from rota.model.decide.live_limits import all_gpus, fits_once_open, largest_node, stays_on_node
 from rota.model.job import JobState, Suspension
 from rota.model.naming import few, jobs_text
 from rota.model.reason import SENTENCES, Reason
@@ -190,16 +190,37 @@ def _cluster_too_small(state: ClusterState, row: int) -> list[dict[str, Any]]:
     wanted = state.num_gpus[row]
     if wanted <= state.total_gpus:
         largest = largest_node(state)
+        offered = max((node.num_gpus for node in state.offered if node.alive), default=0)
+        if state.one_node_gangs and offered < wanted <= largest:
+            have = f"{offered} on the largest node that takes jobs; {_closed_nodes(state)}"
+            return [_blocker(Reason.NODE_CLOSED, gpus_text(wanted), have)]
         if state.one_node_gangs and wanted > largest:
             have = f"{largest} on the largest node, and a gang is on one node"
             return [_blocker(Reason.NEVER_FITS, gpus_text(wanted), have)]
         return []
-    lost = [node for node in state.nodes if not node.alive]
     have = f"{state.total_gpus} in the cluster"
+    if state.closed and fits_once_open(state, wanted):
+        need = gpus_text(wanted)
+        return [_blocker(Reason.NODE_CLOSED, need, f"{have}; {_closed_nodes(state)}")]
+    lost = [node for node in state.nodes if not node.alive]
     if lost and wanted <= state.total_gpus + sum(node.num_gpus for node in lost):
         have += f"; lost: {', '.join(node.name for node in lost)}"
         return [_blocker(Reason.NODE_UNHEALTHY, gpus_text(wanted), have)]
     return [_blocker(Reason.NEVER_FITS, gpus_text(wanted), have)]
+
+
+def _closed_nodes(state: ClusterState) -> str:
+    """For example ``cordoned: n1; drained: n2, n3``."""
+    names: dict[str, list[str]] = {}
+    for index, closing in state.closed.items():
+        how = "drained" if closing.drains else "cordoned"
+        names.setdefault(how, []).append(state.nodes[index].name)
+    return "; ".join(f"{how}: {', '.join(each)}" for how, each in names.items())
+
+
+def _free_on_closed(state: ClusterState) -> int:
+    """The GPUs that nobody has on nodes that take no job."""
+    return sum(state.idle.masks[index].bit_count() for index in state.closed)
 
 
 def _turn(state: ClusterState, row: int, now_s: float) -> dict[str, Any]:
@@ -222,8 +243,13 @@ def _gpus_taken(state: ClusterState, row: int, *, elsewhere: bool) -> list[dict[
         need, have = f"the GPUs it was given: {_places(state, target)}", "about to be free"
         return [_blocker(Reason.WAIT_RESOURCES, need, have, _holders(state, row, target))]
     found = []
-    if elsewhere and state.idle.count < wanted:
-        have = f"{state.idle.count} free of {state.total_gpus}"
+    unused = _free_on_closed(state)
+    free = state.idle.count - unused
+    if elsewhere and free < wanted <= free + unused:
+        have = f"{gpus_text(unused)} free that take no job; {_closed_nodes(state)}"
+        found.append(_blocker(Reason.NODE_CLOSED, gpus_text(wanted), have))
+    if elsewhere and free < wanted:
+        have = f"{free} free of {state.total_gpus}"
         found.append(_blocker(Reason.WAIT_RESOURCES, gpus_text(wanted), have, _holders(state, row)))
     if home is not None and not state.movable[row] and not state.idle.fits(home):
         need = f"the GPUs where its stopped processes are: {_places(state, home)}"
@@ -253,7 +279,7 @@ def _would_start_if(
     job_id = state.spec[row].job_id
     rules = [blocker["rule"] for blocker in blockers]
     if Reason.NEVER_FITS.name in rules:
-        most = largest_node(state) if state.one_node_gangs else state.total_gpus
+        most = largest_node(state) if state.one_node_gangs else all_gpus(state)
         return f"it asked for at most {gpus_text(most)}"
     if Reason.NODE_UNHEALTHY.name in rules:
         return "the lost nodes came back" if state.nodes else "a node joined"
@@ -261,6 +287,9 @@ def _would_start_if(
         return f"its owner let it go on: rota resume {job_id}"
     if row in state.backoff:
         return f"{max(0.0, state.backoff[row] - now_s):.0f} s had passed"
+    if Reason.NODE_CLOSED.name in rules:
+        names = " ".join(state.nodes[index].name for index in state.closed)
+        return f"nodes took jobs again: rota node enable {names}"
     if state.target[row] is not None:
         return "the GPUs it was given were released, which they are about to be"
     if Reason.TRIAL_BEHIND.name in rules:
@@ -287,7 +316,7 @@ def _would_start_if(
 
 def _more_gpus(state: ClusterState, row: int) -> str:
     """How many GPUs are missing, and who could give them back; empty if enough are free."""
-    missing = state.num_gpus[row] - state.idle.count
+    missing = state.num_gpus[row] - state.idle.count + _free_on_closed(state)
     if missing <= 0:
         return ""
     ending = _smallest_release(state, row, missing)

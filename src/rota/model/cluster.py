@@ -34,6 +34,13 @@ class Node(NamedTuple):
         return self.kind == "cuda"
 
 
+class Closing(NamedTuple):
+    """How a node is closed: with ``drains`` its jobs leave it, by ``by_s`` if that is a time."""
+
+    drains: bool = False
+    by_s: float | None = None
+
+
 def parse_cluster(text: str) -> list[Node]:
     """The nodes that ``text`` describes.
 

@@ -44,6 +44,26 @@ class NodeLost(NamedTuple):
     given_back: bool = False
 
 
+class NodeClosed(NamedTuple):
+    """An administrator has the node take no new job; with ``drains``, its jobs leave it as well.
+
+    What can't leave by ``by_s`` (None: there is no such time) is stopped then, and starts anew.
+    A later one takes the place of an earlier one.
+    """
+
+    at_s: float
+    name: str
+    drains: bool = False
+    by_s: float | None = None
+
+
+class NodeOpened(NamedTuple):
+    """An administrator has a node that was closed take jobs again."""
+
+    at_s: float
+    name: str
+
+
 class JobSubmitted(NamedTuple):
     """A user's job was accepted. It gets the next row."""
 
@@ -292,6 +312,8 @@ class MetricReported(NamedTuple):
 Event = (
     NodeJoined
     | NodeLost
+    | NodeClosed
+    | NodeOpened
     | JobSubmitted
     | SuspendRequested
     | ResumeRequested

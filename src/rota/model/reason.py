@@ -25,6 +25,7 @@ class Reason(IntEnum):
     PACK_UNDONE = 16
     TRIAL_BEHIND = 17
     WAIT_DISK = 18
+    NODE_CLOSED = 19
 
 
 SENTENCES = {
@@ -47,4 +48,5 @@ SENTENCES = {
     Reason.PACK_UNDONE: "sharing a GPU slowed it down, so it waits for one of its own",
     Reason.TRIAL_BEHIND: "other trials of its search promise more",
     Reason.WAIT_DISK: "the disk of the state folder is full: nothing is begun until it has room",
+    Reason.NODE_CLOSED: "nodes that it needs are cordoned or drained, and take no job",
 }

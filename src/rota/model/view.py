@@ -39,7 +39,8 @@ class View:
     ``plan`` the plan that the last decision applied, if it was made in this process;
     ``priorities`` every priority that a job has had so far; ``completed_gpu_s`` the GPU-seconds of
     each job that ended by itself, in order of their ends, only ever appended to; ``free_gpus`` how
-    many GPUs the plan so far gives to nobody.
+    many GPUs the plan so far gives to nobody. A node that is cordoned or drained is not alive in
+    ``nodes``, and jobs that stay on it are not active.
     """
 
     __slots__ = (
@@ -95,7 +96,7 @@ class View:
         self.held = state.held
         self.home = state.home
         self.movable: array[int] = state.movable
-        self.nodes: list[Node] = state.nodes
+        self.nodes: list[Node] = state.offered
         self.num_gpus: array[int] = state.num_gpus
         self.overhead_s: array[float] = state.overhead_s
         self.portable: array[int] = state.portable

@@ -20,7 +20,7 @@ from rota.report.setting import setting_text
 from rota.request.jobfile import parse_job
 from rota.server import jobs, problems, profiles
 from rota.server.auth import ensure_tokens
-from rota.server.calls import body_hash, caller, checked_key, json_body
+from rota.server.calls import body_hash, caller, checked_key, json_body, within_of
 from rota.server.guard import Guard
 from rota.server.logs import MAX_PIECE_BYTES, read_piece, tail_offset
 from rota.server.sweepdriver import SweepDriver
@@ -172,6 +172,22 @@ def _cluster_routes(controller: Any, driver: SweepDriver) -> APIRouter:
         """Nodes that are there, were lost within the hour, or that a job waits for; or all."""
         return JSONResponse({"nodes": jobs.finite(jobs.nodes(controller, everything=all_))})
 
+    @router.post("/nodes/{name}/cordon")
+    async def cordon(name: str) -> JSONResponse:
+        """Have a node take no new job; what runs there goes on."""
+        return _closed(controller, name, controller.node_api.cordon(name))
+
+    @router.post("/nodes/{name}/drain")
+    async def drain(name: str, request: Request) -> JSONResponse:
+        """Have a node's jobs leave it, within ``within_s`` seconds if that is given."""
+        within_s = within_of(await json_body(request))
+        return _closed(controller, name, controller.node_api.drain(name, within_s))
+
+    @router.post("/nodes/{name}/enable")
+    async def enable(name: str) -> JSONResponse:
+        """Have a node that was cordoned or drained take jobs again."""
+        return _closed(controller, name, controller.node_api.enable(name))
+
     @router.get("/profiles")
     async def list_profiles() -> JSONResponse:
         """What was measured of each kind of jobs."""
@@ -199,6 +215,12 @@ def _cluster_routes(controller: Any, driver: SweepDriver) -> APIRouter:
         return JSONResponse({"ending": controller.agents.ends_jobs} | controller.waits_for())
 
     return router
+
+
+def _closed(controller: Any, name: str, changed: bool) -> JSONResponse:
+    """The node, and whether the call has changed anything about it."""
+    node = next(each for each in controller.record.nodes() if each["name"] == name)
+    return JSONResponse(jobs.finite(node) | {"changed": changed}, 202)
 
 
 def _process_routes(controller: Any) -> APIRouter:

@@ -8,6 +8,7 @@ from typing import Any
 from fastapi import Request
 
 from rota.errors import InputError
+from rota.request.values import seconds_of
 
 MAX_KEY_CHARACTERS = 200
 
@@ -30,6 +31,14 @@ def checked_key(key: str | None) -> str | None:
             f"send 1 to {MAX_KEY_CHARACTERS} printable ASCII characters"
         )
     return key
+
+
+def within_of(body: Any) -> float | None:
+    """The ``within_s`` of a body, a number of seconds from now; None without. InputError."""
+    if not isinstance(body, dict) or body.keys() - {"within_s"}:
+        raise InputError('the body must be {} or {"within_s": SECONDS}')
+    value = body.get("within_s")
+    return None if value is None else seconds_of("within_s", value)
 
 
 def body_hash(fields: Any) -> str:

@@ -1,6 +1,7 @@
 """The simulated world: carries out commands in virtual time, with the delays that they cost."""
 
 from collections.abc import Callable, Iterator
+from itertools import chain
 from math import inf
 from typing import Any, NamedTuple, Protocol
 
@@ -254,7 +255,7 @@ class Machine:
 
     def _running(self) -> Iterator[tuple[int, Allocation]]:
         state = self._state
-        for row in state.active:
+        for row in chain(state.active, state.staying):
             held = state.held[row]
             if state.since_s[row] >= 0 and held is not None:
                 yield row, held

@@ -157,7 +157,7 @@ def _used(simulation: Simulation) -> set[int]:
     """The nodes on which a job has GPUs or state, or is to have some."""
     state = simulation.state
     used: set[int] = set()
-    for row in {*state.active, *state.unsettled, *state.user_suspended}:
+    for row in {*state.active, *state.staying, *state.unsettled, *state.user_suspended}:
         for place in (state.target[row], state.held[row], state.home[row]):
             used.update(() if place is None else place.nodes())
     return used

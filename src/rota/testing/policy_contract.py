@@ -15,7 +15,14 @@ from typing import Any
 import pytest
 
 from rota.model.decide.decision import take_decision
-from rota.model.events import DecisionTaken, JobSubmitted, NodeJoined, NodeLost
+from rota.model.events import (
+    DecisionTaken,
+    JobSubmitted,
+    NodeClosed,
+    NodeJoined,
+    NodeLost,
+    NodeOpened,
+)
 from rota.model.reason import Reason
 from rota.model.state.state import ClusterState
 from rota.model.view import View, identity
@@ -82,6 +89,34 @@ class PolicyContract:
             state.validate()
             self.check_waiting(state)
         assert losses, "no node was lost: the load is too light to test anything"
+        assert min(state.finish_s) >= 0
+
+    @pytest.mark.parametrize("drains", [False, True], ids=["cordoned", "drained"])
+    @pytest.mark.parametrize("seed", SEEDS)
+    def test_closed_nodes_take_no_new_job_and_the_queue_goes_on(
+        self, seed: int, drains: bool
+    ) -> None:
+        chance = random.Random(seed)
+        sim = simulation(random_trace(seed, max_gpus=4), self.policy(), "3x4", SLOW)
+        state, closed_at, closings = sim.state, -1, 0
+        name, there = "", set[int]()
+        for step in steps(sim):
+            if closed_at < 0 and chance.random() < 0.2 and any(state.held):
+                name = chance.choice(sorted(_nodes_in_use(state)))
+                state.apply(NodeClosed(sim.engine.now_s, name, drains))
+                there, closed_at = _targets_on(state, name), step
+                closings += 1
+                assert not (drains and there), "a job that can leave stays on a drained node"
+            elif 0 <= closed_at < step - 5:
+                state.apply(NodeOpened(sim.engine.now_s, name))
+                closed_at = -1
+            if closed_at >= 0:
+                now = _targets_on(state, name)
+                assert now <= there, f"jobs {now - there} were given GPUs of a closed node"
+                there = now
+            state.validate()
+            self.check_waiting(state)
+        assert closings, "no node was closed: the load is too light to test anything"
         assert min(state.finish_s) >= 0
 
     @pytest.mark.parametrize("seed", SEEDS)
@@ -247,6 +282,13 @@ def _decisions(events: list[Any]) -> list[Any]:
 
 def _nodes_in_use(state: ClusterState) -> set[str]:
     return {state.nodes[node].name for held in state.held if held for node in held.nodes()}
+
+
+def _targets_on(state: ClusterState, name: str) -> set[int]:
+    """The jobs that the plan gives GPUs of a node."""
+    index = state.node_index[name]
+    targets = enumerate(state.target)
+    return {row for row, target in targets if target is not None and index in target.nodes()}
 
 
 def _through_json(value: Any) -> Any:

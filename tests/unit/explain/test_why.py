@@ -17,6 +17,7 @@ from rota.model.events import (
     JobLaunched,
     JobSubmitted,
     JobSuspended,
+    NodeClosed,
     NodeJoined,
     NodeLost,
     StopRequested,
@@ -196,6 +197,27 @@ def test_a_lost_node_is_named():
     unhealthy = next(b for b in verdict["blockers"] if b["rule"] == "NODE_UNHEALTHY")
     assert unhealthy["have"] == "0 in the cluster; lost: n"
     assert verdict["would_start_if"] == "the lost nodes came back"
+
+
+def test_a_cordoned_node_is_named_and_what_would_help():
+    cluster = Cluster(2, 2)
+    cluster.apply(NodeClosed(0.5, "n"))
+    cluster.decide(1.0)
+    verdict = cluster.why(0)
+    assert verdict["reason"] == rules(verdict)[0] == "NODE_CLOSED"
+    assert verdict["blockers"][0]["have"] == "0 in the cluster; cordoned: n"
+    assert verdict["would_start_if"] == "nodes took jobs again: rota node enable n"
+
+
+def test_free_gpus_of_a_drained_node_count_for_nobody():
+    cluster = DrivenCluster(job("first", 3), job("second", 3), cluster="2x4")
+    cluster.happens(NodeClosed, "node1", True)
+    cluster.settle()
+    verdict = explain(cluster.state, 1, cluster.now_s, [])
+    blockers = {blocker["rule"]: blocker["have"] for blocker in verdict["blockers"]}
+    assert blockers["NODE_CLOSED"] == "4 GPUs free that take no job; drained: node1"
+    assert blockers["WAIT_RESOURCES"] == "1 free of 4"
+    assert verdict["would_start_if"] == "nodes took jobs again: rota node enable node1"
 
 
 def test_a_cluster_without_nodes_waits_for_one():

@@ -2,10 +2,12 @@
 
 import json
 
+import httpx
 import pytest
 
 from rota.model.events import JobFinished, JobSubmitted
 from rota.model.job import JobSpec, JobState
+from support.served import controller_without_agents, served
 
 JOB = {"run": "python train.py", "workdir": "/tmp"}
 
@@ -290,3 +292,22 @@ def test_an_ending_tells_who_has_yet_to_end(http, cluster):
     assert (answer.status_code, answer.json()) == (202, {"ending": True} | left)
     assert http.get("/api/v1/shutdown").json()["ending"] is True
     assert cluster.controller.life == ["start", "end_jobs"]
+
+
+def test_nodes_are_closed_and_opened(folder):
+    with served(folder, controller_without_agents(folder)) as cluster:
+        headers = {"Authorization": f"Bearer {folder.token.read_text().strip()}"}
+        url = f"{cluster.url}/api/v1/nodes"
+        with httpx.Client(base_url=url, headers=headers, trust_env=False) as http:
+            answer = http.post("/here/cordon")
+            assert answer.status_code == 202
+            assert (answer.json()["closed"], answer.json()["changed"]) == ("cordoned", True)
+            assert http.post("/here/cordon").json()["changed"] is False
+            told = http.post("/here/drain", json={"within_s": 60}).json()
+            assert told["closed"] == "drained"
+            assert told["drain_by_s"] > cluster.controller.now_s()
+            for body in ({"within_s": -1}, {"within_s": "soon"}, {"by": 3}, []):
+                assert http.post("/here/drain", json=body).status_code == 422
+            assert http.post("/there/enable").status_code == 404
+            told = http.post("/here/enable").json()
+            assert (told["closed"], told["drain_by_s"], told["changed"]) == (None, None, True)

@@ -111,6 +111,8 @@ STRATEGIES = {
     "of_a_gpu": st.booleans(),
     "given_back": st.booleans(),
     "got_on": st.booleans(),
+    "drains": st.booleans(),
+    "by_s": st.none() | seconds,
     "cause": words,
     "lost_ranks": rows,
     "gpu_type": words,

@@ -14,7 +14,7 @@ from rota.errors import (
 )
 from rota.live.controller.journal import Journal
 from rota.live.controller.record import Record
-from rota.model.decide.live_limits import largest_node
+from rota.model.decide.live_limits import all_gpus, largest_node
 from rota.model.events import (
     Event,
     JobSubmitted,
@@ -93,7 +93,7 @@ class JobApi:
 
     def check(self, request: JobRequest) -> None:
         """Refuse a job that can never run here. Raises NeverFitsError or JobFileError."""
-        have = self._state.total_gpus
+        have = all_gpus(self._state)
         if self._state.nodes and request.num_gpus > have:
             raise NeverFitsError(
                 f"NEVER_FITS: resources.gpus is {request.num_gpus} and this cluster has {have}; "

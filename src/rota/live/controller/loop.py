@@ -19,8 +19,9 @@ from rota.folder import Folder
 from rota.live.controller.agent_sessions import AgentSessions
 from rota.live.controller.job_api import JobApi
 from rota.live.controller.journal import Journal
+from rota.live.controller.node_api import NodeApi
 from rota.live.controller.record import Record
-from rota.live.controller.recovery import NODE_GONE, node_left
+from rota.live.controller.recovery import NODE_GONE, node_left, overdue
 from rota.live.controller.room import Room
 from rota.live.controller.sweep_api import SweepApi
 from rota.live.controller.telemetry import Telemetry
@@ -56,7 +57,7 @@ class Controller:
     """Owns the cluster's state. All methods run on one event loop, and none waits half-way.
 
     ``record`` is what is known, ``journal`` what has yet to be written down; users ask ``jobs`` and
-    ``sweeps``, agents talk to ``agents``.
+    ``sweeps``, administrators ``node_api``, agents talk to ``agents``.
     """
 
     def __init__(
@@ -78,6 +79,7 @@ class Controller:
         self.state = self.record.state
         self.journal = Journal(self.record, self.room)
         self.jobs = JobApi(self.record, self.journal)
+        self.node_api = NodeApi(self.record, self.journal)
         self.sweeps = SweepApi(self.record, self.journal, self.jobs)
         self.telemetry = Telemetry(self.record, self.journal)
         self.agents = AgentSessions(self.record, self.journal, self.telemetry, provider, self.turn)
@@ -101,7 +103,9 @@ class Controller:
                 for event in node_left(self.state, node.name, self.now_s(), NODE_GONE):
                     self.journal.note(event)
         self.agents.awaited = {
-            name for row in self.state.active for name in self.agents.seats_of(row)
+            name
+            for row in (*self.state.active, *self.state.staying)
+            for name in self.agents.seats_of(row)
         }
         self._await_until_s = self.now_s() + AWAIT_S
         self.room.look()
@@ -195,6 +199,9 @@ class Controller:
         if state.decision_needed and not self.room.is_tight:
             times.append(self._paced_until_s)
         times += [at_s for _, at_s in self._time_limits()]
+        now_s = self.now_s()
+        drained_by = (closing.by_s for closing in state.closed.values() if closing.drains)
+        times += [at_s for at_s in drained_by if at_s is not None and at_s > now_s]
         return max(0.0, min(times) - self.now_s()) if times else None
 
     def turn(self) -> None:
@@ -216,6 +223,9 @@ class Controller:
         for row, at_s in self._time_limits():
             if at_s <= now_s:
                 self.journal.note(StopRequested(now_s, row, JobState.TIMEOUT))
+        for index, row in overdue(state, now_s):
+            attempt = {"job_id": state.spec[row].job_id, "attempt": state.attempt[row]}
+            self.record.outboxes.tell(state.nodes[index].name, {"type": "kill", **attempt})
         if not self.room.is_tight:
             self._decide_if_due(now_s)
         commands = diff(state)
@@ -283,7 +293,7 @@ class Controller:
         limits = []
         for row, limit_s in self.record.limits_s.items():
             since_s = state.since_s[row]
-            if row not in state.active or since_s < 0:
+            if (row not in state.active and row not in state.staying) or since_s < 0:
                 continue
             # While an agent has yet to tell whether the job has run on, nobody knows how long.
             if self.agents.awaited.isdisjoint(self.agents.seats_of(row)):

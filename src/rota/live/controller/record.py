@@ -8,7 +8,7 @@ from rota.folder import JOB_ID, Folder
 from rota.live.controller.clock import Clock
 from rota.live.controller.outboxes import Outboxes
 from rota.live.controller.ranks import Ranks, read_ranks
-from rota.live.controller.recovery import losses_after
+from rota.live.controller.recovery import losses_after, seats
 from rota.live.controller.sweep_record import Searches
 from rota.live.wire import Message
 from rota.model.commands import Launch
@@ -215,6 +215,12 @@ class Record:
 
     def nodes(self) -> list[dict[str, Any]]:
         """Each node with its devices and who holds which; several jobs may share one."""
+        in_use = {
+            index
+            for row in range(len(self.state.spec))
+            if self.state.has_processes(row)
+            for index in seats(self.state, row)
+        }
         holders: list[list[list[str]]] = [
             [[] for _ in range(node.num_gpus)] for node in self.state.nodes
         ]
@@ -233,6 +239,15 @@ class Record:
                 "connected": node.name in self.outboxes,
                 "jobs": [ids[0] if ids else None for ids in held_by],
                 "holders": held_by,
+                **self._closing(index, is_empty=index not in in_use),
             }
-            for node, held_by in zip(self.state.nodes, holders, strict=True)
+            for index, (node, held_by) in enumerate(zip(self.state.nodes, holders, strict=True))
         ]
+
+    def _closing(self, index: int, *, is_empty: bool) -> dict[str, Any]:
+        """How a node is closed, if it is, and by when its jobs must have left it."""
+        closing = self.state.closed.get(index)
+        if closing is None:
+            return {"closed": None, "drain_by_s": None}
+        closed = ("drained" if is_empty else "draining") if closing.drains else "cordoned"
+        return {"closed": closed, "drain_by_s": closing.by_s}

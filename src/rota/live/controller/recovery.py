@@ -24,12 +24,14 @@ NEVER_STARTED = "it never started"
 NODE_CHANGED = "its node came back with other devices"
 NO_MEMORY = "out of memory"  # so begins what is told of a batch that did not fit
 NODE_GONE = "its node is no longer part of the cluster"
+DRAINED = "its node was drained"
 UNCOUNTED = (
     SHUT_DOWN,
     REBOOTED,
     NEVER_STARTED,
     NODE_CHANGED,
     NODE_GONE,
+    DRAINED,
     NO_MEMORY,  # each time with smaller batches, and so not for ever
 )  # how losses begin that say nothing about the job
 
@@ -54,6 +56,21 @@ def seats(state: ClusterState, row: int) -> tuple[int, ...]:
         return held.nodes() if held is not None else ()
     moves = held is not None and isinstance(state.outstanding[row], Migrate)
     return home.nodes() + held.nodes() if held is not None and moves else home.nodes()
+
+
+def overdue(state: ClusterState, now_s: float) -> list[tuple[int, int]]:
+    """(node, row) of each job that should have left a node, which is drained, by now."""
+    late = [
+        index
+        for index, closing in state.closed.items()
+        if closing.drains and closing.by_s is not None and closing.by_s <= now_s
+    ]
+    return [
+        (index, row)
+        for index in late
+        for row in range(len(state.spec))
+        if state.has_processes(row) and index in seats(state, row)
+    ]
 
 
 def reconcile(

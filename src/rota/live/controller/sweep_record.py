@@ -15,8 +15,10 @@ from rota.model.events import (
     Event,
     JobSubmitted,
     JobSuspended,
+    NodeClosed,
     NodeJoined,
     NodeLost,
+    NodeOpened,
     SweepEnded,
     SweepSubmitted,
     WorkerReported,
@@ -120,7 +122,7 @@ class Searches:
             self._has_news(search)
         elif isinstance(event, JobSubmitted):
             self._note_trial(event.spec.trial)
-        elif isinstance(event, NodeJoined | NodeLost):
+        elif isinstance(event, NodeJoined | NodeLost | NodeClosed | NodeOpened):
             for row in self._ran:
                 self._note_run(row, event.at_s)
             for search in self._searches.values():

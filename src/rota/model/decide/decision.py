@@ -5,7 +5,7 @@ from typing import Any, NoReturn
 
 from rota.errors import PlanError
 from rota.model.allocation import Allocation
-from rota.model.decide.live_limits import confine
+from rota.model.decide.live_limits import confine, fits_once_open
 from rota.model.events import DecisionTaken, new
 from rota.model.notes import MOST_CHARS, MOST_WARNINGS, Notes, fault_in
 from rota.model.plan import Plan
@@ -52,10 +52,25 @@ class Decider:
         if notes is not None:
             check_notes(state, notes)
             told = plan._replace(notes=news(state, notes))
+        if state.closed and reasons:
+            told = told._replace(reasons=_blame_closed_nodes(state, reasons))
         event = new(DecisionTaken, (now_s, state.decision_seq + 1, self._identity, *told))
         state.apply(event)
         state.plan = plan
         return event
+
+
+def _blame_closed_nodes(state: ClusterState, reasons: dict[int, int]) -> dict[int, int]:
+    """The reasons, with NODE_CLOSED for jobs that the cluster is too small for without nodes that
+    are cordoned or drained."""
+    told = {}
+    for row, code in reasons.items():
+        if code == Reason.NEVER_FITS and fits_once_open(state, state.num_gpus[row]):
+            if state.reason[row] != Reason.NODE_CLOSED:
+                told[row] = int(Reason.NODE_CLOSED)
+        else:
+            told[row] = code
+    return told
 
 
 def take_decision(state: ClusterState, policy: Any, now_s: float) -> DecisionTaken:

@@ -58,8 +58,18 @@ def stays_on_node(state: ClusterState, row: int) -> bool:
 
 
 def largest_node(state: ClusterState) -> int:
-    """The GPUs of the largest node that is there."""
+    """The GPUs of the largest node that is there, closed or not."""
     return max((node.num_gpus for node in state.nodes if node.alive), default=0)
+
+
+def all_gpus(state: ClusterState) -> int:
+    """The GPUs of all nodes that are there, closed or not."""
+    return sum(node.num_gpus for node in state.nodes if node.alive)
+
+
+def fits_once_open(state: ClusterState, num_gpus: int) -> bool:
+    """True if so many GPUs can be had once no node is closed."""
+    return num_gpus <= (largest_node(state) if state.one_node_gangs else all_gpus(state))
 
 
 def _can_be(state: ClusterState, row: int, place: Allocation | None) -> bool:
@@ -109,6 +119,6 @@ def _other_place(state: ClusterState, row: int, num_gpus: int, free: FreeGpus) -
 
 
 def _why_not(state: ClusterState, row: int, num_gpus: int) -> Reason:
-    if num_gpus > largest_node(state):
+    if num_gpus > max((node.num_gpus for node in state.offered if node.alive), default=0):
         return Reason.NEVER_FITS
     return Reason.WAIT_TOPOLOGY if stays_on_node(state, row) else Reason.WAIT_GANG_FRAGMENTED

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn
 
 from rota.errors import PlanError, TransitionError
 from rota.model.allocation import Allocation, indices
-from rota.model.cluster import FreeGpus, Node
+from rota.model.cluster import Closing, FreeGpus, Node
 from rota.model.commands import RULES, Command
 from rota.model.events import Event
 from rota.model.job import Job, JobSpec, JobState, Suspension
@@ -79,6 +79,10 @@ class Ledger:
     search, by its name; ``curves`` what trials have told: a driver's, or of live jobs
     ``told_curves``, those of the log. ``needless`` says of trials that their search stops why it
     does, by row.
+
+    ``closed`` has the nodes that take no new job, by index. To policies, which see ``offered``,
+    these are not there, nor are their GPUs in ``assumed`` and ``total_gpus``. ``staying`` are the
+    rows that stay on such a node: no policy decides on them, and they are not ``active``.
     """
 
     submit_s: array[float]
@@ -129,6 +133,8 @@ class Ledger:
         self.backoff: dict[int, float] = {}
 
         self.nodes: list[Node] = []
+        self.offered: list[Node] = []  # the nodes as policies see them
+        self.closed: dict[int, Closing] = {}
         self.node_index: dict[str, int] = {}
         self.assumed = FreeGpus()  # free when the last plan has been carried out
         self.idle = FreeGpus()  # free right now
@@ -140,6 +146,7 @@ class Ledger:
         self.completed_gpu_s: array[float] = array("d")  # of jobs that ended by themselves
 
         self.active: dict[int, None] = {}  # rows that the policy decides on
+        self.staying: dict[int, None] = {}
         self.resizing: dict[int, Allocation] = {}  # row -> what it had when its resize was sent
         self.unsettled: dict[int, None] = {}  # rows whose target is not what they hold
         self.changed: list[int] = []
@@ -291,6 +298,8 @@ class Ledger:
                     f"job {self.job_name(row)} is {JobState(state).name} with a "
                     f"{type(command).__name__} on its way"
                 )
+        for index in self.closed:
+            assumed.set_mask(index, 0)
         if assumed.masks != self.assumed.masks or idle.masks != self.idle.masks:
             raise PlanError("the free GPUs are not those that no job has")
 
@@ -356,7 +365,7 @@ class Ledger:
         held = self.held[row]
         if held is None or not held.shared:
             return []
-        rows = sorted(self.active.keys() | self.unsettled.keys())
+        rows = sorted(self.active.keys() | self.unsettled.keys() | self.staying.keys())
         return [r for r in rows if r != row and _overlap(self.held[r], held)]
 
     def story(self, row: int) -> list[tuple[float, str]]:
@@ -471,6 +480,7 @@ class Ledger:
         self.release(row)
         self.outstanding[row] = self.marks[row] = None
         self.active.pop(row, None)
+        self.staying.pop(row, None)
         self.changed.append(row)
         self.decision_needed = True
         if self.reason[row] != NO_REASON:
@@ -543,6 +553,7 @@ class Ledger:
     def leave_active(self, row: int) -> None:
         self.untarget(row)
         self.active.pop(row, None)
+        self.staying.pop(row, None)
         self.note_change(row)
 
     def note_change(self, row: int) -> None:

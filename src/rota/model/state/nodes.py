@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from rota.errors import TransitionError
-from rota.model.cluster import Node
-from rota.model.events import NodeJoined, NodeLost
+from rota.model.cluster import Closing, Node
+from rota.model.events import NodeClosed, NodeJoined, NodeLost, NodeOpened
 from rota.model.reason import Reason
 from rota.model.state.ledger import Ledger
 from rota.model.state.lifecycle import lose_attempt
@@ -18,15 +18,14 @@ def node_joined(ledger: Ledger, e: NodeJoined) -> None:
         index = len(ledger.nodes)
         ledger.node_index[e.name] = index
         ledger.nodes.append(node)
+        ledger.offered.append(node._replace(alive=False))
     elif ledger.nodes[index].alive:
         raise TransitionError(f"node {e.name} joined twice without being lost in between")
     else:
         ledger.nodes[index] = node
-    ledger.total_gpus += e.num_gpus
     ledger.one_node_gangs = ledger.one_node_gangs or node.is_live
-    ledger.assumed.set_mask(index, full)
     ledger.idle.set_mask(index, full)
-    ledger.decision_needed = True
+    _offer(ledger, index, full)
 
 
 def node_lost(ledger: Ledger, e: NodeLost) -> None:
@@ -42,8 +41,51 @@ def node_lost(ledger: Ledger, e: NodeLost) -> None:
             ledger.untarget(row)
             ledger.reason[row] = Reason.WAIT_PRIORITY
             ledger.note_change(row)
-    ledger.total_gpus -= ledger.nodes[index].num_gpus
     ledger.nodes[index] = ledger.nodes[index]._replace(alive=False)
-    ledger.assumed.set_mask(index, 0)
     ledger.idle.set_mask(index, 0)
+    _offer(ledger, index, 0)
+
+
+def node_closed(ledger: Ledger, e: NodeClosed) -> None:
+    index = _known(ledger, e.name, "closed")
+    ledger.closed[index] = Closing(e.drains, e.by_s)
+    _offer(ledger, index, 0)
+
+
+def node_opened(ledger: Ledger, e: NodeOpened) -> None:
+    index = _known(ledger, e.name, "opened")
+    ledger.closed.pop(index, None)
+    node = ledger.nodes[index]
+    free = (1 << node.num_gpus) - 1 if node.alive else 0
+    for target in ledger.target:
+        for place, mask in target.parts if target is not None else ():
+            if place == index:
+                free &= ~mask
+    for row in list(ledger.staying):
+        there = ledger.held[row] or ledger.home[row]
+        if there is None or ledger.closed.keys().isdisjoint(there.nodes()):
+            del ledger.staying[row]
+            ledger.active[row] = None
+            ledger.note_change(row)
+    _offer(ledger, index, free)
+
+
+def _known(ledger: Ledger, name: str, verb: str) -> int:
+    index = ledger.node_index.get(name)
+    if index is None:
+        raise TransitionError(f"node {name} was {verb}, but no such node has ever been there")
+    return index
+
+
+def _offer(ledger: Ledger, index: int, free: int) -> None:
+    """Let policies see the node as it is, with these GPUs free; a closed one as if it was gone."""
+    node, before = ledger.nodes[index], ledger.offered[index]
+    if index in ledger.closed:
+        node, free = node._replace(alive=False), 0
+    if before.alive:
+        ledger.total_gpus -= before.num_gpus
+    if node.alive:
+        ledger.total_gpus += node.num_gpus
+    ledger.offered[index] = node
+    ledger.assumed.set_mask(index, free)
     ledger.decision_needed = True

@@ -91,7 +91,7 @@ def retry_due(ledger: Ledger, e: RetryDue) -> None:
     if ledger.backoff.pop(e.row, None) is None:
         ledger.refuse(e.row, "told to retry")
     held_back = e.row in ledger.user_suspended or ledger.state[e.row] == STOPPING
-    if e.row not in ledger.active and not held_back:
+    if e.row not in ledger.active and e.row not in ledger.staying and not held_back:
         ledger.reason[e.row] = Reason.WAIT_PRIORITY
         ledger.active[e.row] = None
     ledger.note_change(e.row)

@@ -8,7 +8,16 @@ from typing import Any, NamedTuple
 from rota.model import events
 from rota.model.commands import RULES, Suspend
 from rota.model.events import Event
-from rota.model.state import commands, decisions, lifecycle, nodes, requests, resizing, sweeps
+from rota.model.state import (
+    closed,
+    commands,
+    decisions,
+    lifecycle,
+    nodes,
+    requests,
+    resizing,
+    sweeps,
+)
 from rota.model.state.ledger import FIRST_FINAL, HELD, PENDING, RUNNING, STOPPING, Ledger
 
 
@@ -34,6 +43,8 @@ _RUNNING = frozenset((RUNNING,))
 HANDLERS: dict[type, Handler] = {
     events.NodeJoined: Handler(nodes.node_joined),
     events.NodeLost: Handler(nodes.node_lost),
+    events.NodeClosed: Handler(nodes.node_closed),
+    events.NodeOpened: Handler(nodes.node_opened),
     events.JobSubmitted: Handler(requests.job_submitted),
     events.SuspendRequested: Handler(requests.suspend_requested, _OPEN, "suspended by its owner"),
     events.ResumeRequested: Handler(requests.resume_requested, _OPEN, "resumed by its owner"),
@@ -90,6 +101,8 @@ class ClusterState(Ledger):
     def apply(self, event: Event) -> None:
         """Take note of ``event``. Raises TransitionError and leaves the job as it was."""
         _APPLY[type(event)](self, event)
+        if self.closed:
+            closed.settle_jobs(self)
         self.events += 1
         for observe in self.observers:
             observe(event)

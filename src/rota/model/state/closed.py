@@ -1,0 +1,79 @@
+"""What becomes of the jobs of nodes that take no new ones: those that stay, and those that leave.
+
+On a cordoned node a job that runs goes on to its end, and one that is suspended stays only if it
+can't go on elsewhere. On a node that is drained only those stay that can't go on elsewhere. What
+stays is no policy's business: while its GPUs are free it has them.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+
+from rota.model.allocation import Allocation, of_parts
+from rota.model.reason import Reason
+from rota.model.state.ledger import NO_REASON, Ledger
+
+
+def settle_jobs(ledger: Ledger) -> None:
+    """Say anew which jobs stay on closed nodes, and which of these have their GPUs; called after
+    each event while a node is closed."""
+    closed = ledger.closed.keys()
+    waiting = []
+    for row in sorted(ledger.active.keys() | ledger.staying.keys()):
+        place, target = ledger.held[row] or ledger.home[row], ledger.target[row]
+        if place is not None and _stays(ledger, row, place):
+            if row in ledger.active:
+                del ledger.active[row]
+                ledger.staying[row] = None
+                ledger.note_change(row)
+            if target is None:
+                waiting.append(row)
+            continue
+        if row in ledger.staying:
+            del ledger.staying[row]
+            ledger.active[row] = None
+            ledger.reason[row] = Reason.WAIT_PRIORITY
+            ledger.note_change(row)
+        if target is not None and not closed.isdisjoint(target.nodes()):
+            ledger.untarget(row)
+            ledger.reason[row] = Reason.WAIT_PRIORITY
+            ledger.note_change(row)
+    _give_back(ledger, waiting)
+    for index in closed:
+        if ledger.assumed.masks[index]:  # a job has left
+            ledger.assumed.set_mask(index, 0)
+
+
+def _stays(ledger: Ledger, row: int, place: Allocation) -> bool:
+    """True if the job, with its processes or its state at ``place``, stays on a closed node."""
+    if ledger.closed.keys().isdisjoint(place.nodes()):
+        return False
+    target, fixed = ledger.target[row], not ledger.portable[row]
+    if target is None:
+        return fixed and ledger.held[row] is None
+    if ledger.closed.keys().isdisjoint(target.nodes()):
+        return False
+    drains = any(each in ledger.closed and ledger.closed[each].drains for each in place.nodes())
+    return fixed or not drains
+
+
+def _give_back(ledger: Ledger, waiting: list[int]) -> None:
+    """Let suspended jobs that stay have the GPUs where they were, in order, as these come free."""
+    if not waiting:
+        return
+    taken: Counter[int] = Counter()
+    for row in ledger.staying:
+        target = ledger.target[row]
+        for node, mask in target.parts if target is not None else ():
+            taken[node] |= mask
+    for row in waiting:
+        home = ledger.home[row]
+        assert home is not None
+        if any(taken[node] & mask for node, mask in home.parts):
+            ledger.reason[row] = Reason.WAIT_TOPOLOGY
+            continue
+        for node, mask in home.parts:
+            taken[node] |= mask
+        ledger.target[row] = of_parts(list(home.parts), False, home.batch)
+        ledger.reason[row] = NO_REASON
+        ledger.settle(row)
