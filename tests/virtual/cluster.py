@@ -178,6 +178,7 @@ class Cluster:
         self.loop.before_each = self._may_kill
         # Of a step in the life of an agent or a controller, so many end it.
         self._kill_share = self.random.choice([0.0, 0.0005, 0.002])
+        self._close_share = self.random.choice([0.0, 1.0])
         self._stop_share = self.random.choice([0.0, 0.1])
         self._harm_share = self.random.choice([0.0, 0.0, 0.05])
         self._cut_share = self.random.choice([0.0, 0.02])
@@ -204,6 +205,22 @@ class Cluster:
                     self.note(f"the connection of {connection.ends} is cut")
                     connection.close()
                     self.machine.connections.remove(connection)
+
+    async def _close_nodes(self) -> None:
+        """An administrator cordons, drains and enables nodes."""
+        while self.loop.time() < ROUGH_S:
+            await asyncio.sleep(self.random.expovariate(1 / ASK_EVERY_S))
+            controller = self.controller
+            if controller is None or not self.controller_process.alive:
+                continue
+            if self.random.random() < self._close_share:
+                name = self.random.choice(self.names)
+                what = self.random.choice(["cordon", "drain", "drain by", "enable"])
+                self.note(f"{what} {name}")
+                verb, _, by = what.partition(" ")
+                within = [self.random.uniform(1.0, 20.0)] if by else []
+                with contextlib.suppress(RotaError):
+                    getattr(controller.node_api, verb)(name, *within)
 
     async def _stop_processes(self) -> None:
         """Agents and controllers do nothing for a while, now and then."""
@@ -354,6 +371,8 @@ class Cluster:
                 for row in list(controller.state.user_suspended):
                     with contextlib.suppress(RotaError):
                         await controller.jobs.resume(row)
+                for node in list(controller.state.closed):
+                    controller.node_api.enable(controller.state.nodes[node].name)
 
     def _is_over(self, jobs: int) -> bool:
         controller = self.controller
@@ -363,7 +382,7 @@ class Cluster:
 
     async def _run(self, jobs: int) -> None:
         keepers = [self._keep_controller(), self._cut_connections(), self._kill_programs()]
-        keepers += [self._stop_processes(), self._ask()]
+        keepers += [self._stop_processes(), self._close_nodes(), self._ask()]
         keepers += [self._keep_agent(name) for name in self.names]
         keepers += [self._submit(number) for number in range(jobs)]
         self._tasks = [asyncio.ensure_future(each) for each in keepers]

@@ -273,6 +273,8 @@ class History:
 HANDLERS: dict[type, Callable[[History, Any], None] | None] = {
     events.NodeJoined: History._node_joined,
     events.NodeLost: History._node_lost,
+    events.NodeClosed: None,
+    events.NodeOpened: None,
     events.JobSubmitted: History._job_submitted,
     events.SuspendRequested: History._suspend_requested,
     events.ResumeRequested: History._resume_requested,

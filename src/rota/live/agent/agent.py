@@ -322,7 +322,7 @@ class Agent:
             key = (message["job_id"], message["attempt"])
             self._moves.call_off(key)
             if key in self.attempts:
-                self.attempts[key].kill()
+                self.attempts[key].kill(message.get("why"))
         elif kind == "disown":
             self._disown(message)
         elif kind == "drop":
@@ -395,7 +395,8 @@ class Agent:
     async def _launch(self, message: Message) -> None:
         job_id, number = message["job_id"], message["attempt"]
         done = {"type": "done", "command_id": message["command_id"], **about(message)}
-        while self._disowned:  # one may have the same number, and they still have their devices
+        # One may have the same number, and they still have their devices.
+        while self._disowned or self._moves.still_has(job_id):
             await asyncio.sleep(LOOK_AGAIN_S)
         known = self.attempts.get((job_id, number))
         if known is not None and known.state == State.STARTING:

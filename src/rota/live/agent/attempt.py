@@ -205,8 +205,11 @@ class Attempt(Account):
         if self.is_vacated:
             self.check_end()
 
-    def kill(self) -> None:
-        """End the attempt now."""
+    def kill(self, why: str | None = None) -> None:
+        """End the attempt now. With ``why`` it is lost for that reason, unless it has ended."""
+        if why is not None and self.record.killed is None:
+            self.record.killed = why
+            self._save_if_there_is_room()
         self.kill_ranks()
         if self.is_vacated:
             self.stopping = True
@@ -314,7 +317,7 @@ class Attempt(Account):
             self.settle()
 
     def _save_if_there_is_room(self) -> None:
-        """Write down what the ranks tell the next agent, too."""
+        """Write down what the ranks would tell the next agent, or the controller says again."""
         with contextlib.suppress(OSError):
             self.save()
 

@@ -154,6 +154,9 @@ class Ending:
         if self.is_guest and (kind == State.LOST or attempt.stopping):
             self.refuse(str(fields.get("error", "it was told to end")))
             return
+        killed = attempt.record.killed
+        if kind == State.ENDED and killed is not None and fields["exit_code"]:
+            kind, fields = State.LOST, {"error": killed, "started": True}
         attempt.become(kind)
         if attempt.vacating is not None:
             attempt.vacating.closed()

@@ -129,6 +129,10 @@ class Moves:
         self._let_end(key, task, arrival.discard)
         task.cancel()
 
+    def still_has(self, job_id: str) -> bool:
+        """True if processes of an attempt of the job that has left may still be there."""
+        return any(key[0] == job_id for key in self._ending)
+
     def call_all_off(self) -> None:
         """Leave nothing of what was on its way here."""
         for key in list(self._arrivals):
@@ -222,10 +226,11 @@ class Moves:
         alive = {shim: began for shim in shims if (began := started_at(shim)) is not None}
 
         async def wait() -> None:
-            while any(started_at(shim) == began for shim, began in alive.items()):
+            # Ranks that are being forked are abandoned, by the task that forks them.
+            while attempt.tasks or any(started_at(s) == began for s, began in alive.items()):
                 await asyncio.sleep(LOOK_AGAIN_S)
 
-        if alive:  # each writes down how its worker has ended
+        if alive or attempt.tasks:  # each shim writes down how its worker has ended
             self._let_end(key, self._spawn(wait()), partial(release, attempt.folder))
         else:
             release(attempt.folder)

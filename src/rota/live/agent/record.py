@@ -77,6 +77,7 @@ class Record(msgspec.Struct, kw_only=True, omit_defaults=True):
     batch: list[int] | None = None  # that it was told to have, until a rank says that it has it
     refused: dict[str, Any] | None = None  # the last batch that did not go
     model: dict[str, int] | None = None  # sizes that rank 0 has told
+    killed: str | None = None  # why the controller had its processes killed
     failed: int | None = None  # the process whose error ended the job
 
 

@@ -13,13 +13,11 @@ from rota.live.controller.journal import Journal
 from rota.live.controller.outboxes import Outbox
 from rota.live.controller.record import Record
 from rota.live.controller.recovery import (
-    DRAINED,
     NODE_CHANGED,
     SHUT_DOWN,
     attempt_lost,
     end_of_attempt,
     node_left,
-    overdue,
     reconcile,
     seats,
 )
@@ -250,12 +248,9 @@ class AgentSessions:
         self._telemetry.note_last_report(row, message)
         self._telemetry.write_progress(row, now_s)
         self._telemetry.write_sharers(row, now_s)
-        by_itself = message["type"] == "ended" and message["exit_code"] == 0
-        late = not by_itself and any(row == each for _, each in overdue(self._state, now_s))
         stopped = self.ends_jobs and (message["type"] == "lost" or message["stop_asked"])
-        if (stopped or late) and row not in self._state.stop_outcome:
-            why = SHUT_DOWN if stopped else DRAINED
-            self._journal.note(attempt_lost(self._state, row, now_s, why))
+        if stopped and row not in self._state.stop_outcome:
+            self._journal.note(attempt_lost(self._state, row, now_s, SHUT_DOWN))
         else:
             for end in end_of_attempt(self._state, row, node, message, now_s, self._record.losses):
                 self._journal.note(end)

@@ -21,7 +21,7 @@ from rota.live.controller.job_api import JobApi
 from rota.live.controller.journal import Journal
 from rota.live.controller.node_api import NodeApi
 from rota.live.controller.record import Record
-from rota.live.controller.recovery import NODE_GONE, node_left, overdue
+from rota.live.controller.recovery import DRAINED, NODE_GONE, node_left, overdue
 from rota.live.controller.room import Room
 from rota.live.controller.sweep_api import SweepApi
 from rota.live.controller.telemetry import Telemetry
@@ -224,8 +224,9 @@ class Controller:
             if at_s <= now_s:
                 self.journal.note(StopRequested(now_s, row, JobState.TIMEOUT))
         for index, row in overdue(state, now_s):
-            attempt = {"job_id": state.spec[row].job_id, "attempt": state.attempt[row]}
-            self.record.outboxes.tell(state.nodes[index].name, {"type": "kill", **attempt})
+            about = {"job_id": state.spec[row].job_id, "attempt": state.attempt[row]}
+            kill = {"type": "kill", **about, "why": DRAINED}
+            self.record.outboxes.tell(state.nodes[index].name, kill)
         if not self.room.is_tight:
             self._decide_if_due(now_s)
         commands = diff(state)

@@ -59,7 +59,10 @@ def seats(state: ClusterState, row: int) -> tuple[int, ...]:
 
 
 def overdue(state: ClusterState, now_s: float) -> list[tuple[int, int]]:
-    """(node, row) of each job that should have left a node, which is drained, by now."""
+    """(node, row) of each job that should have left a node, which is drained, by now.
+
+    Not of those that are on their way.
+    """
     late = [
         index
         for index, closing in state.closed.items()
@@ -69,7 +72,9 @@ def overdue(state: ClusterState, now_s: float) -> list[tuple[int, int]]:
         (index, row)
         for index in late
         for row in range(len(state.spec))
-        if state.has_processes(row) and index in seats(state, row)
+        if state.has_processes(row)
+        and index in seats(state, row)
+        and not isinstance(state.outstanding[row], Migrate)
     ]
 
 

@@ -28,7 +28,7 @@ What agents hear of workers, and controllers of agents, is declared in
 | | | of a rank, and how often it accumulates, or null; for a launch program, name, at_s, |
 | | | max_gpus, adapt: most, least_per_gpu, most_per_gpu, min_gpus; for a migration |
 | | | source: the node where the state lies |
-| | kill | job_id, attempt: no job should have it |
+| | kill | job_id, attempt: no job should have it; or why: it is to be lost for that |
 | | disown | job_id, attempt, launch: it is of another event log; end it and say nothing of it |
 | | rejected | error: what is wrong with its hello; the connection ends |
 | | forget | job_id, attempt: its end is written down |

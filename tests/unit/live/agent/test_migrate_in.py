@@ -313,7 +313,7 @@ def test_of_an_attempt_that_left_nothing_stays_although_its_shim_still_writes(tm
         rank = Rank(0, place)
         rank.shim = shim.pid
         ending = SimpleNamespace(vanish=lambda _: rank.signal(signal.SIGKILL))
-        attempt = SimpleNamespace(ranks=[rank], folder=place, ending=ending)
+        attempt = SimpleNamespace(ranks=[rank], folder=place, ending=ending, tasks=set())
         tasks = []
 
         def spawn(coroutine):
