@@ -101,7 +101,7 @@ class ClusterState(Ledger):
     def apply(self, event: Event) -> None:
         """Take note of ``event``. Raises TransitionError and leaves the job as it was."""
         _APPLY[type(event)](self, event)
-        if self.closed:
+        if self.closed and type(event) not in closed.UNCONCERNED:
             closed.settle_jobs(self)
         self.events += 1
         for observe in self.observers:
