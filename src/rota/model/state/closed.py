@@ -14,7 +14,6 @@ from rota.model.events import JobSubmitted, MetricReported, ModelReported, Worke
 from rota.model.reason import Reason
 from rota.model.state.ledger import NO_REASON, Ledger
 
-
 # Events after which no job has come to a closed node, or left one: most of those of a busy cluster.
 UNCONCERNED = frozenset({JobSubmitted, MetricReported, ModelReported, WorkerReported})
 
