@@ -213,7 +213,7 @@ def is_in_place(lock: IO[str], path: Path) -> bool:
 
 
 def is_locked(path: Path) -> bool:
-    """Whether another process holds the lock of an existing file."""
+    """True if another process holds the lock of an existing file."""
     lock = hold_lock(path)
     if lock is not None:
         lock.close()
@@ -221,5 +221,5 @@ def is_locked(path: Path) -> bool:
 
 
 def in_host_memory(path: str | Path) -> bool:
-    """Whether what is at this path takes up memory of the host."""
+    """True if what is at this path takes up memory of the host."""
     return Path(path).is_relative_to(HOST_MEMORY)

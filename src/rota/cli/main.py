@@ -138,7 +138,7 @@ def _flush() -> None:
 
 
 def _is_of_printing(error: OSError) -> bool:
-    """Whether it came up while the output was written, and not in what a command does."""
+    """True if it came up while the output was written, and not in what a command does."""
     last = list(walk_tb(error.__traceback__))[-1][0]
     return last.f_globals["__name__"] in ("click.utils", __name__)
 

@@ -294,5 +294,5 @@ def desired_nodes_lines(policies: Sequence[Mapping[str, Any]]) -> list[str]:
 
 
 def is_final(job: Mapping[str, Any]) -> bool:
-    """Whether the job has ended."""
+    """True if the job has ended."""
     return JobState[job["state"]].is_final

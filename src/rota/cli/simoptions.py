@@ -268,7 +268,7 @@ def check_workload(workload: Workload) -> None:
 
 
 def drawn_by_chance(case: Case) -> bool:
-    """Whether anything in a run depends on its seed."""
+    """True if anything in a run depends on its seed."""
     faults = any(key in case.faults_given for key in RANDOM_FAULTS)
     return case.workload.profile is not None or faults
 

@@ -84,7 +84,7 @@ def sweep_lines(story: SweepStory, width: float, everything: bool) -> list[str]:
 
 
 def _shows_braille() -> bool:
-    """Whether the terminal's letters are more than those of ASCII."""
+    """True if the terminal's letters are more than those of ASCII."""
     return (getattr(sys.stdout, "encoding", None) or "").lower().startswith("utf")
 
 

@@ -49,12 +49,12 @@ class Figure(NamedTuple):
 
     @property
     def judged(self) -> bool:
-        """Whether the figure has bounds."""
+        """True if the figure has bounds."""
         return self.low is not None and self.high is not None
 
     @property
     def ok(self) -> bool:
-        """Whether what is judged lies within the bounds; true of a figure that has none."""
+        """True if what is judged lies within the bounds; true of a figure that has none."""
         if self.low is None or self.high is None:
             return True
         extremes = (self.least, self.most) if self.every else ()
@@ -98,7 +98,7 @@ class Outcome(NamedTuple):
 
     @property
     def holds(self) -> bool:
-        """Whether every figure is within its bounds; never true if none has any."""
+        """True if every figure is within its bounds; never true if none has any."""
         judged = any(figure.judged for figure in self.figures)
         return judged and all(figure.ok for figure in self.figures)
 

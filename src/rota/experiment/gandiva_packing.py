@@ -196,7 +196,7 @@ def _undone() -> list[Figure]:
 
 
 def try_pair(speeds: tuple[float, float]) -> tuple[bool, bool]:
-    """Whether two jobs of these speeds beside each other were put together, and left so.
+    """True if two jobs of these speeds beside each other were put together, and left so.
 
     Those of speed 0 could not run together: here they need more memory than there is.
     """

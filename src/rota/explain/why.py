@@ -84,7 +84,7 @@ def explain(
 
 
 def _is_undecided(state: ClusterState, row: int) -> bool:
-    """Whether no decision has been taken since the job came, or came back."""
+    """True if no decision has been taken since the job came, or came back."""
     waits = state.reason[row] == Reason.WAIT_PRIORITY and state.target[row] is None
     return waits and state.decision_needed and row in state.active and row in state.changed
 

@@ -70,7 +70,7 @@ class Allocation:
         return both
 
     def overlaps(self, other: "Allocation") -> bool:
-        """Whether there is a GPU in both."""
+        """True if there is a GPU in both."""
         theirs = dict(other.parts)
         return any(mask & theirs.get(node, 0) for node, mask in self.parts)
 

@@ -25,12 +25,12 @@ class Node(NamedTuple):
 
     @property
     def is_live(self) -> bool:
-        """Whether an agent runs there, which starts whole gangs and on its own node alone."""
+        """True if an agent runs there, which starts whole gangs and on its own node alone."""
         return self.kind != "gpu"
 
     @property
     def has_device_memory(self) -> bool:
-        """Whether a job can run out of memory of its device there, and is lost then."""
+        """True if a job can run out of memory of its device there, and is lost then."""
         return self.kind == "cuda"
 
 
@@ -146,7 +146,7 @@ class FreeGpus:
         self._by_count = None
 
     def fits(self, allocation: Allocation) -> bool:
-        """Whether the job can have every GPU of ``allocation``, none of whose nodes is named twice.
+        """True if the job can have every GPU of ``allocation``, none of whose nodes is named twice.
 
         A GPU must be free, or shared by others if it is for sharing.
         """

@@ -111,5 +111,5 @@ RULES: dict[type, Rule] = {
 
 
 def may_follow(outstanding: Command | None, command: Command) -> bool:
-    """Whether a command can be sent while another is on its way."""
+    """True if a command can be sent while another is on its way."""
     return outstanding is None or type(outstanding) in RULES[type(command)].overtakes

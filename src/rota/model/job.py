@@ -28,7 +28,7 @@ class JobState(IntEnum):
 
     @property
     def is_final(self) -> bool:
-        """Whether a job in this state never runs again."""
+        """True if a job in this state never runs again."""
         return self >= JobState.SUCCEEDED
 
 
@@ -118,7 +118,7 @@ class JobSpec(NamedTuple):
 
     @property
     def simulated(self) -> bool:
-        """Whether the job has no program: then it runs in simulations alone."""
+        """True if the job has no program: then it runs in simulations alone."""
         return self.program is None
 
 

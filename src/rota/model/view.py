@@ -292,14 +292,14 @@ class View:
         return view
 
     def must_stay(self, row: int) -> bool:
-        """Whether a suspended job can go on only on the GPUs where it was.
+        """True if a suspended job can go on only on the GPUs where it was.
 
         So it is with processes on a GPU that are merely stopped: their device memory stays there.
         """
         return self.home[row] is not None and not self._state.movable[row]
 
     def stays_on_node(self, row: int) -> bool:
-        """Whether a suspended job can go on only on GPUs of the node where it was.
+        """True if a suspended job can go on only on GPUs of the node where it was.
 
         So it is with stopped processes: only what a job's own session writes down can be moved.
         """

@@ -29,7 +29,7 @@ class Squares(NamedTuple):
 
     @property
     def finite(self) -> bool:
-        """Whether no gradient has overflowed."""
+        """True if no gradient has overflowed."""
         return math.isfinite(self.of_parts) and math.isfinite(self.of_mean)
 
 
@@ -62,7 +62,7 @@ class GradientNoise:
 
     @property
     def known(self) -> bool:
-        """Whether anything has been measured."""
+        """True if anything has been measured."""
         return self._weight > 0
 
     @property

@@ -85,7 +85,7 @@ def pooled(told: Iterable[Iterable[StepPoint]]) -> Pooled:
 
 
 def is_usable(point: StepPoint | Point) -> bool:
-    """Whether a model can be fitted to the point."""
+    """True if a model can be fitted to the point."""
     return not _wrong(Point(*point))
 
 

@@ -33,7 +33,7 @@ class Entry(NamedTuple):
 
     @property
     def is_oracle(self) -> bool:
-        """Whether the policy reads durations."""
+        """True if the policy reads durations."""
         return any(summary["needs_duration"] for summary in self.summaries)
 
     @property

@@ -145,7 +145,7 @@ def top_of(lines: Sequence[Sequence[Point]], most: float = inf) -> float:
 
 
 def few_runs(entries: Sequence[Entry]) -> bool:
-    """Whether there are several seeds, but too few for their intervals to be drawn."""
+    """True if there are several seeds, but too few for their intervals to be drawn."""
     return any(1 < len(entry.summaries) < FEWEST_DRAWN for entry in entries)
 
 

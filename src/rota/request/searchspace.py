@@ -200,7 +200,7 @@ def value_of(field: str, value: Any) -> Value:
 
 
 def same(one: Value, other: Any) -> bool:
-    """Whether two values are one: 1 and 1.0 are, but neither is true or the text "1"."""
+    """True if two values are one: 1 and 1.0 are, but neither is true or the text "1"."""
     kinds = {type(one), type(other)}
     return bool(one == other) and (len(kinds) == 1 or kinds == {int, float})
 

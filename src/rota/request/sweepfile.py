@@ -106,7 +106,7 @@ def shown(fields: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def is_sweep(fields: Any) -> bool:
-    """Whether a job file describes a search."""
+    """True if a job file describes a search."""
     return isinstance(fields, Mapping) and SWEEP in fields
 
 

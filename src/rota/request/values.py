@@ -31,7 +31,7 @@ def seconds_of(field: str, value: Any) -> float:
 
 
 def is_number(value: Any) -> bool:
-    """Whether it is a number; True and False are none."""
+    """True if it is a number; True and False are none."""
     return isinstance(value, int | float) and not isinstance(value, bool)
 
 

@@ -242,7 +242,7 @@ def _faster(trace: Trace, load: float) -> Trace:
 
 
 def uses_catalog(case: Case, trace: Trace, nodes: list[Node]) -> bool:
-    """Whether the catalog of models, or the trace by GPU type, says how fast the jobs run."""
+    """True if the catalog of models, or the trace by GPU type, says how fast the jobs run."""
     if case.profiles is not None:
         return False
     if case.speeds == "auto":

@@ -211,7 +211,7 @@ def _cluster_routes(controller: Any, driver: SweepDriver) -> APIRouter:
 
     @router.get("/shutdown")
     async def ending() -> JSONResponse:
-        """Whether the cluster is being shut down, and which jobs and agents are still there."""
+        """True if the cluster is being shut down, and which jobs and agents are still there."""
         return JSONResponse({"ending": controller.agents.ends_jobs} | controller.waits_for())
 
     return router
@@ -234,7 +234,7 @@ def _process_routes(controller: Any) -> APIRouter:
 
     @router.get("/readyz")
     async def readyz() -> JSONResponse:
-        """Whether jobs can run: 503 as long as no node has joined."""
+        """True if jobs can run: 503 as long as no node has joined."""
         alive = sum(node.alive for node in controller.state.nodes)
         return JSONResponse({"ready": bool(alive), "nodes": alive}, 200 if alive else 503)
 

@@ -83,7 +83,7 @@ class Guard:
 
 
 def _is_foreign(headers: Headers, host: str) -> bool:
-    """Whether a browser sent this on behalf of a page that is not ours."""
+    """True if a browser sent this on behalf of a page that is not ours."""
     own = f"http://{host.lower()}"
     if any(origin.lower() != own for origin in headers.getlist("origin")):
         return True

@@ -235,7 +235,7 @@ class Machine:
             self.adapt_speed(row)
 
     def _has_neighbours(self, allocation: Allocation) -> bool:
-        """Whether those who are there may slow others down."""
+        """True if those who are there may slow others down."""
         return allocation.shared or (len(allocation.parts) > 1 and self._interference.links > 0)
 
     def _running_on(self, allocation: Allocation) -> list[int]:
@@ -303,7 +303,7 @@ class Machine:
         return Load(spec.model, 1.0 if spec.gpu_util is None else spec.gpu_util)
 
     def is_awaited(self, confirmation: Confirmation) -> bool:
-        """Whether the command is still on its way: its processes were not lost with a node."""
+        """True if the command is still on its way: its processes were not lost with a node."""
         command = confirmation.command
         return self._state.outstanding[command.row] is command
 

@@ -170,7 +170,7 @@ class Simulation:
         return True
 
     def _keeps_nodes(self) -> bool:
-        """Whether nodes may be given back although there is no job."""
+        """True if nodes may be given back although there is no job."""
         return self.cloud is not None and not self.all_arrived
 
     def _next_tick_s(self, interval_s: float) -> float | None:

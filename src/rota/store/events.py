@@ -315,7 +315,7 @@ def _on_begin(connection: Connection) -> None:
 
 
 def _is_full(cause: BaseException, folder: Path) -> bool:
-    """Whether the database failed for want of room.
+    """True if the database failed for want of room.
 
     SQLite says so of a file that can't grow, but not of a quota, nor of the files beside it.
     """

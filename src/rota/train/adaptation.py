@@ -178,7 +178,7 @@ class Adaptation:
 
 
 def is_asked_for(adapt: bool | None) -> bool:
-    """Whether the scheduler is to choose batches: as the program says, else as the job file does.
+    """True if the scheduler is to choose batches: as the program says, else as the job file does.
 
     Raises InputError.
     """

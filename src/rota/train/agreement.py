@@ -1,4 +1,4 @@
-"""Whether all ranks of a group work on the same batch, as a number tells it."""
+"""True if all ranks of a group work on the same batch, as a number tells it."""
 
 from __future__ import annotations
 

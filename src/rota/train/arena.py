@@ -77,7 +77,7 @@ class Arena:
             os.close(descriptor)
 
     def _can_stay(self, tensors: Sequence[torch.Tensor], offsets: Sequence[int]) -> bool:
-        """Whether no tensor that lives in the file would have to move within it."""
+        """True if no tensor that lives in the file would have to move within it."""
         homes = [self._home(tensor) for tensor in tensors]
         if all(home is None for home in homes):
             return True

@@ -14,7 +14,7 @@ WORDS = ("can't allocate memory", "out of memory")  # of torch's allocators for 
 
 
 def is_shortage(error: object) -> bool:
-    """Whether an exception tells of a lack of memory: by its class, or in torch's words."""
+    """True if an exception tells of a lack of memory: by its class, or in torch's words."""
     if type(error).__name__ == "OutOfMemoryError" or isinstance(error, MemoryError):
         return True
     return isinstance(error, RuntimeError) and any(words in str(error) for words in WORDS)

@@ -61,7 +61,7 @@ class Checkpoint:
 
     @property
     def is_owed(self) -> bool:
-        """Whether the checkpoint that was asked for is not written yet, for want of room."""
+        """True if the checkpoint that was asked for is not written yet, for want of room."""
         return self._progress.unsaved is not None
 
     def settle(self) -> None:

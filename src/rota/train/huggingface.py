@@ -64,7 +64,7 @@ class ElasticAccelerator(Accelerator):
 
     @property
     def is_main_process(self) -> bool:
-        """Whether this process is the one that prints and saves."""
+        """True if this process is the one that prints and saves."""
         return self._session.rank == 0
 
     @property
@@ -185,7 +185,7 @@ def last_checkpoint(folder: str | os.PathLike[str]) -> str | None:
 
 
 def _is_whole(checkpoint: str) -> bool:
-    """Whether the file that Trainer writes last is there, and is all there."""
+    """True if the file that Trainer writes last is there, and is all there."""
     try:
         with open(os.path.join(checkpoint, "trainer_state.json")) as file:
             json.load(file)

@@ -62,7 +62,7 @@ class ElasticStrategy(Strategy):
 
     @property
     def is_global_zero(self) -> bool:
-        """Whether this process is the one that prints and saves."""
+        """True if this process is the one that prints and saves."""
         return self._session.rank == 0
 
     def module_to_device(self, module: torch.nn.Module) -> None:

@@ -30,7 +30,7 @@ class Link:
 
     @property
     def connected(self) -> bool:
-        """Whether an agent listens at the moment, as far as is known."""
+        """True if an agent listens at the moment, as far as is known."""
         return self._socket is not None
 
     def introduce(self, hello: Message) -> None:

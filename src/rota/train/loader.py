@@ -104,7 +104,7 @@ class Loader:
 
     @property
     def varies(self) -> bool:
-        """Whether batches may change their size."""
+        """True if batches may change their size."""
         return self.per_rank is not None or self.adaptation is not None
 
     @property
@@ -230,7 +230,7 @@ class _Stream:
         self._iterator: Any = iter(self._loader)
 
     def leads_to(self, where: tuple[int, int, Piece], world: World) -> bool:
-        """Whether the next piece that comes out is the one at ``where``."""
+        """True if the next piece that comes out is the one at ``where``."""
         same = self._generation == (world.generation, world.rank, world.size)
         return same and bool(self._places) and self._places[0] == where
 

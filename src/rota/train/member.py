@@ -81,7 +81,7 @@ class Member:
             self.link.send({"type": "tuned", "batch": batch, "refusal": FIXED_BATCHES})
 
     def must_hold(self, step: int) -> bool:
-        """Whether this boundary is one to hold at."""
+        """True if this boundary is one to hold at."""
         return self._hold_at is not None and step >= self._hold_at
 
     def agree(self, step: int) -> str | None:
@@ -249,7 +249,7 @@ class Member:
             os.kill(os.getpid(), signal.SIGKILL)
 
     def _given_up(self) -> bool:
-        """Whether the agent has said that not all will come to the meeting place."""
+        """True if the agent has said that not all will come to the meeting place."""
         for message in self._agent().poll():
             if message["type"] == "leave":
                 self._leave()

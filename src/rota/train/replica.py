@@ -159,7 +159,7 @@ class Replica:
 
 
 def is_full(error: OSError) -> bool:
-    """Whether a file could not be written for want of room, which there may be later."""
+    """True if a file could not be written for want of room, which there may be later."""
     return error.errno in (errno.ENOSPC, errno.EDQUOT)
 
 
@@ -270,7 +270,7 @@ def _bundles(tensors: Sequence[torch.Tensor], share: int, shares: int) -> Iterat
 
 
 def _can_receive(tensor: torch.Tensor, device: torch.device) -> bool:
-    """Whether a large tensor can be received where it belongs."""
+    """True if a large tensor can be received where it belongs."""
     return tensor.is_contiguous() and tensor.device.type == device.type
 
 

@@ -232,7 +232,7 @@ class Training:
     # -- batches and steps ---------------------------------------------------------------------
 
     def has_batch(self) -> bool:
-        """Whether the present epoch goes on."""
+        """True if the present epoch goes on."""
         assert self.loader is not None
         self.loader.fit()
         return bool(len(self.loader.indices()))

@@ -126,7 +126,7 @@ class World:
         self.rank, self.size = 1, 2
 
     def agree(self, yes: bool, *, at_once: bool) -> bool:
-        """Whether all ranks of the group say yes. Raises RuntimeError if the group fails.
+        """True if all ranks of the group say yes. Raises RuntimeError if the group fails.
 
         ``at_once``: all are about to vote, and need not wait long for each other.
         """

@@ -222,7 +222,7 @@ class Attempt(Account):
 
     @property
     def is_vacated(self) -> bool:
-        """Whether its state is in arenas, and not in processes."""
+        """True if its state is in arenas, and not in processes."""
         return self.record.vacated is not None
 
     @property
@@ -232,7 +232,7 @@ class Attempt(Account):
 
     @property
     def cooperates(self) -> bool:
-        """Whether every rank has one session, so that the job stops by itself at a boundary."""
+        """True if every rank has one session, so that the job stops by itself at a boundary."""
         return all(rank.writer is not None and not rank.beside for rank in self.members)
 
     def resized(

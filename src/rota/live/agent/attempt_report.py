@@ -216,7 +216,7 @@ class Account:
 
     @property
     def _restarts(self) -> bool:
-        """Whether it goes on from a checkpoint of its own, wherever that is."""
+        """True if it goes on from a checkpoint of its own, wherever that is."""
         return self.record.suspension != "boundary" and self.method.kind == RESTART
 
     def tell_registration(self) -> None:
@@ -225,12 +225,12 @@ class Account:
 
     @property
     def resizable(self) -> bool:
-        """Whether the attempt can have more or fewer ranks: its job may, its program can."""
+        """True if the attempt can have more or fewer ranks: its job may, its program can."""
         return self.elastic is not None and self.shards is not None and not self.crowd
 
     @property
     def portable(self) -> bool:
-        """Whether its state can be written down, so that it can go on on another node.
+        """True if its state can be written down, so that it can go on on another node.
 
         As far as is known: its library says so for certain whenever it is suspended.
         """

@@ -36,12 +36,12 @@ class Checkpointing:
 
     @property
     def is_method(self) -> bool:
-        """Whether the attempt is suspended in this way where no session does it."""
+        """True if the attempt is suspended in this way where no session does it."""
         return self._attempt.method.kind == CHECKPOINT and self.node is not None
 
     @property
     def taken(self) -> bool:
-        """Whether the device memory of the processes is on the host."""
+        """True if the device memory of the processes is on the host."""
         return self._attempt.record.checkpoint is not None
 
     def take(self) -> None:

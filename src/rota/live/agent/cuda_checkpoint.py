@@ -42,7 +42,7 @@ class Driver(Protocol):
         """One of the four states; None of a process that has no CUDA state, or is gone."""
 
     def uses_gpu(self, pid: int) -> bool:
-        """Whether the process has a GPU open, whatever :meth:`state` makes of it."""
+        """True if the process has a GPU open, whatever :meth:`state` makes of it."""
 
     def lock(self, pid: int, timeout_s: float) -> None:
         """From running to locked; it stays running if that takes longer than ``timeout_s``."""

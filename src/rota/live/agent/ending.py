@@ -30,7 +30,7 @@ class Ending:
 
     @property
     def is_guest(self) -> bool:
-        """Whether its state has come from another node, and is there as well: it has not gone on
+        """True if its state has come from another node, and is there as well: it has not gone on
         here yet."""
         return self._attempt.is_vacated and self._attempt.record.source is not None
 
@@ -59,7 +59,7 @@ class Ending:
             )
 
     def _still_tells(self) -> bool:
-        """Whether something that the processes have said may not be read yet.
+        """True if something that the processes have said may not be read yet.
 
         Their connections end with them, unless something that they have left behind holds one.
         """
@@ -91,7 +91,7 @@ class Ending:
         self._end(State.ENDED, at_s=at_s, exit_code=code, message=message, stop_asked=asked)
 
     def _is_out_of_the_way(self) -> bool:
-        """Whether it is suspended at a boundary, or on its way there or back."""
+        """True if it is suspended at a boundary, or on its way there or back."""
         at_boundary = self._attempt.record.suspension == "boundary"
         return at_boundary and self._attempt.state in (
             State.SUSPENDING,
@@ -181,7 +181,7 @@ class Ending:
 
 
 def _has_checkpointed(attempt: Attempt) -> bool:
-    """Whether there is something in the job's checkpoint folder that is newer than the attempt."""
+    """True if there is something in the job's checkpoint folder that is newer than the attempt."""
     try:
         began_s = (attempt.folder / "rank0.pid").stat().st_mtime
         found = checkpoints(attempt.folder).rglob("*")
@@ -191,6 +191,6 @@ def _has_checkpointed(attempt: Attempt) -> bool:
 
 
 def has_failed(rank: Rank) -> bool:
-    """Whether it has ended in a way that the others can't go on from."""
+    """True if it has ended in a way that the others can't go on from."""
     failed = rank.exit is not None and rank.exit["code"] != 0
     return not rank.survived and (rank.gone or failed)

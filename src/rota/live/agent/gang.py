@@ -77,12 +77,12 @@ class Gang:
 
     @property
     def busy(self) -> bool:
-        """Whether a change is under way."""
+        """True if a change is under way."""
         return self.phase != SETTLED
 
     @property
     def has_state(self) -> bool:
-        """Whether a living process has the state of training."""
+        """True if a living process has the state of training."""
         return bool(self.members or self._formed or self._parted)
 
     @property
@@ -301,7 +301,7 @@ class Gang:
         self._place(have_state, senders=have_state)
 
     def _left_behind(self) -> bool:
-        """Whether the others have a newer group, so that it is over only for those who are to go.
+        """True if the others have a newer group, so that it is over only for those who are to go.
 
         An agent that did not live to write that down has led them there.
         """

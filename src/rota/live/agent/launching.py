@@ -200,7 +200,7 @@ def visible_gpus(gpus: list[int], devices: Devices, *, everything: bool) -> list
 
 
 def uses_library(program: dict[str, Any]) -> bool:
-    """Whether the job's script imports ``rota.train``, judged by its text."""
+    """True if the job's script imports ``rota.train``, judged by its text."""
     for word in program["run"].split():
         if word.endswith(".py"):
             text = _text(Path(program["workdir"], word))

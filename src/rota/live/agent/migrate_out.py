@@ -94,7 +94,7 @@ class Departure:
         return await vacate(attempt)
 
     def _is_awaited(self) -> bool:
-        """Whether processes that wait at a boundary have yet to find a new agent."""
+        """True if processes that wait at a boundary have yet to find a new agent."""
         attempt = self._attempt
         if attempt.is_vacated or attempt.record.frozen:
             return False

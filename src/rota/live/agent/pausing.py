@@ -265,7 +265,7 @@ class Pausing:
         attempt.at_rest()
 
     def _others_hold(self) -> bool:
-        """Whether processes that have no session have device memory."""
+        """True if processes that have no session have device memory."""
         others = (pid for rank in self._attempt.ranks for pid in rank.below(rank.session))
         return not self._attempt.holders().isdisjoint(others)
 

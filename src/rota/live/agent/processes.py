@@ -59,7 +59,7 @@ def signal_below(pid: int, number: signal.Signals, spared: int = 0) -> list[int]
 
 
 def have_stopped(pids: Iterable[int]) -> bool:
-    """Whether none of these processes runs in any of its threads: all are stopped, or dead."""
+    """True if none of these processes runs in any of its threads: all are stopped, or dead."""
     for pid in pids:
         with contextlib.suppress(OSError):
             for thread in os.listdir(f"/proc/{pid}/task"):

@@ -50,7 +50,7 @@ class Rank:
 
     @property
     def alive(self) -> bool:
-        """Whether its shim still watches over it."""
+        """True if its shim still watches over it."""
         return self.shim > 0 and self.exit is None and not self.gone
 
     def opened(self, writer: asyncio.StreamWriter, session: int) -> bool:
@@ -228,7 +228,7 @@ class Rank:
 
 
 def _is_exit(told: Any) -> bool:
-    """Whether it is what a shim writes down about an end."""
+    """True if it is what a shim writes down about an end."""
     if not isinstance(told, dict):
         return False
     code, at_s = told.get("code"), told.get("at_s")

@@ -32,7 +32,7 @@ class Restarting:
 
     @property
     def leaving(self) -> bool:
-        """Whether processes have been asked to end that may still be there."""
+        """True if processes have been asked to end that may still be there."""
         vacated = self._attempt.record.vacated
         return vacated is not None and vacated.grace_ends_s is not None
 

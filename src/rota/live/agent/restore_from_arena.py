@@ -52,7 +52,7 @@ class Returning:
 
     @property
     def under_way(self) -> bool:
-        """Whether processes are started that have not all read their arenas yet."""
+        """True if processes are started that have not all read their arenas yet."""
         return self._came is not None
 
     def bring_back(self, command_id: int, gpus: list[int]) -> None:

@@ -54,17 +54,17 @@ class Vacating:
 
     @property
     def vacated(self) -> bool:
-        """Whether the state is in arenas, and not in processes."""
+        """True if the state is in arenas, and not in processes."""
         return self._attempt.record.vacated is not None
 
     @property
     def writing(self) -> bool:
-        """Whether arenas are being written."""
+        """True if arenas are being written."""
         return self._written is not None
 
     @property
     def in_memory(self) -> bool:
-        """Whether the attempt is vacated, and its arenas are in host memory."""
+        """True if the attempt is vacated, and its arenas are in host memory."""
         return any(map(in_host_memory, self._arenas))
 
     @property

@@ -264,7 +264,7 @@ class AgentSessions:
         return [self._state.nodes[index].name for index in seats(self._state, row)]
 
     def _is_present(self, node: str, row: int | None, attempt: int) -> bool:
-        """Whether what this node says of an attempt is about the one that there is."""
+        """True if what this node says of an attempt is about the one that there is."""
         if row is None or attempt != self._state.attempt[row]:
             return False
         return self._state.has_processes(row) and node in self.seats_of(row)

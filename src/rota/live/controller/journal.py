@@ -40,7 +40,7 @@ class Journal:
 
     @property
     def is_behind(self) -> bool:
-        """Whether the last try to write found no room on the disk."""
+        """True if the last try to write found no room on the disk."""
         return bool(self._write_again_s)
 
     def try_again(self) -> None:

@@ -213,7 +213,7 @@ class Controller:
         self.journal.write_down()
 
     def _awaits(self) -> bool:
-        """Whether agents have yet to tell which jobs ended while there was no controller."""
+        """True if agents have yet to tell which jobs ended while there was no controller."""
         return bool(self.agents.awaited) and self.now_s() < self._await_until_s
 
     def _advance(self) -> None:

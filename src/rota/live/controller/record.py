@@ -122,7 +122,7 @@ class Record:
         return None if at_s is None else f"{self.store.identity} {at_s!r}"
 
     def is_foreign(self, message: Message) -> bool:
-        """Whether what an agent tells is about an attempt that this log knows nothing of.
+        """True if what an agent tells is about an attempt that this log knows nothing of.
 
         Agents of before attempts had marks tell none.
         """

@@ -90,7 +90,7 @@ class Room:
         return f"{_mib(disk.free_bytes)} are free; make room for {_mib(needed)} there"
 
     def _is_there(self) -> bool:
-        """Whether a controller before this one has kept it."""
+        """True if a controller before this one has kept it."""
         try:
             return self._reserve.stat().st_size > 0
         except OSError:

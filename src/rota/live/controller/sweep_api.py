@@ -31,7 +31,7 @@ class SweepApi:
 
     @property
     def is_any_open(self) -> bool:
-        """Whether there is a search that is not over."""
+        """True if there is a search that is not over."""
         return self._record.searches.is_any_open()
 
     def sweep(self, name: str, *, brief: bool = False, since: str | None = None) -> dict[str, Any]:

@@ -50,7 +50,7 @@ class Search:
 
     @property
     def maximizes(self) -> bool:
-        """Whether more of its metric is better."""
+        """True if more of its metric is better."""
         return bool(self.submitted.request["sweep"]["goal"] == "maximize")
 
 
@@ -183,11 +183,11 @@ class Searches:
         return self._searches[name]
 
     def is_name(self, name: str) -> bool:
-        """Whether there is a search of this name."""
+        """True if there is a search of this name."""
         return name in self._searches
 
     def is_any_open(self) -> bool:
-        """Whether there is a search that is not over."""
+        """True if there is a search that is not over."""
         return any(search.ended is None for search in self._searches.values())
 
     def of_key(self, user: str, key: str) -> Search | None:

@@ -119,7 +119,7 @@ class Telemetry:
             self._journal.note(BatchRefused(now_s, row, batch, message["error"], of_a_gpu))
 
     def _is_of_the_whole(self, row: int, batch: tuple[int, int], ranks: int) -> bool:
-        """Whether so many ranks would take more or fewer samples in all than a batch can have."""
+        """True if so many ranks would take more or fewer samples in all than a batch can have."""
         reports = self._state.reports
         limits = None if reports is None else reports.batch_range(row)
         if limits is None or batch[0] > limits.most_per_gpu:
@@ -168,7 +168,7 @@ class Telemetry:
             self.write_progress(other, now_s)
 
     def _must_be_written(self, row: int, at_s: float) -> bool:
-        """Whether a report told then is to be in the log: now and then, and where profiles begin
+        """True if a report told then is to be in the log: now and then, and where profiles begin
         to measure."""
         written_s = (self._state.progress[row] or {}).get("at_s", 0.0)
         profiles = self._state.profiles

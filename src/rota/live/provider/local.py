@@ -295,7 +295,7 @@ def _is_alive(folder: Folder, name: str) -> bool:
 
 
 def _in_use(folder: Folder, name: str) -> bool:
-    """Whether its agent lives, or attempts that nobody has seen the end of are there."""
+    """True if its agent lives, or attempts that nobody has seen the end of are there."""
     jobs = folder.node(name) / "jobs"
     unfinished = chain(jobs.glob("*/*/attempt.json"), jobs.glob("*/*/arrival.json"))
     return _is_alive(folder, name) or next(unfinished, None) is not None

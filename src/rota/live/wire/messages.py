@@ -419,7 +419,7 @@ def check_from_agent(message: Message) -> None:
 
 
 def is_progress(message: Any) -> bool:
-    """Whether a report is well-formed: finite numbers, and a flat mapping of names to numbers."""
+    """True if a report is well-formed: finite numbers, and a flat mapping of names to numbers."""
     return _is(message, Progress)
 
 
@@ -437,17 +437,17 @@ def progress_of(message: Message) -> Message:
 
 
 def is_metric_report(report: Any) -> bool:
-    """Whether this is a :data:`MetricReport`, as a list."""
+    """True if this is a :data:`MetricReport`, as a list."""
     return isinstance(report, list) and _is(report, MetricReport)
 
 
 def is_model(message: Any) -> bool:
-    """Whether this tells the size of a model in bytes, and of the largest tensor in it."""
+    """True if this tells the size of a model in bytes, and of the largest tensor in it."""
     return _is(message, ModelSizes)
 
 
 def is_memory_cycle(message: Any) -> bool:
-    """Whether this tells how much device memory a step takes, and after what it is least."""
+    """True if this tells how much device memory a step takes, and after what it is least."""
     return _is(message, MemoryCycle)
 
 

@@ -191,7 +191,7 @@ def _check_allocations(state: ClusterState, allocations: dict[int, Allocation | 
 
 
 def is_plain(value: Any) -> bool:
-    """Whether JSON gives the value back as it is: numbers, text, lists and mappings from text."""
+    """True if JSON gives the value back as it is: numbers, text, lists and mappings from text."""
     if isinstance(value, list):
         try:  # marks are lists of numbers: see to these without a call for each
             if NUMBERS.issuperset(map(type, value)) and isfinite(sum(value)):

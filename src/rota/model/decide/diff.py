@@ -74,12 +74,12 @@ def diff(state: ClusterState) -> list[Command]:
 
 
 def _must_wait(state: ClusterState, row: int, held: Allocation, target: Allocation) -> bool:
-    """Whether a job is to give GPUs up, and its program has yet to say if it can as it runs."""
+    """True if a job is to give GPUs up, and its program has yet to say if it can as it runs."""
     return held.nodes() == target.nodes() and not target.without(held) and state.has_yet_to_say(row)
 
 
 def _can_resize(state: ClusterState, row: int, held: Allocation, target: Allocation) -> bool:
-    """Whether a running job can get from ``held`` to ``target`` without a suspension.
+    """True if a running job can get from ``held`` to ``target`` without a suspension.
 
     It takes an elastic job, whose ranks are on one node and keep at least one of their GPUs.
     """

@@ -53,7 +53,7 @@ def _with_own_batches(state: ClusterState, plan: Plan) -> Plan:
 
 
 def stays_on_node(state: ClusterState, row: int) -> bool:
-    """Whether a suspended job can go on only on the node where it was."""
+    """True if a suspended job can go on only on the node where it was."""
     return state.home[row] is not None and not state.portable[row]
 
 

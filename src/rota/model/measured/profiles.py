@@ -105,7 +105,7 @@ class Profiles:
         return self._names.expected(program) if program is not None else ""
 
     def is_certain(self, row: int) -> bool:
-        """Whether the job itself has told enough to know its signature."""
+        """True if the job itself has told enough to know its signature."""
         job = self.jobs.get(row)
         return job is not None and bool(job.signature)
 
@@ -128,7 +128,7 @@ class Profiles:
         return found
 
     def awaits(self, row: int, at_s: float) -> bool:
-        """Whether a report told at ``at_s`` would begin a measurement, as none has since then."""
+        """True if a report told at ``at_s`` would begin a measurement, as none has since then."""
         job = self.jobs.get(row)
         if job is None or at_s < job.since_s:
             return False

@@ -334,7 +334,7 @@ class Ledger:
         return elastic.sizes
 
     def has_yet_to_say(self, row: int) -> bool:
-        """Whether nobody can know yet if a live job's program can become larger or smaller.
+        """True if nobody can know yet if a live job's program can become larger or smaller.
 
         It says so before it reports for the first time, if it can. A job with no range of GPUs has
         nothing to say.
@@ -345,7 +345,7 @@ class Ledger:
         return self.progress[row] is None and self.state[row] in (STARTING, RUNNING)
 
     def has_processes(self, row: int) -> bool:
-        """Whether the job's attempt may have living processes."""
+        """True if the job's attempt may have living processes."""
         started = self.attempt[row] > 0 and self.state[row] not in (PENDING, HELD)
         return started and self.state[row] < FIRST_FINAL
 

@@ -212,7 +212,7 @@ class Homes:
         self._servers.add(self._notes[row].home)
 
     def _is_late(self, queued_s: float) -> bool:
-        """Whether who waits in the queue since then is passed no longer."""
+        """True if who waits in the queue since then is passed no longer."""
         left_s = queued_s + self._set["pass_s"] - self._view.now_s
         return left_s < -1.0 or (left_s < 1.0 and self._view.now_s >= self._passed_at_s(queued_s))
 

@@ -84,7 +84,7 @@ class Notes:
         self.queued_s: float | None = self._mark.get("queued_s")
 
     def are_as(self, mark: Any) -> bool:
-        """Whether these are what would be read of ``mark`` now, which nobody changes in place."""
+        """True if these are what would be read of ``mark`` now, which nobody changes in place."""
         return self._before is mark and not self._is_own and not self._probes
 
     def _own(self) -> dict[str, Any]:
@@ -165,7 +165,7 @@ class Notes:
 
     @property
     def were_looked_at(self) -> bool:
-        """Whether the job's progress is known from which something is being measured."""
+        """True if the job's progress is known from which something is being measured."""
         return "seen" in self._mark
 
     @property
@@ -303,7 +303,7 @@ def level(
 
 
 def goes_on(view: View, row: int, quantum_s: float, longest_s: float) -> bool:
-    """Whether a job's turn is not over yet, as each would cost it what it did since a checkpoint.
+    """True if a job's turn is not over yet, as each would cost it what it did since a checkpoint.
 
     Of a job that starts again from a checkpoint of its own turns double with each suspension, up
     to ``longest_s``: one that is complete before it has written any must not begin for ever.

@@ -46,11 +46,11 @@ class Packing:
         return (row,) if pack is None else pack.rows
 
     def is_packed(self, row: int) -> bool:
-        """Whether the job shares its GPU, if only with itself for the moment."""
+        """True if the job shares its GPU, if only with itself for the moment."""
         return self._notes[row].pack is not None
 
     def is_probed(self, unit: tuple[int, ...]) -> bool:
-        """Whether it is not known yet what the pack is worth."""
+        """True if it is not known yet what the pack is worth."""
         pack = self._notes[unit[0]].pack
         return pack is not None and pack.gain is None
 
@@ -302,7 +302,7 @@ class Packing:
         return found
 
     def _explores(self, row: int) -> bool:
-        """Whether it is in a pack under probe of which nobody knows what to expect."""
+        """True if it is in a pack under probe of which nobody knows what to expect."""
         pack = self._notes[row].pack
         return pack is not None and pack.gain is None and pack.predicted is None
 
@@ -367,7 +367,7 @@ class Packing:
                 self._changed.add(row)
 
     def _is_with(self, other: int, row: int) -> bool:
-        """Whether a job is still there, and in the same pack as another."""
+        """True if a job is still there, and in the same pack as another."""
         notes = self._notes.get(other)
         pack = notes.pack if notes is not None and notes.home else None
         return pack is not None and row in pack.rows

@@ -379,7 +379,7 @@ class Round:
     def _may_stay(
         self, row: int, target: Allocation, seats: dict[tuple[int, ...], Allocation]
     ) -> bool:
-        """Whether the GPUs that a job has are those that it should have."""
+        """True if the GPUs that a job has are those that it should have."""
         if self.packing.is_packed(row) and seats.get(self.packing.unit(row)) != target:
             return False
         home = self.notes[row].home

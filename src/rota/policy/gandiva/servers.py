@@ -61,11 +61,11 @@ class Servers:
         return max(0, self.sizes[node] - self.load[node])
 
     def takes(self, node: int, num_gpus: int) -> bool:
-        """Whether the node is there, and so many more GPUs may be promised."""
+        """True if the node is there, and so many more GPUs may be promised."""
         return node in self.sizes and self.height(node, num_gpus) <= self._limit
 
     def overloaded(self) -> bool:
-        """Whether jobs take turns anywhere."""
+        """True if jobs take turns anywhere."""
         return any(self.load[node] > size for node, size in self.sizes.items())
 
     def add(self, home: Home) -> None:
@@ -254,7 +254,7 @@ class Lodgers:
     singles: int
 
     def fewer_turns(self) -> bool:
-        """Whether everybody would have had a turn sooner with one single job less."""
+        """True if everybody would have had a turn sooner with one single job less."""
         return self.turns(self.singles - 1) < self.turns(self.singles)
 
     def turns(self, singles: int) -> float:

@@ -38,7 +38,7 @@ class SignatureGains:
         return known[1] if known else None
 
     def is_sure(self, signatures: Iterable[str], on: str = "") -> bool:
-        """Whether they were measured so often that a bad result need not be checked again."""
+        """True if they were measured so often that a bad result need not be checked again."""
         known = self._known.get(_key(signatures, on) or "")
         return known is not None and known[0] >= SURE_AFTER
 
@@ -50,7 +50,7 @@ def signature_of(view: View, row: int) -> str:
 
 
 def of_one_search(view: View, rows: Iterable[int]) -> bool:
-    """Whether all are trials of one search: they run the same program."""
+    """True if all are trials of one search: they run the same program."""
     trials = [view.spec[row].trial for row in rows]
     names = {None if trial is None else trial.sweep.name for trial in trials}
     return len(names) == 1 and None not in names

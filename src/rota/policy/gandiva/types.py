@@ -133,7 +133,7 @@ class Types:
         return [r for key, many in ratios.items() if key[2:] == (kind, than) for r in many]
 
     def _may_differ(self, kind: str, than: str) -> bool:
-        """Whether jobs gain unlike by a type, as far as is known; else all may stay."""
+        """True if jobs gain unlike by a type, as far as is known; else all may stay."""
         every = self._of_all(kind, than)
         return len(every) < ENOUGH or max(every) > min(every) * (1 + self._set["least_gain"])
 
@@ -174,7 +174,7 @@ class Types:
         return [self._all]
 
     def may_go(self, row: int, node: int) -> bool:
-        """Whether a job is not known to be slower there than where it lives."""
+        """True if a job is not known to be slower there than where it lives."""
         here, there = self.of(self._notes[row].home), self._of[node]
         if not self.on or not here or here == there:
             return True
@@ -183,7 +183,7 @@ class Types:
         return known is None or known * (1 + self._set["least_gain"]) >= 1
 
     def does_more(self, row: int, home: Home) -> bool:
-        """Whether a job does more work on free GPUs there than in its turns where it lives."""
+        """True if a job does more work on free GPUs there than in its turns where it lives."""
         notes, servers = self._notes[row], self._servers
         here, there = self.of(notes.home), self.of(home)
         if not self.on or not here or not there or here == there:
@@ -237,7 +237,7 @@ class Types:
         return max(float(self._set["trial_s"]), WORTH * self._moved_s)
 
     def _may_try(self, row: int, kind: str, other: str) -> bool:
-        """Whether a job of which it is not known may try another type now."""
+        """True if a job of which it is not known may try another type now."""
         view, ((node, _),) = self._view, self._notes[row].home
         waited_for = self._servers.load[node] > self._servers.sizes[node]
         if self._queue or (waited_for and view.target[row] is not None):

@@ -41,7 +41,7 @@ class Verdicts:
         return self._view.nodes[self._notes[row].home[0][0]].gpu_type
 
     def may_join(self, one: Unit, other: Unit) -> bool:
-        """Whether nothing speaks against putting a job to these."""
+        """True if nothing speaks against putting a job to these."""
         if not self.fits(one.memory_gb + other.memory_gb, self._notes[other.rows[0]].home):
             return False
         if not self._notes[one.rows[0]].apart.isdisjoint(other.rows):
@@ -53,7 +53,7 @@ class Verdicts:
         return gain is None or self.pays(gain, self.to_beat(one.rows + other.rows, turns))
 
     def is_settled(self, one: Unit, other: Unit) -> bool:
-        """Whether trials of one search need no probe, as others of it have had theirs."""
+        """True if trials of one search need no probe, as others of it have had theirs."""
         known = self._gains.gain(one.signatures + other.signatures, self.gpu_type(other.rows[0]))
         return known is not None and of_one_search(self._view, one.rows + other.rows)
 
@@ -65,7 +65,7 @@ class Verdicts:
         return 2 * turns - 1 if of_one_search(self._view, rows) else turns
 
     def fits(self, needed_gb: float, home: Home) -> bool:
-        """Whether jobs that need so much memory, infinite if not known, may share a GPU there."""
+        """True if jobs that need so much memory, infinite if not known, may share a GPU there."""
         node = self._view.nodes[home[0][0]]
         has_gb = self._set["gpu_memory_gb"] or node.memory_gb
         if not has_gb:
@@ -87,7 +87,7 @@ class Verdicts:
         return self._expected[signatures, on, alike]
 
     def pays(self, gain: float, turns: float) -> bool:
-        """Whether so much work is more than what turns do, by more than chance."""
+        """True if so much work is more than what turns do, by more than chance."""
         return gain > turns * (1 + float(self._set["least_gain"]))
 
     def turns(self, unit: tuple[int, ...]) -> float:

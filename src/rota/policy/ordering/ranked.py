@@ -157,7 +157,7 @@ class Ranking:
         return self._place(what_if, starts, waits)
 
     def someone_waits(self) -> bool:
-        """Whether a job waits that the cluster could hold."""
+        """True if a job waits that the cluster could hold."""
         return bool(self._released or self._queued)
 
     def _heads(self, view: View, free: int) -> list[tuple[int, int, int]]:

@@ -33,5 +33,5 @@ class Skew:
 
 
 def is_skewed(skew: float, pack_limit: float = PACK_LIMIT) -> bool:
-    """Whether a model of this skew (-1: unknown) is to be consolidated."""
+    """True if a model of this skew (-1: unknown) is to be consolidated."""
     return skew < 0 or skew > pack_limit

@@ -84,7 +84,7 @@ def _with_batch(
 def _takes_back(
     view: View, row: int, target: Allocation, best: BatchChoice, horizon_s: float
 ) -> bool:
-    """Whether the batch would become smaller, and has become larger a moment ago; or the reverse.
+    """True if the batch would become smaller, and has become larger a moment ago; or the reverse.
 
     A batch that the job may not have any more is no reason to wait.
     """

@@ -227,7 +227,7 @@ class Layout:
         return cleared
 
     def _can_move(self, row: int) -> bool:
-        """Whether a running job may go on elsewhere, with as many GPUs as it is meant to have."""
+        """True if a running job may go on elsewhere, with as many GPUs as it is meant to have."""
         view, before = self._what_if.view, self._before[row]
         if not (view.movable[row] and view.portable[row]):
             return False

@@ -31,7 +31,7 @@ class Pool(NamedTuple):
     node_gpus: int
 
     def has(self, allocation: Allocation) -> bool:
-        """Whether all of these GPUs are of the pool."""
+        """True if all of these GPUs are of the pool."""
         return all(self.nodes >> node & 1 for node in allocation.nodes())
 
 
@@ -152,7 +152,7 @@ def possible_choices(
 
 
 def resizes_as_it_runs(view: View, row: int) -> bool:
-    """Whether the job's size changes without a suspension, on the node where it is."""
+    """True if the job's size changes without a suspension, on the node where it is."""
     elastic = view.spec[row].elastic
     return elastic is not None and not elastic.by_restart
 

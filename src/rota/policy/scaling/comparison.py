@@ -51,7 +51,7 @@ class Comparison:
         return (self.worths[new] - self.worths[old] - lost) / self.unit(old)
 
     def sure(self, old: int, new: int) -> bool:
-        """Whether ``new`` is worth more than ``old``, beyond noise.
+        """True if ``new`` is worth more than ``old``, beyond noise.
 
         Of two measured sizes Welch's test decides if the curve misses a measured size; else the
         fit does, which knows more than two sizes alone.

@@ -32,10 +32,10 @@ UNKNOWN = Outlook()  # a job of which nothing but its throughput is known
 
 
 class Condition(Protocol):
-    """Whether to grow from one size to a larger one."""
+    """True if to grow from one size to a larger one."""
 
     def passes(self, old: Point, new: Point, outlook: Outlook) -> bool:
-        """Whether ``new``, which has more workers, is worth having instead of ``old``."""
+        """True if ``new``, which has more workers, is worth having instead of ``old``."""
         ...
 
     def worths(self, points: Sequence[Point], outlook: Outlook) -> list[float]:

@@ -80,7 +80,7 @@ class FitScaler:
         return Choice(size, {**marks, "settled": size}, why)
 
     def _known_well(self, job: Observed, look: Comparison) -> bool:
-        """Whether the present size has had its steps, or is surely worse than a known one."""
+        """True if the present size has had its steps, or is surely worse than a known one."""
         if len(look.measured.sizes) <= _GUIDES:
             return True
         error = relative_errors(job.observations)[job.workers]
@@ -177,7 +177,7 @@ class FitScaler:
         return job.workers, "no other size is surely better"
 
     def _worth_trying(self, look: Comparison, old: int, new: int) -> bool:
-        """Whether it promises a gain: a sure one, or one that is worth finding out about."""
+        """True if it promises a gain: a sure one, or one that is worth finding out about."""
         gain = self._gain(look, old, new)
         return gain > self.least_gain or (gain > 0.0 and look.sure(old, new))
 

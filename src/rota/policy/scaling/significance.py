@@ -1,4 +1,4 @@
-"""Whether a measured difference is more than noise."""
+"""True if a measured difference is more than noise."""
 
 from collections.abc import Sequence
 from functools import lru_cache

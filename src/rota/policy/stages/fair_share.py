@@ -57,7 +57,7 @@ class FairShare:
         return {row: level[getattr(spec[row], owner)] for row in rows}
 
     def is_contested(self, view: View) -> bool:
-        """Whether jobs of more than one owner are there to be ranked."""
+        """True if jobs of more than one owner are there to be ranked."""
         spec = view.spec
         return len({getattr(spec[row], self.owner) for row in view.active}) > 1
 

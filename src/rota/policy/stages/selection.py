@@ -89,7 +89,7 @@ class Stages:
         self.preemptive = preemptive  # whether the policy ever takes GPUs away
 
     def have_a_say(self, view: View) -> bool:
-        """Whether a walk may differ from the policy's own order, or the placement from ours."""
+        """True if a walk may differ from the policy's own order, or the placement from ours."""
         by_priority = self.priority and len(view.priorities) > 1
         others = self.quotas or self.fair_share or self.min_run_time_s or self.placement
         return by_priority or bool(others)
@@ -205,7 +205,7 @@ DEFAULT = Stages()
 
 
 def has_a_say(stages: Stages | None, view: View) -> bool:
-    """Whether a policy must :func:`walk`: else its own order, with our placement, is the plan."""
+    """True if a policy must :func:`walk`: else its own order, with our placement, is the plan."""
     if stages is None:
         return len(view.priorities) > 1
     return stages.have_a_say(view)

@@ -76,7 +76,7 @@ def _size(text: str, where: str) -> float:
 
 
 def _is_number(text: str) -> bool:
-    """Whether the text is a number other than NaN and infinity."""
+    """True if the text is a number other than NaN and infinity."""
     try:
         return isfinite(float(text))
     except ValueError:

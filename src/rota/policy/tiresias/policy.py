@@ -148,7 +148,7 @@ class Tiresias(Policy):
         free[ENTERED] += 1
 
     def _is_due(self, view: View, row: int, mark: Mark) -> bool:
-        """Whether a job that gets no GPUs now has waited long enough to be promoted."""
+        """True if a job that gets no GPUs now has waited long enough to be promoted."""
         ran_s = view.attained_s(row) - mark.base_s
         return self._rules.promote_at_s(mark.queue, ran_s, mark.from_s) <= view.now_s
 

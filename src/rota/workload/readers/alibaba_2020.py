@@ -43,7 +43,7 @@ class Gathered:
 
 
 def matches(source: Source) -> bool:
-    """Whether the first line looks like one of the published file."""
+    """True if the first line looks like one of the published file."""
     try:
         first = split(source.lines[0], ",")
     except TraceError:

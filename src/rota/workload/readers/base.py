@@ -41,7 +41,7 @@ class Source:
 
     @property
     def is_parquet(self) -> bool:
-        """Whether it is a Parquet file."""
+        """True if it is a Parquet file."""
         return self.data[:4] == b"PAR1"
 
     @cached_property

@@ -56,7 +56,7 @@ class Pair(NamedTuple):
 
 
 def matches(source: Source) -> bool:
-    """Whether the first line has as many fields as a row of this format."""
+    """True if the first line has as many fields as a row of this format."""
     return source.lines[0].count("\t") == len(FIELDS) - 1
 
 

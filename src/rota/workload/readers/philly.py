@@ -27,7 +27,7 @@ MOST_DAMAGED = 1000  # records; a log with more of them is not worth reading on
 
 
 def matches(source: Source) -> bool:
-    """Whether it is the JSON log: a list of records with ``attempts``."""
+    """True if it is the JSON log: a list of records with ``attempts``."""
     start = source.text[:4096].lstrip()
     return start.startswith("[") and '"' in start
 
