@@ -11,7 +11,7 @@ from rota.cli.commandgroup import CommandGroup
 from rota.cli.connection import connected
 from rota.cli.present import closed_text
 from rota.cli.text import printable
-from rota.errors import NotFoundError
+from rota.errors import InputError, NotFoundError
 from rota.request.values import refuse, seconds_of
 
 _EXAMPLES = "write for example 30m, 2h, 14:00 or 2031-05-20T14:00"
@@ -75,7 +75,10 @@ def seconds_until(text: str, now_s: float) -> float:
     """How long a TIME is away: a duration, a time of today, or a date and time. InputError."""
     moment = _moment(text, now_s)
     if moment is None:
-        return seconds_of("--by", text)
+        try:
+            return seconds_of("--by", text)
+        except InputError:
+            refuse("--by", text, _EXAMPLES)
     left_s = moment.timestamp() - now_s
     if left_s <= 0:
         refuse("--by", text, f"that is past; {_EXAMPLES}")
