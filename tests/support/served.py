@@ -216,6 +216,7 @@ class NoAgents:
     """A provider of a node that nobody runs anything on."""
 
     names = (NODE,)
+    leaves: dict[str, float] = {}
     alive = ()
 
     async def start(self) -> None:

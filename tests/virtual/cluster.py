@@ -84,6 +84,7 @@ class Provider:
 
     def __init__(self, names: list[str]) -> None:
         self.names = self.alive = names
+        self.leaves: dict[str, float] = {}
 
     async def start(self) -> None: ...
     async def stop(self) -> None: ...

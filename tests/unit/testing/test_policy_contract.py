@@ -116,7 +116,7 @@ def failures(policy_class, **flags):
             continue
         test = getattr(suite, name)
         wants = test.__code__.co_varnames[: test.__code__.co_argcount]
-        arguments = {"seed": 2, "costs": FREE}
+        arguments = {"seed": 2, "costs": FREE, "drains": True}
         try:
             test(**{key: value for key, value in arguments.items() if key in wants})
         except (AssertionError, PlanError, TypeError, pytest.fail.Exception):

@@ -26,12 +26,15 @@ from rota.live.controller.room import Room
 from rota.live.controller.sweep_api import SweepApi
 from rota.live.controller.telemetry import Telemetry
 from rota.live.provider.base import Provider
+from rota.model.cluster import Closing
 from rota.model.commands import Launch
 from rota.model.decide.decision import take_decision
 from rota.model.decide.diff import diff
 from rota.model.events import (
     CommandSent,
     DecisionTaken,
+    Event,
+    NodeClosed,
     RetryDue,
     StopRequested,
 )
@@ -43,7 +46,7 @@ from rota.policy.base import Policy, checked
 from rota.store.events import EventStore
 
 POLICY_RETRY_S = 5.0  # a policy that raised is asked again after so long
-ROOM_EVERY_S = 1.0  # the room on the disk is looked at
+LOOK_EVERY_S = 1.0  # at the room on the disk, and at the nodes of the provider
 # To decide takes longer the more jobs wait. New jobs alone call for no other decision until so many
 # times as long has passed as the last one took, or this many seconds.
 PACE, MOST_PACE_S = 9.0, 1.0
@@ -98,10 +101,7 @@ class Controller:
 
     async def start(self) -> None:
         """Begin to decide, and have the agents started that are not there."""
-        for node in self.state.nodes:
-            if node.alive and node.name not in self._provider.names:
-                for event in node_left(self.state, node.name, self.now_s(), NODE_GONE):
-                    self.journal.note(event)
+        self._look_at_nodes()
         self.agents.awaited = {
             name
             for row in (*self.state.active, *self.state.staying)
@@ -109,7 +109,7 @@ class Controller:
         }
         self._await_until_s = self.now_s() + AWAIT_S
         self.room.look()
-        self._tasks = [asyncio.create_task(self._run()), asyncio.create_task(self._watch_room())]
+        self._tasks = [asyncio.create_task(self._run()), asyncio.create_task(self._watch())]
         await self._provider.start()
 
     def end_jobs(self) -> None:
@@ -179,12 +179,27 @@ class Controller:
             )
             self.journal.give_up(str(error))
 
-    async def _watch_room(self) -> None:
-        """Look at the room on the disk, and have a turn taken that may find some."""
+    async def _watch(self) -> None:
+        """Look at the room on the disk and at the nodes, and have a turn taken if that changes."""
         while True:
-            await asyncio.sleep(ROOM_EVERY_S)
-            if self.room.look() or self.journal.unwritten:
+            await asyncio.sleep(LOOK_EVERY_S)
+            if self.room.look() or self.journal.unwritten or self._look_at_nodes():
                 self.journal.kick.set()
+
+    def _look_at_nodes(self) -> bool:
+        """Take note of nodes that the provider has given up or is about to; True if of any."""
+        state, now_s, names = self.state, self.now_s(), self._provider.names
+        events: list[Event] = []
+        for node in state.nodes:
+            if node.alive and node.name not in names:
+                events += node_left(state, node.name, now_s, NODE_GONE)
+        for name, by_s in self._provider.leaves.items():
+            index, closing = state.node_index.get(name), Closing(drains=True, by_s=by_s)
+            if index is not None and name in names and state.closed.get(index) != closing:
+                events.append(NodeClosed(now_s, name, *closing))
+        for event in events:
+            self.journal.note(event)
+        return bool(events)
 
     def _sleep_s(self) -> float | None:
         if self.journal.unwritten or self.agents.ends_jobs:

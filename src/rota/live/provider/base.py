@@ -1,6 +1,6 @@
 """What every provider of nodes has to offer: agents on its nodes, and which nodes there are."""
 
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from typing import Protocol
 
 
@@ -9,7 +9,18 @@ class Provider(Protocol):
 
     @property
     def names(self) -> Collection[str]:
-        """The nodes that it looks after. One of former times that is not among them is gone."""
+        """The nodes that it looks after; some may come and go while the controller runs.
+
+        A node is among them until nothing of its jobs can run there. From then on it is gone.
+        """
+        ...
+
+    @property
+    def leaves(self) -> Mapping[str, float]:
+        """The nodes among them that must go, and when, in seconds since 1970.
+
+        They are drained by then. What an administrator asks of such a node does not last.
+        """
         ...
 
     @property

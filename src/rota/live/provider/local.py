@@ -11,7 +11,7 @@ import os
 import shutil
 import socket
 import sys
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from itertools import chain
 from pathlib import Path
 from typing import NamedTuple
@@ -111,6 +111,11 @@ class LocalProvider:
     def alive(self) -> Collection[str]:
         """The nodes whose agents live."""
         return [name for name in self.nodes if _is_alive(self._folder, name)]
+
+    @property
+    def leaves(self) -> Mapping[str, float]:
+        """None: what is on this machine stays there."""
+        return {}
 
     async def start(self) -> None:
         """Begin to watch over the agents. Raises InputError if they can't have their sockets."""

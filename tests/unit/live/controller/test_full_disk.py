@@ -26,7 +26,7 @@ MIB = 1 << 20
 
 @pytest.fixture(autouse=True)
 def soon(monkeypatch):
-    monkeypatch.setattr(controller_module, "ROOM_EVERY_S", 0.001)
+    monkeypatch.setattr(controller_module, "LOOK_EVERY_S", 0.001)
     monkeypatch.setattr(journal, "WRITE_AGAIN_S", 0.001)
 
 

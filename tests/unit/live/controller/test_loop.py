@@ -40,6 +40,7 @@ class NoProvider:
         pass
 
     alive = ("n",)
+    leaves = {}
 
     async def end(self):
         pass
@@ -971,5 +972,73 @@ def test_submissions_that_cannot_be_written_down_are_all_told_so(tmp_path, monke
             assert len(controller.state.spec) == 0
             assert await submit(controller, "a") == 0
             assert controller.state.spec[0].job_id == "1"
+
+    asyncio.run(scenario())
+
+
+@pytest.fixture
+def comes_and_goes(tmp_path, monkeypatch):
+    """A controller that looks at its nodes all the time, whose provider a test changes."""
+    monkeypatch.setattr(controller_module, "LOOK_EVERY_S", 0.001)
+
+    class Provider(NoProvider):
+        names, leaves = ["n"], {}
+
+    @contextlib.asynccontextmanager
+    async def run():
+        folder, provider = Folder(tmp_path).create(), Provider()
+        store = EventStore(folder.database)
+        controller = Controller(store, folder, FifoBackfill(), "fifo", provider)
+        await controller.start()
+        try:
+            yield controller, provider
+        finally:
+            await controller.stop()
+
+    return run
+
+
+async def until(true):
+    async with asyncio.timeout(10):
+        while not true():
+            await asyncio.sleep(0.001)
+
+
+def test_a_node_that_its_provider_gives_up_is_gone_with_its_jobs(comes_and_goes):
+    async def scenario():
+        async with comes_and_goes() as (controller, provider):
+            agent = Agent(controller)
+            agent.hello()
+            row = await submit(controller)
+            launch = await agent.hears("launch")
+            agent.says(**done(launch))
+            await until_state(controller, row, JobState.RUNNING)
+            provider.names = ["m"]
+            await until(lambda: not controller.state.nodes[0].alive)
+            await until_state(controller, row, JobState.PENDING)
+            assert "its node is no longer part" in controller.state.story(row)[-1][1]
+            other = Agent(controller)
+            other.says(**HELLO | {"node": "m"})
+            assert (await other.hears("launch"))["attempt"] == 2
+            await agent.leave()
+            await other.leave()
+
+    asyncio.run(scenario())
+
+
+def test_a_node_that_must_go_is_drained_by_then(comes_and_goes):
+    async def scenario():
+        async with comes_and_goes() as (controller, provider):
+            agent = Agent(controller)
+            agent.hello()
+            await agent.hears("welcome")
+            by_s = controller.now_s() + 3600
+            provider.leaves = {"n": by_s, "nobody": by_s}
+            await until(lambda: controller.state.closed)
+            assert controller.state.closed == {0: (True, by_s)}
+            controller.node_api.enable("n")
+            await until(lambda: controller.state.closed)
+            assert controller.record.nodes()[0]["drain_by_s"] == by_s
+            await agent.leave()
 
     asyncio.run(scenario())

@@ -169,7 +169,7 @@ def test_finish_time_fairness_is_an_oracle_and_max_min_is_none():
 def stopped_across_types(policy):
     """A job whose processes were stopped on a V100 and a K80, and another that waits."""
     cluster = DrivenCluster(job("stopped", 2), job("waits"), cluster="2x1")
-    cluster.state.nodes[:] = parse_cluster(BOTH_TYPES)
+    cluster.state.nodes[:] = cluster.state.offered[:] = parse_cluster(BOTH_TYPES)
     cluster.settle()
     cluster.happens(SuspendRequested, 0)
     for command in cluster.send():
