@@ -6,6 +6,8 @@ import json
 import logging
 import time
 from collections.abc import Callable, Iterable, Iterator
+from functools import partial
+from itertools import count
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -16,6 +18,7 @@ from rota.folder import Folder
 from rota.live.agent import agent as agent_module
 from rota.live.agent import (
     controller_link,
+    launching,
     memory,
     migrate_in,
     moves,
@@ -505,6 +508,7 @@ def _in_virtual_time(cluster: Cluster) -> Iterator[None]:
             (controller_link, "psutil", SimpleNamespace(pid_exists=lambda _: True)),
             (Folder, "socket", lambda self, name: self.path / f"{name}.sock"),
             (Folder, "arenas", arenas),
+            (launching, "free_port", partial(next, count(1))),
             (ZygoteLink, "warm_up", _at_once),
             (ZygoteLink, "close", _at_once),
             (ZygoteLink, "fork", fork),
