@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from rota.policy.registry import create
+from rota.policy.registry import BUILT_IN, create
 from rota.sim.machine import FREE
 from rota.testing import policy_contract
 from rota.testing.builders import simulation
@@ -283,3 +283,13 @@ class TestPolluxAsPublished(PolicyContract):
 
     def policy(self) -> Any:
         return create("pollux", {"objective": "pollux", "fits": "job"})
+
+
+def test_every_policy_that_can_be_named_is_held_against_the_contract() -> None:
+    suites = [each for each in globals().values() if isinstance(each, type)]
+    held = {
+        suite().policy().name
+        for suite in suites
+        if issubclass(suite, PolicyContract) and suite is not PolicyContract
+    }
+    assert held >= set(BUILT_IN)
