@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+import torch
+import torch.distributed as dist
+
 from rota.errors import InputError
 
 MARKS = 251  # few enough for any floating-point type to tell them apart
@@ -25,9 +28,6 @@ class Places:
     """Which batch each rank works on, exchanged while it does."""
 
     def __init__(self, place: int) -> None:
-        import torch
-        import torch.distributed as dist
-
         device = "cuda" if dist.get_backend() == "nccl" else "cpu"
         self._found = [
             torch.zeros(1, dtype=torch.int64, device=device) for _ in range(dist.get_world_size())

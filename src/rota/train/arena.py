@@ -15,7 +15,9 @@ import pickle
 import random
 import sys
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
+
+import torch
 
 from rota.errors import ArenaError
 from rota.live.wire.arena_file import (
@@ -29,9 +31,6 @@ from rota.live.wire.arena_file import (
     read_table,
 )
 from rota.train.replica import put_together, take_apart
-
-if TYPE_CHECKING:
-    import torch
 
 BYTES_A_BLOCK = 512  # of ``st_blocks``, on whichever file system
 
@@ -150,8 +149,6 @@ class Arena:
         Its tensors live in the file, unless a ``copy`` is asked for: of a file on a disk, above
         all, which is then read to its end and checked.
         """
-        import torch
-
         places, rest = read_table(self.path)
         skeleton, forms = pickle.loads(rest)  # noqa: S301 (this job wrote it)
         with open(self.path, "r+b") as file:
@@ -207,8 +204,6 @@ def dense(tensor: torch.Tensor) -> torch.Tensor:
 
 def write_tensor(descriptor: int, tensor: torch.Tensor, offset: int, *, skip: bool) -> int:
     """Write a dense tensor, unless it is there already and to be skipped; its checksum."""
-    import torch
-
     checksum = Checksum()
     if not tensor.numel():
         return checksum.value
@@ -224,8 +219,6 @@ def write_tensor(descriptor: int, tensor: torch.Tensor, offset: int, *, skip: bo
 
 def random_state() -> dict[str, Any]:
     """The state of the generators of Python, torch, its GPU, and of NumPy if that is loaded."""
-    import torch
-
     numpy = sys.modules.get("numpy")
     return {
         "python": random.getstate(),
@@ -237,8 +230,6 @@ def random_state() -> dict[str, Any]:
 
 def set_random_state(state: dict[str, Any]) -> None:
     """Take over what :func:`random_state` gave."""
-    import torch
-
     random.setstate(state["python"])
     if state["numpy"] is not None:
         import numpy

@@ -3,20 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from rota.errors import InputError
 from rota.live.wire import COMPUTING, WAITING
-from rota.train.loader import set_seeds
+from rota.train.gradient_clock import GradientClock
+from rota.train.gradients import Gradients
+from rota.train.loader import Loader, set_seeds
+from rota.train.lr_scaling import LrScaling
+from rota.train.member import Member
+from rota.train.pulse import Pulse
 from rota.train.shards import Piece, seed_of
-
-if TYPE_CHECKING:
-    from rota.train.gradient_clock import GradientClock
-    from rota.train.gradients import Gradients
-    from rota.train.loader import Loader
-    from rota.train.lr_scaling import LrScaling
-    from rota.train.member import Member
-    from rota.train.pulse import Pulse
 
 
 class Batch:

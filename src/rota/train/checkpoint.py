@@ -7,18 +7,21 @@ again between steps, as training stands then, and in the end waited for.
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
 import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from rota.errors import InputError
 from rota.train.member import Member
 from rota.train.progress import Progress
-from rota.train.replica import Replica, is_full
 from rota.train.world import World
+
+if TYPE_CHECKING:
+    from rota.train.replica import Replica
 
 FILE = "rota.pt"  # in ROTA_CHECKPOINT_DIR
 AGAIN_S = 10.0  # a checkpoint that is owed is tried again after so long
@@ -80,7 +83,7 @@ class Checkpoint:
         try:
             self._replica().save(path)
         except OSError as error:
-            if not is_full(error):
+            if error.errno not in (errno.ENOSPC, errno.EDQUOT):  # else there may be room later
                 raise
             progress.unsaved = error.strerror
             self._again_s = time.monotonic() + AGAIN_S

@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
+
+import torch
 
 from rota.errors import InputError
-
-if TYPE_CHECKING:
-    import torch
 
 MOST_COUNTERS = 16  # numbers in an integer buffer that may change
 
@@ -44,15 +42,11 @@ class Counters:
 
     def pack(self, place: torch.Tensor) -> None:
         """Write the bytes into a vector of ``num_bytes`` numbers."""
-        import torch
-
         flat = [b.detach().reshape(-1).contiguous().view(torch.uint8) for b in self.changing]
         place.copy_(torch.cat(flat))
 
     def unpack(self, place: torch.Tensor) -> None:
         """Take over what :meth:`pack` wrote."""
-        import torch
-
         for buffer, values in zip(self.changing, place.split(self._sizes), strict=True):
             # A copy begins where any type may begin.
             exact = values.real.to(torch.uint8, copy=True)

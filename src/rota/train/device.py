@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING
 
-if TYPE_CHECKING:
-    import torch
+import torch
+from torch.nn.parameter import is_lazy
 
 
 class DeviceState:
@@ -34,8 +33,6 @@ class DeviceState:
 
         Parameters of lazy modules, whose shapes are not known yet, are left out.
         """
-        from torch.nn.parameter import is_lazy
-
         parameters = {id(p): p for model in self._models for p in model.parameters()}
         sizes = [p.numel() * p.element_size() for p in parameters.values() if not is_lazy(p)]
         return sum(sizes), max(sizes, default=0)
@@ -44,8 +41,6 @@ class DeviceState:
         """Copy everything to host memory and free the device."""
         if self.device.type != "cuda":
             return
-        import torch
-
         self._replace(self._to_host)
         torch.cuda.synchronize(self.device)
         torch.cuda.empty_cache()
@@ -54,8 +49,6 @@ class DeviceState:
         """Copy everything back, to GPU ``index`` of the visible ones if it is given."""
         if self.device.type != "cuda":
             return
-        import torch
-
         if index is not None:
             self.device = torch.device("cuda", index)
             torch.cuda.set_device(self.device)
@@ -63,8 +56,6 @@ class DeviceState:
         torch.cuda.synchronize(self.device)
 
     def _to_host(self, tensor: torch.Tensor, key: tuple[int, str]) -> torch.Tensor:
-        import torch
-
         host = self._host.get(key)
         if host is None or host.shape != tensor.shape or host.dtype != tensor.dtype:
             host = torch.empty_like(tensor, device="cpu", pin_memory=True)
@@ -91,8 +82,6 @@ class DeviceState:
 
 def choose_device(index: int | None) -> torch.device:
     """The device that this process was given: GPU ``index``, else the first GPU, else the CPU."""
-    import torch
-
     if not torch.cuda.is_available():
         return torch.device("cpu")
     device = torch.device("cuda", index if index is not None else 0)

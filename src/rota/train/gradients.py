@@ -5,19 +5,17 @@ from __future__ import annotations
 from collections.abc import Sequence
 from functools import partial
 from operator import is_not
-from typing import TYPE_CHECKING
+
+import torch
+import torch.distributed as dist
 
 from rota.errors import InputError
 from rota.predict.gradient_noise import Squares
 from rota.train.agreement import MARKS, Places, compare
 from rota.train.counters import Counters
+from rota.train.norms import Norms
 from rota.train.shard_tree import ShardTree, reduce_tree
 from rota.train.shards import seed_of
-
-if TYPE_CHECKING:
-    import torch
-
-    from rota.train.norms import Norms
 
 TAIL = 5  # numbers at the end of what is added up in single precision: see `Gradients._leaf`
 NOTHING = (0, 0, 0, 0)  # whole numbers below 2**24
@@ -132,9 +130,6 @@ class Gradients:
         Ranks are never more than one batch apart: none can complete a batch without all others.
         Raises RuntimeError if the process group fails.
         """
-        import torch
-        import torch.distributed as dist
-
         if size == 1:
             return
         likes = self._likes()
@@ -158,7 +153,9 @@ class Gradients:
         """
         self._before = []
         if self._norms is not None:
-            tail = self.reduced[_float32()][-TAIL:].tolist() if self.reduced else [*self.word, 0.0]
+            tail = (
+                self.reduced[torch.float32][-TAIL:].tolist() if self.reduced else [*self.word, 0.0]
+            )
             first, second, third, fourth, of_parts = tail
             self.heard = (int(first), int(second), int(third), int(fourth))
             self.squares = self._norms.measured(self.reduced, of_parts, parts, scale)
@@ -196,8 +193,6 @@ class Gradients:
         )
 
     def _dtypes(self) -> list[torch.dtype]:
-        import torch
-
         kinds = list(dict.fromkeys(t.dtype for t in [*self._active, *self._floats]))
         if kinds and self._norms is not None and torch.float32 not in kinds:
             kinds.append(torch.float32)  # squares of smaller types would be out of their range
@@ -206,8 +201,6 @@ class Gradients:
     def _leaf(self, shard: int, weight: float) -> dict[torch.dtype, torch.Tensor]:
         """One vector for each type: gradients, buffers, which parameters had one, integer buffers
         byte by byte, what rank 0 has to say, the squared norm of all gradients."""
-        import torch
-
         leaves = {}
         for dtype in self._likes():
             parameters, floats = self._of(dtype)
@@ -249,8 +242,6 @@ class Gradients:
         return common % MARKS
 
     def _check_taken(self) -> None:
-        import torch
-
         for parameter in self._active:
             if parameter.grad is not None and parameter.grad.layout != torch.strided:
                 raise InputError(
@@ -289,8 +280,6 @@ class Gradients:
         """An empty vector of the right length for each type, in one order on all ranks."""
         if self._like:
             return self._like
-        import torch
-
         for number, dtype in enumerate(self._dtypes()):
             parameters, floats = self._of(dtype)
             counted = self._counters.num_bytes if number == 0 else 0
@@ -300,9 +289,3 @@ class Gradients:
             one = (self._active or self._floats)[0].detach().new_empty(1, dtype=dtype)
             self._like[dtype] = one.expand(sum(self._lengths[dtype]))  # no memory of its own
         return self._like
-
-
-def _float32() -> torch.dtype:
-    import torch
-
-    return torch.float32

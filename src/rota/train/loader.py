@@ -6,9 +6,13 @@ import operator
 import random
 import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
+
+import torch
+from torch.utils.data import DataLoader, IterableDataset, default_collate
 
 from rota.errors import InputError
+from rota.train.adaptation import Adaptation
 from rota.train.lr_scaling import check_rule
 from rota.train.shards import (
     Piece,
@@ -19,11 +23,7 @@ from rota.train.shards import (
     seed_of,
     shards_of_rank,
 )
-
-if TYPE_CHECKING:
-    from rota.train.adaptation import Adaptation
-    from rota.train.world import World
-
+from rota.train.world import World
 
 SHARDS = 8  # of a batch, unless the program says otherwise: as many ranks can share it
 
@@ -176,8 +176,6 @@ class Loader:
     def _collate(self, samples: list[Any]) -> Any:
         if self._collate_fn is not None:
             return self._collate_fn(samples)
-        from torch.utils.data import default_collate
-
         return default_collate(samples)
 
     def _seed(self, piece: Piece) -> int:
@@ -185,8 +183,6 @@ class Loader:
 
     def _order_of(self, epoch: int) -> Sequence[int]:
         if self._order[0] != epoch:
-            import torch
-
             size = len(self.dataset)
             if self._shuffle:
                 generator = torch.Generator().manual_seed(seed_of(self.seed, epoch))
@@ -213,8 +209,6 @@ class _Stream:
     """Worker processes that load the pieces of one rank ahead, for as long as its share holds."""
 
     def __init__(self, loader: Loader, world: World, where: tuple[int, int, Piece]) -> None:
-        from torch.utils.data import DataLoader
-
         self._generation = (world.generation, world.rank, world.size)
         places = [place for place in loader.ahead() if place[:2] >= where[:2]]
         while places and places[0] != where:
@@ -269,8 +263,6 @@ def _load(
 
 def set_seeds(seed: int) -> None:
     """Set the random generators of Python, torch and, if it is loaded, NumPy."""
-    import torch
-
     random.seed(seed)
     torch.manual_seed(seed)
     numpy = sys.modules.get("numpy")
@@ -342,8 +334,6 @@ def default_shards(dataset: Any, batch_size: int, most_ranks: int) -> int:
 
 def check_dataset(dataset: Any) -> None:
     """Raises InputError if it is not a map-style dataset."""
-    from torch.utils.data import IterableDataset
-
     indexed = hasattr(dataset, "__getitem__") and hasattr(dataset, "__len__")
     if not indexed or isinstance(dataset, IterableDataset):
         raise InputError(

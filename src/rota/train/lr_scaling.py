@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import functools
 import math
-from typing import TYPE_CHECKING, Any
+from typing import Any
+
+import torch
 
 from rota.errors import InputError
 from rota.predict.gradient_noise import GradientNoise, Squares
-
-if TYPE_CHECKING:
-    import torch
 
 RULES = ("none", "linear", "sqrt", "legw", "adascale", "adamscale")
 BY_OPTIMIZER = "by optimizer"  # adamscale where steps are divided by a norm, else adascale
@@ -123,8 +122,6 @@ class LrScaling:
 
 def rule_for(optimizer: torch.optim.Optimizer) -> str:
     """The rule that suits an optimiser: whether it divides its steps by the size of gradients."""
-    import torch
-
     divide = (
         torch.optim.Adam,  # and AdamW
         torch.optim.NAdam,

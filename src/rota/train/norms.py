@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
+
+import torch
 
 from rota.predict.gradient_noise import Squares, pair
+from rota.train.optimizers import torch_optimizers
 
-if TYPE_CHECKING:
-    import torch
-
-    Parameters = Mapping[torch.dtype, Sequence[torch.Tensor]]  # those that are trained, by type
+Parameters = Mapping[torch.dtype, Sequence[torch.Tensor]]  # those that are trained, by type
 
 FIRST = 32  # so many batches are all measured, of
 EVERY = 8  # later ones a single one, because it takes passes over all gradients
@@ -73,8 +73,6 @@ class Norms:
 
         The leaves are vectors that begin with the gradients, multiplied by ``weight``.
         """
-        import torch
-
         for dtype in self._parameters if self.due else ():
             leaves[torch.float32][-1:].add_(self._square(dtype, leaves[dtype]) / weight)
 
@@ -100,8 +98,6 @@ class Norms:
 
     def _square(self, dtype: torch.dtype, vector: torch.Tensor) -> torch.Tensor:
         """The squared norm of the gradients that a vector begins with, on its device."""
-        import torch
-
         vector = vector[: sum(parameter.numel() for parameter in self._parameters[dtype])]
         inverse = self._inverse.get(dtype)
         if inverse is None:
@@ -144,8 +140,6 @@ class Norms:
         self, dtype: torch.dtype, parameters: Sequence[torch.Tensor], loss_scale: float
     ) -> torch.Tensor:
         """The gradients as the optimisers look at them."""
-        import torch
-
         grads = [torch.zeros_like(p) if p.grad is None else p.grad for p in parameters]
         flat = self._spare.pop(dtype, None)
         length = sum(grad.numel() for grad in grads)
@@ -168,8 +162,6 @@ class Norms:
         divisors: Sequence[Divisor | None],
     ) -> None:
         """Work out one over the divisors; one where there is none."""
-        import torch
-
         lengths = [parameter.numel() for parameter in parameters]
         inverse = self._inverse.get(dtype)
         if inverse is None or inverse.numel() != sum(lengths):
@@ -196,8 +188,6 @@ def _mean_of(state: Mapping[str, Any]) -> Any:
 
 def _divisors(others: Iterable[Any]) -> dict[int, Divisor]:
     """By parameter, of the optimisers that have one for it."""
-    from rota.train.optimizers import torch_optimizers
-
     found: dict[int, tuple[Any, Any, float, float]] = {}
     for optimizer in torch_optimizers(others):
         for group in optimizer.param_groups:
@@ -216,8 +206,6 @@ def _divisors(others: Iterable[Any]) -> dict[int, Divisor]:
 
 def _numbers(steps: Sequence[Any]) -> list[float]:
     """Counts of steps, which may be tensors on a device: waiting for it once."""
-    import torch
-
     if steps and all(isinstance(step, torch.Tensor) and step.is_cuda for step in steps):
         return [float(step) for step in torch.stack(list(steps)).tolist()]
     return [float(step) for step in steps]
@@ -229,8 +217,6 @@ def _chunks(vector: torch.Tensor) -> Sequence[torch.Tensor]:
 
 def _dot(one: torch.Tensor, other: torch.Tensor) -> torch.Tensor:
     """The inner product, in single precision at least."""
-    import torch
-
     if one.is_complex():
         one, other = torch.view_as_real(one).reshape(-1), torch.view_as_real(other).reshape(-1)
     return torch.dot(one.to(_wide(one.dtype)), other.to(_wide(other.dtype)))
@@ -238,14 +224,10 @@ def _dot(one: torch.Tensor, other: torch.Tensor) -> torch.Tensor:
 
 def _wide(dtype: torch.dtype) -> torch.dtype:
     """A type in which squares of this one are in range."""
-    import torch
-
     return torch.float32 if dtype in (torch.float16, torch.bfloat16) else dtype
 
 
 def _sum(values: Sequence[torch.Tensor], like: torch.Tensor) -> torch.Tensor:
-    import torch
-
     if not values:
         return torch.zeros((), dtype=torch.float64, device=like.device)
     return torch.stack(list(values)).sum(dtype=torch.float64)

@@ -3,18 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
+
+import torch
 
 from rota.errors import InputError
-
-if TYPE_CHECKING:
-    import torch
 
 
 def check_parts(model: Any, optimizer: Any, others: Iterable[Any]) -> None:
     """Raises InputError if these are not what ``s.prepare`` takes; None stands for nothing."""
-    import torch
-
     if not isinstance(model, torch.nn.Module):
         raise InputError(
             f"s.prepare: the model is {_kind(model)}, not a torch.nn.Module; "
@@ -36,8 +33,6 @@ def check_parts(model: Any, optimizer: Any, others: Iterable[Any]) -> None:
 
 def torch_optimizers(parts: Iterable[Any]) -> list[torch.optim.Optimizer]:
     """The optimisers among these, out of the wrappers that Accelerate and Fabric put around."""
-    import torch
-
     found = []
     for part in parts:
         if not hasattr(part, "param_groups"):
@@ -82,8 +77,6 @@ class Optimizers:
 
     def watch(self, *, several: bool) -> None:
         """Look at each step from now on; ``several``: there may be several ranks."""
-        import torch
-
         for optimizer in self._optimizers:
             if several and isinstance(optimizer, torch.optim.LBFGS):
                 raise InputError(

@@ -5,13 +5,14 @@ from __future__ import annotations
 import contextlib
 import errno
 import io
+import os
 import pickle
 import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol
 
-if TYPE_CHECKING:
-    import torch
+import torch
+import torch.distributed as dist
 
 PACK_BYTES = 1 << 20  # smaller tensors travel together
 
@@ -48,8 +49,6 @@ class Replica:
 
     def add(self, *parts: Any) -> None:
         """Include modules, and anything else that has a ``state_dict``; each once."""
-        import torch
-
         for part in parts:
             known = self.models if isinstance(part, torch.nn.Module) else self.others
             if part is not None and not any(part is each for each in known):
@@ -78,8 +77,6 @@ class Replica:
 
         Raises RuntimeError if the process group fails.
         """
-        import torch.distributed as dist
-
         skeleton, tensors = take_apart(self.state())
         if share == 0:
             head = pickle.dumps((_slots(tensors), skeleton))
@@ -92,9 +89,6 @@ class Replica:
 
     def receive(self, senders: Sequence[int]) -> None:
         """Take over the state of the senders, each of which sends its part. RuntimeError."""
-        import torch
-        import torch.distributed as dist
-
         own = take_apart(self.state())[1]
         slots, skeleton = pickle.loads(_receive_bytes(senders[0], self.device))  # noqa: S301 (peer)
         if slots == _slots(own):
@@ -121,12 +115,8 @@ class Replica:
 
         ``draft`` is what the name ends with until it is whole: another for each that may write.
         Raises OSError, which says what to do; for want of room before it takes any, so that the
-        disk is not filled up to its end: see :func:`is_full`.
+        disk is not filled up to its end.
         """
-        import os
-
-        import torch
-
         draft, handled = path + draft, sys.exception()
         try:
             os.makedirs(os.path.dirname(path), exist_ok=True)
@@ -152,15 +142,8 @@ class Replica:
 
     def open(self, path: str) -> None:
         """Take over what :meth:`save` wrote."""
-        import torch
-
         with open(path, "rb") as file:
             self.load(torch.load(io.BytesIO(file.read()), map_location="cpu", weights_only=False))
-
-
-def is_full(error: OSError) -> bool:
-    """True if a file could not be written for want of room, which there may be later."""
-    return error.errno in (errno.ENOSPC, errno.EDQUOT)
 
 
 def _cause(error: BaseException, handled: BaseException | None) -> OSError | None:
@@ -176,8 +159,6 @@ def _cause(error: BaseException, handled: BaseException | None) -> OSError | Non
 
 def _stored_bytes(state: Any) -> int:
     """How much room the tensors in a state take in a file, each storage once."""
-    import torch
-
     storages: dict[int, int] = {}
     values = [state]
     while values:
@@ -210,8 +191,6 @@ def _with_advice(error: OSError, path: str) -> OSError:
 
 def take_apart(state: Any) -> tuple[bytes, list[torch.Tensor]]:
     """``state`` without its tensors, pickled; and the tensors, in order."""
-    import torch
-
     tensors: list[torch.Tensor] = []
 
     class Taker(pickle.Pickler):
@@ -275,8 +254,6 @@ def _can_receive(tensor: torch.Tensor, device: torch.device) -> bool:
 
 
 def _pack(members: Sequence[torch.Tensor]) -> torch.Tensor:
-    import torch
-
     flat = [m.contiguous().flatten().view(torch.uint8) for m in members]
     return flat[0] if len(flat) == 1 else torch.cat(flat)
 
@@ -288,17 +265,11 @@ def _unpack(packed: torch.Tensor, members: Sequence[torch.Tensor]) -> None:
 
 
 def _send_bytes(data: bytes, receiver: int, device: torch.device) -> None:
-    import torch
-    import torch.distributed as dist
-
     dist.send(torch.tensor([len(data)], device=device), receiver)
     dist.send(torch.frombuffer(bytearray(data), dtype=torch.uint8).to(device), receiver)
 
 
 def _receive_bytes(sender: int, device: torch.device) -> bytearray:
-    import torch
-    import torch.distributed as dist
-
     length = torch.zeros(1, dtype=torch.int64, device=device)
     dist.recv(length, sender)
     received = torch.empty(int(length.item()), dtype=torch.uint8, device=device)

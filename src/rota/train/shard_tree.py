@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING
+
+import torch
+import torch.distributed as dist
 
 from rota.train.agreement import compare
-
-if TYPE_CHECKING:
-    import torch
 
 # A sum over the shards index * 2**level ... (index + 1) * 2**level - 1.
 Node = tuple[int, int]
@@ -93,8 +92,6 @@ def reduce_tree(
     shards, and then sends it to all: as many bytes as a ring reduction when each rank's shards are
     one subtree.
     """
-    import torch.distributed as dist
-
     world = len(shards_of)
     num_shards = 1 + max(shard for shards in shards_of for shard in shards)
     if world == 1:
