@@ -118,8 +118,10 @@ class Arena:
             table = b"".join(
                 PLACE.pack(
                     offset,
-                    _size(tensor),
-                    write_tensor(descriptor, tensor, offset, skip=mapped and self._lives(tensor)),
+                    tensor.nbytes,
+                    write_tensor(
+                        descriptor, tensor, offset, skip=mapped and self._home(tensor) is not None
+                    ),
                 )
                 for tensor, offset in zip(tensors, offsets, strict=True)
             )
@@ -137,9 +139,6 @@ class Arena:
             raise
         finally:
             os.close(descriptor)
-
-    def _lives(self, tensor: torch.Tensor) -> bool:
-        return self._home(tensor) is not None
 
     # -- reading -------------------------------------------------------------------------------
 
@@ -182,7 +181,7 @@ def lay_out(tensors: Sequence[torch.Tensor]) -> tuple[list[int], int]:
     offsets, end = [], FIRST_TENSOR_AT
     for tensor in tensors:
         offsets.append(end)
-        end += -(-_size(tensor) // ALIGNMENT) * ALIGNMENT
+        end += -(-tensor.nbytes // ALIGNMENT) * ALIGNMENT
     return offsets, end
 
 
@@ -238,10 +237,6 @@ def set_random_state(state: dict[str, Any]) -> None:
     torch.set_rng_state(state["torch"].clone())
     if state["cuda"] is not None and torch.cuda.is_available():  # on whichever GPU it is now
         torch.cuda.set_rng_state(state["cuda"].clone())
-
-
-def _size(tensor: torch.Tensor) -> int:
-    return tensor.numel() * tensor.element_size()
 
 
 def _write(descriptor: int, data: Any, offset: int) -> None:

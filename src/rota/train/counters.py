@@ -23,7 +23,7 @@ class Counters:
         self.changing = [b for b in integers if b.numel() <= MOST_COUNTERS]
         self._fixed = [b for b in integers if b.numel() > MOST_COUNTERS]
         self._versions: list[int] = []
-        self._sizes = [b.numel() * b.element_size() for b in self.changing]
+        self._sizes = [b.nbytes for b in self.changing]
         self.num_bytes = sum(self._sizes)
 
     def begin(self) -> None:

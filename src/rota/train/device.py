@@ -34,7 +34,7 @@ class DeviceState:
         Parameters of lazy modules, whose shapes are not known yet, are left out.
         """
         parameters = {id(p): p for model in self._models for p in model.parameters()}
-        sizes = [p.numel() * p.element_size() for p in parameters.values() if not is_lazy(p)]
+        sizes = [p.nbytes for p in parameters.values() if not is_lazy(p)]
         return sum(sizes), max(sizes, default=0)
 
     def offload(self) -> None:

@@ -104,7 +104,7 @@ class Replica:
                 if len(members) == 1 and _can_receive(members[0], self.device):
                     dist.recv(members[0].data.flatten().view(torch.uint8), sender)
                     continue
-                size = sum(map(_size, members))
+                size = sum(each.nbytes for each in members)
                 packed = torch.empty(size, dtype=torch.uint8, device=self.device)
                 dist.recv(packed, sender)
                 _unpack(packed, members)
@@ -224,24 +224,20 @@ def _slots(tensors: Iterable[torch.Tensor]) -> list[Slot]:
     return [Slot(tuple(each.shape), each.dtype, each.is_cuda) for each in tensors]
 
 
-def _size(tensor: torch.Tensor) -> int:
-    return tensor.numel() * tensor.element_size()
-
-
 def _bundles(tensors: Sequence[torch.Tensor], share: int, shares: int) -> Iterator[list[int]]:
     """The positions of those tensors that belong to one share, in bundles to be sent as one."""
-    total, before = sum(map(_size, tensors)) or 1, 0
+    total, before = sum(each.nbytes for each in tensors) or 1, 0
     bundle: list[int] = []
     for index, tensor in enumerate(tensors):
-        middle = before + _size(tensor) / 2
-        before += _size(tensor)
+        middle = before + tensor.nbytes / 2
+        before += tensor.nbytes
         if min(int(middle * shares / total), shares - 1) != share or not tensor.numel():
             continue
-        if _size(tensor) >= PACK_BYTES:  # it can go from its place to its place
+        if tensor.nbytes >= PACK_BYTES:  # it can go from its place to its place
             yield [index]
             continue
         bundle.append(index)
-        if sum(_size(tensors[i]) for i in bundle) >= PACK_BYTES:
+        if sum(tensors[i].nbytes for i in bundle) >= PACK_BYTES:
             yield bundle
             bundle = []
     if bundle:
@@ -259,7 +255,7 @@ def _pack(members: Sequence[torch.Tensor]) -> torch.Tensor:
 
 
 def _unpack(packed: torch.Tensor, members: Sequence[torch.Tensor]) -> None:
-    for member, piece in zip(members, packed.split([_size(m) for m in members]), strict=True):
+    for member, piece in zip(members, packed.split([m.nbytes for m in members]), strict=True):
         # A copy of the piece begins where any type may begin.
         member.data.copy_(piece.clone().view(member.dtype).view(member.shape))
 
