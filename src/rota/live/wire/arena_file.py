@@ -17,6 +17,8 @@ import os
 import stat
 import struct
 import zlib
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, BinaryIO, NamedTuple
 
@@ -77,52 +79,49 @@ def checksum_of(path: str | Path, table: bytes | bytearray, skeleton: bytes | by
 
 def read_header(path: str | Path) -> ArenaHeader:
     """The header of an arena that was written to its end. Raises ArenaError."""
-    try:
-        with _open(path) as file:
-            return _header(path, file)
-    except OSError as error:
-        raise ArenaError(f"arena {path}: {error.strerror}") from None
+    with _open(path) as file:
+        return _header(path, file)
 
 
 def read_table(path: str | Path) -> tuple[list[tuple[int, int, int]], bytes]:
     """Where each tensor lies, with its checksum, and the skeleton. Raises ArenaError."""
-    try:
-        with _open(path) as file:
-            return _table(path, file)
-    except OSError as error:
-        raise ArenaError(f"arena {path}: {error.strerror}") from None
+    with _open(path) as file:
+        return _table(path, file)
 
 
 def verify(path: str | Path) -> None:
     """Read all of an arena once. Raises ArenaError if anything in it has changed."""
     buffer = bytearray(BLOCK_BYTES)
     view = memoryview(buffer)
+    with _open(path) as file:
+        places, _ = _table(path, file)
+        for number, (offset, size, expected) in enumerate(places):
+            checksum = Checksum()
+            file.seek(offset)
+            while size:
+                block = view[: min(size, BLOCK_BYTES)]
+                if not _fill(file, block):
+                    raise ArenaError(f"arena {path}: it ends within tensor {number}")
+                checksum.add(block)
+                size -= len(block)
+            if checksum.value != expected:
+                raise ArenaError(f"arena {path}: tensor {number} is damaged")
+
+
+@contextmanager
+def _open(path: str | Path) -> Iterator[BinaryIO]:
+    """A file to read; nothing that leads elsewhere, or that whoever reads might wait for.
+
+    Raises ArenaError for each failure to read it.
+    """
     try:
-        with _open(path) as file:
-            places, _ = _table(path, file)
-            for number, (offset, size, expected) in enumerate(places):
-                checksum = Checksum()
-                file.seek(offset)
-                while size:
-                    block = view[: min(size, BLOCK_BYTES)]
-                    if not _fill(file, block):
-                        raise ArenaError(f"arena {path}: it ends within tensor {number}")
-                    checksum.add(block)
-                    size -= len(block)
-                if checksum.value != expected:
-                    raise ArenaError(f"arena {path}: tensor {number} is damaged")
+        descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+        with open(descriptor, "rb", buffering=0) as file:
+            if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+                raise OSError(errno.EINVAL, "it is no file")
+            yield file
     except OSError as error:
         raise ArenaError(f"arena {path}: {error.strerror}") from None
-
-
-def _open(path: str | Path) -> BinaryIO:
-    """A file to read; nothing that leads elsewhere, or that whoever reads might wait for."""
-    descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
-    file = open(descriptor, "rb", buffering=0)  # noqa: SIM115 (it is returned)
-    if not stat.S_ISREG(os.fstat(descriptor).st_mode):
-        file.close()
-        raise OSError(errno.EINVAL, "it is no file")
-    return file
 
 
 def _header(path: str | Path, file: BinaryIO) -> ArenaHeader:
