@@ -97,10 +97,13 @@ class LocalProvider:
         kept = {node.name: node for node in self.taken_over}
         self.asked_for = list(nodes)
         self.nodes = {node.name: node for node in nodes} | kept
-        self._watched = [
-            _WatchedAgent(folder, node, host_memory_bytes, open_files, log_limit_bytes)
-            for node in self.nodes.values()
-        ]
+        limits = {
+            "--host-memory": host_memory_bytes,
+            "--open-files": open_files,
+            "--log-limit": log_limit_bytes,
+        }
+        options = [f"{name}={limit}" for name, limit in limits.items() if limit is not None]
+        self._watched = [_WatchedAgent(folder, node, options) for node in self.nodes.values()]
 
     @property
     def names(self) -> Collection[str]:
@@ -156,21 +159,12 @@ class LocalProvider:
 
 
 class _WatchedAgent:
-    """One node's agent."""
+    """One node's agent, which is given these ``options`` beside those that say which it is."""
 
-    def __init__(
-        self,
-        folder: Folder,
-        node: LocalNode,
-        host_memory_bytes: int | None,
-        open_files: int | None,
-        log_limit_bytes: int | None,
-    ) -> None:
+    def __init__(self, folder: Folder, node: LocalNode, options: list[str]) -> None:
         self.node = node
         self._folder = folder
-        self._host_memory_bytes = host_memory_bytes
-        self._open_files = open_files
-        self._log_limit_bytes = log_limit_bytes
+        self._options = options
         self._task: asyncio.Task[None] | None = None
         self._process: asyncio.subprocess.Process | None = None
         self._ends = False  # to be watched until it has nothing left to do
@@ -243,18 +237,12 @@ class _WatchedAgent:
             draft = folder / f"{SETTINGS}.new"
             draft.write_text(json.dumps(node._asdict()))
             draft.replace(folder / SETTINGS)
-        command = [sys.executable, "-m", "rota.live.agent"]
+        command = [sys.executable, "-m", "rota.live.agent", *self._options]
         command += ["--home", str(self._folder.path), "--node", node.name]
         command += ["--controller-pid", str(os.getpid())]
         command += ["--first-gpu", str(node.first_gpu), "--gpu-type", node.gpu_type]
         if node.gpus is not None:
             command += ["--gpus", str(node.gpus)]
-        if self._host_memory_bytes is not None:
-            command += ["--host-memory", str(self._host_memory_bytes)]
-        if self._open_files is not None:
-            command += ["--open-files", str(self._open_files)]
-        if self._log_limit_bytes is not None:
-            command += ["--log-limit", str(self._log_limit_bytes)]
         with open(folder / "agent.log", "ab") as output:
             self._process = await asyncio.create_subprocess_exec(
                 *command,
