@@ -96,41 +96,38 @@ class Client:
         self, *, states: list[str] | None = None, everything: bool = False
     ) -> list[dict[str, Any]]:
         """Active jobs and those that ended within the hour, oldest first; or all, or by state."""
-        params = {"all": "true"} if everything else {}
-        if states:
-            params["state"] = ",".join(states)
-        return list(self._call("GET", "/jobs", params=params)["jobs"])
+        return self._list("jobs", everything, state=",".join(states) if states else None)
 
     def job(self, job_id: str) -> dict[str, Any]:
         """Everything about one job. Here and below a job is its id, ``@last`` or a unique name."""
-        return self._call("GET", _path(job_id))
+        return self._call("GET", _path("jobs", job_id))
 
     def cancel(self, job_id: str) -> dict[str, Any]:
         """End a job; doing it twice does no harm."""
-        return self._call("POST", _path(job_id, "cancel"))
+        return self._call("POST", _path("jobs", job_id, "cancel"))
 
     def suspend(self, job_id: str) -> dict[str, Any]:
         """Take a job off its GPUs until it is resumed."""
-        return self._call("POST", _path(job_id, "suspend"))
+        return self._call("POST", _path("jobs", job_id, "suspend"))
 
     def resume(self, job_id: str) -> dict[str, Any]:
         """Let a suspended job go on."""
-        return self._call("POST", _path(job_id, "resume"))
+        return self._call("POST", _path("jobs", job_id, "resume"))
 
     def explain(self, job_id: str) -> dict[str, Any]:
         """Why a job does not run: see :func:`rota.explain.why.explain`."""
-        return self._call("GET", _path(job_id, "explain"))
+        return self._call("GET", _path("jobs", job_id, "explain"))
 
     def events(self, job_id: str) -> list[dict[str, Any]]:
         """A job's story: ``{"at_s", "line"}``, oldest first."""
-        return list(self._call("GET", _path(job_id, "events"))["events"])
+        return list(self._call("GET", _path("jobs", job_id, "events"))["events"])
 
     def wait(self, job_id: str, *, timeout_s: float | None = None) -> dict[str, Any]:
         """The job once it has ended. Raises TimeoutError if it has not after ``timeout_s``."""
         deadline = None if timeout_s is None else time.monotonic() + timeout_s
         job_id = self.job(job_id)["id"]  # @last means the same job to the end
         while True:
-            job = self._call("GET", _path(job_id), patience_s=FOLLOW_PATIENCE_S)
+            job = self._call("GET", _path("jobs", job_id), patience_s=FOLLOW_PATIENCE_S)
             if JobState[job["state"]].is_final:
                 return job
             if deadline is not None and time.monotonic() >= deadline:
@@ -156,8 +153,8 @@ class Client:
         """
         params = {"rank": rank, "process": process, "attempt": attempt}
         params |= {"offset": offset, "tail": tail}
-        given = {name: value for name, value in params.items() if value is not None}
-        answer = self._call("GET", _path(job_id, "logs"), params=given, patience_s=patience_s)
+        path = _path("jobs", job_id, "logs")
+        answer = self._call("GET", path, params=params, patience_s=patience_s)
         return LogPiece(*(answer[name] for name in LogPiece._fields))
 
     def logs(
@@ -236,8 +233,7 @@ class Client:
 
         Of their trials it has the numbers by state.
         """
-        params = {"all": "true"} if everything else {}
-        return list(self._call("GET", "/sweeps", params=params)["sweeps"])
+        return self._list("sweeps", everything)
 
     def sweep(self, name: str, *, brief: bool = False, since: str | None = None) -> dict[str, Any]:
         """One search with all its trials; ``brief`` with their numbers by state alone.
@@ -245,12 +241,11 @@ class Client:
         ``since``, the ``cursor`` of an answer of before: with the trials alone that have changed
         since, and of their curves what comes after the first ``known`` reports.
         """
-        params = {"brief": "true"} if brief else {}
-        return self._sweep(name, params | _since(since), PATIENCE_S)
+        return self._sweep(name, PATIENCE_S, brief, since)
 
     def cancel_sweep(self, name: str) -> dict[str, Any]:
         """End a search and its trials; doing it twice does no harm."""
-        return self._call("POST", _sweep_path(name, "cancel"))
+        return self._call("POST", _path("sweeps", name, "cancel"))
 
     def end_sweep(self, name: str, outcome: str, message: str = "") -> dict[str, Any]:
         """Say how a search has ended; its trials that still go on are stopped.
@@ -258,7 +253,7 @@ class Client:
         ``outcome`` is TARGET, DONE, BUDGET, FAILED or CANCELLED. One that has ended stays as it is.
         """
         body = {"outcome": outcome, "message": message}
-        return self._call("POST", _sweep_path(name, "end"), json_body=body)
+        return self._call("POST", _path("sweeps", name, "end"), json_body=body)
 
     def submit_trial(
         self,
@@ -275,17 +270,17 @@ class Client:
         """
         body = {"number": number, "params": dict(params)}
         headers = {"Idempotency-Key": key or uuid.uuid4().hex} if number is None else {}
-        return self._call("POST", _sweep_path(name, "trials"), json_body=body, headers=headers)
+        return self._call("POST", _path("sweeps", name, "trials"), json_body=body, headers=headers)
 
     def trial(self, name: str, number: int, *, since: str | None = None) -> dict[str, Any]:
         """One trial of a search, as :meth:`sweep` has it, with its curve or what is new of it."""
-        path, params = _sweep_path(name, f"trials/{number}"), _since(since)
-        return self._call("GET", path, params=params, patience_s=FOLLOW_PATIENCE_S)
+        path = _path("sweeps", name, f"trials/{number}")
+        return self._call("GET", path, params={"since": since}, patience_s=FOLLOW_PATIENCE_S)
 
     def stop_trial(self, name: str, number: int, why: str) -> dict[str, Any]:
         """End a trial, and say why the search does so; one that has ended stays as it is."""
         return self._call(
-            "POST", _sweep_path(name, f"trials/{number}/stop"), json_body={"why": why}
+            "POST", _path("sweeps", name, f"trials/{number}/stop"), json_body={"why": why}
         )
 
     def follow_sweep(
@@ -303,7 +298,7 @@ class Client:
             if deadline is not None and time.monotonic() >= deadline:
                 raise TimeoutError(f"sweep {name} has not ended after {timeout_s} s")
             time.sleep(POLL_S)
-            told = self._sweep(name, {"brief": "true"}, FOLLOW_PATIENCE_S)
+            told = self._sweep(name, FOLLOW_PATIENCE_S, brief=True)
             yield told
 
     def wait_sweep(self, name: str, *, timeout_s: float | None = None) -> dict[str, Any]:
@@ -313,21 +308,23 @@ class Client:
         """
         for told in self.follow_sweep(name, timeout_s=timeout_s):
             name = told["name"]
-        return self._sweep(name, {}, FOLLOW_PATIENCE_S)
+        return self._sweep(name, FOLLOW_PATIENCE_S)
 
-    def _sweep(self, name: str, params: dict[str, str], patience_s: float) -> dict[str, Any]:
-        return self._call("GET", _sweep_path(name), params=params, patience_s=patience_s)
+    def _sweep(
+        self, name: str, patience_s: float, brief: bool = False, since: str | None = None
+    ) -> dict[str, Any]:
+        params = {"brief": "true" if brief else None, "since": since}
+        return self._call("GET", _path("sweeps", name), params=params, patience_s=patience_s)
 
     # -- the cluster ---------------------------------------------------------------------------
 
     def nodes(self, *, everything: bool = False) -> list[dict[str, Any]]:
         """Nodes that are there, were lost within the hour, or that a job waits for; or all."""
-        params = {"all": "true"} if everything else {}
-        return list(self._call("GET", "/nodes", params=params)["nodes"])
+        return self._list("nodes", everything)
 
     def cordon(self, node: str) -> dict[str, Any]:
         """Have a node take no new job; what runs there goes on. The node, and ``changed``."""
-        return self._call("POST", _node_path(node, "cordon"))
+        return self._call("POST", _path("nodes", node, "cordon"))
 
     def drain(self, node: str, *, within_s: float | None = None) -> dict[str, Any]:
         """Have a node take no new job, and its jobs leave it. The node, and ``changed``.
@@ -335,19 +332,19 @@ class Client:
         A job that can't leave without a loss stays until it ends, or for ``within_s`` seconds;
         then it is stopped, and starts anew.
         """
-        return self._call("POST", _node_path(node, "drain"), json_body={"within_s": within_s})
+        return self._call("POST", _path("nodes", node, "drain"), json_body={"within_s": within_s})
 
     def enable(self, node: str) -> dict[str, Any]:
         """Have a node that was cordoned or drained take jobs again. The node, and ``changed``."""
-        return self._call("POST", _node_path(node, "enable"))
+        return self._call("POST", _path("nodes", node, "enable"))
 
     def profiles(self) -> list[dict[str, Any]]:
         """What was measured of each kind of jobs, the one that was heard of last first."""
-        return list(self._call("GET", "/profiles")["profiles"])
+        return self._list("profiles")
 
     def policies(self) -> list[dict[str, Any]]:
         """The policy in force, with its settings."""
-        return list(self._call("GET", "/policies")["policies"])
+        return self._list("policies")
 
     def shut_down(
         self,
@@ -379,6 +376,12 @@ class Client:
             "`rota down --now` kills what is left of it"
         )
 
+    def _list(
+        self, what: str, everything: bool = False, **params: str | None
+    ) -> list[dict[str, Any]]:
+        params["all"] = "true" if everything else None
+        return list(self._call("GET", f"/{what}", params=params)[what])
+
 
 def who_is_left(ending: Mapping[str, Any]) -> str:
     """``job 3 (train), job 4 (eval) and the agent of here``, of a cluster that is shut down."""
@@ -394,19 +397,6 @@ def _fields(asked: JobRequest | SweepRequest | Mapping[str, Any]) -> dict[str, A
     return dict(asked) if isinstance(asked, Mapping) else asked.to_fields()
 
 
-def _since(cursor: str | None) -> dict[str, str]:
-    return {} if cursor is None else {"since": cursor}
-
-
-def _path(job_id: str, action: str = "") -> str:
-    path = f"/jobs/{quote(job_id, safe='')}"
-    return f"{path}/{action}" if action else path
-
-
-def _node_path(name: str, action: str) -> str:
-    return f"/nodes/{quote(name, safe='')}/{action}"
-
-
-def _sweep_path(name: str, action: str = "") -> str:
-    path = f"/sweeps/{quote(name, safe='')}"
+def _path(kind: str, name: str, action: str = "") -> str:
+    path = f"/{kind}/{quote(name, safe='')}"
     return f"{path}/{action}" if action else path

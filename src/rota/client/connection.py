@@ -52,17 +52,21 @@ class Connection:
         headers: Mapping[str, str] | None = None,
         patience_s: float = PATIENCE_S,
     ) -> dict[str, Any]:
-        """One call, repeated while nobody answers: every call of ours can be made twice."""
+        """One call, repeated while nobody answers: every call of ours can be made twice.
+
+        Parameters that are None are left out.
+        """
         deadline = time.monotonic() + patience_s
         pause_s = 0.05
         content = None if json_body is None else _encoded(json_body)
+        given = {name: value for name, value in (params or {}).items() if value is not None}
         while True:
             try:
                 url = self._url()
                 response = self._http.request(
                     method,
                     f"{url}/api/v1{path}",
-                    params=params,
+                    params=given,
                     content=content,
                     headers={
                         "Authorization": f"Bearer {self._token()}",
