@@ -311,10 +311,10 @@ def test_every_key_of_a_sweep_is_explained(tmp_path: Path) -> None:
         await controller.sweeps.submit_sweep(request, user="u", key=None, body_hash="")
         row = await controller.sweeps.submit_trial("s", 0, {})
         controller.journal.note(MetricReported(1.0, row, (Report(1, 1.0, 0.5),)))
-        return controller.sweeps.sweep("s")
+        return controller.record.searches.tell("s")
 
     sweep = asyncio.run(told())
-    brief = controller.sweeps.sweep("s", brief=True)
+    brief = controller.record.searches.tell("s", brief=True)
     keys = [*sweep, *sweep["best"], *sweep["trials"][0], *brief["trials"], "driver_error"]
     assert not missing(keys, page("api"))
     assert not missing(OUTCOMES, page("api"))

@@ -55,6 +55,7 @@ class StandInController:
         self.state.epoch = 1
         # Whoever asks one part of a controller asks all of this one.
         self.record = self.jobs = self.sweeps = self.telemetry = self.journal = self.agents = self
+        self.searches = self
         self.policy_name = policy
         self.policy_settings: dict[str, Any] = {}
         self.is_any_open = False
@@ -143,9 +144,6 @@ class StandInController:
         was_suspended = row in self.state.user_suspended
         self.state.apply(ResumeRequested(self.now_s(), row))
         return was_suspended
-
-    def on_news(self, call: Callable[[], None]) -> None:
-        """It has no sweeps."""
 
     def end_jobs(self) -> None:
         self.life.append("end_jobs")

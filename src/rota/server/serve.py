@@ -60,8 +60,8 @@ async def serve(
     sock = bind(host, port)
     with contextlib.closing(sock):
         url = _url(sock)
-        driver = driver or SweepDriver(lambda: controller.sweeps.is_any_open, folder)
-        controller.sweeps.on_news(driver.tell_news)
+        driver = driver or SweepDriver(lambda: controller.record.searches.is_any_open, folder)
+        controller.record.searches.on_news = driver.tell_news
         app = create_app(controller, folder, driver)
         config = _config(app, door or Door(usual_limits()))
         server = _Server(config, controller, driver, folder, url, on_listen)

@@ -34,7 +34,7 @@ def sweep_routes(controller: Any, driver: SweepDriver) -> APIRouter:
 
 def _searches(controller: Any, driver: SweepDriver) -> APIRouter:
     router = APIRouter()
-    user = caller()
+    user, searches = caller(), controller.record.searches
 
     @router.post("/sweeps")
     async def submit_sweep(
@@ -50,18 +50,18 @@ def _searches(controller: Any, driver: SweepDriver) -> APIRouter:
         key, hashed = checked_key(idempotency_key), body_hash(sweep.to_fields())
         name = await controller.sweeps.submit_sweep(sweep, user=user, key=key, body_hash=hashed)
         driver.look()
-        return JSONResponse(_told(controller.sweeps.sweep(name, brief=True)), 201)
+        return JSONResponse(_told(searches.tell(name, brief=True)), 201)
 
     @router.get("/sweeps")
     async def list_sweeps(all_: Annotated[bool, Query(alias="all")] = False) -> Response:
         """Searches that go on and those that ended within the hour, oldest first; or all."""
         since_s = None if all_ else controller.now_s() - jobs.RECENT_S
-        return await _written({"sweeps": [_told(each) for each in controller.sweeps.all(since_s)]})
+        return await _written({"sweeps": [_told(each) for each in searches.tell_all(since_s)]})
 
     @router.get("/sweeps/{name}")
     async def show_sweep(name: str, brief: bool = False, since: str | None = None) -> Response:
         """A search with all its trials, or with their numbers by state, or what is new."""
-        return await _written(_told(controller.sweeps.sweep(name, brief=brief, since=since)))
+        return await _written(_told(searches.tell(name, brief=brief, since=since)))
 
     @router.post("/sweeps/{name}/cancel")
     async def cancel_sweep(name: str) -> JSONResponse:
@@ -78,7 +78,7 @@ def _searches(controller: Any, driver: SweepDriver) -> APIRouter:
     async def _end(name: str, outcome: Any, message: Any) -> JSONResponse:
         changed = await controller.sweeps.end_sweep(name, outcome, message)
         driver.look()
-        told = _told(controller.sweeps.sweep(name, brief=True)) | {"changed": changed}
+        told = _told(searches.tell(name, brief=True)) | {"changed": changed}
         return JSONResponse(told, 202)
 
     def _told(sweep: dict[str, Any]) -> dict[str, Any]:
@@ -108,7 +108,7 @@ def _trials(controller: Any) -> APIRouter:
     @router.get("/sweeps/{name}/trials/{number}")
     async def show_trial(name: str, number: TrialNumber, since: str | None = None) -> JSONResponse:
         """One trial of a search, with its curve, or what is new of that."""
-        return JSONResponse(controller.sweeps.trial(name, number, since=since))
+        return JSONResponse(controller.record.searches.tell_trial(name, number, since=since))
 
     @router.post("/sweeps/{name}/trials/{number}/stop")
     async def stop_trial(name: str, number: TrialNumber, request: Request) -> JSONResponse:

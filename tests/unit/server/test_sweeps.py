@@ -326,7 +326,7 @@ def test_a_new_controller_knows_the_searches(folder):
         submit_trial(http, 0).raise_for_status()
         before = show(http)
     with served(folder, controller_without_agents(folder)) as cluster, client(cluster) as http:
-        assert cluster.controller.sweeps.is_any_open
+        assert cluster.controller.record.searches.is_any_open
         after = show(http)
         assert submit(http, "k").json()["name"] == "digits"
         assert submit_trial(http, 0).json()["id"] == "1"
@@ -417,7 +417,7 @@ def test_who_knows_nothing_of_this_controller_s_is_told_all(http, cluster, curso
 
 def test_news_of_searches_is_told_and_none_of_what_is_not_theirs(http, cluster):
     heard = []
-    cluster.controller.sweeps.on_news(lambda: heard.append(1))
+    cluster.controller.record.searches.on_news = lambda: heard.append(1)
 
     def news(act):
         heard.clear()

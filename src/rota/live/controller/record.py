@@ -44,7 +44,7 @@ class Record:
 
     def __init__(self, store: EventStore, folder: Folder) -> None:
         self.state = ClusterState()
-        self.searches = Searches(self.state)
+        self.searches = Searches(self.state, self.now_s)
         self.store = store
         self.folder = folder
         self.latest: dict[int, dict[str, Any]] = {}  # progress, newer than what is written down

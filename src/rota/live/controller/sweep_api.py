@@ -1,6 +1,5 @@
 """What users, and the driver of searches, ask of the live cluster about sweeps."""
 
-from collections.abc import Callable
 from typing import Any
 
 from rota.errors import JobFileError, TransitionError
@@ -28,35 +27,6 @@ class SweepApi:
         self._requests: dict[str, SweepRequest] = {}
 
     # -- searches ------------------------------------------------------------------------------
-
-    @property
-    def is_any_open(self) -> bool:
-        """True if there is a search that is not over."""
-        return self._record.searches.is_any_open()
-
-    def sweep(self, name: str, *, brief: bool = False, since: str | None = None) -> dict[str, Any]:
-        """A search with all of its trials; ``@last`` is the newest. Raises NotFoundError.
-
-        ``brief``: of its trials how many stand where. ``since``, its ``cursor`` of before: what is
-        new.
-        """
-        search, now_s = self._record.searches.find(name), self._record.now_s()
-        return self._record.searches.tell(search, now_s, brief=brief, since=since)
-
-    def trial(self, name: str, number: int, *, since: str | None = None) -> dict[str, Any]:
-        """One trial of a search, as :meth:`sweep` has it. Raises NotFoundError.
-
-        ``since``, its ``cursor`` of before: with what is new of its curve.
-        """
-        return self._record.searches.tell_trial(name, number, self._record.now_s(), since)
-
-    def on_news(self, call: Callable[[], None]) -> None:
-        """Have something called whenever anything has changed of a search that goes on."""
-        self._record.searches.on_news = call
-
-    def all(self, since_s: float | None = None) -> list[dict[str, Any]]:
-        """Every search in brief, oldest first; not those that had ended at ``since_s``."""
-        return self._record.searches.tell_all(self._record.now_s(), since_s)
 
     async def submit_sweep(
         self, request: SweepRequest, *, user: str, key: str | None, body_hash: str

@@ -99,9 +99,9 @@ class Searches:
     ``on_news`` is called when something has changed of a search that goes on.
     """
 
-    def __init__(self, state: ClusterState) -> None:
+    def __init__(self, state: ClusterState, now_s: Callable[[], float]) -> None:
         self.on_news: Callable[[], None] | None = None
-        self._state = state
+        self._state, self._now_s = state, now_s
         self._news = 0
         self._changed: dict[int, int] = {}  # by row of a trial: the number of its last news
         self._searches: dict[str, Search] = {}
@@ -186,6 +186,7 @@ class Searches:
         """True if there is a search of this name."""
         return name in self._searches
 
+    @property
     def is_any_open(self) -> bool:
         """True if there is a search that is not over."""
         return any(search.ended is None for search in self._searches.values())
@@ -213,22 +214,21 @@ class Searches:
 
     # -- telling -------------------------------------------------------------------------------
 
-    def tell_all(self, now_s: float, since_s: float | None = None) -> list[dict[str, Any]]:
+    def tell_all(self, since_s: float | None = None) -> list[dict[str, Any]]:
         """Every search in brief, oldest first; not those that had ended at ``since_s``."""
         return [
-            self.tell(search, now_s, brief=True)
+            self.tell(search.name, brief=True)
             for search in self._searches.values()
             if since_s is None or search.ended is None or search.ended.at_s > since_s
         ]
 
-    def tell(
-        self, search: Search, now_s: float, *, brief: bool = False, since: str | None = None
-    ) -> dict[str, Any]:
-        """One search, JSON-able; ``brief``: of its trials how many stand where.
+    def tell(self, name: str, *, brief: bool = False, since: str | None = None) -> dict[str, Any]:
+        """One search, JSON-able; ``brief``: of its trials how many stand where. NotFoundError.
 
         ``since``, a ``cursor`` of before: with those trials alone that have changed, and of their
         curves what is new.
         """
+        search, now_s = self.find(name), self._now_s()
         submitted, ended = search.submitted, search.ended
         trials, known = sorted(search.rows.items()), self._known(since)
         news = known.news if known is not None else 0
@@ -254,12 +254,10 @@ class Searches:
             ],
         }
 
-    def tell_trial(
-        self, name: str, number: int, now_s: float, since: str | None = None
-    ) -> dict[str, Any]:
+    def tell_trial(self, name: str, number: int, *, since: str | None = None) -> dict[str, Any]:
         """One trial of a search, as :meth:`tell` has it, and a ``cursor``. Raises NotFoundError."""
         row = self.row(name, number)
-        told = self._tell_trial(number, row, now_s, self._known(since))
+        told = self._tell_trial(number, row, self._now_s(), self._known(since))
         cursor = Cursor(self._state.epoch, self._changed[row], self._notes())
         return told | {"cursor": str(cursor)}
 

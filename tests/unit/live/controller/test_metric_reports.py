@@ -23,7 +23,7 @@ def curve(since, *values, job_id="1", attempt=1):
 
 
 def values(controller, number=0):
-    trials = controller.sweeps.sweep("digits")["trials"]
+    trials = controller.record.searches.tell("digits")["trials"]
     return [value for _, _, value in trials[number]["curve"]]
 
 
@@ -33,7 +33,7 @@ def written(controller):
 
 
 async def start(controller, agent, number=0):
-    if not controller.sweeps.all():
+    if not controller.record.searches.tell_all():
         await submit_sweep(controller)
     row = await controller.sweeps.submit_trial("digits", number, {"lr": 0.01})
     agent.says(**done(await agent.hears("launch")))

@@ -51,10 +51,10 @@ def test_trials_are_jobs_with_their_number_and_a_repeated_number_is_the_same_job
             assert spec.program.run == "python train.py --lr 0.01"
             assert spec.trial.params == (("lr", 0.01),)
             assert (spec.trial.sweep.metric, spec.trial.sweep.maximize) == ("val_acc", True)
-            told = controller.sweeps.sweep("@last")
+            told = controller.record.searches.tell("@last")
         async with controlled(tmp_path) as controller:
             assert await controller.sweeps.submit_trial(name, 3, {"lr": 0.09}) == row
-            again = controller.sweeps.sweep(name)
+            again = controller.record.searches.tell(name)
             assert again | {"cursor": None} == told | {"cursor": None}
             assert [trial["number"] for trial in again["trials"]] == [3, 4]
             assert again["trials"][0]["params"] == {"lr": 0.01}
@@ -80,7 +80,7 @@ def test_names_are_unique_for_ever_and_keys_give_the_same_search(tmp_path):
                 await submit_sweep(controller, "job")
             with pytest.raises(JobFileError, match="was used for another job"):
                 await submit(controller, "k")
-            assert [each["name"] for each in controller.sweeps.all()] == [
+            assert [each["name"] for each in controller.record.searches.tell_all()] == [
                 "digits",
                 "digits-2",
                 "digits-3",
@@ -115,10 +115,10 @@ def test_what_makes_no_sense_is_refused_and_changes_nothing(tmp_path):
             with pytest.raises(NeverFitsError, match="this cluster has 2"):
                 await submit_sweep(controller, resources={"gpus": 3})
             with pytest.raises(NotFoundError, match="there is no sweep 'digits'"):
-                controller.sweeps.sweep("digits")
+                controller.record.searches.tell("digits")
             name = await submit_sweep(controller)
             with pytest.raises(NotFoundError, match="did you mean"):
-                controller.sweeps.sweep("digit")
+                controller.record.searches.tell("digit")
             with pytest.raises(JobFileError, match="lr"):
                 await controller.sweeps.submit_trial(name, 0, {"lr": 7.0})
             for number in (-1, 1.5, True, "1", 10**9):
@@ -133,16 +133,16 @@ def test_what_makes_no_sense_is_refused_and_changes_nothing(tmp_path):
             for text in ("half a pair: \ud800", "\0", "x" * 2001):
                 with pytest.raises(JobFileError, match="message"):
                     await controller.sweeps.end_sweep(name, "DONE", text)
-            assert controller.sweeps.sweep(name)["state"] == "RUNNING"
+            assert controller.record.searches.tell(name)["state"] == "RUNNING"
             assert not controller.state.spec
             await controller.sweeps.submit_trial(name, 999_999, {"lr": 0.01})
             with pytest.raises(JobFileError, match=r"number: None .* give a number"):
                 await controller.sweeps.submit_trial(name, None, {"lr": 0.01})
             with pytest.raises(JobFileError, match="why"):
                 await controller.sweeps.stop_trial(name, 999_999, "half a pair: \udc80")
-            assert [trial["state"] for trial in controller.sweeps.sweep(name)["trials"]] == [
-                "PENDING"
-            ]
+            assert [
+                trial["state"] for trial in controller.record.searches.tell(name)["trials"]
+            ] == ["PENDING"]
             await agent.leave()
 
     asyncio.run(scenario())
@@ -166,7 +166,7 @@ def test_the_end_of_a_search_stops_its_open_trials_and_takes_no_more(tmp_path):
             assert await controller.sweeps.submit_trial(name, 2, {"lr": 0.01}) == third
             assert any("it is not among" in line for _, line in controller.state.story(first))
         async with controlled(tmp_path) as controller:
-            told = controller.sweeps.sweep(name)
+            told = controller.record.searches.tell(name)
             assert (told["state"], told["outcome"]) == ("ENDED", "TARGET")
             assert told["message"] == "trial 1 reached 0.95"
             assert [(trial["state"], trial["why"]) for trial in told["trials"]] == [
@@ -174,7 +174,7 @@ def test_the_end_of_a_search_stops_its_open_trials_and_takes_no_more(tmp_path):
                 ("CANCELLED", None),
                 ("CANCELLED", "the search is over (TARGET): trial 1 reached 0.95"),
             ]
-            assert controller.sweeps.all()[0]["trials"] == {
+            assert controller.record.searches.tell_all()[0]["trials"] == {
                 "done": 0,
                 "running": 0,
                 "waiting": 0,
@@ -193,18 +193,18 @@ def test_when_a_trial_worked_and_what_it_used_is_told(tmp_path):
             await agent.hears("welcome")
             name = await submit_sweep(controller, resources={"gpus": 2})
             row = await controller.sweeps.submit_trial(name, 0, {"lr": 0.01})
-            assert controller.sweeps.sweep(name)["trials"][0]["ran"] == []
+            assert controller.record.searches.tell(name)["trials"][0]["ran"] == []
             launch = await agent.hears("launch")
             agent.says(**done(launch))
             await until_state(controller, row, JobState.RUNNING)
-            ((since_s, until_s),) = controller.sweeps.sweep(name)["trials"][0]["ran"]
+            ((since_s, until_s),) = controller.record.searches.tell(name)["trials"][0]["ran"]
             assert until_s is None
             await controller.jobs.suspend(row)
             suspend = await agent.hears("suspend")
             stopped_s = controller.state.changed_s[row] + 0.5
             agent.says(**done(suspend, at_s=stopped_s + 1, stopped_s=stopped_s))
             await until_state(controller, row, JobState.SUSPENDED)
-            (span,) = controller.sweeps.sweep(name)["trials"][0]["ran"]
+            (span,) = controller.record.searches.tell(name)["trials"][0]["ran"]
             assert span[0] == since_s
             assert since_s < span[1] <= stopped_s
             await controller.jobs.resume(row)
@@ -220,7 +220,7 @@ def test_when_a_trial_worked_and_what_it_used_is_told(tmp_path):
                 stop_asked=False,
             )
             await until_state(controller, row, JobState.SUCCEEDED)
-            told = controller.sweeps.sweep(name)
+            told = controller.record.searches.tell(name)
             (trial,) = told["trials"]
             assert trial["gpu_s"] == pytest.approx(2 * sum(b - a for a, b in trial["ran"]))
             assert trial["ran_on"] == [[{"node": "n", "gpus": [0, 1]}]] * 2
@@ -228,7 +228,7 @@ def test_when_a_trial_worked_and_what_it_used_is_told(tmp_path):
             assert told["gpus"] == 2
             await agent.leave()
         async with controlled(tmp_path) as controller:
-            assert controller.sweeps.sweep(name)["trials"] == told["trials"]
+            assert controller.record.searches.tell(name)["trials"] == told["trials"]
 
     asyncio.run(scenario())
 
@@ -246,9 +246,9 @@ def test_a_trial_that_gets_another_gpu_begins_another_turn_when_it_works_there(t
             state, now_s, both = controller.state, controller.now_s(), on_node(0, 0b11)
             resize = Resize(state.next_command_id, row, 1, state.epoch, both)
             controller.journal.note(CommandSent(now_s, resize))
-            assert len(controller.sweeps.sweep(name)["trials"][0]["ran"]) == 1
+            assert len(controller.record.searches.tell(name)["trials"][0]["ran"]) == 1
             controller.journal.note(JobResized(now_s + 1, row, both))
-            (trial,) = controller.sweeps.sweep(name)["trials"]
+            (trial,) = controller.record.searches.tell(name)["trials"]
             (_, until_s), later = trial["ran"]
             assert [until_s, None] == later == [now_s + 1, None]
             assert trial["ran_on"] == [[{"node": "n", "gpus": gpus}] for gpus in ([0], [0, 1])]
@@ -274,7 +274,7 @@ def test_curves_are_what_was_told_and_the_best_value_counts(tmp_path):
             controller.turn()
             assert list(View(controller.state, 20.0, None).curve(rows[0])) == [0.5, 0.9]
         async with controlled(tmp_path) as controller:
-            told = controller.sweeps.sweep(name)
+            told = controller.record.searches.tell(name)
             assert told["best"] == {
                 "number": 0,
                 "value": 0.9,
@@ -285,11 +285,11 @@ def test_curves_are_what_was_told_and_the_best_value_counts(tmp_path):
             assert first["curve"] == [(1, 10.0, 0.5), (2, 11.0, 0.9), (3, 12.0, None)]
             assert (first["value"], second["value"]) == (0.9, 0.7)
             assert (
-                controller.sweeps.all()[0]["trials"]["failed"] == 2
+                controller.record.searches.tell_all()[0]["trials"]["failed"] == 2
             )  # one is lost, one told nothing
             await controller.sweeps.stop_trial(name, 0, "its last report is no number")
-            assert controller.sweeps.sweep(name)["trials"][0]["state"] == "CANCELLED"
-            counts = controller.sweeps.all()[0]["trials"]
+            assert controller.record.searches.tell(name)["trials"][0]["state"] == "CANCELLED"
+            counts = controller.record.searches.tell_all()[0]["trials"]
             assert (counts["failed"], counts["stopped"]) == (3, 0)
 
     asyncio.run(scenario())
@@ -303,6 +303,6 @@ def test_of_a_metric_to_minimize_the_least_value_is_the_best(tmp_path):
             row = await controller.sweeps.submit_trial(name, 0, {"lr": 0.01})
             told = tuple(Report(i, float(i), value) for i, value in enumerate((3.0, 1.0, 2.0)))
             controller.journal.note(MetricReported(3.0, row, told))
-            assert controller.sweeps.sweep(name)["best"]["value"] == 1.0
+            assert controller.record.searches.tell(name)["best"]["value"] == 1.0
 
     asyncio.run(scenario())
