@@ -12,6 +12,7 @@ from importlib.util import find_spec
 from rota.errors import InputError
 from rota.folder import Folder
 from rota.live.agent.processes import signal_name
+from rota.live.provider.local import last_words
 from rota.request.sweepfile import BY_OPTUNA
 
 MODULE = "rota.sweep"
@@ -19,7 +20,6 @@ FIRST_PAUSE_S = 0.2
 LONGEST_PAUSE_S = 30.0
 STEADY_S = 60.0  # one that has lived for so long did not die of its start
 GRACE_S = 1.0  # from the end of its stdin to its end
-LAST_WORDS_BYTES = 4096
 MOST_LOG_BYTES = 4 << 20
 KEPT_LOG_BYTES = 2 << 20
 
@@ -153,17 +153,8 @@ class SweepDriver:
         """How it ended. What one that was killed printed last was not about that."""
         if status < 0:
             return f"was killed by {signal_name(-status)}"
-        return f"ended with status {status}{self._last_words()}"
-
-    def _last_words(self) -> str:
-        try:
-            with open(self._folder.sweep_log, "rb") as file:
-                file.seek(max(0, file.seek(0, os.SEEK_END) - LAST_WORDS_BYTES))
-                lines = file.read().decode("utf-8", "replace").split("\n")
-        except OSError:
-            return ""
-        last = next((line.strip() for line in reversed(lines) if line.strip()), "")
-        return f" ({last:.300})" if last else ""
+        last = last_words(self._folder.sweep_log)
+        return f"ended with status {status}{f' ({last:.300})' if last else ''}"
 
 
 async def _end(process: Process) -> None:
