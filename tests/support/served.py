@@ -4,6 +4,7 @@ import asyncio
 import json
 import threading
 import time
+from collections import Counter
 from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager
 from functools import partial
@@ -29,7 +30,6 @@ from rota.model.events import (
     SuspendRequested,
 )
 from rota.model.job import JobSpec, JobState
-from rota.model.probe import Probe
 from rota.model.state.state import ClusterState
 from rota.model.turns import Turns
 from rota.model.view import View
@@ -61,6 +61,7 @@ class StandInController:
         self.is_any_open = False
         self.reports: dict[int, dict[str, Any]] = {}
         self.models: dict[int, tuple[int, int]] = {}
+        self.lost_ranks: Counter[int] = Counter()
         self.memory: dict[int, dict[str, Any]] = {}
         self.why_suspended: dict[int, str] = {}
         self.life: list[str] = []
@@ -166,12 +167,6 @@ class StandInController:
     def progress(self, row: int) -> dict[str, Any]:
         return self.reports.get(row, {})
 
-    def model(self, row: int) -> tuple[int, int] | None:
-        return self.models.get(row)
-
-    def lost_ranks(self, row: int) -> int:
-        return 0
-
     def state_on(self, row: int) -> str | None:
         return NODE if self.state.has_processes(row) else None
 
@@ -180,9 +175,6 @@ class StandInController:
 
     def history(self, row: int) -> list[tuple[float, int]]:
         return [(1.0, self.state.reason[row])]
-
-    def probes(self, row: int) -> list[Probe]:
-        return self.state.notes.probes.get(row, [])
 
     def turns(self, row: int) -> Turns | None:
         return self._policy.turns(View(self.state, self.now_s(), self._policy), row)

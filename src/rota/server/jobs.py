@@ -89,7 +89,7 @@ def detail(controller: Any, row: int) -> dict[str, Any]:
     """Everything about one job. Of its environment only the names: values may be secrets."""
     job = controller.state.job(row, controller.now_s())
     program = job.spec.program
-    model_bytes, largest_tensor_bytes = controller.record.model(row) or (None, None)
+    model_bytes, largest_tensor_bytes = controller.record.models.get(row) or (None, None)
     skew = controller.state.skew[row]
     return summary(controller, row) | {
         "sizes": _sizes(job),
@@ -103,7 +103,7 @@ def detail(controller: Any, row: int) -> dict[str, Any]:
         "state_on": controller.record.state_on(row),
         "overhead_s": job.overhead_s,
         "lost_s": controller.state.lost_s[row],
-        "lost_ranks": controller.record.lost_ranks(row),
+        "lost_ranks": controller.record.lost_ranks[row],
         "model_bytes": model_bytes,
         "largest_tensor_bytes": largest_tensor_bytes,
         "skew": skew if skew >= 0 else None,
@@ -116,7 +116,7 @@ def detail(controller: Any, row: int) -> dict[str, Any]:
         "processes": program.processes if program else None,
         "ranks": ranks(controller, row),
         "sharing": finite(sharing_of(controller.state, row)),
-        "trials": finite(tell(controller.state, controller.record.probes(row))),
+        "trials": finite(tell(controller.state, controller.state.notes.probes.get(row, []))),
         "story": story(controller, row),
     }
 

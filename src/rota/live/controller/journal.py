@@ -29,7 +29,7 @@ class Journal:
     def __init__(self, record: Record, room: Room) -> None:
         self._record = record
         self.room = room
-        self.unwritten: list[Event] = []
+        self.unwritten: list[Event] = []  # applied, to be written down at the end of the turn
         self.once_written: list[Callable[[], object]] = []  # what follows from these events
         self._write_again_s = 0.0  # by the monotonic clock; 0 unless the last try found no room
         self.kick = asyncio.Event()
@@ -55,10 +55,6 @@ class Journal:
         if state.decision_needed and not isinstance(event, JobSubmitted):
             self.calls_at_once = True
         state.decision_needed |= called
-
-    def taken(self, event: Event) -> None:
-        """An event that has been applied is to be written down at the end of the turn."""
-        self.unwritten.append(event)
 
     def note(self, event: Event) -> None:
         """Apply an event; it is written down at the end of the turn."""

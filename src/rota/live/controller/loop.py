@@ -280,7 +280,7 @@ class Controller:
             self.state.wake_at_s = None
             self._policy_retry_at_s = now_s + POLICY_RETRY_S
             return
-        self.journal.taken(event)
+        self.journal.unwritten.append(event)
         self._log_warnings(event)
 
     def _log_warnings(self, event: DecisionTaken) -> None:

@@ -1,5 +1,6 @@
 """The live cluster as far as it is known: its state from the event log, and answers about it."""
 
+from collections import Counter
 from pathlib import Path
 from typing import Any
 
@@ -27,7 +28,6 @@ from rota.model.events import (
     SuspendRequested,
     WorkerRegistered,
 )
-from rota.model.probe import Probe
 from rota.model.reason import Reason
 from rota.model.state.state import ClusterState
 from rota.store.events import EventStore
@@ -52,8 +52,8 @@ class Record:
         self.rows: dict[str, int] = {}
         self.losses: dict[int, int] = {}
         self._lost_s: dict[str, float] = {}  # when nodes that are gone were lost
-        self._models: dict[int, tuple[int, int]] = {}
-        self._lost_ranks: dict[int, int] = {}
+        self.models: dict[int, tuple[int, int]] = {}  # by row: bytes in all, in the largest tensor
+        self.lost_ranks: Counter[int] = Counter()  # by row: those that it has gone on without
         self.why_suspended: dict[int, str] = {}  # in the way that it is, by row
         self.outboxes = Outboxes()
         self.last_node: dict[tuple[int, int], str] = {}  # (row, attempt) -> where it ran last
@@ -102,11 +102,11 @@ class Record:
             self.why_suspended.pop(event.row, None)
             self.losses[event.row] = losses_after(self.losses.get(event.row, 0), event)
         elif isinstance(event, JobResized):
-            self._lost_ranks[event.row] = self.lost_ranks(event.row) + event.lost_ranks
+            self.lost_ranks[event.row] += event.lost_ranks
         elif isinstance(event, WorkerRegistered):
             self.why_suspended[event.row] = event.why
         elif isinstance(event, ModelReported):
-            self._models[event.row] = (event.model_bytes, event.largest_tensor_bytes)
+            self.models[event.row] = (event.model_bytes, event.largest_tensor_bytes)
         elif isinstance(event, NodeLost):
             self._lost_s[event.name] = event.at_s
         elif isinstance(event, SuspendRequested):
@@ -167,14 +167,6 @@ class Record:
         """The latest that the job reported of itself."""
         return self.latest.get(row) or self.state.progress[row] or {}
 
-    def model(self, row: int) -> tuple[int, int] | None:
-        """Bytes in the job's model and in its largest tensor, if its script told."""
-        return self._models.get(row)
-
-    def lost_ranks(self, row: int) -> int:
-        """How many ranks the job has lost and gone on without."""
-        return self._lost_ranks.get(row, 0)
-
     def device_share(self, row: int) -> float:
         """The part of its life that the job has held its devices and worked."""
         finish_s = self.state.finish_s[row]
@@ -185,10 +177,6 @@ class Record:
     def history(self, row: int) -> list[tuple[float, int]]:
         """(time, reason code) each time the policy's verdict on the job changed."""
         return self._history.get(row, [])
-
-    def probes(self, row: int) -> list[Probe]:
-        """What policies have tried with the job, oldest first, also after its end."""
-        return self.state.notes.probes.get(row, [])
 
     def ranks(self, row: int, attempt: int) -> Ranks | None:
         """The processes of an attempt; None as long as its agent has written nothing down."""

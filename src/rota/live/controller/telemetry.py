@@ -82,7 +82,7 @@ class Telemetry:
     def _note_model(self, row: int, message: Message, now_s: float) -> None:
         if is_model(message):
             sizes = (message["model_bytes"], message["largest_tensor_bytes"])
-            if sizes != self._record.model(row):
+            if sizes != self._record.models.get(row):
                 self._journal.note(ModelReported(now_s, row, *sizes))
 
     def _note_size(self, row: int, message: Message, now_s: float) -> None:

@@ -563,7 +563,7 @@ def test_the_size_of_a_model_is_written_down_once_and_known_after_a_restart(tmp_
             row = await submit(controller)
             agent.says(**done(await agent.hears("launch")))
             await until_state(controller, row, JobState.RUNNING)
-            assert (controller.record.model(row), controller.state.skew[row]) == (None, -1.0)
+            assert (controller.record.models.get(row), controller.state.skew[row]) == (None, -1.0)
             for model_bytes, largest in hostile:
                 agent.says(**model, model_bytes=model_bytes, largest_tensor_bytes=largest)
             agent.says(**{**model, **sizes, "attempt": 7})
@@ -571,13 +571,19 @@ def test_the_size_of_a_model_is_written_down_once_and_known_after_a_restart(tmp_
             agent.says(**model, **sizes)
             agent.says(**model, **sizes)
             await agent.quiet()
-            assert (controller.record.model(row), controller.state.skew[row]) == ((400, 100), 0.25)
+            assert (controller.record.models.get(row), controller.state.skew[row]) == (
+                (400, 100),
+                0.25,
+            )
             agent.says(**model, model_bytes=800, largest_tensor_bytes=400)
             await agent.quiet()
-            assert controller.record.model(row) == (800, 400)
+            assert controller.record.models.get(row) == (800, 400)
             await agent.leave()
         async with controlled(tmp_path) as controller:
-            assert (controller.record.model(row), controller.state.skew[row]) == ((800, 400), 0.5)
+            assert (controller.record.models.get(row), controller.state.skew[row]) == (
+                (800, 400),
+                0.5,
+            )
             reports = [e for e in controller.record.store.load() if isinstance(e, ModelReported)]
             assert [e.model_bytes for e in reports] == [400, 800]
 
@@ -644,12 +650,12 @@ def test_what_was_tried_with_a_job_is_known_after_its_end_and_a_restart(tmp_path
             end = {"at_s": 0, "exit_code": 0, "message": "", "stop_asked": False}
             agent.says(type="ended", job_id="1", attempt=1, **end)
             await until_state(controller, 0, JobState.SUCCEEDED)
-            told = controller.record.probes(0)
+            told = controller.state.notes.probes.get(0, [])
             assert len(told) >= 2
             assert {each.mates for each in told} == {(1,)}
             await agent.leave()
         async with controlled(tmp_path, Tries()) as controller:
-            assert controller.record.probes(0) == told
+            assert controller.state.notes.probes.get(0, []) == told
 
     asyncio.run(scenario())
 
