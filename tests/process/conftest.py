@@ -22,8 +22,8 @@ from rota.folder import Folder
 from rota.live.agent import elastic, pausing, pulses
 from rota.live.agent.zygote_link import ZygoteLink
 from rota.model.job import JobState
-from rota.store import tables
 from rota.store.codec import decode
+from support import tables
 from support.lone_agent import LoneAgent
 
 SCRIPTS = Path(__file__).parent / "scripts"

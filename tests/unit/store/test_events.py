@@ -17,9 +17,9 @@ from rota.errors import StoreError, StoreFullError, StoreLostError
 from rota.model.events import RetryDue, WorkerReported
 from rota.store import events
 from rota.store.events import EventStore, Submission
-from rota.store.tables import metadata
 from rota.testing.store_contract import every_event
 from support.small_disk import fill, small_disk
+from support.tables import metadata
 
 WRITER = """
 import sys

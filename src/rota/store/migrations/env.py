@@ -2,11 +2,8 @@
 
 from alembic import context
 
-from rota.store.tables import metadata
-
 context.configure(
     connection=context.config.attributes["connection"],
-    target_metadata=metadata,
     transactional_ddl=True,
 )
 with context.begin_transaction():

@@ -1,4 +1,4 @@
-"""The tables of the event log. ``migrations/`` brings a file to them; the two must agree."""
+"""The tables that the migrations of the event log are to make."""
 
 from sqlalchemy import Column, Integer, MetaData, Table, Text, UniqueConstraint
 
