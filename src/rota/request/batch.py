@@ -1,6 +1,5 @@
 """The block ``batch`` of a job file: whether the scheduler may choose batches, and which."""
 
-from collections.abc import Mapping
 from typing import Any
 
 from rota.model.job import Adapt
@@ -19,9 +18,7 @@ def adapt_of(value: Any, gpus: int) -> Adapt | None:
     """
     if value is None:
         return None
-    if not isinstance(value, Mapping):
-        refuse("batch", value, EXAMPLE)
-    check_keys(value, BATCH, "batch.")
+    check_keys(value, BATCH, "batch.", EXAMPLE)
     mode = value.get("mode")
     if not isinstance(mode, str) or mode not in MODES:
         refuse("batch.mode", mode, f"write one of {', '.join(MODES)}")

@@ -244,9 +244,7 @@ def _gpus(resources: Any) -> tuple[int, int]:
     """The least and the greatest number of GPUs."""
     if resources is None:
         return 1, 1
-    if not isinstance(resources, Mapping):
-        refuse("resources", resources, "write a mapping, for example: {gpus: 2}")
-    check_keys(resources, RESOURCES, "resources.")
+    check_keys(resources, RESOURCES, "resources.", "write a mapping, for example: {gpus: 2}")
     value = resources.get("gpus", 1)
     if isinstance(value, str) and (match := _RANGE.match(value.strip())):
         least, most = int(match[1]), int(match[2])
@@ -269,9 +267,7 @@ def _elastic(value: Any, least: int, most: int, processes: str) -> Elastic | Non
     if processes != "gpu":
         refuse("processes", processes, "a job with a range of GPUs has one process per GPU")
     fields = {} if value is None else value
-    if not isinstance(fields, Mapping):
-        refuse("elastic", value, "write a mapping, for example: {sizes: pow2}")
-    check_keys(fields, ELASTIC, "elastic.")
+    check_keys(fields, ELASTIC, "elastic.", "write a mapping, for example: {sizes: pow2}")
     deadline_s, worth = _utility(fields.get("utility"))
     price = fields.get("price_per_gpu_hour", 0.0)
     if not is_number(price) or not 0 <= price < MAX_PRICE:
@@ -299,9 +295,8 @@ def _adapt(value: Any, least: int, processes: str, suspend: str) -> Adapt | None
 def _utility(value: Any) -> tuple[float | None, float | None]:
     if value is None:
         return None, None
-    if not isinstance(value, Mapping):
-        refuse("elastic.utility", value, "write for example: {deadline: 2h, value: 100}")
-    check_keys(value, UTILITY, "elastic.utility.")
+    example = "write for example: {deadline: 2h, value: 100}"
+    check_keys(value, UTILITY, "elastic.utility.", example)
     for key in UTILITY:
         if key not in value:
             refuse(

@@ -119,9 +119,8 @@ def parse_sweep(fields: Mapping[str, Any], *, workdir: str) -> SweepRequest:
     if not is_sweep(fields):
         raise JobFileError("sweep: it is missing; say what to search, and by which metric")
     block = fields[SWEEP]
-    if not isinstance(block, Mapping):
-        refuse("sweep", block, "write fields, for example: {metric: val_acc, goal: maximize, ...}")
-    check_keys(block, FIELDS, "sweep.")
+    example = "write fields, for example: {metric: val_acc, goal: maximize, ...}"
+    check_keys(block, FIELDS, "sweep.", example)
     job = parse_job({key: fields[key] for key in fields if key != SWEEP}, workdir=workdir)
     if job.resume_from:
         refuse("resume_from", job.resume_from, "the trials of a search begin anew: leave it out")
@@ -263,9 +262,7 @@ def _rungs(value: Any) -> Rungs | None:
         return None
     if value is True or value == "on":
         return Rungs()
-    if not isinstance(value, Mapping):
-        refuse("sweep.rungs", value, "write off, or for example {eta: 3, first: 1}")
-    check_keys(value, RUNGS, "sweep.rungs.")
+    check_keys(value, RUNGS, "sweep.rungs.", "write off, or for example {eta: 3, first: 1}")
     given = Rungs()._asdict() | {key: each for key, each in value.items() if each is not None}
     return Rungs(
         whole_within("sweep.rungs.eta", given["eta"], 2, 100),

@@ -67,15 +67,20 @@ def text_of(field: str, value: Any, max_bytes: int) -> str:
     return value
 
 
-def check_keys(fields: Any, known: tuple[str, ...], prefix: str) -> None:
+def check_keys(
+    fields: Any,
+    known: tuple[str, ...],
+    prefix: str,
+    fix: str = "write fields, one a line, for example: run: python train.py",
+) -> None:
     """Raise JobFileError unless these are fields, of these names; ``prefix`` says whose."""
+    where = prefix.removesuffix(".") or "job file"
     if not isinstance(fields, Mapping):
-        refuse("job file", fields, "write fields, one a line, for example: run: python train.py")
+        refuse(where, fields, fix)
     for key in fields:
         if not isinstance(key, str) or key not in known:
             close = closest(key, known) if isinstance(key, str) else None
             hint = f"did you mean {prefix}{close}?" if close else f"known: {', '.join(known)}"
-            where = prefix.removesuffix(".") or "job file"
             raise JobFileError(f"{where}: there is no field {_shown(key)}; {hint}")
 
 
