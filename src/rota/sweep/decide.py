@@ -68,9 +68,11 @@ def decide(request: SweepRequest, told: Mapping[str, Any], trials: Sequence[Tria
 def _end(request: SweepRequest, told: Mapping[str, Any], trials: Sequence[Trial]) -> End | None:
     metric, target = request.metric, request.target
     best = _best(request, trials)
-    if best is not None and target is not None and _reaches(request, best[0], target):
+    if best is not None and target is not None:
         value, trial = best
-        return End(TARGET, f"{told['name']}.{trial.number} reached {metric} {value:g}")
+        reached = value >= target if request.maximize else value <= target
+        if reached:
+            return End(TARGET, f"{told['name']}.{trial.number} reached {metric} {value:g}")
     failed = [trial for trial in trials if trial.standing is Standing.FAILED]
     if len(failed) > request.max_failures:
         return End(
@@ -91,20 +93,10 @@ def _end(request: SweepRequest, told: Mapping[str, Any], trials: Sequence[Trial]
 
 def _best(request: SweepRequest, trials: Sequence[Trial]) -> tuple[float, Trial] | None:
     """The best value and its trial; of equals the one with the lowest number."""
-    found: tuple[float, Trial] | None = None
-    for trial in trials:
-        value = trial.best(request.maximize)
-        if value is not None and (found is None or _better(request, value, found[0])):
-            found = value, trial
-    return found
-
-
-def _reaches(request: SweepRequest, value: float, target: float) -> bool:
-    return value >= target if request.maximize else value <= target
-
-
-def _better(request: SweepRequest, value: float, other: float) -> bool:
-    return value > other if request.maximize else value < other
+    bests = [(trial.best(request.maximize), trial) for trial in trials]
+    found = [(value, trial) for value, trial in bests if value is not None]
+    pick = max if request.maximize else min
+    return pick(found, key=lambda each: each[0], default=None)
 
 
 def _last(name: str, failed: Sequence[Trial]) -> str:

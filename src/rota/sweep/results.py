@@ -116,13 +116,5 @@ def _finished(client: Client, name: str) -> Result:
 
 def _trial(told: Mapping[str, Any]) -> TrialResult:
     """The trial of which the controller tells this."""
-    return TrialResult(
-        number=told["number"],
-        params=dict(told["params"]),
-        value=told["value"],
-        state=told["state"],
-        why=told["why"],
-        job_id=told["job_id"],
-        curve=tuple((step, value) for step, _, value in told["curve"]),
-        gpu_s=told["gpu_s"],
-    )
+    fields = {name: told[name] for name in TrialResult._fields}
+    return TrialResult(**fields | {"curve": tuple((step, v) for step, _, v in told["curve"])})

@@ -29,9 +29,7 @@ class Trial(NamedTuple):
     def best(self, maximize: bool, reports: int | None = None) -> float | None:
         """The best number among its first ``reports``, or of all; None if there is none."""
         values = [report.value for report in self.reports[:reports] if report.value is not None]
-        if not values:
-            return None
-        return max(values) if maximize else min(values)
+        return max(values, default=None) if maximize else min(values, default=None)
 
 
 def reports_of(curve: Sequence[Sequence[Any]]) -> list[Report]:
