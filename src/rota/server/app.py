@@ -22,7 +22,7 @@ from rota.server import jobs, problems, profiles
 from rota.server.auth import ensure_tokens
 from rota.server.calls import body_hash, caller, checked_key, json_body, within_of
 from rota.server.guard import Guard
-from rota.server.logs import MAX_PIECE_BYTES, read_piece, tail_offset
+from rota.server.logs import MAX_PIECE_BYTES, Piece, read_piece, tail_offset
 from rota.server.sweepdriver import SweepDriver
 from rota.server.sweeps import sweep_routes
 from rota.server.timeheader import TimeHeader
@@ -306,11 +306,10 @@ def _piece(
     answer = {"attempt": number, "rank": rank, "state": JobState(state.state[row]).name}
     answer |= {"process": process, "next_process": following}
     path = controller.record.log_path(row, number, process) if number else None
-    if path is None:
-        nothing = {"text": "", "offset": offset, "next_offset": offset, "size": 0}
-        return answer | nothing | {"complete": over, "job_ended": job_ended}
-    start = offset if tail is None else tail_offset(path, tail)
-    piece = read_piece(path, start, limit, ended=over)
+    piece = Piece("", offset, offset, True, 0)
+    if path is not None:
+        start = offset if tail is None else tail_offset(path, tail)
+        piece = read_piece(path, start, limit, ended=over)
     return answer | {
         "text": piece.text,
         "offset": piece.offset,
