@@ -70,69 +70,48 @@ def _declared(kind: type[msgspec.Struct]) -> Type:
 def _fault(value: Any, declared: Type, steps: list[str | int]) -> Fault:
     field = ""
     for step in steps:
-        bare, described = _bare(declared, value)
-        if described:
+        said, kinds = _open(declared)
+        if said:
             break
-        declared = bare
         if isinstance(step, int):
             field += f"[{step}]"
             value = value[step]
-            declared = declared.item_type if isinstance(declared, ListType) else declared
+            declared = kinds[0].item_type if isinstance(kinds[0], ListType) else kinds[0]
         else:
             field += f".{step}" if field else step
+            declared = _field(kinds, value, step)
             value = value.get(step)
-            declared = _field(declared, step)
-    return Fault(field, value, _wanted(declared, value))
+    return Fault(field, value, _wanted(declared))
 
 
-def _bare(declared: Type, value: Any) -> tuple[Type, str]:
-    """Without what is only said about it, and the description if there is one.
-
-    Of several objects that a field may be it is the one that its type names.
-    """
-    described = ""
-    while True:
-        if isinstance(declared, Metadata):
-            described = (declared.extra_json_schema or {}).get("description", "")
-            declared = declared.type
-        elif isinstance(declared, UnionType):
-            kinds = [each for each in declared.types if not isinstance(each, NoneType)]
-            if len(kinds) > 1 and not all(isinstance(each, StructType) for each in kinds):
-                return declared, described
-            tag = value.get("type") if isinstance(value, dict) else None
-            declared = next((k for k in kinds if getattr(k, "tag", tag) == tag), kinds[0])
-            if len(kinds) > 1 and getattr(declared, "tag", tag) != tag:
-                return UnionType(tuple(kinds)), described
-        else:
-            return declared, described
-
-
-def _field(declared: Type, name: str) -> Type:
-    if isinstance(declared, UnionType):  # of objects, and nothing says which one: its type is wrong
-        tags = tuple(each.tag for each in declared.types if isinstance(each, StructType))
-        return LiteralType(tags)
-    if isinstance(declared, DictType):
-        return declared.value_type
-    assert isinstance(declared, StructType)
-    return next(each.type for each in declared.fields if each.encode_name == name)
-
-
-def _wanted(declared: Type, value: Any) -> str:
-    described = _description(declared)
-    if described:
-        return described
-    bare, described = _bare(declared, value)
-    if isinstance(bare, UnionType):
-        return "an object"
-    if isinstance(bare, LiteralType):
-        return f"one of {', '.join(map(str, bare.values))}"
-    return described or NAMES.get(type(bare), "a number")
-
-
-def _description(declared: Type) -> str:
-    """What is said about a field, or about what it is if it is not left out."""
-    if isinstance(declared, UnionType):
-        return next(filter(None, map(_description, declared.types)), "")
+def _open(declared: Type) -> tuple[str, list[Type]]:
+    """What is said about a value, empty if nothing is, and what it may be if it is not left out."""
     if isinstance(declared, Metadata):
-        return str((declared.extra_json_schema or {}).get("description", ""))
-    return ""
+        said, kinds = _open(declared.type)
+        return (declared.extra_json_schema or {}).get("description", said), kinds
+    if isinstance(declared, UnionType):
+        every = [_open(each) for each in declared.types if not isinstance(each, NoneType)]
+        said = next(filter(None, (said for said, _ in every)), "")
+        return said, [kind for _, kinds in every for kind in kinds]
+    return "", [declared]
+
+
+def _field(kinds: list[Type], value: Any, name: str) -> Type:
+    """What a field of an object is to be. Of several that it may be, its type says which it is."""
+    objects = [each for each in kinds if isinstance(each, StructType)]
+    if len(objects) > 1:
+        objects, every = [each for each in objects if each.tag == value.get("type")], objects
+        if not objects:
+            return LiteralType(tuple(each.tag for each in every))
+    if isinstance(kinds[0], DictType):
+        return kinds[0].value_type
+    return next(each.type for each in objects[0].fields if each.encode_name == name)
+
+
+def _wanted(declared: Type) -> str:
+    said, (kind, *others) = _open(declared)
+    if said or others:
+        return said or "an object"
+    if isinstance(kind, LiteralType):
+        return f"one of {', '.join(map(str, kind.values))}"
+    return NAMES.get(type(kind), "a number")
