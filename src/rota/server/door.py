@@ -8,7 +8,7 @@ known: one too many closes the stranger who has been there longest.
 import asyncio
 import logging
 import resource
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple
 
 from uvicorn.protocols.http.auto import AutoHTTPProtocol
 
@@ -49,22 +49,15 @@ def usual_limits() -> Limits:
     return Limits(most, min(MOST_STRANGERS, most // 2))
 
 
-class Transport(Protocol):
-    """What is asked of a connection."""
-
-    def is_closing(self) -> bool: ...
-    def abort(self) -> None: ...
-
-
 class Door:
     """Who is connected, in order of arrival."""
 
     def __init__(self, limits: Limits) -> None:
         self.limits = limits
-        self._strangers: dict[Transport, None] = {}
-        self._known: dict[Transport, None] = {}
+        self._strangers: dict[asyncio.Transport, None] = {}
+        self._known: dict[asyncio.Transport, None] = {}
 
-    def enter(self, transport: Transport) -> None:
+    def enter(self, transport: asyncio.Transport) -> None:
         """Somebody has connected. If that is one too many, one who has shown no token must go."""
         self._strangers[transport] = None
         if self._is_full():  # of a WebSocket nobody tells the end
@@ -80,13 +73,13 @@ class Door:
                 "the oldest of those that have shown no token is closed"
             )
 
-    def trust(self, transport: Transport) -> None:
+    def trust(self, transport: asyncio.Transport) -> None:
         """The one who is connected has shown a token."""
         if transport in self._strangers:
             del self._strangers[transport]
             self._known[transport] = None
 
-    def leave(self, transport: Transport) -> None:
+    def leave(self, transport: asyncio.Transport) -> None:
         """A connection has ended."""
         self._strangers.pop(transport, None)
         self._known.pop(transport, None)
