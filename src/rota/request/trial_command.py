@@ -19,6 +19,14 @@ _BRACES = re.compile(
 _MARKS = re.compile(r"\\[\s\S]?|<<<|<<|\$'|\$\(|`|'|\"|(?:^|(?<=[\s;&|()<>]))#|\n")
 
 
+# Where we are (see _places) after which mark, if that changes anything.
+_CHANGES = {
+    "": {"'": "'", '"': '"', "#": "#", "<<": "?", "$'": "?", "`": "?"},
+    '"': {'"': "", "$(": "?", "`": "?"},
+}
+_ENDS = {"'": "'", "#": "\n"}  # a backslash before these is nothing there
+
+
 class Place(NamedTuple):
     """A parameter in a command; ``bare``: what is quoted there is one word, whatever it holds."""
 
@@ -101,16 +109,6 @@ def _places(run: str) -> Iterator[Place]:
 
 def _after(mark: str, within: str) -> str:
     """Where we are after a mark."""
-    if within == "":
-        if mark in ("'", '"', "#"):
-            return mark
-        return "?" if mark in ("<<", "$'", "`") else ""
-    if within == '"':
-        if mark in ("$(", "`"):
-            return "?"
-        return "" if mark == '"' else '"'
-    if within == "'":  # a backslash is nothing there
-        return "" if mark.endswith("'") else "'"
-    if within == "#":
-        return "" if mark.endswith("\n") else "#"
-    return within
+    if within in _ENDS:
+        return "" if mark.endswith(_ENDS[within]) else within
+    return _CHANGES.get(within, {}).get(mark, within)
