@@ -3,7 +3,7 @@
 Built from events alone, so that a controller that has been restarted knows the same.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from itertools import islice
 from math import inf
@@ -24,12 +24,14 @@ from rota.model.events import (
     WorkerReported,
 )
 from rota.model.job import JobState
+from rota.model.measured.curves import ToldCurves
 from rota.model.state.state import ClusterState
 from rota.model.sweep import Report, SweepTrial
 from rota.model.trial_standing import Standing, standing_of
 from rota.request.sweepfile import shown
 
 RECENT = 1000  # searches whose names an unknown one is compared with
+NO_CURVES = ToldCurves()  # of a cluster that has had no trial
 WAITING = (JobState.PENDING, JobState.HELD, JobState.SUSPENDED)
 
 
@@ -145,7 +147,7 @@ class Searches:
     def _has_news(self, search: Search, *rows: int) -> None:
         """Something has changed of a search, and of these of its trials."""
         self._news += 1
-        search.changed, search.notes = self._news, self._notes()
+        search.changed, search.notes = self._news, self._curves.notes
         self._changed.update(dict.fromkeys(rows, self._news))
         if self.on_news is not None:
             self.on_news()
@@ -258,7 +260,7 @@ class Searches:
         """One trial of a search, as :meth:`tell` has it, and a ``cursor``. Raises NotFoundError."""
         row = self.row(name, number)
         told = self._tell_trial(number, row, self._now_s(), self._known(since))
-        cursor = Cursor(self._state.epoch, self._changed[row], self._notes())
+        cursor = Cursor(self._state.epoch, self._changed[row], self._curves.notes)
         return told | {"cursor": str(cursor)}
 
     def _known(self, since: str | None) -> Cursor | None:
@@ -266,20 +268,16 @@ class Searches:
         cursor = Cursor.parse(since) if since is not None else None
         return cursor if cursor is not None and cursor.epoch == self._state.epoch else None
 
-    def _notes(self) -> int:
-        curves = self._state.told_curves
-        return curves.notes if curves is not None else 0
-
-    def _noted(self, row: int, notes: int) -> int:
-        """How many of a trial's reports are the same as after so many notes of reports."""
-        curves = self._state.told_curves
-        return curves.known(row, notes) if curves is not None else 0
+    @property
+    def _curves(self) -> ToldCurves:
+        return self._state.told_curves or NO_CURVES
 
     def _tell_trial(
         self, number: int, row: int, now_s: float, known: Cursor | None
     ) -> dict[str, Any]:
         state = self._state
-        left_out = self._noted(row, known.notes) if known is not None else 0
+        left_out = self._curves.known(row, known.notes) if known is not None else 0
+        new = self._curves.reports(row)[left_out:]
         job, best = state.job(row, now_s), self._best_report(row)
         assert job.spec.trial is not None
         return {
@@ -288,7 +286,7 @@ class Searches:
             "state": job.state.name,
             "params": dict(job.spec.trial.params),
             "known": left_out,
-            "curve": [report[:3] for report in self._reports(row)[left_out:]],  # maybe very many
+            "curve": [report[:3] for report in new],  # maybe very many
             "value": best.value if best is not None else None,
             "why": state.needless.get(row),
             "message": job.message,
@@ -306,10 +304,6 @@ class Searches:
             ],
         }
 
-    def _reports(self, row: int) -> Sequence[Report]:
-        curves = self._state.told_curves
-        return curves.reports(row) if curves is not None else ()
-
     def _gpu_s(self, row: int, now_s: float) -> float:
         state = self._state
         return state.service(row, now_s) * state.num_gpus[row] + state.extra_gpu_s[row]
@@ -320,9 +314,9 @@ class Searches:
         Those that were looked at before are looked at again only if the best of them is gone.
         """
         before = self._best_of.get(row, Best())
-        if before.notes == self._notes():
+        if before.notes == self._curves.notes:
             return before.report
-        reports, first = self._reports(row), self._noted(row, before.notes)
+        reports, first = self._curves.reports(row), self._curves.known(row, before.notes)
         if before.place >= first:
             before, first = Best(), 0
         place, best = before.place, before.report
@@ -332,7 +326,7 @@ class Searches:
             value = reports[i].value
             if value is not None and (best is None or sign * value > most):
                 place, best, most = i, reports[i], sign * value
-        self._best_of[row] = Best(self._notes(), place, best)
+        self._best_of[row] = Best(self._curves.notes, place, best)
         return best
 
     def _best(self, search: Search) -> dict[str, Any] | None:
@@ -365,7 +359,7 @@ class Searches:
         state = JobState(self._state.state[row])
         if not state.is_final:
             return "waiting" if state in WAITING else "running"
-        values = [report.value for report in self._reports(row)[-1:]]
+        values = [report.value for report in self._curves.reports(row)[-1:]]
         standing = standing_of(state, row in self._state.needless, values)
         return "stopped" if standing is Standing.CANCELLED else standing.value
 
