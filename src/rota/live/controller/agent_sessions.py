@@ -128,7 +128,7 @@ class AgentSessions:
                 f"{names}"
             )
         node, agent = hello["node"], hello.get("agent")
-        known = self._outboxes.agent(node)
+        known = self._outboxes.agents.get(node)
         if agent is not None and known is not None and agent != known:
             raise AgentError(f"node: another agent of {node} is connected; a node has one")
         return hello, curves

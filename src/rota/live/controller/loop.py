@@ -150,7 +150,7 @@ class Controller:
         await asyncio.gather(*self._tasks, return_exceptions=True)
         if not (self.journal.failed or self.agents.ends_jobs or self.record.living()):
             self.agents.end_jobs()
-            await self._provider.wait_for_end(connected=self.record.outboxes.nodes)
+            await self._provider.wait_for_end(connected=set(self.record.outboxes.queues))
         else:
             await self._provider.stop()
         if not self.journal.failed:

@@ -224,7 +224,7 @@ class Record:
                 "num_gpus": node.num_gpus,
                 "alive": node.alive,
                 "lost_s": None if node.alive else self._lost_s.get(node.name),
-                "connected": node.name in self.outboxes,
+                "connected": node.name in self.outboxes.queues,
                 "jobs": [ids[0] if ids else None for ids in held_by],
                 "holders": held_by,
                 **self._closing(index, is_empty=index not in in_use),

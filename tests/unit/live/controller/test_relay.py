@@ -27,7 +27,7 @@ def record(tmp_path):
 
 
 def heard(record, node):
-    outbox, found = record.outboxes.of(node), []
+    outbox, found = record.outboxes.queues[node], []
     while not outbox.empty():
         found.append(outbox.get_nowait())
     return found
@@ -72,7 +72,7 @@ def test_what_nobody_asks_for_any_more_is_not_passed_on(record):
 
 
 def test_an_asker_is_told_that_the_other_node_is_away(record):
-    record.outboxes.close("node0", record.outboxes.of("node0"))
+    record.outboxes.close("node0", record.outboxes.queues["node0"])
     pass_on(record, "node1", FETCH)
     (answer,) = heard(record, "node1")
     assert answer["away"]
