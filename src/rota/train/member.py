@@ -46,9 +46,9 @@ class Member:
         self.link = link
         self.replica: Replica | None = None
         self.device: torch.device | None = None
-        self.settle: Callable[[], None] | None = None  # called among those that had the state
-        self.moved: Callable[[], object] | None = None  # called in a new world
-        self.formed: Callable[[], object] | None = None  # called when all have met there
+        self.settle: Callable[[], object] = lambda: None  # called among those that had the state
+        self.moved: Callable[[], object] = lambda: None  # called in a new world
+        self.formed: Callable[[], object] = lambda: None  # called when all have met there
         self.state: DeviceState | None = None
         self.tune: Callable[[int, int], object] | None = None  # called with how batches are to be
         self.rehearses = os.environ.get("ROTA_NEWCOMER") == "1"
@@ -224,9 +224,8 @@ class Member:
             place = (message["generation"], message["rank"], message["world"])
             self.world.form(*place, address, self.device, self._given_up)
             self._exchange(message["senders"])
-            if self.moved is not None:
-                self.moved()
-            if self.settle is not None and len(message["senders"]) == self.world.size:
+            self.moved()
+            if len(message["senders"]) == self.world.size:
                 self.settle()
             self.world.agree(True, at_once=False)
         except RuntimeError as error:
@@ -235,8 +234,7 @@ class Member:
             self._meet_again(failure, own=own)
             return
         self._agent().send({"type": "formed", "generation": self.world.generation})
-        if self.formed is not None:
-            self.formed()
+        self.formed()
 
     def _stand_by(self) -> None:
         """Keep the state until the agent says that the others have met, or that they are lost.
