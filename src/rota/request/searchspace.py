@@ -68,9 +68,8 @@ class Numbers(NamedTuple):
     def check(self, field: str, value: Any) -> Value:
         """The value, as this dimension has it. Raises JobFileError."""
         kind = "a whole number" if self.whole else "a number"
-        if not is_number(value) or (self.whole and not _is_whole(value)):
-            refuse(field, value, f"write {kind} from {self.low} to {self.high}")
-        if not self.low <= value <= self.high:
+        fits = is_number(value) and (not self.whole or _is_whole(value))
+        if not fits or not self.low <= value <= self.high:
             refuse(field, value, f"write {kind} from {self.low} to {self.high}")
         if self.step is not None:
             steps = (value - self.low) / self.step

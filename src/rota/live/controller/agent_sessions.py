@@ -178,14 +178,13 @@ class AgentSessions:
         ]
         self.awaited.discard(node)
         # What is known now is on disk before anything is said.
-        say = partial(self._outboxes.tell, node)
-        self._journal.once_written.append(partial(say, {"type": "welcome", "epoch": state.epoch}))
+        self._tell_once_written(node, {"type": "welcome", "epoch": state.epoch})
         for message in findings.forget + findings.kill + findings.drop:
-            self._journal.once_written.append(partial(say, message))
+            self._tell_once_written(node, message)
         for name, message in findings.left:
             self._tell_once_written(name, message)
         if self.ends_jobs:
-            self._journal.once_written.append(partial(say, {"type": "shutdown"}))
+            self._tell_once_written(node, {"type": "shutdown"})
             repeated = []
         for command in repeated:
             self._journal.once_written.append(partial(self.dispatch, command))
