@@ -11,7 +11,7 @@ import signal
 import threading
 import uuid
 from collections.abc import Callable, Mapping
-from types import FrameType, TracebackType
+from types import FrameType
 from typing import TYPE_CHECKING, Any, Self
 
 from rota.client.client import Client
@@ -99,12 +99,7 @@ class Objective:
                 signal.signal(signal.SIGINT, self._interrupt)
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
         if self._handler is signal.default_int_handler:
             signal.signal(signal.SIGINT, self._handler)
         if kind is None:
