@@ -50,7 +50,7 @@ def batch_fields(adapt: Adapt) -> dict[str, Any]:
 
 
 def _check_pieces(adapt: Adapt, gpus: int) -> None:
-    """True if any number of samples can be cut into pieces within the limits."""
+    """Refuse limits within which some number of samples can't be cut into pieces."""
     most, most_per_gpu, least_per_gpu = adapt
     if most_per_gpu is not None and most_per_gpu > most:
         fix = f"it is above batch.max_global, {most}: lower it, or leave it out"

@@ -1,4 +1,4 @@
-"""True if all ranks of a group work on the same batch, as a number tells it."""
+"""The check that all ranks of a group work on the same batch, as a number tells it."""
 
 from __future__ import annotations
 
