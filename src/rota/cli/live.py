@@ -57,6 +57,7 @@ def _handing_in(command: Callable[..., Any]) -> Callable[..., Any]:
 @click.command(context_settings={"allow_interspersed_args": False})
 @click.argument("command", nargs=-1, required=True, type=click.UNPROCESSED, metavar="COMMAND...")
 @click.option("--gpus", default="1", show_default=True, metavar="N", help="GPUs to run on.")
+@click.option("--gpu-memory", metavar="SIZE", help="What it needs of each GPU, at most: 30GB.")
 @click.option("--name", metavar="NAME", help="The script's name by default.")
 @click.option(
     "--priority",
@@ -87,6 +88,7 @@ def _handing_in(command: Callable[..., Any]) -> Callable[..., Any]:
 def run(
     command: tuple[str, ...],
     gpus: str,
+    gpu_memory: str | None,
     name: str | None,
     priority: str | None,
     processes: str,
@@ -118,7 +120,7 @@ def run(
         "grace": grace,
         "time_limit": time_limit,
         "env": own_environment() | dict(_variable(text) for text in env),
-        "resources": {"gpus": gpus},
+        "resources": {"gpus": gpus, "gpu_memory": gpu_memory},
         "resume_from": resume_from,
     }
     request = parse_job(fields, workdir=os.getcwd())

@@ -9,6 +9,7 @@ from rota.explain.sharing import sharing_of
 from rota.explain.turns import blocker as turn_blocker
 from rota.explain.turns import tell as tell_turns
 from rota.model.allocation import Allocation, gpus_text, on_node
+from rota.model.decide.device_memory import memory_keepers
 from rota.model.decide.live_limits import all_gpus, fits_once_open, largest_node, stays_on_node
 from rota.model.job import JobState, Suspension
 from rota.model.naming import few, jobs_text
@@ -182,6 +183,11 @@ def _by_policy(state: ClusterState, row: int, reason: Reason, now_s: float) -> d
         have = f"{state.idle.count} free, on {nodes} {'node' if nodes == 1 else 'nodes'}"
         need = f"{gpus_text(spec.num_gpus)} on few enough nodes"
         return _blocker(reason, need, have, _holders(state, row))
+    if reason == Reason.WAIT_DEVICE_MEMORY:
+        keepers = [state.spec[other].job_id for other in memory_keepers(state) if other != row]
+        whose = "its" if len(keepers) == 1 else "their"
+        have = f"{jobs_text(keepers)} can't give {whose} GPU memory up; see docs/gpu.md"
+        return _blocker(reason, "GPU memory beside jobs that keep theirs", have, keepers)
     holders = _holders(state, row) if reason == Reason.PREEMPTED_BY else []
     return _blocker(reason, "the policy's consent", SENTENCES[reason], holders)
 
@@ -290,6 +296,9 @@ def _would_start_if(
     if Reason.NODE_CLOSED.name in rules:
         names = " ".join(state.nodes[index].name for index in state.closed)
         return f"nodes took jobs again: rota node enable {names}"
+    if Reason.WAIT_DEVICE_MEMORY.name in rules:
+        ids = [state.spec[other].job_id for other in memory_keepers(state) if other != row]
+        return f"{jobs_text(ids)} ended, or GPUs were free on which nobody keeps memory"
     if state.target[row] is not None:
         return "the GPUs it was given were released, which they are about to be"
     if Reason.TRIAL_BEHIND.name in rules:

@@ -26,6 +26,7 @@ class Reason(IntEnum):
     TRIAL_BEHIND = 17
     WAIT_DISK = 18
     NODE_CLOSED = 19
+    WAIT_DEVICE_MEMORY = 20
 
 
 SENTENCES = {
@@ -49,4 +50,5 @@ SENTENCES = {
     Reason.TRIAL_BEHIND: "other trials of its search promise more",
     Reason.WAIT_DISK: "the disk of the state folder is full: nothing is begun until it has room",
     Reason.NODE_CLOSED: "nodes that it needs are cordoned or drained, and take no job",
+    Reason.WAIT_DEVICE_MEMORY: "jobs that can't give their GPU memory up have the GPUs",
 }

@@ -32,7 +32,7 @@ FIELDS = (
     "resume_from",
 )
 SWEEP = "sweep"  # of a job file that describes a search: see rota.request.sweepfile
-RESOURCES = ("gpus",)
+RESOURCES = ("gpus", "gpu_memory")
 ELASTIC = ("sizes", "utility", "price_per_gpu_hour")
 UTILITY = ("deadline", "value")
 
@@ -50,6 +50,8 @@ _JOB = re.compile(r"(@last|[A-Za-z0-9][A-Za-z0-9._-]{0,63})\Z")
 _QUEUE = re.compile(r"[A-Za-z0-9][A-Za-z0-9._/-]{0,63}\Z")
 _ENV_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,254}\Z")
 _RANGE = re.compile(r"([0-9]{1,7})\.\.([0-9]{1,7})\Z")
+_SIZE = re.compile(r"([0-9]{1,9}(?:\.[0-9]{1,9})?) ?(MB|GB|MiB|GiB)\Z")
+_GB = {"MB": 1e-3, "GB": 1.0, "MiB": 2**20 / 1e9, "GiB": 2**30 / 1e9}
 _CONTROL = re.compile(r"[\x00-\x1f\x7f]")
 
 
@@ -76,6 +78,7 @@ class JobRequest(NamedTuple):
     suspend: str = SUSPEND[0]
     grace_s: float = GRACE_S  # counts for the suspension "restart" alone
     resume_from: str = ""  # the job, by id or name, whose checkpoints it begins with
+    gpu_memory_gb: float | None = None  # of each GPU, at most, in 1e9 bytes
 
     def to_fields(self) -> dict[str, Any]:
         """The JSON-able fields from which :func:`parse_job` makes this very request."""
@@ -91,7 +94,7 @@ class JobRequest(NamedTuple):
         }
         if self.elastic is not None:
             sizes = list(self.elastic.sizes)
-            fields["resources"] = {"gpus": f"{sizes[0]}..{sizes[-1]}"}
+            fields["resources"]["gpus"] = f"{sizes[0]}..{sizes[-1]}"
             fields["elastic"] = {
                 "sizes": sizes,
                 "price_per_gpu_hour": self.elastic.price_per_gpu_hour,
@@ -99,6 +102,8 @@ class JobRequest(NamedTuple):
             if self.elastic.deadline_s is not None:
                 utility = {"deadline": self.elastic.deadline_s, "value": self.elastic.value}
                 fields["elastic"]["utility"] = utility
+        if self.gpu_memory_gb is not None:
+            fields["resources"]["gpu_memory"] = f"{self.gpu_memory_gb:.9f} GB"
         if self.adapt is not None:
             fields["batch"] = batch_fields(self.adapt)
         if self.queue:
@@ -150,6 +155,7 @@ def parse_job(fields: Mapping[str, Any], *, workdir: str) -> JobRequest:
         suspend=suspend,
         grace_s=_grace_s(fields.get("grace"), suspend),
         resume_from=resume_from_of(fields.get("resume_from")),
+        gpu_memory_gb=_gpu_memory_gb(fields.get("resources")),
     )
 
 
@@ -255,6 +261,17 @@ def _gpus(resources: Any) -> tuple[int, int]:
     if number is None or not 1 <= number <= MAX_GPUS:
         refuse("resources.gpus", value, "write a whole number, 1 or more, or a range such as 1..8")
     return number, number
+
+
+def _gpu_memory_gb(resources: Any) -> float | None:
+    value = (resources or {}).get("gpu_memory")
+    if value is None:
+        return None
+    size = _SIZE.match(value.strip()) if isinstance(value, str) else None
+    gb = round(float(size[1]) * _GB[size[2]], 9) if size is not None else 0.0
+    if gb <= 0.0:
+        refuse("resources.gpu_memory", value, "write what a GPU needs at most, such as 30GB")
+    return gb
 
 
 def _elastic(value: Any, least: int, most: int, processes: str) -> Elastic | None:

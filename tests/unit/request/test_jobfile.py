@@ -107,6 +107,10 @@ def test_a_job_without_a_name_gets_its_scripts(run, name):
         ({"priority": 101}, ["priority", "101", "1 to 100"]),
         ({"priority": True}, ["priority", "True"]),
         ({"resources": {"gpus": 0}}, ["resources.gpus", "0", "1 or more"]),
+        ({"resources": {"gpu_memory": 30}}, ["resources.gpu_memory", "30", "such as 30GB"]),
+        ({"resources": {"gpu_memory": "0GB"}}, ["resources.gpu_memory", "0GB", "such as 30GB"]),
+        ({"resources": {"gpu_memory": "-1GB"}}, ["resources.gpu_memory", "-1GB"]),
+        ({"resources": {"gpu_memory": "30gb"}}, ["resources.gpu_memory", "30gb", "30GB"]),
         ({"resources": {"gpus": "8..2"}}, ["resources.gpus", "8..2", "1..8"]),
         ({"resources": {"gpus": "0..2"}}, ["resources.gpus", "0..2"]),
         ({"elastic": {}}, ["elastic", "range of GPUs"]),
@@ -309,10 +313,25 @@ names = st.from_regex(r"[A-Za-z][A-Za-z0-9._-]{0,63}", fullmatch=True)
         suspend=st.sampled_from(SUSPEND),
         grace_s=st.floats(0.001, 3600),
         resume_from=st.sampled_from(["", "3", "digits-2", "@last"]),
+        gpu_memory_gb=st.none() | st.floats(1e-3, 1e4).map(lambda gb: round(gb, 9)),
     ).map(lambda r: r if r.suspend == "restart" else r._replace(grace_s=GRACE_S))
 )
 def test_a_request_comes_back_from_its_fields(request):
     assert parse_job(json.loads(json.dumps(request.to_fields())), workdir="") == request
+
+
+@pytest.mark.parametrize(
+    ("text", "gb"),
+    [
+        ("30GB", 30.0),
+        ("1.5 GiB", 1.610612736),
+        ("800MB", 0.8),
+        (" 2GiB ", 2.147483648),
+        (None, None),
+    ],
+)
+def test_gpu_memory_is_read_with_its_unit(text, gb):
+    assert parse(resources={"gpus": 2, "gpu_memory": text}).gpu_memory_gb == gb
 
 
 @pytest.mark.parametrize(

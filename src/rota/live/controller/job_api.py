@@ -79,6 +79,7 @@ class Entry(NamedTuple):
             time_limit_s=request.time_limit_s,
             elastic=request.elastic,
             adapt=request.adapt,
+            memory_gb=request.gpu_memory_gb,
             program=program_of(request),
             trial=self.trial,
         )

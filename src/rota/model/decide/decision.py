@@ -1,10 +1,12 @@
 """One turn of the wheel: ask the policy, check what it says, write it down as an event."""
 
+from functools import partial
 from math import inf, isfinite
 from typing import Any, NoReturn
 
 from rota.errors import PlanError
 from rota.model.allocation import Allocation
+from rota.model.decide.device_memory import leave_memory
 from rota.model.decide.live_limits import confine, fits_once_open
 from rota.model.events import DecisionTaken, new
 from rota.model.notes import MOST_CHARS, MOST_WARNINGS, Notes, fault_in
@@ -43,7 +45,7 @@ class Decider:
         except (TypeError, ValueError):
             raise PlanError(f"the policy decided {plan!r:.200}, which is no Plan") from None
         if state.one_node_gangs:
-            plan = confine(state, plan if type(plan) is Plan else Plan(*plan))
+            plan = leave_memory(state, self._confined(plan), partial(self._ask_again, now_s))
             allocations, reasons, marks, policy_mark, wake_at_s, notes = plan
         state.foreseen = free = view.free_after(plan) if allocations else None
         if allocations or reasons or marks or policy_mark is not None or wake_at_s is not None:
@@ -58,6 +60,13 @@ class Decider:
         state.apply(event)
         state.plan = plan
         return event
+
+    def _ask_again(self, now_s: float) -> Plan:
+        """What the policy plans on the state as it is now."""
+        return self._confined(self.policy.decide(View(self._state, now_s, self.policy)))
+
+    def _confined(self, plan: Any) -> Plan:
+        return confine(self._state, plan if type(plan) is Plan else Plan(*plan))
 
 
 def _blame_closed_nodes(state: ClusterState, reasons: dict[int, int]) -> dict[int, int]:

@@ -21,14 +21,14 @@ def confine(state: ClusterState, plan: Plan) -> Plan:
     plan = _with_own_batches(state, plan)
     allocations = plan.allocations
     wrong = [row for row, place in allocations.items() if not _can_be(state, row, place)]
-    free = _left_free(state, plan, wrong) if wrong else None
+    free = left_free(state, plan, wrong) if wrong else None
     if free is None:
         return plan
     confined, reasons = dict(allocations), dict(plan.reasons)
     for row in wrong:
         wanted = allocations[row]
         assert wanted is not None
-        place = _other_place(state, row, wanted.num_gpus, free)
+        place = other_place(state, row, wanted.num_gpus, free)
         if place is not None:
             free.take(place)
             place = place.with_batch(wanted.batch)
@@ -80,7 +80,7 @@ def _can_be(state: ClusterState, row: int, place: Allocation | None) -> bool:
     return len(place.parts) == 1 and not leaves
 
 
-def _left_free(state: ClusterState, plan: Plan, wrong: list[int]) -> FreeGpus | None:
+def left_free(state: ClusterState, plan: Plan, wrong: list[int]) -> FreeGpus | None:
     """The GPUs that the rest of the plan leaves free; None if it breaks the contract anyway."""
     free = state.assumed.copy()
     for row in plan.allocations:
@@ -97,7 +97,7 @@ def _left_free(state: ClusterState, plan: Plan, wrong: list[int]) -> FreeGpus | 
     return free
 
 
-def _other_place(state: ClusterState, row: int, num_gpus: int, free: FreeGpus) -> Allocation | None:
+def other_place(state: ClusterState, row: int, num_gpus: int, free: FreeGpus) -> Allocation | None:
     """Where the job has been, or else as tight a hole as there is, on a node that it may be on."""
     home = state.home[row]
     if home is not None and not state.movable[row]:

@@ -1,0 +1,175 @@
+"""Who keeps the memory of a GPU while others compute there: nobody that does not fit beside them.
+
+A job whose processes are stopped as they are keeps its device memory. If a policy let it take turns
+on a GPU with a job that needs more than what is left, the other would run out of memory, and fail.
+So the first keeps its GPUs until it ends, whatever the policy plans, unless the two are known to
+fit together.
+"""
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+from rota.model.allocation import Allocation
+from rota.model.decide.live_limits import left_free, other_place
+from rota.model.job import Suspension
+from rota.model.measured.usage import usage_of
+from rota.model.plan import Plan
+from rota.model.reason import Reason
+from rota.model.state.state import ClusterState
+
+MOST_ASKS = 10  # for one plan
+FRACTION = 0.9  # of a GPU's memory may be filled by jobs that take turns; the rest is CUDA's own
+
+
+def leave_memory(state: ClusterState, plan: Plan, ask_again: Callable[[], Plan]) -> Plan:
+    """The plan without the starts that device memory of other jobs leaves no room for.
+
+    Jobs that were to make room and can't keep their GPUs, and the policy is asked again as if they
+    were not there: ``ask_again`` gives that plan. A job that is still wanted beside the memory of
+    suspended ones gets other free GPUs if there are such; else it waits. The reason of those that
+    have to wait is WAIT_DEVICE_MEMORY. A plan that is all right is given back as it is.
+    """
+    if not plan.allocations or not any(node.has_device_memory for node in state.nodes):
+        return plan
+    keepers = memory_keepers(state)
+    waiting, kept, out = set[int](), set[int](), set[int]()
+    for _ in range(MOST_ASKS):
+        if not (wrong := _without_room(state, plan, keepers)):
+            break
+        waiting.update(wrong)
+        before = len(kept)
+        kept.update(row for row in keepers if _makes_room(state, row, plan, wrong))
+        if len(kept) == before:  # it is not they that are in the way, but who is suspended
+            out.update(wrong, _waiting_unknown(state, plan))
+        with _hidden(state, kept | out):
+            plan = ask_again()
+    else:
+        plan = _with_room(state, plan, _without_room(state, plan, keepers), keepers)
+    if not waiting:
+        return plan
+    reasons = dict.fromkeys(kept, Reason.NONE) | {
+        row: Reason.WAIT_DEVICE_MEMORY
+        for row in waiting | out
+        if plan.allocations.get(row, state.target[row]) is None
+    }
+    return plan._replace(reasons=plan.reasons | reasons)
+
+
+def _waiting_unknown(state: ClusterState, plan: Plan) -> list[int]:
+    """The jobs that the plan leaves without GPUs, and that fit beside nobody as far as is known."""
+    return [
+        row
+        for row in state.active
+        if plan.allocations.get(row, state.target[row]) is None
+        and not state.has_processes(row)
+        and usage_of(state, row).memory_gb is None
+    ]
+
+
+def _makes_room(state: ClusterState, row: int, plan: Plan, others: list[int]) -> bool:
+    """True if the plan takes GPUs from the job that one of the others is to have."""
+    place, wanted = state.target[row], (plan.allocations[other] for other in others)
+    if place is None or row not in plan.allocations or row not in state.active:
+        return False
+    return any(each is not None and _overlap(place, each) for each in wanted)
+
+
+@contextmanager
+def _hidden(state: ClusterState, rows: set[int]) -> Iterator[None]:
+    """Let policies see neither these jobs nor their GPUs, for as long as one plan takes."""
+    active, total_gpus, before = dict(state.active), state.total_gpus, state.plan
+    state.plan = None  # what policies remember with it is of other jobs
+    for row in rows:
+        state.active.pop(row, None)
+        place = state.target[row]
+        state.total_gpus -= 0 if place is None else place.num_gpus
+    try:
+        yield
+    finally:
+        state.active.clear()
+        state.active.update(active)
+        state.total_gpus, state.plan = total_gpus, before
+
+
+def _with_room(
+    state: ClusterState, plan: Plan, wrong: list[int], keepers: dict[int, Allocation]
+) -> Plan:
+    """The plan with the ``wrong`` ones on GPUs that nobody keeps memory of, or on none."""
+    free = left_free(state, plan, wrong)
+    if free is None:
+        return plan
+    for place in keepers.values():
+        for node, mask in place.parts:
+            free.set_mask(node, free.masks[node] & ~mask)
+    allocations, reasons = dict(plan.allocations), dict(plan.reasons)
+    for row in wrong:
+        wanted = plan.allocations[row]
+        assert wanted is not None
+        found = other_place(state, row, wanted.num_gpus, free)
+        if found is not None:
+            free.take(found)
+            found = found.with_batch(wanted.batch)
+        else:
+            reasons[row] = Reason.WAIT_DEVICE_MEMORY
+        allocations[row] = found
+        if found == state.target[row]:
+            del allocations[row]
+    return plan._replace(allocations=allocations, reasons=reasons)
+
+
+def _without_room(state: ClusterState, plan: Plan, keepers: dict[int, Allocation]) -> list[int]:
+    return [row for row in plan.allocations if not _fits(state, row, plan, keepers)]
+
+
+def memory_keepers(state: ClusterState) -> dict[int, Allocation]:
+    """The jobs that can't give their device memory up, and the GPUs where they have it, by row.
+
+    Of a job that has just been started it is not known yet whether it can.
+    """
+    found = {}
+    for row in {*state.active, *state.staying, *state.unsettled, *state.user_suspended}:
+        place = state.held[row] or state.home[row] or state.target[row]
+        if place is None or not state.has_processes(row):
+            continue
+        how = state.suspension[row]
+        gives = how in (Suspension.CHECKPOINT, Suspension.RESTART) or (
+            how == Suspension.BOUNDARY and state.movable[row]
+        )
+        if not gives and any(state.nodes[node].has_device_memory for node in place.nodes()):
+            found[row] = place
+    return dict(sorted(found.items()))
+
+
+def _fits(state: ClusterState, row: int, plan: Plan, keepers: dict[int, Allocation]) -> bool:
+    """True if the job, where the plan wants it, has room beside those that keep memory there."""
+    place = plan.allocations[row]
+    if not isinstance(place, Allocation) or not 0 <= row < len(state.spec):
+        return True
+    if place == state.target[row] and row not in keepers:
+        return True
+
+    def after(other: int) -> Allocation | None:
+        return plan.allocations.get(other, state.target[other])
+
+    stopped = [
+        other
+        for other, where in keepers.items()
+        if other != row and _overlap(where, place) and not _overlap(after(other), place)
+    ]
+    if not stopped:
+        return True
+    beside = [
+        other
+        for other in keepers.keys() | plan.allocations.keys() | state.active.keys()
+        if other != row and other not in stopped and _overlap(after(other), place)
+    ]
+    needs = [usage_of(state, other).memory_gb for other in (row, *stopped, *beside)]
+    has_gb = min(state.nodes[node].memory_gb for node in place.nodes())
+    return None not in needs and sum(filter(None, needs)) <= FRACTION * has_gb
+
+
+def _overlap(one: Allocation | None, other: Allocation) -> bool:
+    if one is None:
+        return False
+    masks = dict(other.parts)
+    return any(mask & masks.get(node, 0) for node, mask in one.parts)
