@@ -54,6 +54,8 @@ def explain(
     """
     job_state = JobState(state.state[row])
     waits = job_state in WAITING
+    if state.reason[row] == Reason.WAIT_DEVICE_MEMORY:
+        turns = None  # those that it would take turns with stay where they are
     turn = turns if turns is not None and turns.position(row) else None
     blockers = _blockers(state, row, now_s, turn) if waits else []
     reason, undecided = Reason(state.reason[row]), _is_undecided(state, row)
