@@ -394,6 +394,7 @@ def test_of_what_has_not_changed_nothing_is_told_again(http, cluster):
     for number in range(2):
         submit_trial(http, number, key=str(number))
     reports(cluster, 0, 0.1, 0.2)
+    cluster.do(cluster.controller.turn)  # what follows from all of that is known now
     first = show(http)
     assert show(http, brief=True)["cursor"] == first["cursor"]
     assert show(http, since=first["cursor"])["trials"] == []
@@ -401,6 +402,7 @@ def test_of_what_has_not_changed_nothing_is_told_again(http, cluster):
     reports(cluster, 2, 0.5)
     assert show(http)["cursor"] == first["cursor"], "it is of another search"
     http.post("/api/v1/sweeps/digits/trials/1/stop", json={"why": "it is behind"})
+    cluster.do(cluster.controller.turn)
     then = show(http, since=first["cursor"])
     assert [trial["number"] for trial in then["trials"]] == [1]
     assert then["trials"][0]["why"] == "it is behind"
