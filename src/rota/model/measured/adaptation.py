@@ -7,6 +7,7 @@ measured profiles. What makes no sense is left out: a program may say what it li
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from rota.errors import InputError
@@ -110,25 +111,17 @@ def _count(told: Mapping[str, Any], name: str) -> int:
     return value
 
 
+@dataclass(slots=True)
 class _Job:
     """What one job has told so far."""
 
-    __slots__ = ("at_s", "batches", "learned", "means", "noise", "points")
-
-    def __init__(self) -> None:
-        self.at_s = -1.0  # when it told last
-        self.batches: BatchRange | None = None
-        self.noise: GradientNoise | None = None
-        self.learned: Learned | None = None
-        self.means: dict[Place, tuple[Average, Average]] = {}  # of a gradient, and of a step
-        self.points: tuple[StepPoint, ...] = ()
-
-    def __eq__(self, other: object) -> bool:
-        if not isinstance(other, _Job):
-            return False
-        return all(getattr(self, name) == getattr(other, name) for name in self.__slots__)
-
-    __hash__ = None  # type: ignore[assignment]
+    at_s: float = -1.0  # when it told last
+    batches: BatchRange | None = None
+    noise: GradientNoise | None = None
+    learned: Learned | None = None
+    # By place, of a gradient and of a step.
+    means: dict[Place, tuple[Average, Average]] = field(default_factory=dict)
+    points: tuple[StepPoint, ...] = ()
 
     def count(self, point: StepPoint, steps: int) -> None:
         """Take the mean of a place once more; beyond so many places nothing new is taken."""
@@ -144,16 +137,11 @@ class _Job:
         )
 
 
+@dataclass
 class Adaptations:
     """What jobs have told, by row: see :class:`rota.model.measured.reports.Reports`."""
 
-    def __init__(self) -> None:
-        self._jobs: Recent[int, _Job] = Recent(MOST_JOBS)
-
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, Adaptations) and self._jobs == other._jobs
-
-    __hash__ = None  # type: ignore[assignment]
+    _jobs: Recent[int, _Job] = field(default_factory=lambda: Recent(MOST_JOBS))
 
     def note(self, rows: Rows, e: Event) -> None:
         """Take note of a job's report; of other events nothing.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from rota.model.measured.job_signature import Recent, StepWork
@@ -10,19 +11,6 @@ from rota.model.measured.job_signature import Recent, StepWork
 OTHERS = "others"  # beside a job, more than one, or not on just the same GPUs; no signature
 REMEMBERED_S = 3600.0  # of measuring; what is older counts for less and less
 MOST_PLACEMENTS = 64  # of one job or signature
-
-
-class Measured:
-    """Things that are equal if all that was measured is."""
-
-    __slots__: tuple[str, ...] = ()
-
-    def __eq__(self, other: object) -> bool:
-        if type(self) is not type(other):
-            return False
-        return all(getattr(self, name) == getattr(other, name) for name in self.__slots__)
-
-    __hash__ = None  # type: ignore[assignment]
 
 
 class Placement(NamedTuple):
@@ -38,16 +26,15 @@ class Placement(NamedTuple):
     beside: str = ""
 
 
-class Average(Measured):
+@dataclass(slots=True)
+class Average:
     """A weighted mean in which what is older than about an hour of measuring fades."""
 
-    __slots__ = ("_total", "_weight", "count", "latest", "seconds")
-
-    def __init__(self) -> None:
-        self._total = self._weight = 0.0
-        self.seconds = 0.0  # of measuring that count
-        self.count = 0  # of measurements
-        self.latest = 0.0  # the mean of the last one
+    _total: float = 0.0
+    _weight: float = 0.0
+    seconds: float = 0.0  # of measuring that count
+    count: int = 0  # of measurements
+    latest: float = 0.0  # the mean of the last one
 
     def add(self, total: float, weight: float, seconds: float) -> None:
         """Count a measurement that took so many seconds; ``weight`` is more than 0."""
@@ -73,7 +60,8 @@ class Average(Measured):
         return self._total / self._weight if self._weight else None
 
 
-class Profile(Measured):
+@dataclass(slots=True)
+class Profile:
     """What is known of a job, or of the jobs of a signature.
 
     ``speeds`` are seconds per step by placement. ``device_util`` (0..1) and ``cpu_cores`` (seconds
@@ -82,28 +70,15 @@ class Profile(Measured):
     many have come to it, ``told_s`` when one told last.
     """
 
-    __slots__ = (
-        "command",
-        "cpu_cores",
-        "device_util",
-        "jobs",
-        "least_bytes",
-        "most_bytes",
-        "speeds",
-        "told_s",
-        "work",
-    )
-
-    def __init__(self) -> None:
-        self.command = ""  # of the last job that was found to have this signature
-        self.work = StepWork()
-        self.speeds: Recent[Placement, Average] = Recent(MOST_PLACEMENTS)
-        self.device_util = Average()
-        self.cpu_cores = Average()
-        self.least_bytes: int | None = None
-        self.most_bytes: int | None = None
-        self.jobs = 0
-        self.told_s = 0.0
+    command: str = ""  # of the last job that was found to have this signature
+    work: StepWork = field(default_factory=StepWork)
+    speeds: Recent[Placement, Average] = field(default_factory=lambda: Recent(MOST_PLACEMENTS))
+    device_util: Average = field(default_factory=Average)
+    cpu_cores: Average = field(default_factory=Average)
+    least_bytes: int | None = None
+    most_bytes: int | None = None
+    jobs: int = 0
+    told_s: float = 0.0
 
     def timed(self, placement: Placement, steps: float, seconds: float) -> None:
         """So many steps took so many seconds there."""

@@ -8,6 +8,7 @@ begins or ends is of no placement.
 from __future__ import annotations
 
 from collections.abc import Iterable
+from dataclasses import dataclass, field
 from math import inf
 from typing import TYPE_CHECKING, Any
 
@@ -29,7 +30,7 @@ from rota.model.events import (
     WorkerReported,
 )
 from rota.model.measured.job_signature import Recent, Signatures, StepWork, signature_of
-from rota.model.measured.profile import OTHERS, Measured, Placement, Profile
+from rota.model.measured.profile import OTHERS, Placement, Profile
 
 if TYPE_CHECKING:
     from rota.model.measured.rows import Rows
@@ -48,29 +49,18 @@ PLACED_ANEW = (
 )
 
 
-class JobProfile(Measured):
+@dataclass(slots=True)
+class JobProfile:
     """One job: what was measured of it, and since when its conditions have been what they are."""
 
-    __slots__ = (
-        "began",
-        "model_bytes",
-        "placement",
-        "profile",
-        "signature",
-        "since_s",
-        "trains",
-        "until_s",
-    )
-
-    def __init__(self) -> None:
-        self.profile = Profile()
-        self.signature = ""  # once it is certain
-        self.model_bytes = 0
-        self.trains = False  # whether this attempt has done a step
-        self.since_s = 0.0  # its GPUs, and who shares them, are the same since then
-        self.began: dict[str, Any] | None = None  # the report at which measuring began,
-        self.placement: Placement | None = None  # where that is, if it is clear,
-        self.until_s = inf  # and until when conditions were the same
+    profile: Profile = field(default_factory=Profile)
+    signature: str = ""  # once it is certain
+    model_bytes: int = 0
+    trains: bool = False  # whether this attempt has done a step
+    since_s: float = 0.0  # its GPUs, and who shares them, are the same since then
+    began: dict[str, Any] | None = None  # the report at which measuring began,
+    placement: Placement | None = None  # where that is, if it is clear,
+    until_s: float = inf  # and until when conditions were the same
 
     def disturbed(self, at_s: float) -> None:
         """Something has changed, or begins to."""
@@ -80,20 +70,15 @@ class JobProfile(Measured):
             self.began = None
 
 
+@dataclass
 class Profiles:
     """Profiles by signature and by job, of live jobs: simulated ones cost nothing."""
 
-    def __init__(self) -> None:
-        self.by_signature: Recent[str, Profile] = Recent(MOST_SIGNATURES)
-        self.jobs: Recent[int, JobProfile] = Recent(MOST_JOBS)
-        self._names = Signatures()
-        self._placed: dict[int, Allocation] = {}  # jobs with GPUs, as far as is known here
-        self._on_node: dict[int, dict[int, int]] = {}  # node -> row -> its GPUs there, as a mask
-
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, Profiles) and vars(self) == vars(other)
-
-    __hash__ = None  # type: ignore[assignment]
+    by_signature: Recent[str, Profile] = field(default_factory=lambda: Recent(MOST_SIGNATURES))
+    jobs: Recent[int, JobProfile] = field(default_factory=lambda: Recent(MOST_JOBS))
+    _names: Signatures = field(default_factory=Signatures)
+    _placed: dict[int, Allocation] = field(default_factory=dict)  # jobs with GPUs, as known here
+    _on_node: dict[int, dict[int, int]] = field(default_factory=dict)  # node -> row -> GPU mask
 
     # -- reading -------------------------------------------------------------------------------
 
