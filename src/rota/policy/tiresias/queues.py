@@ -2,6 +2,7 @@
 
 from collections import deque
 from collections.abc import Iterable
+from dataclasses import dataclass, field
 from math import inf
 from typing import NamedTuple
 
@@ -115,6 +116,7 @@ class Rules(NamedTuple):
         return to_instant(from_s + ran_s * (1 + self.promote_knob))
 
 
+@dataclass(slots=True)
 class Standing:
     """Where an active job stands: ``serial`` orders those that run, and those that wait.
 
@@ -122,26 +124,17 @@ class Standing:
     ``starts_s`` sinks at ``sinks_at_s`` if it has run since then.
     """
 
-    __slots__ = (
-        "base_s",
-        "from_s",
-        "moves_at_s",
-        "queue",
-        "runs",
-        "serial",
-        "sinks_at_s",
-        "starts_s",
-    )
-
-    def __init__(self, queue: int, base_s: float, from_s: float) -> None:
-        self.queue = queue
-        self.base_s = base_s
-        self.from_s = from_s
-        self.runs = False
-        self.serial = 0
-        self.moves_at_s = self.starts_s = self.sinks_at_s = inf
+    queue: int
+    base_s: float
+    from_s: float
+    runs: bool = False
+    serial: int = 0
+    moves_at_s: float = inf
+    starts_s: float = inf
+    sinks_at_s: float = inf
 
 
+@dataclass(slots=True)
 class Queue:
     """One queue: those that run in it, in order, and those that wait, in order by gang size.
 
@@ -149,24 +142,13 @@ class Queue:
     ``entering`` are the rows that come into it at this decision.
     """
 
-    __slots__ = (
-        "entering",
-        "least_gpus",
-        "longest",
-        "num_running",
-        "running",
-        "used_gpus",
-        "waiting",
-    )
-
-    def __init__(self) -> None:
-        self.entering: list[int] = []
-        self.running: list[int] = []
-        self.num_running = 0
-        self.used_gpus = 0
-        self.waiting: dict[int, deque[int]] = {}
-        self.longest: dict[int, int] = {}  # how long each line may grow before it is cleaned
-        self.least_gpus: float = inf  # nobody waits for fewer
+    entering: list[int] = field(default_factory=list)
+    running: list[int] = field(default_factory=list)
+    num_running: int = 0
+    used_gpus: int = 0
+    waiting: dict[int, deque[int]] = field(default_factory=dict)
+    longest: dict[int, int] = field(default_factory=dict)  # a line's length to be cleaned at
+    least_gpus: float = inf  # nobody waits for fewer
 
     def line(self, num_gpus: int) -> deque[int]:
         """Those that wait for so many GPUs, to be added to."""
@@ -180,20 +162,6 @@ class Queue:
 
 class Decision:
     """What one decision comes to, each list in walk order."""
-
-    __slots__ = (
-        "entering",
-        "left",
-        "moving",
-        "new",
-        "picked",
-        "preempted",
-        "released",
-        "runs",
-        "starts",
-        "view",
-        "waits",
-    )
 
     def __init__(self, view: View) -> None:
         self.view = view
