@@ -8,11 +8,10 @@ solved by dynamic programming over the capacity.
 from __future__ import annotations
 
 from operator import itemgetter
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
-if TYPE_CHECKING:
-    import numpy as np
-    from numpy.typing import NDArray
+import numpy as np
+from numpy.typing import NDArray
 
 ROUNDS = 60  # of the search for the price of a unit; about ten are usual
 LEAST_PRICE = 1e-300  # so that doubling it leads anywhere
@@ -38,8 +37,6 @@ def solve(values: NDArray[np.float64], weights: list[int], capacity: int) -> Sol
     one is found that gives less to later items. It may not be the best where some 1,000 items are
     undecided and 50,000 units are left to them: how far it can be off is what its bound says.
     """
-    import numpy as np
-
     if not len(values):
         return Solution([], 0.0, 0.0)
     sizes = np.asarray(weights)
@@ -64,8 +61,6 @@ def improved(
     which a solution would come to less than the chosen one are left out; among the others the best
     is found by dynamic programming over what is taken. Where that is too much, chosen it is.
     """
-    import numpy as np
-
     rows = np.arange(len(values))
     lacking = bound - float(values[rows, chosen].sum())
     loss = net.max(axis=1, keepdims=True) - net
@@ -83,7 +78,6 @@ def _prices(
 
     Beside the price stands one that is no lower, at which what is chosen fits surely.
     """
-    import numpy as np
 
     def bound(price: float) -> tuple[float, int]:
         net = values - price * sizes
@@ -126,8 +120,6 @@ def _feasible(
 
     ``prices`` are one that may be a little too low, by rounding, and one that is high enough.
     """
-    import numpy as np
-
     rows = np.arange(len(values))
     price, enough = prices
     choices: NDArray[Any] = (values - price * sizes).argmax(axis=1)
@@ -159,8 +151,6 @@ def _by_room(
     chosen: NDArray[Any],
 ) -> NDArray[Any]:
     """The best choices among the possible ones; ``chosen`` where to find them is too much."""
-    import numpy as np
-
     best_choices: NDArray[Any] = possible.argmax(axis=1)
     is_open = possible.sum(axis=1) > 1
     open_items = np.flatnonzero(is_open)

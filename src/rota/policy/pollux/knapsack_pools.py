@@ -8,16 +8,15 @@ solved as in :mod:`rota.policy.pollux.knapsack`.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
 
 from rota.policy.pollux.knapsack import SLACK, Solution, improved, solve
 
-if TYPE_CHECKING:
-    import numpy as np
-    from numpy.typing import NDArray
-
-    Floats = NDArray[np.float64]
-    Ints = NDArray[np.int64]
+Floats = NDArray[np.float64]
+Ints = NDArray[np.int64]
 
 ROUND_OFF = 1e-7  # within which HiGHS keeps constraints
 
@@ -32,8 +31,6 @@ def solve_pools(
     choice, which takes nothing, every item has. Beyond some 10,000 units of each of two pools the
     solution may not be the best; how far it can be off is what its bound says.
     """
-    import numpy as np
-
     if len(capacities) == 1 or not len(values):
         return solve(values, list(weights), sum(capacities))
     takes = np.zeros((len(capacities), len(weights)), dtype=np.int64)
@@ -53,8 +50,7 @@ def solve_pools(
 
 def _constraints(have: Any, takes: Ints) -> tuple[Any, Any, Any]:
     """(items, choices) of the unknowns, and the matrices of what each takes and whose it is."""
-    import numpy as np
-    from scipy.sparse import csr_array
+    from scipy.sparse import csr_array  # here: one pool needs none of scipy
 
     items, choices = np.nonzero(have)
     unknowns = np.arange(len(items))
@@ -64,7 +60,6 @@ def _constraints(have: Any, takes: Ints) -> tuple[Any, Any, Any]:
 
 def _relaxed(values: Floats, have: Any, takes: Ints, room: Ints) -> tuple[Floats, Floats]:
     """What part of each choice the best solution has if they can be divided; units' prices."""
-    import numpy as np
     from scipy.optimize import linprog
 
     (items, choices), taken, whose = _constraints(have, takes)
@@ -86,8 +81,6 @@ def _relaxed(values: Floats, have: Any, takes: Ints, room: Ints) -> tuple[Floats
 
 def _rounded(values: Floats, shares: Floats, takes: Ints, room: Ints) -> Ints:
     """A good whole solution: whole choices as they are, of the others the least part that fits."""
-    import numpy as np
-
     chosen = np.where(shares.max(axis=1) > 1 - ROUND_OFF, shares.argmax(axis=1), 0)
     left = room - takes[:, chosen].sum(axis=1)
     for item in np.flatnonzero(shares.max(axis=1) <= 1 - ROUND_OFF):

@@ -10,7 +10,9 @@ from __future__ import annotations
 
 from functools import cache
 from math import inf
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
+
+import numpy as np
 
 from rota.model.measured.job_signature import StepWork, signature_of
 from rota.model.notes import DesiredNodes, Notes
@@ -19,6 +21,7 @@ from rota.model.reason import Reason
 from rota.model.view import View, WhatIf
 from rota.policy.base import Policy, Setting, not_negative, one_of, pause_s, positive, turn_s
 from rota.policy.information import DECLARED, DECLARED_AND_LABEL, LABEL, NONE
+from rota.policy.pollux import value
 from rota.policy.pollux.batches import restarts_of, settle
 from rota.policy.pollux.knapsack_pools import solve_pools
 from rota.policy.pollux.layout import Layout
@@ -33,6 +36,7 @@ from rota.policy.pollux.pools import (
     possible_choices,
     resizes_as_it_runs,
 )
+from rota.policy.pollux.value import Jobs, Matrix, Vector
 from rota.policy.stages.autoscale import (
     Autoscaler,
     leave_surplus,
@@ -41,9 +45,6 @@ from rota.policy.stages.autoscale import (
     parse_nodes,
     wish_in,
 )
-
-if TYPE_CHECKING:
-    from rota.policy.pollux.value import Jobs, Matrix, Vector
 
 FIRST_GPUS = 4  # a job of which nothing was measured may have so many
 GROWTH = 4  # times as many GPUs as were measured, at most
@@ -260,10 +261,6 @@ class Pollux(Policy):
         choices: Choices,
     ) -> Jobs:
         """Speedups are over one GPU of the pool on which a job learns least."""
-        import numpy as np
-
-        from rota.policy.pollux.value import Jobs
-
         counts, of_pool = np.array(choices.gpus, dtype=float), np.array(choices.pools)
         goodputs = np.zeros((len(rows), len(counts)))
         unit, work = np.full(len(rows), np.inf), np.full(len(rows), np.nan)
@@ -302,8 +299,6 @@ class Pollux(Policy):
 
         Live jobs without a known signature are alike if they run the same command.
         """
-        import numpy as np
-
         numbers: dict[str, int] = {}
         groups = np.arange(len(rows))
         if self.fits == "kind":
@@ -317,8 +312,6 @@ class Pollux(Policy):
 
     def _fair(self, jobs: Jobs, known: list[Knowledge], total_gpus: int) -> Vector:
         """Jobs' speedups at their share of the GPUs, taken to be on one node as published."""
-        import numpy as np
-
         gpus = -(-total_gpus // len(known))
         fair = np.full(len(known), float(gpus))
         models = [(job, each.model) for job, each in enumerate(known) if each.model is not None]
@@ -333,8 +326,6 @@ class Pollux(Policy):
 
         What a job can't have is worth minus infinity, and so is what is no number.
         """
-        import numpy as np
-
         values, choices = self._values(seen, sum(gpus)), seen.choices
         room = np.array(choices.gpus) <= np.array(gpus)[list(choices.pools)]
         values[~(seen.possible & room & np.isfinite(values))] = -np.inf
@@ -343,10 +334,6 @@ class Pollux(Policy):
 
     def _values(self, seen: Seen, total_gpus: int) -> Matrix:
         """What each size is worth to each job, by what is maximised."""
-        import numpy as np
-
-        from rota.policy.pollux import value
-
         jobs, known, node_gpus = seen.jobs, seen.known[0], seen.pools[0].node_gpus
         if jobs.speedups.shape[1] == 1:
             return np.zeros(jobs.speedups.shape)

@@ -9,15 +9,15 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Sequence
 from functools import lru_cache
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
+
+import numpy as np
 
 from rota.model.allocation import Allocation
 from rota.model.view import View
 from rota.policy.pollux.models import Shapes
+from rota.policy.pollux.value import Matrix, Vector
 from rota.predict.goodput_table import canonical
-
-if TYPE_CHECKING:
-    from rota.policy.pollux.value import Matrix, Vector
 
 EVERYWHERE = -1  # all nodes, as a set of bits
 
@@ -111,8 +111,6 @@ def pool_of(pools: Sequence[Pool], allocation: Allocation) -> int:
 
 def current_choices(view: View, rows: list[int], pools: Sequence[Pool], choices: Choices) -> Vector:
     """What each job has now: of its pool the nearest number of GPUs."""
-    import numpy as np
-
     counts, of_pool = np.array(choices.gpus), np.array(choices.pools)
     held = [view.target[row] for row in rows]
     gpus = np.array([0 if each is None else each.num_gpus for each in held])
@@ -130,8 +128,6 @@ def possible_choices(
     ``most_gpus`` says how far each may grow; what it needs at least it may have. One that can't be
     moved from its node stays on the type that it has.
     """
-    import numpy as np
-
     counts, of_pool = np.array(choices.gpus), np.array(choices.pools)
     on_one_node = counts <= np.array([pool.node_gpus for pool in pools])[of_pool]
     sizes = [view.sizes(row) for row in rows]

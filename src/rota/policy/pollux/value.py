@@ -7,13 +7,12 @@ the first size is no GPU at all.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
-if TYPE_CHECKING:
-    import numpy as np
+import numpy as np
 
-    Vector = np.ndarray[tuple[int], np.dtype[Any]]
-    Matrix = np.ndarray[tuple[int, int], np.dtype[Any]]
+Vector = np.ndarray[tuple[int], np.dtype[Any]]
+Matrix = np.ndarray[tuple[int, int], np.dtype[Any]]
 
 SMALL = 1e-3  # is added to every speedup, so that one of 0 has a value too
 HOUR_S = 3600.0
@@ -60,8 +59,6 @@ def by_service(jobs: Jobs, *, limit_gpu_s: float, charged: Matrix) -> Matrix:
     taking turns: the first to come weighs most, the second half as much, and so on. Those beyond
     ``limit_gpu_s`` count as of one kind, as in the last queue of Tiresias (Gu et al., NSDI 2019).
     """
-    import numpy as np
-
     served = jobs.attained_gpu_s
     weight = (1 + np.minimum(served, limit_gpu_s) / HOUR_S) ** -0.5
     alike = np.where(served >= limit_gpu_s, -1, jobs.kind)
@@ -81,8 +78,6 @@ def by_length(jobs: Jobs, *, charged: Matrix) -> Matrix:
     Slowdown*, Performance Evaluation 144, 2020) for speedups that grow as the square root of the
     GPUs, times a mild term of the length itself. What is unknown counts as short.
     """
-    import numpy as np
-
     left_s = np.where(np.isnan(jobs.left_s), 0.0, np.minimum(jobs.left_s, MOST_LENGTH_S))
     order = np.lexsort((-jobs.arrived, -left_s))  # the last one weighs most
     rank = np.empty(len(left_s))
@@ -97,8 +92,6 @@ def as_published(jobs: Jobs, *, fair: Vector, share: float, restart_s: float) ->
     ``fair`` is each job's speedup at its fair share, and ``share`` what part of a node one GPU is.
     A change costs the part of a job's age that its restarts have taken; to begin is none of these.
     """
-    import numpy as np
-
     speedups = share * jobs.speedups / np.maximum(fair, 1e-12)[:, None]
     age_s = np.maximum(jobs.age_s, LEAST_AGE_S)
     restarts = np.maximum(jobs.restarts - 1, 0)
@@ -112,8 +105,6 @@ def charged_for_restarts(jobs: Jobs, *, restart_s: float, horizon_s: float) -> M
     A job that has run pays for one if it goes on, too: else the least difference in what two have
     had would let them take turns.
     """
-    import numpy as np
-
     restarts = jobs.running | (jobs.attained_gpu_s > 0)
     factor = np.where(restarts, 1 - restart_s / horizon_s, 1.0)
     return _unless_kept(jobs, jobs.speedups, factor)
@@ -125,8 +116,6 @@ def charged_for_stops(jobs: Jobs, values: Matrix, *, restart_s: float, horizon_s
     A running job that could become smaller instead loses by a stop what a change of size would
     cost it, as it has to go on some day: else whoever comes takes the GPUs of one like itself.
     """
-    import numpy as np
-
     kept = values[np.arange(len(values)), jobs.current.astype(int)]
     stops = np.where(jobs.running & jobs.shrinks, 1 - (1 - restart_s / horizon_s) ** 0.5, 0.0)
     values[:, 0] -= stops * kept
@@ -135,7 +124,5 @@ def charged_for_stops(jobs: Jobs, values: Matrix, *, restart_s: float, horizon_s
 
 def _unless_kept(jobs: Jobs, speedups: Matrix, factor: Vector) -> Matrix:
     """Speedups times a factor of each job, but for the size that it has."""
-    import numpy as np
-
     kept = np.arange(speedups.shape[1]) == jobs.current[:, None]
     return np.where(kept, speedups, speedups * factor[:, None])
