@@ -25,21 +25,6 @@ if TYPE_CHECKING:
     from rota.model.measured.profiles import Profiles
     from rota.model.measured.reports import Curves, Reports, Truth
 
-_FLOATS: tuple[str, ...] = ("submit_s", "service_s", "since_s", "changed_s", "overhead_s")
-_FLOATS += (
-    "first_start_s",
-    "finish_s",
-    "duration_s",
-    "speed",
-    "lag_s",
-    "lost_s",
-    "skew",
-    "extra_gpu_s",
-    "extra_overhead_gpu_s",
-)
-_INTS: tuple[str, ...] = ("num_gpus", "priority", "state", "reason", "attempt", "preemptions")
-_INTS += ("migrations", "suspension", "movable", "portable", "resizable", "most_ranks", "restarts")
-
 # As plain integers: columns are compared with them at every event.
 PENDING, STARTING, RUNNING = int(JobState.PENDING), int(JobState.STARTING), int(JobState.RUNNING)
 SUSPENDING, SUSPENDED = int(JobState.SUSPENDING), int(JobState.SUSPENDED)
@@ -114,10 +99,8 @@ class Ledger:
     restarts: array[int]
 
     def __init__(self, *, keep_stories: bool = True) -> None:
-        for name in _FLOATS:
-            setattr(self, name, array("d"))
-        for name in _INTS:
-            setattr(self, name, array("q"))
+        for name, typecode in _TYPECODES.items():
+            setattr(self, name, array(typecode))
         self.times_replaced = 0  # how often the numeric columns have become other arrays
         self.spec: list[JobSpec] = []
         self.target: list[Allocation | None] = []
@@ -182,9 +165,8 @@ class Ledger:
         try:
             self._append_numbers(spec)
         except BufferError:  # somebody holds a numpy view of a column: leave it the old array
-            for name in _FLOATS + _INTS:
-                column = getattr(self, name)
-                setattr(self, name, array(column.typecode, column[:row]))
+            for name, typecode in _TYPECODES.items():
+                setattr(self, name, array(typecode, getattr(self, name)[:row]))
             self.times_replaced += 1
             self._append_numbers(spec)
         self.spec.append(spec)
@@ -571,6 +553,13 @@ class Ledger:
             f"job {self.job_name(row)} can't be {verb} while it is "
             f"{JobState(self.state[row]).name} (command on its way: {command}). Its story: {story}"
         )
+
+
+# Numeric column -> the typecode of its array.
+_TYPECODES = {
+    name: {"array[float]": "d", "array[int]": "q"}[kind]
+    for name, kind in Ledger.__annotations__.items()
+}
 
 
 def _overlap(one: Allocation | None, other: Allocation | None) -> bool:
