@@ -12,3 +12,8 @@ PACK_LIMIT = 0.3
 
 # GPUs among the free ones for the whole gang of a row, or None if it can't be placed there.
 Placement = Callable[[View, FreeGpus, int], Allocation | None]
+
+
+def by_size(place: Callable[[FreeGpus, int], Allocation | None]) -> Placement:
+    """The placement that goes by the size of the gang alone."""
+    return lambda view, free, row: place(free, view.num_gpus[row])

@@ -2,7 +2,6 @@
 
 from rota.model.allocation import Allocation, on_node
 from rota.model.cluster import FreeGpus
-from rota.model.view import View
 from rota.policy.placement.nodesets import fewest, lowest_gpus
 
 
@@ -22,8 +21,3 @@ def consolidate(free: FreeGpus, num_gpus: int) -> Allocation | None:
             return on_node(node, mask & -mask if num_gpus == 1 else lowest_gpus(mask, num_gpus))
     parts = fewest(free.by_count, num_gpus) or ()
     return Allocation(tuple(sorted((n, lowest_gpus(free.masks[n], gpus)) for n, gpus in parts)))
-
-
-def consolidate_row(view: View, free: FreeGpus, row: int) -> Allocation | None:
-    """:func:`consolidate` for the gang of ``row``."""
-    return consolidate(free, view.num_gpus[row])

@@ -2,7 +2,6 @@
 
 from rota.model.allocation import Allocation, on_node
 from rota.model.cluster import FreeGpus
-from rota.model.view import View
 from rota.policy.placement.nodesets import emptiest_first, lowest_gpus
 
 
@@ -23,8 +22,3 @@ def emptiest(free: FreeGpus, num_gpus: int) -> Allocation | None:
         if not left:
             break
     return on_node(*parts[0]) if len(parts) == 1 else Allocation(tuple(sorted(parts)))
-
-
-def emptiest_row(view: View, free: FreeGpus, row: int) -> Allocation | None:
-    """:func:`emptiest` for the gang of ``row``."""
-    return emptiest(free, view.num_gpus[row])

@@ -3,13 +3,10 @@
 from collections.abc import Callable
 
 from rota.errors import PolicySettingError, did_you_mean
-from rota.model.allocation import Allocation
-from rota.model.cluster import FreeGpus
-from rota.model.view import View
-from rota.policy.placement import PACK_LIMIT, Placement
+from rota.policy.placement import PACK_LIMIT, Placement, by_size
 from rota.policy.placement.best_fit import BestFit
-from rota.policy.placement.consolidate import consolidate_row
-from rota.policy.placement.emptiest import emptiest_row
+from rota.policy.placement.consolidate import consolidate
+from rota.policy.placement.emptiest import emptiest
 from rota.policy.placement.ilp import balance_load
 from rota.policy.placement.skew import Skew
 from rota.policy.placement.spread import spread
@@ -20,13 +17,13 @@ from rota.policy.placement.topology import Topology
 # -strict ever refuse a gang for which enough GPUs are free.
 PLACEMENTS: dict[str, Callable[[float], Placement]] = {
     "best-fit": lambda _: BestFit(),
-    "consolidate": lambda _: consolidate_row,
+    "consolidate": lambda _: by_size(consolidate),
     "consolidate-strict": lambda _: consolidate_strictly,
-    "emptiest": lambda _: emptiest_row,
+    "emptiest": lambda _: by_size(emptiest),
     "ilp": lambda _: balance_load,
     "skew": Skew,
     "skew-strict": lambda pack_limit: Skew(pack_limit, strict=True),
-    "spread": lambda _: _spread,
+    "spread": lambda _: by_size(spread),
     "topology": lambda _: Topology(),
 }
 
@@ -41,7 +38,3 @@ def placement(name: str, pack_limit: float = PACK_LIMIT) -> Placement:
         known = ", ".join(PLACEMENTS)
         raise PolicySettingError(f"placement: there is no {name!r}{hint}; known: {known}")
     return PLACEMENTS[name](pack_limit)
-
-
-def _spread(view: View, free: FreeGpus, row: int) -> Allocation | None:
-    return spread(free, view.num_gpus[row])

@@ -7,8 +7,8 @@ loads the network unevenly, and suffers when its gang is scattered; the others h
 from rota.model.allocation import Allocation
 from rota.model.cluster import FreeGpus
 from rota.model.view import View
-from rota.policy.placement import PACK_LIMIT, Placement
-from rota.policy.placement.consolidate import consolidate_row
+from rota.policy.placement import PACK_LIMIT, Placement, by_size
+from rota.policy.placement.consolidate import consolidate
 from rota.policy.placement.spread import spread
 from rota.policy.placement.strict import consolidate_strictly
 
@@ -23,7 +23,7 @@ class Skew:
 
     def __init__(self, pack_limit: float = PACK_LIMIT, *, strict: bool = False) -> None:
         self.pack_limit = pack_limit
-        self._gather: Placement = consolidate_strictly if strict else consolidate_row
+        self._gather: Placement = consolidate_strictly if strict else by_size(consolidate)
 
     def __call__(self, view: View, free: FreeGpus, row: int) -> Allocation | None:
         """GPUs for the job of ``row``."""
