@@ -412,6 +412,11 @@ class WhatIf:
             self._allocations[row] = allocation
             self._reasons[row] = NO_REASON
 
+    def change(self, row: int, allocation: Allocation) -> None:
+        """Give the job these GPUs, free ones or of its own, in place of those that it has."""
+        self.release(row, NO_REASON)
+        self.give(row, allocation)
+
     def wait(self, row: int, reason: Reason) -> None:
         """Say why a job that has no GPUs gets none."""
         if self._reasons.get(row, self.view.reason[row]) != reason:

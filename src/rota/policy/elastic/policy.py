@@ -15,7 +15,7 @@ from rota.model.view import View, WhatIf
 from rota.policy.base import Policy, Setting, one_of, positive
 from rota.policy.information import DECLARED
 from rota.policy.placement.consolidate import consolidate
-from rota.policy.placement.nodesets import lowest_gpus
+from rota.policy.placement.nodesets import first_gpus, lowest_gpus
 from rota.policy.scaling import (
     Choice,
     Claim,
@@ -113,7 +113,7 @@ class Elastic(Policy):
         for row, size in sizes.items():
             target = view.target[row]
             if target is not None and size < target.num_gpus:
-                self._resize(what_if, row, _part(target, size))
+                what_if.change(row, first_gpus(target, size))
         for row, places in starting.items():
             self._start(what_if, row, places)
         for row, size in sizes.items():
@@ -256,11 +256,7 @@ class Elastic(Policy):
         fitting = [each for each in view.sizes(row) if target.num_gpus < each <= min(size, most)]
         if fitting:
             more = lowest_gpus(free, fitting[-1] - target.num_gpus)
-            self._resize(what_if, row, on_node(node, mask | more))
-
-    def _resize(self, what_if: WhatIf, row: int, allocation: Allocation) -> None:
-        what_if.release(row, Reason.NONE)
-        what_if.give(row, allocation)
+            what_if.change(row, on_node(node, mask | more))
 
     def _wake_at_s(self, view: View, rows: list[int], watched: dict[int, Watched]) -> float | None:
         """The next look: soon while a scaler is searching, or a job has just got another size."""
@@ -286,9 +282,3 @@ def _why(choice: Choice, size: int) -> str:
     """What its scaler wants for a job that has ``size`` GPUs, for its user."""
     verb = "keeps" if choice.size == size else "wants"
     return f"its scaler {verb} {gpus_text(choice.size)}: {choice.why}"
-
-
-def _part(allocation: Allocation, size: int) -> Allocation:
-    """The first GPUs of an allocation: those of its first ranks, which have the job's state."""
-    node, mask = allocation.parts[0]
-    return on_node(node, lowest_gpus(mask, size))

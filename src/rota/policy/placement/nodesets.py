@@ -2,6 +2,8 @@
 
 from collections.abc import Iterator
 
+from rota.model.allocation import Allocation, of_parts
+
 
 def lowest(nodes: int) -> int:
     """The lowest-numbered node of a set that is not empty."""
@@ -30,6 +32,19 @@ def lowest_gpus(mask: int, count: int) -> int:
         taken |= bit
         mask ^= bit
     return taken
+
+
+def first_gpus(allocation: Allocation, count: int) -> Allocation:
+    """The first so many of these GPUs: those of a job's first ranks, which have its state."""
+    parts = []
+    for node, mask in allocation.parts:
+        gpus = min(count, mask.bit_count())
+        if gpus:
+            parts.append((node, lowest_gpus(mask, gpus)))
+        count -= gpus
+    found = of_parts(parts)
+    assert found is not None
+    return found
 
 
 def fewest(by_count: list[int], num_gpus: int) -> list[tuple[int, int]] | None:

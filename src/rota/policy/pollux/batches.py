@@ -7,7 +7,6 @@ from typing import Any
 
 from rota.model.allocation import Allocation, gpus_text
 from rota.model.notes import Notes
-from rota.model.reason import Reason
 from rota.model.view import View, WhatIf
 from rota.policy.pollux.models import Knowledge, Shape
 from rota.predict.goodput import BatchChoice, Goodput
@@ -76,8 +75,7 @@ def _with_batch(
             return target
     tuned = target.with_batch((best.batch, best.accumulation))
     if tuned != target:
-        what_if.release(row, Reason.NONE)
-        what_if.give(row, tuned)
+        what_if.change(row, tuned)
     return tuned
 
 

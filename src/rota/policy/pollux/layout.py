@@ -4,10 +4,10 @@ from collections.abc import Mapping
 from heapq import heapify, heappop, heappush
 from itertools import islice
 
-from rota.model.allocation import Allocation, of_parts
+from rota.model.allocation import Allocation, of_parts, on_node
 from rota.model.reason import Reason
 from rota.model.view import WhatIf
-from rota.policy.placement.nodesets import lowest, lowest_gpus, members
+from rota.policy.placement.nodesets import first_gpus, lowest, lowest_gpus, members
 from rota.policy.pollux.pools import resizes_as_it_runs
 
 
@@ -54,7 +54,7 @@ class Layout:
                 if gpus > before.num_gpus:
                     growing.append(row)
                 else:
-                    self._change(row, _first_gpus(before, gpus))
+                    what_if.change(row, first_gpus(before, gpus))
             elif before.num_gpus != gpus:
                 what_if.release(row, Reason.WAIT_PRIORITY)
         queue = [
@@ -93,10 +93,6 @@ class Layout:
     def _as_it_runs(self, row: int) -> bool:
         return resizes_as_it_runs(self._what_if.view, row)
 
-    def _change(self, row: int, allocation: Allocation) -> None:
-        self._what_if.release(row, Reason.NONE)
-        self._what_if.give(row, allocation)
-
     def _grow(self, row: int) -> None:
         """More GPUs of the node that it is on, as many as are free and make a size of it."""
         before = self._what_if.target(row)
@@ -108,9 +104,8 @@ class Layout:
         size = max(size for size in self._what_if.view.sizes(row) if size <= most)
         if size > before.num_gpus and len(before.parts) == 1:
             more = lowest_gpus(free, size - before.num_gpus)
-            found = of_parts([(node, mask | more)])
-            assert found is not None
-            self._change(row, found)
+            found = on_node(node, mask | more)
+            self._what_if.change(row, found)
 
     def _give(self, row: int) -> None:
         view, home = self._what_if.view, self._what_if.view.home[row]
@@ -126,7 +121,7 @@ class Layout:
         if found is None or not size:
             self._what_if.wait(row, Reason.WAIT_RESOURCES)
         else:
-            self._what_if.give(row, _first_gpus(found, size))
+            self._what_if.give(row, first_gpus(found, size))
 
     def _size(self, row: int, found: Allocation | None) -> int:
         """The largest size of the job that these GPUs make; 0 if they make none."""
@@ -210,18 +205,18 @@ class Layout:
         cleared: list[int] = []
         if lacking <= 0:
             return cleared
-        on_node: dict[int, list[int]] = {}
+        by_node: dict[int, list[int]] = {}
         spread: set[int] = set()
         for other in self._wanted:
             parts = getattr(self._what_if.target(other), "parts", ())
             for node, _ in parts:
-                on_node.setdefault(node, []).append(other)
+                by_node.setdefault(node, []).append(other)
                 large = len(parts) > 1 or self._wanted[other] >= self._node_gpus
                 if large or not self._can_move(other):
                     spread.add(node)
-        small = [(len(rows), node) for node, rows in on_node.items() if node not in spread]
+        small = [(len(rows), node) for node, rows in by_node.items() if node not in spread]
         for _, node in sorted(small)[:lacking]:
-            for other in on_node[node]:
+            for other in by_node[node]:
                 self._what_if.release(other, Reason.WAIT_PRIORITY)
                 cleared.append(other)
         return cleared
@@ -236,16 +231,3 @@ class Layout:
 
     def _nodes_of(self, allocation: Allocation | None) -> set[int]:
         return set(allocation.nodes()) if allocation is not None else set()
-
-
-def _first_gpus(allocation: Allocation, size: int) -> Allocation:
-    """The first so many of these GPUs."""
-    parts = []
-    for node, mask in allocation.parts:
-        gpus = min(size, mask.bit_count())
-        if gpus:
-            parts.append((node, lowest_gpus(mask, gpus)))
-        size -= gpus
-    found = of_parts(parts)
-    assert found is not None
-    return found
