@@ -1,40 +1,25 @@
 """Gandiva's homes: found at arrival; how many GPUs elastic jobs have there."""
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Collection, Sequence
 from typing import Any
 
 from rota.model.reason import Reason
-from rota.model.view import View
 from rota.policy.base import to_instant
-from rota.policy.gandiva.jobs import Notes, level
-from rota.policy.gandiva.servers import Home, Servers, Vain, num_gpus_of
+from rota.policy.gandiva.jobs import level
+from rota.policy.gandiva.servers import Home, num_gpus_of
+from rota.policy.gandiva.turn import Part, Turn
 from rota.policy.gandiva.types import Types
 
 
-class Homes:
+class Homes(Part):
     """Who lives where, from its arrival on."""
 
-    def __init__(
-        self,
-        view: View,
-        servers: Servers,
-        notes: Mapping[int, Notes],
-        lodged: dict[int, Notes],
-        settings: Mapping[str, Any],
-        types: Types,
-        idle_from_s: float | None,
-        vain: Vain,
-    ) -> None:
-        self._view = view
-        self._servers = servers
-        self._notes = notes
-        self._lodged = lodged  # of these, those who may live somewhere, in the same order
-        self._set = settings
+    def __init__(self, turn: Turn, types: Types, idle_from_s: float | None) -> None:
+        super().__init__(turn)
         self._types = types
-        self._vain = vain
-        spec = view.spec
+        view, spec = turn.view, turn.view.spec
         self._elastic = [
-            row for row in notes if spec[row].elastic is not None and len(view.sizes(row)) > 1
+            row for row in turn.notes if spec[row].elastic is not None and len(view.sizes(row)) > 1
         ]
         self.idle_from_s = idle_from_s
         self._grows_later = False
@@ -63,7 +48,7 @@ class Homes:
 
     # -- arrivals ------------------------------------------------------------------------------
 
-    def find_homes(self, had: Callable[[int], float], leave: Collection[int]) -> None:
+    def find_homes(self, leave: Collection[int]) -> None:
         """Give homes to jobs that have none, other than those to ``leave``, in order of arrival.
 
         Who finds none may be passed by those who came later, but not for ever. Then a node may be
@@ -98,7 +83,7 @@ class Homes:
             if home is not None:
                 full, fuller, self._vain.queue = set(), set(), None
                 notes.set_queued_s(None)
-                self.move_in(row, home, had)
+                self.move_in(row, home)
             elif notes.queued_s is None:
                 notes.set_queued_s(now_s)
             elif late and holds and not self._servers.held:
@@ -140,14 +125,14 @@ class Homes:
             home = self._servers.choose_free(num_gpus)
         return home or self._servers.choose(num_gpus)
 
-    def move_in(self, row: int, home: Home, had: Callable[[int], float]) -> None:
+    def move_in(self, row: int, home: Home) -> None:
         """A job comes to live with others, level with the least served of them."""
         if row not in self._lodged:
             self._lodged[row] = self._notes[row]
             in_order = sorted(self._lodged.items())
             self._lodged.clear()
             self._lodged.update(in_order)
-        level(self._lodged, [row], home, had)
+        level(self._lodged, [row], home, self._charges.had)
         self._servers.add(home)
         self._notes[row].set_home(home)
 

@@ -1,14 +1,11 @@
 """Gandiva's moves: to free GPUs, together, to other GPU types, each measured and undone if bad."""
 
-from collections.abc import Callable, Iterator, Mapping
-from typing import Any
+from collections.abc import Callable, Iterator
 
 from rota.model.probe import Probe
-from rota.model.view import View
 from rota.policy.gandiva.fragments import Clearing, Job, clear_one, fit_elsewhere
 from rota.policy.gandiva.jobs import (
     Move,
-    Notes,
     goes_on,
     left_s,
     level,
@@ -17,42 +14,27 @@ from rota.policy.gandiva.jobs import (
     rate,
     speed_alone,
 )
-from rota.policy.gandiva.servers import Home, Servers, Vain
+from rota.policy.gandiva.servers import Home
+from rota.policy.gandiva.turn import Part, Turn
 from rota.policy.gandiva.types import Types
 
 MOST_DOUBLINGS = 8  # of the time that a job stays whose moves were undone
 SPARE = 0.75  # of a node's GPUs must be free for it to be worth emptying (3 of 4, OSDI 2018)
-Had = Callable[[int], float]
 
 
-class Moves:
+class Moves(Part):
     """Who should live elsewhere. A job that was moved stays for a while.
 
     A move that slows its job is undone if there is still room where it was; two jobs that changed
     places change back unless both together have gained.
     """
 
-    def __init__(
-        self,
-        view: View,
-        servers: Servers,
-        notes: Mapping[int, Notes],
-        lodged: Mapping[int, Notes],
-        settings: Mapping[str, Any],
-        types: Types,
-        move_in: Callable[[int, Home, Had], None],
-        vain: Vain,
-    ) -> None:
-        self._view = view
-        self._servers = servers
-        self._notes = notes
-        self._lodged = lodged  # of these, those who may live somewhere
-        self._set = settings
+    def __init__(self, turn: Turn, types: Types, move_in: Callable[[int, Home], None]) -> None:
+        super().__init__(turn)
         self._types = types
         self._move_in = move_in
-        self._vain = vain
 
-    def improve(self, had: Had) -> None:
+    def improve(self) -> None:
         """Move jobs: from nodes where they wait to free GPUs, together, off nodes that a waiting
         gang could have for itself, off nearly empty nodes, and to GPUs that suit them better.
 
@@ -78,14 +60,14 @@ class Moves:
                 if better is None and (alike := self._servers.of_its_size(home)) is not None:
                     better = alike if self._types.may_go(row, alike[0][0]) else None
             if better is not None and better != home:
-                self._move(row, better, had)
+                self._move(row, better)
                 vain = self._vain.of(self._servers.as_key())
             elif not self._types.on:  # then there is none for anybody who lives there
                 vain.add(home)
-        self._move_packs(had)
-        self._make_room(had)
-        self._empty(had)
-        self._change_types(had)
+        self._move_packs()
+        self._make_room()
+        self._empty()
+        self._change_types()
 
     def movable(self) -> list[int]:
         """Jobs that can go to other nodes, and have not been moved just before."""
@@ -126,7 +108,7 @@ class Moves:
                 return home
         return None
 
-    def _move_packs(self, had: Had) -> None:
+    def _move_packs(self) -> None:
         """Packs that wait among gangs of another size go where jobs of their size take turns."""
         for row, notes in self._lodged.items():
             pack, home = notes.pack, notes.home
@@ -135,7 +117,7 @@ class Moves:
             waits = all(self._view.target[each] is None for each in pack.rows)
             better = self._servers.of_its_size(home) if waits else None
             if better is not None and all(map(self._may_move, pack.rows)):
-                level(self._lodged, pack.rows, better, had)
+                level(self._lodged, pack.rows, better, self._charges.had)
                 self._servers.remove(home)
                 self._servers.add(better)
                 for each in pack.rows:
@@ -144,7 +126,7 @@ class Moves:
 
     # -- fragments -----------------------------------------------------------------------------
 
-    def _make_room(self, had: Had) -> None:
+    def _make_room(self) -> None:
         """Bring free GPUs together on one node for each gang that has to wait beside them.
 
         Every such move ends with less waiting for GPUs than there was, summed over the nodes: no
@@ -167,9 +149,9 @@ class Moves:
             what = f"move to make room for job {self._view.spec[row].job_id}"
             sizes = {other: self._notes[other].home[0][1] for other in found.goes}
             for other, node in found.goes.items():
-                self._move(other, ((node, sizes[other]),), had, what)
+                self._move(other, ((node, sizes[other]),), what)
             if home != ((found.node, size),):
-                self._move(row, ((found.node, size),), had)
+                self._move(row, ((found.node, size),))
 
     def _gangs_that_wait(self) -> Iterator[int]:
         """Gangs in the queue, or that wait for a turn, and may go to another node."""
@@ -207,7 +189,7 @@ class Moves:
             found = clear_one(self._servers, size, lodgers, lambda _row, _node: True, where)
         return found
 
-    def _empty(self, had: Had) -> None:
+    def _empty(self) -> None:
         """Empty the node with the most free GPUs into fuller ones, if all of it goes there."""
         servers = self._servers
         used = [n for n, load in servers.load.items() if load]
@@ -229,23 +211,23 @@ class Moves:
             goes = fit_elsewhere(jobs, room, self._types.may_go, sum(gpus for _, gpus in jobs))
             if goes:
                 for row, gpus in jobs:
-                    self._move(row, ((goes[row], gpus),), had)
+                    self._move(row, ((goes[row], gpus),))
                 break
 
     # -- types ---------------------------------------------------------------------------------
 
-    def _change_types(self, had: Had) -> None:
+    def _change_types(self) -> None:
         """Let jobs go to, or change, GPUs of other types as long as that promises something."""
         while self._types.on and (found := self._types.better(self.movable())) is not None:
             row, home, predicted, partner = found
             before = self._notes[row].home
             if partner < 0:
-                self._move(row, home, had, self._called(home), predicted)
+                self._move(row, home, self._called(home), predicted)
                 continue
             kinds = self._types.of(home), self._types.of(before)
             back = self._types.expected(partner, kinds[1], kinds[0]) or 1.0
-            self._move(row, home, had, self._called(home), predicted, partner)
-            self._move(partner, before, had, self._called(before), back, row)
+            self._move(row, home, self._called(home), predicted, partner)
+            self._move(partner, before, self._called(before), back, row)
 
     def _called(self, home: Home) -> str:
         return f"move to {self._types.of(home)}"
@@ -256,7 +238,6 @@ class Moves:
         self,
         row: int,
         home: Home,
-        had: Had,
         what: str = "move",
         predicted: float = 1.0,
         partner: int = -1,
@@ -266,7 +247,7 @@ class Moves:
         alone, now = speed_alone(view, row, notes), look(view, row)
         self._types.learn(row, before, alone)
         self._servers.remove(before)
-        self._move_in(row, home, had)
+        self._move_in(row, home)
         notes.moved_s = view.now_s
         if alone and now is not None:
             overhead_s = view.overhead_s[row]

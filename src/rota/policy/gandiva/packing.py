@@ -1,57 +1,43 @@
 """Gandiva's packing: jobs that share a GPU for as long as that does more work than turns."""
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable
 from math import inf
-from typing import Any
 
 from rota.model.measured.usage import Usage
 from rota.model.probe import Probe
-from rota.model.view import View, WhatIf
-from rota.policy.gandiva.charges import Charges
+from rota.model.view import WhatIf
 from rota.policy.gandiva.jobs import Notes, Pack, left_s, level, look, nodes_of, rate, speed_alone
-from rota.policy.gandiva.servers import Lodgers, Servers
+from rota.policy.gandiva.servers import Lodgers
 from rota.policy.gandiva.signatures import SignatureGains, of_one_search, signature_of
+from rota.policy.gandiva.turn import Part, Turn
 from rota.policy.gandiva.verdicts import Unit, Verdicts
 
 PATIENCE = 20  # times ``trial_s``: a probe is given up if its jobs have not told enough by then
 
 
-class Packing:
+class Packing(Part):
     """Which jobs of one GPU are packed together, under probe or for good."""
 
-    def __init__(
-        self,
-        view: View,
-        servers: Servers,
-        notes: Mapping[int, Notes],
-        charges: Charges,
-        gains: SignatureGains,
-        verdicts: Verdicts,
-        settings: Mapping[str, Any],
-    ) -> None:
-        self._view = view
-        self._servers = servers
-        self._notes = notes
-        self._charges = charges
+    def __init__(self, turn: Turn, gains: SignatureGains, verdicts: Verdicts) -> None:
+        super().__init__(turn)
         self._gains = gains
         self._verdicts = verdicts
-        self._set = settings
         self._none_to_pack = False  # no job, nor pack, is known to leave its GPU idle
         self.undone: set[int] = set()  # rows that have to leave a pack, in this decision
         self._changed: set[int] = set()  # rows whose progress counts from now on
 
     def unit(self, row: int) -> tuple[int, ...]:
         """The job, with those that it is packed with."""
-        pack = self._notes[row].pack
+        pack = self._lodged[row].pack
         return (row,) if pack is None else pack.rows
 
     def is_packed(self, row: int) -> bool:
         """True if the job shares its GPU, if only with itself for the moment."""
-        return self._notes[row].pack is not None
+        return self._lodged[row].pack is not None
 
     def is_probed(self, unit: tuple[int, ...]) -> bool:
         """True if it is not known yet what the pack is worth."""
-        pack = self._notes[unit[0]].pack
+        pack = self._lodged[unit[0]].pack
         return pack is not None and pack.gain is None
 
     def gpu_of(self, row: int, what_if: WhatIf) -> int:
@@ -66,7 +52,7 @@ class Packing:
         """When the probes that are under way can be judged."""
         view = self._view
         times = []
-        for row, notes in self._notes.items():
+        for row, notes in self._lodged.items():
             if notes.pack is not None and notes.pack.gain is None:
                 left = left_s(notes.seen, look(view, row), self._set["trial_s"])
                 times.append(view.now_s + left)
@@ -76,7 +62,7 @@ class Packing:
 
     def judge(self) -> None:
         """Keep packs that do more work than their jobs would in turns, and undo the others."""
-        for row, notes in self._notes.items():
+        for row, notes in self._lodged.items():
             pack = notes.pack
             if pack is not None and pack.gain is None and row == pack.rows[0]:
                 gain = self._gain(pack)
@@ -88,7 +74,7 @@ class Packing:
         """The work of all in the pack, relative to each alone; None if it is too early to tell."""
         gain = 0.0
         for row in pack.rows:
-            notes = self._notes[row]
+            notes = self._lodged[row]
             now = rate(notes.seen, look(self._view, row), self._set["trial_s"])
             if now is None or not notes.alone:
                 return None
@@ -108,7 +94,7 @@ class Packing:
         if not kept:
             self.undone.update(pack.rows if before is None else [pack.newcomer])
         for row in pack.rows:
-            notes = self._notes[row]
+            notes = self._lodged[row]
             self._charges.settle(row)
             target, predicted = self._view.target[row], pack.predicted or pack.beat
             mates = tuple(each for each in pack.rows if each != row)
@@ -127,7 +113,7 @@ class Packing:
 
     def _go_back(self, row: int, node: int) -> None:
         """A newcomer that has left a pack lives where it did before, unless there is no place."""
-        notes = self._notes[row]
+        notes = self._lodged[row]
         if self._servers.takes(node, 1):
             notes.set_home(((node, 1),))
             notes.moved_s = self._view.now_s
@@ -149,7 +135,7 @@ class Packing:
         if self._none_to_pack:
             return
         lodgers = self._lodgers()
-        exploring = {n.home[0][0] for row, n in self._notes.items() if self._explores(row)}
+        exploring = {n.home[0][0] for row, n in self._lodged.items() if self._explores(row)}
         for node, units in by_node.items():
             while lodgers[node].fewer_turns():
                 mates = (self._mate(one, units, node not in exploring) for one in units)
@@ -187,10 +173,10 @@ class Packing:
             if len(joins) == len(unit.rows):
                 for row in unit.rows:
                     self._charges.settle(row)
-                    self._notes[row].set_pack(None)
+                    self._lodged[row].set_pack(None)
                     self._changed.add(row)
                 for row in unit.rows[1:]:
-                    self._servers.add(self._notes[row].home)
+                    self._servers.add(self._lodged[row].home)
                 for one, other in joins:
                     self._pack(one, other)
                 return [each for each in units if each not in rest]
@@ -200,7 +186,7 @@ class Packing:
         """Give jobs of packs a GPU of their own where that costs nobody a turn."""
         packs = [
             (row, notes)
-            for row, notes in self._notes.items()
+            for row, notes in self._lodged.items()
             if (pack := notes.pack) is not None and pack.gain is not None and row == pack.rows[-1]
         ]
         lodgers = self._lodgers() if packs else {}
@@ -265,7 +251,7 @@ class Packing:
         They are known to leave their GPU idle at times, and are not under probe.
         """
         view, found = self._view, dict[int, list[Unit]]()
-        for row, notes in self._notes.items():
+        for row, notes in self._lodged.items():
             home = notes.home
             if len(home) != 1 or home[0][1] > 1 or row != (rows := self.unit(row))[0]:
                 continue
@@ -291,7 +277,7 @@ class Packing:
     def _lodgers(self) -> dict[int, Lodgers]:
         """Who takes turns on each node; a pack as one."""
         found = {node: Lodgers(size, [], 0) for node, size in self._servers.sizes.items()}
-        for row, notes in self._notes.items():
+        for row, notes in self._lodged.items():
             if not notes.home or row != self.unit(row)[0]:
                 continue
             for node, gpus in notes.home:
@@ -303,7 +289,7 @@ class Packing:
 
     def _explores(self, row: int) -> bool:
         """True if it is in a pack under probe of which nobody knows what to expect."""
-        pack = self._notes[row].pack
+        pack = self._lodged[row].pack
         return pack is not None and pack.gain is None and pack.predicted is None
 
     def _mate(self, one: Unit, units: Iterable[Unit], explore: bool) -> tuple[Unit, Unit] | None:
@@ -329,17 +315,17 @@ class Packing:
         rows = tuple(sorted(one.rows + other.rows))
         turns, predicted = self._verdicts.turns(other.rows), self._verdicts.predicted(one, other)
         gain = predicted if self._verdicts.is_settled(one, other) else None
-        newcomer, home = self._notes[one.rows[0]], self._notes[other.rows[0]].home
+        newcomer, home = self._lodged[one.rows[0]], self._lodged[other.rows[0]].home
         if newcomer.home != home:
-            level(self._notes, one.rows, home, self._charges.had)
+            level(self._lodged, one.rows, home, self._charges.had)
         came_from = -1 if newcomer.home == home else newcomer.home[0][0]
         self._servers.remove(newcomer.home)
         for row in rows:
-            if self._notes[row].pack is not None:
+            if self._lodged[row].pack is not None:
                 self._charges.settle(row)
             else:
-                self._notes[row].alone = self.alone(row)
-            self._notes[row].set_pack(
+                self._lodged[row].alone = self.alone(row)
+            self._lodged[row].set_pack(
                 Pack(rows, gain, one.rows[0], turns, predicted, self._view.now_s, came_from)
             )
             self._changed.add(row)
@@ -349,7 +335,7 @@ class Packing:
 
     def settle(self) -> None:
         """Leave those that have ended, or gone."""
-        for row, notes in self._notes.items():
+        for row, notes in self._lodged.items():
             pack = notes.pack
             if pack is None:
                 continue
@@ -368,7 +354,7 @@ class Packing:
 
     def _is_with(self, other: int, row: int) -> bool:
         """True if a job is still there, and in the same pack as another."""
-        notes = self._notes.get(other)
+        notes = self._lodged.get(other)
         pack = notes.pack if notes is not None and notes.home else None
         return pack is not None and row in pack.rows
 
@@ -381,16 +367,16 @@ class Packing:
         that hurts must not be kept for that.
         """
         if row in self._changed:  # who has left a pack in this decision was not alone until now
-            return self._notes[row].alone
-        return speed_alone(self._view, row, self._notes[row])
+            return self._lodged[row].alone
+        return speed_alone(self._view, row, self._lodged[row])
 
-    def begin(self, everybody: Mapping[int, Notes]) -> None:
+    def begin(self) -> None:
         """Where something has changed, measure from now on; a probe once all of it runs."""
         view = self._view
-        for row, notes in everybody.items():
+        for row, notes in self._notes.items():
             if not notes.were_looked_at:
                 notes.seen = look(view, row)
-        for row, notes in self._notes.items():
+        for row, notes in self._lodged.items():
             pack = notes.pack
             probed = pack is not None and pack.gain is None
             if row in self._changed or (

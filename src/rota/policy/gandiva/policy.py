@@ -24,6 +24,7 @@ from rota.policy.gandiva.packing import Packing
 from rota.policy.gandiva.servers import Servers, Vain
 from rota.policy.gandiva.signatures import SignatureGains
 from rota.policy.gandiva.sweeps import Sweeps
+from rota.policy.gandiva.turn import Turn
 from rota.policy.gandiva.types import Types
 from rota.policy.gandiva.verdicts import Verdicts
 from rota.policy.information import LABEL
@@ -175,18 +176,16 @@ class Round:
         strict = settings["affinity"] == "strict"
         whole = view.one_node_gangs
         self.servers = Servers(sizes, affinity, settings["limit"], strict=strict, whole=whole)
-        self.types = types = Types(view, self.servers, self.notes, settings, told.get("types", {}))
-        idle_from_s = told.get("idle_from_s")
-        vain = Vain() if vain is None else vain
-        jobs = (self.notes, self.lodged, settings, types)
-        self.homes = Homes(view, self.servers, *jobs, idle_from_s, vain)
-        self.moves = Moves(view, self.servers, *jobs, self.homes.move_in, vain)
+        self.charges = Charges(view, self.notes)
+        jobs = (self.notes, self.lodged, self.charges)
+        turn = Turn(view, self.servers, *jobs, settings, Vain() if vain is None else vain)
+        self.types = types = Types(turn, told.get("types", {}))
+        self.homes = Homes(turn, types, told.get("idle_from_s"))
+        self.moves = Moves(turn, types, self.homes.move_in)
         self.gains = SignatureGains(told.get("kinds", {}))
-        self.charges = charges = Charges(view, self.notes)
-        verdicts = Verdicts(view, self.notes, self.gains, settings)
-        common = (charges, self.gains, verdicts, settings)
-        self.packing = Packing(view, self.servers, self.lodged, *common)
-        self.sweeps = Sweeps(view, self.servers, self.notes, *common, self._goes_on)
+        verdicts = Verdicts(turn, self.gains)
+        self.packing = Packing(turn, self.gains, verdicts)
+        self.sweeps = Sweeps(turn, self.gains, verdicts, self._goes_on)
 
     def plan(self) -> Plan:
         """What to do now."""
@@ -197,7 +196,7 @@ class Round:
         self.homes.count()
         self.packing.judge()
         self.moves.judge()
-        self.homes.find_homes(self.had, self.sweeps.waiting)
+        self.homes.find_homes(self.sweeps.waiting)
         migrates = self._set["migrate"] == "on"
         if self._set["pack"] == "on":
             self.packing.spread()
@@ -205,7 +204,7 @@ class Round:
             if migrates:
                 self.packing.gather(self.moves.movable)
         if migrates:  # into what packing has freed, too
-            self.moves.improve(self.had)
+            self.moves.improve()
         if self._set["grow"] == "on":
             self.homes.resize()
         units = self._units()
@@ -215,7 +214,7 @@ class Round:
         for row in notes:
             if row not in chosen and view.target[row] is None:
                 self._wait(row)
-        self.packing.begin(notes)
+        self.packing.begin()
         told = Told({}, {}, {}, {})
         for row, each in notes.items():
             each.write(self.what_if, row, told)
@@ -249,10 +248,6 @@ class Round:
         return Turns(tuple(sorted(nodes)), tuple(runs), tuple(waits), to_instant(ends_s))
 
     # -- whose turn it is ----------------------------------------------------------------------
-
-    def had(self, row: int) -> float:
-        """Seconds per priority that a job has run, or is credited with."""
-        return self.charges.had(row)
 
     def _units(self) -> list[tuple[int, ...]]:
         """Those who take turns: jobs, and packs of jobs. The least served come first."""
@@ -309,7 +304,8 @@ class Round:
                 for other in reversed(order)
                 if other[0] in chosen
                 and self.notes[other[0]].home == one
-                and _in_steps(min(map(self.had, other)) + lead) >= _in_steps(self.had(unit[0]))
+                and _in_steps(min(map(self.charges.had, other)) + lead)
+                >= _in_steps(self.charges.had(unit[0]))
                 and not self.packing.is_probed(other)
                 and not any(map(self._goes_on, other))
             ]

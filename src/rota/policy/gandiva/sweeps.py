@@ -1,41 +1,29 @@
 """Gandiva's sweeps: the trials of a search take turns by what they promise (section 3.3)."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from math import inf
-from typing import Any
 
-from rota.model.view import View
-from rota.policy.gandiva.charges import Charges
-from rota.policy.gandiva.jobs import Notes
 from rota.policy.gandiva.promises import shares
-from rota.policy.gandiva.servers import Servers
 from rota.policy.gandiva.signatures import SignatureGains, signature_of
+from rota.policy.gandiva.turn import Part, Turn
 from rota.policy.gandiva.verdicts import Verdicts
 
 SMALL = 0.5  # part of a GPU's time: a trial that uses no more may share it from the beginning
 
 
-class Sweeps:
+class Sweeps(Part):
     """Which trials of searches are to wait, as others promise more; the others' weights."""
 
     def __init__(
         self,
-        view: View,
-        servers: Servers,
-        notes: Mapping[int, Notes],
-        charges: Charges,
+        turn: Turn,
         gains: SignatureGains,
         verdicts: Verdicts,
-        settings: Mapping[str, Any],
         goes_on: Callable[[int], bool],
     ) -> None:
-        self._view = view
-        self._servers = servers
-        self._notes = notes
-        self._charges = charges
+        super().__init__(turn)
         self._gains = gains
         self._verdicts = verdicts
-        self._set = settings
         self._goes_on = goes_on  # whether a job's turn is not over yet
         self.waiting: set[int] = set()
 

@@ -5,10 +5,10 @@ from itertools import permutations
 from math import exp, fsum, inf, log
 from typing import Any, NamedTuple
 
-from rota.model.view import View
 from rota.policy.base import LEAST_TURN_S
-from rota.policy.gandiva.jobs import Notes, profiled, speed_alone
-from rota.policy.gandiva.servers import Home, Servers
+from rota.policy.gandiva.jobs import profiled, speed_alone
+from rota.policy.gandiva.servers import Home
+from rota.policy.gandiva.turn import Part, Turn
 
 ENOUGH = 8  # jobs measured on two types, before it may be taken that all others are like them
 WORTH = 20  # times what a move costs a job has to have run: two cost it a tenth of that at most
@@ -27,7 +27,7 @@ class TypeMove(NamedTuple):
     partner: int = -1
 
 
-class Types:
+class Types(Part):
     """What is known of speeds by GPU type: what each job did itself, alone, where it has been.
 
     No type is better than another by name: of two jobs the one that gains more by the first type,
@@ -40,19 +40,10 @@ class Types:
     node says its type, and they differ.
     """
 
-    def __init__(
-        self,
-        view: View,
-        servers: Servers,
-        notes: Mapping[int, Notes],
-        settings: Mapping[str, Any],
-        mark: Mapping[str, Any],
-    ) -> None:
-        self._view = view
-        self._servers = servers
-        self._notes = notes
-        self._set = settings
-        self._vain: dict[str, list[float]] = dict(mark.get("vain", {}))
+    def __init__(self, turn: Turn, mark: Mapping[str, Any]) -> None:
+        super().__init__(turn)
+        view, servers, settings = turn.view, turn.servers, turn.settings
+        self._pauses: dict[str, list[float]] = dict(mark.get("vain", {}))
         self._moved_s: float = mark.get("moved_s", 0.0)
         self._of = {node: view.nodes[node].gpu_type for node in servers.sizes}
         kinds = sorted(set(self._of.values()))
@@ -70,7 +61,7 @@ class Types:
         Of each two types how many in succession showed no difference, and until when there are to
         be no more; what a move cost a job, in seconds.
         """
-        mark: dict[str, Any] = {"vain": self._vain} if self._vain else {}
+        mark: dict[str, Any] = {"vain": self._pauses} if self._pauses else {}
         return mark | ({"moved_s": self._moved_s} if self._moved_s else {})
 
     # -- speeds --------------------------------------------------------------------------------
@@ -95,10 +86,10 @@ class Types:
             return
         self._moved_s = (self._moved_s + cost_s) / 2 if self._moved_s else cost_s
         key, least = _pair_key(*kinds), 1 + self._set["least_gain"]
-        times = self._vain.pop(key, [0, 0.0])[0] + 1
+        times = self._pauses.pop(key, [0, 0.0])[0] + 1
         if 1 / least <= gain <= least:
             pause_s = self._set["stay_s"] * 2.0 ** min(times - 1, MOST_DOUBLINGS)
-            self._vain[key] = [times, self._view.now_s + pause_s]
+            self._pauses[key] = [times, self._view.now_s + pause_s]
 
     def ratio(self, row: int, kind: str, than: str) -> float | None:
         """A job's speed on one type over that on another: its own, else that of jobs of its kind.
@@ -230,7 +221,7 @@ class Types:
                 times.append(view.now_s + left_s + LEAST_TURN_S)
             elif speed_alone(view, row, notes) is None:
                 times.append(view.now_s + self._set["trial_s"])
-        return times + [until_s for _, until_s in self._vain.values()]
+        return times + [until_s for _, until_s in self._pauses.values()]
 
     def _must_have_run_s(self) -> float:
         """For so long a job has to have run before it is worth to try another type."""
@@ -242,7 +233,7 @@ class Types:
         waited_for = self._servers.load[node] > self._servers.sizes[node]
         if self._queue or (waited_for and view.target[row] is not None):
             return False
-        until_s = self._vain.get(_pair_key(kind, other), [0, 0.0])[1]
+        until_s = self._pauses.get(_pair_key(kind, other), [0, 0.0])[1]
         return view.now_s >= until_s and (view.signature(row), kind, other) not in self._probed()
 
     def _probed(self) -> set[tuple[str, str, str]]:

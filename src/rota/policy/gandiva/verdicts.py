@@ -1,12 +1,11 @@
 """What Gandiva expects of a pack before it is made, and what it has to do to be kept."""
 
-from collections.abc import Iterable, Mapping
-from typing import Any, NamedTuple
+from collections.abc import Iterable
+from typing import NamedTuple
 
-from rota.model.view import View
-from rota.policy.gandiva.jobs import Notes
 from rota.policy.gandiva.servers import Home
 from rota.policy.gandiva.signatures import SignatureGains, of_one_search
+from rota.policy.gandiva.turn import Part, Turn
 
 
 class Unit(NamedTuple):
@@ -19,20 +18,12 @@ class Unit(NamedTuple):
     measured: bool  # whether it is known how fast each of them is alone
 
 
-class Verdicts:
+class Verdicts(Part):
     """Which jobs may share a GPU, by their memory and by measurements of their signatures."""
 
-    def __init__(
-        self,
-        view: View,
-        notes: Mapping[int, Notes],
-        gains: SignatureGains,
-        settings: Mapping[str, Any],
-    ) -> None:
-        self._view = view
-        self._notes = notes
+    def __init__(self, turn: Turn, gains: SignatureGains) -> None:
+        super().__init__(turn)
         self._gains = gains
-        self._set = settings
         # By signatures, GPU type, and whether all are of one search; looked up once in a decision.
         self._expected: dict[tuple[tuple[str, ...], str, bool], float | None] = {}
 

@@ -1,0 +1,29 @@
+"""What the parts of one of Gandiva's decisions have in common."""
+
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+from rota.model.view import View
+from rota.policy.gandiva.charges import Charges
+from rota.policy.gandiva.jobs import Notes
+from rota.policy.gandiva.servers import Servers, Vain
+
+
+class Turn(NamedTuple):
+    """What all parts of a decision look at, and change."""
+
+    view: View
+    servers: Servers
+    notes: Mapping[int, Notes]
+    lodged: dict[int, Notes]  # of these, those who may live somewhere, in the same order
+    charges: Charges
+    settings: Mapping[str, Any]
+    vain: Vain
+
+
+class Part:
+    """A part of a decision, which looks at its turn."""
+
+    def __init__(self, turn: Turn) -> None:
+        self._view, self._servers, self._notes, self._lodged = turn[:4]
+        self._charges, self._set, self._vain = turn[4:]
