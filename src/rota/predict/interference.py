@@ -1,6 +1,7 @@
 """How fast jobs run that share a GPU or the links of a node, relative to having them alone."""
 
 from collections.abc import Mapping, Sequence
+from math import prod
 from typing import NamedTuple
 
 
@@ -41,10 +42,8 @@ class Interference:
         if not others:
             return 1.0
         known = [self._pairs.get((job.model, other.model)) for other in others]
-        if all(pair is not None for pair in known):
-            speed = 1.0
-            for pair in known:
-                speed *= pair[0]  # type: ignore[index]
-            return speed
+        speeds = [pair[0] for pair in known if pair is not None]
+        if len(speeds) == len(others):
+            return prod(speeds, start=1.0)
         total = job.utilisation + sum(other.utilisation for other in others)
         return min(1.0, 1.0 / total)

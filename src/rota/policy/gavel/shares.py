@@ -7,6 +7,7 @@ Equal gangs get equal shares, and of all solutions that are as fair the one that
 least GPU time is taken, so that the result hangs on no solver's choice among equals.
 """
 
+from collections import Counter
 from collections.abc import Sequence
 from typing import NamedTuple
 
@@ -68,9 +69,7 @@ def fastest_shares(gangs: Sequence[Gang], gpus: Sequence[int]) -> list[Shares]:
     (OSDI 2020, section 4.1). Every gang can run on at least one type.
     """
     total = sum(gpus)
-    kinds = dict.fromkeys(gangs, 0)
-    for gang in gangs:
-        kinds[gang] += 1
+    kinds = Counter(gangs)
     needs = [
         gang.weight
         * sum(speed * count for speed, count in zip(gang.speeds, gpus, strict=True))
