@@ -81,16 +81,13 @@ def _fitted(points: tuple[Point, ...]) -> tuple[Fit, tuple[str, ...], tuple[str,
         sides = [side for side in outliers if 0 < len(side) <= spare]
         if not sides:
             break
-        found, side = min(((_without(kept, side), side) for side in sides), key=_loss)
+        options = ((_without(kept, side), side) for side in sides)
+        found, side = min(options, key=lambda option: option[0].loss)
         left_out += [str(outlier) for outlier in side]
         kept, spare = found.points, spare - len(side)
         outliers = found.outliers()
     contradictions = tuple(str(outlier) for side in outliers for outlier in side)
     return Fit(found.step_time(), tuple(kept), found), tuple(left_out), contradictions
-
-
-def _loss(option: tuple[Minimum, list[Outlier]]) -> float:
-    return option[0].loss
 
 
 def _without(points: list[Point], outliers: list[Outlier]) -> Minimum:
