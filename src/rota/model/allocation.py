@@ -1,5 +1,6 @@
 """Which GPUs a job holds."""
 
+from collections.abc import Sequence
 from functools import lru_cache
 
 
@@ -57,17 +58,16 @@ class Allocation:
     def without(self, other: "Allocation") -> "Allocation | None":
         """These GPUs less those of ``other``; None if nothing is left."""
         theirs = dict(other.parts)
-        parts = [(node, mask & ~theirs.get(node, 0)) for node, mask in self.parts]
-        return of_parts([part for part in parts if part[1]], self.shared, self.batch)
+        masks = ((node, mask & ~theirs.get(node, 0)) for node, mask in self.parts)
+        parts = [part for part in masks if part[1]]
+        return of_parts(parts, self.shared, self.batch) if parts else None
 
     def joined(self, other: "Allocation") -> "Allocation":
         """These GPUs and those of ``other``."""
         masks = dict(self.parts)
         for node, mask in other.parts:
             masks[node] = masks.get(node, 0) | mask
-        both = of_parts(sorted(masks.items()), self.shared, self.batch)
-        assert both is not None
-        return both
+        return of_parts(sorted(masks.items()), self.shared, self.batch)
 
     def overlaps(self, other: "Allocation") -> bool:
         """True if there is a GPU in both."""
@@ -76,19 +76,11 @@ class Allocation:
 
     def with_sharing(self, shared: bool) -> "Allocation":
         """The same GPUs, shared or not."""
-        if shared == self.shared:
-            return self
-        same = of_parts(list(self.parts), shared, self.batch)
-        assert same is not None
-        return same
+        return self if shared == self.shared else of_parts(self.parts, shared, self.batch)
 
     def with_batch(self, batch: tuple[int, int] | None) -> "Allocation":
         """The same GPUs, used with that batch."""
-        if batch == self.batch:
-            return self
-        same = of_parts(list(self.parts), self.shared, batch)
-        assert same is not None
-        return same
+        return self if batch == self.batch else of_parts(self.parts, self.shared, batch)
 
     def nodes(self) -> tuple[int, ...]:
         """The node indices, in rising order."""
@@ -101,11 +93,9 @@ def indices(mask: int) -> tuple[int, ...]:
 
 
 def of_parts(
-    parts: list[tuple[int, int]], shared: bool = False, batch: tuple[int, int] | None = None
-) -> Allocation | None:
-    """The allocation of these parts, by rising node; None if there are none."""
-    if not parts:
-        return None
+    parts: Sequence[tuple[int, int]], shared: bool = False, batch: tuple[int, int] | None = None
+) -> Allocation:
+    """The allocation of these parts, at least one, by rising node."""
     if len(parts) > 1 or batch is not None:
         return Allocation(tuple(parts), shared, batch)
     return shared_on_node(*parts[0]) if shared else on_node(*parts[0])

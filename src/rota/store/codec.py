@@ -197,10 +197,9 @@ def _decode_allocation(parts: Any) -> Allocation:
     end = len(parts) - (batch is not None)
     shared = parts[end - 1] == "shared"
     pairs = [(node, mask) for node, mask in parts[: end - shared]]
-    allocation = of_parts(pairs, shared, batch)  # the very object that equal ones of one node are
-    if allocation is None:
+    if not pairs:
         raise ValueError("an allocation has no GPUs")
-    return allocation
+    return of_parts(pairs, shared, batch)  # the very object that equal ones of one node are
 
 
 def _notes_in_marks(decision: DecisionTaken) -> Notes | None:

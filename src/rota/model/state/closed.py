@@ -78,6 +78,6 @@ def _give_back(ledger: Ledger, waiting: list[int]) -> None:
             continue
         for node, mask in home.parts:
             taken[node] |= mask
-        ledger.target[row] = of_parts(list(home.parts), False, home.batch)
+        ledger.target[row] = of_parts(home.parts, False, home.batch)
         ledger.reason[row] = NO_REASON
         ledger.settle(row)

@@ -405,7 +405,7 @@ class Round:
             if (free & ~kept).bit_count() < more:
                 return None
             parts.append((node, kept | lowest_gpus(free & ~kept, more)))
-        return of_parts(parts, shared=packed)
+        return of_parts(parts, shared=packed) if parts else None
 
     def _known(self, row: int) -> Iterable[Allocation]:
         for known in (self.view.target[row], self.view.home[row]):

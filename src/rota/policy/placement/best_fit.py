@@ -8,7 +8,7 @@ it grows the least.
 from collections import Counter
 from collections.abc import Sequence
 
-from rota.model.allocation import Allocation, on_node
+from rota.model.allocation import Allocation, of_parts
 from rota.model.cluster import FreeGpus
 from rota.model.job import JobSpec
 from rota.model.view import View
@@ -49,7 +49,7 @@ class BestFit:
             gets = min(count, num_gpus)
             parts.append((node, lowest_gpus(free.masks[node], gets)))
             num_gpus -= gets
-        return on_node(*parts[0]) if len(parts) == 1 else Allocation(tuple(sorted(parts)))
+        return of_parts(sorted(parts))
 
     def _fragments(self, free: int) -> float:
         return free * self._too_small[free]

@@ -1,6 +1,6 @@
 """Put a gang on the nodes with the most free GPUs, each taken as far as it goes."""
 
-from rota.model.allocation import Allocation, on_node
+from rota.model.allocation import Allocation, of_parts
 from rota.model.cluster import FreeGpus
 from rota.policy.placement.nodesets import emptiest_first, lowest_gpus
 
@@ -21,4 +21,4 @@ def emptiest(free: FreeGpus, num_gpus: int) -> Allocation | None:
         left -= gets
         if not left:
             break
-    return on_node(*parts[0]) if len(parts) == 1 else Allocation(tuple(sorted(parts)))
+    return of_parts(sorted(parts))

@@ -7,7 +7,7 @@ architecture every worker pulls a model and pushes its gradients, and a view doe
 
 from bisect import bisect_left
 
-from rota.model.allocation import Allocation, on_node
+from rota.model.allocation import Allocation, of_parts
 from rota.model.cluster import FreeGpus
 from rota.model.view import View
 from rota.policy.placement.nodesets import lowest_gpus
@@ -31,7 +31,7 @@ def balance_load(view: View, free: FreeGpus, row: int) -> Allocation | None:
         if gets:
             parts.append((node, lowest_gpus(free.masks[node], gets)))
             num_gpus -= gets
-    return on_node(*parts[0]) if len(parts) == 1 else Allocation(tuple(parts))
+    return of_parts(parts)
 
 
 def lowest_peak(free: list[int], loads: list[int], num_gpus: int) -> int:

@@ -42,9 +42,7 @@ def first_gpus(allocation: Allocation, count: int) -> Allocation:
         if gpus:
             parts.append((node, lowest_gpus(mask, gpus)))
         count -= gpus
-    found = of_parts(parts)
-    assert found is not None
-    return found
+    return of_parts(parts)
 
 
 def fewest(by_count: list[int], num_gpus: int) -> list[tuple[int, int]] | None:

@@ -1,6 +1,6 @@
 """Put a gang on as many nodes as possible, to balance their network load."""
 
-from rota.model.allocation import Allocation, on_node
+from rota.model.allocation import Allocation, of_parts
 from rota.model.cluster import FreeGpus
 from rota.policy.placement.nodesets import emptiest_first, lowest_gpus
 
@@ -29,7 +29,7 @@ def spread(free: FreeGpus, num_gpus: int) -> Allocation | None:
             parts.append((node, lowest_gpus(free.masks[node], gets)))
         elif not left:
             break
-    return on_node(*parts[0]) if len(parts) == 1 else Allocation(tuple(sorted(parts)))
+    return of_parts(sorted(parts))
 
 
 def _nodes_with(by_count: list[int]) -> list[int]:

@@ -140,7 +140,7 @@ class Layout:
             return None
         node, gpus = home.parts[0][0], home.num_gpus
         mask = free.masks[node]
-        return of_parts([(node, lowest_gpus(mask, gpus))]) if mask.bit_count() >= gpus else None
+        return on_node(node, lowest_gpus(mask, gpus)) if mask.bit_count() >= gpus else None
 
     def _anywhere(self, row: int, avoid: bool) -> Allocation | None:
         """As many GPUs as it is meant to have, on as few nodes as can be; or fewer."""
@@ -158,7 +158,7 @@ class Layout:
             rest -= part[1].bit_count()
             if avoid or wanted <= self._node_gpus:
                 break
-        return of_parts(sorted(parts))
+        return of_parts(sorted(parts)) if parts else None
 
     def _nodes_of_spread(self) -> set[int]:
         """The nodes of jobs that are on several."""
