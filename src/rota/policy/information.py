@@ -6,10 +6,7 @@ declare, as well. What jobs measure of themselves every policy may read.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
-if TYPE_CHECKING:
-    from rota.policy.base import Policy
+from typing import Protocol
 
 NONE = "none"
 LABEL = "label"
@@ -30,6 +27,13 @@ INFORMATION = {
 UNDECLARED = "undeclared"
 
 
-def information_of(policy: Policy) -> str:
+class Declares(Protocol):
+    """What a policy declares of what it is told."""
+
+    information: str
+    needs_duration: bool
+
+
+def information_of(policy: Declares) -> str:
     """What a policy, with the settings that it has, says that it is told; UNDECLARED if nothing."""
     return ORACLE if policy.needs_duration else policy.information

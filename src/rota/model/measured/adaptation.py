@@ -17,7 +17,7 @@ from rota.model.measured.profile import Average
 from rota.model.measured.reports import BatchRange, GradientNoise, Learned, StepPoint
 
 if TYPE_CHECKING:
-    from rota.model.state.ledger import Ledger
+    from rota.model.measured.rows import Rows
 
 MOST_JOBS = 1000  # of which this is kept; of more, those that told something last
 MOST_POINTS = 64  # of one job
@@ -143,7 +143,7 @@ class Adaptations:
 
     _jobs: Recent[int, _Job] = field(default_factory=lambda: Recent(MOST_JOBS))
 
-    def note(self, rows: Ledger, e: Event) -> None:
+    def note(self, rows: Rows, e: Event) -> None:
         """Take note of a job's report; of other events nothing.
 
         A report that comes again, with news of something else, counts once.

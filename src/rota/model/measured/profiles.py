@@ -33,7 +33,7 @@ from rota.model.measured.job_signature import Recent, Signatures, StepWork, sign
 from rota.model.measured.profile import OTHERS, Placement, Profile
 
 if TYPE_CHECKING:
-    from rota.model.state.ledger import Ledger
+    from rota.model.measured.rows import Rows
 
 MOST_SIGNATURES = 1000  # of which profiles are kept; of more, those that were heard of last
 MOST_JOBS = 1000  # likewise
@@ -82,7 +82,7 @@ class Profiles:
 
     # -- reading -------------------------------------------------------------------------------
 
-    def signature(self, rows: Ledger, row: int) -> str:
+    def signature(self, rows: Rows, row: int) -> str:
         """The signature of a live job, or the one expected of it; empty if nothing is known."""
         job, program = self.jobs.get(row), rows.spec[row].program
         if job is not None and job.signature:
@@ -94,7 +94,7 @@ class Profiles:
         job = self.jobs.get(row)
         return job is not None and bool(job.signature)
 
-    def of_signature(self, rows: Ledger, row: int) -> Profile | None:
+    def of_signature(self, rows: Rows, row: int) -> Profile | None:
         """Returns what is known of jobs with the signature of this one."""
         return self.by_signature.get(self.signature(rows, row))
 
@@ -121,7 +121,7 @@ class Profiles:
 
     # -- what happens --------------------------------------------------------------------------
 
-    def note(self, rows: Ledger, event: Event) -> None:
+    def note(self, rows: Rows, event: Event) -> None:
         """Take note of an event that has changed the rows."""
         if isinstance(event, WorkerReported):
             self._reported(rows, event)
@@ -136,7 +136,7 @@ class Profiles:
         elif isinstance(event, NodeLost):
             self._node_lost(rows, event)
 
-    def _command_sent(self, rows: Ledger, e: CommandSent) -> None:
+    def _command_sent(self, rows: Rows, e: CommandSent) -> None:
         row = e.command.row
         if isinstance(e.command, Suspend | Stop):  # it goes on until its boundary
             self._disturb(self.sharers(self._placed.get(row), row), e.at_s)
@@ -145,7 +145,7 @@ class Profiles:
                 self._job(row).trains = False
             self._place(rows, row, e.at_s)
 
-    def _finished(self, rows: Ledger, e: JobFinished) -> None:
+    def _finished(self, rows: Rows, e: JobFinished) -> None:
         self._place(rows, e.row, e.at_s)
         job = self.jobs.get(e.row)
         program = rows.spec[e.row].program
@@ -160,12 +160,12 @@ class Profiles:
         if self._names.expected(program) in ("", signature_of(program, StepWork())):
             self._settle(rows, e.row, job, StepWork())  # its command tells of no steps
 
-    def _node_lost(self, rows: Ledger, e: NodeLost) -> None:
+    def _node_lost(self, rows: Rows, e: NodeLost) -> None:
         for row, allocation in list(self._placed.items()):
             if rows.held[row] is not allocation:
                 self._place(rows, row, e.at_s)
 
-    def _place(self, rows: Ledger, row: int, at_s: float) -> None:
+    def _place(self, rows: Rows, row: int, at_s: float) -> None:
         """The job has what it holds now, or will have it in a moment."""
         before, now = self._placed.pop(row, None), rows.held[row]
         near = {*self.sharers(before, row), *self.sharers(now, row)}
@@ -189,7 +189,7 @@ class Profiles:
 
     # -- measuring -----------------------------------------------------------------------------
 
-    def _reported(self, rows: Ledger, e: WorkerReported) -> None:
+    def _reported(self, rows: Rows, e: WorkerReported) -> None:
         row, told, job = e.row, e.progress, self._job(e.row)
         at_s, step = told.get("at_s"), told.get("step")
         if at_s is None:
@@ -216,13 +216,13 @@ class Profiles:
             return  # too early to tell
         self._begin(rows, row, job, told)
 
-    def _begin(self, rows: Ledger, row: int, job: JobProfile, told: dict[str, Any]) -> None:
+    def _begin(self, rows: Rows, row: int, job: JobProfile, told: dict[str, Any]) -> None:
         """Measure from this report on, if it was told under the present conditions."""
         job.began, job.placement, job.until_s = None, None, inf
         if told["at_s"] >= job.since_s:
             job.began, job.placement = told, self._placement(rows, row)
 
-    def _settle(self, rows: Ledger, row: int, job: JobProfile, work: StepWork) -> None:
+    def _settle(self, rows: Rows, row: int, job: JobProfile, work: StepWork) -> None:
         """The job's signature is known: what was measured of it so far counts there, too."""
         program = rows.spec[row].program
         if program is None:
@@ -247,7 +247,7 @@ class Profiles:
             if not placement.beside:
                 _use(profile, before, told)
 
-    def _placement(self, rows: Ledger, row: int) -> Placement | None:
+    def _placement(self, rows: Rows, row: int) -> Placement | None:
         """Where the job runs now, and beside whom; None if that is unclear."""
         allocation = self._placed.get(row)
         beside = self._beside(row) if allocation is not None else None

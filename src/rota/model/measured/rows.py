@@ -1,0 +1,18 @@
+"""What measurements read of the state: its jobs, who has which GPUs, and the nodes."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Protocol
+
+if TYPE_CHECKING:
+    from rota.model.allocation import Allocation
+    from rota.model.cluster import Node
+    from rota.model.job import JobSpec
+
+
+class Rows(Protocol):
+    """Columns by row; see :class:`rota.model.state.ledger.Ledger`."""
+
+    spec: list[JobSpec]
+    held: list[Allocation | None]
+    nodes: list[Node]
