@@ -168,6 +168,7 @@ class Cluster:
         self.random = self.machine.random
         self.folder = Folder(folder)
         self.policy = policy
+        self.has_gpus = seed // len(POLICIES) % 2 == 1  # else slots, which have no memory
         self.store = MemoryStore()
         self.names = [f"n{index}" for index in range(nodes)]
         self.controller: Controller | None = None
@@ -293,6 +294,8 @@ class Cluster:
 
             async def main(name: str = name) -> None:
                 devices = Devices("cpu", 2, cores)
+                if self.has_gpus:
+                    devices = Devices("cuda", 2, ids=("0", "1"), memory_gb=80.0)
                 world = VirtualWorld(self.machine)
                 await Agent(self.folder, name, devices, 1, 250, world=world).run()
 

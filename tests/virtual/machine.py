@@ -287,6 +287,10 @@ class Machine:
                 continue
             if other.computes:
                 self.harm.append(f"{other} computes while {program} begins to")
+        for other in self.programs:
+            there = other.on == program.on and other.job_id != program.job_id
+            if there and other.keeps_memory and program.keeps_memory:
+                self.harm.append(f"{program} computes on a GPU that {other} keeps memory of")
 
 
 class Program:
@@ -303,6 +307,7 @@ class Program:
         node = self.env["ROTA_NODE"]
         self.process = Process(f"{self.job_id}.{self.attempt}[{self.name}]@{node}#{self.worker}")
         self.launch = (self.attempt, node)
+        self.on = (node, self.env.get("CUDA_VISIBLE_DEVICES"))
         self.group: Group | None = None
         self.num_votes = 0  # of its group that it has taken part in
         self.generation = 0
@@ -320,6 +325,12 @@ class Program:
 
     def __repr__(self) -> str:
         return repr(self.process)
+
+    @property
+    def keeps_memory(self) -> bool:
+        """True if it is on a GPU, whose memory it took with its first step and can't give up."""
+        took = self.entered >= 0 and self.process.alive
+        return took and self.kind == "plain" and self.on[1] is not None
 
     # -- the shim --------------------------------------------------------------------------------
 
@@ -404,9 +415,9 @@ class Program:
         """One step. No rank ends one that not all have begun: they add up their gradients."""
         group = self.group
         assert group is not None
+        self.entered = self.step
         self.machine.check_alone(self)
         self.computes = True
-        self.entered = self.step
         group.change()
         await group.until(lambda: all(p.entered >= self.step for p in group.members))
         await asyncio.sleep(self.machine.random.uniform(0.5, 1.5))

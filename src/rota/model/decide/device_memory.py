@@ -133,7 +133,7 @@ def memory_keepers(state: ClusterState) -> dict[int, Allocation]:
             continue
         how = state.suspension[row]
         gives = how in (Suspension.CHECKPOINT, Suspension.RESTART) or (
-            how == Suspension.BOUNDARY and state.movable[row]
+            how == Suspension.BOUNDARY and (state.movable[row] or state.portable[row])
         )
         if not gives and any(state.nodes[node].has_device_memory for node in place.nodes()):
             found[row] = place
@@ -145,7 +145,9 @@ def _fits(state: ClusterState, row: int, plan: Plan, keepers: dict[int, Allocati
     place = plan.allocations[row]
     if not isinstance(place, Allocation) or not 0 <= row < len(state.spec):
         return True
-    if place == state.target[row] and row not in keepers:
+    if row in keepers:  # what it has on its GPUs is there already, and it can go to no others
+        return _overlap(keepers[row], place)
+    if place == state.target[row]:
         return True
 
     def after(other: int) -> Allocation | None:

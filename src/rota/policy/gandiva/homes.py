@@ -30,10 +30,20 @@ class Homes(Part):
         reason, sizes, came_back = self._view.reason, self._servers.sizes, int(Reason.WAIT_PRIORITY)
         gone = {row for row in self._notes if reason[row] == came_back}
         for row, notes in self._lodged.items():
-            if any(node not in sizes for node, _ in notes.home):
+            if any(node not in sizes for node, _ in notes.home) or self._was_to_move(row):
                 gone.add(row)
         for row in gone:
             self._notes[row].leave()
+
+    def _was_to_move(self, row: int) -> bool:
+        """True if a job was suspended before it had moved, and can go on only where it is."""
+        view, home = self._view, self._notes[row].home
+        state_at = view.home[row]
+        if state_at is None or view.target[row] is not None or not view.must_stay(row):
+            return False
+        nodes = state_at.nodes()
+        here = self._servers.sizes.keys() >= set(nodes)
+        return here and nodes != tuple(node for node, _ in home)
 
     def count(self) -> None:
         """Count who lives where; a pack needs what one of it needs."""
@@ -109,9 +119,11 @@ class Homes(Part):
 
     def _kept(self, row: int) -> Home | None:
         """Where a suspended job's state lies, if it can go on nowhere else."""
-        kept = self._view.home[row]
-        if kept is None or not self._view.stays_on_node(row):
+        view, kept = self._view, self._view.home[row]
+        if kept is None or not (view.stays_on_node(row) or view.must_stay(row)):
             return None
+        if not self._servers.sizes.keys() >= set(kept.nodes()):
+            return None  # a node that takes no jobs
         return tuple((node, mask.bit_count()) for node, mask in kept.parts)
 
     def _room_for(self, row: int) -> Home | None:

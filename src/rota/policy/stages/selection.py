@@ -43,11 +43,12 @@ def place(what_if: WhatIf, row: int, placement: Placement | None = None) -> bool
         what_if.wait(row, Reason.WAIT_TOPOLOGY if view.must_stay(row) else Reason.WAIT_RESOURCES)
         return False
     if view.target[row] is not None or view.home[row] is not None:
-        for known in (view.target[row], view.home[row]):
+        stays = view.must_stay(row)  # also if it was given others before that became known
+        for known in (None if stays else view.target[row], view.home[row]):
             if known is not None and what_if.free.fits(known):
                 what_if.give(row, known)
                 return True
-        if view.must_stay(row):
+        if stays:
             what_if.wait(row, Reason.WAIT_TOPOLOGY)
             return False
     if placement is None:

@@ -19,8 +19,12 @@ from rota.model.events import (
     WorkerRegistered,
 )
 from rota.model.job import JobState, Suspension
+from rota.model.plan import Plan
 from rota.model.reason import Reason
+from rota.model.view import View
+from rota.policy.base import Policy
 from rota.policy.registry import BUILT_IN, create, policy_class
+from rota.policy.stages.selection import place
 from rota.testing.builders import job
 
 PROCESS, BOUNDARY = Suspension.PROCESS, Suspension.BOUNDARY
@@ -247,3 +251,55 @@ def test_those_that_fit_together_go_on_taking_turns_whoever_waits():
     assert all(running in ({0}, {1}) for running in seen)
     assert {0} in seen and {1} in seen
     assert cluster.state.reason[2] == Reason.WAIT_DEVICE_MEMORY
+
+
+class Moves(Policy):
+    """Wants every job on the GPU that a test says."""
+
+    def __init__(self):
+        self.places = {}
+
+    def decide(self, view):
+        return Plan({row: self.places[row] for row in view.active if row in self.places}, {}, {})
+
+
+def test_a_job_that_keeps_its_memory_is_not_moved_to_other_gpus():
+    policy = Moves()
+    cluster = Gpus(plain("first"), nodes=(2,), policy=policy)
+    policy.places = {0: on_node(0, 0b1)}
+    cluster.settle()
+    policy.places = {0: on_node(0, 0b10)}
+    cluster.settle()
+    assert cluster.state.held[0] == on_node(0, 0b1)
+
+
+def test_a_job_goes_on_where_its_memory_is_whoever_else_has_some_there():
+    """Both have it by now: that one goes on takes no more."""
+    cluster = Gpus(plain("first", 30.0), plain("second", 30.0))
+    cluster.turn()
+    cluster.turn()
+    for row in cluster.running():
+        cluster.happens(SuspendRequested, row)
+    cluster.settle()
+    cluster.state.spec[:] = [spec._replace(memory_gb=None) for spec in cluster.state.spec]
+    for row in list(cluster.state.user_suspended):
+        cluster.happens(ResumeRequested, row)
+    cluster.turn()
+    assert len(cluster.running()) == 1
+
+
+def test_a_job_that_can_go_on_only_where_it_is_goes_there_and_not_where_it_was_to_move():
+    cluster = Gpus(session("first"), nodes=(1, 1), policy=create("fifo-backfill"))
+    cluster.settle()
+    state = cluster.state
+    (here,) = state.held[0].nodes()
+    cluster.happens(SuspendRequested, 0)
+    cluster.settle()
+    cluster.happens(WorkerRegistered, 0, BOUNDARY, False)
+    cluster.happens(ResumeRequested, 0)
+    state.target[0] = on_node(1 - here, 0b1)  # a policy's plan of before
+    view = View(state, cluster.now_s, cluster.policy)
+    what_if = view.what_if()
+    what_if.release(0, Reason.PREEMPTED_BY)
+    assert place(what_if, 0)
+    assert what_if.target(0).nodes() == (here,)
