@@ -58,6 +58,14 @@ class Gpus(DrivenCluster):
         self.settle()
         self.state.validate()
 
+    def have_turns(self, count):
+        """Which jobs run in so many quanta."""
+        seen = set()
+        for _ in range(count):
+            self.turn()
+            seen |= self.running()
+        return seen
+
     def running(self):
         return {row for row, held in enumerate(self.state.held) if held is not None}
 
@@ -90,11 +98,7 @@ def test_a_job_that_keeps_its_memory_keeps_its_gpu_until_it_ends():
 
 def test_who_gives_its_memory_up_takes_turns():
     cluster = Gpus(session("first"), session("second"))
-    seen = set()
-    for _ in range(4):
-        cluster.turn()
-        seen |= cluster.running()
-    assert seen == {0, 1}
+    assert cluster.have_turns(4) == {0, 1}
 
 
 def test_a_job_that_may_have_been_suspended_elsewhere_waits_for_who_does_not():
@@ -110,20 +114,12 @@ def test_a_job_that_may_have_been_suspended_elsewhere_waits_for_who_does_not():
 @pytest.mark.parametrize(("each_gb", "turns"), [(30.0, True), (36.0, True), (40.0, False)])
 def test_those_that_are_known_to_fit_together_take_turns(each_gb, turns):
     cluster = Gpus(plain("first", each_gb), plain("second", each_gb))
-    seen = set()
-    for _ in range(4):
-        cluster.turn()
-        seen |= cluster.running()
-    assert seen == ({0, 1} if turns else {0})
+    assert cluster.have_turns(4) == ({0, 1} if turns else {0})
 
 
 def test_a_third_must_fit_beside_both_that_are_stopped():
     cluster = Gpus(plain("a", 30.0), plain("b", 30.0), plain("c", 30.0))
-    seen = set()
-    for _ in range(9):
-        cluster.turn()
-        seen |= cluster.running()
-    assert seen == {0, 1}
+    assert cluster.have_turns(9) == {0, 1}
 
 
 def test_who_can_go_elsewhere_does():
@@ -162,11 +158,7 @@ def test_who_its_user_suspends_leaves_room_only_for_those_that_fit_beside_it():
 
 def test_on_slots_without_memory_of_their_own_all_take_turns():
     cluster = Gpus(plain("first"), plain("second"), kind="cpu")
-    seen = set()
-    for _ in range(4):
-        cluster.turn()
-        seen |= cluster.running()
-    assert seen == {0, 1}
+    assert cluster.have_turns(4) == {0, 1}
 
 
 @pytest.mark.parametrize("name", ["tiresias", "gandiva", "srtf", "max-min-fairness", "las"])
