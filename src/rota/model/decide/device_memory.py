@@ -47,12 +47,13 @@ def leave_memory(state: ClusterState, plan: Plan, ask_again: Callable[[], Plan])
         plan = _with_room(state, plan, _without_room(state, plan, keepers), keepers)
     if not waiting:
         return plan
-    reasons = dict.fromkeys(kept, Reason.NONE) | {
+    told = dict.fromkeys(kept, Reason.NONE) | {
         row: Reason.WAIT_DEVICE_MEMORY
         for row in waiting | out
         if plan.allocations.get(row, state.target[row]) is None
     }
-    return plan._replace(reasons=plan.reasons | reasons)
+    news = {row: code for row, code in (plan.reasons | told).items() if code != state.reason[row]}
+    return plan._replace(reasons=news)
 
 
 def _waiting_unknown(state: ClusterState, plan: Plan) -> list[int]:

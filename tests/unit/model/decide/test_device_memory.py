@@ -10,6 +10,7 @@ from rota.model.allocation import on_node
 from rota.model.commands import Launch
 from rota.model.decide.device_memory import memory_keepers
 from rota.model.events import (
+    DecisionTaken,
     JobFinished,
     JobSubmitted,
     NodeJoined,
@@ -295,3 +296,16 @@ def test_a_job_that_can_go_on_only_where_it_is_goes_there_and_not_where_it_was_t
     what_if.release(0, Reason.PREEMPTED_BY)
     assert place(what_if, 0)
     assert what_if.target(0).nodes() == (here,)
+
+
+def test_what_was_said_before_is_not_said_again():
+    cluster = Gpus(plain("first"), *(plain(f"other{i}") for i in range(20)))
+    cluster.turn()
+    cluster.turn()
+    told = []
+    cluster.state.observers.append(told.append)
+    for _ in range(4):
+        cluster.turn()
+    decisions = [event for event in told if isinstance(event, DecisionTaken)]
+    assert len(decisions) == 4
+    assert not any(event.reasons or event.allocations for event in decisions)
