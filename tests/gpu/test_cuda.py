@@ -101,6 +101,23 @@ def test_a_command_without_the_library_is_stopped_and_stays_on_its_gpu(scripts):
         assert client.wait(job, timeout_s=60)["state"] == "CANCELLED"
 
 
+def test_two_commands_that_do_not_fit_one_gpu_together_end_well(scripts):
+    (scripts / "large.py").write_text(
+        "import torch, time\n"
+        "_, total = torch.cuda.mem_get_info()\n"
+        "x = torch.zeros(int(0.6 * total), dtype=torch.uint8, device='cuda')\n"
+        "for _ in range(50):\n"
+        "    x += 1\n"
+        "    torch.cuda.synchronize()\n"
+        "    time.sleep(0.1)\n"
+    )
+    with private_cluster(scripts / "home", "gandiva", {"quantum_s": "1"}, 1) as client:
+        wish = {"run": "python large.py", "workdir": str(scripts), "suspend": "stop"}
+        ids = [client.submit(wish)["id"] for _ in range(2)]
+        wait_until(lambda: client.explain(ids[1])["reason"] == "WAIT_DEVICE_MEMORY")
+        assert [client.wait(job, timeout_s=120)["state"] for job in ids] == ["SUCCEEDED"] * 2
+
+
 def test_what_a_job_uses_of_its_gpu_is_known_of_the_next_one_of_its_kind(scripts):
     with private_cluster(scripts / "home", "fifo", {}, 1) as client:
         first = submit(client, scripts, "first", WIDTH, 100_000)
