@@ -126,6 +126,9 @@ def parse_job(fields: Mapping[str, Any], *, workdir: str) -> JobRequest:
     folder by default; with ``workdir=""`` it must be absolute. Raises JobFileError, which names
     the field, its value and the fix.
     """
+    for key in RESOURCES:
+        if isinstance(fields, Mapping) and key in fields:
+            refuse(key, fields[key], f"it belongs to resources: {{{key}: ...}}")
     check_keys(fields, (*FIELDS, SWEEP), "")
     if SWEEP in fields:
         raise JobFileError(

@@ -10,6 +10,7 @@ from rota.errors import JobFileError, closest
 MAX_DURATION_S = 3650 * 86400.0
 
 _DURATION = re.compile(r"([0-9]{1,10}(?:\.[0-9]{1,9})?)([smhd]?)\Z")
+_HMS = re.compile(r"(?:([0-9]{1,4})-)?([0-9]{1,5}):([0-5][0-9]):([0-5][0-9])\Z")  # as Slurm's
 _CLOCK = re.compile(r"[0-9]+(:[0-9]+)+(\.[0-9]*)?\Z")
 _SECONDS = {"": 1, "s": 1, "m": 60, "h": 3600, "d": 86400}
 _SHORT = reprlib.Repr()
@@ -17,14 +18,17 @@ _SHORT.maxlevel = 2  # references in YAML can make a small file nest without end
 
 
 def seconds_of(field: str, value: Any) -> float:
-    """A duration, as a number of seconds or as text with a unit. Raises JobFileError."""
-    seconds = -1.0
-    if isinstance(value, str) and (match := _DURATION.match(value.strip())):
+    """A duration: a number of seconds, text with a unit, or ``[D-]HH:MM:SS``. JobFileError."""
+    seconds, text = -1.0, value.strip() if isinstance(value, str) else ""
+    if match := _DURATION.match(text):
         seconds = float(match[1]) * _SECONDS[match[2]]
+    elif match := _HMS.match(text):
+        days, hours, minutes, rest = (int(part or 0) for part in match.groups())
+        seconds = float(((days * 24 + hours) * 60 + minutes) * 60 + rest)
     elif is_number(value):
         seconds = float(value) if -1 <= value <= MAX_DURATION_S else -1.0
-    if isinstance(value, str) and _CLOCK.match(value.strip()):
-        refuse(field, value, "write it with a unit, such as 90s, 90m or 1.5h")
+    elif _CLOCK.match(text):
+        refuse(field, value, "write it as HH:MM:SS, or with a unit, such as 90s, 90m or 1.5h")
     if not 0 < seconds <= MAX_DURATION_S:
         refuse(field, value, "write for example 30s, 10m, 2h, 1d or seconds, up to 3650d")
     return seconds

@@ -107,6 +107,8 @@ def test_a_job_without_a_name_gets_its_scripts(run, name):
         ({"priority": 101}, ["priority", "101", "1 to 100"]),
         ({"priority": True}, ["priority", "True"]),
         ({"resources": {"gpus": 0}}, ["resources.gpus", "0", "1 or more"]),
+        ({"gpus": 2}, ["gpus: 2", "resources: {gpus: ...}"]),
+        ({"gpu_memory": "3GB"}, ["gpu_memory: '3GB'", "resources: {gpu_memory: ...}"]),
         ({"resources": {"gpu_memory": 30}}, ["resources.gpu_memory", "30", "such as 30GB"]),
         ({"resources": {"gpu_memory": "0GB"}}, ["resources.gpu_memory", "0GB", "such as 30GB"]),
         ({"resources": {"gpu_memory": "-1GB"}}, ["resources.gpu_memory", "-1GB"]),
@@ -318,6 +320,20 @@ names = st.from_regex(r"[A-Za-z][A-Za-z0-9._-]{0,63}", fullmatch=True)
 )
 def test_a_request_comes_back_from_its_fields(request):
     assert parse_job(json.loads(json.dumps(request.to_fields())), workdir="") == request
+
+
+@pytest.mark.parametrize(
+    ("text", "seconds"),
+    [("02:00:00", 7200.0), ("1-00:00:01", 86401.0), ("36:15:00", 130500.0), ("90m", 5400.0)],
+)
+def test_a_time_limit_is_read_as_slurm_writes_it_too(text, seconds):
+    assert parse(time_limit=text).time_limit_s == seconds
+
+
+@pytest.mark.parametrize("text", ["00:00:00", "2:00", "1:60:00", "1:00:60", "4000-00:00:00"])
+def test_what_is_no_time_of_slurm_s_is_refused(text):
+    with pytest.raises(JobFileError, match=f"time_limit: '{text}' can't be used"):
+        parse(time_limit=text)
 
 
 @pytest.mark.parametrize(
