@@ -49,6 +49,7 @@ COMMANDS = {
     "Cluster": {
         "up": Entry("rota.cli.up:up", "Start a cluster on this machine."),
         "down": Entry("rota.cli.up:down", "End the cluster on this machine."),
+        "doctor": Entry("rota.cli.doctor:doctor", "Check what this machine offers to jobs."),
         "profiles": Entry("rota.cli.looking:profiles", "List what was measured of kinds of jobs."),
         "node": Entry("rota.cli.node:node", "Cordon and drain nodes, and enable them again."),
         "nodes": Entry("rota.cli.looking:nodes", "List nodes and who holds their GPUs."),
