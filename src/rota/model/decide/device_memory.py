@@ -119,7 +119,16 @@ def _with_room(
 
 
 def _without_room(state: ClusterState, plan: Plan, keepers: dict[int, Allocation]) -> list[int]:
-    return [row for row in plan.allocations if not _fits(state, row, plan, keepers)]
+    """The jobs that the plan wants where those that keep memory leave none for them."""
+    after = {
+        row: place
+        for row in {*state.active, *state.staying, *plan.allocations}
+        if 0 <= row < len(state.spec)
+        if isinstance(place := plan.allocations.get(row, state.target[row]), Allocation)
+    }
+    return [
+        row for row in plan.allocations if row in after and not _fits(state, row, after, keepers)
+    ]
 
 
 def memory_keepers(state: ClusterState) -> dict[int, Allocation]:
@@ -141,30 +150,26 @@ def memory_keepers(state: ClusterState) -> dict[int, Allocation]:
     return dict(sorted(found.items()))
 
 
-def _fits(state: ClusterState, row: int, plan: Plan, keepers: dict[int, Allocation]) -> bool:
-    """True if the job, where the plan wants it, has room beside those that keep memory there."""
-    place = plan.allocations[row]
-    if not isinstance(place, Allocation) or not 0 <= row < len(state.spec):
-        return True
+def _fits(
+    state: ClusterState, row: int, after: dict[int, Allocation], keepers: dict[int, Allocation]
+) -> bool:
+    """True if the job has room where it is ``after`` the plan, as others are where that says."""
+    place = after[row]
     if row in keepers:  # what it has on its GPUs is there already, and it can go to no others
         return _overlap(keepers[row], place)
     if place == state.target[row]:
         return True
-
-    def after(other: int) -> Allocation | None:
-        return plan.allocations.get(other, state.target[other])
-
     stopped = [
         other
         for other, where in keepers.items()
-        if other != row and _overlap(where, place) and not _overlap(after(other), place)
+        if _overlap(where, place) and not _overlap(after.get(other), place)
     ]
     if not stopped:
         return True
     beside = [
         other
-        for other in keepers.keys() | plan.allocations.keys() | state.active.keys()
-        if other != row and other not in stopped and _overlap(after(other), place)
+        for other, where in after.items()
+        if other != row and other not in stopped and _overlap(where, place)
     ]
     needs = [usage_of(state, other).memory_gb for other in (row, *stopped, *beside)]
     has_gb = min(state.nodes[node].memory_gb for node in place.nodes())

@@ -73,8 +73,8 @@ def fits_once_open(state: ClusterState, num_gpus: int) -> bool:
 
 
 def _can_be(state: ClusterState, row: int, place: Allocation | None) -> bool:
-    if not isinstance(place, Allocation):
-        return True
+    if not isinstance(place, Allocation) or not 0 <= row < len(state.spec):
+        return True  # it is refused as what it is
     home = state.home[row]
     leaves = home is not None and stays_on_node(state, row) and place.nodes() != home.nodes()
     return len(place.parts) == 1 and not leaves

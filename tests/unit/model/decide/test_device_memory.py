@@ -5,6 +5,7 @@ import random
 import pytest
 from tests.support.driven import DrivenCluster
 
+from rota.errors import PlanError
 from rota.explain.why import explain
 from rota.model.allocation import on_node
 from rota.model.commands import Launch
@@ -309,3 +310,14 @@ def test_what_was_said_before_is_not_said_again():
     decisions = [event for event in told if isinstance(event, DecisionTaken)]
     assert len(decisions) == 4
     assert not any(event.reasons or event.allocations for event in decisions)
+
+
+@pytest.mark.parametrize("wrong", [{1: "GPU 0"}, {99: on_node(0, 0b1)}, {1: on_node(7, 0b1)}])
+def test_a_plan_that_breaks_the_contract_is_refused_as_such(wrong):
+    policy = Moves()
+    cluster = Gpus(plain("first"), plain("second"), nodes=(2,), policy=policy)
+    policy.places = {0: on_node(0, 0b1)}
+    cluster.settle()
+    policy.decide = lambda view: Plan({0: on_node(0, 0b10), **wrong}, {}, {})
+    with pytest.raises(PlanError):
+        cluster.decide()
