@@ -1,5 +1,7 @@
 """Jobs move between nodes: their state is written down, sent, checked, and they go on from it."""
 
+import os
+
 import pytest
 
 from rota.model.commands import Migrate
@@ -44,9 +46,10 @@ def move(cluster: Cluster, job: str, out: str, gate: int, *, gpus: int = 1) -> t
 
 
 def leftovers(cluster: Cluster, node: str, job: str) -> list[str]:
-    """What a node still has of a job's attempts."""
+    """What a node still has of a job's attempts, which may be going just now."""
     folders = [cluster.folder.node(node) / "jobs" / job, cluster.folder.arenas(node)]
-    return [str(path) for folder in folders for path in folder.rglob("*") if path.is_file()]
+    walks = [walk for folder in folders for walk in os.walk(folder)]
+    return [os.path.join(at, name) for at, _, names in walks for name in names]
 
 
 @pytest.mark.live_path("move")
