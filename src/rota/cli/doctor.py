@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 OK, NOTE, WARNING, FAILS = "ok", "-", "warning", "fails"
 LEAST_FILES = 4096  # that a cluster with a few hundred jobs has open
 CLOCKS_APART_S = 5.0  # of this machine and of what keeps the state folder
-TIMES, TRIAL_S = 5, 60.0
+TIMES, TRIAL_S = 5, 180.0
 POLL_S = 0.001
 MOUNTS = Path("/proc/mounts")
 SCRIPT = """\
