@@ -163,7 +163,8 @@ async def _end(process: Process) -> None:
     process.stdin.close()
     try:
         with suppress(TimeoutError):
-            await asyncio.wait_for(process.wait(), GRACE_S)
+            async with asyncio.timeout(GRACE_S):  # wait_for may lose a cancellation meanwhile
+                await process.wait()
     finally:
         if process.returncode is None:
             process.kill()

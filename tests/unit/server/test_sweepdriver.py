@@ -5,6 +5,7 @@ import os
 import signal
 import subprocess
 import sys
+from types import SimpleNamespace
 
 import psutil
 import pytest
@@ -283,3 +284,35 @@ def test_optuna_is_asked_for_by_name_where_it_is_missing(monkeypatch):
     with pytest.raises(InputError, match=r'"rota\[sweep\]"'):
         require_optuna("tpe")
     require_optuna("manual")
+
+
+class Ending:
+    """A process that ends when it is told to."""
+
+    stdin, returncode = SimpleNamespace(close=lambda: None), None
+
+    def __init__(self):
+        self.ended = asyncio.get_running_loop().create_future()
+
+    async def wait(self):
+        self.returncode = await self.ended
+
+    def kill(self):
+        assert self.returncode is None
+
+
+@pytest.mark.parametrize("turns", range(4))
+def test_who_waits_for_its_end_can_be_stopped_just_when_it_ends(turns):
+    async def main():
+        process = Ending()
+        waiting = asyncio.create_task(sweepdriver._end(process))
+        await asyncio.sleep(0)
+        process.ended.set_result(0)
+        for _ in range(turns):
+            await asyncio.sleep(0)
+        was_over = waiting.done()
+        waiting.cancel()
+        await asyncio.wait([waiting])
+        assert waiting.cancelled() or was_over
+
+    asyncio.run(main())

@@ -1,6 +1,7 @@
 """How an attempt begins: its record, and its processes' environment, devices, interpreter."""
 
 import os
+import random
 import secrets
 import shlex
 import shutil
@@ -8,6 +9,7 @@ import socket
 import stat
 import sys
 from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +24,7 @@ from rota.live.agent.record import VERSION, Record
 from rota.live.wire import Message, clock
 
 MAX_SCRIPT_BYTES = 1 << 20
+FIRST_PORT, PORT_TRIES = 20_000, 100
 READ_AT_START = ("PYTHON", "LD_", "MALLOC_", "MKL_", "KMP_", "TORCH_")  # by a fresh interpreter
 SHELL_SYNTAX = set("|&;<>()$`\\*?[]~!{}#\n")
 
@@ -253,7 +256,15 @@ def own_python(run: str, environment: dict[str, str], workdir: str) -> list[str]
 
 
 def free_port() -> int:
-    """A TCP port of the loopback interface that is free at the moment."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
+    """A TCP port that is free at the moment, if possible one that the kernel gives to nobody.
+
+    Ranks listen there later. Until then, the kernel may give any port of its own range away: to
+    whoever connects to something, or listens on port 0.
+    """
+    range_of_kernel = Path("/proc/sys/net/ipv4/ip_local_port_range").read_text().split()
+    others = range(FIRST_PORT, int(range_of_kernel[0]))
+    for port in *random.sample(others, min(len(others), PORT_TRIES)), 0:
+        with socket.socket() as probe, suppress(OSError):
+            probe.bind(("", port))
+            return int(probe.getsockname()[1])
+    raise AgentError("there is no free TCP port on this machine")

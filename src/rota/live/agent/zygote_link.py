@@ -32,7 +32,8 @@ class ZygoteLink:
             try:
                 self._writer.write(json.dumps(request).encode() + b"\n")
                 await self._writer.drain()
-                line = await asyncio.wait_for(self._reader.readline(), FORK_TIMEOUT_S)
+                async with asyncio.timeout(FORK_TIMEOUT_S):
+                    line = await self._reader.readline()
                 return int(json.loads(line)["pid"])
             except (OSError, TimeoutError, ValueError) as error:
                 await self._discard()
@@ -87,7 +88,8 @@ class ZygoteLink:
     async def _until_ready(self) -> None:
         assert self._reader
         try:
-            ready = await asyncio.wait_for(self._reader.readline(), START_TIMEOUT_S)
+            async with asyncio.timeout(START_TIMEOUT_S):
+                ready = await self._reader.readline()
         except (OSError, TimeoutError):
             ready = b""
         if ready != b"ready\n":

@@ -189,7 +189,8 @@ class _WatchedAgent:
             if not connected:
                 self._process.kill()
             try:
-                await asyncio.wait_for(self._process.wait(), END_TIMEOUT_S)
+                async with asyncio.timeout(END_TIMEOUT_S):
+                    await self._process.wait()
             except TimeoutError:  # a process that even SIGKILL does not end, for example
                 log.error("%s's agent did not end in %s s", self.node.name, END_TIMEOUT_S)
                 self._process.kill()

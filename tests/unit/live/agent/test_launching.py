@@ -1,11 +1,13 @@
 import os
+import socket
 import sys
 
 import pytest
 
 from rota.errors import AgentError
+from rota.live.agent import launching
 from rota.live.agent.devices import Devices
-from rota.live.agent.launching import own_python, rank_requests, visible_gpus
+from rota.live.agent.launching import free_port, own_python, rank_requests, visible_gpus
 from rota.live.agent.record import VERSION, Record
 
 PATH = os.path.dirname(sys.executable) + os.pathsep + "/usr/bin:/bin"
@@ -135,3 +137,25 @@ def test_a_job_that_can_move_sees_all_gpus_its_own_first():
     assert visible_gpus([2, 3], devices, everything=True) == [2, 3, 0, 1]
     assert visible_gpus([2, 3], devices, everything=False) == [2, 3]
     assert visible_gpus([0], Devices("cpu", 2, (0, 1)), everything=True) is None
+
+
+def first_of_kernel():
+    with open("/proc/sys/net/ipv4/ip_local_port_range") as file:
+        return int(file.read().split()[0])
+
+
+def test_ranks_meet_at_a_port_that_the_kernel_gives_to_nobody_else():
+    assert launching.FIRST_PORT <= free_port() < first_of_kernel()
+
+
+def test_a_port_that_is_listened_at_on_any_address_is_not_chosen(monkeypatch):
+    with socket.create_server(("127.0.0.1", free_port())) as other:
+        taken = other.getsockname()[1]
+        monkeypatch.setattr(launching, "FIRST_PORT", taken)
+        monkeypatch.setattr(launching.random, "sample", lambda ports, count: [taken])
+        assert free_port() != taken
+
+
+def test_where_the_kernel_gives_any_port_away_one_of_these_is_chosen(monkeypatch):
+    monkeypatch.setattr(launching, "FIRST_PORT", first_of_kernel())
+    assert free_port() >= first_of_kernel()
