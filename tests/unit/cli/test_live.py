@@ -42,7 +42,7 @@ main(["logs", "-f", "1"])
 
 @pytest.fixture
 def cluster(tmp_path, monkeypatch):
-    for name in ("ROTA_SERVER", "ROTA_TOKEN"):
+    for name in ("ROTA_SERVER", "ROTA_TOKEN", "VIRTUAL_ENV", "CONDA_PREFIX"):
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setenv("ROTA_HOME", str(tmp_path / "home"))
     monkeypatch.chdir(tmp_path)

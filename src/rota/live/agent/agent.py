@@ -25,16 +25,14 @@ from rota.live.agent.claim import claim
 from rota.live.agent.controller_link import ControllerLink
 from rota.live.agent.cuda_checkpoint import Checkpoints, Driver, NvidiaDriver
 from rota.live.agent.devices import Devices
-from rota.live.agent.elastic import Elastic
 from rota.live.agent.inheritance import inherit
-from rota.live.agent.launching import rank_requests, record_of
+from rota.live.agent.launching import Starter, rank_requests, record_of
 from rota.live.agent.logs import Logs
 from rota.live.agent.memory import HostMemory
 from rota.live.agent.meter import Meter
 from rota.live.agent.moves import Moves
 from rota.live.agent.processes import LOOK_AGAIN_S
 from rota.live.agent.record import Record, record_from
-from rota.live.agent.spill_to_arena import Vacating
 from rota.live.agent.states import State
 from rota.live.agent.world import World
 from rota.live.agent.zygote_link import ZygoteLink
@@ -424,7 +422,7 @@ class Agent:
             record = attempt.record
             if former := record.program.get("resume_from"):
                 await asyncio.to_thread(inherit, self.folder, former, job_id)
-            requests = self._requests(attempt, record.members, record.gpus)
+            requests = self._requests(record, folder, record.members, record.gpus)
             await attempt.launch(self._zygote.fork, requests)
         except (AgentError, OSError, ValueError) as error:
             (folder / "attempt.json").unlink(missing_ok=True)
@@ -442,27 +440,20 @@ class Agent:
         self._notify(attempt.ended or done | {"at_s": attempt.record.launched_s})
 
     def _attempt(self, record: Record, folder: Path) -> Attempt:
-        attempt = Attempt(record, folder, self._notify, self._world)
+        starter = Starter(self._zygote.fork, self._requests)
+        attempt = Attempt(record, folder, self._notify, starter, self._arenas, self._world)
         attempt.usage = partial(self._meter.usage, attempt)
         attempt.holders = partial(self._meter.holders, attempt)
-        attempt.vacating = Vacating(attempt, self._zygote.fork, self._requests, self._arenas)
         attempt.at_rest = self._memory.look
         attempt.checkpointing.node = self._checkpoints
         attempt.refused = self._moves.refused
-        if record.max_world > 1:
-            attempt.elastic = Elastic(attempt, self._zygote.fork, self._newcomers)
         return attempt
 
     def _requests(
-        self, attempt: Attempt, slots: list[int], gpus: list[int], **options: Any
+        self, record: Record, folder: Path, slots: list[int], gpus: list[int], **options: Any
     ) -> list[dict[str, Any]]:
-        where = (attempt.folder, self.devices, str(self._socket_path))
-        return rank_requests(attempt.record, *where, slots, gpus, **options)
-
-    def _newcomers(
-        self, attempt: Attempt, slots: list[int], gpus: list[int]
-    ) -> list[dict[str, Any]]:
-        return self._requests(attempt, slots, gpus, step=attempt.progress.get("step", 0))
+        where = (folder, self.devices, str(self._socket_path))
+        return rank_requests(record, *where, slots, gpus, **options)
 
     def _forget(self, job_id: str, number: int) -> None:
         attempt = self.attempts.get((job_id, number))

@@ -5,10 +5,9 @@ anything is started), ``rankN.pid`` and ``rankN.exit`` (written by the shim of e
 """
 
 import asyncio
-import contextlib
 import logging
 import signal
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -16,13 +15,16 @@ from typing import Any
 from rota.errors import AgentError
 from rota.live.agent.attempt_report import Account
 from rota.live.agent.checkpointing import Checkpointing
+from rota.live.agent.elastic import Elastic
 from rota.live.agent.ending import Ending, has_failed
-from rota.live.agent.launching import checkpoints, node_name
+from rota.live.agent.launching import Starter
 from rota.live.agent.pausing import Pausing
 from rota.live.agent.processes import LOOK_AGAIN_S, tag_of
-from rota.live.agent.rank import Rank, life_of
+from rota.live.agent.rank import Rank
 from rota.live.agent.record import Record
 from rota.live.agent.restarting import Restarting
+from rota.live.agent.restore_from_arena import Returning
+from rota.live.agent.spill_to_arena import Vacating
 from rota.live.agent.states import State
 from rota.live.agent.tuning import Tuning
 from rota.live.agent.world import World
@@ -35,34 +37,42 @@ log = logging.getLogger("rota.agent")
 
 
 class Attempt(Account):
-    """The processes of one attempt. ``notify`` is called with each message for the controller."""
+    """The processes of one attempt: what happens to them is handed to the part that it concerns.
+
+    No part knows this class. It knows the account, and the parts that are made before it; what it
+    has to say upward, it says by a function that it is given. ``arenas`` is the folder, in host
+    memory, that the state is written to.
+    """
 
     def __init__(
         self,
         record: Record,
         folder: Path,
         notify: Callable[[Message], None],
+        starter: Starter,
+        arenas: Path,
         world: World | None = None,
     ) -> None:
         super().__init__(record, folder, notify, world or World())
-        slots = range(record.slots)
-        self.ranks = [
-            self.world.new_rank(slot, folder, life_of(record.lives, slot)) for slot in slots
-        ]
-        self.tasks: set[asyncio.Task[Any]] = set()
-        self.pausing = Pausing(self)
-        self.restarting = Restarting(self)
-        self.tuning = Tuning(self)
-        self.checkpointing = Checkpointing(self)
-        self.ending = Ending(self)
-        self.at_rest: Callable[[], object] = bool  # called when it has been suspended, or vacated
-        # Called when an attempt that has come from another node can't go on here.
-        self.refused: Callable[[Attempt], object] | None = None
-        self.stopping = False
-        self.complaint = ""  # of a rank that is about to end
-        self.goes_on = False  # whether that rank has written down how the next attempt can
-        self.was_rebooted = False  # whether the machine was, since its processes were started
-        self._timers: list[asyncio.TimerHandle] = []
+        self.ending = Ending(self, self.check_end, over=lambda: self.vacating.closed())
+        self.tuning = Tuning(self, self._resizes)
+        self.checkpointing = Checkpointing(self, self.ending)
+        watch, check_end = self.watch, self.check_end
+        self.elastic = None
+        if record.max_world > 1:
+            self.elastic = Elastic(self, starter, watch, check_end, self._settled)
+        restarting = Restarting(
+            self, self.ending, check_end, left=lambda asked_s: self.pausing.has_left(asked_s)
+        )
+        returning = Returning(
+            self, self.ending, starter, watch, check_end, back=lambda: self.pausing.go_on_all()
+        )
+        self.vacating = Vacating(
+            self, self.ending, restarting, returning, arenas, spilled=self._disband
+        )
+        self.pausing = Pausing(
+            self, self.tuning, self.checkpointing, restarting, self.vacating, self.elastic
+        )
 
     # -- starting and adopting -------------------------------------------------------------------
 
@@ -110,7 +120,7 @@ class Attempt(Account):
                 rank.signal(signal.SIGKILL)
             elif not rank.alive and self.elastic is not None and not rank.never_started:
                 rank.survived = self.elastic.ended(rank)
-        if self.is_vacated and self.vacating is not None:
+        if self.is_vacated:
             self.vacating.adopt()
             self.was_rebooted = False  # its arenas are on the disk, or it is lost by now
         elif self.record.suspended_s is not None:
@@ -155,7 +165,7 @@ class Attempt(Account):
         """Once a rank has failed the whole gang goes; once all are gone the attempt has ended."""
         if self.ended is not None:
             return
-        if self.is_vacated and self.vacating is not None:
+        if self.is_vacated:
             self.vacating.ended()
         elif any(rank.alive for rank in self.ranks):
             if any(map(has_failed, self.ranks)):
@@ -178,21 +188,6 @@ class Attempt(Account):
             again = partial(self._clear_away, rank, min(2 * pause_s, LONGEST_PAUSE_S))
             self.world.later(pause_s, again)
 
-    def kill_remains(self) -> int:
-        """Kill what vanished shims left behind, of this attempt of this cluster alone.
-
-        How many processes there were.
-        """
-        marks = {
-            "ROTA_CHECKPOINT_DIR": str(checkpoints(self.folder)),
-            "ROTA_NODE": node_name(self.folder),
-            "ROTA_JOB_ID": self.job_id,
-            "ROTA_ATTEMPT": str(self.number),
-        }
-        vanished = [rank for rank in self.ranks if rank.gone]
-        tags = [tag_of(self.record.secret, rank.name) for rank in vanished]
-        return self.world.kill_remains([rank.shim for rank in vanished], tags, marks)
-
     def stop(self) -> None:
         """Ask every process to end, and kill what is left after the grace period."""
         if self.stopping:
@@ -209,39 +204,23 @@ class Attempt(Account):
         """End the attempt now. With ``why`` it is lost for that reason, unless it has ended."""
         if why is not None and self.record.killed is None:
             self.record.killed = why
-            self._save_if_there_is_room()
+            self.save_if_there_is_room()
         self.kill_ranks()
         if self.is_vacated:
             self.stopping = True
             self.check_end()
 
-    def kill_ranks(self) -> None:
-        """Kill every process now."""
-        for rank in self.ranks:
-            rank.signal(signal.SIGKILL)
+    def _resizes(self) -> bool:
+        return self.elastic is not None and self.elastic.gang.busy
 
-    @property
-    def is_vacated(self) -> bool:
-        """True if its state is in arenas, and not in processes."""
-        return self.record.vacated is not None
+    def _disband(self) -> None:
+        if self.elastic is not None:
+            self.elastic.disband()
 
-    @property
-    def members(self) -> list[Rank]:
-        """The ranks that train together, in order; newcomers are none yet."""
-        return [self.ranks[slot] for slot in self.record.members]
-
-    @property
-    def cooperates(self) -> bool:
-        """True if every rank has one session, so that the job stops by itself at a boundary."""
-        return all(rank.writer is not None and not rank.beside for rank in self.members)
-
-    def resized(
-        self, command_id: int | None, error: str | None, cause: str = "", lost_ranks: int = 0
+    def _settled(
+        self, command_id: int | None, error: str | None, cause: str, lost_ranks: int
     ) -> None:
-        """A change of members has ended, well or with an error; without a command, by itself.
-
-        ``cause`` says why in words, and ``lost_ranks`` how many were lost.
-        """
+        """A change of members has ended, well or with an error; without a command, by itself."""
         if command_id is not None and error is not None:
             self.tuning.keep(None)  # the batch that was to come with it is for other ranks
         self.tuning.again()
@@ -255,18 +234,6 @@ class Attempt(Account):
     def size_report(self) -> Message:
         """The GPUs that have ranks on them, for the controller."""
         return self.about("resized") | {"gpus": self.record.gpus, "at_s": self.world.now_s()}
-
-    def device_index(self, position: int) -> int:
-        """Where in the worker's list of visible devices the GPU of one rank stands."""
-        visible, gpus = self.record.visible, self.record.gpus
-        return int(visible.index(gpus[position])) if visible else position
-
-    def failed(self, command_id: int | None, error: str) -> None:
-        """Tell the controller that a command could not be carried out."""
-        if self.ending.is_guest:
-            self.ending.refuse(error)
-            return
-        self.notify(self.about("failed") | {"command_id": command_id, "error": error})
 
     # -- what the workers say ------------------------------------------------------------------
 
@@ -305,21 +272,16 @@ class Attempt(Account):
         before, self.crowd = self.crowd, self._crowd_of(crowded) if crowded is not None else ""
         if self.cooperates and self.record.suspension != "boundary":
             self.record.suspension = "boundary"
-            self._save_if_there_is_room()
+            self.save_if_there_is_room()
         elif self.crowd and self.record.suspension == "boundary":
             self.record.suspension = "process"
-            self._save_if_there_is_room()
+            self.save_if_there_is_room()
         if self.crowd and not before:
             log.info("job %s.%s: %s", self.job_id, self.number, self.crowd)
         if self.cooperates or self.crowd != before:
             self.tell_registration()
         if self.cooperates:
             self.settle()
-
-    def _save_if_there_is_room(self) -> None:
-        """Write down what the ranks would tell the next agent, or the controller says again."""
-        with contextlib.suppress(OSError):
-            self.save()
 
     def _crowd_of(self, rank: Rank) -> str:
         """Which rank has several sessions, in words."""
@@ -329,8 +291,7 @@ class Attempt(Account):
 
     def _make_do_without(self) -> None:
         """What was to be done with the sessions' help, and not by several of one rank, is not."""
-        if self.vacating is not None:
-            self.vacating.call_off(self.crowd)
+        self.vacating.call_off(self.crowd)
         if self.elastic is not None:
             self.elastic.call_off(self.crowd)
         self.pausing.freeze()  # if it was to hold at a boundary: not all of it would
@@ -345,8 +306,7 @@ class Attempt(Account):
             return
         if self.state not in (State.SUSPENDED, State.RESUMING):
             rank.suspended = None  # else it still waits: it comes back, or its process has ended
-        if self.vacating is not None:
-            self.vacating.call_off(f"rank {index} closed its connection")
+        self.vacating.call_off(f"rank {index} closed its connection")
         self.pausing.check_resumed()
         if self.elastic is None or len(self.members) < 2:
             self.pausing.freeze()  # if it was to hold at a boundary: none will come
@@ -377,7 +337,7 @@ class Attempt(Account):
             self.goes_on = self.goes_on or message.get("again") is True
         elif kind == "at" and self.state == State.SUSPENDING:
             self.pausing.holds(index, message["step"], message.get("round"))
-        elif kind == "at" and not (self.elastic is not None and self.elastic.gang.busy):
+        elif kind == "at" and not self._resizes():
             rank.send({"type": "resume", "device": None})
         elif kind == "suspended":
             self.pausing.is_suspended(rank, message)
@@ -385,32 +345,6 @@ class Attempt(Account):
             rank.suspended = None
             self.pausing.check_resumed()
         elif kind in ("written", "kept"):
-            if self.vacating is not None:
-                self.vacating.heard(index, message)
+            self.vacating.heard(index, message)
         elif self.elastic is not None:
             self.elastic.heard(index, message)
-
-    # -- shared --------------------------------------------------------------------------------
-
-    def spawn(self, coroutine: Coroutine[Any, Any, None]) -> None:
-        """Do something meanwhile."""
-        task = self.world.spawn(coroutine)
-        self.tasks.add(task)
-        task.add_done_callback(self.tasks.discard)
-
-    def after(self, seconds: float, call: Callable[..., object], *arguments: Any) -> None:
-        """Call something later, unless the attempt has ended by then."""
-        self._timers = [timer for timer in self._timers if not timer.cancelled()]
-
-        def fire() -> None:
-            self._timers.remove(timer)
-            call(*arguments)
-
-        timer = self.world.later(seconds, fire)
-        self._timers.append(timer)
-
-    def cancel_timers(self) -> None:
-        """Call nothing later that :meth:`after` was asked to."""
-        for timer in self._timers:
-            timer.cancel()
-        self._timers.clear()

@@ -1,27 +1,29 @@
-"""What is known of one attempt, by its record and by what its ranks tell, for the controller."""
+"""One attempt as all its parts see it: its record and ranks, and the messages about it."""
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import json
 import logging
 import os
-from collections.abc import Callable
+import signal
+from collections.abc import Callable, Coroutine
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from rota.folder import in_host_memory
 from rota.live.agent.curve import Curve
+from rota.live.agent.launching import checkpoints, node_name
 from rota.live.agent.method import RESTART, STAYS, STOP, SUSPENSIONS, Method
 from rota.live.agent.output import keep_last_lines
+from rota.live.agent.processes import tag_of
+from rota.live.agent.rank import Rank, life_of
 from rota.live.agent.record import Record, json_of
 from rota.live.agent.states import State, Story
 from rota.live.agent.world import World
 from rota.live.wire import MAX_LINE_BYTES, METRICS, Message
 from rota.live.wire.messages import is_memory_cycle, is_model, is_progress, progress_of
-
-if TYPE_CHECKING:
-    from rota.live.agent.elastic import Elastic
-    from rota.live.agent.spill_to_arena import Vacating
 
 MAX_MODEL_REPORTS = 100  # of one attempt; each is written down
 MAX_SHARD_REPORTS = 100  # likewise
@@ -32,7 +34,10 @@ log = logging.getLogger("rota.agent")
 
 
 class Account:
-    """The record of one attempt, and the messages about it; see ``Attempt`` for what it does."""
+    """The record and the ranks of one attempt; see ``Attempt`` for what is done with them.
+
+    ``notify`` is called with each message for the controller.
+    """
 
     def __init__(
         self, record: Record, folder: Path, notify: Callable[[Message], None], world: World
@@ -43,8 +48,18 @@ class Account:
         self.job_id = record.job_id
         self.number = record.attempt
         self.launch_mark = record.launch
-        self.elastic: Elastic | None = None
-        self.vacating: Vacating | None = None
+        slots = range(record.slots)
+        self.ranks = [world.new_rank(slot, folder, life_of(record.lives, slot)) for slot in slots]
+        self.resume_id: int | None = None  # the command that last asked it to go on
+        self.stopping = False
+        self.complaint = ""  # of a rank that is about to end
+        self.goes_on = False  # whether that rank has written down how the next attempt can
+        self.was_rebooted = False  # whether the machine was, since its processes were started
+        self.at_rest: Callable[[], object] = bool  # called when it has been suspended, or vacated
+        # Called when an attempt that has come from another node can't go on here.
+        self.refused: Callable[[Account], object] = bool
+        self.tasks: set[asyncio.Task[Any]] = set()
+        self._timers: list[asyncio.TimerHandle] = []
         self.shards: int | None = None  # of the program's batches: as many ranks can share them
         self.progress: dict[str, Any] = {}
         self.usage: Callable[[], dict[str, Any]] = dict  # what it uses: see ``Meter.usage``
@@ -90,6 +105,93 @@ class Account:
         os.replace(draft, self.folder / "attempt.json")
         self.unsaved = False
 
+    def save_if_there_is_room(self) -> None:
+        """Write down what the ranks would tell the next agent, or the controller says again."""
+        with contextlib.suppress(OSError):
+            self.save()
+
+    # -- its ranks -----------------------------------------------------------------------------
+
+    @property
+    def members(self) -> list[Rank]:
+        """The ranks that train together, in order; newcomers are none yet."""
+        return [self.ranks[slot] for slot in self.record.members]
+
+    @property
+    def cooperates(self) -> bool:
+        """True if every rank has one session, so that the job stops by itself at a boundary."""
+        return all(rank.writer is not None and not rank.beside for rank in self.members)
+
+    @property
+    def is_vacated(self) -> bool:
+        """True if its state is in arenas, and not in processes."""
+        return self.record.vacated is not None
+
+    @property
+    def arenas(self) -> list[Path]:
+        """The files that its state is in, one for each rank; none while it is in processes."""
+        vacated = self.record.vacated
+        return list(map(Path, vacated.arenas.values())) if vacated is not None else []
+
+    @property
+    def is_in_memory(self) -> bool:
+        """True if it is vacated, and its arenas are in host memory."""
+        return any(map(in_host_memory, self.arenas))
+
+    @property
+    def is_guest(self) -> bool:
+        """True if its state has come from another node, and is there as well: it has not gone on
+        here yet."""
+        return self.is_vacated and self.record.source is not None
+
+    def kill_ranks(self) -> None:
+        """Kill every process now."""
+        for rank in self.ranks:
+            rank.signal(signal.SIGKILL)
+
+    def kill_remains(self) -> int:
+        """Kill what vanished shims left behind, of this attempt of this cluster alone.
+
+        How many processes there were.
+        """
+        marks = {
+            "ROTA_CHECKPOINT_DIR": str(checkpoints(self.folder)),
+            "ROTA_NODE": node_name(self.folder),
+            "ROTA_JOB_ID": self.job_id,
+            "ROTA_ATTEMPT": str(self.number),
+        }
+        vanished = [rank for rank in self.ranks if rank.gone]
+        tags = [tag_of(self.record.secret, rank.name) for rank in vanished]
+        return self.world.kill_remains([rank.shim for rank in vanished], tags, marks)
+
+    def device_index(self, position: int) -> int:
+        """Where in the worker's list of visible devices the GPU of one rank stands."""
+        visible, gpus = self.record.visible, self.record.gpus
+        return int(visible.index(gpus[position])) if visible else position
+
+    def spawn(self, coroutine: Coroutine[Any, Any, None]) -> None:
+        """Do something meanwhile."""
+        task = self.world.spawn(coroutine)
+        self.tasks.add(task)
+        task.add_done_callback(self.tasks.discard)
+
+    def after(self, seconds: float, call: Callable[..., object], *arguments: Any) -> None:
+        """Call something later, unless the attempt has ended by then."""
+        self._timers = [timer for timer in self._timers if not timer.cancelled()]
+
+        def fire() -> None:
+            self._timers.remove(timer)
+            call(*arguments)
+
+        timer = self.world.later(seconds, fire)
+        self._timers.append(timer)
+
+    def cancel_timers(self) -> None:
+        """Call nothing later that :meth:`after` was asked to."""
+        for timer in self._timers:
+            timer.cancel()
+        self._timers.clear()
+
     # -- for the controller ---------------------------------------------------------------------
 
     def done(self, command_id: int | None, **fields: Any) -> None:
@@ -98,6 +200,10 @@ class Account:
             self.notify(self.report())
         message = {"command_id": command_id, "at_s": self.world.now_s()}
         self.notify(self.about("done") | message | fields)
+
+    def failed(self, command_id: int | None, error: str) -> None:
+        """Tell the controller that a command could not be carried out."""
+        self.notify(self.about("failed") | {"command_id": command_id, "error": error})
 
     def observed(self) -> Message:
         """What the controller should know of this attempt after a gap."""
@@ -161,8 +267,7 @@ class Account:
         """
         vacated, where = self.record.vacated, None
         if vacated is not None:
-            in_memory = self.vacating is not None and self.vacating.in_memory
-            where = "memory" if in_memory else "disk" if vacated.arenas else "checkpoint"
+            where = "memory" if self.is_in_memory else "disk" if vacated.arenas else "checkpoint"
         elif self.record.suspended_s is not None:
             where = "processes"
         error = self._memory_error if where is not None else None
@@ -226,7 +331,7 @@ class Account:
     @property
     def resizable(self) -> bool:
         """True if the attempt can have more or fewer ranks: its job may, its program can."""
-        return self.elastic is not None and self.shards is not None and not self.crowd
+        return self.record.max_world > 1 and self.shards is not None and not self.crowd
 
     @property
     def portable(self) -> bool:
@@ -248,7 +353,7 @@ class Account:
             return
         self.shards = shards
         self._shard_reports += 1
-        if self.elastic is not None:
+        if self.record.max_world > 1:
             self.tell_registration()
 
     def note_progress(self, message: Message) -> None:

@@ -11,16 +11,18 @@ import asyncio
 import contextlib
 import logging
 import signal
+from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from rota.errors import AgentError, ArenaError
+from rota.live.agent.attempt_report import Account
+from rota.live.agent.ending import Ending
 from rota.live.agent.method import CHECKPOINT
 from rota.live.agent.processes import descendants
 from rota.live.agent.record import Checkpoint
 from rota.live.agent.states import State
 
 if TYPE_CHECKING:
-    from rota.live.agent.attempt import Attempt
     from rota.live.agent.cuda_checkpoint import Checkpoints
 
 log = logging.getLogger("rota.agent")
@@ -29,8 +31,9 @@ log = logging.getLogger("rota.agent")
 class Checkpointing:
     """The checkpoints of one attempt, whose ``state`` it changes."""
 
-    def __init__(self, attempt: Attempt) -> None:
+    def __init__(self, attempt: Account, ending: Ending) -> None:
         self._attempt = attempt
+        self._ending = ending
         self.node: Checkpoints | None = None
         self._turn = asyncio.Lock()  # the driver is asked for one thing at a time
 
@@ -44,11 +47,14 @@ class Checkpointing:
         """True if the device memory of the processes is on the host."""
         return self._attempt.record.checkpoint is not None
 
-    def take(self) -> None:
-        """Checkpoint the processes and stop them; they are suspended then, however that went."""
-        self._attempt.spawn(self._take())
+    def take(self, stopped: Callable[[float, str | None], object]) -> None:
+        """Checkpoint the processes and stop them.
 
-    async def _take(self) -> None:
+        ``stopped`` is told when that began, and why they are stopped only, if that is so.
+        """
+        self._attempt.spawn(self._take(stopped))
+
+    async def _take(self, stopped: Callable[[float, str | None], object]) -> None:
         attempt, stopped_s = self._attempt, self._attempt.world.now_s()
         error = None
         async with self._turn:
@@ -69,14 +75,14 @@ class Checkpointing:
             # Who has no CUDA state may look for a GPU later, and find the one of its environment.
             attempt.record.checkpoint = Checkpoint(gpus, whole)
         self._signal(signal.SIGSTOP)
-        attempt.pausing.is_stopped(stopped_s, error)
+        stopped(stopped_s, error)
 
-    def put_back(self, gpus: list[int]) -> None:
-        """Let the processes go on, on these GPUs; ``done`` or ``failed`` follows."""
+    def put_back(self, gpus: list[int], outcome: Callable[[str | None], object]) -> None:
+        """Let the processes go on, on these GPUs; ``outcome`` is told None, or the error."""
         self._attempt.become(State.RESUMING)
-        self._attempt.spawn(self._put_back(gpus))
+        self._attempt.spawn(self._put_back(gpus, outcome))
 
-    async def _put_back(self, gpus: list[int]) -> None:
+    async def _put_back(self, gpus: list[int], outcome: Callable[[str | None], object]) -> None:
         attempt, record = self._attempt, self._attempt.record
         assert record.checkpoint is not None
         before = record.checkpoint.gpus
@@ -91,7 +97,7 @@ class Checkpointing:
                 if attempt.state == State.RESUMING:
                     self._signal(signal.SIGSTOP)
                     attempt.become(State.SUSPENDED)
-                    attempt.pausing.could_not(f"job {attempt.job_id} can't go on: {failure}")
+                    outcome(f"job {attempt.job_id} can't go on: {failure}")
                 return
             except ArenaError as failure:
                 self._lose(failure)
@@ -101,7 +107,7 @@ class Checkpointing:
         record.checkpoint = record.suspended_s = None
         with contextlib.suppress(OSError):  # the next agent finds them running, and stops them
             attempt.save(durable=False)
-        attempt.pausing.check_resumed()
+        outcome(None)
 
     def adopt(self) -> None:
         """The agent is new: what a former one had begun is undone."""
@@ -125,7 +131,7 @@ class Checkpointing:
 
     def _lose(self, failure: ArenaError) -> None:
         if self._attempt.ended is None:
-            self._attempt.ending.lose(str(failure))
+            self._ending.lose(str(failure))
 
     def _processes(self) -> list[int]:
         found = [descendants(rank.shim)[1:] for rank in self._attempt.ranks if rank.alive]

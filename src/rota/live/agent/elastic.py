@@ -5,19 +5,17 @@ import contextlib
 import logging
 import signal
 from collections.abc import Callable, Iterable
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from rota.errors import AgentError
-from rota.live.agent.gang import WARMING, Gang
-from rota.live.agent.pausing import COUPLED_STEP_S
+from rota.live.agent.attempt_report import Account
+from rota.live.agent.gang import COUPLED_STEP_S, WARMING, Gang
+from rota.live.agent.launching import Starter
 from rota.live.agent.processes import signal_name
 from rota.live.agent.pulses import Pulses
 from rota.live.agent.rank import Rank
 from rota.live.agent.states import State
 from rota.live.wire import Message
-
-if TYPE_CHECKING:
-    from rota.live.agent.attempt import Attempt
 
 STANDBY_S = 600.0  # that long a rank that left is kept, to come back at once
 WARM_UP_TIMEOUT_S = 120.0  # a newcomer that needs longer is given up
@@ -26,19 +24,29 @@ LOOK_EVERY_S = 0.25  # at the pulses of the ranks
 
 log = logging.getLogger("rota.agent")
 
-# Fork a slot: (attempt, slots, their GPUs) -> requests to the zygote.
-Requests = Callable[["Attempt", list[int], list[int]], list[dict[str, Any]]]
-
 
 class Elastic:
-    """The changing members of an attempt whose job may have more or fewer GPUs."""
+    """The changing members of an attempt whose job may have more or fewer GPUs.
+
+    ``watch`` is given each rank that has been started, ``check_end`` is called when all that were
+    to be started have been. ``settled`` is told of each change that has ended: which command asked
+    for it, None if none did; the error, None if it went well; why in words; how many ranks were
+    lost.
+    """
 
     def __init__(
-        self, attempt: "Attempt", fork: Callable[[dict[str, Any]], Any], requests: Requests
+        self,
+        attempt: Account,
+        starter: Starter,
+        watch: Callable[[Rank], object],
+        check_end: Callable[[], object],
+        settled: Callable[[int | None, str | None, str, int], object],
     ) -> None:
         self._attempt = attempt
-        self._fork = fork
-        self._requests = requests
+        self._starter = starter
+        self._watch = watch
+        self._check_end = check_end
+        self._tell_settled = settled
         record = attempt.record
         self.gang = Gang(
             record.members,
@@ -116,7 +124,7 @@ class Elastic:
             self._end_standby(slot)
             self._returned.add(slot)
             found[gpu] = slot
-            (request,) = self._requests(attempt, [slot], [gpu])
+            (request,) = self._requests([slot], [gpu])
             if request["cpus"]:
                 attempt.world.bind(attempt.ranks[slot].worker, request["cpus"])
             attempt.ranks[slot].signal(signal.SIGCONT)  # it may have been frozen with the others
@@ -188,15 +196,15 @@ class Elastic:
         finally:
             self.launching -= 1
         if self._attempt.ended is None:
-            self._attempt.check_end()  # it may have waited for this
+            self._check_end()  # it may have waited for this
 
     async def _fork_all(self, slots: list[int], gpus: list[int]) -> None:
         attempt = self._attempt
         try:
-            requests = self._requests(attempt, slots, gpus)
+            requests = self._requests(slots, gpus)
             for slot, request in zip(slots, requests, strict=True):
                 self._refuse_if_over(slot)
-                await attempt.ranks[slot].start(self._fork, request)
+                await attempt.ranks[slot].start(self._starter.fork, request)
         except (AgentError, OSError, ValueError) as error:
             for slot in slots:
                 await attempt.ranks[slot].abandon()
@@ -206,9 +214,13 @@ class Elastic:
                 self.gang.call_off(f"a newcomer could not be started: {error}")
             return
         for slot in slots:
-            attempt.watch(attempt.ranks[slot])
+            self._watch(attempt.ranks[slot])
         if self.dismissed.intersection(slots):  # called off while they were being started
             self._dismiss(slots)
+
+    def _requests(self, slots: list[int], gpus: list[int]) -> list[dict[str, Any]]:
+        attempt, step = self._attempt, self._attempt.progress.get("step", 0)
+        return self._starter.requests(attempt.record, attempt.folder, slots, gpus, step=step)
 
     def _refuse_if_over(self, slot: int) -> None:
         if self._attempt.stopping or self._attempt.ended is not None or slot in self.dismissed:
@@ -348,7 +360,7 @@ class Elastic:
         self._replaced.difference_update(gang.members)  # nobody has taken over from those
         command_id, self._command_id = self._command_id, None
         self._pulses.forget()
-        attempt.resized(command_id, error, "; ".join(causes), num_lost)
+        self._tell_settled(command_id, error, "; ".join(causes), num_lost)
 
     def _causes(self, error: str | None) -> list[str]:
         """What has brought a change about that no command asked for, in words."""

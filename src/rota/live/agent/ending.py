@@ -4,16 +4,15 @@ from __future__ import annotations
 
 import contextlib
 import signal
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable
+from typing import Any
 
+from rota.live.agent.attempt_report import Account
 from rota.live.agent.launching import checkpoints
 from rota.live.agent.processes import LOOK_AGAIN_S, signal_name
 from rota.live.agent.rank import Rank
 from rota.live.agent.states import State
 from rota.live.wire import Message
-
-if TYPE_CHECKING:
-    from rota.live.agent.attempt import Attempt
 
 LAST_WORDS_S = 0.5  # how long connections of processes that have ended are still read
 MAX_LEFT = 300  # characters of a message about what a rank has left behind
@@ -21,18 +20,19 @@ VANISHED = "its processes vanished without a word (their shim was killed)"
 
 
 class Ending:
-    """The end of one attempt, whose ``state`` it changes."""
+    """The end of one attempt, whose ``state`` it changes.
 
-    def __init__(self, attempt: Attempt) -> None:
+    ``look_again`` is called later if it may not be over yet; ``over`` once it is.
+    """
+
+    def __init__(
+        self, attempt: Account, look_again: Callable[[], object], over: Callable[[], object]
+    ) -> None:
         self._attempt = attempt
+        self._look_again = look_again
+        self._over = over
         self._over_s: float | None = None  # since when no process is left
         self._was_out_of_the_way = False  # as that was seen first
-
-    @property
-    def is_guest(self) -> bool:
-        """True if its state has come from another node, and is there as well: it has not gone on
-        here yet."""
-        return self._attempt.is_vacated and self._attempt.record.source is not None
 
     # -- by its processes ----------------------------------------------------------------------
 
@@ -43,14 +43,14 @@ class Ending:
         if self._still_tells():
             if attempt.state != State.ENDING:
                 attempt.become(State.ENDING)  # from here on there is nothing to suspend or resize
-            attempt.world.later(LOOK_AGAIN_S, attempt.check_end)
+            attempt.world.later(LOOK_AGAIN_S, self._look_again)
             return
         attempt.cancel_timers()
         last = [rank for rank in attempt.ranks if not rank.survived] or attempt.ranks
         if not any(rank.gone for rank in last):
             self._end_by(last)
         elif attempt.kill_remains():  # killed is not yet gone: look until none is there
-            attempt.after(LOOK_AGAIN_S, attempt.check_end)
+            attempt.after(LOOK_AGAIN_S, self._look_again)
         else:
             forked = all(rank.shim or rank.exit is not None for rank in attempt.members)
             started = attempt.was_rebooted or forked  # else its agent died as it launched it
@@ -128,16 +128,17 @@ class Ending:
         self._attempt.kill_ranks()
         self._end(State.LOST, error=error, started=True)
 
-    def refuse(self, error: str) -> None:
-        """A guest can't go on here; nothing is lost by that."""
+    def could_not_go_on(self, error: str) -> None:
+        """It can't go on here as it was asked to. By that, nothing is lost.
+
+        Is it a guest, it vanishes: it still is where it came from.
+        """
         attempt = self._attempt
-        vacating = attempt.vacating
-        command_id = vacating.returning.command_id if vacating is not None else None
-        self.vanish(State.REFUSED)
-        if attempt.refused is not None:
+        if attempt.is_guest:
+            self.vanish(State.REFUSED)
             attempt.refused(attempt)
-        if command_id is not None:
-            attempt.notify(attempt.about("failed") | {"command_id": command_id, "error": error})
+        if attempt.resume_id is not None:
+            attempt.failed(attempt.resume_id, error)
 
     def vanish(self, state: State) -> None:
         """End without a word and without a trace in host memory: its state is elsewhere."""
@@ -146,20 +147,18 @@ class Ending:
         attempt.cancel_timers()
         attempt.become(state)
         attempt.ended = attempt.about(state)
-        if attempt.vacating is not None:
-            attempt.vacating.closed()
+        self._over()
 
     def _end(self, kind: State, **fields: Any) -> None:
         attempt = self._attempt
-        if self.is_guest and (kind == State.LOST or attempt.stopping):
-            self.refuse(str(fields.get("error", "it was told to end")))
+        if attempt.is_guest and (kind == State.LOST or attempt.stopping):
+            self.could_not_go_on(str(fields.get("error", "it was told to end")))
             return
         killed = attempt.record.killed
         if kind == State.ENDED and killed is not None and fields["exit_code"]:
             kind, fields = State.LOST, {"error": killed, "started": True}
         attempt.become(kind)
-        if attempt.vacating is not None:
-            attempt.vacating.closed()
+        self._over()
         attempt.ended = attempt.about(kind) | fields
         if kind == State.LOST:
             attempt.ended |= self._loss()
@@ -180,7 +179,7 @@ class Ending:
         return told
 
 
-def _has_checkpointed(attempt: Attempt) -> bool:
+def _has_checkpointed(attempt: Account) -> bool:
     """True if there is something in the job's checkpoint folder that is newer than the attempt."""
     try:
         began_s = (attempt.folder / "rank0.pid").stat().st_mtime

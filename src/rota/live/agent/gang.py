@@ -26,6 +26,7 @@ SETTLED, WARMING, HOLDING, VOTING, PLACING, FORMING, BROKEN = (
     "forming",
     "broken",
 )
+COUPLED_STEP_S = 0.05  # ranks that do not answer for so long may be waiting for one that holds
 
 
 class Resize(NamedTuple):

@@ -8,10 +8,10 @@ import shutil
 import socket
 import stat
 import sys
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from rota.errors import AgentError
 from rota.folder import Folder
@@ -27,6 +27,14 @@ MAX_SCRIPT_BYTES = 1 << 20
 FIRST_PORT, PORT_TRIES = 20_000, 100
 READ_AT_START = ("PYTHON", "LD_", "MALLOC_", "MKL_", "KMP_", "TORCH_")  # by a fresh interpreter
 SHELL_SYNTAX = set("|&;<>()$`\\*?[]~!{}#\n")
+
+
+class Starter(NamedTuple):
+    """How further ranks of an attempt are started: a request for each of them is forked."""
+
+    fork: Callable[[dict[str, Any]], Awaitable[int]]
+    # (record, folder, slots, GPUs of these, step=, adopt=) -> requests; see rank_requests
+    requests: Callable[..., list[dict[str, Any]]]
 
 
 def record_of(message: Message, devices: Devices, refusal: str | None) -> Record:

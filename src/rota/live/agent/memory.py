@@ -85,7 +85,7 @@ class HostMemory:
     def _tell_refusals(self) -> None:
         """Jobs that keep their processes although room is needed say why."""
         for attempt in self._at_rest():
-            if attempt.vacating is not None and not attempt.is_vacated:
+            if not attempt.is_vacated:
                 refusal = attempt.vacating.refusal()
                 if refusal is not None and not attempt.vacating.writing:
                     attempt.note_memory(refusal)
@@ -109,12 +109,12 @@ class HostMemory:
         self._stuck &= now
         found = []
         for attempt in self._at_rest():
-            if _suspension(attempt) in self._stuck or attempt.vacating is None:
+            if _suspension(attempt) in self._stuck:
                 continue
             if attempt.is_vacated != vacated:
                 continue
             ending = any(rank.alive for rank in attempt.ranks)
-            if vacated and (ending or not attempt.vacating.in_memory):
+            if vacated and (ending or not attempt.is_in_memory):
                 continue
             if not vacated and attempt.vacating.refusal() is not None:
                 continue
@@ -128,10 +128,9 @@ def held_by(attempt: Attempt) -> int:
     for rank in attempt.ranks:
         if rank.alive:
             total += sum(map(own_memory, descendants(rank.shim)[1:]))
-    if attempt.vacating is not None:
-        for file in attempt.vacating.files_in_memory():
-            with contextlib.suppress(OSError):
-                total += file.stat().st_blocks * 512
+    for file in attempt.vacating.files_in_memory():
+        with contextlib.suppress(OSError):
+            total += file.stat().st_blocks * 512
     return total
 
 
@@ -150,7 +149,6 @@ def own_memory(pid: int) -> int:
 
 async def vacate(attempt: Attempt) -> str | None:
     """Have a paused attempt write its arenas and end its processes; the error, or None."""
-    assert attempt.vacating is not None
     outcome: asyncio.Future[str | None] = asyncio.get_running_loop().create_future()
 
     def conclude(error: str | None) -> None:
@@ -166,7 +164,6 @@ async def spill(attempt: Attempt) -> str | None:
 
     They are used from there only when all are whole: a resumption meanwhile takes them from memory.
     """
-    assert attempt.vacating is not None
     before = attempt.record.vacated
     assert before is not None
     arenas = {slot: Path(path) for slot, path in before.arenas.items()}

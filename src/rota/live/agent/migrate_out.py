@@ -86,8 +86,6 @@ class Departure:
     async def _vacate(self) -> str | None:
         """Why its processes must stay; None once they are to end."""
         attempt, vacating = self._attempt, self._attempt.vacating
-        if vacating is None:
-            return f"job {attempt.job_id} keeps its processes"
         deadline = time.monotonic() + ADOPTION_S
         while vacating.writing or (self._is_awaited() and time.monotonic() < deadline):
             await asyncio.sleep(POLL_S)

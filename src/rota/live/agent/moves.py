@@ -12,6 +12,7 @@ from typing import Any
 from rota.errors import AgentError
 from rota.folder import Folder
 from rota.live.agent.attempt import Attempt
+from rota.live.agent.attempt_report import Account
 from rota.live.agent.claim import claim, release
 from rota.live.agent.devices import Devices
 from rota.live.agent.launching import visible_gpus
@@ -171,7 +172,7 @@ class Moves:
             attempt.pausing.resume(command_id, message["gpus"], cores)
             attempt.tuning.keep(message.get("batch"))
         except AgentError as error:
-            attempt.failed(command_id, str(error))
+            attempt.ending.could_not_go_on(str(error))
 
     def _settle(self, arrival: Arrival, record: Record, gpus: list[int]) -> Attempt:
         """Make an attempt of what has come: suspended, with its state in arenas of this node."""
@@ -189,7 +190,7 @@ class Moves:
             raise AgentError(f"the state of job {attempt.job_id} was damaged on its way")
         return attempt
 
-    def refused(self, attempt: Attempt) -> None:
+    def refused(self, attempt: Account) -> None:
         """An attempt that has come could not go on here: it is still where it came from."""
         key = (attempt.job_id, attempt.number)
         self._attempts.pop(key, None)
@@ -220,7 +221,7 @@ class Moves:
             attempt.ending.vanish(State.MOVED)
             self._clear(key, attempt)
 
-    def _clear(self, key: Key, attempt: Attempt) -> None:
+    def _clear(self, key: Key, attempt: Account) -> None:
         """Remove the folder of an attempt, once those that write into it are gone."""
         shims = [rank.shim for rank in attempt.ranks if rank.alive]
         alive = {shim: began for shim in shims if (began := started_at(shim)) is not None}

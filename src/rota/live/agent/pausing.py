@@ -3,31 +3,45 @@
 import contextlib
 import signal
 from copy import copy
-from typing import TYPE_CHECKING
 
 from rota.errors import AgentError
-from rota.live.agent.gang import agree_on_step, let_go_on
+from rota.live.agent.attempt_report import Account
+from rota.live.agent.checkpointing import Checkpointing
+from rota.live.agent.elastic import Elastic
+from rota.live.agent.gang import COUPLED_STEP_S, agree_on_step, let_go_on
 from rota.live.agent.method import RESTART
 from rota.live.agent.rank import Rank
 from rota.live.agent.record import json_of
+from rota.live.agent.restarting import Restarting
+from rota.live.agent.spill_to_arena import Vacating
 from rota.live.agent.states import State
+from rota.live.agent.tuning import Tuning
 from rota.live.wire import Message
-
-if TYPE_CHECKING:
-    from rota.live.agent.attempt import Attempt
 
 BOUNDARY_TIMEOUT_S = 10.0  # a job that reaches no boundary for so long, or for so many of
 BOUNDARY_TIMEOUT_STEPS = 5  # its steps if that is more, is stopped where it is
 STOP_POLL_S = 0.001
 STOP_TIMEOUT_S = 5.0  # for processes to stop, which takes those long that wait for a disk
-COUPLED_STEP_S = 0.05  # ranks that do not answer for so long may be waiting for one that holds
 
 
 class Pausing:
     """The suspensions of one attempt, whose ``state`` it changes."""
 
-    def __init__(self, attempt: "Attempt") -> None:
+    def __init__(
+        self,
+        attempt: Account,
+        tuning: Tuning,
+        checkpointing: Checkpointing,
+        restarting: Restarting,
+        vacating: Vacating,
+        elastic: Elastic | None,
+    ) -> None:
         self._attempt = attempt
+        self._tuning = tuning
+        self._checkpointing = checkpointing
+        self._restarting = restarting
+        self._vacating = vacating
+        self._elastic = elastic
         self._command_id: int | None = None
         self._steps: dict[int, int] = {}  # of the ranks that hold at a boundary
         self._round = 0  # counts down: what answers a resize, whose rounds count up, must not count
@@ -51,9 +65,9 @@ class Pausing:
             return
         if attempt.state != State.RUNNING:
             raise AgentError(f"job {attempt.job_id} is {attempt.state}, and can't be suspended now")
-        if attempt.elastic is not None:
-            attempt.elastic.call_off("the job is to be suspended")
-            if attempt.elastic.gang.busy:
+        if self._elastic is not None:
+            self._elastic.call_off("the job is to be suspended")
+            if self._elastic.gang.busy:
                 raise AgentError(f"job {attempt.job_id} is being resized; ask again")
         # Not before: a command under way awaits its own answer.
         self._command_id, self._vacates = command_id, vacate
@@ -79,23 +93,22 @@ class Pausing:
     def resume(self, command_id: int, gpus: list[int], cores: list[int]) -> None:
         """Continue on these devices; ``done`` follows when every rank runs."""
         attempt = self._attempt
-        self._command_id = command_id
+        attempt.resume_id = command_id
         if attempt.state == State.RUNNING:
             attempt.done(command_id)
             return
         if attempt.state == State.ENDING:
             return  # its end follows
-        if attempt.vacating is not None:
-            if attempt.vacating.vacated:
-                attempt.vacating.returning.bring_back(command_id, gpus)
-                return
-            attempt.vacating.call_off("the job is to go on")
-        if attempt.checkpointing.taken:
-            if attempt.state != State.RESUMING:  # else the answer follows
-                attempt.checkpointing.put_back(gpus)
-            return
         if attempt.state == State.RESUMING:
             return  # the answer follows
+        if attempt.is_vacated:
+            self._vacating.returning.bring_back(gpus)
+            self._note_move()
+            return
+        self._vacating.call_off("the job is to go on")
+        if self._checkpointing.taken:
+            self._checkpointing.put_back(gpus, self._is_put_back)
+            return
         before = copy(attempt.record)
         attempt.record.gpus = gpus
         attempt.record.suspended_s = None
@@ -106,8 +119,7 @@ class Pausing:
             raise AgentError(
                 f"the record of job {attempt.job_id} can't be written: {error.strerror}"
             ) from None
-        if attempt.elastic is not None:
-            attempt.elastic.moved()
+        self._note_move()
         attempt.become(State.RESUMING)
         attempt.unstopped = 0
         members = attempt.members
@@ -144,16 +156,15 @@ class Pausing:
     def rejoined(self, rank: Rank) -> None:
         """A rank waits at a boundary to be told to go on: it is back, or missed that it may."""
         attempt = self._attempt
-        if attempt.vacating is not None and attempt.vacating.returning.under_way:
-            attempt.vacating.returning.came(rank.index)
+        if self._vacating.returning.under_way:
+            self._vacating.returning.came(rank.index)
         elif attempt.state in (State.RUNNING, State.RESUMING):
             self.go_on(rank)
         elif attempt.state == State.SUSPENDED and all(each.suspended for each in attempt.members):
             attempt.at_rest()  # a new agent knows of it only now
 
-    def go_on_all(self, command_id: int | None) -> None:
+    def go_on_all(self) -> None:
         """All ranks are back and hold at one boundary: let them go on."""
-        self._command_id = command_id
         for rank in self._attempt.members:
             self.go_on(rank)
         self.check_resumed()  # at once if none of them waits at a boundary
@@ -174,8 +185,8 @@ class Pausing:
             return
         if not any(rank.suspended for rank in attempt.ranks if not rank.survived):
             attempt.become(State.RUNNING)
-            attempt.done(self._command_id)
-            attempt.tuning.again()
+            attempt.done(attempt.resume_id)
+            self._tuning.again()
             attempt.tell_memory()
 
     def go_on(self, rank: Rank) -> None:
@@ -191,15 +202,15 @@ class Pausing:
     def freeze(self) -> None:
         """Suspend the attempt without its help, if it is to be: in the way that it has."""
         attempt = self._attempt
-        if attempt.state != State.SUSPENDING or attempt.restarting.leaving or self._stops:
+        if attempt.state != State.SUSPENDING or self._restarting.leaving or self._stops:
             return
         for rank in attempt.ranks:
             rank.send({"type": "resume", "device": None})  # no longer asked to stop by itself
         if attempt.method.kind == RESTART:
             self._leave()
-        elif attempt.checkpointing.is_method:
+        elif self._checkpointing.is_method:
             attempt.cancel_timers()
-            attempt.checkpointing.take()
+            self._checkpointing.take(self._is_stopped)
         else:
             self._stop(attempt.world.now_s(), frozen=True)
 
@@ -225,18 +236,23 @@ class Pausing:
         attempt = self._attempt
         attempt.cancel_timers()
         try:
-            attempt.restarting.leave()
+            self._restarting.leave()
         except OSError as error:
             attempt.become(State.RUNNING)
             attempt.failed(self._command_id, f"its record can't be written: {error.strerror}")
 
-    def is_stopped(self, stopped_s: float, error: str | None) -> None:
-        """The processes are stopped; ``error`` says why only that, if it was to be done better."""
+    def _is_stopped(self, stopped_s: float, error: str | None) -> None:
         self._suspended(stopped_s, frozen=True, error=error)
 
-    def could_not(self, error: str) -> None:
-        """The command that was last given can't be carried out."""
-        self._attempt.failed(self._command_id, error)
+    def _is_put_back(self, error: str | None) -> None:
+        if error is None:
+            self.check_resumed()
+        else:
+            self._attempt.failed(self._attempt.resume_id, error)
+
+    def _note_move(self) -> None:
+        if self._elastic is not None:
+            self._elastic.moved()
 
     def has_left(self, asked_s: float) -> None:
         """The processes were asked to end, and have."""
@@ -280,7 +296,7 @@ class Pausing:
         if command_id is None:
             return  # an agent before this one was asked, and its controller asks again
         stopped_s = attempt.record.suspended_s
-        if not self._vacates or attempt.vacating is None:
+        if not self._vacates:
             attempt.done(command_id, stopped_s=stopped_s)
             return
 
@@ -289,7 +305,7 @@ class Pausing:
                 vacated = {"vacated": json_of(attempt.record.vacated), "kept": error}
                 attempt.done(command_id, stopped_s=stopped_s, **vacated)
 
-        attempt.vacating.vacate(vacated)
+        self._vacating.vacate(vacated)
 
     def _advance_holders(self) -> None:
         """A rank that has not answered may be in a step that the holders must take part in."""

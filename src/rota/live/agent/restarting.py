@@ -11,24 +11,36 @@ ended before the SIGTERM has.
 from __future__ import annotations
 
 import signal
-from typing import TYPE_CHECKING
+from collections.abc import Callable
 
 from msgspec.structs import replace
 
+from rota.live.agent.attempt_report import Account
+from rota.live.agent.ending import Ending
 from rota.live.agent.processes import LOOK_AGAIN_S
 from rota.live.agent.record import Vacated
 from rota.live.agent.states import State
 from rota.model.job import GRACE_S
 
-if TYPE_CHECKING:
-    from rota.live.agent.attempt import Attempt
-
 
 class Restarting:
-    """The ends of one attempt's processes, whose ``state`` it changes."""
+    """The ends of one attempt's processes, whose ``state`` it changes.
 
-    def __init__(self, attempt: Attempt) -> None:
+    ``left`` is told when they were asked, once all have ended; ``check_end`` is called if they had
+    ended before that.
+    """
+
+    def __init__(
+        self,
+        attempt: Account,
+        ending: Ending,
+        check_end: Callable[[], object],
+        left: Callable[[float], object],
+    ) -> None:
         self._attempt = attempt
+        self._ending = ending
+        self._check_end = check_end
+        self._left = left
 
     @property
     def leaving(self) -> bool:
@@ -85,7 +97,7 @@ class Restarting:
             attempt.after(LOOK_AGAIN_S, self.ended)
             return
         if attempt.stopping:
-            attempt.ending.without_processes()
+            self._ending.without_processes()
             return
         vacated = attempt.record.vacated
         assert vacated is not None
@@ -94,7 +106,7 @@ class Restarting:
         early = [each for each in exits if each is not None and each["at_s"] < asked_s]
         if len(early) == len(exits) or any(each["code"] for each in early):
             attempt.record.vacated = None
-            attempt.check_end()
+            self._check_end()
             return
         attempt.record.vacated = replace(vacated, grace_ends_s=None)
-        attempt.pausing.has_left(asked_s)
+        self._left(asked_s)

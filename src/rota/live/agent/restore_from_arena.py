@@ -10,16 +10,15 @@ import contextlib
 from collections.abc import Callable
 from copy import copy
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
 
 from rota.errors import AgentError, ArenaError
 from rota.folder import in_host_memory
-from rota.live.agent.rank import life_of
+from rota.live.agent.attempt_report import Account
+from rota.live.agent.ending import Ending
+from rota.live.agent.launching import Starter
+from rota.live.agent.rank import Rank, life_of
 from rota.live.agent.states import State
 from rota.live.wire.arena_file import read_table, verify
-
-if TYPE_CHECKING:
-    from rota.live.agent.attempt import Attempt
 
 MAX_TRIES = 3  # to bring back an attempt whose processes are killed meanwhile
 
@@ -27,19 +26,25 @@ MAX_TRIES = 3  # to bring back an attempt whose processes are killed meanwhile
 class Returning:
     """The returns of one attempt, whose ``state`` it changes.
 
-    ``fork`` and ``requests`` are how ranks are started.
+    ``watch`` is given each rank that has been started, ``check_end`` called when processes have
+    ended, and ``back`` when all are there and hold at one boundary.
     """
 
     def __init__(
         self,
-        attempt: Attempt,
-        fork: Callable[[dict[str, Any]], Any],
-        requests: Callable[..., list[dict[str, Any]]],
+        attempt: Account,
+        ending: Ending,
+        starter: Starter,
+        watch: Callable[[Rank], object],
+        check_end: Callable[[], object],
+        back: Callable[[], object],
     ) -> None:
-        self.command_id: int | None = None  # that last asked for it
         self._attempt = attempt
-        self._fork = fork
-        self._requests = requests
+        self._ending = ending
+        self._starter = starter
+        self._watch = watch
+        self._check_end = check_end
+        self._back = back
         self._came: set[int] | None = None  # the slots that have read their arena
         self._forking = False  # whether ranks are still being started
         self._tries = 0
@@ -55,12 +60,9 @@ class Returning:
         """True if processes are started that have not all read their arenas yet."""
         return self._came is not None
 
-    def bring_back(self, command_id: int, gpus: list[int]) -> None:
-        """Fork every rank anew, to go on on these devices; ``done`` follows when all run."""
+    def bring_back(self, gpus: list[int]) -> None:
+        """Fork every rank anew, to go on on these devices. Raises AgentError."""
         attempt = self._attempt
-        self.command_id = command_id
-        if attempt.state == State.RESUMING:
-            return  # the answer follows
         before, visible = attempt.record.gpus, attempt.record.visible
         if len(gpus) != len(before):
             raise AgentError(
@@ -70,11 +72,9 @@ class Returning:
         attempt.record.gpus = gpus
         if visible is not None and not set(gpus) <= set(visible):
             attempt.record.visible = gpus  # its processes see nothing but their own
-        if attempt.elastic is not None:
-            attempt.elastic.moved()
         self._tries, self._failure = 0, None
         attempt.become(State.RESUMING)
-        attempt.check_end()
+        self._check_end()
 
     def start(self) -> None:
         """Try it: none of the attempt's processes is left."""
@@ -96,10 +96,12 @@ class Returning:
             arenas = self._arenas
             attempt.save(durable=not arenas)
             adopt = {slot: self._environment(slot) for slot in slots} if arenas else None
-            requests = self._requests(attempt, slots, record.gpus, adopt=adopt)
+            requests = self._starter.requests(
+                record, attempt.folder, slots, record.gpus, adopt=adopt
+            )
             for slot, request in zip(slots, requests, strict=True):
                 self._refuse_if_over()
-                await attempt.ranks[slot].start(self._fork, request)
+                await attempt.ranks[slot].start(self._starter.fork, request)
             for path in filter(in_host_memory, arenas.values()):  # as the ranks come to read it
                 await attempt.world.in_thread(verify, path)
             self._refuse_if_over()
@@ -108,7 +110,7 @@ class Returning:
             return
         self._forking = False
         for slot in slots:
-            attempt.watch(attempt.ranks[slot])
+            self._watch(attempt.ranks[slot])
         if not arenas:  # they go on from a checkpoint of their own
             self._came = set(slots)
         self._check_came()
@@ -123,10 +125,10 @@ class Returning:
         self._forking = False
         if isinstance(error, ArenaError) and not attempt.stopping and attempt.ended is None:
             self._came = None
-            attempt.ending.lose(str(error))
+            self._ending.lose(str(error))
         else:
             self._failure = f"job {attempt.job_id} could not be brought back: {error}"
-            attempt.check_end()
+            self._check_end()
 
     def _refuse_if_over(self) -> None:
         if self._attempt.stopping or self._attempt.ended is not None:
@@ -169,7 +171,7 @@ class Returning:
         for path in map(Path, arenas.values()):
             if not in_host_memory(path):
                 path.unlink(missing_ok=True)
-        attempt.pausing.go_on_all(self.command_id)
+        self._back()
 
     def ended(self) -> None:
         """A process is gone. A gang comes back as a whole: the others go, too."""
@@ -185,12 +187,12 @@ class Returning:
         by_itself = any(rank.exit is not None and rank.exit["code"] >= 0 for rank in members)
         if self._failure is None and by_itself:
             attempt.record.vacated = None  # its program has ended before it went on
-            attempt.check_end()
+            self._check_end()
         elif attempt.stopping:
-            attempt.ending.without_processes()
+            self._ending.without_processes()
         elif self._failure is None and self._tries < MAX_TRIES:
             self.start()
         else:
             attempt.become(State.SUSPENDED)
             error = self._failure or f"its processes were killed {self._tries} times"
-            attempt.failed(self.command_id, error)
+            self._ending.could_not_go_on(error)

@@ -11,20 +11,19 @@ import contextlib
 import signal
 from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
 
 from msgspec.structs import replace
 
 from rota.errors import ArenaError
 from rota.folder import in_host_memory
+from rota.live.agent.attempt_report import Account
+from rota.live.agent.ending import Ending
 from rota.live.agent.record import Vacated
+from rota.live.agent.restarting import Restarting
 from rota.live.agent.restore_from_arena import Returning
 from rota.live.agent.states import State
 from rota.live.wire import Message
 from rota.live.wire.arena_file import read_header
-
-if TYPE_CHECKING:
-    from rota.live.agent.attempt import Attempt
 
 WRITING_TIMEOUT_S = 300.0  # an arena that is not there by then will not come
 END_TIMEOUT_S = 5.0  # a process whose state is in its arena is killed after so long
@@ -35,42 +34,33 @@ Outcome = Callable[[str | None], object]  # is told the error, or None
 class Vacating:
     """The arenas of one attempt, whose ``state`` it changes.
 
-    ``fork`` and ``requests`` are how ranks are started; arenas are made in ``folder``.
+    Arenas are made in ``folder``. ``spilled`` is called when all are whole, and the processes of
+    the ranks are to end: others may stand by.
     """
 
     def __init__(
         self,
-        attempt: Attempt,
-        fork: Callable[[dict[str, Any]], Any],
-        requests: Callable[..., list[dict[str, Any]]],
+        attempt: Account,
+        ending: Ending,
+        restarting: Restarting,
+        returning: Returning,
         folder: Path,
+        spilled: Callable[[], object],
     ) -> None:
-        self.returning = Returning(attempt, fork, requests)
+        self.returning = returning
         self._attempt = attempt
+        self._ending = ending
+        self._restarting = restarting
         self._folder = folder
+        self._spilled = spilled
         self._round = 0  # of writing: an answer to a request that was called off must not count
         self._written: dict[int, int] | None = None  # bytes by slot, while arenas are written
         self._outcome: Outcome | None = None
 
     @property
-    def vacated(self) -> bool:
-        """True if the state is in arenas, and not in processes."""
-        return self._attempt.record.vacated is not None
-
-    @property
     def writing(self) -> bool:
         """True if arenas are being written."""
         return self._written is not None
-
-    @property
-    def in_memory(self) -> bool:
-        """True if the attempt is vacated, and its arenas are in host memory."""
-        return any(map(in_host_memory, self._arenas))
-
-    @property
-    def _arenas(self) -> list[str]:
-        vacated = self._attempt.record.vacated
-        return list(vacated.arenas.values()) if vacated is not None else []
 
     def files_in_memory(self) -> list[Path]:
         """Arenas of this attempt in host memory, in use or kept for the next time."""
@@ -108,7 +98,7 @@ class Vacating:
         ``outcome`` is called with None when that is so, or with the error for which the state
         stays in the processes. Arenas are in host memory, or on the disk if there is no room.
         """
-        if self.vacated:
+        if self._attempt.is_vacated:
             outcome(None)
             return
         if refused := self.refusal():
@@ -175,8 +165,7 @@ class Vacating:
             self.remove_arenas()
             self._conclude(f"its record can't be written: {error.strerror}")
             return
-        if attempt.elastic is not None:
-            attempt.elastic.disband()
+        self._spilled()
         for rank in attempt.ranks:
             rank.send({"type": "end"})
             if rank.suspended is None:  # it stood by
@@ -189,7 +178,7 @@ class Vacating:
             self.call_off(f"its state was not written within {WRITING_TIMEOUT_S:.0f} s")
 
     def _kill(self) -> None:
-        if self.vacated and not self.returning.under_way:
+        if self._attempt.is_vacated and not self.returning.under_way:
             self._attempt.kill_ranks()
 
     def _conclude(self, error: str | None) -> None:
@@ -204,14 +193,14 @@ class Vacating:
         attempt = self._attempt
         if attempt.ended is not None:
             return
-        if attempt.restarting.leaving:
-            attempt.restarting.ended()
+        if self._restarting.leaving:
+            self._restarting.ended()
         elif self.returning.under_way:
             self.returning.ended()
         elif any(rank.alive for rank in attempt.ranks):
             return  # they are ending
         elif attempt.stopping:
-            attempt.ending.without_processes()
+            self._ending.without_processes()
         else:
             attempt.cancel_timers()
             self._conclude(None)
@@ -224,18 +213,18 @@ class Vacating:
     def adopt(self) -> None:
         """The agent is new: what was to be brought back is not, what was to end is to end."""
         attempt = self._attempt
-        if attempt.restarting.leaving:
-            attempt.restarting.adopt()
+        if self._restarting.leaving:
+            self._restarting.adopt()
             return
         attempt.become(State.SUSPENDED)
         for rank in attempt.ranks:
             rank.signal(signal.SIGKILL)
         self._remove_strays()
         try:
-            for path in self._arenas:
+            for path in attempt.arenas:
                 read_header(path)
         except ArenaError as error:
-            attempt.ending.lose(str(error))
+            self._ending.lose(str(error))
 
     def closed(self) -> None:
         """The attempt has ended: nothing is left of it in arenas."""
@@ -252,7 +241,7 @@ class Vacating:
 
     def _remove_strays(self) -> None:
         """Remove what a spill that was cut short has left: it is in host memory, or on the disk."""
-        used = set(map(Path, self._arenas))
+        used = set(self._attempt.arenas)
         for folder in (self._folder, self._attempt.folder):
             for file in set(folder.glob(self._names())) - used:
                 with contextlib.suppress(OSError):

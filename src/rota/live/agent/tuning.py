@@ -2,14 +2,12 @@
 
 import contextlib
 import logging
-from typing import TYPE_CHECKING
+from collections.abc import Callable
 
 from rota.errors import AgentError
+from rota.live.agent.attempt_report import Account
 from rota.live.agent.states import State
 from rota.live.wire import Message
-
-if TYPE_CHECKING:
-    from rota.live.agent.attempt import Attempt
 
 OWN = [0, 0]  # the batch that the job has by itself
 
@@ -22,10 +20,13 @@ class Tuning:
     Rank 0 is told, and passes it on with the gradients of its next batch, so that all change behind
     the same one. The first to tell of it is believed: it holds for all then. Until then it is in
     the attempt's record, so that an agent that takes over tells it again.
+
+    ``resizes`` says whether the ranks are about to be others.
     """
 
-    def __init__(self, attempt: "Attempt") -> None:
+    def __init__(self, attempt: Account, resizes: Callable[[], bool]) -> None:
         self._attempt = attempt
+        self._resizes = resizes
         self._command_id: int | None = None
         self._batch: list[int] | None = attempt.record.batch
 
@@ -34,7 +35,7 @@ class Tuning:
         times, or as the job does by itself; ``done`` follows then. Raises AgentError."""
         attempt = self._attempt
         if attempt.state != State.ADOPTED:  # else rank 0 is told when all are back
-            if attempt.state != State.RUNNING or self._resizes:
+            if attempt.state != State.RUNNING or self._resizes():
                 raise AgentError(f"job {attempt.job_id} can't change its batch now; ask again")
             if not attempt.cooperates:
                 raise AgentError(f"not all ranks of job {attempt.job_id} are connected; ask again")
@@ -48,7 +49,7 @@ class Tuning:
 
     def again(self) -> None:
         """Tell rank 0, which may not have heard of it: it is another, or knows batches now."""
-        if self._batch is not None and self._attempt.state == State.RUNNING and not self._resizes:
+        if self._batch is not None and self._attempt.state == State.RUNNING and not self._resizes():
             for rank in self._attempt.members[:1]:
                 rank.send({"type": "tune", "batch": self._batch})
 
@@ -87,7 +88,3 @@ class Tuning:
     def _save(self) -> None:
         with contextlib.suppress(OSError):  # it is only lost if this agent is, too
             self._attempt.save(durable=False)
-
-    @property
-    def _resizes(self) -> bool:
-        return self._attempt.elastic is not None and self._attempt.elastic.gang.busy

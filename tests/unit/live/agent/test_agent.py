@@ -8,12 +8,12 @@ import subprocess
 import threading
 
 import pytest
+from tests.support.attempts import attempt_in
 
 from rota.errors import AgentError
 from rota.folder import Folder
 from rota.live.agent import agent as agent_module
 from rota.live.agent.agent import Agent
-from rota.live.agent.attempt import Attempt
 from rota.live.agent.devices import Devices
 from rota.live.agent.record import record_from
 from rota.live.wire.clock import boottime_s
@@ -97,7 +97,7 @@ def test_a_gang_whose_folder_goes_as_it_is_started_leaves_nobody(tmp_path):
         return pid
 
     async def story():
-        attempt = Attempt(record_from(record), path, [].append)
+        attempt = attempt_in(path, record, [].append)
         launching = asyncio.create_task(attempt.launch(fork, [{}, {}]))
         while not shims or shims[0].poll() is None:  # reaped, as a zygote does
             await asyncio.sleep(0.01)
@@ -122,7 +122,7 @@ def test_a_rank_whose_folder_goes_before_its_shim_is_known_is_given_up(tmp_path)
         return shims[0].pid
 
     async def story():
-        attempt = Attempt(record_from(guest("1")), path, [].append)
+        attempt = attempt_in(path, guest("1"), [].append)
         launching = asyncio.create_task(attempt.launch(fork, [{}]))
         while not shims or shims[0].poll() is None:  # reaped, as a zygote does
             await asyncio.sleep(0.01)

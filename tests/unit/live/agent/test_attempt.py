@@ -6,12 +6,11 @@ import os
 import subprocess
 
 import pytest
+from tests.support.attempts import attempt_in
 
 from rota.folder import Folder
 from rota.live.agent import attempt_report as account
 from rota.live.agent import ending
-from rota.live.agent.attempt import Attempt
-from rota.live.agent.record import record_from
 from rota.live.wire.clock import boottime_s
 
 SIZES = {"model_bytes": 400, "largest_tensor_bytes": 100}
@@ -25,7 +24,7 @@ class Kept:
         record = {"job_id": "5", "attempt": 2, "suspension": "process"}
         record |= {"slots": 2, "members": [0, 1], "generation": 0, "max_world": 1}
         record |= {"movable": True, "visible": None, "gpus": [0, 1]}
-        self.attempt = Attempt(record_from(record), folder, self.heard.append)
+        self.attempt = attempt_in(folder, record, self.heard.append)
         self.attempt.save()
 
     def written(self):
@@ -202,7 +201,7 @@ def test_a_connection_that_stays_open_does_not_keep_an_attempt_from_ending(kept,
 
 def test_a_program_that_cuts_its_batches_anew_for_ever_is_not_heard_for_ever(kept, monkeypatch):
     monkeypatch.setattr(account, "MAX_SHARD_REPORTS", 5)
-    kept.attempt.elastic = object()
+    kept.attempt.record.max_world = 4
     kept.attempt.tell_registration = lambda: kept.heard.append(kept.attempt.shards)
     for shards in [*range(1, 50), 5]:
         kept.attempt.note_shards({"type": "elastic", "shards": shards})

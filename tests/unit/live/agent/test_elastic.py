@@ -4,14 +4,13 @@ import asyncio
 import signal
 
 import pytest
+from tests.support.attempts import attempt_in
 
 from rota.errors import AgentError
 from rota.live.agent import elastic as elastic_module
 from rota.live.agent import world
 from rota.live.agent.attempt import Attempt
-from rota.live.agent.elastic import Elastic
 from rota.live.agent.gang import HOLDING
-from rota.live.agent.record import record_from
 
 
 class FakeRank:
@@ -49,6 +48,9 @@ class FakeRank:
     def stop(self, spared):
         return True
 
+    def watch(self, ended):
+        pass
+
     def send(self, message):
         self.told.append(message["type"])
         if message["type"] == "pause":
@@ -76,16 +78,14 @@ class Job:
         record = {"job_id": "5", "attempt": 1, "suspension": "boundary", "max_world": 4}
         record |= {"slots": 2, "members": [0, 1], "gpus": [0, 1], "generation": 0}
         record |= {"movable": True, "visible": None, "launched_s": 0.0}
-        self.attempt = Attempt(record_from(record), folder, self.heard.append, World())
-        self.attempt.ranks = [FakeRank(0), FakeRank(1)]
+        self.attempt = attempt_in(folder, record, self.heard.append, self.requests, World())
         for rank in self.attempt.ranks:
             rank.runs()
-        self.attempt.watch = lambda rank: None
         self.attempt.state, self.attempt.shards = "running", 4
-        self.elastic = self.attempt.elastic = Elastic(self.attempt, None, self.requests)
+        self.elastic = self.attempt.elastic
         self.gang = self.elastic.gang
 
-    def requests(self, attempt, slots, gpus):
+    def requests(self, record, folder, slots, gpus, step):
         return [{"cpus": None} for _ in slots]
 
     def rank(self, slot):
@@ -228,7 +228,7 @@ def test_a_straggler_whose_replacement_failed_may_be_replaced_again(scenario):
         job.elastic.call_off("the newcomer failed")
         job.elastic.look = lambda: None
         job.elastic._pulses.look = lambda *_: (None, 1)
-        Elastic.look(job.elastic)
+        elastic_module.Elastic.look(job.elastic)
         assert job.gang.busy
 
     scenario(story)

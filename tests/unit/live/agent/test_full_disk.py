@@ -6,11 +6,10 @@ import json
 import os
 
 import pytest
+from tests.support.attempts import attempt_in
 
 from rota.errors import AgentError
-from rota.live.agent.attempt import Attempt
 from rota.live.agent.rank import Rank
-from rota.live.agent.record import record_from
 from support.small_disk import fill, small_disk
 
 RECORD = {
@@ -55,14 +54,14 @@ def test_a_gang_of_which_one_can_not_be_started_leaves_nobody_who_may_start_late
     def fork(request):
         raise OSError(errno.ENOSPC, "no room for a shim")
 
-    attempt = Attempt(record_from(RECORD), disk / "job", [].append)
+    attempt = attempt_in(disk / "job", RECORD, [].append)
     with pytest.raises(AgentError, match="no room for a shim"):
         asyncio.run(attempt.launch(fork, [{}, {}]))
     assert {"rank0.pid", "rank1.pid"} <= set(os.listdir(disk / "job"))
 
 
 def test_a_record_that_had_no_room_is_known_to_be_unwritten(disk):
-    attempt = Attempt(record_from(RECORD), disk / "job", [].append)
+    attempt = attempt_in(disk / "job", RECORD, [].append)
     with pytest.raises(OSError, match="No space"):
         attempt.save()
     assert attempt.unsaved

@@ -6,18 +6,10 @@ import subprocess
 import time
 
 import pytest
+from tests.support.attempts import attempt_in
 
 from rota.errors import AgentError
-from rota.live.agent.attempt import Attempt
-from rota.live.agent.elastic import Elastic
-from rota.live.agent.record import record_from
 from rota.live.wire.clock import boottime_s
-
-
-def attempt_in(folder, record, heard):
-    attempt = Attempt(record_from(record), folder, heard.append)
-    attempt.elastic = Elastic(attempt, None, None)
-    return attempt
 
 
 @pytest.fixture
@@ -38,7 +30,7 @@ def test_a_job_that_ended_while_a_resize_was_pending_has_ended_for_the_next_agen
     tmp_path, record, code
 ):
     async def first_agent():
-        attempt = attempt_in(tmp_path, record, [])
+        attempt = attempt_in(tmp_path, record, [].append)
         attempt.state = "running"
         attempt.elastic.gang.resize([1], [])
         has_ended(0, tmp_path, code)
@@ -48,7 +40,7 @@ def test_a_job_that_ended_while_a_resize_was_pending_has_ended_for_the_next_agen
     async def next_agent():
         heard = []
         kept = json.loads((tmp_path / "attempt.json").read_text())
-        attempt = attempt_in(tmp_path, kept, heard)
+        attempt = attempt_in(tmp_path, kept, heard.append)
         attempt.adopt()
         assert attempt.ended is not None
         return heard[-1]
@@ -62,7 +54,7 @@ def test_a_job_that_ended_while_a_resize_was_pending_has_ended_for_the_next_agen
 def test_a_suspension_that_is_refused_leaves_the_answer_of_the_one_under_way(tmp_path, record):
     async def agent():
         heard = []
-        attempt = attempt_in(tmp_path, record, heard)
+        attempt = attempt_in(tmp_path, record, heard.append)
         attempt.state = "suspended"
         attempt.record.suspended_s = 1.0
         attempt.ranks[0].suspended = {"stopped_s": 1.0}
@@ -85,7 +77,7 @@ def test_an_elastic_gang_of_which_a_rank_was_never_forked_never_started(tmp_path
         pids = {"shim": shim.pid, "worker": shim.pid, "boottime_s": boottime_s()}
         (tmp_path / "rank0.pid").write_text(json.dumps(pids))
         heard = []
-        attempt = attempt_in(tmp_path, record, heard)
+        attempt = attempt_in(tmp_path, record, heard.append)
         attempt.adopt()
         while attempt.ended is None:  # it has its ranks killed, below their shims
             shim.kill()

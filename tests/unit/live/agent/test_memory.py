@@ -23,11 +23,15 @@ class Suspended:
         self.where = "processes"
         self.refusal: str | None = None
         self.error: str | None = None
-        self.vacating = SimpleNamespace(refusal=lambda: self.refusal, writing=False, in_memory=True)
+        self.vacating = SimpleNamespace(refusal=lambda: self.refusal, writing=False)
 
     @property
     def is_vacated(self) -> bool:
         return self.where != "processes"
+
+    @property
+    def is_in_memory(self) -> bool:
+        return self.where == "memory"
 
     def note_memory(self, error: str | None) -> None:
         self.error = error
@@ -62,7 +66,6 @@ class Node:
         if job.record.suspended_s in self.full:
             return "No space left on device"
         job.where = where
-        job.vacating.in_memory = where == "memory"
         return None
 
     def settles(self) -> None:

@@ -4,10 +4,9 @@ import asyncio
 import json
 
 import pytest
+from tests.support.attempts import attempt_in
 
 from rota.live.agent.attempt import Attempt
-from rota.live.agent.record import record_from
-from rota.live.agent.spill_to_arena import Vacating
 
 EARLY, LATE = -5.0, 5.0  # seconds from the SIGTERM to the end
 
@@ -21,8 +20,7 @@ class Asked:
         record |= {"slots": 2, "members": [0, 1], "generation": 0, "gpus": [0, 1]}
         record |= {"movable": True, "visible": None, "method": ["restart", ""]}
         record |= {"program": {"suspend": "restart", "grace_s": 60.0}}
-        self.attempt = Attempt(record_from(record), folder, self.heard.append)
-        self.attempt.vacating = Vacating(self.attempt, None, None, folder)
+        self.attempt = attempt_in(folder, record, self.heard.append)
         self.attempt.state = "running"
         self.attempt.pausing.suspend(7)
 

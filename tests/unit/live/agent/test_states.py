@@ -2,8 +2,8 @@
 
 import logging
 
-from rota.live.agent.attempt import Attempt
-from rota.live.agent.record import record_from
+from tests.support.attempts import attempt_in
+
 from rota.live.agent.states import TRANSITIONS, State
 
 RECORD = {"job_id": "5", "attempt": 2, "suspension": "process", "slots": 1, "members": [0]}
@@ -23,7 +23,7 @@ def test_what_has_ended_does_not_begin_again():
 
 
 def test_a_step_that_may_not_be_is_logged_with_the_story(tmp_path, caplog):
-    attempt = Attempt(record_from(RECORD), tmp_path, [].append)
+    attempt = attempt_in(tmp_path, RECORD, [].append)
     with caplog.at_level(logging.ERROR, "rota.agent"):
         for state in (State.RUNNING, State.ENDED):
             attempt.become(state)

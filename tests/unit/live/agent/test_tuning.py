@@ -15,10 +15,10 @@ class Attempt:
 
     def __init__(self, record=None, state="running"):
         self.record = SimpleNamespace(**{"batch": None} | (record or {}))
-        self.state, self.cooperates, self.elastic = state, True, None
+        self.state, self.cooperates = state, True
         self.sent, self.saved, self.told = [], [], []
         self.members = [SimpleNamespace(send=self.sent.append)]
-        self.tuning = Tuning(self)
+        self.tuning = Tuning(self, resizes=lambda: False)
 
     def save(self, *, durable):
         self.saved.append(dict(vars(self.record)))
