@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+from typing import Any, NamedTuple
+
 import click
 
-from rota.errors import InputError
+from rota.errors import InputError, did_you_mean
+from rota.sim.costsets import SETS, UNKNOWN
 from rota.sim.machine import FREE, Costs, restarts
 
 MOST_COST_S = 1e10
@@ -17,7 +21,18 @@ COST_HELP = {
     "resize_pause_s": "Seconds of them for which it stands still.",
 }
 
+DEFAULT_SET = "restart"
+
 COST_OPTIONS = [
+    click.option(
+        "--costs",
+        "cost_set",
+        metavar="NAME|FILE",
+        help="What suspending, resuming, moving and starting cost: cooperative, as with "
+        "rota.train, by the size of models that are known; restart, from a checkpoint, 30 s where "
+        "nothing is known; or a YAML file with seconds by name, such as restart_s.  "
+        f"[default: {DEFAULT_SET}]",
+    ),
     click.option(
         "--restart-s",
         type=float,
@@ -31,32 +46,85 @@ COST_OPTIONS = [
             name,
             type=float,
             metavar="SECONDS",
-            help=f"{COST_HELP[name]}  [default: {default:g}]",
+            help=COST_HELP[name],
         )
-        for name, default in Costs()._asdict().items()
+        for name in Costs._fields
     ),
 ]
 
 
-def parse_costs(no_overheads: bool, restart_s: float | None = None, **given: float | None) -> Costs:
-    """The charged costs: the defaults with what is given in their place. Raises InputError.
+class Charges(NamedTuple):
+    """What commands cost: seconds, or those of a set by name with ``given`` in their place.
 
-    ``restart_s`` stands for a whole set of its own.
+    Of a set, ``costs`` are those of a job of which nothing is known.
+    """
+
+    costs: Costs
+    cost_set: str = ""
+    given: dict[str, float] = {}
+
+
+def parse_costs(
+    no_overheads: bool,
+    restart_s: float | None = None,
+    cost_set: str | None = None,
+    **given: float | None,
+) -> Charges:
+    """The charged costs: a set's, with what is given in their place. Raises InputError.
+
+    ``restart_s`` stands for a whole set of its own; ``cost_set`` is the name of a set, or a file.
     """
     chosen = {key: value for key, value in given.items() if value is not None}
+    named = {"--costs": cost_set is not None, "--restart-s": restart_s is not None}
+    named |= {"--no-overheads": no_overheads}
+    whole = [option for option, is_given in named.items() if is_given]
+    others = whole[1:]
+    if whole and whole[0] != "--costs":
+        others += [f"--{key.replace('_', '-')}" for key in chosen]
+    if others:
+        raise InputError(f"{whole[0]} and {others[0]} contradict each other; drop one")
+    for key, value in chosen.items():
+        check_cost(value, f"--{key.replace('_', '-')}")
+    if no_overheads:
+        return Charges(FREE)
+    if cost_set is not None and cost_set not in SETS:
+        read = _read_file(cost_set)
+        restart_s = read.pop("restart_s", None)
+        chosen = read | chosen
+        if restart_s is None:
+            return Charges(Costs()._replace(**chosen))
     if restart_s is not None:
         check_cost(restart_s, "--restart-s")
-        others = [f"--{key.replace('_', '-')}" for key in chosen]
-        if no_overheads or others:
-            other = others[0] if others else "--no-overheads"
-            raise InputError(f"--restart-s and {other} contradict each other; drop one")
-        return restarts(restart_s)
-    for key, value in chosen.items():
-        option = f"--{key.replace('_', '-')}"
-        check_cost(value, option)
-        if no_overheads:
-            raise InputError(f"{option} and --no-overheads contradict each other; drop one")
-    return FREE if no_overheads else Costs()._replace(**chosen)
+        return Charges(restarts(restart_s)._replace(**chosen))
+    name = cost_set or DEFAULT_SET
+    return Charges(SETS[name](UNKNOWN)._replace(**chosen), name, chosen)
+
+
+def _read_file(path: str) -> dict[str, float]:
+    """Seconds by name, of a YAML file. Raises InputError."""
+    import yaml
+
+    known = ("restart_s", *Costs._fields)
+    try:
+        read: Any = yaml.safe_load(Path(path).read_text())
+    except FileNotFoundError:
+        raise InputError(
+            f"--costs: {path!r} is neither a set ({', '.join(SETS)}) nor a file"
+            f"{did_you_mean(path, SETS)}"
+        ) from None
+    except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
+        raise InputError(f"--costs {path}: it can't be read: {error}") from None
+    if not isinstance(read, dict) or not read:
+        raise InputError(f"--costs {path}: write seconds by name there, such as restart_s: 30")
+    for key, value in read.items():
+        if key not in known:
+            hint = did_you_mean(str(key), known)
+            names = ", ".join(known)
+            raise InputError(f"--costs {path}: there is no {key!r}{hint}; known: {names}")
+        if isinstance(value, bool) or not isinstance(value, int | float):
+            raise InputError(f"--costs {path}: {key}: {value!r} is not a number of seconds")
+        check_cost(value, f"--costs {path}: {key}")
+    return {key: float(value) for key, value in read.items()}
 
 
 def check_cost(seconds: float, option: str) -> None:

@@ -17,6 +17,7 @@ from rota.cli.simoptions import (
     MANY_OPTIONS,
     PICTURE_OPTIONS,
     RUN_OPTIONS,
+    TURN_OPTION,
     check_files,
     drawn_by_chance,
     parse_case,
@@ -28,6 +29,10 @@ from rota.policy.registry import create, remark
 
 if TYPE_CHECKING:
     from rota.model.state.state import ClusterState
+
+
+ALL = "all"  # policies
+BASELINE = "fifo-backfill"
 
 
 @click.group(cls=CommandGroup)
@@ -124,19 +129,34 @@ def jobs_ended(begun: Sequence[tuple[ClusterState, int]]) -> tuple[int, int]:
     required=True,
     multiple=True,
     metavar="NAME[:KEY=VALUE...]",
-    help="A policy, given once for each; tiresias:thresholds=600:within=entry sets its settings.",
+    help="A policy, given once for each; tiresias:thresholds=600:within=entry sets its settings. "
+    "all stands for every policy there is, oracles too, the best first.",
 )
-@world_options_of(cluster=True)
-@options(MANY_OPTIONS, PICTURE_OPTIONS, [JSON_OPTION])
-def compare(policy_texts: tuple[str, ...], **given: Any) -> None:
-    """Run a trace under several policies, over several seeds and loads.
+@world_options_of(cluster=True, several=True)
+@options(MANY_OPTIONS, [TURN_OPTION], PICTURE_OPTIONS, [JSON_OPTION])
+def compare(
+    policy_texts: tuple[str, ...], cluster: tuple[str, ...], turn: bool | None, **given: Any
+) -> None:
+    """Run a trace under several policies, over several seeds, loads and clusters.
 
-    Prints a line for each policy and load. cpu_s counts, for each run, what `rota sim run` would
-    have used: the start, the reading of the trace, and the run.
+    Prints a line for each, with its difference from the first policy, and which policy is best, as
+    far as the runs tell. cpu_s counts, for each run, what `rota sim run` would have used: the
+    start, the reading of the trace, and the run.
     """
     from rota.cli.simgrid import run_grid
 
-    run_grid(parse_policies(policy_texts), [], **given)
+    if twice := [text for text in dict.fromkeys(cluster) if cluster.count(text) > 1]:
+        raise InputError(f"--cluster {twice[0]} stands there twice; drop one")
+    several = [("cluster", list(cluster))] if len(cluster) > 1 else []
+    texts, sorted_ = every_policy(policy_texts, with_profiles=given["profiles"] is not None)
+    run_grid(
+        parse_policies(texts),
+        several,
+        best_first=sorted_,
+        turn=turn,
+        cluster=None if several else cluster[0],
+        **given,
+    )
 
 
 @sim.command()
@@ -182,6 +202,26 @@ def sweep(
     axes = parse_axes(over_texts)
     policies = parse_policies(policy_texts, set_texts, [key for key, _ in axes])
     run_grid(policies, axes, **given)
+
+
+def every_policy(texts: Sequence[str], *, with_profiles: bool) -> tuple[list[str], bool]:
+    """The texts with ``all`` replaced by every policy that they don't name; whether it was there.
+
+    First among these is FIFO with backfill, which others are compared with. Without profiles those
+    are left out, and named on stderr, that need them.
+    """
+    from rota.cli.simoutput import BY_PROFILES
+    from rota.policy.registry import names
+
+    if ALL not in texts:
+        return list(texts), False
+    named = [text for text in texts if text != ALL]
+    known = {text.partition(":")[0] for text in named}
+    others = [name for name in names() if name not in known and name != BASELINE]
+    if blind := [name for name in others if name in BY_PROFILES and not with_profiles]:
+        click.echo(f"left out, as they need --profiles: {', '.join(blind)}", err=True)
+    first = [BASELINE] if BASELINE not in known else []
+    return [*named, *first, *(name for name in others if name not in blind)], True
 
 
 def parse_policies(

@@ -27,6 +27,7 @@ from rota.cli.simoptions import (
 from rota.cli.simoutput import (
     cpu_s,
     entry_of,
+    entry_of_log,
     print_json,
     tell_jobs,
     tell_missing_profiles,
@@ -37,6 +38,7 @@ from rota.cli.table import fitting, in_parts, render, width_of_terminal
 from rota.errors import InputError, RotaError, did_you_mean
 from rota.policy.registry import create, remark, settings
 from rota.report.comparison import (
+    BY_KEY,
     ORACLE_NOTE,
     Entry,
     flat_table,
@@ -45,12 +47,18 @@ from rota.report.comparison import (
 )
 from rota.report.curves import few_runs
 from rota.report.statistic import FEWEST_DRAWN
+from rota.report.verdict import average_s, differences, verdict
 from rota.scenario.case import Case, CaseResult, run_cases
-from rota.sim.machine import Costs
+from rota.scenario.turning import LEAST_S, MOST_S, turning_point
+from rota.sim.costsets import costs_text
+from rota.sim.machine import Costs, restarts
 
 Policies = Sequence[tuple[str, dict[str, str]]]
 Axis = tuple[str, list[str]]  # what changes, and its values
 MOST_FAILURES = 10
+MOST_VERDICTS = 4
+LONG_TURN_S = 60.0
+TURN_STEPS = 5  # of a bisection, two runs each
 
 
 class Line(NamedTuple):
@@ -73,11 +81,15 @@ def run_grid(
     html_file: str | None,
     png_folder: str | None,
     as_json: bool,
+    best_first: bool = False,
+    turn: bool | None = False,
     **world: Any,
 ) -> None:
     """Run every policy at every point with every seed, and print what came out.
 
-    Runs that fail are told on stderr, and end the program with 1 after the others have been
+    ``best_first`` is the order of the lines; else it is that of the policies. ``turn`` is whether
+    to look for the cost at which another policy becomes the best; None: if that is quick. Runs that
+    fail are told on stderr, and end the program with 1 after the others have been
     printed. Raises RotaError, of the first run, if all fail.
     """
     base = parse_case(**_first_values(world, axes))._replace(history=not no_history)
@@ -91,17 +103,29 @@ def run_grid(
     lines = lines_of(policies, axes, base, seed_list)
     tell_remarks(lines)
     tell_missing_profiles([name for name, _ in policies], base.profiles)
-    entries, failures = _run(lines, workers)
+    found, failures = _run(lines, workers)
+    if best_first:
+        found.sort(key=lambda pair: (list(pair[1].point.values()), average_s(pair[1])))
+    entries = [entry for _, entry in found]
+    keys = [key for key, _ in axes]
+    logged = entry_of_log(lines[0].cases[0], keys) if set(keys) <= {"cluster"} else None
+    told = entries if logged is None else [*entries, logged]
     if csv_file is not None:
-        write_csv(Path(csv_file), *flat_table(entries), "--csv")
+        write_csv(Path(csv_file), *flat_table(told), "--csv")
     if drawn:
-        keys = [key for key, _ in axes]
         chance = drawn_by_chance(base)
         write_pictures(entries, html_file, png_folder, keys, drawn_by_chance=chance)
     if as_json:
-        print_json([summary for entry in entries for summary in entry.summaries])
+        print_json([summary for entry in told for summary in entry.summaries])
     else:
-        click.echo(side_by_side(entries, wide=wide, width=width_of_terminal()))
+        width = width_of_terminal()
+        first = next((entry for line, entry in found if line is lines[0]), None)
+        notes = [f"costs: {costs_text(base.cost_set, base.costs)}", *log_notes(told)]
+        if len(policies) > 1:
+            notes += verdicts(entries)
+            if turn is not False and not axes:
+                notes += turn_notes(found, turn, workers)
+        click.echo(side_by_side(told, wide=wide, width=width, first=first, more=notes))
     tell_failures(failures)
 
 
@@ -151,8 +175,10 @@ def _with_loads(base: Case, axes: list[Axis], loads: str) -> tuple[Case, list[Ax
     return base, [*axes, ("load", [text.strip() for text in loads.split(",")])]
 
 
-def _run(lines: Sequence[Line], workers: int | None) -> tuple[list[Entry], list[RotaError]]:
-    """The lines of which at least one run ended well, and the errors of the others.
+def _run(
+    lines: Sequence[Line], workers: int | None
+) -> tuple[list[tuple[Line, Entry]], list[RotaError]]:
+    """The lines of which at least one run ended well, with their runs; the errors of the others.
 
     Raises the first if there are no others.
     """
@@ -163,7 +189,7 @@ def _run(lines: Sequence[Line], workers: int | None) -> tuple[list[Entry], list[
     names = [_name(line, case) if len(cases) > 1 else "" for line in lines for case in line.cases]
     with many_runs():
         results = iter(run_cases(cases, names, workers=workers, num_jobs=num_jobs))
-    entries: list[Entry] = []
+    entries: list[tuple[Line, Entry]] = []
     failures: list[RotaError] = []
     for line in lines:
         found: list[CaseResult] = []
@@ -176,7 +202,8 @@ def _run(lines: Sequence[Line], workers: int | None) -> tuple[list[Entry], list[
                 found.append(result)
         sketches = [result.sketch for result in found if result.sketch is not None]
         if found:
-            entries.append(entry_of([result.summary for result in found], line.point, sketches))
+            summaries = [result.summary for result in found]
+            entries.append((line, entry_of(summaries, line.point, sketches)))
     if failures and not entries:
         raise failures[0]
     return entries, failures
@@ -223,11 +250,16 @@ def at_point(case: Case, key: str, value: str) -> Case:
     if key in Costs._fields:
         seconds = _number(key, value)
         check_cost(seconds, option)
-        return case._replace(costs=case.costs._replace(**{key: seconds}))
+        given = case.costs_given | {key: seconds}
+        return case._replace(costs=case.costs._replace(**{key: seconds}), costs_given=given)
+    if key == "restart_s":
+        seconds = _number(key, value)
+        check_cost(seconds, option)
+        return case._replace(costs=restarts(seconds), cost_set="")
     if key in FAULT_KEYS:
         return case  # what one of them may be hangs on the others
     if key not in (known := settings(case.policy)):
-        others = ("load", "cluster", *Costs._fields, *FAULT_KEYS)
+        others = ("load", "cluster", "restart_s", *Costs._fields, *FAULT_KEYS)
         raise InputError(
             f"--over: policy {case.policy} has no setting {key!r}"
             f"{did_you_mean(key, [*known, *others])}; it has: {', '.join(known) or 'none'}; "
@@ -271,13 +303,110 @@ def parse_axes(texts: Sequence[str]) -> list[Axis]:
     return axes
 
 
-def side_by_side(entries: Sequence[Entry], *, wide: bool, width: float = inf) -> str:
-    """The table as text, as far as it can be no wider than ``width``."""
-    notes = []
+def verdicts(entries: Sequence[Entry]) -> list[str]:
+    """Which policy is best, in a sentence for each point, of a few points."""
+    points = list(dict.fromkeys(tuple(entry.point.items()) for entry in entries))
+    if len(points) > MOST_VERDICTS:
+        return []
+    said = []
+    for point in points:
+        where = "".join(f", {key} {value}" for key, value in point)
+        sentence = verdict([entry for entry in entries if tuple(entry.point.items()) == point])
+        said += [f"verdict{where}: {sentence}"] if sentence else []
+    return said
+
+
+def log_notes(entries: Sequence[Entry]) -> list[str]:
+    """How the log's own waits compare with those of simulated FIFO, if it tells of them."""
+    logged = next((entry for entry in entries if entry.is_log), None)
+    alike = [entry for entry in entries if entry.policy in ("fifo", "fifo-backfill")]
+    if logged is None or not alike:
+        return []
+    queue = BY_KEY["avg_queue_s"]
+    here = " and ".join(f"{queue.cell(entry)} s under {entry.label}" for entry in alike)
+    return [
+        f"{logged.policy}: jobs waited {queue.cell(logged)} s on average, and here {here}: the "
+        "nearer, the more the simulation is like the cluster that the log is of"
+    ]
+
+
+def turn_notes(
+    found: Sequence[tuple[Line, Entry]], turn: bool | None, workers: int | None
+) -> list[str]:
+    """At which cost of a restart another policy becomes the best, in a sentence.
+
+    Looked at are the three best, and the best of those that preempt and of those that don't.
+    """
+    choices = sorted(
+        (pair for pair in found if pair[1].is_choice), key=lambda pair: average_s(pair[1])
+    )
+    preempt = [create(line.cases[0].policy, line.cases[0].given).preemptive for line, _ in choices]
+    firsts = {preempt.index(kind) for kind in set(preempt)}
+    places = sorted({*range(min(len(choices), 3)), *firsts})
+    if len(places) < 2:
+        return []
+    costs_s = {place: sum(s["cpu_s"] for s in choices[place][1].summaries) for place in places}
+    about_s = 2 * sum(costs_s.values()) + 2 * TURN_STEPS * max(costs_s.values())
+    if turn is None and about_s > LONG_TURN_S:
+        return [
+            f"--turn looks for the cost at which another policy is best, in about {about_s:.0f} s"
+        ]
+
+    def measure(policies: Sequence[int], restart_s: float) -> dict[int, float]:
+        cases = {
+            place: [
+                case._replace(costs=restarts(restart_s), cost_set="", history=False, drawn=False)
+                for case in choices[place][0].cases
+            ]
+            for place in policies
+        }
+        listed = [case for of_one in cases.values() for case in of_one]
+        results = iter(run_cases(listed, [""] * len(listed), workers=workers, num_jobs=num_jobs))
+        measured = {}
+        for place, of_one in cases.items():
+            got = [next(results) for _ in of_one]
+            values = [r.summary["avg_jct_s"] for r in got if not isinstance(r, RotaError)]
+            if len(values) == len(of_one) and None not in values:
+                measured[place] = sum(values) / len(values)
+        return measured
+
+    num_jobs = max(summary["jobs"] for _, entry in choices for summary in entry.summaries)
+    found_turn = turning_point(places, measure)
+    if found_turn is None:
+        return []
+    cheap, dear = choices[found_turn.cheap][1].label, choices[found_turn.dear][1].label
+    if found_turn.at_s is None:
+        return [f"cost: {cheap} is best at a restart of {LEAST_S:g} s, and at one of {MOST_S:g} s"]
+    return [
+        f"cost: the ranking turns where a restart takes about {found_turn.at_s:.2g} s: {cheap} is "
+        f"best below, {dear} above"
+    ]
+
+
+def side_by_side(
+    entries: Sequence[Entry],
+    *,
+    wide: bool,
+    width: float = inf,
+    first: Entry | None = None,
+    more: Sequence[str] = (),
+) -> str:
+    """The table as text, as far as it can be no wider than ``width``, and notes below it.
+
+    With ``first``, the line of one policy, each line tells its difference from that policy's line
+    at the same point. ``more`` are notes.
+    """
+    notes: list[str] = []
+    beside: list[str] = []
+    compared = differences(entries, first) if first is not None else []
+    if first is not None and any(compared):
+        beside = [f"against {first.policy}", *("-" if d is None else str(d) for d in compared)]
+        if any(found is not None and found.by == "parts" for found in compared):
+            notes.append("± over ten parts of the jobs, by arrival: of one log, rather too narrow")
     if wide:
         table = in_parts(*spread_table(entries), width)
     else:
-        header, rows, left_out = narrow_table(entries, width)
+        header, rows, left_out = narrow_table(entries, width, beside)
         told = any(entry.information for entry in entries)
         table = render(header, rows, text_columns=1 + told + len(entries[0].point))
         if left_out:
@@ -288,7 +417,7 @@ def side_by_side(entries: Sequence[Entry], *, wide: bool, width: float = inf) ->
         notes.append(f"fewer than {FEWEST_DRAWN} seeds say little: their intervals are very wide")
     if any(entry.is_oracle for entry in entries):
         notes.append(ORACLE_NOTE)
-    return "\n".join([table, *(fitting(note, width) for note in notes)])
+    return "\n".join([table, *(fitting(note, width) for note in (*notes, *more))])
 
 
 def _name(line: Line, case: Case) -> str:

@@ -145,13 +145,29 @@ MANY_OPTIONS = [
     click.option("--csv", "csv_file", metavar="FILE", help="Write the table as CSV too."),
 ]
 
+TURN_OPTION = click.option(
+    "--turn/--no-turn",
+    default=None,
+    help="Whether to look for the cost of a restart at which another policy becomes the best. It "
+    "takes a few more runs.  [default: if they take less than a minute]",
+)
 
-def world_options_of(*, cluster: bool) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+
+def world_options_of(
+    *, cluster: bool, several: bool = False
+) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
     """What every command that simulates takes: the jobs, the cluster, its costs and faults.
 
-    ``cluster`` is whether it must be told the cluster.
+    ``cluster`` is whether it must be told the cluster; ``several``: it may be told several.
     """
-    option = click.option("--cluster", required=cluster, metavar="NODESxGPUS", help=CLUSTER_HELP)
+    more = " Given several times, the clusters are compared." if several else ""
+    option = click.option(
+        "--cluster",
+        required=cluster,
+        multiple=several,
+        metavar="NODESxGPUS",
+        help=CLUSTER_HELP + more,
+    )
     return options(WORKLOAD_OPTIONS, [option], WORLD_OPTIONS, COST_OPTIONS, FAULT_OPTIONS)
 
 
@@ -171,6 +187,7 @@ def parse_case(
     interval_s: float | None,
     node_start_s: float | None,
     restart_s: float | None,
+    cost_set: str | None,
     interference: float,
     **rest: Any,
 ) -> Case:
@@ -194,6 +211,7 @@ def parse_case(
     check_rented(node_start_s, faults)
     if not 0 <= interference < 1:
         raise InputError(f"--interference: {interference:g} is not a part of 1, such as 0.25")
+    charges = parse_costs(no_overheads, restart_s, cost_set, **costs)
     workload = Workload(trace_file, format_, strict, profile, num_jobs, span)
     check_workload(workload)
     return Case(
@@ -201,7 +219,9 @@ def parse_case(
         given={},
         workload=workload,
         cluster=cluster,
-        costs=parse_costs(no_overheads, restart_s, **costs),
+        costs=charges.costs,
+        cost_set=charges.cost_set,
+        costs_given=charges.given,
         speeds=speeds,
         oversubscription=oversubscription,
         faults=faults,

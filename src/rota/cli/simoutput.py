@@ -18,6 +18,8 @@ from rota.model.naming import jobs_text
 from rota.model.state.state import ClusterState
 from rota.report.setting import setting_text
 from rota.scenario.case import Case, load, uses_catalog
+from rota.sim.costsets import costs_text
+from rota.sim.machine import Costs
 from rota.workload.readers import remarks
 
 if TYPE_CHECKING:
@@ -26,6 +28,8 @@ if TYPE_CHECKING:
 
 # What these policies choose by is measured by simulated jobs that play profiles alone.
 BY_PROFILES = ("optimus", "optimus-oracle", "pollux")
+AS_IT_WAS = "as it was"
+LEAST_TOLD = 0.5  # part of the jobs of a log whose waits it tells, for a line of its own
 MOST_LISTED = 3
 MOST_WARNINGS, MOST_NAMED = 5, 5  # sentences, and jobs of each
 
@@ -95,6 +99,25 @@ def entry_of(
     return Entry(label_of(summaries[0], point), point, summaries, sketches)
 
 
+def entry_of_log(case: Case, keys: Sequence[str]) -> Entry | None:
+    """What the log that a case plays says of its own jobs; None if it tells of too few.
+
+    ``keys`` are those of the points of the other lines.
+    """
+    from rota.report.comparison import Entry
+    from rota.report.metrics import of_log
+
+    if case.workload.file is None or case.load != 1 or case.profiles is not None:
+        return None
+    trace, _ = load(case.workload, case.seed, case.load, 0)
+    if len(trace.waited_s) < LEAST_TOLD * len(trace):
+        return None
+    summary = {"policy": AS_IT_WAS, "settings": {}, "needs_duration": False, "seed": case.seed}
+    figures = of_log(trace, trace.waited_s)
+    told = summary | {"jobs": len(trace), "trace": trace.name, "cluster": case.cluster} | figures
+    return Entry(AS_IT_WAS, dict.fromkeys(keys, "-"), [told], [], is_log=True)
+
+
 def label_of(summary: dict[str, Any], point: dict[str, str] | None = None) -> str:
     """The policy's name, starred if it is an oracle, with the settings that are not defaults.
 
@@ -135,6 +158,7 @@ def describe(summary: dict[str, Any]) -> str:
     width = max(len(heading) for heading, _ in rows)
     title = f"{entry.policy} on {summary['cluster']}, {summary['trace']}"
     lines = [title, *(f"  {heading.ljust(width)}  {text:>14}" for heading, text in rows)]
+    lines.append(f"costs: {costs_text(summary['costs'], Costs(**summary['overheads']))}")
     return "\n".join([*lines, ORACLE_NOTE] if entry.is_oracle else lines)
 
 

@@ -25,6 +25,12 @@ class Entry(NamedTuple):
     point: dict[str, str]
     summaries: list[dict[str, Any]]
     sketches: list[Sketch]
+    is_log: bool = False  # what a log says of itself, and no run
+
+    @property
+    def is_choice(self) -> bool:
+        """True if somebody could choose this policy."""
+        return not (self.is_oracle or self.is_log)
 
     @property
     def label(self) -> str:
@@ -205,11 +211,12 @@ def _told(entries: Sequence[Entry]) -> list[list[str]]:
 
 
 def narrow_table(
-    entries: Sequence[Entry], width: float = inf
+    entries: Sequence[Entry], width: float = inf, beside: Sequence[str] = ()
 ) -> tuple[list[str], list[list[str]], list[str]]:
     """Header and rows of the table in which each entry is a line, with the main metrics.
 
     Also the headings of those that are left out for the table to be no wider than ``width``.
+    ``beside`` is a column to stand beside the average JCT: its heading, and a cell for each line.
     """
     many = any(len(entry.summaries) > 1 for entry in entries)
     left_out = {"makespan_s", "preemptions"} if many else set()  # for the intervals to have room
@@ -230,6 +237,8 @@ def narrow_table(
         for metric in NARROW
         if metric.key not in left_out
     }
+    if beside:
+        shown = {"avg_jct_s": shown.pop("avg_jct_s"), "": list(beside), **shown}
     dropped = []
     for key in LEAST_FIRST:
         columns = [*names, *shown.values()]

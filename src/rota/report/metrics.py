@@ -1,10 +1,10 @@
 """What a run came to: one summary for the simulator, the live cluster and what-if runs."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from operator import mul
 from typing import Any
 
-from rota.model.job import JobState
+from rota.model.job import JobSpec, JobState
 from rota.model.state.state import ClusterState
 from rota.report.fairness import (
     UNFAIR,
@@ -19,6 +19,7 @@ from rota.report.fairness import (
 )
 from rota.report.statistic import mean, median, percentile
 
+PARTS, LEAST_PART = 10, 10  # parts of the jobs, and how many jobs one has at least
 PER_JOB_COLUMNS = (
     "job_id",
     "num_gpus",
@@ -65,6 +66,7 @@ def summarise(
         "p95_jct_s": percentile(jct, 95),
         "p99_jct_s": percentile(jct, 99),
         "makespan_s": makespan_s,
+        "avg_jct_s_by_part": by_part(rows, jobs.jct_s, len(state.spec)),
         "avg_queue_s": mean(queue),
         "median_queue_s": median(queue),
         "p95_queue_s": percentile(queue, 95),
@@ -78,6 +80,45 @@ def summarise(
         "events": state.events,
         "decisions": decisions,
     }
+
+
+def of_log(jobs: Iterable[JobSpec], waited_s: Mapping[str, float]) -> dict[str, Any]:
+    """Figures of what a log tells of its own jobs, as those of :func:`summarise`.
+
+    ``waited_s`` says by id how long jobs waited; of others nothing is told.
+    """
+    listed = list(jobs)
+    rows = [row for row, spec in enumerate(listed) if spec.job_id in waited_s]
+    told = [listed[row] for row in rows]
+    jct_s = [waited_s[spec.job_id] + (spec.duration_s or 0.0) for spec in told]
+    rising, queue = sorted(jct_s), sorted(waited_s[spec.job_id] for spec in told)
+    ends = [spec.submit_s + value for spec, value in zip(told, jct_s, strict=True)]
+    return {
+        "finished": len(told),
+        "avg_jct_s": mean(rising),
+        "median_jct_s": median(rising),
+        "p90_jct_s": percentile(rising, 90),
+        "p95_jct_s": percentile(rising, 95),
+        "p99_jct_s": percentile(rising, 99),
+        "makespan_s": max(ends) - min(spec.submit_s for spec in told) if told else None,
+        "avg_jct_s_by_part": by_part(rows, jct_s, len(listed)),
+        "avg_queue_s": mean(queue),
+        "median_queue_s": median(queue),
+        "p95_queue_s": percentile(queue, 95),
+    }
+
+
+def by_part(rows: Sequence[int], jct_s: Sequence[float], num_jobs: int) -> list[float | None]:
+    """The average JCT of each of ``PARTS`` parts of the jobs, in order of arrival.
+
+    None for a part of which no job has finished; no part at all where there are too few jobs.
+    """
+    if num_jobs < PARTS * LEAST_PART:
+        return []
+    parts: list[list[float]] = [[] for _ in range(PARTS)]
+    for row, value in zip(rows, jct_s, strict=True):
+        parts[row * PARTS // num_jobs].append(value)
+    return [mean(values) for values in parts]
 
 
 def per_job(state: ClusterState) -> list[tuple[Any, ...]]:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from rota.errors import RotaError
 from rota.model.cluster import Node, parse_cluster
+from rota.model.job import JobSpec
 from rota.model.state.state import ClusterState
 from rota.policy.information import information_of
 from rota.policy.registry import create
@@ -42,13 +43,15 @@ class Workload(NamedTuple):
 class Case(NamedTuple):
     """One run: which policy, on which jobs and cluster, and what is wanted of it.
 
-    ``given`` are the policy's settings as text. ``oversubscription`` is by how much links between
-    racks are slower than those of nodes. ``profiles`` is a folder of measured profiles, which then
-    give the speeds; ``interval_s`` has decisions at its multiples alone; with ``node_start_s`` the
-    cluster's nodes are rented as the policy asks for them. ``faults`` are drawn with the case's own
-    seed; the summary tells them as ``faults_given``. ``history`` asks for the figures that need the
-    run's course, ``drawn`` for a sketch of it, ``with_gpus`` for who held which GPU in the sketch.
-    ``interference`` is what part of its speed a job on several nodes loses beside another such job.
+    ``given`` are the policy's settings as text. ``costs`` are charged, or with the name of a
+    ``cost_set``, for each job those of the set with ``costs_given`` in their place.
+    ``oversubscription`` is by how much links between racks are slower than those of nodes.
+    ``profiles`` is a folder of measured profiles, which then give the speeds; ``interval_s`` has
+    decisions at its multiples alone; with ``node_start_s`` the cluster's nodes are rented as the
+    policy asks for them. ``faults`` are drawn with the case's own seed; the summary tells them as
+    ``faults_given``. ``history`` asks for the figures that need the run's course, ``drawn`` for a
+    sketch of it, ``with_gpus`` for who held which GPU in the sketch. ``interference`` is what part
+    of its speed a job on several nodes loses beside another such job.
     """
 
     policy: str
@@ -56,6 +59,8 @@ class Case(NamedTuple):
     workload: Workload
     cluster: str
     costs: Costs
+    cost_set: str = ""
+    costs_given: dict[str, float] = {}
     speeds: str = "auto"
     oversubscription: float = 1.0
     faults: Faults | None = None
@@ -137,7 +142,7 @@ def run_to_end(
         trace,
         nodes,
         policy,
-        case.costs,
+        _charged(case),
         speeds=speeds,
         faults=faults,
         interference=Interference(links=case.interference),
@@ -174,6 +179,15 @@ def run_to_end(
     return summary, state, drawn
 
 
+def _charged(case: Case) -> Costs | Callable[[JobSpec], Costs]:
+    if not case.cost_set:
+        return case.costs
+    from rota.sim.costsets import SETS  # here: only these read the catalog of models
+
+    of, given = SETS[case.cost_set], case.costs_given
+    return (lambda spec: of(spec)._replace(**given)) if given else of
+
+
 def _setting(case: Case) -> dict[str, Any]:
     """What of the case's setting its summary tells."""
     return {
@@ -181,6 +195,7 @@ def _setting(case: Case) -> dict[str, Any]:
         "seed": case.seed,
         "load": case.load,
         "overheads": case.costs._asdict(),
+        "costs": case.cost_set,
         "faults": case.faults_given,
         "profiles": case.profiles,
         "interval_s": case.interval_s,

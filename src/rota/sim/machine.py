@@ -101,13 +101,13 @@ class Machine:
         self,
         engine: Engine,
         state: ClusterState,
-        costs: Costs,
+        costs: Costs | Callable[[JobSpec], Costs],
         speeds: SpeedModel | None = None,
         interference: Interference | None = None,
     ) -> None:
         self._engine = engine
         self._state = state
-        self._costs = costs
+        self._costs_of = costs if callable(costs) else lambda spec: costs
         self.speeds = speeds
         self._interference = interference or Interference()
         self.unsteady = False  # whether a job's speed may change while it starts
@@ -125,27 +125,32 @@ class Machine:
         else:
             self.confirm(event)
 
+    def _costs(self, row: int) -> Costs:
+        return self._costs_of(self._state.spec[row])
+
     def _launch(self, command: Launch, now_s: float) -> tuple[float, Event]:
-        delay_s, row = self._costs.cold_start_s, command.row
+        row = command.row
+        delay_s = self._costs(row).cold_start_s
         speed = self._speed(row, command.allocation)
         return delay_s, new(JobLaunched, (now_s + delay_s, row, command.attempt, speed))
 
     def _suspend(self, command: Suspend, now_s: float) -> tuple[float, Event]:
-        delay_s = self._costs.suspend_s
+        delay_s = self._costs(command.row).suspend_s
         return delay_s, new(JobSuspended, (now_s + delay_s, command.row, now_s))
 
     def _resume(self, command: Resume | Migrate, now_s: float) -> tuple[float, Event]:
-        delay_s, row = self._costs.resume_s, command.row
-        if type(command) is Migrate:
-            delay_s += self._costs.migrate_s
+        row = command.row
+        costs = self._costs(row)
+        delay_s = costs.resume_s + (costs.migrate_s if type(command) is Migrate else 0.0)
         return delay_s, new(
             JobResumed, (now_s + delay_s, row, self._speed(row, command.allocation))
         )
 
     def _resize(self, command: Resize, now_s: float) -> tuple[float, Event]:
-        delay_s, row, allocation = self._costs.resize_s, command.row, command.allocation
-        speed, pause_s = self._speed(row, allocation), self._costs.resize_pause_s
-        return delay_s, JobResized(now_s + delay_s, row, allocation, speed, pause_s)
+        row, allocation = command.row, command.allocation
+        costs, speed = self._costs(row), self._speed(row, allocation)
+        at_s = now_s + costs.resize_s
+        return costs.resize_s, JobResized(at_s, row, allocation, speed, costs.resize_pause_s)
 
     def _retune(self, command: Retune, now_s: float) -> tuple[float, Event]:
         row, held = command.row, self._state.held[command.row]

@@ -1,6 +1,6 @@
 """Run a trace under a policy on a simulated cluster."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from heapq import heappop
 from math import ceil, inf
 from typing import Any, NamedTuple, Protocol
@@ -65,7 +65,7 @@ class Simulation:
         trace: Trace,
         nodes: Iterable[Node],
         policy: Policy,
-        costs: Costs | None = None,
+        costs: Costs | Callable[[JobSpec], Costs] | None = None,
         *,
         speeds: SpeedModel | None = None,
         faults: Faults | None = None,

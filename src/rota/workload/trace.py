@@ -1,7 +1,7 @@
 """The one job table: what every trace becomes, whatever it was read from."""
 
 import gc
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from operator import eq, le
 from typing import Any
@@ -38,9 +38,10 @@ class Trace:
 
     ``num_rejected`` rows of the file could not be read; ``rejected`` says of the first of them
     why, as (line, reason). ``notes`` are sentences on what else differs from the file.
+    ``waited_s`` tells by job id how long jobs waited where the trace was recorded, if it says so.
     """
 
-    __slots__ = ("jobs", "name", "notes", "num_rejected", "rejected")
+    __slots__ = ("jobs", "name", "notes", "num_rejected", "rejected", "waited_s")
 
     def __init__(
         self,
@@ -50,12 +51,14 @@ class Trace:
         num_rejected: int = 0,
         rejected: Iterable[tuple[int, str]] = (),
         notes: Iterable[str] = (),
+        waited_s: Mapping[str, float] | None = None,
     ) -> None:
         self.jobs = _ordered(list(jobs))
         self.name = name
         self.num_rejected = num_rejected
         self.rejected = list(rejected)
         self.notes = list(notes)
+        self.waited_s = waited_s or {}
 
     def with_jobs(self, jobs: Iterable[JobSpec]) -> "Trace":
         """A trace of these jobs under the same name, with the same rejected rows and notes."""
@@ -65,6 +68,7 @@ class Trace:
             num_rejected=self.num_rejected,
             rejected=self.rejected,
             notes=self.notes,
+            waited_s=self.waited_s,
         )
 
     def __len__(self) -> int:

@@ -44,6 +44,7 @@ def read(source: Source, report: Report) -> Iterable[JobSpec]:
             duration_s=elapsed("deletion_time", start_s, end_s),
             vc=get_qos(row),
         )
+        report.started(spec.job_id, spec.submit_s, start_s)
         if milli and number("gpu_milli", milli, "thousandths of a GPU") < 1000:
             report.count("jobs that ask for a fraction of a GPU, each counted as 1 GPU")
         return spec

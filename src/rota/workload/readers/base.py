@@ -16,6 +16,7 @@ and `rota.workload.readers` tells those without a header by their first line.
 
 import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import suppress
 from functools import cached_property
 from math import inf
 from pathlib import PurePath
@@ -87,6 +88,7 @@ class Report:
         self.strict = strict
         self.num_rejected = 0
         self.rejected: list[tuple[int, str]] = []
+        self.waited_s: dict[str, float] = {}
         self._counts: dict[str, int] = {}
         self._notes: list[str] = []
 
@@ -101,6 +103,15 @@ class Report:
     def count(self, what: str) -> None:
         """Count one more of what the notes then give the number of: "CPU jobs left out"."""
         self._counts[what] = self._counts.get(what, 0) + 1
+
+    def started(self, job_id: str, submit_s: float, start: str | float) -> None:
+        """Keep how long a job waited before it started; a start before its arrival is no wait.
+
+        A start that is no time is passed over: the job is as good without it.
+        """
+        with suppress(TraceError):
+            start_s = moment("start", start) if isinstance(start, str) else start
+            self.waited_s[job_id] = max(0.0, start_s - submit_s)
 
     def note(self, sentence: str) -> None:
         """Add a sentence to the notes, once."""
@@ -120,6 +131,7 @@ class Report:
             num_rejected=self.num_rejected,
             rejected=self.rejected,
             notes=self.notes,
+            waited_s=self.waited_s,
         )
 
 

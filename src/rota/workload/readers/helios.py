@@ -35,10 +35,12 @@ def read(source: Source, report: Report) -> Iterable[JobSpec]:
         else:
             start_s = moment("start_time", get_start(row))
             duration_s = elapsed("end_time", start_s, moment("end_time", get_end(row)))
+        submit_s = moment("submit_time", get_submit(row))
+        report.started(job_id(get_id(row)), submit_s, get_start(row))
         return JobSpec(
             job_id=job_id(get_id(row)),
             num_gpus=whole("gpu_num", get_gpus(row)),
-            submit_s=moment("submit_time", get_submit(row)),
+            submit_s=submit_s,
             duration_s=duration_s,
             user=get_user(row),
             vc=get_vc(row),

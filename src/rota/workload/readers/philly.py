@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Iterable, Iterator, Sequence
+from math import inf
 from typing import Any
 
 from rota.errors import TraceError
@@ -139,7 +140,7 @@ def _maker(report: Report) -> Any:
         if not isinstance(record, dict):
             raise TraceError("it is no record with jobid, submitted_time and attempts")
         name = job_id(_text(record, "jobid"))
-        gpus, duration_s = 0, 0.0
+        gpus, duration_s, first_s = 0, 0.0, inf
         attempts = _list(record, "attempts")
         if not attempts:
             report.count("jobs left out that never started")
@@ -152,6 +153,7 @@ def _maker(report: Report) -> Any:
                 report.count("jobs left out of which an attempt has no start or no end")
                 return None
             start_s = moment("start_time", str(start))
+            first_s = min(first_s, start_s)
             duration_s += elapsed("end_time", start_s, moment("end_time", str(end)))
             gpus = max(gpus, sum(len(_list(host, "gpus")) for host in _list(attempt, "detail")))
         if gpus == 0:
@@ -159,10 +161,12 @@ def _maker(report: Report) -> Any:
             return None
         if len(attempts) > 1:
             report.count("jobs that were tried more than once, their attempts added up")
+        submit_s = moment("submitted_time", _text(record, "submitted_time"))
+        report.started(name, submit_s, first_s)
         return JobSpec(
             job_id=name,
             num_gpus=whole("gpus", str(gpus)),
-            submit_s=moment("submitted_time", _text(record, "submitted_time")),
+            submit_s=submit_s,
             duration_s=duration_s,
             user=_text(record, "user", ""),
             vc=_text(record, "vc", ""),

@@ -61,10 +61,12 @@ def read(source: Source, report: Report) -> Iterable[JobSpec]:
         if not gpus:
             report.count("CPU jobs left out")
             return None
+        submit_s = moment("Submit", get_submit(row))
+        report.started(job_id(name), submit_s, get_start(row))
         return JobSpec(
             job_id=job_id(name),
             num_gpus=gpus,
-            submit_s=moment("Submit", get_submit(row)),
+            submit_s=submit_s,
             duration_s=elapsed_s(get_elapsed(row)),
             name=get_name(row),
             user=get_user(row),

@@ -1,0 +1,106 @@
+"""Which of several policies is best, as far as runs of the same jobs can tell.
+
+Runs are compared in pairs: over the seeds that both have, or, where each has one run alone, over
+ten parts of the same jobs in order of arrival (batch means). Parts of one log are not independent
+of each other, so that such an interval is rather too narrow.
+"""
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from rota.model.naming import few
+from rota.report.comparison import Entry
+from rota.report.statistic import Interval, interval, mean
+
+
+class Difference(NamedTuple):
+    """How much longer jobs take on average than under another policy, in seconds.
+
+    ``by`` is what the interval is over: ``seeds``, ``parts``, or "" where there is none.
+    """
+
+    found: Interval
+    by: str
+
+    @property
+    def is_told(self) -> bool:
+        """True if the interval leaves out zero."""
+        half = self.found.half_width
+        return half is not None and abs(self.found.mean) > half
+
+    def __str__(self) -> str:
+        half = self.found.half_width
+        return f"{self.found.mean:+,.0f}" + ("" if half is None else f" ±{half:,.0f}")
+
+
+def difference(entry: Entry, other: Entry) -> Difference | None:
+    """The average JCT of one line less that of another; None if no runs can be paired."""
+    mine = {s["seed"]: s for s in entry.summaries if s["avg_jct_s"] is not None}
+    theirs = {s["seed"]: s for s in other.summaries if s["avg_jct_s"] is not None}
+    seeds = sorted(mine.keys() & theirs.keys())
+    if not seeds:
+        return None
+    values = [mine[seed]["avg_jct_s"] - theirs[seed]["avg_jct_s"] for seed in seeds]
+    by = "seeds" if len(seeds) > 1 else ""
+    if len(seeds) == 1:
+        one, two = (runs[seeds[0]].get("avg_jct_s_by_part", ()) for runs in (mine, theirs))
+        pairs = [(a, b) for a, b in zip(one, two, strict=False) if a is not None and b is not None]
+        if len(pairs) > 1:
+            whole = values[0]
+            parts = interval([a - b for a, b in pairs])
+            assert parts is not None
+            return Difference(parts._replace(mean=whole), "parts")
+    found = interval(values)
+    assert found is not None
+    return Difference(found, by)
+
+
+def differences(entries: Sequence[Entry], first: Entry) -> list[Difference | None]:
+    """For each line, how it differs from that of the first's policy at the same point.
+
+    What a log says of itself is compared with that at any point.
+    """
+    firsts = {tuple(each.point.items()): each for each in entries if each.policy == first.policy}
+    found: list[Difference | None] = []
+    for entry in entries:
+        other = first if entry.is_log else firsts.get(tuple(entry.point.items()))
+        found.append(None if other is None or other is entry else difference(entry, other))
+    return found
+
+
+def average_s(entry: Entry) -> float:
+    """The average JCT over a line's runs; infinity if no job has finished."""
+    known = [s["avg_jct_s"] for s in entry.summaries if s["avg_jct_s"] is not None]
+    found = mean(known)
+    return float("inf") if found is None else found
+
+
+def verdict(entries: Sequence[Entry]) -> str:
+    """Which of policies at one point finishes jobs soonest, or that this is not to be told.
+
+    Oracles and what a log says of itself are left out: nobody can choose them. "" for fewer than
+    two policies that can be compared.
+    """
+    rivals = sorted((each for each in entries if each.is_choice), key=average_s)
+    compared = [(each, difference(each, rivals[0])) for each in rivals[1:]]
+    known = [(each, found) for each, found in compared if found is not None]
+    if not known:
+        return ""
+    best, (next_best, lead) = rivals[0], known[0]
+    if lead.found.half_width is None:
+        return (
+            f"none: {best.policy} is {lead.found.mean:,.0f} s ahead of {next_best.policy} in one "
+            "run of few jobs, which tells no interval; give more jobs, or several --seeds"
+        )
+    over = f"{lead} s over {lead.found.runs} {'seeds' if lead.by == 'seeds' else 'parts'}"
+    alike = [each.policy for each, found in known if not found.is_told]
+    if alike:
+        return (
+            f"{best.policy} comes first, but these data show no difference from "
+            f"{few(alike)} ({next_best.policy}: {over})"
+        )
+    share = lead.found.mean / average_s(next_best)
+    return (
+        f"{best.policy} has the least average JCT, {share:.0%} less than the next, "
+        f"{next_best.policy} ({over})"
+    )

@@ -1,0 +1,44 @@
+"""At which cost of a restart another policy becomes the best: where a ranking turns."""
+
+from collections.abc import Callable, Sequence
+from math import sqrt
+from typing import NamedTuple
+
+LEAST_S, MOST_S = 1.0, 300.0  # of a restart: between these the turn is looked for
+CLOSE = 1.2  # ratio of two costs between which it is known well enough
+
+# The average JCT of policies, by their places, if each restart takes so many seconds.
+Measure = Callable[[Sequence[int], float], dict[int, float]]
+
+
+class Turn(NamedTuple):
+    """Which policy is best where restarts are cheap, and which where they are dear.
+
+    ``at_s`` is where one takes over from the other, None if none does.
+    """
+
+    cheap: int
+    dear: int
+    at_s: float | None
+
+
+def turning_point(policies: Sequence[int], measure: Measure) -> Turn | None:
+    """Who is best at a restart of 1 s and of 300 s, and by bisection where the two change places.
+
+    None if some policy finishes no job.
+    """
+    low, high = measure(policies, LEAST_S), measure(policies, MOST_S)
+    if len(low) < len(policies) or len(high) < len(policies):
+        return None
+    cheap, dear = min(low, key=low.__getitem__), min(high, key=high.__getitem__)
+    if cheap == dear:
+        return Turn(cheap, dear, None)
+    least_s, most_s = LEAST_S, MOST_S
+    while most_s / least_s > CLOSE:
+        middle_s = sqrt(least_s * most_s)
+        found = measure((cheap, dear), middle_s)
+        if found[cheap] <= found[dear]:
+            least_s = middle_s
+        else:
+            most_s = middle_s
+    return Turn(cheap, dear, sqrt(least_s * most_s))

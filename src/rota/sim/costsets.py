@@ -1,0 +1,84 @@
+"""What commands cost jobs, in whole sets by name: for each job, as far as its size is known."""
+
+from collections.abc import Callable
+from functools import lru_cache
+
+from rota.model.job import JobSpec
+from rota.sim.machine import FREE, Costs, restarts
+from rota.workload.catalog import look_up
+
+RESTART_S = 30.0  # from a checkpoint, on average over Pollux' models (OSDI 2021, section 5)
+COPY_BYTES_S = 10e9  # between a GPU and its host: of the 16 GB/s of PCIe 3.0, what copies reach
+NETWORK_BYTES_S = 1.25e9  # between nodes: 10 Gbit/s
+STATES = 3  # weights, and Adam's two moments of each
+UNKNOWN_BYTES = 8e9  # the state of a job whose size nobody tells: of about 700 million parameters
+
+
+@lru_cache(maxsize=4096)
+def state_bytes(model: str, memory_gb: float | None) -> float:
+    """The state that a job keeps on each of its GPUs: by its model, else at most its memory."""
+    profile = look_up(model) if model else None
+    if profile is not None and profile.size_mib:
+        return STATES * profile.size_mib * 2**20
+    return UNKNOWN_BYTES if memory_gb is None else memory_gb * 1e9
+
+
+def cooperative(spec: JobSpec) -> Costs:
+    """A job that uses ``rota.train``: its state goes to host memory, and its processes stay.
+
+    What does not hang on its size is as measured with small models (:class:`Costs`).
+    """
+    return _cooperative(spec.model, spec.memory_gb)
+
+
+@lru_cache(maxsize=4096)
+def _cooperative(model: str, memory_gb: float | None) -> Costs:
+    known, size = Costs(), state_bytes(model, memory_gb)
+    copy_s = size / COPY_BYTES_S
+    return Costs(
+        suspend_s=known.suspend_s + copy_s,
+        resume_s=known.resume_s + copy_s,
+        migrate_s=known.migrate_s + size / NETWORK_BYTES_S,
+        cold_start_s=_restart_s(model),
+        resize_s=known.resize_s + copy_s,
+        resize_pause_s=known.resize_pause_s + copy_s,
+    )
+
+
+def restart(spec: JobSpec) -> Costs:
+    """A job whose processes end, and are started again to go on from a checkpoint of its own."""
+    return _restart(spec.model)
+
+
+@lru_cache(maxsize=4096)
+def _restart(model: str) -> Costs:
+    return restarts(_restart_s(model))
+
+
+def _restart_s(model: str) -> float:
+    profile = look_up(model) if model else None
+    return profile.restart_s if profile is not None and profile.restart_s else RESTART_S
+
+
+SETS: dict[str, Callable[[JobSpec], Costs]] = {"cooperative": cooperative, "restart": restart}
+UNKNOWN = JobSpec("", 1, 0.0)  # a job of which nothing is known
+
+
+def costs_text(name: str, costs: Costs) -> str:
+    """What is charged, in a clause; ``name`` is the set that it is of, "" for none.
+
+    ``costs`` are those of a job whose size is not known.
+    """
+    if costs == FREE:
+        return "none"
+    if costs == restarts(costs.resume_s):
+        told = f"{costs.resume_s:g} s without progress whenever a job gets GPUs, or others"
+    else:
+        told = ", ".join(
+            f"{field.removesuffix('_s').replace('_', ' ')} {seconds:.3g} s"
+            for field, seconds in costs._asdict().items()
+            if seconds
+        )
+    if name == "cooperative":
+        told += "; less or more by the size of models that are known"
+    return f"{name}: {told}" if name else told
