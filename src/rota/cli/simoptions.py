@@ -176,6 +176,7 @@ def parse_case(
     trace_file: str | None,
     format_: str,
     strict: bool,
+    unit: str,
     profile: str | None,
     num_jobs: int | None,
     span: float | None,
@@ -212,7 +213,7 @@ def parse_case(
     if not 0 <= interference < 1:
         raise InputError(f"--interference: {interference:g} is not a part of 1, such as 0.25")
     charges = parse_costs(no_overheads, restart_s, cost_set, **costs)
-    workload = Workload(trace_file, format_, strict, profile, num_jobs, span)
+    workload = Workload(trace_file, format_, strict, profile, num_jobs, span, unit)
     check_workload(workload)
     return Case(
         policy="",
@@ -283,8 +284,8 @@ def check_workload(workload: Workload) -> None:
         return
     if (workload.num_jobs is None) == (workload.span_s is None):
         raise InputError("--generate: give either --num-jobs or --span; one sets the other")
-    if workload.strict or workload.format != "auto":
-        raise InputError("--strict and --format have no effect on drawn jobs; drop them")
+    if workload.strict or workload.format != "auto" or workload.unit != "s":
+        raise InputError("--strict, --format and --unit have no effect on drawn jobs; drop them")
 
 
 def drawn_by_chance(case: Case) -> bool:

@@ -8,7 +8,7 @@ from typing import Any
 import click
 
 from rota.workload.profiles import PROFILES
-from rota.workload.readers import FORMATS
+from rota.workload.readers import DURATION_UNITS, FORMATS
 from rota.workload.trace import MAX_S
 
 UNITS = {"": 1.0, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86_400.0, "w": 604_800.0}
@@ -41,6 +41,13 @@ READING = [
         help="Whose format the trace has; auto tells by its content.",
     ),
     click.option("--strict", is_flag=True, help="Fail at the first row that can't be read."),
+    click.option(
+        "--unit",
+        type=click.Choice(list(DURATION_UNITS)),
+        default="s",
+        show_default=True,
+        help="What the durations in the file are in; arrivals stay as they are.",
+    ),
 ]
 NUM_JOBS = click.option(
     "--num-jobs", type=click.IntRange(1), metavar="N", help="Draw so many jobs."

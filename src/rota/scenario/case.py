@@ -38,6 +38,7 @@ class Workload(NamedTuple):
     profile: str | None = None
     num_jobs: int | None = None
     span_s: float | None = None
+    unit: str = "s"  # of a file's durations
 
 
 class Case(NamedTuple):
@@ -231,7 +232,7 @@ def _read(workload: Workload) -> tuple[Trace, float]:
 
     assert workload.file is not None
     began_s = time.process_time()
-    trace = read_trace(workload.file, workload.format, workload.strict)
+    trace = read_trace(workload.file, workload.format, workload.strict, workload.unit)
     return trace, time.process_time() - began_s
 
 

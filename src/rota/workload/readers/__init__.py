@@ -5,6 +5,7 @@
 
 from importlib import import_module
 from pathlib import Path
+from statistics import median
 from typing import Any
 
 from rota.errors import TraceError
@@ -26,8 +27,17 @@ FORMATS: dict[str, tuple[str, ...]] = {
 }
 
 
-def read_trace(path: str | Path, format: str = "auto", strict: bool = False) -> Trace:
+DURATION_UNITS = {"ms": 1e-3, "s": 1.0, "min": 60.0, "h": 3600.0}
+SAMPLE = 1000  # jobs that tell the median well enough
+LONG_S = 7 * 86_400.0  # a median of durations beyond this is hardly of seconds
+
+
+def read_trace(
+    path: str | Path, format: str = "auto", strict: bool = False, unit: str = "s"
+) -> Trace:
     """The jobs of a trace file, plain or gzipped, in one of ``FORMATS``; ``auto`` tells which.
+
+    ``unit`` is what its durations are in, one of ``DURATION_UNITS``.
 
     Rows that can't be read are counted in the trace's ``num_rejected``; with ``strict`` the first
     is a TraceError. Raises TraceError for a file that can't be read at all, naming the fix.
@@ -40,6 +50,15 @@ def read_trace(path: str | Path, format: str = "auto", strict: bool = False) -> 
         found = list(reader.read(source, report))
         if not found:
             raise TraceError(_nothing(source, report))
+        if unit != "s":
+            scale = DURATION_UNITS[unit]
+            found = [spec._replace(duration_s=spec.duration_s * scale) for spec in found]
+        median_s = median(spec.duration_s for spec in found[:: max(1, len(found) // SAMPLE)])
+        if median_s > LONG_S:
+            report.note(
+                f"the median of the durations is {median_s / 86_400:.0f} days: if they are "
+                "milliseconds, give --unit ms"
+            )
         return report.trace(found)
 
 
