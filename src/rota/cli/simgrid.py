@@ -366,8 +366,8 @@ def turn_notes(
         for place, of_one in cases.items():
             got = [next(results) for _ in of_one]
             values = [r.summary["avg_jct_s"] for r in got if not isinstance(r, RotaError)]
-            if len(values) == len(of_one) and None not in values:
-                measured[place] = sum(values) / len(values)
+            whole = len(values) == len(of_one) and None not in values
+            measured[place] = sum(values) / len(values) if whole else inf
         return measured
 
     num_jobs = max(summary["jobs"] for _, entry in choices for summary in entry.summaries)

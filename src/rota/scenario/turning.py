@@ -1,13 +1,14 @@
 """At which cost of a restart another policy becomes the best: where a ranking turns."""
 
 from collections.abc import Callable, Sequence
-from math import sqrt
+from math import inf, sqrt
 from typing import NamedTuple
 
 LEAST_S, MOST_S = 1.0, 300.0  # of a restart: between these the turn is looked for
 CLOSE = 1.2  # ratio of two costs between which it is known well enough
 
-# The average JCT of policies, by their places, if each restart takes so many seconds.
+# The average JCT of policies, by their places, if each restart takes so many seconds; infinity of
+# one that does not finish.
 Measure = Callable[[Sequence[int], float], dict[int, float]]
 
 
@@ -25,12 +26,12 @@ class Turn(NamedTuple):
 def turning_point(policies: Sequence[int], measure: Measure) -> Turn | None:
     """Who is best at a restart of 1 s and of 300 s, and by bisection where the two change places.
 
-    None if some policy finishes no job.
+    None if no policy finishes its jobs.
     """
     low, high = measure(policies, LEAST_S), measure(policies, MOST_S)
-    if len(low) < len(policies) or len(high) < len(policies):
-        return None
     cheap, dear = min(low, key=low.__getitem__), min(high, key=high.__getitem__)
+    if inf in (low[cheap], high[dear]):
+        return None
     if cheap == dear:
         return Turn(cheap, dear, None)
     least_s, most_s = LEAST_S, MOST_S

@@ -13,6 +13,7 @@ from itertools import groupby
 import psutil
 import pytest
 
+from rota.cli import simgrid
 from rota.cli.simgrid import parse_axes
 from rota.errors import InputError
 
@@ -101,7 +102,7 @@ def test_a_sweep_of_cluster_sizes_has_a_column_for_them(rota, trace):
     assert code == 0
     header, *lines = table.splitlines()
     assert header.split()[:2] == ["policy", "cluster"]
-    assert [line.split()[1] for line in lines] == ["1x8", "2x8", "1x8,1x16"]
+    assert [line.split()[1] for line in lines[:3]] == ["1x8", "2x8", "1x8,1x16"]
 
 
 @pytest.mark.parametrize(
@@ -195,7 +196,7 @@ def test_a_run_that_fails_does_not_take_the_others_with_it(rota, trace, tmp_path
     args = ("sim", "sweep", "--trace", trace, "--policy", "fifo", "--csv", table)
     code, out, err = rota(*args, "--over", "cluster=1x4|1x8|2x8")
     assert code == 1
-    assert [line.split()[1] for line in out.splitlines()[1:]] == ["1x8", "2x8"]
+    assert [line.split()[1] for line in out.splitlines()[1:3]] == ["1x8", "2x8"]
     assert err.startswith("error: fifo, cluster 1x4, seed 0: job ")
     assert err.count("error: ") == 1
     assert len(table.read_text().splitlines()) == 3
@@ -310,3 +311,106 @@ def test_the_same_inputs_give_the_same_bits_whatever_the_hash_seed():
     ]
     assert printed[0] == printed[1]
     assert len(list(groupby(printed[0], key=lambda run: run["policy"]))) == len(policies)
+
+
+def test_all_is_every_policy_with_the_best_first(rota):
+    args = ("sim", "compare", *DRAWN, "--policy", "all", "--seeds", "0,1", "--no-turn")
+    code, out, err = rota(*args)
+    assert code == 0
+    assert "left out, as they need --profiles: optimus, optimus-oracle, pollux" in err
+    header, *lines = out.splitlines()
+    assert "against fifo-backfill" in header
+    named = {line.split()[0].rstrip("*") for line in lines}
+    assert {"fifo", "fifo-backfill", "gandiva", "tiresias", "srtf", "max-min-fairness"} <= named
+    rows = [line for line in lines if line.split()[1] in ("none", "oracle", "history", "label")]
+    averages = [float(line.split()[3].replace(",", "")) for line in rows]
+    assert averages == sorted(averages) and len(averages) > 10
+    assert sum(line.startswith("verdict: ") for line in lines) == 1
+    assert not any(line.startswith("cost: ") for line in lines)
+
+
+def test_all_with_others_compares_with_the_first_of_these(rota):
+    args = ("sim", "compare", *DRAWN, "--no-turn")
+    _, out, _ = rota(*args, "--policy", "las:priority=ignore", "--policy", "all")
+    assert "against las:priority=ignore" in out.splitlines()[0]
+
+
+def test_the_cost_at_which_the_ranking_turns_is_looked_for(rota, trace):
+    args = ("sim", "compare", "--trace", trace, "--cluster", "1x8", "--policy", "fifo-backfill")
+    args += ("--policy", "gandiva:quantum_s=5", "--policy", "tiresias")
+    for more in ((), ("--turn",)):
+        _, out, _ = rota(*args, *more)
+        assert sum(line.startswith("cost: ") for line in out.splitlines()) == 1
+    _, out, _ = rota(*args, "--no-turn")
+    assert "cost: " not in out
+
+
+def test_a_turn_that_takes_long_is_offered(rota, trace, monkeypatch):
+    monkeypatch.setattr(simgrid, "LONG_TURN_S", 0.0)
+    args = ("sim", "compare", "--trace", trace, "--cluster", "1x8", "--policy", "fifo")
+    _, out, _ = rota(*args, "--policy", "tiresias")
+    assert "--turn looks for the cost" in out
+
+
+def test_clusters_are_compared(rota, trace):
+    args = ("sim", "compare", "--trace", trace, "--policy", "fifo", "--policy", "tiresias")
+    code, out, _ = rota(*args, "--cluster", "1x8", "--cluster", "2x8")
+    header, *lines = out.splitlines()
+    assert (code, header.split()[:2]) == (0, ["policy", "cluster"])
+    assert [line.split()[:2] for line in lines[:4]] == [
+        ["fifo", "1x8"],
+        ["fifo", "2x8"],
+        ["tiresias", "1x8"],
+        ["tiresias", "2x8"],
+    ]
+    assert [line.split(":")[0] for line in lines if line.startswith("verdict")] == [
+        "verdict, cluster 1x8",
+        "verdict, cluster 2x8",
+    ]
+    code, _, err = rota(*args, "--cluster", "1x8", "--cluster", "1x8")
+    assert code == 2 and "--cluster 1x8 stands there twice" in err
+
+
+SACCT = """JobID|State|Submit|Start|Elapsed|AllocTRES
+1|COMPLETED|2026-03-01T00:00:00|2026-03-01T00:01:00|00:10:00|gres/gpu=1
+2|COMPLETED|2026-03-01T00:00:10|2026-03-01T00:00:10|00:20:00|gres/gpu=1
+"""
+
+
+def test_a_log_that_tells_when_jobs_started_has_a_line_of_its_own(rota, tmp_path):
+    log, table = tmp_path / "sacct.txt", tmp_path / "table.csv"
+    log.write_text(SACCT)
+    args = ("sim", "compare", "--trace", log, "--cluster", "1x1", "--policy", "fifo")
+    _, out, _ = rota(*args, "--policy", "srtf", "--csv", table)
+    line = next(line for line in out.splitlines() if line.startswith("as it was  "))
+    assert line.split()[3] == "930.0"  # 60 + 600 s, and 1,200 s
+    assert "as it was: jobs waited 30.0 s on average, and here " in out
+    with table.open(newline="") as file:
+        rows = {row["policy"]: row for row in csv.DictReader(file)}
+    assert rows["as it was"]["avg_queue_s"] == "30.0"
+    _, out, _ = rota(*args, "--loads", "2")
+    assert "as it was" not in out
+
+
+def test_durations_that_can_hardly_be_seconds_are_told_with_the_fix(rota, tmp_path):
+    file = tmp_path / "jobs.csv"
+    file.write_text("job_id,submit_s,duration_s,num_gpus\n1,0,1000000,1\n2,0,3000000,1\n")
+    args = ("sim", "run", "--trace", file, "--cluster", "1x2", "--policy", "fifo", "--json")
+    _, out, err = rota(*args)
+    assert "the median of the durations is 23 days: if they are milliseconds, give --unit ms" in err
+    _, out, err = rota(*args, "--unit", "ms", "--no-overheads")
+    assert (json.loads(out)["avg_jct_s"], err) == (2000.0, "")
+    code, _, err = rota("sim", "run", *DRAWN, "--policy", "fifo", "--unit", "ms")
+    assert code == 2 and "no effect on drawn jobs" in err
+
+
+def test_policies_are_listed_with_what_they_need(rota):
+    code, out, _ = rota("policies")
+    header, *lines = out.splitlines()
+    assert (code, header.split()[0]) == (0, "POLICY")
+    told = {line.split()[0]: line for line in lines}
+    assert told["srtf"].split()[1] == "oracle" and told["tiresias"].split()[1] == "none"
+    found = {each["name"]: each for each in json.loads(rota("policies", "--json")[1])}
+    assert found.keys() == told.keys()
+    assert not found["srtf"]["live"] and found["gandiva"]["live"]
+    assert all(each["what"].endswith(".") for each in found.values())

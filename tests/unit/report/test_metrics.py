@@ -29,6 +29,7 @@ def test_the_figures_of_a_run_by_their_definitions():
         "p95_jct_s": 108.0,
         "p99_jct_s": 108.0,
         "makespan_s": 108.0,
+        "avg_jct_s_by_part": [],
         "avg_queue_s": 0.0,
         "median_queue_s": 0.0,
         "p95_queue_s": 0.0,

@@ -1,0 +1,63 @@
+"""Which of several policies is best, as far as their runs tell."""
+
+import pytest
+
+from rota.report.comparison import Entry
+from rota.report.verdict import difference, differences, verdict
+
+
+def entry(policy, *averages, parts=(), oracle=False, **point):
+    summaries = [
+        {"seed": seed, "avg_jct_s": value, "needs_duration": oracle, "avg_jct_s_by_part": parts}
+        for seed, value in enumerate(averages)
+    ]
+    return Entry(policy, point, summaries, [])
+
+
+def test_runs_are_paired_by_their_seeds():
+    # Apart they say nothing, so far do the seeds differ; in pairs they are 10 s apart.
+    one, two = entry("one", 100.0, 900.0, 500.0), entry("two", 110.0, 911.0, 509.0)
+    found = difference(two, one)
+    assert found.found.mean == pytest.approx(10.0)
+    assert (found.by, found.is_told, str(found)) == ("seeds", True, "+10 ±2")
+
+
+def test_a_seed_that_one_of_them_lacks_is_left_out():
+    one, two = entry("one", 100.0, 900.0), entry("two", 110.0)
+    assert str(difference(two, one)) == "+10"
+    assert difference(entry("none", None), one) is None
+
+
+def test_single_runs_are_compared_by_parts():
+    one = entry("one", 50.0, parts=[10.0, 50.0, None, 90.0])
+    two = entry("two", 60.0, parts=[20.0, 61.0, 7.0, 99.0])
+    found = difference(two, one)
+    assert (found.by, found.found.runs, found.found.mean) == ("parts", 3, 10.0)
+
+
+def test_a_difference_is_told_from_the_first_at_the_same_point():
+    entries = [entry("a", 1.0, load="1"), entry("a", 5.0, load="2")]
+    entries += [entry("b", 2.0, load="1"), entry("b", 9.0, load="2")]
+    told = [found and str(found) for found in differences(entries, entries[0])]
+    assert told == [None, None, "+1", "+4"]
+
+
+def test_the_best_is_named_with_how_far_it_is_ahead():
+    entries = [entry("a", 100.0, 900.0, 500.0), entry("b", 110.0, 911.0, 509.0)]
+    assert verdict(entries) == (
+        "a has the least average JCT, 2% less than the next, b (+10 ±2 s over 3 seeds)"
+    )
+    oracle = entry("o", 1.0, 2.0, 3.0, oracle=True)
+    log = entry("as it was", 1.0)._replace(is_log=True)
+    assert verdict([oracle, log, *entries]) == verdict(entries)
+
+
+def test_no_difference_is_said_to_be_none():
+    entries = [entry("a", 100.0, 900.0, 500.0), entry("b", 110.0, 880.0, 530.0)]
+    assert verdict(entries).startswith("a comes first, but these data show no difference from b")
+
+
+def test_one_run_of_few_jobs_gives_no_verdict():
+    assert verdict([entry("a", 100.0), entry("b", 110.0)]).startswith("none: a is 10 s ahead of b")
+    assert verdict([entry("a", 100.0)]) == ""
+    assert verdict([entry("a", 100.0), entry("b", None)]) == ""
