@@ -156,9 +156,12 @@ class StandInController:
         jobs = [{"id": spec.job_id, "name": spec.name, "node": NODE} for spec in specs]
         return {"jobs": jobs, "agents": [NODE]}
 
-    def row(self, job_id: str) -> int:
+    def row(self, job_id: str, *, newest: bool = False) -> int:
         for row, spec in enumerate(self.state.spec):
-            if job_id in (spec.job_id, spec.name):
+            if job_id == spec.job_id:
+                return row
+        for row, spec in reversed([*enumerate(self.state.spec)]):
+            if job_id == spec.name:
                 return row
         if job_id == "@last" and self.state.spec:
             return len(self.state.spec) - 1

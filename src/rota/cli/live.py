@@ -1,16 +1,19 @@
 """Verbs that hand in jobs, follow them, and steer them. They talk to the controller."""
 
 import os
+import re
 import shlex
 import sys
 import time
 from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
 from rota.cli import present
 from rota.cli.connection import JOB_HELP, connected, json_option
+from rota.cli.looking import last_lines
 from rota.cli.text import printable
 from rota.cli.verdict import truth
 from rota.errors import JobFileError, NeverFitsError, NotFoundError, TransitionError
@@ -263,17 +266,31 @@ def wait(job: str, timeout: float | None, as_json: bool) -> int:
         except TimeoutError as error:
             click.echo(f"error: {error}", err=True)
             return 1
-    if as_json:
-        click.echo(present.structure_text(ended))
-    else:
-        _echo_end(ended)
+        if as_json:
+            click.echo(present.structure_text(ended))
+        else:
+            _echo_end(client, ended)
     return _code_of(ended)
+
+
+def missing_script(request: JobRequest) -> str:
+    """The path of the Python script that a plain command names, if this machine has none such."""
+    try:
+        words = shlex.split(request.run)
+    except ValueError:
+        return ""
+    if len(words) < 2 or not re.fullmatch(r"(.*/)?python[0-9.]*", words[0]):
+        return ""
+    path = Path(request.workdir, words[1])
+    return "" if not words[1].endswith(".py") or path.exists() else str(path)
 
 
 # -- steps ---------------------------------------------------------------------------------------
 
 
 def _hand_in(request: JobRequest, wait: bool, follow: bool, dry_run: bool, as_json: bool) -> int:
+    if dry_run and (missing := missing_script(request)):
+        click.echo(f"warning: there is no {printable(missing)} here; the job would fail", err=True)
     with connected() as client:
         try:
             if dry_run:
@@ -282,8 +299,6 @@ def _hand_in(request: JobRequest, wait: bool, follow: bool, dry_run: bool, as_js
                 return 0
             job = client.submit(request)
         except NeverFitsError as error:
-            if not (dry_run or wait or follow):
-                raise
             click.echo(f"error: {error}", err=True)
             return NEVER_PLACED
         click.echo(present.structure_text(job) if as_json else job["id"])
@@ -292,7 +307,7 @@ def _hand_in(request: JobRequest, wait: bool, follow: bool, dry_run: bool, as_js
             return _follow(client, job["id"])
         if wait:
             ended = client.wait(job["id"])
-            _echo_end(ended)
+            _echo_end(client, ended)
             return _code_of(ended)
     return 0
 
@@ -323,7 +338,7 @@ def _follow(
         return INTERRUPTED
     if not present.is_final(ended):  # the end of an attempt that was asked for by its number
         return 0
-    _echo_end(ended)
+    _echo_end(client, ended, has_followed=True)
     return _code_of(ended)
 
 
@@ -381,10 +396,12 @@ def _not_suspended(job: dict[str, Any]) -> str:
     return "; its owner had not suspended it" + hint
 
 
-def _echo_end(job: dict[str, Any]) -> None:
+def _echo_end(client: "Client", job: dict[str, Any], *, has_followed: bool = False) -> None:
     code = "" if job["exit_code"] is None else f" (exit code {job['exit_code']})"
     message = f": {printable(job['message'])}" if job["message"] else ""
     click.echo(f"job {job['id']} {job['state']}{code}{message}", err=True)
+    if not has_followed and (last := last_lines(client, job)):
+        click.echo("\n".join(last[1:]), err=True)
 
 
 def _echo_plan(plan: dict[str, Any], as_json: bool) -> None:

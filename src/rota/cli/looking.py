@@ -1,10 +1,13 @@
 """Verbs that look at jobs, nodes and profiles, and change nothing. They talk to the controller."""
 
+from __future__ import annotations
+
+import shutil
 import sys
 import time
 from collections import Counter
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -12,11 +15,17 @@ from rota.cli import present
 from rota.cli.connection import JOB_HELP, connected, json_option
 from rota.cli.profiles import kind_text, profiles_text
 from rota.cli.table import width_of_terminal
-from rota.cli.text import printable
+from rota.cli.text import clock, printable
 from rota.cli.verdict import why_text
-from rota.errors import NotFoundError, did_you_mean
+from rota.errors import NotFoundError, RotaError, did_you_mean
+from rota.model.naming import few
+
+if TYPE_CHECKING:
+    from rota.client.client import Client
 
 WATCH_S = 1.0
+FEW_ENDED = 5  # jobs that have ended, in a list of jobs
+LAST_LINES, MOST_CHARACTERS = 10, 400  # of a failed job's output, and of each line
 FILTERS = (
     *("id", "name", "sweep", "state", "reason"),
     *("user", "queue", "priority", "gpus", "node", "attempt"),
@@ -32,7 +41,7 @@ FILTERS = (
     show_default=True,
     help="How to print them.",
 )
-@click.option("--all", "everything", is_flag=True, help="Also jobs that ended over an hour ago.")
+@click.option("-a", "--all", "everything", is_flag=True, help="Also all jobs that have ended.")
 @click.option("--trials", is_flag=True, help="Also trials of searches that wait or have ended.")
 @click.option("--watch", is_flag=True, help="Print again every second, until Ctrl-C.")
 @click.option(
@@ -43,7 +52,10 @@ FILTERS = (
     help="Only jobs whose " + ", ".join(FILTERS) + " is that; all of several must hold.",
 )
 def ps(output: str, everything: bool, trials: bool, watch: bool, filters: tuple[str, ...]) -> int:
-    """List jobs, newest last: active ones, and those that ended within the hour.
+    """List jobs, active ones first, and the last few that ended within the hour.
+
+    Above them stand the GPUs in use, how many jobs wait, the policy, and where jobs take turns when
+    the first turn ends. EXIT is the exit code of a job that has ended.
 
     NODE names the GPUs that a job has now, and the jobs that it shares them with. SHARE is the part
     of its life, from its submission on, in which it has run; AGE how long that is, RUN how long it
@@ -62,13 +74,64 @@ def ps(output: str, everything: bool, trials: bool, watch: bool, filters: tuple[
             jobs = [job for job in client.jobs(everything=everything) if _matches(job, wanted)]
             folds = output in ("table", "wide") and not (trials or wanted)
             listed, searches = _folded(jobs) if folds else (jobs, [])
-            text = "\n".join([present.jobs_text(listed, output), *searches])
+            lines = [present.jobs_text(listed, output), *searches]
+            if output == "table":
+                if not (everything or wanted or trials):
+                    listed, ended = _active_first(listed)
+                    lines = [present.jobs_text(listed, output), *searches, *ended]
+                lines.insert(0, _heading(client, jobs))
+            text = "\n".join(lines)
             if watch and sys.stdout.isatty():
                 click.clear()
+                text = cut_to(text, shutil.get_terminal_size().lines - 1)
             click.echo(text)
             if not watch:
                 return 0
             time.sleep(WATCH_S)
+
+
+def _active_first(jobs: Sequence[dict[str, Any]]) -> tuple[list[dict[str, Any]], list[str]]:
+    """The active jobs and the last few that have ended, and a line about the others of these."""
+    active = [job for job in jobs if not present.is_final(job)]
+    ended = [job for job in jobs if present.is_final(job)]
+    more = len(ended) - FEW_ENDED
+    note = [f"{more} more ended within the hour; -a lists all"] if more > 0 else []
+    return active + ended[-FEW_ENDED:], note
+
+
+def _heading(client: Client, jobs: Sequence[dict[str, Any]]) -> str:
+    """How full the cluster is, who decides, and when the first turn ends."""
+    there = sum(node["num_gpus"] for node in client.nodes() if node["alive"])
+    used = {(p["node"], gpu) for job in jobs for p in job["gpus"] for gpu in p["gpus"]}
+    waiting = sum(not (present.is_final(job) or job["gpus"]) for job in jobs)
+    told = [f"{len(used)} of {there} GPUs in use", f"{waiting} waiting"]
+    told += [f"policy {policy['name']}" for policy in client.policies()]
+    running = next((job for job in jobs if job["gpus"] and not present.is_final(job)), None)
+    if running is not None and (turns := client.explain(running["id"]).get("turns")):
+        told.append(f"a turn ends at {clock(turns['ends_s'])}")
+    return ", ".join(told)
+
+
+def cut_to(text: str, height: int) -> str:
+    """The first lines of a text, as many as there is room for, and how many more there are."""
+    lines = text.split("\n")
+    if len(lines) <= height:
+        return text
+    kept = max(1, height - 1)
+    return "\n".join([*lines[:kept], f"... {len(lines) - kept} more lines"])
+
+
+def last_lines(client: Client, job: Mapping[str, Any]) -> list[str]:
+    """What a failed job printed last, and how to see the rest; nothing for other jobs."""
+    if job["state"] != "FAILED":
+        return []
+    try:
+        text = "".join(client.logs(job["id"], tail=LAST_LINES))
+    except RotaError:  # its output is gone, or its node
+        return []
+    lines = [f"  {printable(line)[:MOST_CHARACTERS]}" for line in text.splitlines()[-LAST_LINES:]]
+    where = f"`rota logs {job['id']}`"
+    return ["", f"the last it printed ({where} prints all):", *lines] if lines else []
 
 
 def _folded(jobs: Sequence[dict[str, Any]]) -> tuple[list[dict[str, Any]], list[str]]:
@@ -102,8 +165,12 @@ def show(job: str, as_json: bool) -> None:
         found = client.job(job)
         if as_json:
             click.echo(present.structure_text(found))
-        else:
-            click.echo(present.job_text(found, client.explain(found["id"])))
+            return
+        if job == found["name"] and found["same_name"]:
+            others = few(found["same_name"], " ")
+            click.echo(f"the newest job of that name; others: {others}", err=True)
+        last = last_lines(client, found)
+        click.echo("\n".join([present.job_text(found, client.explain(found["id"])), *last]))
 
 
 @click.command(epilog=JOB_HELP)
@@ -117,7 +184,11 @@ def why(job: str, as_json: bool) -> None:
     """
     with connected() as client:
         verdict = client.explain(job)
-    click.echo(present.structure_text(verdict) if as_json else why_text(verdict))
+        if as_json:
+            click.echo(present.structure_text(verdict))
+            return
+        ended = {"id": verdict["job_id"], "state": verdict["state"]}
+        click.echo("\n".join([why_text(verdict), *last_lines(client, ended)]))
 
 
 @click.command()

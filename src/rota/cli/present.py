@@ -28,8 +28,9 @@ COLUMNS = (
     "ETA",
 )
 WIDE = (*COLUMNS, "QUEUE", "USER", "ATTEMPT", "EXIT", "MESSAGE", "WITH")
+TABLE = (*COLUMNS[:2], "USER", *COLUMNS[2:], "EXIT")
 # Of a table that is too wide for the terminal, what is left out, in order.
-LEAST_NEEDED = ("PRIO", "AGE", "SHARE", "ETA", "RUN", "GPUS", "REASON")
+LEAST_NEEDED = ("PRIO", "AGE", "SHARE", "USER", "ETA", "RUN", "GPUS", "REASON", "EXIT")
 MOST_LINES = 50  # of a story
 COPIED = ("workdir", "command")  # facts that are not broken into lines
 SUSPENSIONS = {
@@ -76,7 +77,7 @@ def jobs_text(jobs: Sequence[Mapping[str, Any]], output: str) -> str:
         return render(WIDE, [list(row.values()) for row in rows], text_columns=len(WIDE))
     for row in rows:
         row["NODE"] += "" if row["WITH"] == "-" else f" (with {row['WITH']})"
-    header, left_out = [*COLUMNS], iter(LEAST_NEEDED)
+    header, left_out = [*TABLE], iter(LEAST_NEEDED)
     while True:
         cells = [[row[name] for name in header] for row in rows]
         least = wide(header, cells) > width_of_terminal() and next(left_out, None)

@@ -116,7 +116,7 @@ def _reading_routes(controller: Any) -> APIRouter:
     @router.get("/jobs/{job_id}")
     async def show(job_id: str) -> JSONResponse:
         """Everything about one job."""
-        row = controller.record.row(job_id)
+        row = controller.record.row(job_id, newest=True)
         told = jobs.detail(controller, row)
         known = goodput.told_by(controller.state, row, controller.now_s(), told["progress"])
         # A fit takes milliseconds, the first one more, and the controller decides on this loop.
@@ -126,7 +126,7 @@ def _reading_routes(controller: Any) -> APIRouter:
     @router.get("/jobs/{job_id}/explain")
     async def why(job_id: str) -> JSONResponse:
         """Why the job does not run: see :func:`rota.explain.why.explain`."""
-        row = controller.record.row(job_id)
+        row = controller.record.row(job_id, newest=True)
         verdict = explain(
             controller.state,
             row,
@@ -141,7 +141,9 @@ def _reading_routes(controller: Any) -> APIRouter:
     @router.get("/jobs/{job_id}/events")
     async def events(job_id: str) -> JSONResponse:
         """The job's story, oldest first."""
-        return JSONResponse({"events": jobs.story(controller, controller.record.row(job_id))})
+        return JSONResponse(
+            {"events": jobs.story(controller, controller.record.row(job_id, newest=True))}
+        )
 
     @router.get("/jobs/{job_id}/logs")
     async def logs(
@@ -154,7 +156,7 @@ def _reading_routes(controller: Any) -> APIRouter:
         tail: Annotated[int | None, Query(ge=0, le=1 << 30)] = None,
     ) -> JSONResponse:
         """A piece of one rank's output, from a byte offset or the last lines; see ``_piece``."""
-        row = controller.record.row(job_id)
+        row = controller.record.row(job_id, newest=True)
         # Reading may take long, and the controller decides on this loop.
         answer = await run_in_threadpool(
             _piece, controller, row, rank, process, attempt, offset, limit, tail

@@ -13,10 +13,12 @@ from rota.explain.sharing import sharing_of
 from rota.model.decide.live_limits import largest_node
 from rota.model.job import Job, JobState
 from rota.model.reason import Reason
+from rota.model.state.state import ClusterState
 from rota.model.sweep import SweepTrial
 from rota.server import profiles
 
 RECENT_S = 3600.0  # for how long an ended job is still listed
+MOST_ALIKE = 10  # ids of jobs with the same name
 MOST_SAMPLES = 1e15  # in a batch; more is no size
 
 
@@ -117,8 +119,16 @@ def detail(controller: Any, row: int) -> dict[str, Any]:
         "ranks": ranks(controller, row),
         "sharing": finite(sharing_of(controller.state, row)),
         "trials": finite(tell(controller.state, controller.state.notes.probes.get(row, []))),
+        "same_name": _same_name(controller.state, row),
         "story": story(controller, row),
     }
+
+
+def _same_name(state: ClusterState, row: int) -> list[str]:
+    """The ids of other jobs with the job's name, the latest ones."""
+    name = state.spec[row].name
+    alike = [other for other, spec in enumerate(state.spec) if spec.name == name and other != row]
+    return state.ids(alike[-MOST_ALIKE:])
 
 
 def nodes(controller: Any, *, everything: bool) -> list[dict[str, Any]]:

@@ -26,6 +26,7 @@ import sys
 import threading
 import time
 from pathlib import Path
+from types import TracebackType
 from typing import Any, NoReturn
 
 from rota.live.wire import clock
@@ -271,10 +272,23 @@ def exit_code(request: dict[str, Any]) -> int:
             return (end.code or 0) & 0xFF
         print(end.code, file=sys.stderr)
         return 1
-    except Exception:
-        sys.excepthook(*sys.exc_info())
+    except Exception as error:
+        error.__traceback__ = of_program(error)
+        sys.excepthook(type(error), error, error.__traceback__)
         return 1
     return 0
+
+
+def of_program(error: Exception) -> TracebackType | None:
+    """The traceback of an error from the program's first frame on, as Python would tell it.
+
+    A program that can't be compiled has no frame. Where no frame is the program's, all are told.
+    """
+    ours = (__file__, runpy.__file__, "<frozen runpy>")
+    trace = error.__traceback__
+    while trace is not None and trace.tb_frame.f_code.co_filename in ours:
+        trace = trace.tb_next
+    return trace if trace is not None or isinstance(error, SyntaxError) else error.__traceback__
 
 
 def run_program(request: dict[str, Any]) -> None:

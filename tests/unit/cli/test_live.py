@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 from contextlib import closing
+from getpass import getuser
 
 import pytest
 import yaml
@@ -31,8 +32,10 @@ from rota.store.events import EventStore
 from rota.testing.builders import job
 from support.served import served
 
-HEADER = ["ID", "NAME", "STATE", "REASON", "PRIO", "GPUS", "NODE", "SHARE"]
-HEADER += ["AGE", "RUN", "PROGRESS", "ETA"]
+FIELDS = ["ID", "NAME", "STATE", "REASON", "PRIO", "GPUS", "NODE", "SHARE"]
+FIELDS += ["AGE", "RUN", "PROGRESS", "ETA"]
+HEADER = ["ID", "NAME", "USER", "STATE", "REASON", "PRIO", "GPUS", "NODE", "SHARE"]
+HEADER += ["AGE", "RUN", "PROGRESS", "ETA", "EXIT"]
 FOLLOW = """
 from rota.cli.main import main
 
@@ -100,7 +103,6 @@ class TestRun:
             (["--suspend", "no", "--", "x"], ["--suspend", "'no'"]),
             (["--grace", "5s", "--", "x"], ["grace", "'5s'", "suspend: restart"]),
             (["--resume-from", "a b", "--", "x"], ["resume_from", "'a b'", "has ended"]),
-            (["--gpus", "99", "--", "x"], ["NEVER_FITS"]),
             ([], ["COMMAND"]),
             (["--gpu", "1", "x"], ["--gpu"]),
         ],
@@ -112,9 +114,16 @@ class TestRun:
         assert err.count("\n") == 1
         assert all(word in err for word in words), err
 
-    @pytest.mark.parametrize("option", ["--dry-run", "--wait"])
-    def test_a_job_that_never_fits_has_its_own_code_for_plans_and_waits(self, rota, option):
-        code, out, err = rota("run", option, "--gpus", "99", "--", "x")
+    def test_a_plan_notices_a_script_that_is_not_there(self, rota, tmp_path):
+        code, _, err = rota("run", "--dry-run", "--", "python3.11", "train.py")
+        assert (code, err.count("warning: there is no "), "train.py" in err) == (0, 1, True)
+        (tmp_path / "train.py").touch()
+        for command in (["python", "train.py"], ["python", "-m", "x.py"], ["echo", "x.py"]):
+            assert "warning" not in rota("run", "--dry-run", "--", *command)[2]
+
+    @pytest.mark.parametrize("option", [(), ("--dry-run",), ("--wait",)])
+    def test_a_job_that_never_fits_has_its_own_code(self, rota, option):
+        code, out, err = rota("run", *option, "--gpus", "99", "--", "x")
         assert (code, out) == (3, "")
         assert "NEVER_FITS" in err
 
@@ -216,10 +225,32 @@ class TestLooking:
         cluster.do(lambda: cluster.controller.reports.update(report))
         code, out, _ = rota("ps")
         lines = [line.split() for line in out.splitlines()]
-        assert (code, lines[0]) == (0, HEADER)
-        assert lines[1][:8] == ["1", "train", "RUNNING", "-", "50", "1", "here:0", "50%"]
-        assert lines[1][10:] == ["5/20", "25%", "30s-1m00s"]
-        assert lines[3][:8] == ["3", "train", "PENDING", "WAIT_RESOURCES", "50", "1", "-", "50%"]
+        assert out.startswith("2 of 2 GPUs in use, 1 waiting, policy fifo")
+        assert (code, lines[1]) == (0, HEADER)
+        user = getuser()
+        assert lines[2][:9] == ["1", "train", user, "RUNNING", "-", "50", "1", "here:0", "50%"]
+        assert lines[2][11:] == ["5/20", "25%", "30s-1m00s", "-"]
+        waits = ["3", "train", user, "PENDING", "WAIT_RESOURCES", "50", "1", "-", "50%"]
+        assert lines[4][:9] == waits
+
+    def test_ps_lists_active_jobs_first_and_the_last_few_that_ended(self, rota, cluster):
+        for _ in range(9):
+            rota("run", "--", "true")
+        for row in range(8):
+            finish(cluster, row, *((JobState.FAILED, 3) if row == 7 else ()))
+        lines = [line.split() for line in rota("ps")[1].splitlines()]
+        assert [line[0] for line in lines[2:-1]] == ["9", "4", "5", "6", "7", "8"]
+        assert lines[-2][-1] == "3"  # its exit code
+        assert " ".join(lines[-1]) == "3 more ended within the hour; -a lists all"
+        assert len(rota("ps", "-a")[1].splitlines()) == 11
+
+    def test_show_takes_the_newest_of_a_name_and_says_so(self, rota, cluster):
+        self.three_jobs(rota, cluster)
+        code, out, err = rota("show", "train")
+        assert (code, out.partition("\n")[0]) == (0, "job 3 (train)")
+        assert err == "the newest job of that name; others: 1 2\n"
+        assert rota("show", "2")[2] == ""
+        assert json.loads(rota("show", "train", "--json")[1])["same_name"] == ["1", "2"]
 
     def test_ps_in_other_forms(self, rota, cluster):
         self.three_jobs(rota, cluster)
@@ -228,9 +259,9 @@ class TestLooking:
         as_yaml = yaml.safe_load(rota("ps", "-o", "yaml")[1])
         assert [job["id"] for job in as_yaml] == ["1", "2", "3"]
         rows = list(csv.reader(io.StringIO(rota("ps", "-o", "csv")[1])))
-        assert rows[0][:12] == HEADER
+        assert rows[0][:12] == FIELDS
         assert [row[0] for row in rows[1:]] == ["1", "2", "3"]
-        assert rota("ps", "-o", "wide")[1].split()[:12] == HEADER
+        assert rota("ps", "-o", "wide")[1].split()[:12] == FIELDS
 
     def test_ps_filters(self, rota, cluster):
         self.three_jobs(rota, cluster)

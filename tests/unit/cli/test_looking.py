@@ -8,8 +8,10 @@ import time
 import pytest
 
 from rota.cli import text as text_module
+from rota.cli.looking import cut_to, last_lines
 from rota.cli.present import job_text, jobs_text, progress_text
 from rota.cli.verdict import why_text
+from rota.errors import NotFoundError
 from rota.folder import Folder
 from rota.model.allocation import shared_on_node
 from rota.model.decide.diff import diff
@@ -70,9 +72,9 @@ class TestSharing:
         hand_in(rota, "a", "b", "c")
         pack(cluster)
         lines = rota("ps")[1].splitlines()
-        assert "here:0 (with 2)" in lines[1]
-        assert "here:0 (with 1)" in lines[2]
-        assert "with" not in lines[3]
+        assert "here:0 (with 2)" in lines[2]
+        assert "here:0 (with 1)" in lines[3]
+        assert "with" not in lines[4]
         jobs = json.loads(rota("ps", "-o", "json")[1])
         assert [each["shared_with"] for each in jobs] == [["2"], ["1"], []]
 
@@ -168,11 +170,11 @@ class TestNarrow:
         cluster.do(cluster.controller.turn)
         lines = rota("ps")[1].splitlines()
         assert max(map(len, lines)) <= 80
-        assert lines[0].split()[:3] == ["ID", "NAME", "STATE"]
-        assert "NODE" in lines[0]
-        assert "PRIO" not in lines[0]
+        assert lines[1].split()[:3] == ["ID", "NAME", "STATE"]
+        assert "NODE" in lines[1]
+        assert "PRIO" not in lines[1]
         assert "PRIO" in rota("ps", "-o", "wide")[1]
-        assert jobs_text([], "table").split()[-1] == "ETA"
+        assert jobs_text([], "table").split()[-1] == "EXIT"
 
     def test_why_and_show_break_their_lines(self, rota, cluster):
         hand_in(rota, "a", "b", "c")
@@ -250,3 +252,37 @@ def test_how_a_job_ended_is_said_once(rota, cluster):
 )
 def test_progress_is_told_by_steps_or_where_batches_vary_by_samples(progress, text):
     assert progress_text(progress) == text
+
+
+class Printed:
+    """A client of a cluster on which jobs have printed something."""
+
+    def __init__(self, text):
+        self.text, self.asked = text, []
+
+    def logs(self, job_id, *, tail):
+        self.asked.append((job_id, tail))
+        if self.text is None:
+            raise NotFoundError("its output is gone")
+        yield self.text
+
+
+def test_a_failed_job_tells_what_it_printed_last():
+    client = Printed("one\ntwo \x1b[31m" + "x" * 1000 + "\n")
+    lines = last_lines(client, {"id": "7", "state": "FAILED"})
+    assert client.asked == [("7", 10)]
+    assert "rota logs 7" in lines[1] and lines[2] == "  one"
+    assert lines[3].startswith("  two ") and "\x1b" not in lines[3] and len(lines[3]) <= 402
+
+
+@pytest.mark.parametrize(
+    ("text", "state"), [("one", "SUCCEEDED"), ("", "FAILED"), (None, "FAILED")]
+)
+def test_others_and_those_without_output_tell_nothing(text, state):
+    assert last_lines(Printed(text), {"id": "7", "state": state}) == []
+
+
+def test_what_is_too_high_for_the_terminal_is_cut():
+    text = "\n".join("abcde")
+    assert cut_to(text, 5) == text
+    assert cut_to(text, 4) == "a\nb\nc\n... 2 more lines"

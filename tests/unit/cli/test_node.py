@@ -52,7 +52,7 @@ def test_a_job_that_waits_for_a_cordoned_node_is_taken_and_told_why(rota, cluste
     assert rota("run", "--gpus", "2", "--", "true")[0] == 0
     assert "nodes that it needs are cordoned or drained" in rota("why", "1")[1]
     code, _, error = rota("run", "--gpus", "3", "--", "true")
-    assert (code, "this cluster has 2" in error) == (2, True)
+    assert (code, "this cluster has 2" in error) == (3, True)
 
 
 def test_an_unknown_node_is_an_error_and_the_others_are_still_cordoned(rota, cluster):

@@ -9,6 +9,7 @@ import subprocess
 import sys
 import time
 from itertools import groupby
+from math import inf
 
 import psutil
 import pytest
@@ -335,7 +336,8 @@ def test_all_with_others_compares_with_the_first_of_these(rota):
     assert "against las:priority=ignore" in out.splitlines()[0]
 
 
-def test_the_cost_at_which_the_ranking_turns_is_looked_for(rota, trace):
+def test_the_cost_at_which_the_ranking_turns_is_looked_for(rota, trace, monkeypatch):
+    monkeypatch.setattr(simgrid, "LONG_TURN_S", inf)
     args = ("sim", "compare", "--trace", trace, "--cluster", "1x8", "--policy", "fifo-backfill")
     args += ("--policy", "gandiva:quantum_s=5", "--policy", "tiresias")
     for more in ((), ("--turn",)):

@@ -139,10 +139,11 @@ class Record:
         """How many jobs have processes."""
         return sum(self.state.has_processes(row) for row in range(len(self.state.spec)))
 
-    def row(self, job_id: str) -> int:
-        """The row of a job by id, by ``@last``, or by a name.
+    def row(self, job_id: str, *, newest: bool = False) -> int:
+        """The row of a job by id, by ``@last``, or by a name. Raises NotFoundError.
 
-        Of the jobs with a name it is the only one, or the only one that has not ended.
+        Of the jobs with a name it is the ``newest``, if who asks says so: nothing is to be changed.
+        Else it is the only one, or the only one that has not ended.
         """
         if job_id == "@last" and self.state.spec:
             return len(self.state.spec) - 1
@@ -150,6 +151,8 @@ class Record:
             return self.rows[job_id]
         named = [row for row, spec in enumerate(self.state.spec) if spec.name == job_id]
         active = [row for row in named if self.state.finish_s[row] < 0]
+        if named and newest:
+            return named[-1]
         if len(named) == 1 or len(active) == 1:
             return (active or named)[0]
         if named:
