@@ -289,13 +289,14 @@ def missing_script(request: JobRequest) -> str:
 
 
 def _hand_in(request: JobRequest, wait: bool, follow: bool, dry_run: bool, as_json: bool) -> int:
-    if dry_run and (missing := missing_script(request)):
-        click.echo(f"warning: there is no {printable(missing)} here; the job would fail", err=True)
     with connected() as client:
         try:
             if dry_run:
                 plan = client.check(request)
                 _echo_plan(plan, as_json)
+                if missing := missing_script(request):
+                    told = f"there is no {printable(missing)} here; the job would fail"
+                    click.echo(f"warning: {told}", err=True)
                 return 0
             job = client.submit(request)
         except NeverFitsError as error:
