@@ -12,6 +12,8 @@ import torch
 
 from rota.live.agent import memory
 from rota.live.agent import spill_to_arena as vacating
+from rota.live.agent.rank import Rank
+from rota.live.agent.spill_to_arena import Vacating
 from support.lone_agent import LoneAgent
 
 from .conftest import DEADLINE_S, SCRIPTS, all_are_at, until
@@ -229,6 +231,57 @@ def test_without_room_in_host_memory_the_state_goes_to_the_disk_at_once(launch, 
         assert not differences(job.end(rank), alone.end(rank))
 
 
+def test_a_rank_that_begins_late_leaves_no_state_where_another_found_no_room(launch, monkeypatch):
+    send, held = Rank.send, []
+
+    def late(rank, message):
+        """Rank 0 hears of the first place only when it is told the second one."""
+        if rank.index == 0 and message["type"] == "vacate" and not held:
+            held.append(message)
+            return
+        if rank.index == 0 and message["type"] == "vacate":
+            send(rank, held[0])
+        send(rank, message)
+
+    monkeypatch.setattr(Rank, "send", late)
+    job = launch(2, *gates(3), fault=("full:half-after", 1))
+    (job.out / "armed").touch()
+    assert job.vacates_at(3)["kept"] is None
+    assert [path.parent for path in job.arenas()] == [job.attempt.folder] * 2
+    assert job.resumes()["type"] == "done", job.logs()
+    job.succeeds()
+
+
+def test_a_rank_that_begins_late_leaves_nothing_if_there_is_no_room_anywhere(launch, monkeypatch):
+    send, held = Rank.send, []
+
+    def never(rank, message):
+        """Rank 0 hears of no place before rank 1 has found room in none."""
+        if rank.index == 0 and message["type"] == "vacate":
+            held.append((rank, message))
+        else:
+            send(rank, message)
+
+    monkeypatch.setattr(Rank, "send", never)
+    job = launch(2, *gates(3), fault=("full-for-good:header-before", 1))
+    (job.out / "armed").touch()
+    assert job.vacates_at(3)["vacated"] is None
+    heard, written = Vacating.heard, []
+
+    def count(self, slot, message):
+        heard(self, slot, message)
+        written.append(message["type"])
+
+    monkeypatch.setattr(Vacating, "heard", count)
+    for rank, message in held:
+        send(rank, message)
+    until(lambda: len(written) == len(held), "rank 0 has written both")
+    assert set(written) == {"written"}
+    assert job.arenas() == []
+    assert job.resumes()["type"] == "done", job.logs()
+    job.succeeds()
+
+
 @pytest.mark.parametrize("gpus", [1, 2])
 def test_without_room_anywhere_the_state_stays_in_the_processes(launch, gpus):
     job = launch(gpus, *gates(3), fault=("full-for-good:header-before", gpus - 1))
@@ -236,7 +289,7 @@ def test_without_room_anywhere_the_state_stays_in_the_processes(launch, gpus):
     answer = job.vacates_at(3)
     assert answer["vacated"] is None
     assert "No space left on device" in answer["kept"]
-    assert job.arenas() == []
+    until(lambda: job.arenas() == [], "what the other rank wrote is removed")
     assert job.resumes()["type"] == "done", job.logs()
     job.succeeds()
     assert [len(job.pids(rank)) for rank in range(gpus)] == [1] * gpus

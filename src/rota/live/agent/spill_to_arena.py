@@ -120,6 +120,9 @@ class Vacating:
     def heard(self, slot: int, message: Message) -> None:
         """A rank has written its arena, or could not."""
         if self._written is None or message.get("round") != self._round:
+            at_rest = self._attempt.state == State.SUSPENDED and not self._attempt.is_vacated
+            if self._written is None and at_rest:
+                self.remove_arenas()  # the rank began after its file had been removed
             return
         if message["type"] == "kept":
             on_disk = self._attempt.folder
@@ -165,6 +168,7 @@ class Vacating:
             self.remove_arenas()
             self._conclude(f"its record can't be written: {error.strerror}")
             return
+        self._remove_strays()  # a rank may have begun in host memory after another found no room
         self._spilled()
         for rank in attempt.ranks:
             rank.send({"type": "end"})
@@ -240,7 +244,7 @@ class Vacating:
                     file.unlink()
 
     def _remove_strays(self) -> None:
-        """Remove what a spill that was cut short has left: it is in host memory, or on the disk."""
+        """Remove arenas that the record does not name: in host memory, or on the disk."""
         used = set(self._attempt.arenas)
         for folder in (self._folder, self._attempt.folder):
             for file in set(folder.glob(self._names())) - used:
