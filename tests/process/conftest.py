@@ -9,9 +9,9 @@ import sqlite3
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator, Iterator
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, ClassVar, TypeVar
 
 import psutil
 import pytest
@@ -52,8 +52,20 @@ def until(
     return found
 
 
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport() -> Generator[None, pytest.TestReport, pytest.TestReport]:
+    """A test that fails shows how its clusters stood: it may not fail again for weeks."""
+    report = yield
+    if report.failed:
+        for cluster in Cluster.up_now:
+            report.sections.append((f"cluster in {cluster.base}", cluster.in_words()))
+    return report
+
+
 class Cluster:
     """``rota up`` on a private folder, with what tests do to it and ask of it."""
+
+    up_now: ClassVar[list["Cluster"]] = []  # a test that fails tells of them
 
     def __init__(
         self,
@@ -90,6 +102,8 @@ class Cluster:
                 stderr=log,
                 env=environment | {MARK: str(self.folder.path)} | self.environment,
             )
+        if self not in self.up_now:
+            self.up_now.append(self)
 
     def up(self, *, connected: bool = True) -> "Cluster":
         """Start the controller; returns when it answers and, unless told not to, has its nodes."""
@@ -134,6 +148,20 @@ class Cluster:
                 with contextlib.suppress(psutil.Error):
                     process.kill()
             self.client.close()
+            if self in self.up_now:
+                self.up_now.remove(self)
+
+    def in_words(self) -> str:
+        """Its jobs that have not ended, and the last lines of its logs."""
+        lines, active = [], [state.name for state in JobState if not state.is_final]
+        with contextlib.suppress(RotaError, OSError, ValueError):
+            jobs = self.client.jobs(states=active)
+            lines += [json.dumps(self.client.job(job["id"])) for job in jobs]
+        agents = sorted(self.folder.path.glob("nodes/*/agent.log"))
+        for log in (self.base / "up.log", self.folder.controller_log, *agents):
+            with contextlib.suppress(OSError):
+                lines += [f"--- {log}", *log.read_text(errors="replace").splitlines()[-40:]]
+        return "\n".join(lines)
 
     # -- processes ---------------------------------------------------------------------------------
 
