@@ -15,7 +15,7 @@ import torch
 
 from support.lone_agent import LoneAgent
 
-from .conftest import until
+from .conftest import Cluster, until
 
 SCRIPT = Path(__file__).parent / "scripts" / "integrations.py"
 LIMIT_S = 100.0
@@ -184,6 +184,26 @@ def test_a_gang_of_a_trainer_is_suspended_at_one_step(
     ends(agent)
     assert result(out)["world"] == 2
     assert result(out, 1)["digest"] == result(out)["digest"]
+
+
+@pytest.mark.parametrize(
+    ("launcher", "count"),
+    [
+        ("torchrun {script}", 2),
+        ("python -m torch.distributed.run {script}", 2),
+        ("accelerate launch --cpu --num_processes 1 {script}", 1),  # of GPUs, it has several
+    ],
+)
+def test_a_launcher_is_started_once_and_finds_its_number_of_ranks(
+    shared_cluster: Cluster, tmp_path: Path, launcher: str, count: int
+) -> None:
+    script = tmp_path / "script.py"
+    script.write_text("import os; print('rank', os.environ.get('RANK', '0'), flush=True)\n")
+    job = shared_cluster.submit(launcher.format(script=script), gpus=2)
+    assert shared_cluster.ends(job)["state"] == "SUCCEEDED"
+    lines = "".join(shared_cluster.client.logs(job)).splitlines()
+    ranks = sorted(line for line in lines if line.startswith("rank "))
+    assert ranks == [f"rank {rank}" for rank in range(count)]
 
 
 @pytest.mark.parametrize("reduction", ["tree", "ddp"])

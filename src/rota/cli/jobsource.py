@@ -1,12 +1,13 @@
 """Job files in YAML: read, checked, and turned into requests."""
 
+import os
 import re
 import sys
 from pathlib import Path
 from typing import Any
 
 from rota.errors import JobFileError
-from rota.request.jobfile import JobRequest, parse_job
+from rota.request.jobfile import JobRequest, parse_job, with_inherited
 from rota.request.sweepfile import SweepRequest, is_sweep, parse_sweep
 
 MAX_FILE_BYTES = 1 << 20
@@ -43,7 +44,7 @@ def read_job_file(path: str) -> JobRequest | SweepRequest:
     if len(data) > MAX_FILE_BYTES:
         raise JobFileError(f"job file {name!r} is larger than {MAX_FILE_BYTES} bytes")
     try:
-        fields = _load_yaml(data)
+        fields = with_inherited(_load_yaml(data), os.environ)
         parse = parse_sweep if is_sweep(fields) else parse_job
         return parse(fields, workdir=str(folder))
     except JobFileError as error:

@@ -25,6 +25,7 @@ from rota.request.jobfile import (
     parse_job,
     resume_from_of,
 )
+from rota.request.launchers import advice
 from rota.request.values import refuse
 
 if TYPE_CHECKING:
@@ -70,9 +71,8 @@ def _handing_in(command: Callable[..., Any]) -> Callable[..., Any]:
 @click.option(
     "--processes",
     type=click.Choice(PROCESSES),
-    default="gpu",
-    show_default=True,
-    help="gpu: a process per GPU, a rank each; node: one that sees all GPUs.",
+    help="gpu: a process per GPU, a rank each, the default but for launchers such as torchrun; "
+    "node: one that sees all GPUs.",
 )
 @click.option("--queue", metavar="QUEUE", help="The queue whose quota it counts against.")
 @click.option(
@@ -94,7 +94,7 @@ def run(
     gpu_memory: str | None,
     name: str | None,
     priority: str | None,
-    processes: str,
+    processes: str | None,
     queue: str | None,
     suspend: str,
     grace: str | None,
@@ -110,7 +110,7 @@ def run(
 
     Each word reaches the command as it is given here. If a virtual environment is active (venv or
     conda), the job runs in it; of other variables it gets those of `rota up` and of --env. Prints
-    the job's id on stdout, and what is going to happen on stderr.
+    the job's id on stdout, and on stderr what is going to happen, and with which Python.
     """
     fields = {
         # One argument is a shell line, as with ssh; several are a command and its arguments.
@@ -137,6 +137,14 @@ def own_environment() -> dict[str, str]:
     return active | {"PATH": os.environ.get("PATH", os.defpath)} if active else {}
 
 
+def in_own_environment(request: JobRequest) -> JobRequest:
+    """The request, to run in the virtual environment that is active unless it says otherwise."""
+    own, said = own_environment(), dict(request.env)
+    if own.keys() & said.keys():
+        return request
+    return request._replace(env=(*own.items(), *said.items()))
+
+
 @click.command()
 @click.argument("job_file", metavar="JOB.YAML")
 @_handing_in
@@ -150,7 +158,8 @@ def submit(
 ) -> int:
     """Submit a job file in YAML; - reads it from standard input.
 
-    Prints the job's id on stdout, and what is going to happen on stderr.
+    The job runs in the virtual environment that is active, as with `rota run`, unless its env says
+    otherwise. Prints the job's id on stdout, and what is going to happen on stderr.
 
     A file with a block `sweep` begins a search, and its name is printed. --wait and --follow then
     tell each new best on stderr until the search ends: exit code 0 if it has found something and
@@ -160,6 +169,7 @@ def submit(
 
     request = read_job_file(job_file)
     if isinstance(request, JobRequest):
+        request = in_own_environment(request)
         if resume_from is not None:
             request = request._replace(resume_from=resume_from_of(resume_from))
         return _hand_in(request, wait, follow, dry_run, as_json)
@@ -167,6 +177,7 @@ def submit(
         refuse("--resume-from", resume_from, "the trials of a search begin anew: leave it out")
     from rota.cli.sweepsubmit import hand_in
 
+    request = request._replace(job=in_own_environment(request.job))
     return hand_in(request, wait or follow, dry_run, as_json)
 
 
@@ -294,6 +305,7 @@ def _hand_in(request: JobRequest, wait: bool, follow: bool, dry_run: bool, as_js
             if dry_run:
                 plan = client.check(request)
                 _echo_plan(plan, as_json)
+                _echo_advice(request, plan["python"])
                 if missing := missing_script(request):
                     told = f"there is no {printable(missing)} here; the job would fail"
                     click.echo(f"warning: {told}", err=True)
@@ -304,6 +316,7 @@ def _hand_in(request: JobRequest, wait: bool, follow: bool, dry_run: bool, as_js
             return NEVER_PLACED
         click.echo(present.structure_text(job) if as_json else job["id"])
         click.echo(truth(job, client.explain(job["id"])), err=True)
+        _echo_advice(request, job["python"])
         if follow:
             return _follow(client, job["id"])
         if wait:
@@ -411,6 +424,16 @@ def _echo_plan(plan: dict[str, Any], as_json: bool) -> None:
         return
     wanted, free = plan["job"]["resources"]["gpus"], plan["free_gpus"]
     click.echo(f"{plan['job']['name']}: it can be taken; it needs {wanted} of {free} free GPUs")
+
+
+def _echo_advice(request: JobRequest, python: str | None) -> None:
+    """Say which Python runs it, and what there is to know about a launcher."""
+    if python is not None:
+        own = "PATH" in dict(request.env)
+        whose = "of its own environment" if own else "that `rota up` runs in"
+        click.echo(f"python: {printable(python)}, {whose}", err=True)
+    for line in advice(request.run, request.num_gpus, request.processes):
+        click.echo(f"note: {line}", err=True)
 
 
 def _code_of(job: dict[str, Any]) -> int:

@@ -186,6 +186,7 @@ def _facts(job: Mapping[str, Any], verdict: Mapping[str, Any]) -> list[tuple[str
         ("time limit", None if job["time_limit_s"] is None else duration(job["time_limit_s"])),
         ("environment", " ".join(job["env"]) or None),
         ("workdir", job["workdir"]),
+        ("python", job["python"]),
         ("command", job["run"]),
     ]
     warnings = [*verdict["warnings"], *(job["goodput"] or {"warnings": ()})["warnings"]]

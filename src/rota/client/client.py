@@ -1,5 +1,6 @@
 """The synchronous client of the controller's HTTP API."""
 
+import os
 import time
 import uuid
 from collections.abc import Callable, Iterator, Mapping
@@ -12,7 +13,7 @@ from rota.errors import ServerError, UnreachableError
 from rota.folder import Folder
 from rota.model.job import JobState
 from rota.model.sweep import Value
-from rota.request.jobfile import JobRequest
+from rota.request.jobfile import JobRequest, with_inherited
 from rota.request.sweepfile import SweepRequest
 
 END_TIMEOUT_S = 90.0
@@ -394,7 +395,9 @@ def who_is_left(ending: Mapping[str, Any]) -> str:
 
 
 def _fields(asked: JobRequest | SweepRequest | Mapping[str, Any]) -> dict[str, Any]:
-    return dict(asked) if isinstance(asked, Mapping) else asked.to_fields()
+    if isinstance(asked, Mapping):
+        return dict(with_inherited(asked, os.environ))
+    return asked.to_fields()
 
 
 def _path(kind: str, name: str, action: str = "") -> str:

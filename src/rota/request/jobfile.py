@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 from rota.errors import JobFileError
 from rota.model.job import GRACE_S, JOB_NAME, Adapt, Elastic, Program, name_of, powers_of_two
 from rota.request.batch import adapt_of, batch_fields
+from rota.request.launchers import launcher_of
 from rota.request.values import check_keys, is_number, refuse, seconds_of, text_of, whole_number
 
 PRIORITIES = {"low": 10, "normal": 50, "high": 90}
@@ -31,6 +32,7 @@ FIELDS = (
     "time_limit",
     "resume_from",
 )
+INHERIT = "inherit"  # in env: the names of variables that are passed on
 SWEEP = "sweep"  # of a job file that describes a search: see rota.request.sweepfile
 RESOURCES = ("gpus", "gpu_memory")
 ELASTIC = ("sizes", "utility", "price_per_gpu_hour")
@@ -59,9 +61,9 @@ class JobRequest(NamedTuple):
     """A job that is well-formed; whether it fits the cluster is the controller's to say.
 
     ``workdir`` is absolute. ``processes`` is "gpu" for one process per GPU, a rank each, or "node"
-    for a single process that sees all GPUs of its node. ``num_gpus`` is the least number of an
-    ``elastic`` job. ``adapt`` has the limits of its batches if the scheduler chooses them.
-    ``suspend`` is one of SUSPEND.
+    for a single process that sees all GPUs of its node, as a launcher such as torchrun does.
+    ``num_gpus`` is the least number of an ``elastic`` job. ``adapt`` has the limits of its batches
+    if the scheduler chooses them. ``suspend`` is one of SUSPEND.
     """
 
     name: str
@@ -119,6 +121,22 @@ class JobRequest(NamedTuple):
         return fields
 
 
+def with_inherited(fields: Any, environ: Mapping[str, str]) -> Any:
+    """The fields with ``env: {inherit: [NAMES]}`` replaced by what these are in ``environ``.
+
+    It is done where a job is handed in: nobody else knows the user's variables. Others in ``env``
+    come before those. Raises JobFileError for a name that is not set.
+    """
+    env = fields.get("env") if isinstance(fields, Mapping) else None
+    if not isinstance(env, Mapping) or not isinstance(names := env.get(INHERIT), list):
+        return fields
+    for name in names:
+        if not isinstance(name, str) or name not in environ:
+            refuse(f"env.{INHERIT}", name, "it is not set here: export it, or leave it out")
+    given = {name: value for name, value in env.items() if name != INHERIT}
+    return {**fields, "env": {name: environ[name] for name in names} | given}
+
+
 def parse_job(fields: Mapping[str, Any], *, workdir: str) -> JobRequest:
     """The request that ``fields``, as read from a job file, make.
 
@@ -141,7 +159,7 @@ def parse_job(fields: Mapping[str, Any], *, workdir: str) -> JobRequest:
     run = _run(fields)
     name = fields.get("name")
     least, most = _gpus(fields.get("resources"))
-    processes = _processes(fields.get("processes"))
+    processes = _processes(fields, run, least, most)
     suspend = _suspend(fields.get("suspend"), least, most)
     return JobRequest(
         name=name_of(run) if name is None else _name(name),
@@ -214,6 +232,8 @@ def _env(value: Any) -> tuple[tuple[str, str], ...]:
     pairs = []
     size = 0
     for name, item in value.items():
+        if name == INHERIT and not isinstance(item, str):
+            refuse(f"env.{INHERIT}", item, "write a list of names, such as [WANDB_API_KEY]")
         if not isinstance(name, str) or not _ENV_NAME.match(name):
             refuse("env", name, "names are letters, digits and _ and don't begin with a digit")
         if isinstance(item, float) and not math.isfinite(item):
@@ -360,9 +380,14 @@ def _listed_sizes(value: list[Any], least: int, most: int) -> tuple[int, ...]:
     return tuple(sorted(sizes))
 
 
-def _processes(value: Any) -> str:
+def _processes(fields: Mapping[str, Any], run: str, least: int, most: int) -> str:
+    value = fields.get("processes")
     if value is None:
-        return PROCESSES[0]
+        launcher = launcher_of(run) if most > 1 else None
+        if launcher is not None and least != most:
+            fix = f"{launcher.name} starts as many processes as at first: write one number"
+            refuse("resources.gpus", f"{least}..{most}", f"{fix}, or run the script itself")
+        return PROCESSES[0] if launcher is None else "node"
     if isinstance(value, str) and value in PROCESSES:
         return value
     refuse("processes", value, "write gpu (a process per GPU) or node (one that sees all GPUs)")

@@ -17,7 +17,7 @@ from rota.live.controller import goodput
 from rota.live.controller.ranks import Ranks
 from rota.model.job import JobState
 from rota.report.setting import setting_text
-from rota.request.jobfile import parse_job
+from rota.request.jobfile import parse_job, program_of
 from rota.server import jobs, problems, profiles
 from rota.server.auth import ensure_tokens
 from rota.server.calls import body_hash, caller, checked_key, json_body, within_of
@@ -69,10 +69,12 @@ def _job_routes(controller: Any) -> APIRouter:
         job = parse_job(await json_body(request), workdir="")
         if dry_run:
             controller.jobs.check(job)
-            return JSONResponse({"job": job.to_fields(), "free_gpus": controller.state.idle.count})
+            plan = {"job": job.to_fields(), "free_gpus": controller.state.idle.count}
+            return JSONResponse(plan | {"python": jobs.python_of(program_of(job))})
         key, hashed = checked_key(idempotency_key), body_hash(job.to_fields())
         row = await controller.jobs.submit(job, user=user, key=key, body_hash=hashed)
-        return JSONResponse(jobs.summary(controller, row), 201)
+        python = jobs.python_of(program_of(job))
+        return JSONResponse(jobs.summary(controller, row) | {"python": python}, 201)
 
     @router.post("/jobs/{job_id}/suspend")
     async def suspend(job_id: str) -> JSONResponse:

@@ -4,6 +4,9 @@ Times are seconds since the epoch, durations seconds; what is not known is None.
 """
 
 import math
+import os
+import shutil
+import sys
 from collections.abc import Iterable
 from typing import Any
 
@@ -11,10 +14,11 @@ from rota.errors import InputError, closest
 from rota.explain.probes import tell
 from rota.explain.sharing import sharing_of
 from rota.model.decide.live_limits import largest_node
-from rota.model.job import Job, JobState
+from rota.model.job import Job, JobState, Program
 from rota.model.reason import Reason
 from rota.model.state.state import ClusterState
 from rota.model.sweep import SweepTrial
+from rota.request.launchers import launcher_of
 from rota.server import profiles
 
 RECENT_S = 3600.0  # for how long an ended job is still listed
@@ -116,6 +120,7 @@ def detail(controller: Any, row: int) -> dict[str, Any]:
         "workdir": program.workdir if program else None,
         "env": [name for name, _ in program.env] if program else [],
         "processes": program.processes if program else None,
+        "python": python_of(program),
         "ranks": ranks(controller, row),
         "sharing": finite(sharing_of(controller.state, row)),
         "trials": finite(tell(controller.state, controller.state.notes.probes.get(row, []))),
@@ -141,6 +146,23 @@ def nodes(controller: Any, *, everything: bool) -> list[dict[str, Any]]:
         for node in controller.record.nodes()
         if wanted or node["alive"] or (node["lost_s"] or 0.0) > since_s
     ]
+
+
+def python_of(program: Program | None) -> str | None:
+    """The interpreter that a command finds as ``python``; None for one that is plainly no Python's.
+
+    It is looked for as an agent of this machine does: in the job's own PATH if it has one, else
+    beside the Python that Rota runs in.
+    """
+    words = program.run.split(maxsplit=1) if program else []
+    if not words or program is None:
+        return None
+    name = os.path.basename(words[0])
+    if not name.startswith("python") and launcher_of(program.run) is None:
+        return None
+    beside_rota = os.path.dirname(sys.executable) + os.pathsep + os.environ.get("PATH", os.defpath)
+    path = dict(program.env).get("PATH", beside_rota)
+    return shutil.which(words[0] if name.startswith("python") else "python", path=path)
 
 
 def ranks(controller: Any, row: int) -> list[dict[str, Any]]:

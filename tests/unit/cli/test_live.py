@@ -9,6 +9,7 @@ import subprocess
 import sys
 from contextlib import closing
 from getpass import getuser
+from pathlib import Path
 
 import pytest
 import yaml
@@ -67,11 +68,49 @@ class TestRun:
     def test_it_prints_the_id_and_one_line_of_truth(self, rota, cluster, tmp_path):
         code, out, err = rota("run", "--gpus", "2", "--", "python", "a b.py", "--lr", "1", "; rm *")
         assert (code, out) == (0, "1\n")
-        assert err.count("\n") == 1
+        assert err.count("\n") == 2
         assert "`rota why 1`" in err
+        assert f"python: {Path(sys.executable).parent}/python, that `rota up` runs in" in err
         program = cluster.controller.state.spec[0].program
         assert program.run == "python 'a b.py' --lr 1 '; rm *'"
         assert program.workdir == str(tmp_path)
+
+    def test_it_says_which_python_runs_the_job(self, rota, cluster, monkeypatch, tmp_path):
+        own = tmp_path / "venv" / "bin" / "python"
+        own.parent.mkdir(parents=True)
+        own.symlink_to(sys.executable)
+        monkeypatch.setenv("VIRTUAL_ENV", str(own.parent.parent))
+        monkeypatch.setenv("PATH", f"{own.parent}:/usr/bin")
+        line = f"python: {own}, of its own environment\n"
+        assert line in rota("run", "--", "python", "train.py")[2]
+        (tmp_path / "job.yaml").write_text("run: python train.py\nenv: {A: 1}\n")
+        assert line in rota("submit", "job.yaml")[2]
+        assert line in rota("submit", "--dry-run", "job.yaml")[2]
+        ran, submitted = (spec.program.env for spec in cluster.controller.state.spec)
+        assert submitted == (*ran, ("A", "1"))
+        (tmp_path / "job.yaml").write_text("run: python train.py\nenv: {PATH: /bin}\n")
+        assert str(own) not in rota("submit", "job.yaml")[2]
+        assert "python:" not in rota("run", "--", "echo", "1")[2]
+
+    def test_variables_are_passed_on_by_name(self, rota, cluster, monkeypatch, tmp_path):
+        monkeypatch.setenv("WANDB_API_KEY", "secret")
+        job = "run: 'true'\nenv: {inherit: [WANDB_API_KEY], A: 1}\n"
+        (tmp_path / "job.yaml").write_text(job)
+        assert rota("submit", "job.yaml")[0] == 0
+        assert cluster.controller.state.spec[0].program.env == (
+            ("WANDB_API_KEY", "secret"),
+            ("A", "1"),
+        )
+        assert "secret" not in rota("show", "1")[1]
+        monkeypatch.delenv("WANDB_API_KEY")
+        code, _, err = rota("submit", "job.yaml")
+        assert (code, err.count("\n")) == (2, 1)
+        assert all(word in err for word in ("env.inherit", "WANDB_API_KEY", "export it")), err
+
+    def test_a_launcher_is_told_of(self, rota, cluster):
+        err = rota("run", "--gpus", "2", "--", "torchrun", "train.py")[2]
+        assert "note: torchrun starts the processes: it is started once, with 2 GPUs\n" in err
+        assert cluster.controller.state.spec[0].program.processes == "node"
 
     def test_options_after_the_command_are_the_commands(self, rota, cluster):
         assert rota("run", "train", "--gpus", "7", "--json")[0] == 0

@@ -43,8 +43,9 @@ def record_of(message: Message, devices: Devices, refusal: str | None) -> Record
     ``refusal`` says why CUDA checkpoints can't be had here, if so.
     """
     program, gpus, most_gpus = message["program"], message["gpus"], message.get("max_gpus", 1)
-    cooperative = uses_library(program)
     in_gang = program["processes"] == "gpu"
+    # A launcher takes all the GPUs that it sees, whatever its script uses.
+    cooperative = uses_library(program) and (in_gang or len(gpus) == 1)
     world = len(gpus) if in_gang else 1
     return Record(
         version=VERSION,
@@ -149,6 +150,12 @@ def _environment(
         "MASTER_ADDR": "127.0.0.1",
         "MASTER_PORT": port,
     }
+    if program["processes"] == "node":  # what torchrun takes for what its arguments don't say
+        environment |= {
+            "PET_NPROC_PER_NODE": str(len(record.gpus)),
+            "PET_MASTER_ADDR": "127.0.0.1",
+            "PET_MASTER_PORT": port,
+        }
     if "ROTA_SWEEP_METRIC" in program["env"]:
         environment["ROTA_CURVE"] = str(folder / CURVE)
     if record.max_world > 1:
