@@ -39,11 +39,22 @@ class LoneAgent:
         limits = (os.getpid(), host_memory_bytes, driver)
         self._agent = Agent(Folder(folder), "node0", devices or slots, *limits)
         self._agent._notify = self.said.append  # type: ignore[assignment, method-assign]
+        self._serves = threading.Event()
+        run = self._agent._link.run
+
+        async def serve() -> None:
+            self._serves.set()
+            await run()
+
+        self._agent._link.run = serve  # type: ignore[method-assign]
         self._thread = threading.Thread(target=self._run, daemon=True)
         self._command_id = 0
 
     def __enter__(self) -> "LoneAgent":
+        """Start it. As a controller, nobody commands it before it has adopted what is there."""
         self._thread.start()
+        if not self._serves.wait(90):
+            raise TimeoutError("the agent does not serve")
         return self
 
     def __exit__(self, *_: object) -> None:
