@@ -98,7 +98,7 @@ def _cells(told: Mapping[str, Any], now_s: float) -> list[str]:
         told["outcome"] or told["state"],
         *(told["trials"][count] for count in COUNTS),
         "-" if best is None else number_text(best["value"]),
-        request["metric"],
+        request.get("metric", "-"),
         f"{told['gpu_s'] / 3600:.2f}",
         duration((told["finish_s"] or now_s) - told["submit_s"]),
     ]

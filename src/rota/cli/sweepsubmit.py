@@ -63,7 +63,8 @@ def follow(client: Client, name: str, timeout_s: float | None = None) -> int:
             click.echo(f"sweep {name}: {printable(error)}", err=True)
     message = f": {printable(told['message'])}" if told["message"] else ""
     click.echo(f"sweep {name} {told['outcome']}{message}", err=True)
-    well = told["outcome"] in ENDED_WELL and told["best"] is not None
+    found = told["best"] is not None or "metric" not in told["request"]["sweep"]
+    well = told["outcome"] in ENDED_WELL and found
     return 0 if well else SWEEP_FAILED
 
 
@@ -76,12 +77,11 @@ def _truth(begun: Mapping[str, Any], request: SweepRequest) -> str:
         many += " that your own program proposes"
     else:
         many += f", proposed by {request.algorithm}"
-    goal = "the highest" if request.maximize else "the lowest"
-    target = "" if request.target is None else f", until it is {request.target:g}"
-    return (
-        f"sweep {name}{taken}: {many}, for {goal} {printable(request.metric)}{target}; "
-        f"`rota sweep show {name}` tells how it stands"
-    )
+    if request.metric:
+        goal = "the highest" if request.maximize else "the lowest"
+        target = "" if request.target is None else f", until it is {request.target:g}"
+        many += f", for {goal} {printable(request.metric)}{target}"
+    return f"sweep {name}{taken}: {many}; `rota sweep show {name}` tells how it stands"
 
 
 def _counted(trials: int) -> str:
@@ -90,7 +90,7 @@ def _counted(trials: int) -> str:
 
 def _best_text(told: Mapping[str, Any]) -> str:
     """``trial 7 has val_acc 0.943 (lr=0.01 width=32)``, the best so far."""
-    best, metric = told["best"], told["request"]["sweep"]["metric"]
+    best, metric = told["best"], told["request"]["sweep"].get("metric")
     params = " ".join(f"{name}={number_text(value)}" for name, value in best["params"].items())
     line = f"trial {best['number']} has {metric} {number_text(best['value'])}"
     return printable(f"{line} ({params})" if params else line)

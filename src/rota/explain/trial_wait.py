@@ -32,7 +32,8 @@ def standing(state: ClusterState, row: int, now_s: float) -> str:
     others = len(best) - len(first)
     if others:
         values.append(f"{others} more {'goes' if others == 1 else 'go'} on")
-    return f"{told} of {trial.sweep.metric}; {', '.join(values)}"
+    metric = f" of {trial.sweep.metric}" if trial.sweep.metric else ""
+    return f"{told}{metric}; {', '.join(values)}"
 
 
 def _ahead(state: ClusterState, row: int) -> list[int]:

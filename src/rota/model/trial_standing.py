@@ -16,11 +16,13 @@ class Standing(Enum):
     CANCELLED = "cancelled"  # by its user
 
 
-def standing_of(state: JobState, stopped: bool, values: Sequence[float | None]) -> Standing:
+def standing_of(
+    state: JobState, stopped: bool, values: Sequence[float | None], *, has_metric: bool = True
+) -> Standing:
     """How a trial stands that has reported these values, None for what was no number.
 
     ``stopped``: its search wanted its end. A trial has failed, too, if what it told last is no
-    number, and if it came to its end without any.
+    number, and if it came to its end without any though its search has a metric.
     """
     if state is JobState.CANCELLED and not stopped:
         return Standing.CANCELLED
@@ -30,4 +32,5 @@ def standing_of(state: JobState, stopped: bool, values: Sequence[float | None]) 
         return Standing.STOPPED
     if not state.is_final:
         return Standing.OPEN
-    return Standing.DONE if state is JobState.SUCCEEDED and values else Standing.FAILED
+    well = state is JobState.SUCCEEDED and (values or not has_metric)
+    return Standing.DONE if well else Standing.FAILED

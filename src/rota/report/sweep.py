@@ -94,7 +94,7 @@ def read_sweep(document: Mapping[str, Any], now_s: float) -> SweepStory:
     ``now_s`` is the time, in seconds since 1970: that until which what goes on is drawn.
     """
     search = document["request"]["sweep"]
-    maximize = search["goal"] == "maximize"
+    maximize = search.get("goal") == "maximize"
     zero_s = document["submit_s"]
     told = document["trials"]
     known_s = [zero_s, *(report[1] for trial in told for report in trial["curve"])]
@@ -103,13 +103,14 @@ def read_sweep(document: Mapping[str, Any], now_s: float) -> SweepStory:
     ]
     # Clocks of two machines differ: what was heard of has happened.
     end_s = document["finish_s"] or max(now_s, *known_s)
-    trials = [_trial(trial, maximize, zero_s, end_s) for trial in told]
+    metric = search.get("metric", "")
+    trials = [_trial(trial, metric, maximize, zero_s, end_s) for trial in told]
     trials = [t if t.why else t._replace(why=_unsaid(document, t)) for t in trials]
     trials.sort(key=lambda trial: trial.number)
     best = document["best"]
     return SweepStory(
         name=document["name"],
-        metric=search["metric"],
+        metric=metric,
         maximize=maximize,
         target=_finite(search.get("target")),
         end_s=end_s - zero_s,
@@ -120,7 +121,9 @@ def read_sweep(document: Mapping[str, Any], now_s: float) -> SweepStory:
     )
 
 
-def _trial(told: Mapping[str, Any], maximize: bool, zero_s: float, end_s: float) -> TrialStory:
+def _trial(
+    told: Mapping[str, Any], metric: str, maximize: bool, zero_s: float, end_s: float
+) -> TrialStory:
     curve = tuple(Point(step, at_s - zero_s, _finite(value)) for step, at_s, value in told["curve"])
     numbers = [report for report in curve if report.value is not None]
     sign = 1 if maximize else -1
@@ -131,7 +134,7 @@ def _trial(told: Mapping[str, Any], maximize: bool, zero_s: float, end_s: float)
         number=told["number"],
         job_id=told["job_id"],
         state=told["state"],
-        standing=_standing(told, curve),
+        standing=_standing(told, curve, has_metric=bool(metric)),
         params=told["params"],
         curve=curve,
         best=best,
@@ -159,11 +162,12 @@ def _unsaid(document: Mapping[str, Any], trial: TrialStory) -> str:
     return f"`rota logs {document['name']}.{trial.number}` tells"
 
 
-def _standing(told: Mapping[str, Any], curve: Sequence[Point]) -> str:
+def _standing(told: Mapping[str, Any], curve: Sequence[Point], *, has_metric: bool) -> str:
     state = JobState[told["state"]]
     if not state.is_final:
         return WAITING if state in OFF_GPUS else RUNNING
-    return standing_of(state, told["why"] is not None, [each.value for each in curve]).value
+    values = [each.value for each in curve]
+    return standing_of(state, told["why"] is not None, values, has_metric=has_metric).value
 
 
 def _finite(value: Any) -> float | None:

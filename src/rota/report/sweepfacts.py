@@ -28,11 +28,11 @@ def facts(story: SweepStory) -> Iterator[tuple[str, str]]:
         value = f"{story.metric} {value_text(best.value)}"
         yield "best", f"{value} by trial {story.best.number}, at step {best.step:g}, {after}"
         yield "with", params_text(story.best.params) or "no parameters"
-    else:
+    elif story.metric:
         yield "best", f"no trial has reported {story.metric} yet"
     goal = "maximize" if story.maximize else "minimize"
     target = "" if story.target is None else f" to {value_text(story.target)}"
-    yield "goal", f"{goal} {story.metric}{target}"
+    yield "goal", f"{goal} {story.metric}{target}" if story.metric else "each trial's success"
     search = story.rest["request"]["sweep"]
     most = search.get("max_trials")
     standings = ", ".join(f"{count} {name}" for name, count in counts(story).items())

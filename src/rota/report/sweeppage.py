@@ -60,7 +60,7 @@ def _pictures(story: SweepStory) -> Iterator[Section]:
             parameters_chart(story),
             least_px=AXIS_PX * (len(story.parameters) + 1),
         )
-    else:
+    elif story.metric:
         yield Section("Curves", f"No trial has reported {story.metric} yet.")
     yield Section(
         "Who ran when",

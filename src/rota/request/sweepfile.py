@@ -32,6 +32,7 @@ FIELDS = (
     "gpu_hours",
     "max_failures",
 )
+NEED_METRIC = ("goal", "target", "rungs", "reports")
 GOALS = ("maximize", "minimize")
 BY_OPTUNA = ("tpe", "random")
 ALGORITHMS = (*BY_OPTUNA, "grid", "manual")
@@ -52,8 +53,8 @@ class Rungs(NamedTuple):
     """Where trials are compared: at their report ``first``, and each time they have ``eta`` times
     as many. The best 1/``eta`` of those that came so far go on."""
 
-    eta: int = 3
-    first: int = 1
+    eta: int
+    first: int
 
 
 class SweepRequest(NamedTuple):
@@ -61,7 +62,8 @@ class SweepRequest(NamedTuple):
 
     ``job`` is what each trial is, but for its parameters; it has the search's name. ``max_trials``
     is None if only the user's own program proposes trials, ``parallel`` None if Rota chooses how
-    many are open at once, ``rungs`` None if trials are not compared before their end.
+    many are open at once, ``rungs`` None if trials are not compared before their end. ``metric`` is
+    empty if trials report none, and are done when their commands have succeeded.
     """
 
     job: JobRequest
@@ -82,14 +84,14 @@ class SweepRequest(NamedTuple):
         """The JSON-able fields from which :func:`parse_sweep` makes this very request."""
         rungs = "off" if self.rungs is None else self.rungs._asdict()
         fields: dict[str, Any] = {
-            "metric": self.metric,
-            "goal": GOALS[0] if self.maximize else GOALS[1],
             "space": space_fields(self.space),
             "algorithm": {"name": self.algorithm, "seed": self.seed},
             "parallel": "auto" if self.parallel is None else self.parallel,
             "rungs": rungs,
             "max_failures": self.max_failures,
         }
+        if self.metric:
+            fields |= {"metric": self.metric, "goal": GOALS[0] if self.maximize else GOALS[1]}
         for name in ("target", "max_trials", "reports", "gpu_hours"):
             if getattr(self, name) is not None:
                 fields[name] = getattr(self, name)
@@ -126,18 +128,20 @@ def parse_sweep(fields: Mapping[str, Any], *, workdir: str) -> SweepRequest:
         refuse("resume_from", job.resume_from, "the trials of a search begin anew: leave it out")
     job = job._replace(name=_name(job.name, given=fields.get("name") is not None))
     _check_env(job)
-    algorithm, seed = _algorithm(block.get("algorithm"))
+    metric = _metric(block)
+    algorithm, seed = _algorithm(block.get("algorithm"), metric)
     space = parse_space(block.get("space"))
     _check_space(space, algorithm)
     check_command(job.run, space)
-    rungs, reports = _rungs(block.get("rungs")), _reports(block.get("reports"))
+    reports = _reports(block.get("reports"))
+    rungs = _rungs(block.get("rungs"), reports)
     if rungs is not None and reports is not None and rungs.first > reports:
         fix = f"a trial reports {reports} times in all (sweep.reports): lower it, or rungs: off"
         refuse("sweep.rungs.first", rungs.first, fix)
     return SweepRequest(
         job=job,
-        metric=_metric(block.get("metric")),
-        maximize=_maximize(block.get("goal")),
+        metric=metric,
+        maximize=_maximize(block.get("goal")) if metric else False,
         space=space,
         algorithm=algorithm,
         seed=seed,
@@ -161,8 +165,9 @@ def trial_job(
     checked = dict(check_params(request.space, params))
     run = trial_command(request.job.run, checked)
     as_json = json.dumps(checked, ensure_ascii=False)
-    env = zip(ENV, (name, str(number), as_json, request.metric), strict=True)
-    job = request.job._replace(name=f"{name}.{number}", run=run, env=(*request.job.env, *env))
+    told = zip(ENV, (name, str(number), as_json, request.metric), strict=True)
+    env = (*request.job.env, *((key, value) for key, value in told if value))
+    job = request.job._replace(name=f"{name}.{number}", run=run, env=env)
     return parse_job(job.to_fields(), workdir="")  # the limits of a job hold for it as well
 
 
@@ -201,12 +206,17 @@ def _check_space(space: Space, algorithm: str) -> None:
         )
 
 
-def _metric(value: Any) -> str:
+def _metric(block: Mapping[str, Any]) -> str:
+    """The name that trials report; empty where nothing in the block asks for one."""
+    value = block.get("metric")
     if value is None:
-        raise JobFileError(
-            "sweep.metric: it is missing; write the name that your program reports, for example "
-            "metric: val_acc for s.report(val_acc=...)"
-        )
+        for field in NEED_METRIC:
+            if block.get(field) not in (None, False, "off"):
+                raise JobFileError(
+                    f"sweep.metric: it is missing, and sweep.{field} needs it; write the name that "
+                    "your program reports, for example metric: val_acc for s.report(val_acc=...)"
+                )
+        return ""
     metric = text_of("sweep.metric", value, MAX_METRIC_BYTES)
     if not metric.strip() or not metric.isprintable():
         refuse("sweep.metric", metric, "write the name that your program gives to s.report")
@@ -225,13 +235,16 @@ def _target(value: Any) -> float | None:
     return None if value is None else float(number_of("sweep.target", value))
 
 
-def _algorithm(value: Any) -> tuple[str, int]:
-    """Its name and its seed."""
+def _algorithm(value: Any, metric: str) -> tuple[str, int]:
+    """Its name and its seed. What learns from trials is no default where these tell nothing."""
     fields = value if isinstance(value, Mapping) else {"name": value}
     check_keys(fields, ALGORITHM, "sweep.algorithm.")
     name, seed = fields.get("name"), fields.get("seed")
     if name is None:
-        name = ALGORITHMS[0]
+        name = "tpe" if metric else "grid"
+    if name == "tpe" and not metric:
+        fix = "it learns from sweep.metric: write that, or algorithm: grid to try every point"
+        refuse("sweep.algorithm", name, fix)
     if not isinstance(name, str) or name not in ALGORITHMS:
         hint = did_you_mean(name, ALGORITHMS) if isinstance(name, str) else ""
         refuse("sweep.algorithm", name, f"write one of {', '.join(ALGORITHMS)}{hint}")
@@ -257,17 +270,16 @@ def _parallel(value: Any) -> int | None:
     return whole_within("sweep.parallel", value, 1, MAX_TRIALS, "auto, or how many trials are open")
 
 
-def _rungs(value: Any) -> Rungs | None:
+def _rungs(value: Any, reports: int | None) -> Rungs | None:
+    """By default nobody is judged on a first report, unless that is a trial's only one."""
     if value is None or value is False or value == "off":  # as other YAML reads off
         return None
-    if value is True or value == "on":
-        return Rungs()
-    check_keys(value, RUNGS, "sweep.rungs.", "write off, or for example {eta: 3, first: 1}")
-    given = Rungs()._asdict() | {key: each for key, each in value.items() if each is not None}
-    return Rungs(
-        whole_within("sweep.rungs.eta", given["eta"], 2, 100),
-        whole_within("sweep.rungs.first", given["first"], 1, MAX_REPORTS, "a report"),
-    )
+    block = {} if value is True or value == "on" else value
+    check_keys(block, RUNGS, "sweep.rungs.", "write off, or for example {eta: 3, first: 3}")
+    given = {key: each for key, each in block.items() if each is not None}
+    eta = whole_within("sweep.rungs.eta", given.get("eta", 3), 2, 100)
+    first = given.get("first", eta if reports is None else min(eta, reports))
+    return Rungs(eta, whole_within("sweep.rungs.first", first, 1, MAX_REPORTS, "a report"))
 
 
 def _reports(value: Any) -> int | None:

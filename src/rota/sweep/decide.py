@@ -85,6 +85,11 @@ def _end(request: SweepRequest, told: Mapping[str, Any], trials: Sequence[Trial]
         return None
     if not all(trial.ended for trial in trials):
         return None
+    if not metric:
+        if len(failed) == len(trials):
+            return End(FAILED, f"all have failed; the last: {_last(told['name'], failed)}")
+        some = f", {len(failed)} of them failed" if failed else ""
+        return End(DONE, f"{_count(len(trials), 'trial')} have ended{some}")
     if best is None and failed:
         message = f"none of {_count(len(trials), 'trial')} came to a value; the last that failed"
         return End(FAILED, f"{message}: {_last(told['name'], failed)}")

@@ -41,7 +41,8 @@ def trial_of(request: SweepRequest, told: Mapping[str, Any], reports: Sequence[R
     """One trial as it is told, with its reports so far."""
     state = JobState[told["state"]]
     last = [each.value for each in reports[-1:]]
-    standing = standing_of(state, told["why"] is not None, last)
+    has_metric = bool(request.metric)
+    standing = standing_of(state, told["why"] is not None, last, has_metric=has_metric)
     return Trial(
         told["number"],
         told["params"],

@@ -104,8 +104,11 @@ def test_what_yaml_makes_of_off_and_of_powers_of_ten():
     fields = yaml.safe_load(f"run: x\nsweep: {block} space: {{lr: {{log: [1e-4, 1e-1]}}}}}}")
     request = parse_sweep(fields, workdir="/w")
     assert (request.rungs, request.target, request.parallel) == (None, 1e-3, 2)
-    assert parse(rungs=True).rungs == parse(rungs="on").rungs == Rungs(3, 1)
-    assert parse(rungs={"eta": 2}).rungs == Rungs(2, 1)
+    assert parse(rungs=True).rungs == parse(rungs="on").rungs == Rungs(3, 3)
+    assert parse(rungs={"eta": 2}).rungs == Rungs(2, 2)
+    assert parse(rungs="on", reports=2).rungs == Rungs(3, 2)
+    assert parse(rungs={"first": 1}).rungs == Rungs(3, 1)
+    assert parse(rungs="on", reports=1).rungs == Rungs(3, 1)
 
 
 def test_a_job_file_with_a_block_is_a_sweep():
@@ -119,6 +122,32 @@ def test_a_search_is_no_job_and_may_be_misspelt():
         parse_job({"run": "x", "sweep": LEAST}, workdir="/w")
     with pytest.raises(JobFileError, match=r"no field 'sweeps'; did you mean sweep\?"):
         parse_job({"run": "x", "sweeps": LEAST}, workdir="/w")
+
+
+def test_commands_that_report_nothing_need_no_metric():
+    request = parse_sweep(
+        {"run": "sh x {n}", "sweep": {"space": {"n": {"int": [1, 3]}}}}, workdir="/"
+    )
+    assert (request.metric, request.algorithm, request.max_trials) == ("", "grid", 3)
+    assert comes_back(request)
+    env = dict(trial_job(request, "s", 0, {"n": 1}).env)
+    assert env == {"ROTA_SWEEP": "s", "ROTA_TRIAL": "0", "ROTA_PARAMS": '{"n": 1}'}
+
+
+@pytest.mark.parametrize(
+    ("block", "words"),
+    [
+        ({"goal": "maximize"}, ["sweep.metric", "sweep.goal needs it"]),
+        ({"rungs": "on"}, ["sweep.metric", "sweep.rungs needs it"]),
+        ({"target": 1}, ["sweep.metric", "sweep.target needs it"]),
+        ({"algorithm": "tpe", "max_trials": 2}, ["sweep.algorithm", "'tpe'", "algorithm: grid"]),
+    ],
+)
+def test_what_needs_a_metric_says_so(block, words):
+    fields = {"run": "x", "sweep": {"space": {"n": {"int": [1, 3]}}} | block}
+    with pytest.raises(JobFileError) as error:
+        parse_sweep(fields, workdir="/")
+    assert all(word in str(error.value) for word in words), error.value
 
 
 @pytest.mark.parametrize("missing", ["metric", "goal", "space", "max_trials"])
@@ -166,7 +195,7 @@ def test_what_can_t_be_left_out(missing):
         ({"max_trials": 1.5}, ["sweep.max_trials", "1.5"]),
         ({"parallel": 0}, ["sweep.parallel", "0", "auto"]),
         ({"parallel": "all"}, ["sweep.parallel", "'all'"]),
-        ({"rungs": 3}, ["sweep.rungs", "{eta: 3, first: 1}"]),
+        ({"rungs": 3}, ["sweep.rungs", "{eta: 3, first: 3}"]),
         ({"rungs": {"eta": 1}}, ["sweep.rungs.eta", "from 2"]),
         ({"rungs": {"eta": 2.5}}, ["sweep.rungs.eta", "2.5"]),
         ({"rungs": {"first": 0}}, ["sweep.rungs.first", "0"]),

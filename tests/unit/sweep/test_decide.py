@@ -4,6 +4,7 @@ import random
 
 import pytest
 
+from rota.request.sweepfile import parse_sweep
 from rota.sweep.decide import End, Start, Stop
 
 from .told import decided, search, sweep, trial
@@ -109,7 +110,7 @@ def test_the_budget_is_of_all_trials_together(gpu_s, ends):
 
 
 def test_a_search_that_has_ended_is_left_alone():
-    request = search(target=0.1, rungs={"eta": 2})
+    request = search(target=0.1, rungs={"eta": 2, "first": 1})
     assert decided(request, sweep(trial(0, 0.5), trial(1, 0.1), state="ENDED")) == []
 
 
@@ -187,12 +188,34 @@ def test_one_that_has_recovered_goes_on():
     assert stops(decided(search(), sweep(trial(0, None, 0.5)))) == set()
 
 
+def plain_search(**block):
+    """A search whose trials report nothing."""
+    fields = {"space": {"n": {"int": [0, 2]}}} | block
+    return parse_sweep({"name": "s", "run": "sh x.sh", "sweep": fields}, workdir="/w")
+
+
+def test_without_a_metric_trials_are_done_when_their_commands_succeed():
+    request = plain_search()
+    ended = [trial(number, state="SUCCEEDED") for number in range(3)]
+    assert decided(request, sweep(*ended)) == [End("DONE", "3 trials have ended")]
+    failed = trial(2, state="FAILED", message="exit code 1")
+    message = "3 trials have ended, 1 of them failed"
+    assert decided(request, sweep(*ended[:2], failed)) == [End("DONE", message)]
+    assert decided(request, sweep(*ended[:2], trial(2))) == []
+
+
+def test_without_a_metric_a_search_fails_if_all_its_trials_do():
+    all_failed = [trial(number, state="FAILED", message="exit code 1") for number in range(3)]
+    (end,) = decided(plain_search(), sweep(*all_failed))
+    assert end == End("FAILED", "all have failed; the last: s.2 ended FAILED: exit code 1")
+
+
 # -- rungs -----------------------------------------------------------------------------------------
 
 
 def at(*values, goal="maximize", rungs=None, **block):
     """Which of the trials stop that came to the first rung one after another."""
-    request = search(goal=goal, rungs=rungs or {"eta": 3}, **block)
+    request = search(goal=goal, rungs=rungs or {"eta": 3, "first": 1}, **block)
     trials = [trial(n, value, start_s=n) for n, value in enumerate(values)]
     return stops(decided(request, sweep(*trials)))
 
@@ -217,7 +240,7 @@ def test_equals_go_on_together():
 
 
 def test_no_number_is_worse_than_any():
-    request = search(rungs={"eta": 3})
+    request = search(rungs={"eta": 3, "first": 1})
     none = [trial(n, None, 0.9, start_s=n) for n in range(2)]
     assert stops(decided(request, sweep(*none))) == set()  # they are equals
     (stop,) = decided(
@@ -262,7 +285,7 @@ def test_a_trial_counts_by_its_best_so_far():
 
 
 def test_who_has_ended_counts_and_is_not_stopped():
-    request = search(rungs={"eta": 3})
+    request = search(rungs={"eta": 3, "first": 1})
     ended = [trial(0, 0.5, state="SUCCEEDED"), trial(1, 0.4, state="SUCCEEDED", start_s=1)]
     late = trial(2, 0.45, start_s=2)
     assert stops(decided(request, sweep(*ended, late))) == {2}
@@ -272,7 +295,7 @@ def test_who_comes_later_changes_nothing_for_who_was_there():
     """A driver that was away judges as one that was not."""
     rng = random.Random(1)
     for _ in range(50):
-        request = search(rungs={"eta": rng.choice([2, 3])}, max_trials=100)
+        request = search(rungs={"eta": rng.choice([2, 3]), "first": 1}, max_trials=100)
         curves = [[rng.random() for _ in range(rng.randint(1, 9))] for _ in range(20)]
         starts_s = [rng.uniform(0, 100) for _ in curves]
         whole = stops(
@@ -320,6 +343,6 @@ def test_who_was_told_to_stop_is_not_told_again():
 
 
 def test_the_same_is_decided_whatever_the_order_that_trials_are_told_in():
-    request = search(rungs={"eta": 3})
+    request = search(rungs={"eta": 3, "first": 1})
     trials = [trial(n, value, start_s=5) for n, value in enumerate([0.5, 0.4, 0.6, 0.3])]
     assert decided(request, sweep(*trials)) == decided(request, sweep(*reversed(trials)))

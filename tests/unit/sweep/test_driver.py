@@ -110,7 +110,7 @@ def test_it_ends_a_search_that_reaches_its_target(driven):
 
 
 def test_it_stops_a_trial_that_is_behind_and_says_why(driven):
-    driven.submit(rungs={"eta": 3})
+    driven.submit(rungs={"eta": 3, "first": 1})
     driven.driver.look()
     driven.report(0, 0.5)
     driven.report(1, 0.4)

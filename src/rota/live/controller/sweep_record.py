@@ -53,7 +53,7 @@ class Search:
     @property
     def maximizes(self) -> bool:
         """True if more of its metric is better."""
-        return bool(self.submitted.request["sweep"]["goal"] == "maximize")
+        return bool(self.submitted.request["sweep"].get("goal") == "maximize")
 
 
 class Cursor(NamedTuple):
@@ -360,7 +360,10 @@ class Searches:
         if not state.is_final:
             return "waiting" if state in WAITING else "running"
         values = [report.value for report in self._curves.reports(row)[-1:]]
-        standing = standing_of(state, row in self._state.needless, values)
+        trial = self._state.spec[row].trial
+        has_metric = trial is None or bool(trial.sweep.metric)
+        stopped = row in self._state.needless
+        standing = standing_of(state, stopped, values, has_metric=has_metric)
         return "stopped" if standing is Standing.CANCELLED else standing.value
 
 
