@@ -67,6 +67,10 @@ class PlanError(RotaError):
     """A plan breaks the policy contract."""
 
 
+class PolicyError(RotaError):
+    """A policy raised an exception where it was to decide."""
+
+
 class SimulationError(RotaError):
     """A simulation lost a job, or can't go on."""
 

@@ -58,6 +58,7 @@ class StandInController:
         self.searches = self
         self.policy_name = policy
         self.policy_settings: dict[str, Any] = {}
+        self.policy_error: str | None = None
         self.is_any_open = False
         self.reports: dict[int, dict[str, Any]] = {}
         self.models: dict[int, tuple[int, int]] = {}

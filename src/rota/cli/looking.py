@@ -105,7 +105,10 @@ def _heading(client: Client, jobs: Sequence[dict[str, Any]]) -> str:
     used = {(p["node"], gpu) for job in jobs for p in job["gpus"] for gpu in p["gpus"]}
     waiting = sum(not (present.is_final(job) or job["gpus"]) for job in jobs)
     told = [f"{len(used)} of {there} GPUs in use", f"{waiting} waiting"]
-    told += [f"policy {policy['name']}" for policy in client.policies()]
+    for policy in client.policies():
+        told.append(f"policy {policy['name']}")
+        if policy["error"] is not None:
+            told[-1] += f" fails, and its last plan stays ({printable(policy['error'])})"
     running = next((job for job in jobs if job["gpus"] and not present.is_final(job)), None)
     if running is not None and (turns := client.explain(running["id"]).get("turns")):
         told.append(f"a turn ends at {clock(turns['ends_s'])}")

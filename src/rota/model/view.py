@@ -138,6 +138,14 @@ class View:
         """Seconds of its duration that a simulated job has done, which is what its steps tell."""
         return self._state.work(row, self.now_s)
 
+    def user(self, row: int) -> str:
+        """Who submitted the job; empty if nobody said."""
+        return self._state.spec[row].user
+
+    def queue(self, row: int) -> str:
+        """The queue that the job was submitted to; empty without one."""
+        return self._state.spec[row].vc
+
     def attained_s(self, row: int) -> float:
         """Seconds for which the job has run so far."""
         return self._state.service(row, self.now_s)

@@ -204,6 +204,7 @@ def _cluster_routes(controller: Any, driver: SweepDriver) -> APIRouter:
         policy: dict[str, Any] = {"name": controller.policy_name, "settings": settings}
         wish = controller.state.notes.nodes
         policy["desired_nodes"] = None if wish is None else wish._asdict()
+        policy["error"] = controller.policy_error
         return JSONResponse({"policies": [policy]})
 
     @router.post("/shutdown")

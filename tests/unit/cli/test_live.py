@@ -258,6 +258,11 @@ class TestLooking:
             rota("run", "--", "python", "train.py")
         cluster.do(cluster.controller.turn)
 
+    def test_ps_says_that_the_policy_fails(self, rota, cluster):
+        cluster.controller.policy_error = "policy own: KeyError: 3 (own.py, line 7, in decide)"
+        first = rota("ps")[1].splitlines()[0]
+        assert "fails, and its last plan stays (policy own: KeyError: 3 (own.py, line 7" in first
+
     def test_ps_has_its_columns(self, rota, cluster):
         self.three_jobs(rota, cluster)
         report = {0: {"step": 5, "total": 20, "step_time_s": 2.0}}

@@ -27,6 +27,12 @@ def test_attained_service_grows_while_the_job_runs():
     assert view.attained_gpu_s(0) == 100.0
 
 
+def test_a_policy_sees_who_submitted_a_job_and_where_to():
+    cluster = DrivenCluster(job(0, user="ann", vc="vision"), job(1))
+    view = view_of(cluster)
+    assert [(view.user(row), view.queue(row)) for row in (0, 1)] == [("ann", "vision"), ("", "")]
+
+
 def test_only_a_declared_oracle_may_read_durations():
     cluster = DrivenCluster(job(0, lasts=60))
     cluster.settle()

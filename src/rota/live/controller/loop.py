@@ -88,6 +88,7 @@ class Controller:
         self.agents = AgentSessions(self.record, self.journal, self.telemetry, provider, self.turn)
         self._tasks: list[asyncio.Task[None]] = []
         self._policy_retry_at_s: float | None = None
+        self.policy_error: str | None = None  # why the last decision was none, if so
         self._paced_until_s = 0.0
         self._await_until_s = 0.0
         self.state.epoch = store.next_epoch()
@@ -271,11 +272,12 @@ class Controller:
 
     def _decide(self, now_s: float) -> None:
         """Ask the policy. One that fails leaves the last plan in force, and is asked again."""
-        self._policy_retry_at_s = None
+        self._policy_retry_at_s = self.policy_error = None
         try:
             event = take_decision(self.state, self._policy, now_s)
-        except Exception:  # a policy is anybody's code
+        except Exception as error:  # a policy is anybody's code
             log.exception("policy %s failed; the last plan stays", identity(self._policy))
+            self.policy_error = str(error)
             self.state.decision_needed = False
             self.state.wake_at_s = None
             self._policy_retry_at_s = now_s + POLICY_RETRY_S

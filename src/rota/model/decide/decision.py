@@ -2,9 +2,10 @@
 
 from functools import partial
 from math import inf, isfinite
+from traceback import walk_tb
 from typing import Any, NoReturn
 
-from rota.errors import PlanError
+from rota.errors import PlanError, PolicyError
 from rota.model.allocation import Allocation
 from rota.model.decide.device_memory import leave_memory
 from rota.model.decide.live_limits import confine, fits_once_open
@@ -34,12 +35,13 @@ class Decider:
     def decide(self, now_s: float) -> DecisionTaken:
         """Let the policy decide at ``now_s`` and apply its plan.
 
-        Raises PlanError, before anything has changed, if the plan breaks the contract.
+        Raises PlanError, before anything has changed, if the plan breaks the contract, and
+        PolicyError if the policy raises anything.
         """
         state, view = self._state, self._view
         if not view.renew(now_s):
             view = self._view = View(state, now_s, self.policy)
-        plan: Plan = self.policy.decide(view)
+        plan = self._plan(view)
         try:
             allocations, reasons, marks, policy_mark, wake_at_s, notes = plan
         except (TypeError, ValueError):
@@ -63,10 +65,29 @@ class Decider:
 
     def _ask_again(self, now_s: float) -> Plan:
         """What the policy plans on the state as it is now."""
-        return self._confined(self.policy.decide(View(self._state, now_s, self.policy)))
+        return self._confined(self._plan(View(self._state, now_s, self.policy)))
+
+    def _plan(self, view: View) -> Plan:
+        try:
+            plan: Plan = self.policy.decide(view)
+        except Exception as error:
+            where = _line_of(type(self.policy), error)
+            told = f"policy {self._identity}: {type(error).__name__}: {error} ({where})"
+            kind = PlanError if isinstance(error, PlanError) else PolicyError
+            raise kind(told) from error
+        return plan
 
     def _confined(self, plan: Any) -> Plan:
         return confine(self._state, plan if type(plan) is Plan else Plan(*plan))
+
+
+def _line_of(policy: type, error: Exception) -> str:
+    """``FILE, line N, in FUNCTION``: the last line of the policy's own module that was under way,
+    or the very last one."""
+    frames = list(walk_tb(error.__traceback__))
+    own = [each for each in frames if each[0].f_globals.get("__name__") == policy.__module__]
+    frame, line = (own or frames)[-1]
+    return f"{frame.f_code.co_filename}, line {line}, in {frame.f_code.co_name}"
 
 
 def _blame_closed_nodes(state: ClusterState, reasons: dict[int, int]) -> dict[int, int]:

@@ -36,11 +36,14 @@ def place(what_if: WhatIf, row: int, placement: Placement | None = None) -> bool
     """Give a job GPUs: those it had or was suspended on if they are free, else as placed.
 
     Without a ``placement`` it gets as few nodes as can be. False, with the reason noted, if it does
-    not fit: too few GPUs are free, it can go on only where it was, or no placement is to be had.
+    not fit: too few GPUs are there or free, it can go on only where it was, or no placement is to
+    be had.
     """
     view = what_if.view
     if view.num_gpus[row] > what_if.free_gpus:
-        what_if.wait(row, Reason.WAIT_TOPOLOGY if view.must_stay(row) else Reason.WAIT_RESOURCES)
+        never = view.num_gpus[row] > view.total_gpus
+        waits = Reason.WAIT_TOPOLOGY if view.must_stay(row) else Reason.WAIT_RESOURCES
+        what_if.wait(row, Reason.NEVER_FITS if never else waits)
         return False
     if view.target[row] is not None or view.home[row] is not None:
         stays = view.must_stay(row)  # also if it was given others before that became known
@@ -319,7 +322,7 @@ class _Walk:
         return starts
 
     def _line(self, row: int) -> str:
-        return "" if self.one_line else self.what_if.view.spec[row].vc
+        return "" if self.one_line else self.what_if.view.queue(row)
 
     def _wait(self, row: int) -> None:
         what_if = self.what_if

@@ -172,6 +172,13 @@ def test_a_policy_that_raises_is_asked_again_and_the_queue_survives(tmp_path, mo
                 agent.says(**done(launch))
             for row in rows:
                 await until_state(controller, row, JobState.RUNNING)
+            assert controller.policy_error is None
+            controller.turn()  # nothing is due
+            while controller.policy_error is None:
+                controller.state.decision_needed = True
+                controller.turn()
+            assert "ZeroDivisionError: on purpose" in controller.policy_error
+            assert f"({__file__}, line " in controller.policy_error
             await agent.leave()
 
     asyncio.run(scenario())

@@ -4,7 +4,7 @@ import math
 
 import pytest
 
-from rota.errors import PlanError
+from rota.errors import PlanError, PolicyError
 from rota.model.allocation import Allocation, on_node
 from rota.model.decide.decision import Decider, is_plain, take_decision
 from rota.model.events import JobSubmitted, NodeJoined, ResumeRequested, WorkerRegistered
@@ -45,6 +45,29 @@ def test_it_is_refused_and_the_state_stays(plan, what):
     with pytest.raises(PlanError, match=what):
         take_decision(state, Says(**plan), 1000.0)
     assert before == (state.decision_seq, list(state.reason), list(state.target), state.marks)
+
+
+class Broken(Policy):
+    """It gives a job GPUs that are not there, or reads a row that is not."""
+
+    def __init__(self, *, plans: bool) -> None:
+        self.plans = plans
+
+    def decide(self, view):
+        if self.plans:
+            view.what_if().give(0, on_node(7, 1))
+        return view.submit_s[99]
+
+
+@pytest.mark.parametrize(("plans", "word"), [(True, "Error"), (False, "IndexError: ")])
+def test_an_exception_of_a_policy_is_told_by_its_file_and_line(plans, word):
+    cluster = DrivenCluster(job("a"))
+    with pytest.raises((PolicyError, PlanError)) as error:
+        take_decision(cluster.state, Broken(plans=plans), 0.0)
+    assert str(error.value).startswith("policy Broken: ")
+    assert word in str(error.value)
+    assert f"({__file__}, line " in str(error.value)
+    assert "in decide)" in str(error.value)
 
 
 def test_a_job_that_must_stay_is_not_moved():

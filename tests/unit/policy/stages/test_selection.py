@@ -16,10 +16,17 @@ def view_of(*jobs, cluster="1x4"):
 
 
 def test_a_placement_that_refuses_is_told_from_too_few_gpus():
-    what_if = view_of(job("a", 2), job("b", 5)).what_if()
+    what_if = view_of(job("a", 2), job("b", 5), job("c", 4), job("d", 3)).what_if()
     assert not place(what_if, 0, lambda view, free, row: None)
     assert not place(what_if, 1, lambda view, free, row: None)
-    assert what_if.plan().reasons == {0: Reason.WAIT_GANG_FRAGMENTED, 1: Reason.WAIT_RESOURCES}
+    assert place(what_if, 3)
+    assert not place(what_if, 2)
+    assert what_if.plan().reasons == {
+        0: Reason.WAIT_GANG_FRAGMENTED,
+        1: Reason.NEVER_FITS,
+        2: Reason.WAIT_RESOURCES,
+        3: Reason.NONE,
+    }
 
 
 def test_the_users_placement_goes_before_the_policys_own():
