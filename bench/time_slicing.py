@@ -1,4 +1,4 @@
-"""Time-slicing against running to completion: the demo's trainings, alternating, several times.
+"""Time-slicing against running to completion: six equal trainings, alternating, several times.
 
     python bench/time_slicing.py [--repeats 5] [--slots 2] [--quantum 1]
 
@@ -24,7 +24,8 @@ from statistics import median
 
 from rota.demo.cluster import JobRecord, Run, run_workload
 from rota.demo.figures import compare, settings_of
-from rota.demo.workload import TRAININGS, examples_folder, fields
+from rota.demo.workload import EQUALS, examples_folder, fields
+from rota.report.timeline import shares
 
 
 def main() -> None:
@@ -41,7 +42,7 @@ def main() -> None:
             fifo = measure(home / "b", "fifo", options)
         finally:
             shutil.rmtree(home, ignore_errors=True)
-        rows.append(figures(slicing, fifo, options.quantum))
+        rows.append(figures(slicing, fifo))
         print(
             f"repeat {repeat + 1}: " + ", ".join(f"{k} {v:.3g}" for k, v in rows[-1].items()),
             flush=True,
@@ -53,7 +54,7 @@ def main() -> None:
 
 
 def measure(home: Path, policy: str, options: argparse.Namespace) -> Run:
-    jobs = [fields(training, examples_folder()) for training in TRAININGS]
+    jobs = [(0.0, fields(training, examples_folder())) for training in EQUALS]
     return run_workload(
         home,
         jobs,
@@ -64,14 +65,16 @@ def measure(home: Path, policy: str, options: argparse.Namespace) -> Run:
     )
 
 
-def figures(slicing: Run, fifo: Run, quantum_s: float) -> dict[str, float]:
-    compared = compare(slicing, fifo, quantum_s)
+def figures(slicing: Run, fifo: Run) -> dict[str, float]:
+    runs = {"gandiva": slicing, "fifo": fifo}
+    compared = compare(runs, EQUALS, {policy: {} for policy in runs})
+    parts = shares(slicing.timeline, range(len(EQUALS))).values()
     switches = slicing.timeline.switches.values()
     suspend_s = [seconds for each in switches for seconds in each.suspend_s]
     resume_s = [seconds for each in switches for seconds in each.resume_s]
     first = {column: value or math.nan for column, value in compared.first_100_s.items()}
     return {
-        "share deviation %": 100 * compared.share_spread,
+        "share deviation %": 100 * max(abs(part * len(EQUALS) - 1) for part in parts),
         "throughput %": 100 * throughput(slicing, fifo),
         "suspend ms": 1e3 * median(suspend_s),
         "suspend ms, worst": 1e3 * max(suspend_s),

@@ -41,13 +41,13 @@ def processes_of(tmp_path):
     return found
 
 
-def test_it_runs_both_policies_and_leaves_a_report_and_no_process(tmp_path):
+def test_it_runs_all_policies_and_leaves_a_report_and_no_process(tmp_path):
     demo = start(tmp_path)
     output, _ = demo.communicate()
     assert demo.returncode == 0, output
     assert "Averages over the jobs" in output
-    assert "gandiva: all done" in output
-    assert "fifo: all done" in output
+    for policy in ("gandiva", "tiresias", "fifo"):
+        assert f"{policy}: all done" in output
     assert "Plotly.newPlot(" in (tmp_path / "demo.html").read_text()
     assert processes_of(tmp_path) == []
     assert list(tmp_path.glob("rota-demo-*")) == []

@@ -1,7 +1,6 @@
-"""``python -m rota.demo``: the same trainings twice on this machine, and once in the simulator."""
+"""``python -m rota.demo``: the same trainings under three policies, and in the simulator."""
 
 import argparse
-import os
 import shutil
 import sys
 import tempfile
@@ -17,16 +16,22 @@ from rota.demo.figures import Comparison, compare, settings_of
 from rota.demo.screen import Screen
 from rota.demo.stopping import stoppable
 from rota.demo.story import print_story, write_report
-from rota.demo.workload import TRAININGS, examples_folder, fields
+from rota.demo.workload import MIX, examples_folder, fields
 from rota.errors import RotaError
+
+SLOTS = 2  # the long training takes both
+POLICIES = {
+    "gandiva": "the default; they take turns of {turn:g} s",
+    "tiresias": "whoever has had least goes first, without knowing how long anybody takes",
+    "fifo": "one after the other, as queues do",
+}
 
 
 def main() -> None:
     """Run the demo and say where its report is."""
     parser = argparse.ArgumentParser(prog="python -m rota.demo", description=main.__doc__)
-    parser.add_argument("--slots", type=int, default=min(2, os.cpu_count() or 1))
     parser.add_argument("--quantum", type=float, default=1.0, help="seconds a turn lasts")
-    parser.add_argument("--steps", type=int, help="end each training after so many steps")
+    parser.add_argument("--steps", type=int, help="end each after so many steps, for a short try")
     parser.add_argument("--report", type=Path, default=Path("reports/demo.html"))
     options = parser.parse_args()
     console = Console()
@@ -49,28 +54,33 @@ def main() -> None:
 def measure(
     console: Console, home: Path, options: argparse.Namespace, check: Callable[[], None]
 ) -> Comparison:
-    """Both measured runs, and what the simulator says to them.
+    """The measured runs, and what the simulator says to them.
 
     ``check`` is called a few times a second, and may end it by raising.
     """
     examples = examples_folder()
-    extra = f"--steps {options.steps}" if options.steps else ""
-    jobs = [fields(training, examples, extra) for training in TRAININGS]
+    trainings = [each._replace(at_s=0.0) for each in MIX] if options.steps else MIX
+    jobs = [(each.at_s, fields(each, examples, options.steps)) for each in trainings]
     console.print(
-        f"[bold]{len(jobs)} trainings, {options.slots} slots.[/bold] First they take turns of "
-        f"{options.quantum:g} s (gandiva), then they run one after the other (fifo)."
+        f"[bold]{len(jobs)} trainings, {SLOTS} slots:[/bold] a long one on both is ahead of short "
+        "ones, and a small one comes late. They run three times:"
     )
-    slicing = run(console, home / "gandiva", "gandiva", jobs, options, check)
-    fifo = run(console, home / "fifo", "fifo", jobs, options, check)
-    return compare(slicing, fifo, options.quantum)
+    for policy, words in POLICIES.items():
+        console.print(f"- {policy}: {words.format(turn=options.quantum)}")
+    settings = {policy: settings_of(policy, options.quantum) for policy in POLICIES}
+    runs = {
+        policy: run(console, home / policy, policy, settings[policy], jobs, check)
+        for policy in POLICIES
+    }
+    return compare(runs, trainings, settings)
 
 
 def run(
     console: Console,
     home: Path,
     policy: str,
-    jobs: list[dict[str, object]],
-    options: argparse.Namespace,
+    settings: dict[str, str],
+    jobs: list[tuple[float, dict[str, object]]],
     check: Callable[[], None],
 ) -> Run:
     """One measured run with its progress on the terminal."""
@@ -79,12 +89,9 @@ def run(
         check()
         screen.show(now)
 
-    settings = settings_of(policy, options.quantum)
     began = time.monotonic()
-    with Screen(console, policy, options.slots) as screen:
-        done = run_workload(
-            home, jobs, policy=policy, settings=settings, gpus=options.slots, watch=watch
-        )
+    with Screen(console, policy, SLOTS) as screen:
+        done = run_workload(home, jobs, policy=policy, settings=settings, gpus=SLOTS, watch=watch)
     console.print(f"{policy}: all done in {time.monotonic() - began:.0f} s")
     return done
 

@@ -35,7 +35,7 @@ class Run(NamedTuple):
 
     @property
     def zero_s(self) -> float:
-        """When the jobs were submitted."""
+        """When the first job was submitted."""
         return min(self.timeline.submit_s)
 
 
@@ -55,21 +55,24 @@ def private_cluster(
 
 def run_workload(
     home: Path,
-    jobs: Sequence[dict[str, Any]],
+    jobs: Sequence[tuple[float, dict[str, Any]]],
     *,
     policy: str,
     settings: dict[str, str],
     gpus: int,
     watch: Callable[[list[dict[str, Any]]], None],
 ) -> Run:
-    """Run ``jobs`` to the end; then read what happened.
+    """Run jobs to the end, given with the seconds after which each is submitted, in that order;
+    then read what happened.
 
     ``watch`` is called a few times a second with the jobs as the API tells them. Raises RotaError
     if a job fails.
     """
     with private_cluster(home, policy, settings, gpus) as client:
-        ids = [client.submit(job)["id"] for job in jobs]
+        began_s, ids, left = time.monotonic(), list[str](), list(jobs)
         while True:
+            while left and left[0][0] <= time.monotonic() - began_s:
+                ids.append(client.submit(left.pop(0)[1])["id"])
             now = [job for job in client.jobs(everything=True) if job["id"] in ids]
             watch(now)
             final = [job for job in now if JobState[job["state"]].is_final]
@@ -77,7 +80,7 @@ def run_workload(
                 if job["state"] != "SUCCEEDED":
                     tail = "".join(client.logs(job["id"], tail=5)).strip()
                     raise RotaError(f"job {job['name']}: {job['state']}; its last words: {tail}")
-            if len(final) == len(ids):
+            if not left and len(final) == len(ids):
                 break
             time.sleep(WATCH_EVERY_S)
     return read_run(Folder(home), ids)

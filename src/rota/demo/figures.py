@@ -1,14 +1,15 @@
-"""The figures of the demo: what was measured under both policies, and what was predicted."""
+"""The figures of the demo: what was measured under each policy, and what was predicted."""
 
+from collections.abc import Sequence
 from statistics import fmean, median
 from typing import Any, NamedTuple
 
 from rota.demo.cluster import JobRecord, Run
-from rota.demo.workload import TRAININGS
+from rota.demo.workload import Training
 from rota.model.cluster import Node
 from rota.model.job import JobSpec
 from rota.policy.registry import create
-from rota.report.timeline import Timeline, shares
+from rota.report.timeline import Timeline
 from rota.sim.machine import Costs
 from rota.sim.simulation import Simulation
 from rota.workload.trace import Trace
@@ -17,14 +18,12 @@ FIRST = 100  # mini-batches
 
 
 class JobFigures(NamedTuple):
-    """One job, under both policies. Times are seconds from its submission."""
+    """One job. Turns are those of the first policy; times are seconds from its submission, by
+    column of :attr:`Comparison.columns`."""
 
-    name: str
-    share: float
+    training: Training
     steps: int
-    metric: str
     value: float | None
-    target: str
     reached: bool
     suspensions: int
     suspend_median_s: float
@@ -32,25 +31,34 @@ class JobFigures(NamedTuple):
     resume_median_s: float
     resume_max_s: float
     step_time_s: float
-    first_100_s: dict[str, float | None]  # by column of Comparison.columns
+    first_100_s: dict[str, float | None]
+    completion_s: dict[str, float]
+
+    @property
+    def target(self) -> str:
+        """For example ``≥ 0.9``."""
+        return f"{'≥' if self.training.higher_is_better else '≤'} {self.training.target:g}"
 
 
 class Comparison(NamedTuple):
     """All jobs, and the averages of each column: measured and predicted, by policy."""
 
-    slicing: Run
-    fifo: Run
-    quantum_s: float
+    runs: dict[str, Run]
+    settings: dict[str, dict[str, str]]
     jobs: list[JobFigures]
     first_100_s: dict[str, float | None]  # None if a job never did 100
     completion_s: dict[str, float]
-    share_spread: float  # largest deviation of a share from an equal one, as a part of that
-    columns: tuple[str, ...] = (
-        "gandiva measured",
-        "fifo measured",
-        "gandiva predicted",
-        "fifo predicted",
-    )
+    all_done_s: dict[str, float]  # from the first submission to the last end
+
+    @property
+    def policies(self) -> list[str]:
+        """Those that were measured, in order."""
+        return list(self.runs)
+
+    @property
+    def columns(self) -> list[str]:
+        """What was measured under each policy, then what is predicted for each."""
+        return list(self.completion_s)
 
 
 class Lengths(NamedTuple):
@@ -66,42 +74,50 @@ class Lengths(NamedTuple):
         return self.start_s + FIRST * self.step_s
 
 
-def compare(slicing: Run, fifo: Run, quantum_s: float) -> Comparison:
-    """Put both runs beside each other, and beside the simulator's prediction for each.
+def compare(
+    runs: dict[str, Run], trainings: Sequence[Training], settings: dict[str, dict[str, str]]
+) -> Comparison:
+    """Put runs of the same trainings beside each other, and beside the simulator's predictions.
 
-    The prediction knows the step times and start-up times measured under gandiva and the switch
-    costs measured there; nothing of the FIFO run.
+    The predictions know the step times and start-up times measured under the first policy and the
+    switch costs measured there; nothing of the other runs.
     """
-    lengths = [needs(slicing.timeline, row, job) for row, job in enumerate(slicing.jobs)]
-    costs = measured_costs(slicing.timeline)
-    slots = slicing.timeline.num_gpus
-    timelines = {
-        "gandiva measured": slicing.timeline,
-        "fifo measured": fifo.timeline,
-        "gandiva predicted": predict(lengths, slots, "gandiva", quantum_s, costs),
-        "fifo predicted": predict(lengths, slots, "fifo", quantum_s, costs),
-    }
-    rows = range(len(slicing.jobs))
+    first = next(iter(runs.values()))
+    lengths = [needs(first.timeline, row, job) for row, job in enumerate(first.jobs)]
+    costs = measured_costs(first.timeline)
+    slots = first.timeline.num_gpus
+    timelines = {f"{policy} measured": run.timeline for policy, run in runs.items()}
     first_100 = {
-        "gandiva measured": [reported_first_100_s(slicing, row) for row in rows],
-        "fifo measured": [reported_first_100_s(fifo, row) for row in rows],
-        **{
-            column: [_since(timelines[column], row, lengths[row].first_100_s) for row in rows]
-            for column in ("gandiva predicted", "fifo predicted")
-        },
+        f"{policy} measured": [reported_first_100_s(run, row) for row in range(len(trainings))]
+        for policy, run in runs.items()
     }
-    share = shares(slicing.timeline, list(rows))
+    for policy in runs:
+        column = f"{policy} predicted"
+        known = predict(trainings, lengths, slots, policy, settings[policy], costs)
+        timelines[column] = known
+        first_100[column] = [
+            _since(known, row, length.first_100_s) for row, length in enumerate(lengths)
+        ]
+    completion = {column: completions_s(timeline) for column, timeline in timelines.items()}
     return Comparison(
-        slicing,
-        fifo,
-        quantum_s,
+        runs,
+        settings,
         [
-            _figures(slicing, row, share[row], {c: v[row] for c, v in first_100.items()})
-            for row in rows
+            _figures(
+                training,
+                first,
+                row,
+                {column: values[row] for column, values in first_100.items()},
+                {column: values[row] for column, values in completion.items()},
+            )
+            for row, training in enumerate(trainings)
         ],
         {column: average(values) for column, values in first_100.items()},
-        {column: average_completion_s(timeline) for column, timeline in timelines.items()},
-        max(abs(part * len(rows) - 1) for part in share.values()),
+        {column: fmean(values) for column, values in completion.items()},
+        {
+            column: max(timeline.finish_s.values()) - min(timeline.submit_s)
+            for column, timeline in timelines.items()
+        },
     )
 
 
@@ -144,20 +160,31 @@ def measured_costs(timeline: Timeline) -> Costs:
 
 
 def settings_of(policy: str, quantum_s: float) -> dict[str, str]:
-    """Under gandiva the jobs take turns and nothing else: they are not packed on one slot."""
-    return {"quantum_s": str(quantum_s), "pack": "off"} if policy == "gandiva" else {}
+    """What suits trainings of seconds. Under gandiva they take turns and nothing else: they are not
+    packed on one slot. Under tiresias whoever has had 15 GPU-seconds stands behind the others."""
+    settings = {
+        "gandiva": {"quantum_s": str(quantum_s), "pack": "off"},
+        "tiresias": {"thresholds": "15"},
+    }
+    return settings.get(policy, {})
 
 
 def predict(
-    lengths: list[Lengths], slots: int, policy: str, quantum_s: float, costs: Costs
+    trainings: Sequence[Training],
+    lengths: Sequence[Lengths],
+    slots: int,
+    policy: str,
+    settings: dict[str, str],
+    costs: Costs,
 ) -> Timeline:
-    """What the simulator says that these jobs do under a policy."""
-    trace = Trace(
-        [JobSpec(str(row), 1, 0.0, length.total_s) for row, length in enumerate(lengths)],
-        "the demo",
+    """What the simulator says that these trainings do under a policy."""
+    jobs = [
+        JobSpec(str(row), training.gpus, training.at_s, length.total_s)
+        for row, (training, length) in enumerate(zip(trainings, lengths, strict=True))
+    ]
+    simulation = Simulation(
+        Trace(jobs, "the demo"), [Node("here", slots)], create(policy, settings), costs
     )
-    settings = settings_of(policy, quantum_s)
-    simulation = Simulation(trace, [Node("here", slots)], create(policy, settings), costs)
     events: list[Any] = []
     simulation.state.log = events
     simulation.run()
@@ -178,9 +205,9 @@ def average(values: list[float | None]) -> float | None:
     return fmean(known) if known and len(known) == len(values) else None
 
 
-def average_completion_s(timeline: Timeline) -> float:
-    """Mean time from submission to the end."""
-    return fmean(end_s - timeline.submit_s[row] for row, end_s in timeline.finish_s.items())
+def completions_s(timeline: Timeline) -> list[float]:
+    """The time from submission to the end, of each job."""
+    return [timeline.finish_s[row] - at_s for row, at_s in enumerate(timeline.submit_s)]
 
 
 def _since(timeline: Timeline, row: int, service_s: float) -> float | None:
@@ -188,17 +215,20 @@ def _since(timeline: Timeline, row: int, service_s: float) -> float | None:
     return None if at_s is None else at_s - timeline.submit_s[row]
 
 
-def _figures(run: Run, row: int, share: float, first_100_s: dict[str, float | None]) -> JobFigures:
-    training, job, switches = TRAININGS[row], run.jobs[row], run.timeline.switches[row]
+def _figures(
+    training: Training,
+    run: Run,
+    row: int,
+    first_100_s: dict[str, float | None],
+    completion_s: dict[str, float],
+) -> JobFigures:
+    job, switches = run.jobs[row], run.timeline.switches[row]
     value = job.progress["metrics"].get(training.metric)
     sign = 1 if training.higher_is_better else -1
     return JobFigures(
-        name=training.name,
-        share=share,
+        training=training,
         steps=job.progress["step"],
-        metric=training.metric,
         value=value,
-        target=f"{'≥' if training.higher_is_better else '≤'} {training.target:g}",
         reached=value is not None and sign * value >= sign * training.target,
         suspensions=len(switches.suspend_s),
         suspend_median_s=median(switches.suspend_s or [0.0]),
@@ -207,4 +237,5 @@ def _figures(run: Run, row: int, share: float, first_100_s: dict[str, float | No
         resume_max_s=max(switches.resume_s, default=0.0),
         step_time_s=step_time_s(job),
         first_100_s=first_100_s,
+        completion_s=completion_s,
     )

@@ -7,7 +7,7 @@ from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
-from rota.demo.workload import TRAININGS
+from rota.demo.workload import MIX
 
 STATE_STYLES = {"RUNNING": "bold green", "SUSPENDED": "yellow", "SUCCEEDED": "blue"}
 PLAIN_EVERY = 20  # without a terminal, one line per so many looks
@@ -49,7 +49,7 @@ class Screen:
             table.add_column(column, justify="left" if column in ("JOB", "STATE") else "right")
         table.add_column("DEVICE TIME", no_wrap=True)
         most_s = max((job["run_s"] for job in jobs), default=0.0) or 1.0
-        targets = {training.name: training for training in TRAININGS}
+        targets = {training.name: training for training in MIX}
         for job in jobs:
             progress, training = job["progress"], targets[job["name"]]
             metric = progress.get("metrics", {}).get(training.metric)

@@ -1,5 +1,6 @@
 """The demo's outcome, as a table in the terminal and as a page."""
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -8,7 +9,6 @@ from rich.table import Table as TerminalTable
 
 from rota.demo.cluster import Run
 from rota.demo.figures import Comparison
-from rota.demo.workload import TRAININGS
 from rota.report.charts import bars_chart, curves_chart, slots_chart
 from rota.report.page import Section, Table, write_page
 
@@ -16,7 +16,8 @@ from rota.report.page import Section, Table, write_page
 def print_story(console: Console, compared: Comparison) -> None:
     """The tables, and what they say in a sentence each."""
     _print(console, "Trainings", training_table(compared))
-    _print(console, "Turns (gandiva), and time to the first 100 mini-batches", turn_table(compared))
+    _print(console, "Turns (gandiva)", turn_table(compared))
+    _print(console, "Seconds from submission to the end", completion_table(compared))
     _print(console, "Averages over the jobs, in seconds", average_table(compared))
     console.print()
     for sentence in sentences(compared):
@@ -24,123 +25,159 @@ def print_story(console: Console, compared: Comparison) -> None:
 
 
 def training_table(compared: Comparison) -> Table:
-    """What each job reached, and with which part of the device time."""
+    """What each job asked for, and what it reached."""
     rows = []
     for job in compared.jobs:
         value = "-" if job.value is None else f"{job.value:.3f}"
         rows.append(
             (
-                job.name,
-                f"{job.share:.1%}",
+                job.training.name,
+                str(job.training.gpus),
+                f"{job.training.at_s:g} s",
                 str(job.steps),
                 f"{1e3 * job.step_time_s:.1f}",
-                f"{job.metric} {value}",
+                f"{job.training.metric} {value}",
                 job.target,
                 "yes" if job.reached else "no",
             )
         )
-    return Table(("job", "share", "steps", "ms/step", "final metric", "target", "reached"), rows)
-
-
-def turn_table(compared: Comparison) -> Table:
-    """What switching cost each job, and how soon it had done 100 mini-batches."""
-    rows = [
-        (
-            job.name,
-            str(job.suspensions),
-            f"{1e3 * job.suspend_median_s:.1f} / {1e3 * job.suspend_max_s:.1f}",
-            f"{1e3 * job.resume_median_s:.1f} / {1e3 * job.resume_max_s:.1f}",
-            _seconds(job.first_100_s["gandiva measured"]),
-            _seconds(job.first_100_s["fifo measured"]),
-        )
-        for job in compared.jobs
-    ]
-    header = ("job", "suspended", "suspend ms", "resume ms", "100th: gandiva", "fifo")
+    header = ("job", "slots", "comes at", "steps", "ms/step", "final metric", "target", "reached")
     return Table(header, rows)
 
 
+def turn_table(compared: Comparison) -> Table:
+    """What switching cost each job."""
+    rows = [
+        (
+            job.training.name,
+            str(job.suspensions),
+            f"{1e3 * job.suspend_median_s:.1f} / {1e3 * job.suspend_max_s:.1f}",
+            f"{1e3 * job.resume_median_s:.1f} / {1e3 * job.resume_max_s:.1f}",
+        )
+        for job in compared.jobs
+    ]
+    return Table(("job", "suspended", "suspend ms", "resume ms"), rows)
+
+
+def completion_table(compared: Comparison) -> Table:
+    """How long each job took from its submission, under each policy."""
+    rows = [
+        (job.training.name, *(f"{job.completion_s[_measured(p)]:.1f}" for p in compared.policies))
+        for job in compared.jobs
+    ]
+    return Table(("job", *compared.policies), rows)
+
+
 def average_table(compared: Comparison) -> Table:
-    """Both averages, measured and predicted, under both policies."""
+    """The averages, measured and predicted, under each policy."""
+    figures: list[tuple[str, Mapping[str, float | None]]] = [
+        ("first 100 mini-batches", compared.first_100_s),
+        ("completion", compared.completion_s),
+        ("all are done", compared.all_done_s),
+    ]
     rows = [
         (name, *(_seconds(values[column]) for column in compared.columns))
-        for name, values in (
-            ("first 100 mini-batches", compared.first_100_s),
-            ("completion", compared.completion_s),
-        )
+        for name, values in figures
     ]
     short = [c.replace(" measured", "").replace("predicted", "sim") for c in compared.columns]
     return Table(("time to", *short), rows)
 
 
 def sentences(compared: Comparison) -> list[str]:
-    """What the figures say."""
-    turns, order = (compared.first_100_s[f"{policy} measured"] for policy in ("gandiva", "fifo"))
-    sooner = (
-        f"First 100 mini-batches: after {turns:.1f} s on average with turns, after {order:.1f} s "
-        f"one after the other ({order / turns:.1f} times as long)."
-        if turns is not None and order is not None
-        else "Not every job did 100 mini-batches."
-    )
-    return [
-        f"Device time over the window in which all jobs are active: within "
-        f"{compared.share_spread:.1%} of an equal share.",
-        sooner,
-        "sim: the simulator's prediction, from the step times and switch costs measured in the run "
-        "with turns.",
+    """What the figures say, against the last policy."""
+    *others, last = compared.policies
+    figures: list[tuple[str, Mapping[str, float | None]]] = [
+        ("first 100 mini-batches", compared.first_100_s),
+        ("completion", compared.completion_s),
+        ("all done", compared.all_done_s),
     ]
+    told = []
+    for policy in others:
+        changes = [
+            f"{name} {_times(values[_measured(last)], values[_measured(policy)])}"
+            for name, values in figures
+        ]
+        told.append(f"{policy} against {last}: {', '.join(changes)}.")
+    first = compared.jobs[0]
+    ends = ", ".join(f"{first.completion_s[_measured(p)]:.0f} s ({p})" for p in compared.policies)
+    return [
+        *told,
+        f"Who pays: {first.training.name}, which came first, takes {ends}.",
+        "sim: the simulator's prediction, from the step times and switch costs measured under "
+        f"{compared.policies[0]}.",
+    ]
+
+
+def _times(slow_s: float | None, fast_s: float | None) -> str:
+    if slow_s is None or fast_s is None:
+        return "not reached by every job"
+    if 0.98 < slow_s / fast_s < 1.02:
+        return "alike"
+    sooner = slow_s > fast_s
+    return f"{max(slow_s / fast_s, fast_s / slow_s):.2f} times {'as soon' if sooner else 'as late'}"
+
+
+def _measured(policy: str) -> str:
+    return f"{policy} measured"
 
 
 def write_report(path: Path, compared: Comparison) -> None:
     """The page: tables, who held which slot, and how training went."""
-    names = [job.name for job in compared.jobs]
+    names = [job.training.name for job in compared.jobs]
     first_100 = {
         column: [job.first_100_s[column] or 0.0 for job in compared.jobs]
         for column in compared.columns
     }
-    turns, order = compared.slicing, compared.fifo
+    completion = {
+        column: [job.completion_s[column] for job in compared.jobs] for column in compared.columns
+    }
+    first = compared.policies[0]
     sections = [
-        Section("Trainings", "As they ended while they took turns.", training_table(compared)),
-        Section(
-            "Turns",
-            "Suspensions and resumptions as median / maximum: from the step boundary to the freed "
-            "slot, and from the command to the running job. Then the time to the first 100 "
-            "mini-batches under both policies.",
-            turn_table(compared),
-        ),
         Section("Averages", " ".join(sentences(compared)), average_table(compared)),
-        Section(
-            "Who held which slot",
-            f"With turns of {compared.quantum_s:g} s (gandiva). Drag to zoom.",
-            slots_chart(turns.timeline, names, turns.zero_s, "gandiva, measured"),
+        Section("Completion", "Seconds from submission to the end.", completion_table(compared)),
+        Section("", "", bars_chart(completion, names, "by job", "seconds since submission")),
+        *(
+            Section(
+                "Who held which slot" if policy == first else "",
+                "Drag to zoom." if policy == first else "",
+                slots_chart(run.timeline, names, run.zero_s, _measured(policy)),
+            )
+            for policy, run in compared.runs.items()
         ),
-        Section(
-            "",
-            "The same jobs one after the other (fifo).",
-            slots_chart(order.timeline, names, order.zero_s, "fifo, measured"),
-        ),
-        Section(
-            "How far each job had come",
-            "Progress towards all the steps that it needed.",
-            curves_chart(_progress(turns, names), "gandiva, measured", "part of its steps"),
-        ),
-        Section(
-            "", "", curves_chart(_progress(order, names), "fifo, measured", "part of its steps")
+        *(
+            Section(
+                "How far each job had come" if policy == first else "",
+                "Progress towards all the steps that it needed." if policy == first else "",
+                curves_chart(_progress(run, names), _measured(policy), "part of its steps"),
+            )
+            for policy, run in compared.runs.items()
         ),
         Section(
             "Time to the first 100 mini-batches",
             "What decides how soon one sees whether a training is worth going on with.",
             bars_chart(first_100, names, "by job", "seconds since submission"),
         ),
+        Section("Trainings", f"As they ended under {first}.", training_table(compared)),
+        Section(
+            "Turns",
+            "Suspensions and resumptions as median / maximum: from the step boundary to the freed "
+            "slot, and from the command to the running job.",
+            turn_table(compared),
+        ),
         *(
             Section(
                 "Training" if index == 0 else "",
                 "",
-                curves_chart(_metric(turns, index), training.name, training.metric),
+                curves_chart(
+                    _metric(compared.runs[first], index, job.training.metric),
+                    job.training.name,
+                    job.training.metric,
+                ),
             )
-            for index, training in enumerate(TRAININGS)
+            for index, job in enumerate(compared.jobs)
         ),
     ]
-    write_page(path, "Rota: trainings that take turns", sections)
+    write_page(path, "Rota: a long training ahead of short ones", sections)
 
 
 def _progress(run: Run, names: list[str]) -> dict[str, list[tuple[float, float]]]:
@@ -153,8 +190,7 @@ def _progress(run: Run, names: list[str]) -> dict[str, list[tuple[float, float]]
     }
 
 
-def _metric(run: Run, row: int) -> dict[str, list[tuple[float, float]]]:
-    metric = TRAININGS[row].metric
+def _metric(run: Run, row: int, metric: str) -> dict[str, list[tuple[float, float]]]:
     points: dict[str, list[tuple[float, float]]] = {metric: [], "loss": []}
     for report in run.jobs[row].reports:
         values: dict[str, Any] = {metric: report["metrics"].get(metric), "loss": report["loss"]}

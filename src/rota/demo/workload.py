@@ -1,4 +1,4 @@
-"""The trainings of the demo: real models on data that is on every machine."""
+"""Trainings for demonstrations and benchmarks: real models on data that is on every machine."""
 
 from pathlib import Path
 from typing import NamedTuple
@@ -7,7 +7,7 @@ from rota.errors import InputError
 
 
 class Training(NamedTuple):
-    """One job of the demo and what it is to reach."""
+    """One job and what it is to reach; ``at_s`` is when it is submitted, from the beginning on."""
 
     name: str
     script: str
@@ -15,9 +15,25 @@ class Training(NamedTuple):
     target: float
     higher_is_better: bool
     options: str = ""
+    gpus: int = 1
+    at_s: float = 0.0
 
 
-TRAININGS = (
+# What the demo shows: a long training is ahead of short ones, and a small one comes late.
+MIX = (
+    Training(
+        "long-mlp", "rota_gang.py", "val_acc", 0.971, True, "--batch-size 1024 --steps 4000", 2
+    ),
+    Training("digits-cnn", "rota_digits_cnn.py", "val_acc", 0.93, True, at_s=1.0),
+    Training(
+        "digits-vit", "rota_digits_vit.py", "val_acc", 0.88, True, "--batch-size 32", at_s=1.5
+    ),
+    Training("char-lstm", "rota_char_lstm.py", "val_loss", 2.0, False, at_s=2.0),
+    Training("late-mlp", "rota_digits_mlp.py", "val_acc", 0.88, True, at_s=12.0),
+)
+
+# Six of about the same length, which take turns in benchmarks.
+EQUALS = (
     Training("digits-cnn", "rota_digits_cnn.py", "val_acc", 0.96, True),
     Training("digits-vit", "rota_digits_vit.py", "val_acc", 0.93, True, "--batch-size 32"),
     Training("char-gpt", "rota_char_gpt.py", "val_loss", 1.95, False, "--batch-size 8"),
@@ -30,13 +46,15 @@ TRAININGS = (
 def examples_folder() -> Path:
     """The examples of this checkout. Raises InputError if Rota is installed without them."""
     for folder in (Path.cwd() / "examples", Path(__file__).parents[3] / "examples"):
-        if (folder / TRAININGS[0].script).exists():
+        if (folder / MIX[0].script).exists():
             return folder
     raise InputError("examples: not found here; run the demo in a checkout of the repository")
 
 
-def fields(training: Training, folder: Path, extra: str = "") -> dict[str, object]:
-    """The job file of one training, as fields; ``extra`` options go to the script."""
-    options = f"--target {training.target} {training.options} {extra}"
+def fields(training: Training, folder: Path, steps: int | None = None) -> dict[str, object]:
+    """The job file of one training, as fields; ``steps`` ends it after so many."""
+    more = f"--steps {steps}" if steps else ""
+    options = f"--target {training.target} {training.options} {more}"
     run = " ".join(f"python {training.script} {options}".split())
-    return {"name": training.name, "run": run, "workdir": str(folder)}
+    resources = {"gpus": training.gpus}
+    return {"name": training.name, "run": run, "workdir": str(folder), "resources": resources}
