@@ -33,6 +33,7 @@ BETWEEN_NODES = 1.1  # times as slow as within one, at least, where it was not m
 OUTLIER = 4.0  # times as long or short as predicted
 FAR_OFF = 0.2  # loss, about 10 % for each of the two errors
 ROUNDS = 2  # of leaving out
+SMOOTH = 1e-4  # relative error below which the loss is smooth, far below what steps vary by
 MOST_TRIALS = 300  # of the loss; 50 to 150 are usual
 
 
@@ -203,9 +204,13 @@ class Objective:
 
 
 def _rms(error: Vector) -> tuple[float, Vector]:
-    """The root of the mean square, and its gradient; at 0 it has none, and 0 is given."""
-    root = float(error @ error / len(error)) ** 0.5
-    return root, error / (len(error) * root) if root > 0 else error
+    """The root of the mean square, and its gradient. Returns ``SMOOTH`` where every error is 0.
+
+    The root alone has a kink there. A search that meets an exact fit of one part of the loss would
+    stop at the kink, at a place that depends on how the processor rounds.
+    """
+    root = float(error @ error / len(error) + SMOOTH**2) ** 0.5
+    return root, error / (len(error) * root)
 
 
 class Outlier(NamedTuple):
