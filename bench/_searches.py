@@ -1,6 +1,7 @@
 """Two searches over hyper-parameters: the space, the data and the model of each.
 
-Both tasks are made hard enough by noise and little data that settings decide: see docs/traces.md.
+Both tasks are made hard enough by noise and little data that settings decide: see
+docs/reference/traces.md.
 """
 
 import math

@@ -1,4 +1,4 @@
-"""Write the tables of docs/catalog.md from the model catalogue itself.
+"""Write the tables of docs/research/catalog.md from the model catalogue itself.
 
 python docs/generate_catalog.py           write the file
 python docs/generate_catalog.py --check   say whether the file is what it should be
@@ -11,7 +11,7 @@ from pathlib import Path
 from rota.predict.step_time import Shape, StepTime, relative_speed
 from rota.workload.catalog import ModelProfile, load, sources
 
-PAGE = Path(__file__).with_name("catalog.md")
+PAGE = Path(__file__).parent / "research" / "catalog.md"
 HEADING = "\n## The catalogue\n"
 SCATTERED = 4  # GPUs, each on a node of its own
 FIT = ("scattered", "points", "error", "source")

@@ -1,4 +1,4 @@
-"""Write docs/cli.md from the program itself: every command, option, exit code and error.
+"""Write docs/reference/cli.md from the program itself: every command, option, exit code and error.
 
 python docs/generate_cli.py           write the file
 python docs/generate_cli.py --check   say whether the file is what it should be
@@ -15,7 +15,7 @@ import rota.errors
 from rota.cli.main import COMMANDS, cli
 from rota.cli.main import _code as exit_code_of
 
-PAGE = Path(__file__).with_name("cli.md")
+PAGE = Path(__file__).parent / "reference" / "cli.md"
 
 HEAD = """# Commands
 

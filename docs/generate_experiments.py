@@ -1,4 +1,4 @@
-"""Write the tables of docs/experiments.md that no test runs anew, from what experiments printed.
+"""Write the tables of docs/research/experiments.md that no test runs anew, from printed outcomes.
 
 rota experiment run pollux-jct --data DIR --json > jct.json
 python docs/generate_experiments.py jct.json ...
@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
-PAGE = Path(__file__).with_name("experiments.md")
+PAGE = Path(__file__).parent / "research" / "experiments.md"
 TABLE = re.compile(r"(?:^\|.*\n)+", re.MULTILINE)
 Outcome = dict[str, Any]
 Figures = dict[str, dict[str, Any]]

@@ -45,13 +45,13 @@ def declared(module):
 
 def mentions(kind):
     """Places in which a kind has to be named, and whether it is."""
-    concepts = (ROOT / "docs/concepts.md").read_text()
+    concepts = (ROOT / "docs/reference/concepts.md").read_text()
     logged = [decode(json.loads(line)) for line in stored().splitlines()]
     sent = [each.command for each in logged if isinstance(each, events.CommandSent)]
     made = every_event()
     made += [each.command for each in made if isinstance(each, events.CommandSent)]
     return {
-        "docs/concepts.md": f"`{kind.__name__}`" in concepts,
+        "docs/reference/concepts.md": f"`{kind.__name__}`" in concepts,
         "every_event of src/rota/testing/store_contract.py": kind in map(type, made),
         "tests/unit/store/stored_events.jsonl": kind in map(type, logged + sent),
     }

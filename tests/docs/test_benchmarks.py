@@ -12,7 +12,7 @@ NEED_DATA = [script for script in SCRIPTS if "is_there(" in script.read_text()]
 
 
 def test_every_benchmark_is_listed() -> None:
-    page = (ROOT / "docs" / "benchmarks.md").read_text()
+    page = (ROOT / "docs" / "research" / "benchmarks.md").read_text()
     assert SCRIPTS
     assert not [file.name for file in SCRIPTS if f"[`bench/{file.name}`](" not in page]
 

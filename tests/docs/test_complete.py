@@ -62,12 +62,14 @@ ROOT = Path(__file__).parents[2]
 DOCS = ROOT / "docs"
 PAGES = [
     *(ROOT / name for name in ("README.md", "CONTRIBUTING.md", "CHANGELOG.md")),
-    *sorted(DOCS.glob("*.md")),
+    *sorted(DOCS.rglob("*.md")),
 ]
 
 
 def page(name: str) -> str:
-    return (DOCS / f"{name}.md").read_text()
+    """The text of the page of this name, in whichever folder of the documentation it is."""
+    (file,) = DOCS.rglob(f"{name}.md")
+    return file.read_text()
 
 
 def missing(words: Any, text: str) -> list[str]:
@@ -411,7 +413,8 @@ def test_every_link_leads_somewhere(file: Path) -> None:
 
 def test_every_page_is_in_the_index() -> None:
     index = page("README")
-    others = [file.name for file in DOCS.glob("*.md") if file.name != "README.md"]
+    others = [str(file.relative_to(DOCS)) for file in DOCS.glob("*/*.md")]
+    assert others
     assert not [name for name in others if f"({name})" not in index]
 
 

@@ -22,7 +22,7 @@ import pytest
 from rota.demo.cluster import private_cluster
 
 ROOT = Path(__file__).parents[2]
-PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").glob("*.md"))]
+PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").rglob("*.md"))]
 RUN = ("python", "sh")
 SHOWN = ("text", "toml", "yaml")  # what readers look at; a marker may make files of them
 

@@ -103,7 +103,7 @@ def search() -> dict[str, Any]:
 def test_a_section_of_the_page_has_the_tables_that_are_made(
     generator: ModuleType, outcome: dict[str, Any]
 ) -> None:
-    page = (DOCS / "experiments.md").read_text()
+    page = (DOCS / "research" / "experiments.md").read_text()
     name = outcome["experiment"]
     tables = generator.TABLES[name](outcome)
     written = generator.with_tables(page, name, tables)

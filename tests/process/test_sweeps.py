@@ -108,7 +108,12 @@ def test_a_controller_that_is_killed_anywhere_loses_nothing(tmp_path):
 def test_rungs_and_the_target(make_cluster):
     """With trials in a known order: the search's own program proposes them."""
     cluster = make_cluster("gandiva")
-    block = {"algorithm": "manual", "max_trials": None, "rungs": {"eta": 2, "first": 1}, "target": -0.26}
+    block = {
+        "algorithm": "manual",
+        "max_trials": None,
+        "rungs": {"eta": 2, "first": 1},
+        "target": -0.26,
+    }
     name = submit(cluster, "--linger", **block)
     submit_trial = cluster.client.submit_trial
     submit_trial(name, {"x": 0.6}, number=0)

@@ -114,8 +114,8 @@ def _devices() -> Iterator[Finding]:
     if refusal is None:
         yield Finding("CUDA checkpoints", OK, "commands without rota.train can give their GPU up")
         return
-    text = f"{refusal}: commands without rota.train keep their GPU until they end; see docs/gpu.md"
-    yield Finding("CUDA checkpoints", WARNING, text)
+    kept = "commands without rota.train keep their GPU until they end; see docs/start/gpu.md"
+    yield Finding("CUDA checkpoints", WARNING, f"{refusal}: {kept}")
 
 
 def host_memory(path: Path) -> Finding:

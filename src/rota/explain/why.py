@@ -188,7 +188,7 @@ def _by_policy(state: ClusterState, row: int, reason: Reason, now_s: float) -> d
     if reason == Reason.WAIT_DEVICE_MEMORY:
         keepers = [state.spec[other].job_id for other in memory_keepers(state) if other != row]
         whose = "its" if len(keepers) == 1 else "their"
-        have = f"{jobs_text(keepers)} can't give {whose} GPU memory up; see docs/gpu.md"
+        have = f"{jobs_text(keepers)} can't give {whose} GPU memory up; see docs/start/gpu.md"
         return _blocker(reason, "GPU memory beside jobs that keep theirs", have, keepers)
     holders = _holders(state, row) if reason == Reason.PREEMPTED_BY else []
     return _blocker(reason, "the policy's consent", SENTENCES[reason], holders)

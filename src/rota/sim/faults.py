@@ -60,7 +60,7 @@ class Fault(NamedTuple):
 
 
 class Faults(NamedTuple):
-    """Faults drawn at random, or written down in ``script``, or both; see docs/faults.md.
+    """Faults drawn at random, or written down in ``script``, or both; see docs/reference/faults.md.
 
     Times to failure, repair, crash and slow spell are exponential with the given means: of a node
     (``mtbf_s``, ``mttr_s``), of a GPU (``worker_mtbf_s``), of a node's time between slow spells and

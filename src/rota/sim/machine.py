@@ -33,9 +33,9 @@ RUNS = frozenset((JobLaunched, JobResumed, JobResized, JobRetuned))  # by which 
 class Costs(NamedTuple):
     """Seconds for which a command keeps the GPUs of a job busy without progress.
 
-    The defaults are measured on a live one-node cluster (docs/simulator.md tells how); the time of
-    a migration between nodes is Gandiva's for a warmed destination (1-2 s, OSDI 2018). A job goes
-    on while it is resized, but for the pause.
+    The defaults are measured on a live one-node cluster (docs/reference/simulator.md tells how);
+    the time of a migration between nodes is Gandiva's for a warmed destination (1-2 s, OSDI 2018).
+    A job goes on while it is resized, but for the pause.
     """
 
     suspend_s: float = 0.0015

@@ -70,7 +70,7 @@ class RentedNodes:
         self._tally.note(now_s, rented, _standing(self._scaler, wish), wish.utility)
 
     def figures(self) -> dict[str, float | None]:
-        """What was rented, and how well it was used; see docs/simulator.md."""
+        """What was rented, and how well it was used; see docs/reference/simulator.md."""
         return self._tally.figures()
 
     def _start(self, simulation: Simulation, index: int) -> None:

@@ -1,6 +1,6 @@
 """The field's training jobs as data: sizes, step times, memory, cores, each figure with its source.
 
-The figures stand in TOML files beside this module; docs/catalog.md shows them as tables.
+The figures stand in TOML files beside this module; docs/research/catalog.md shows them as tables.
 """
 
 import re

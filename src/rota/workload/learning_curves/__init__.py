@@ -1,7 +1,7 @@
 """Learning curves of searches over hyper-parameters, recorded from real trainings of small models.
 
 They stand in JSON files beside this module, one run a line, as bench/record_learning_curves.py
-wrote them; docs/traces.md tells what was trained, and how.
+wrote them; docs/reference/traces.md tells what was trained, and how.
 """
 
 from functools import lru_cache

@@ -91,7 +91,7 @@ def test_a_job_that_keeps_its_memory_keeps_its_gpu_until_it_ends():
     assert told["reason"] == "WAIT_DEVICE_MEMORY"
     first = told["blockers"][0]
     assert first["held_by"] == ["first"]
-    assert first["have"] == "job first can't give its GPU memory up; see docs/gpu.md"
+    assert first["have"] == "job first can't give its GPU memory up; see docs/start/gpu.md"
     assert told["would_start_if"].startswith("job first ended, or ")
     cluster.happens(JobFinished, 0, JobState.SUCCEEDED)
     cluster.settle()
