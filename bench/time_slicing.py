@@ -19,13 +19,14 @@ import argparse
 import math
 import shutil
 import tempfile
+from collections.abc import Sequence
 from pathlib import Path
 from statistics import median
 
 from rota.demo.cluster import JobRecord, Run, run_workload
 from rota.demo.figures import compare, settings_of
 from rota.demo.workload import EQUALS, examples_folder, fields
-from rota.report.timeline import shares
+from rota.report.timeline import Timeline
 
 
 def main() -> None:
@@ -87,6 +88,18 @@ def figures(slicing: Run, fifo: Run) -> dict[str, float]:
         "completion s, gandiva": compared.completion_s["gandiva measured"],
         "completion s, fifo": compared.completion_s["fifo measured"],
     }
+
+
+def shares(timeline: Timeline, rows: Sequence[int]) -> dict[int, float]:
+    """Each job's part of the device time of all, while all of them are active.
+
+    The window begins when the last of them was submitted and ends when the first one finishes.
+    """
+    start_s = max(timeline.submit_s[row] for row in rows)
+    end_s = min(timeline.finish_s[row] for row in rows)
+    ran_s = {row: timeline.device_s(row, start_s, end_s) for row in rows}
+    total_s = sum(ran_s.values())
+    return {row: seconds / total_s if total_s else 0.0 for row, seconds in ran_s.items()}
 
 
 def throughput(slicing: Run, fifo: Run) -> float:

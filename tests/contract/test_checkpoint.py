@@ -7,7 +7,7 @@ import pytest
 
 from rota.errors import AgentError, ArenaError
 from rota.live.agent.cuda_checkpoint import FAILED, RUNNING, Checkpoints, NvidiaDriver, exchange
-from rota.testing.checkpoint_contract import CheckpointContract, FakeDriver
+from support.checkpoint_contract import CheckpointContract, FakeDriver
 
 
 @pytest.fixture

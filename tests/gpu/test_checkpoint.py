@@ -9,7 +9,7 @@ import pytest
 from rota.demo.cluster import private_cluster
 from rota.live.agent.cuda_checkpoint import NvidiaDriver
 from rota.live.agent.devices import count_gpus
-from rota.testing.checkpoint_contract import CheckpointContract
+from support.checkpoint_contract import CheckpointContract
 
 REFUSAL = NvidiaDriver().refusal() if count_gpus() else "there is no NVIDIA GPU on this machine"
 pytestmark = [pytest.mark.gpu, pytest.mark.skipif(REFUSAL is not None, reason=str(REFUSAL))]

@@ -10,7 +10,7 @@ import pytest
 
 from rota.live.agent.checkpointing import Checkpointing
 from rota.live.agent.devices import Devices
-from rota.testing.checkpoint_contract import FakeDriver
+from support.checkpoint_contract import FakeDriver
 from support.lone_agent import LoneAgent
 
 from .conftest import DEADLINE_S, until

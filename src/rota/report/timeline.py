@@ -160,15 +160,3 @@ HANDLERS: dict[type, Callable[[Timeline, Any], None] | None] = {
     events.SweepEnded: None,
     events.MetricReported: None,
 }
-
-
-def shares(timeline: Timeline, rows: Sequence[int]) -> dict[int, float]:
-    """Each job's part of all device time, over the window in which all of them are active.
-
-    The window begins when the last of them was submitted and ends when the first one finishes.
-    """
-    start_s = max(timeline.submit_s[row] for row in rows)
-    end_s = min(timeline.finish_s[row] for row in rows)
-    ran_s = {row: timeline.device_s(row, start_s, end_s) for row in rows}
-    total_s = sum(ran_s.values())
-    return {row: seconds / total_s if total_s else 0.0 for row, seconds in ran_s.items()}

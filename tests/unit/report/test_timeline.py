@@ -1,4 +1,4 @@
-"""Timelines: segments, switches and shares out of events."""
+"""Timelines: segments and switches from events."""
 
 from itertools import pairwise
 
@@ -8,7 +8,7 @@ from rota.model.cluster import parse_cluster
 from rota.model.events import JobSubmitted, NodeLost
 from rota.model.job import JobSpec
 from rota.policy.registry import create
-from rota.report.timeline import Segment, Timeline, shares
+from rota.report.timeline import Segment, Timeline
 from rota.sim.machine import Costs
 from rota.sim.simulation import Simulation
 from rota.workload.trace import Trace
@@ -65,13 +65,6 @@ def test_time_at_service_skips_the_time_between_turns():
     assert timeline.time_at_service(0, 3.0) == 3.0
     assert timeline.time_at_service(0, 5.0) == 9.0
     assert timeline.time_at_service(0, 11.0) is None
-
-
-def test_shares_are_taken_while_all_jobs_are_active():
-    timeline = simulate([100.0, 40.0, 100.0], quantum_s="2", costs=Costs(0, 0, 0, 0))
-    parts = shares(timeline, [0, 1, 2])
-    assert sum(parts.values()) == pytest.approx(1.0)
-    assert all(part == pytest.approx(1 / 3, rel=0.05) for part in parts.values())
 
 
 def test_a_part_of_a_timeline_has_new_rows_and_nothing_of_the_others():

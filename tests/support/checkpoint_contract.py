@@ -1,4 +1,4 @@
-"""What every driver of CUDA checkpoints must do, and one that is none: for tests.
+"""The tests that every driver of CUDA checkpoints must pass, and a driver without CUDA.
 
 Subclass :class:`CheckpointContract` with two fixtures: ``driver``, and ``pids``, two processes that
 use a GPU (the second is for tests of several at once).
@@ -23,7 +23,7 @@ from rota.live.agent.cuda_checkpoint import (
 
 
 class CheckpointContract:
-    """The contract."""
+    """The tests."""
 
     def test_a_node_can_or_says_why_not(self, driver: Driver) -> None:
         assert driver.refusal() is None
@@ -68,7 +68,7 @@ class CheckpointContract:
         node.put_back(pids, [0], [0])
         assert [driver.state(pid) for pid in pids] == [RUNNING] * 2
 
-    def test_who_has_no_cuda_state_is_left_out_and_told(
+    def test_a_process_without_cuda_state_is_left_out_and_reported(
         self, driver: Driver, pids: list[int]
     ) -> None:
         node = Checkpoints(driver, ["0"])
@@ -127,7 +127,9 @@ class FakeDriver:
             status = psutil.Process(pid).status()
         except psutil.NoSuchProcess:
             status = psutil.STATUS_ZOMBIE
-        if status == psutil.STATUS_ZOMBIE:  # who has ended needs nothing, as with the real driver
+        if (
+            status == psutil.STATUS_ZOMBIE
+        ):  # as with the real driver, a process that has ended needs nothing
             return
         stopped = status == psutil.STATUS_STOPPED
         self.calls.append((verb, pid, stopped))
