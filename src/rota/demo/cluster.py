@@ -20,7 +20,7 @@ WATCH_EVERY_S = 0.25
 
 
 class JobRecord(NamedTuple):
-    """What one job left: its last progress, and every report it made, in order of time."""
+    """One job's last progress, and all its reports in order of time."""
 
     name: str
     progress: dict[str, Any]
@@ -35,7 +35,7 @@ class Run(NamedTuple):
 
     @property
     def zero_s(self) -> float:
-        """When the first job was submitted."""
+        """Time at which the first job was submitted."""
         return min(self.timeline.submit_s)
 
 
@@ -87,7 +87,7 @@ def run_workload(
 
 
 def read_run(folder: Folder, ids: Sequence[str]) -> Run:
-    """What the event log and the jobs' own reports tell of a run that is over.
+    """Read a finished run from the event log and from the jobs' own reports.
 
     Rows are those of ``ids``, from 0; other jobs of the cluster are left out.
     """

@@ -36,7 +36,7 @@ class JobFigures(NamedTuple):
 
     @property
     def target(self) -> str:
-        """For example ``≥ 0.9``."""
+        """The target as text, such as ``≥ 0.9``."""
         return f"{'≥' if self.training.higher_is_better else '≤'} {self.training.target:g}"
 
 
@@ -52,17 +52,17 @@ class Comparison(NamedTuple):
 
     @property
     def policies(self) -> list[str]:
-        """Those that were measured, in order."""
+        """The measured policies, in order."""
         return list(self.runs)
 
     @property
     def columns(self) -> list[str]:
-        """What was measured under each policy, then what is predicted for each."""
+        """The columns: one for each measured policy, then one for each prediction."""
         return list(self.completion_s)
 
 
 class Lengths(NamedTuple):
-    """How much device time a job needs: before its first step, per step, and altogether."""
+    """Device time of a job: before its first step, per step, and in total."""
 
     start_s: float
     step_s: float
@@ -160,8 +160,11 @@ def measured_costs(timeline: Timeline) -> Costs:
 
 
 def settings_of(policy: str, quantum_s: float) -> dict[str, str]:
-    """What suits trainings of seconds. Under gandiva they take turns and nothing else: they are not
-    packed on one slot. Under tiresias whoever has had 15 GPU-seconds stands behind the others."""
+    """Policy settings for trainings that last seconds.
+
+    Under gandiva jobs take turns and are never packed on one slot. Under tiresias a job that has
+    had 15 GPU-seconds moves behind the others.
+    """
     settings = {
         "gandiva": {"quantum_s": str(quantum_s), "pack": "off"},
         "tiresias": {"thresholds": "15"},
@@ -177,7 +180,7 @@ def predict(
     settings: dict[str, str],
     costs: Costs,
 ) -> Timeline:
-    """What the simulator says that these trainings do under a policy."""
+    """Simulate these trainings under a policy."""
     jobs = [
         JobSpec(str(row), training.gpus, training.at_s, length.total_s)
         for row, (training, length) in enumerate(zip(trainings, lengths, strict=True))
@@ -194,7 +197,7 @@ def predict(
 
 
 def reported_first_100_s(run: Run, row: int) -> float | None:
-    """When the job had done 100 mini-batches, from its submission; None if it never did."""
+    """Seconds from submission until the job had done 100 mini-batches; None if it never did."""
     at_s = run.jobs[row].progress.get("first_100_s")
     return None if at_s is None else at_s - run.timeline.submit_s[row]
 

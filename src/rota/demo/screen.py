@@ -1,4 +1,4 @@
-"""What a run looks like in the terminal while it goes on."""
+"""The terminal's view of a run in progress."""
 
 from typing import Any
 

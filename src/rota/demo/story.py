@@ -25,7 +25,7 @@ def print_story(console: Console, compared: Comparison) -> None:
 
 
 def training_table(compared: Comparison) -> Table:
-    """What each job asked for, and what it reached."""
+    """Table: what each job asked for, and what it reached."""
     rows = []
     for job in compared.jobs:
         value = "-" if job.value is None else f"{job.value:.3f}"
@@ -46,7 +46,7 @@ def training_table(compared: Comparison) -> Table:
 
 
 def turn_table(compared: Comparison) -> Table:
-    """What switching cost each job."""
+    """Table: what switching cost each job."""
     rows = [
         (
             job.training.name,
@@ -60,7 +60,7 @@ def turn_table(compared: Comparison) -> Table:
 
 
 def completion_table(compared: Comparison) -> Table:
-    """How long each job took from its submission, under each policy."""
+    """Table: completion time of each job since its submission, under each policy."""
     rows = [
         (job.training.name, *(f"{job.completion_s[_measured(p)]:.1f}" for p in compared.policies))
         for job in compared.jobs
@@ -84,7 +84,7 @@ def average_table(compared: Comparison) -> Table:
 
 
 def sentences(compared: Comparison) -> list[str]:
-    """What the figures say, against the last policy."""
+    """Sentences that compare the policies with the last one."""
     *others, last = compared.policies
     figures: list[tuple[str, Mapping[str, float | None]]] = [
         ("first 100 mini-batches", compared.first_100_s),

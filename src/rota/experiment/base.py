@@ -84,12 +84,12 @@ def over_seeds(
 
 
 def ratios(values: Sequence[float], others: Sequence[float]) -> list[float]:
-    """How many times as much as the others, seed by seed."""
+    """Each value over the other value of the same seed."""
     return [value / other for value, other in zip(values, others, strict=True)]
 
 
 class Outcome(NamedTuple):
-    """What an experiment found, with all that is needed to run it again."""
+    """Result of an experiment, with everything needed to run it again."""
 
     experiment: str
     seeds: list[int]
@@ -131,7 +131,7 @@ def for_each_seed(
 
 
 def information(*policies: str) -> dict[str, str]:
-    """What each of these policies is told of how long jobs are, for the settings of an outcome."""
+    """What each policy is told about job lengths, for the settings of an outcome."""
     return {name: information_of(create(name)) for name in policies}
 
 
@@ -174,7 +174,7 @@ def run(name: str, data: Path | None = None, *, live: bool = False) -> Outcome:
 
 
 def taken(name: str) -> list[str]:
-    """Which of ``data`` and ``live`` an experiment takes."""
+    """The parameters that an experiment takes, out of ``data`` and ``live``."""
     return _taken(load(name))
 
 
@@ -183,5 +183,5 @@ def _taken(experiment: Experiment) -> list[str]:
 
 
 def summary(name: str) -> str:
-    """What an experiment reproduces, in one line."""
+    """One line that says what an experiment reproduces."""
     return (load(name).__doc__ or "").strip().partition("\n")[0].rstrip(".")

@@ -120,7 +120,7 @@ def static(job: Job, size: int) -> Replay:
 
 
 def deadline_s(job: Job) -> float:
-    """When the job should be done, in seconds from its start."""
+    """The job's deadline, in seconds from its start."""
     return DEADLINE * min(static(job, size).jct_s for size in SIZES)
 
 
@@ -131,12 +131,12 @@ def deadline(job: Job) -> UtilityOverCost:
 
 
 def net_value(goal: UtilityOverCost, found: Replay) -> float:
-    """What a job's completion is worth, less what its GPUs cost."""
+    """The value of a job's completion, less the cost of its GPUs."""
     return goal.utility.at(found.jct_s) - found.gpu_s / 3600 * goal.price_per_gpu_hour
 
 
 def worth_by_size(job: Job) -> dict[int, float]:
-    """How good each size is under the throughput condition: 0.01 is 1 % of throughput."""
+    """Worth of each size under the throughput condition; 0.01 is 1 % of throughput."""
     points = [(size, job.rate(size)) for size in SIZES]
     worths = ThroughputScaling(THRESHOLD).worths(points, Outlook())
     return dict(zip(SIZES, worths, strict=True))
@@ -245,7 +245,7 @@ def _seeds(
 
 
 def _against_best(found: Found) -> list[Figure]:
-    """Both scalers against the static size that the condition would choose if it knew all."""
+    """Both scalers against the best static size, found with full knowledge."""
     best = {}
     for key, job in jobs().items():
         worth = worth_by_size(job)
@@ -294,7 +294,7 @@ def _against_restarts(found: Found) -> list[Figure]:
 
 
 def _deadlines(found: Found) -> list[Figure]:
-    """With a deadline and a price: value less cost, how many meet it, and resizes."""
+    """Jobs with a deadline and a price: value less cost, deadlines met, and resizes."""
     best = {}
     for key, job in jobs().items():
         value = partial(net_value, deadline(job))
@@ -344,7 +344,7 @@ def _savings(found: Found) -> list[Figure]:
 
 
 def _against_each(found: Found) -> list[Figure]:
-    """Both scalers against each static size, in the geometric mean over jobs."""
+    """Both scalers against each static size, as the geometric mean over jobs."""
 
     def over(seed: dict[Key, Measured], what: str, size: int) -> float:
         return _mean_ratio(

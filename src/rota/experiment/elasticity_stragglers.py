@@ -82,7 +82,7 @@ def figures_of(factor: float, steps_s: list[float]) -> list[Figure]:
 
 
 def _steps_s(client: Client, folder: Path, factor: float) -> list[float]:
-    """How long each step of one training took, by rank 0."""
+    """Duration of each step of one training, measured by rank 0."""
     out = folder / f"steps{factor}"
     words = ["python", "train.py", out, factor, SLOW_FROM, STEPS, PIECE_S]
     job = {

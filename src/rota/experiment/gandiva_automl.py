@@ -86,7 +86,7 @@ def run() -> Outcome:
 def _figures(
     search: str, placed: bool, fifo: list[list[float]], ours: list[list[float]]
 ) -> list[Figure]:
-    """For each goal the minutes, and how much sooner it is passed: median, least and most."""
+    """Figures of each goal: minutes until it is passed, and the ratio to FIFO's."""
     rare = [(f"top {n}", key) for n, key in zip(RARE, ACCURACIES, strict=True)]
     goals = [] if placed else [(f"{key:.0%}", key) for key in ACCURACIES]
     figures = []
@@ -180,7 +180,7 @@ def _placed(runs: list[Run], goals: list[float], chance: Random) -> list[Run]:
 def first_passed_s(
     simulation: Simulation, curves: dict[str, tuple[float, ...]], goals: list[float]
 ) -> list[float]:
-    """When the first trial's metric is above each goal; infinity if none ever is."""
+    """Time at which a trial's metric first exceeds each goal; infinity if none does."""
     state = simulation.state
     at_s = dict.fromkeys(goals, inf)
     while any(time > simulation.engine.now_s for time in at_s.values()):

@@ -70,7 +70,7 @@ class Case(NamedTuple):
 
 
 class Result(NamedTuple):
-    """What one run gave: useful work and mini-batches by the horizon; the mean time to the first.
+    """Useful work and mini-batches by the horizon, and the mean time to the first mini-batches.
 
     ``work_gpu_h`` is GPU-hours at the speed of a job alone; a gang's mini-batch counts once.
     """

@@ -57,7 +57,7 @@ class Kind(NamedTuple):
 
     @property
     def speed(self) -> float:
-        """That of a job beside one other of its kind, so that the speeds of all sum up to gain."""
+        """Speed of a job beside one other of its kind, so that the speeds of all sum up to gain."""
         return float((self.gain / self.num_jobs) ** (1 / (self.num_jobs - 1)))
 
 
@@ -114,7 +114,7 @@ def _settings(data: Path | None) -> dict[str, Any]:
 
 
 class Packed(NamedTuple):
-    """What came of jobs on one GPU: work per second over that of one alone, in the window."""
+    """Jobs on one GPU: work per second in the window, over that of one job alone."""
 
     throughput: float
     num_sharing: int  # at its end
@@ -215,7 +215,7 @@ def try_pair(speeds: tuple[float, float]) -> tuple[bool, bool]:
 
 
 def pair_figures(pairs: list[Pair]) -> list[Figure]:
-    """What their table says of the pairs, and what became of those that the policy may pack."""
+    """Figures of the table's pairs, and of the pairs that the policy may pack."""
     single = [pair for pair in pairs if pair.num_gpus == 1]
     found = over_cores(try_pair, [(pair.speeds,) for pair in single], num_jobs=2)
     gains = [sum(pair.speeds) for pair in single]

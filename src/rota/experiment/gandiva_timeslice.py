@@ -183,7 +183,7 @@ def live_figures(ours: list[list[float]], fifo: list[list[float]]) -> list[Figur
 
 
 def _live(policy: str) -> list[list[float]]:
-    """When each of the jobs, run on a cluster of their own, had done each of its steps."""
+    """Times at which each job, on a live cluster, completed each of its steps."""
     settings = _settings_of(policy, LIVE_QUANTUM_S)
     with tempfile.TemporaryDirectory(prefix="rota-timeslice-") as name:
         folder = Path(name)
@@ -212,7 +212,7 @@ def shares(policy: str) -> list[float]:
 
 
 def first_mini_batches(policy: str) -> list[float]:
-    """When each job has run its first mini-batches, in seconds after its arrival."""
+    """Seconds from each job's arrival until it has run its first mini-batches."""
     course = Course(_simulation(policy, FIRST_JOBS, FIRST_JOB_S), FIRST_S)
     course.until_all_have()
     return [course.first_s[row] for row in range(FIRST_JOBS)]
@@ -225,5 +225,5 @@ def _simulation(policy: str, num_jobs: int, duration_s: float) -> Simulation:
 
 
 def _settings_of(policy: str, quantum_s: float) -> dict[str, str]:
-    """Under gandiva the jobs take turns and nothing else: they are not packed on one GPU."""
+    """Settings of a policy; under gandiva jobs take turns and are never packed on one GPU."""
     return {"quantum_s": str(quantum_s), "pack": "off"} if policy == "gandiva" else {}

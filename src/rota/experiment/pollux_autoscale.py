@@ -64,7 +64,7 @@ HOUR_S = 3600.0
 
 
 class Found(NamedTuple):
-    """What simulations came to, in the mean of them."""
+    """Means over several simulations."""
 
     average_jct_s: float
     node_hours: float
@@ -111,7 +111,7 @@ def large(seed: int) -> Trace:
 
 
 def found(runs: Runs) -> Found:
-    """What these runs came to."""
+    """The means over these runs."""
     keys = ("node_hours", "avg_utility", "time_in_band", "node_starts")
     hours, utility, in_band, starts = (fmean(run.rented[key] for run in runs) for key in keys)
     average_s, again = average_jct_s(runs), restarts_per_job(runs)
@@ -168,9 +168,9 @@ def alone(data: Path) -> list[Figure]:
 
 
 def as_long(fixed: Sequence[tuple[float, float]], jct_s: float) -> float:
-    """What a fixed number of nodes costs that takes so long, of (seconds, node-hours).
+    """Cost of a fixed number of nodes that takes ``jct_s``, from (seconds, node-hours) of each.
 
-    Between two of them the logarithms are taken to be linear; beyond the ends it costs as there.
+    Interpolates linearly between the logarithms; beyond the ends, the cost is that of the end.
     """
     points = sorted((log(seconds), log(hours)) for seconds, hours in fixed)
     at = min(max(log(jct_s), points[0][0]), points[-1][0])
@@ -181,7 +181,7 @@ def as_long(fixed: Sequence[tuple[float, float]], jct_s: float) -> float:
 
 
 def throughput_utility(data: Path) -> float:
-    """What utility the most nodes would have for ``LARGE`` if every sample taught as much."""
+    """Utility of ``LARGE`` on the most nodes if every sample taught as much as the first."""
     profile = profiles_of(data, frozenset([LARGE]))[LARGE]
     full = Batch(profile.most_per_gpu, 0)
     alone_s, together_s = (

@@ -38,7 +38,7 @@ Errors = list[float]
 
 
 class Found(NamedTuple):
-    """Of one application: relative errors, and what chosen batches are worth of the best ones."""
+    """Relative errors of one application's model, and chosen batches' worth over the best."""
 
     fitted: Errors
     grown: Errors
@@ -88,7 +88,7 @@ def _errors(model: StepTime, points: list[Point]) -> Errors:
 
 
 def _gain_errors(profile: Measured) -> Errors:
-    """Of what a step of each larger batch gained in each epoch, in steps of the initial batch."""
+    """Relative errors of the predicted gain of a step at each larger batch, in each epoch."""
     found = []
     for batch, epochs in profile.epochs().items():
         if batch == profile.init_batch:
@@ -104,13 +104,13 @@ def _gain_errors(profile: Measured) -> Errors:
 
 
 def _noise(profile: Measured, epoch: int) -> Noise:
-    """As it was measured with the initial batch."""
+    """The gradient noise measured with the initial batch."""
     sqr, var = profile.noise(profile.init_batch, epoch)
     return Noise(sqr, var)
 
 
 def _worths(profile: Measured, model: StepTime) -> list[float]:
-    """What the chosen batches bring of what the best measured ones do."""
+    """Goodput of the chosen batches over that of the best measured ones."""
     limits = BatchLimits(
         profile.init_batch, profile.max_batch, profile.least_per_gpu, profile.most_per_gpu
     )
@@ -130,7 +130,7 @@ def _worths(profile: Measured, model: StepTime) -> list[float]:
 
 
 def _batches(profile: Measured, gpus: int) -> list[Batch]:
-    """Those of every size that was measured there, and the largest, as often as limits allow it."""
+    """Batches of every measured size and of the largest one, with each accumulation allowed."""
     nodes, low, high = len(consolidated(gpus)), profile.least_per_gpu, profile.most_per_gpu
     measured = {place[2] for place, _ in profile.measurements() if place[:2] == (nodes, gpus)}
     found = []

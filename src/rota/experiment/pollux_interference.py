@@ -56,7 +56,7 @@ def _subjects(data: Path, interference: str, lost: float) -> list[Subject]:
 
 
 def figures(found: dict[Case, list[Runs]]) -> list[Figure]:
-    """What came out of the runs by case, for each seed the workloads."""
+    """Figures of the runs; ``found`` has, for each case and seed, a run of each workload."""
     [avoiding] = [found[case] for case in found if case[0] == "avoid"]
     ours_s = [average_jct_s(runs) for runs in avoiding]
     met = [max(run.beside for run in runs) for runs in avoiding]

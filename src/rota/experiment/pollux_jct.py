@@ -92,7 +92,7 @@ def run(data: Path | None = None) -> Outcome:
 
 
 def _runs(data: Path, numbers: Sequence[int]) -> dict[str, list[Runs]]:
-    """By variant, for each seed, the runs of these workloads."""
+    """Runs of these workloads, by variant and seed."""
     return run_all(
         {
             label: [Subject(data, variant, jobs) for jobs in workloads(data, numbers)]
@@ -103,7 +103,7 @@ def _runs(data: Path, numbers: Sequence[int]) -> dict[str, list[Runs]]:
 
 
 def figures_of(label: str, runs: dict[str, list[Runs]]) -> list[Figure]:
-    """What a variant came to over all workloads, beside Pollux as published."""
+    """Figures of one variant over all workloads, beside Pollux as published."""
     ours, beside = runs[label], runs[BASELINE]
     published = PUBLISHED.get(label, PUBLISHED[BASELINE])
     average_h, p99_h, makespan_h = published.testbed_h

@@ -94,7 +94,7 @@ with rota.train.session() as s:
 
 
 class Run(NamedTuple):
-    """What became of the three: seconds from submission to target, and changes meanwhile."""
+    """One seed's trainings: seconds from submission to target, and the changes meanwhile."""
 
     times_s: dict[str, float]
     resizes: int

@@ -71,10 +71,10 @@ def run(data: Path | None = None) -> Outcome:
 
 
 def at_load(seed: int, data: Path, number: int, load: float) -> Trace:
-    """As many times the jobs of a workload in the same hours, up to twice.
+    """The jobs of a workload at ``load`` times the published load, in the same hours; at most 2.
 
-    The published ones were drawn anew, as many as it takes, from the same hours of the same log.
-    Here what is missing is drawn from the workload that follows, and what is too much is left out.
+    The published loads were drawn anew from the same hours of the same log. Here, jobs of the next
+    workload are added for a higher load, and jobs are left out for a lower one.
     """
     jobs = jobs_of(data, number)
     if load == 1:
@@ -93,7 +93,7 @@ def at_load(seed: int, data: Path, number: int, load: float) -> Trace:
 def figures_at(
     load: float, runs: dict[str, list[Runs]], published: dict[str, float]
 ) -> list[Figure]:
-    """What each variant came to at one load."""
+    """Figures of each variant at one load."""
     base = [average_jct_s(each) for each in runs[BASELINE]]
     figures = []
     for label, ours in runs.items():

@@ -60,7 +60,7 @@ NO_SLOWER = (0.0, 1.0)
 
 
 class Mix(NamedTuple):
-    """Of which applications there are how many jobs.
+    """The applications of a mix, and its number of jobs.
 
     Either each application has a weight, or both applications and arrivals are those of a profile
     of :mod:`rota.workload.synthetic`, which chooses by the GPU-hours of its jobs, as was published.
@@ -126,7 +126,7 @@ def drawn(seed: int, data: Path, mix: Mix) -> Trace:
 
 
 def arrivals(mix: Mix, seed: int, chance: Random) -> Iterator[tuple[str, float]]:
-    """Which application comes at which part of the span, as many as are asked for."""
+    """(application, arrival as a part of the span), as many as the mix asks for."""
     if isinstance(mix.applications, str):
         jobs = generate(mix.applications, num_jobs=mix.jobs, num_gpus=NUM_GPUS, seed=seed)
         last_s = max(spec.submit_s for spec in jobs)
@@ -152,7 +152,7 @@ def by_application(data: Path) -> dict[str, list[JobSpec]]:
 
 
 def gpu_s(jobs: list[JobSpec]) -> float:
-    """What users ask for."""
+    """GPU-seconds that the users of these jobs ask for."""
     return sum(spec.num_gpus * (spec.duration_s or 0.0) for spec in jobs)
 
 
@@ -163,7 +163,7 @@ def asked_per_s(data: Path) -> float:
 
 
 def figures_of(name: str, runs: dict[str, list[Runs]]) -> list[Figure]:
-    """What each variant came to on one mix."""
+    """Figures of each variant on one mix."""
     base = [average_jct_s(each) for each in runs[BASELINE]]
     figures = []
     for label, ours in runs.items():

@@ -69,7 +69,7 @@ def with_speeds(seed: int, data: Path, number: int) -> Trace:
 
 
 def figures(runs: dict[str, list[Runs]]) -> list[Figure]:
-    """What came out, by setting of ``types`` for each seed the workloads."""
+    """Figures of the runs; ``runs`` has, for each setting of ``types`` and seed, the workloads."""
     blind, aware = runs["off"], runs["on"]
     found = [
         over_seeds(

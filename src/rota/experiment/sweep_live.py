@@ -40,7 +40,7 @@ SPACE: dict[str, list[Any]] = {
 
 
 class Contest(NamedTuple):
-    """What is searched: configurations that report so often in all, until one has the target."""
+    """The configurations, the number of reports of each, and the target that ends the search."""
 
     configurations: tuple[dict[str, Any], ...]
     reports: int
@@ -129,9 +129,12 @@ with rota.train.session() as s:
 
 
 class Race(NamedTuple):
-    """What became of one search. ``time_s`` is from its submission to the report that reached the
-    target, or until it was over if none did. ``begun`` is how many configurations had had a slot by
-    then, ``reports`` how many reports they had made."""
+    """Result of one search.
+
+    ``time_s`` is from its submission to the report that reached the target, or to its end if none
+    did. ``begun`` is the number of configurations that had had a slot by then, ``reports`` the
+    number of reports they had made.
+    """
 
     time_s: float
     reached: bool
@@ -173,9 +176,9 @@ def in_order(contest: Contest, seed: int) -> list[dict[str, Any]]:
 
 
 def race_of(told: dict[str, Any], target: float) -> Race:
-    """What became of a search that has ended, as the API tells it.
+    """Result of a search that has ended, from the API's answer.
 
-    Raises SimulationError if it, or a trial of it, did not end as it should.
+    Raises SimulationError if the search or one of its trials failed.
     """
     if told["outcome"] not in ("TARGET", "DONE"):
         raise SimulationError(f"sweep {told['name']}: {told['outcome']}: {told['message']}")
@@ -224,7 +227,7 @@ def _floats(races: Sequence[Race], name: str) -> list[float]:
 
 
 def _ratios(races: Sequence[Race], others: Sequence[Race]) -> list[float]:
-    """How many times as long as the others; those that never reach the target are the slowest."""
+    """Time over the other's time, by seed; a search that never reaches the target is slowest."""
     ratios = []
     for one, other in zip(races, others, strict=True):
         slower = one.time_s / other.time_s if other.reached else 0.0

@@ -66,7 +66,7 @@ def run() -> Outcome:
 
 
 def _figures(model: str, number: int, turns: list[float], packed: list[float]) -> list[Figure]:
-    """How soon the goal is passed by packed trials, and how much sooner than by the same alone."""
+    """Time until packed trials pass the goal, and its ratio to that of trials not packed."""
     ratios = [one / other for one, other in zip(turns, packed, strict=True)]
     bounds = (LEAST_RATIO[model], MOST_RATIO) if number == JUDGED else None
     return [

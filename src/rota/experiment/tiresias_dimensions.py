@@ -1,11 +1,11 @@
-"""Why Tiresias looks at both time and GPUs: orders by one of them against the order by both.
+"""Orders by time alone and by GPUs alone against Tiresias' order by both.
 
 Smallest first (SF) orders jobs by their GPUs alone, SRTF by their remaining time alone, SRSF by the
 product (NSDI 2019, section 3.1). On workloads of the shape of the paper's testbed, without any cost
 of preemption, average JCT is held against SRSF's: above 1 is worse. The bounds say no more than
 that leaving a dimension out does not help there, and does not cost more than strict first in, first
-out was found to cost against SRSF (5 times, in a calculation made beforehand). That it need not be
-so on every instance shows the paper's trio of jobs, where SRTF beats SRSF.
+out was found to cost against SRSF (5 times, in a calculation made beforehand). In the paper's trio
+of jobs SRTF beats SRSF, so the order by both is not the best on every instance.
 """
 
 from typing import Any

@@ -57,7 +57,7 @@ def run() -> Outcome:
 
 
 def completions(policy: str, settings: dict[str, str]) -> list[float]:
-    """When each job of the example completes."""
+    """Completion time of each job of the example."""
     trace = Trace([JobSpec(name, gpus, 0.0, lasts) for name, gpus, lasts in JOBS], NAME)
     state, _ = simulate(trace, parse_cluster(CLUSTER), create(policy, settings), FREE)
     return list(state.finish_s)

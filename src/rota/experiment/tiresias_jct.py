@@ -134,7 +134,7 @@ def _history() -> str:
 
 
 def speed_ups(runs: Runs, slow: str, fast: str, statistic: str) -> list[float]:
-    """How many times shorter the average or median JCT is under ``fast`` than ``slow``, by seed."""
+    """Average or median JCT under ``slow`` over that under ``fast``, by seed."""
     key = {"average": "avg_jct_s", "median": "median_jct_s"}[statistic]
     return [one[key] / other[key] for one, other in zip(runs[slow], runs[fast], strict=True)]
 

@@ -54,7 +54,7 @@ FAR_WORSE = 10.0
 
 
 class Result(NamedTuple):
-    """What one run gave."""
+    """Result of one run."""
 
     average_jct_s: float
     average_queue_s: float

@@ -1,1 +1,1 @@
-"""Why jobs wait and who shares what, in words: one wording for the CLI, the API and pages."""
+"""Explanations of why jobs wait and who shares GPUs, worded once for CLI, API and pages."""

@@ -1,4 +1,4 @@
-"""With whom a job shares its GPUs, and what its policy knows of that."""
+"""The jobs with which a job shares its GPUs, and what its policy knows of that."""
 
 from typing import Any
 

@@ -1,4 +1,4 @@
-"""Why a trial of a search waits while others of it go on, as far as their reports tell."""
+"""Explains why a trial waits while other trials of its search run, from their reports."""
 
 from rota.model.naming import jobs_text
 from rota.model.state.state import ClusterState
@@ -14,7 +14,7 @@ def those_ahead(state: ClusterState, row: int) -> list[str]:
 
 
 def standing(state: ClusterState, row: int, now_s: float) -> str:
-    """What the trial has told, and those that go on, in words; of many those with the best values.
+    """What the trial has reported, and what the running trials have; of many, the best values.
 
     Raises KeyError for a job that is no trial.
     """

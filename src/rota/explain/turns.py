@@ -25,7 +25,7 @@ def tell(state: ClusterState, row: int, turns: Turns | None) -> dict[str, Any] |
 
 
 def blocker(state: ClusterState, row: int, turns: Turns, now_s: float) -> dict[str, Any]:
-    """That it waits for its turn, as an entry of a verdict."""
+    """A verdict's entry for a job that waits for its turn."""
     nodes = ", ".join(state.nodes[node].name for node in turns.nodes)
     position, waiting = turns.position(row), len(turns.waiting)
     place = "it is the one that waits" if waiting == 1 else f"it is number {position} of {waiting}"

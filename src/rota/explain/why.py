@@ -1,4 +1,4 @@
-"""Why a job does not run: every blocker, who holds what it needs, and what would start it."""
+"""Explains why a job does not run: each blocker, who holds what it needs, what would start it."""
 
 from collections.abc import Iterable
 from typing import Any
@@ -166,7 +166,7 @@ def _blocker(rule: Reason, need: str, have: str, held_by: Iterable[str] = ()) ->
 
 
 def _by_policy(state: ClusterState, row: int, reason: Reason, now_s: float) -> dict[str, Any]:
-    """What the policy said, with who is in the way by its rules."""
+    """The policy's reason, with the jobs that are in the way by its rules."""
     spec = state.spec[row]
     if reason == Reason.TRIAL_BEHIND and spec.trial is not None:
         have, holders = trial_wait.standing(state, row, now_s), trial_wait.those_ahead(state, row)
@@ -218,7 +218,7 @@ def _cluster_too_small(state: ClusterState, row: int) -> list[dict[str, Any]]:
 
 
 def _closed_nodes(state: ClusterState) -> str:
-    """For example ``cordoned: n1; drained: n2, n3``."""
+    """Closed nodes as text, such as ``cordoned: n1; drained: n2, n3``."""
     names: dict[str, list[str]] = {}
     for index, closing in state.closed.items():
         how = "drained" if closing.drains else "cordoned"
@@ -326,7 +326,7 @@ def _would_start_if(
 
 
 def _more_gpus(state: ClusterState, row: int) -> str:
-    """How many GPUs are missing, and who could give them back; empty if enough are free."""
+    """Number of missing GPUs, and the jobs that could release them; "" if enough are free."""
     missing = state.num_gpus[row] - state.idle.count + _free_on_closed(state)
     if missing <= 0:
         return ""
@@ -349,7 +349,7 @@ def _queue(name: str) -> str:
 
 
 def _smallest_release(state: ClusterState, row: int, missing: int) -> list[str]:
-    """As few running jobs as give back ``missing`` GPUs; of one, the one that gives least more."""
+    """The fewest running jobs that release ``missing`` GPUs; if one is enough, the smallest."""
     held = [(state.held[r], r) for r in _working(state) if r != row]
     sizes = [(allocation.num_gpus, r) for allocation, r in held if allocation is not None]
     enough = [item for item in sizes if item[0] >= missing]
@@ -365,7 +365,7 @@ def _smallest_release(state: ClusterState, row: int, missing: int) -> list[str]:
 
 
 def _resumption(job_id: str) -> str:
-    """How a job begins with what one that was given up has saved."""
+    """Explains how to start a job from what an abandoned job has saved."""
     return (
         f"`rota run --resume-from {job_id}`, or `resume_from: {job_id}` in a job file, begins "
         "another job with the checkpoints that it has left"

@@ -87,7 +87,7 @@ class Policy:
         raise NotImplementedError
 
     def turns(self, view: View, row: int) -> Turns | None:
-        """Who takes turns where a job lives or waits, as things are; None where nobody does."""
+        """The jobs that take turns where a job lives or waits; None if no jobs take turns there."""
         return None
 
 

@@ -79,9 +79,9 @@ def common_settings(policy_class: type[Policy]) -> dict[str, Setting]:
 
 
 def remark_on(name: str, policy_class: type[Policy], common: Mapping[str, Any]) -> str:
-    """What ``common`` settings, those that are not the default, turn off in a policy; or "".
+    """Sentence that names what ``common`` settings other than the default turn off; "" for none.
 
-    ``name`` is what the sentence calls it.
+    ``name`` is what the sentence calls the policy.
     """
     instead = policy_class.instead
     return f"policy {name}: with {_spelled_out(common)}, {instead}" if common and instead else ""

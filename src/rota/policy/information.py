@@ -1,4 +1,4 @@
-"""What policies are told of how long jobs are: only like can be compared with like.
+"""Classes of what policies are told about job lengths; only equals can be compared.
 
 Pollux' own class, *A*, is told nothing, or the label alone (*A + label*); class *B* what users
 declare, as well. What jobs measure of themselves every policy may read.
@@ -28,12 +28,12 @@ UNDECLARED = "undeclared"
 
 
 class Declares(Protocol):
-    """What a policy declares of what it is told."""
+    """A policy's declaration of what it is told."""
 
     information: str
     needs_duration: bool
 
 
 def information_of(policy: Declares) -> str:
-    """What a policy, with the settings that it has, says that it is told; UNDECLARED if nothing."""
+    """What a policy declares that it is told, under its settings; UNDECLARED if nothing."""
     return ORACLE if policy.needs_duration else policy.information

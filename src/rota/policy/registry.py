@@ -108,5 +108,5 @@ def create(name: str, given: dict[str, str] | None = None) -> Policy:
 
 
 def remark(policy: Policy) -> str:
-    """What the settings of a policy turn off of it, in a sentence; "" for nothing."""
+    """Sentence that names what a policy's settings turn off in it; "" for nothing."""
     return policy.remark

@@ -1,4 +1,4 @@
-"""How far off the predictions of a fitted step-time model may be."""
+"""Errors of the predictions of a fitted step-time model."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ class FitError(NamedTuple):
 
     @classmethod
     def of(cls, terms: Array, free: Array, points: Sequence[Point]) -> FitError:
-        """Of the terms that were found for these points; ``free`` were not fixed beforehand."""
+        """The error of ``terms`` fitted to ``points``; ``free`` terms were not fixed beforehand."""
         import numpy as np
 
         places = Places([point[:3] for point in points])
@@ -57,7 +57,7 @@ class FitError(NamedTuple):
         return known._replace(covariance=np.linalg.inv(np.eye(7) + told.T @ told))
 
     def relative(self, places: Sequence[tuple[int, int, float]]) -> list[float]:
-        """That of a step on each of (nodes, GPUs, batch per GPU); 0.1 is 10 %."""
+        """Relative error of a step on each of (nodes, GPUs, batch per GPU); 0.1 is 10 %."""
         changes = self._changes(Places(places))
         variance = ((changes @ self.covariance) * changes).sum(axis=1) + self.residual**2
         return [float(each) for each in variance**0.5]

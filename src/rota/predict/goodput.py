@@ -31,7 +31,7 @@ class Noise(NamedTuple):
 
     @classmethod
     def measured(cls, sqr: float, var: float) -> Noise | None:
-        """From estimates, which may be below zero by chance; None if they can't be numbers."""
+        """Noise from estimates, which chance may make negative; None if they are not finite."""
         if not (abs(sqr) <= MOST_NOISE and abs(var) <= MOST_NOISE):
             return None
         return cls(max(sqr, 0.0), max(var, LEAST_VAR))
@@ -41,7 +41,7 @@ class Noise(NamedTuple):
         return initial * self.var / self.sqr if self.sqr > 0 else inf
 
     def efficiency(self, batch: float, initial: float) -> float:
-        """What a sample teaches in a batch of that size, relative to one of the initial size.
+        """What a sample teaches in a batch of ``batch``, relative to one of ``initial``.
 
         (phi + M0) / (phi + M), and never above 1.
         """
@@ -61,7 +61,7 @@ class _Limits(NamedTuple):
 
 
 class BatchLimits(_Limits):
-    """Which batch sizes a job may use, in samples.
+    """The batch sizes that a job may use, in samples.
 
     ``initial`` (M0) is the whole batch that the user tuned the job for, and ``most`` the largest
     whole batch. A GPU computes from ``least_per_gpu`` to ``most_per_gpu`` at once, and may sum the
@@ -107,7 +107,7 @@ class BatchLimits(_Limits):
 
     @property
     def most_gpus(self) -> int:
-        """On how many GPUs each has its least batch when the whole one is the largest."""
+        """Number of GPUs on which each has its least batch when the whole batch is largest."""
         return self.most // self.least_per_gpu
 
 

@@ -19,7 +19,7 @@ MEASURED, BY_KIND, PREDICTED = "measured", "by its kind", "predicted"
 
 
 class Present(NamedTuple):
-    """What a job has now, and its batch: ``per_gpu`` samples, ``accumulation`` + 1 times."""
+    """A job's present GPUs and batch: ``per_gpu`` samples, ``accumulation`` + 1 times."""
 
     gpus: int
     nodes: int
@@ -28,10 +28,10 @@ class Present(NamedTuple):
 
 
 class Told(NamedTuple):
-    """What is known of a job: its own measurements, those of others of its kind, noise, batches.
+    """Facts about a job: its own measurements, those of its kind, its noise and its batch limits.
 
-    ``shapes`` are the (GPUs, nodes) that it may have, and ``present`` what it has, None if it has
-    no GPUs or has not told its batch.
+    ``shapes`` are the (GPUs, nodes) that it may have; ``present`` is None if it has no GPUs or has
+    not reported its batch.
     """
 
     own: tuple[StepPoint, ...]
@@ -61,7 +61,7 @@ class Row(NamedTuple):
 
 
 class Standing(NamedTuple):
-    """What a job does now: its goodput, and how much a sample teaches, in the initial batch 1."""
+    """A job's present goodput, and what a sample teaches; 1 is a sample in the initial batch."""
 
     goodput: float
     efficiency: float

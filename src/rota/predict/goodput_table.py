@@ -31,7 +31,7 @@ class Tables(NamedTuple):
         return Tables(*(matrix[list(which)] for matrix in self))
 
     def choice(self, row: int, column: int) -> BatchChoice:
-        """What is best for a job in an allocation."""
+        """The best choice for a job in an allocation."""
         goodput, batch, accumulation = (matrix.item(row, column) for matrix in self)
         return BatchChoice(goodput, batch, accumulation)
 
@@ -134,7 +134,7 @@ def best_choice(model: Goodput, gpus: int, nodes: int) -> BatchChoice:
 
 
 def _best(tried: _Tried, kind_of: Sequence[int], models: Sequence[Goodput]) -> Tables:
-    """Of these models, each of the kind whose number is told, the best that was tried."""
+    """The best of what was tried, for each model; ``kind_of`` has the number of its kind."""
     import numpy as np
 
     sqr, var = _columns([m.noise if any(m.noise) else (1.0, 0.0) for m in models])

@@ -1,4 +1,4 @@
-"""How noisy gradients are, and so how much more a larger batch brings: the gradient noise scale.
+"""The gradient noise scale: how noisy gradients are, and so how much a larger batch gains.
 
 The estimator of Qiao et al., *Pollux*, OSDI 2021, section 3.1, after McCandlish et al., *An
 Empirical Model of Large-Batch Training*, 2018: gradients of parts of a batch differ from each other
@@ -13,7 +13,7 @@ LEAST_VAR = 1e-6  # of the signal: less noise than that can't be told from none
 
 
 class Squares(NamedTuple):
-    """What was seen of the gradients of one batch.
+    """Measurements of the gradients of one batch.
 
     ``of_parts`` is the mean of the squared norms of the gradients of so many ``parts`` of it, and
     ``of_mean`` the squared norm of their mean, both weighted by samples. ``scale`` is the size of
@@ -100,14 +100,14 @@ class GradientNoise:
         self._sqr = self._var = self._weight = 0.0
 
     def gain(self, scale: float) -> float:
-        """How many steps with the initial batch one with a ``scale`` times as large one is worth.
+        """Number of steps with the initial batch that a step of ``scale`` times the batch is worth.
 
         From 1 to ``scale`` (Johnson et al., *AdaScale SGD*, ICML 2020); 1 if nothing is known.
         """
         return gain(self.sqr, self.var, scale)
 
     def state(self) -> list[float]:
-        """What another one must be given to go on as this one."""
+        """Numbers from which another instance continues as this one."""
         return [self._sqr, self._var, self._weight, float(self._paired)]
 
     def load(self, state: list[float]) -> None:

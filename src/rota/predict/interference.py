@@ -1,4 +1,4 @@
-"""How fast jobs run that share a GPU or the links of a node, relative to having them alone."""
+"""Speeds of jobs that share a GPU or the links of a node, relative to running alone."""
 
 from collections.abc import Mapping, Sequence
 from math import prod
@@ -6,9 +6,9 @@ from typing import NamedTuple
 
 
 class Load(NamedTuple):
-    """What is known of a job's use of a GPU: the model it trains, and the part of time it computes.
+    """A job's use of a GPU: the model it trains, and the part of time in which it computes.
 
-    ``utilisation`` is of 0 to 1 when it runs alone; 1 if nobody knows.
+    ``utilisation`` is from 0 to 1 when the job runs alone; 1 if unknown.
     """
 
     model: str = ""

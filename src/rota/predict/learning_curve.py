@@ -1,4 +1,4 @@
-"""What may still become of a training, from its learning curve so far.
+"""Predicts how far a training may still get, from its learning curve so far.
 
 A curve is what a metric was at each of its reports; more is better here. Lengths are looked at by
 doublings: a training that rose by some gain from half its reports so far to all of them is taken to
@@ -34,7 +34,7 @@ class Promise(NamedTuple):
 
 
 class Shape:
-    """What is looked at of one curve, which has a value at least. It stays while the curve does.
+    """Features of one curve, which has at least one value; they change only with the curve.
 
     ``levels`` are the curve's after 1, 2, 4, ... reports, ``bends`` the sizes of its last second
     differences, sorted.
@@ -55,7 +55,7 @@ class Shape:
 
 
 class Outlook:
-    """How promising trainings of one kind are: ``shapes`` holds those that have reported so far.
+    """Prospects of trainings of one kind; ``shapes`` has those that have reported so far.
 
     ``goal`` is a little more than the best of all of them, or the ``target`` if that is less.
     """
@@ -71,9 +71,9 @@ class Outlook:
         self.goal = min(best + max(self._noise, BETTER * spread), target)
 
     def promise(self, shape: Shape, whole: int | None = None) -> Promise:
-        """Of a training that makes ``whole`` reports, if that is known.
+        """Promise of a training that makes ``whole`` reports, if that number is known.
 
-        Nothing can become of one that has made them all.
+        A training that has made them all has no promise.
         """
         reports = shape.reports
         most = reports << DOUBLINGS if whole is None else whole
@@ -95,13 +95,14 @@ class Outlook:
         return Promise(rate, chance)
 
     def unseen(self, promises: Sequence[Promise]) -> Promise:
-        """Of a training that has told nothing yet, from what the others promise."""
+        """Promise of a training without reports, from the promises of the others."""
         chance = (0.5 + sum(each.chance for each in promises)) / (1 + len(promises))
         return Promise(chance / (1.5 + UNSEEN_REPORTS * chance), chance)
 
     def _gain(self, before: float | None, level: float) -> float:
-        """By how much a curve rose from ``before`` to ``level``, over the second half of its
-        reports. None: before its first one it was where the worst began.
+        """Rise of a curve from ``before`` to ``level``, over the second half of its reports.
+
+        None: before its first report, the curve was where the worst began.
         """
         return max(0.0, level - (self._base if before is None else before))
 

@@ -19,7 +19,7 @@ NAMED = 3  # points in a warning
 
 
 class Point(NamedTuple):
-    """What a step took on average: on so many nodes and GPUs, with ``batch`` samples on each GPU.
+    """Average time of a step on so many nodes and GPUs, with ``batch`` samples on each GPU.
 
     ``compute_s`` is computing a gradient of that batch, ``step_s`` the whole step, of one such
     gradient and its exchange. ``compute_s`` is None where only the step was timed. All points of a
@@ -64,7 +64,7 @@ class Pooled(NamedTuple):
 
 
 def pooled(told: Iterable[Iterable[StepPoint]]) -> Pooled:
-    """What several jobs have measured, put together: of each place and batch the first point.
+    """Measurements of several jobs combined: the first point of each place and batch.
 
     A place is a number of nodes and GPUs; of each, the first 8 batches count. Points that can't be
     fitted are passed over, so that they stand in the way of none.
@@ -96,7 +96,7 @@ def listed(items: Sequence[str]) -> str:
 
 
 def _wrong(point: Point) -> str:
-    """Why a point can't be fitted, or ''."""
+    """The reason for which a point can't be fitted, or ""."""
     for name, number in (("nodes", point.nodes), ("GPUs", point.gpus), ("batch", point.batch)):
         if not 1 <= number <= MOST_COUNT:
             return f"{name}: {number}"

@@ -29,7 +29,7 @@ class Slopes(NamedTuple):
 
 
 class Places:
-    """Where and with which batch per GPU steps are taken: (nodes, GPUs, batch) of each."""
+    """Places and batches of steps: (nodes, GPUs, batch per GPU) of each."""
 
     def __init__(self, places: Sequence[tuple[int, int, float]]) -> None:
         import numpy as np

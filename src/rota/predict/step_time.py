@@ -1,4 +1,4 @@
-"""How long one step of data-parallel training takes, by GPUs, nodes and batch size.
+"""Time of one step of data-parallel training, by GPUs, nodes and batch size.
 
 The model of Qiao et al., *Pollux*, OSDI 2021, section 3.2: each GPU computes the gradient of its
 batch, the GPUs exchange gradients, and the two overlap as far as gamma says.
@@ -53,7 +53,7 @@ class StepTime(NamedTuple):
 
 
 class Shape(NamedTuple):
-    """Where a gang runs: GPUs of which type, on how many nodes, across which links.
+    """Where a gang runs: type of its GPUs, number of nodes, and links between them.
 
     ``slower_links`` as in :meth:`StepTime.sync_s`: above 1 where the gang spans racks whose links
     to each other are slower than those of the nodes.
@@ -66,7 +66,7 @@ class Shape(NamedTuple):
 
 
 def fewest_nodes(sizes: Iterable[int], gpus: int) -> int:
-    """On how few nodes of these sizes, the largest first, a gang fits; all if it fits on none."""
+    """The fewest nodes of these sizes, largest first, that a gang fits on; all if on none."""
     nodes = 0
     for size in sizes:
         if gpus <= 0:

@@ -51,7 +51,7 @@ class Fit(NamedTuple):
 
     @property
     def error(self) -> FitError:
-        """How far off it may be, worked out when it is asked for: few that fit want to know."""
+        """Error of the fit, computed on request because few callers need it."""
         from rota.predict.fit_error import FitError
 
         with one_thread():
@@ -175,7 +175,7 @@ class Objective:
         return loss, gradient
 
     def minimum(self, start: Vector) -> Minimum:
-        """Where L-BFGS-B ends."""
+        """The minimum that L-BFGS-B finds from ``start``."""
         from scipy.optimize import minimize
 
         last: tuple[bytes, Vector] = b"", start
@@ -232,7 +232,7 @@ class Minimum(NamedTuple):
     points: list[Point]
 
     def step_time(self) -> StepTime:
-        """With None for what was neither measured nor follows from what was."""
+        """The model, with None for terms neither measured nor implied by measurements."""
         values = [float(term) for term in self.terms]
         found: dict[str, float | None] = dict(zip(ORDER, values, strict=True))
         for name, value, free in zip(ORDER, values, self.free, strict=True):

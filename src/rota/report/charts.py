@@ -164,12 +164,15 @@ def sweep_chart(entries: Sequence[Entry], axis: str, key: str) -> Figure:
 
 
 def over_axis_title(key: str, unit: Unit) -> str:
-    """What stands beside the axis of a figure over an axis."""
+    """Title of the vertical axis in a figure over an axis."""
     return OVER_AXIS[key] if key in SHARES else f"{OVER_AXIS[key]} in {unit.name}"
 
 
 def slots_chart(timeline: Timeline, names: Sequence[str], zero_s: float, title: str) -> Figure:
-    """Who held which slot: one line per GPU, one bar per turn. ``zero_s`` is the axis' origin."""
+    """Timeline of slots: one line for each GPU, one bar for each turn.
+
+    ``zero_s`` is the origin of the axis.
+    """
     from plotly.graph_objects import Bar, Figure
 
     figure = Figure()

@@ -16,7 +16,7 @@ ORACLE_NOTE = "* an oracle: it reads durations that a live scheduler does not kn
 
 
 class Entry(NamedTuple):
-    """What is one line of a table: a policy at one point, and its runs, one for each seed.
+    """One line of a table: a policy at one point, and its runs, one for each seed.
 
     ``point`` names what differs from line to line besides the policy, such as the load.
     """
@@ -44,7 +44,7 @@ class Entry(NamedTuple):
 
     @property
     def information(self) -> str:
-        """What the policy is told of how long jobs are; "" if the runs do not tell."""
+        """What the policy is told about job lengths; "" if the runs do not say."""
         return next((summary.get("information", "") for summary in self.summaries), "")
 
 
@@ -88,7 +88,7 @@ class Metric(NamedTuple):
         return interval([self.of(summary) for summary in entry.summaries])
 
     def ends(self, found: Interval) -> tuple[float, float]:
-        """Both ends of an interval of this metric, as far as such values can be."""
+        """Both ends of an interval, clipped to the metric's possible values."""
         half = found.half_width or 0.0
         return max(self.least, found.mean - half), min(self.most, found.mean + half)
 
@@ -251,7 +251,7 @@ def narrow_table(
 
 
 def _plain(metric: Metric, entry: Entry) -> str:
-    """As in the cell; CPU time is no result, so that its interval says nothing."""
+    """The cell without the interval of CPU time, which is no result."""
     if metric.key != "cpu_s":
         return metric.cell(entry)
     found = metric.over(entry)

@@ -57,7 +57,7 @@ class Node(NamedTuple):
 
     @property
     def middle(self) -> float:
-        """Where its name stands."""
+        """Place of the node's name."""
         return self.first + (self.num_gpus - 1) / 2
 
 
@@ -137,7 +137,7 @@ def over_point(
 
 
 def top_of(lines: Sequence[Sequence[Point]], most: float = inf) -> float:
-    """How high a figure over an axis goes: intervals may leave it, so that means stay apart."""
+    """Upper end of a figure over an axis; intervals may exceed it, so that means stay apart."""
     points = [point for line in lines for point in line if point.mean is not None]
     means = [point.mean or 0.0 for point in points]
     highest = max((mean + p.above for mean, p in zip(means, points, strict=True)), default=1.0)
@@ -160,7 +160,7 @@ def _point(metric: Metric, entry: Entry) -> Point:
 
 
 def _numbers(texts: list[str]) -> list[float | str]:
-    """As numbers if all of them are."""
+    """The values as numbers if all of them are numbers."""
     try:
         return [float(text) for text in texts]
     except ValueError:
@@ -180,7 +180,7 @@ def nodes_of(sketch: Sketch) -> list[Node]:
 
 
 def named(nodes: Sequence[Node], most: int) -> list[Node]:
-    """At most ``most`` of the nodes, equally far apart."""
+    """At most ``most`` of the nodes, evenly spaced."""
     return list(nodes[:: max(1, -(-len(nodes) // most))])
 
 

@@ -1,4 +1,4 @@
-"""Who was served how well: slowdown, finish-time fairness, Jain's index, and bins by job size.
+"""Fairness of service: slowdown, finish-time fairness, Jain's index, and bins by job size.
 
 A job's *need* is its duration where that is known, else the service that it took: the time in which
 it would have ended alone on the GPUs it asked for.
@@ -98,7 +98,7 @@ def finish_time_fairness(jobs: Jobs, active: Sequence[float], num_gpus: int) -> 
 
 
 def mean_active(submit_s: Sequence[float], finish_s: Sequence[float]) -> array[float]:
-    """For each job, how many jobs were active on average between its submission and its finish.
+    """Mean number of active jobs between each job's submission and its finish.
 
     It counts itself, so that 1 is the least. A finish below zero is one that has not come: such a
     job counts as active for good, and its own average is 1.
@@ -129,7 +129,7 @@ def mean_active(submit_s: Sequence[float], finish_s: Sequence[float]) -> array[f
 
 
 def by_bin(jobs: Jobs, slowdown: Sequence[float]) -> dict[str, dict[str, Any]]:
-    """How the jobs of each size bin fared: their number, and averages over them."""
+    """The number of jobs in each size bin, and averages over them."""
     counts, jct, queue, slow = {}, {}, {}, {}
     for name in BINS:
         counts[name], jct[name], queue[name], slow[name] = 0, 0.0, 0.0, 0.0

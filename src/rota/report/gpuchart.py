@@ -1,4 +1,4 @@
-"""Who held which GPU, as an interactive figure: a bar for each turn, a line for each GPU."""
+"""Interactive timeline of GPUs: a line for each GPU, a bar for each turn."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ STRETCHES = 60  # a line can be pointed at in so many places along the figure
 
 
 def gpus_chart(entries: Sequence[Entry]) -> Figure:
-    """Who held which GPU in the first seed, by node; a menu chooses the entry.
+    """Timeline of the GPUs in the first seed, by node; a menu chooses the entry.
 
     Colours repeat; pieces in grey are several short turns in a row.
     """
@@ -103,7 +103,7 @@ def _traces(entry: Entry, unit: Unit) -> list[Any]:
 
 
 def _lines(sketch: Sketch, words: Sequence[str], unit: Unit) -> list[Any]:
-    """As lines, a trace for each colour; with points along long ones, to be pointed at."""
+    """Pieces as lines, one trace for each colour; long lines have points to hover over."""
     import numpy as np
     from plotly.graph_objects import Scattergl
 
@@ -135,7 +135,7 @@ def _lines(sketch: Sketch, words: Sequence[str], unit: Unit) -> list[Any]:
 
 
 def _words(piece: Piece, sketch: Sketch, policy: str) -> str:
-    """Who held the GPU, and when: lines of text."""
+    """Lines of text: the job that held the GPU, and when."""
     unit = unit_for(sketch.end_s)
     spec = sketch.specs.get(piece.row)
     if piece.row == SEVERAL or spec is None:

@@ -23,7 +23,7 @@ FIRST_MINI_BATCHES_S = 60.0
 
 
 class Moment(NamedTuple):
-    """How the cluster stood from ``at_s`` until the next moment."""
+    """State of the cluster from ``at_s`` until the next moment."""
 
     at_s: float
     waiting_jobs: int
@@ -89,7 +89,7 @@ class History:
     # -- figures -------------------------------------------------------------------------------
 
     def figures(self) -> dict[str, float | None]:
-        """What the course of the run came to, by name; None where there was nothing to measure.
+        """Figures of the run's course, by name; None where there was nothing to measure.
 
         ``fragmentation`` is the share of free GPUs that were stranded, averaged over the GPU time
         in which some were free while a job waited. A free GPU is stranded while waiting jobs would
@@ -303,7 +303,7 @@ HANDLERS: dict[type, Callable[[History, Any], None] | None] = {
 
 
 class _FreeByNode:
-    """How many GPUs are free on each node, and how many nodes there are of each such kind."""
+    """Number of free GPUs on each node, and number of nodes with the same free GPUs."""
 
     def __init__(self) -> None:
         self.index: dict[str, int] = {}

@@ -1,4 +1,4 @@
-"""What all interactive figures have in common: titles, margins, legend, hover."""
+"""Style of all interactive figures: titles, margins, legend, hover."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What pictures of a run need, thinned out so far that it can be sent about and drawn."""
+"""The data that figures of a run need, thinned out so that it can be sent and drawn."""
 
 from __future__ import annotations
 
@@ -92,7 +92,7 @@ def course(moments: Sequence[Moment], points: int = POINTS) -> Course:
 
 
 def ranks(count: int) -> list[int]:
-    """At most ``POINTS`` of the ranks below ``count``, equally far apart, the ends among them."""
+    """At most ``POINTS`` of the ranks below ``count``, evenly spaced, both ends included."""
     if count <= POINTS:
         return list(range(count))
     return [round(i * (count - 1) / (POINTS - 1)) for i in range(POINTS)]
@@ -112,7 +112,7 @@ def _pieces(timeline: Timeline, nodes: Sequence[Node]) -> list[Piece]:
 
 
 def thinned_pieces(pieces: list[Piece], most: int) -> list[Piece]:
-    """At most about so many: neighbours on a GPU become one while they are too short."""
+    """About ``most`` pieces at most: short neighbours on a GPU are merged."""
     if len(pieces) <= most:
         return pieces
     rising: list[Any] = sorted(pieces)

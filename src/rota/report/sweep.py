@@ -1,4 +1,4 @@
-"""What is shown of a sweep, from the JSON document by which the API tells of it."""
+"""The shown facts of a sweep, from the API's JSON document."""
 
 from __future__ import annotations
 
@@ -154,7 +154,7 @@ def _trial(
 
 
 def _unsaid(document: Mapping[str, Any], trial: TrialStory) -> str:
-    """Why a trial failed of which nobody has said so; empty for others."""
+    """Why a trial failed, if nothing else says so; "" otherwise."""
     if trial.standing != FAILED:
         return ""
     if trial.state == JobState.SUCCEEDED.name and not trial.curve:
@@ -201,7 +201,7 @@ def best_so_far(story: SweepStory) -> list[tuple[float, float, int]]:
 
 
 def thinned(curve: Sequence[Point], most: int) -> list[Point]:
-    """At most about so many of the reports: the first, the last, the best and worst among them."""
+    """About ``most`` reports at most: the first, last, best and worst are among them."""
     if len(curve) <= most:
         return list(curve)
     told = [n for n, report in enumerate(curve) if report.value is not None]
@@ -219,7 +219,7 @@ def values_of(story: SweepStory) -> Iterator[float]:
 
 
 def counts(story: SweepStory) -> dict[str, int]:
-    """How many trials stand how; those of which there are any, in the order of STANDINGS."""
+    """Number of trials by standing, in the order of STANDINGS; without zeros."""
     standings = [trial.standing for trial in story.trials]
     return {name: standings.count(name) for name in STANDINGS if name in standings}
 
@@ -236,5 +236,5 @@ def value_text(value: Any) -> str:
 
 
 def params_text(params: Mapping[str, Any]) -> str:
-    """For example ``lr 0.01, width 64``."""
+    """Parameters as text, such as ``lr 0.01, width 64``."""
     return ", ".join(f"{name} {value_text(value)}" for name, value in params.items())

@@ -33,18 +33,18 @@ class Axis(NamedTuple):
     log: bool = False
 
     def place(self, value: float) -> float:
-        """Where a value stands; it may be beyond the ends."""
+        """Position of a value; it may be beyond the ends."""
         value = min(max(value, -HUGE), HUGE)
         if not self.log:
             return value
         return log10(value) if value > 0 else -inf
 
     def part_of(self, place: float) -> float:
-        """Where a place is, from 0 at the low end to 1 at the high one."""
+        """Position of a place, from 0 at the low end to 1 at the high end."""
         return (place - self.low) / (self.high - self.low)
 
     def part(self, value: float) -> float:
-        """Where a value stands, likewise, and not beyond the ends."""
+        """Position of a value, from 0 to 1; values beyond the ends are clipped."""
         return min(1.0, max(0.0, self.part_of(self.place(value))))
 
 
@@ -118,7 +118,7 @@ def _is_range(value: Any) -> bool:
 
 
 def _choices(fields: Mapping[str, Any], values: Sequence[Any]) -> tuple[Axis, list[float]]:
-    """As JSON they can be told apart: 1 from true and from the text."""
+    """Axis of choices. As JSON, the number 1 differs from true and from the text "1"."""
     known = list(dict.fromkeys(json.dumps(choice) for choice in fields.get("choice", ())))
     known += sorted({json.dumps(value) for value in values} - set(known))
     place = {choice: float(index) for index, choice in enumerate(known)}

@@ -164,7 +164,7 @@ def _curves(trials: Sequence[TrialStory], most: int, name: str, line: dict[str, 
 
 
 def _array(values: Sequence[float]) -> Any:
-    """As an array that takes half the place where no value is too large for that, or too small."""
+    """An array of four-byte floats, or of eight-byte ones for very large or small values."""
     import numpy as np
 
     wide = np.array(values)
@@ -174,7 +174,7 @@ def _array(values: Sequence[float]) -> Any:
 
 
 def trial_words(trial: TrialStory, most: int) -> str:
-    """What a trial is and came to: lines of text."""
+    """Lines of text: a trial's parameters and result."""
     value = "no value" if trial.best is None else value_text(trial.best.value)
     told = list(trial.params.items())
     lines = [
@@ -188,7 +188,7 @@ def trial_words(trial: TrialStory, most: int) -> str:
 
 
 def by_standing(story: SweepStory) -> list[tuple[str, list[TrialStory]]]:
-    """Those of which there are any; those that are best seen are drawn last."""
+    """Trials by standing, without empty standings; the most visible are drawn last."""
     order = sorted(STANDINGS, key=(STOPPED, CANCELLED, FAILED, WAITING, DONE, RUNNING).index)
     found = [(each, [t for t in story.trials if t.standing == each]) for each in order]
     return [(standing, trials) for standing, trials in found if trials]

@@ -1,4 +1,4 @@
-"""What is told of a sweep in words: the facts about it, and a table of its trials."""
+"""A sweep in words: facts about it, and a table of its trials."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def _state(story: SweepStory) -> str:
 
 
 def _search(story: SweepStory) -> str:
-    """Who proposes trials, and which are stopped early."""
+    """The proposer of trials, and the rule by which they are stopped early."""
     search = story.rest["request"]["sweep"]
     algorithm, rungs = search["algorithm"], search.get("rungs", "off")
     name = algorithm["name"]

@@ -1,4 +1,4 @@
-"""Who had which GPU in a sweep, as an interactive figure: a line for each, a bar for each turn."""
+"""Interactive timeline of a sweep's GPUs: a line for each GPU, a bar for each turn."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ MOST_NUMBERED = 1000  # bars with the number of their trial
 
 
 def gpus_chart(story: SweepStory) -> Figure:
-    """Who had which GPU: a line for each GPU that trials had, a bar for each turn.
+    """Timeline of GPUs: a line for each GPU that trials had, a bar for each turn.
 
     The bars of trials that share a GPU lie one above the other. Colours repeat; grey are several
     short turns in a row.
@@ -86,7 +86,7 @@ def gpus_chart(story: SweepStory) -> Figure:
 
 
 def _order(gpu: str) -> list[str | int]:
-    """By the numbers in it: node2:0 before node10:0."""
+    """Sort key by the numbers in the name: node2:0 before node10:0."""
     return [int(part) if part.isdecimal() else part for part in re.split("([0-9]+)", gpu)]
 
 

@@ -1,4 +1,4 @@
-"""Who ran when in a sweep, as an interactive figure: a line for each trial, a bar for each turn."""
+"""Interactive timeline of a sweep's trials: a line for each trial, a bar for each turn."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ MOST_GPUS = 8  # that are told by name
 
 
 def turns_chart(story: SweepStory) -> Figure:
-    """Who ran when: a line for each trial, a bar for each turn, thin where it waits for one."""
+    """Timeline of trials: a line for each trial, a bar for each turn, a thin line for a wait."""
     import numpy as np
     from plotly.graph_objects import Bar, Figure, Scatter
 
@@ -88,13 +88,13 @@ def turns_chart(story: SweepStory) -> Figure:
 
 
 def gpus_words(turn: Turn) -> str:
-    """Which GPUs, if they are few."""
+    """Names of the GPUs if they are few, else their number."""
     count = len(turn.gpus)
     return escape(", ".join(turn.gpus)) if count <= MOST_GPUS else f"{count} GPUs"
 
 
 def _turns(story: SweepStory) -> dict[int, list[Turn]]:
-    """When each trial ran; turns whose pause can't be seen are one, and of very many, more."""
+    """Turns of each trial, joined where the pause is too short to see or turns are too many."""
     least_s = story.end_s / THINNEST
     while True:
         found: dict[int, list[Turn]] = {}
@@ -120,7 +120,7 @@ def _joined(turn: Turn, later: Turn) -> Turn:
 def _waits(
     story: SweepStory, trial: TrialStory, turns: Sequence[Turn]
 ) -> list[tuple[float, float]]:
-    """When a trial was open, and had no turn."""
+    """Times at which a trial was open and had no turn."""
     end_s = story.end_s if trial.finish_s is None else trial.finish_s
     edges_s = [trial.submit_s, *(edge for turn in turns for edge in turn[:2]), end_s]
     pairs = zip(edges_s[::2], edges_s[1::2], strict=True)

@@ -1,4 +1,4 @@
-"""Who held which GPUs when, from the events of a simulation or of a live cluster."""
+"""Times at which jobs held GPUs, from the events of a simulation or of a live cluster."""
 
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, NamedTuple
@@ -118,7 +118,7 @@ class Timeline:
         )
 
     def time_at_service(self, row: int, service_s: float) -> float | None:
-        """When the job had run for ``service_s`` seconds, or None if it never did."""
+        """Time at which the job had run for ``service_s`` seconds; None if it never did."""
         left_s = service_s
         for segment in self.segments:
             if segment.row == row:

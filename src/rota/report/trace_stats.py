@@ -1,4 +1,4 @@
-"""What a trace looks like: sizes, durations, arrivals, who asks for how much."""
+"""Statistics of a trace: sizes, durations, arrivals, and users' demand."""
 
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable
@@ -84,7 +84,7 @@ def _sizes(jobs: Iterable[JobSpec], gpu_s: float) -> list[dict[str, Any]]:
 def _top(
     jobs: Iterable[JobSpec], gpu_s: float, key: Callable[[JobSpec], str]
 ) -> list[dict[str, Any]]:
-    """Who has the most jobs: the first ten by number, with their share of the GPU-time."""
+    """The ten keys with the most jobs, with their share of the GPU-time."""
     counts: Counter[str] = Counter()
     times: dict[str, float] = defaultdict(float)
     for spec in jobs:

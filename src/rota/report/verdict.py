@@ -1,4 +1,4 @@
-"""Which of several policies is best, as far as runs of the same jobs can tell.
+"""Decides which of several policies is best, as far as runs of the same jobs can tell.
 
 Runs are compared in pairs: over the seeds that both have, or, where each has one run alone, over
 ten parts of the same jobs in order of arrival (batch means). Parts of one log are not independent
@@ -14,7 +14,7 @@ from rota.report.statistic import Interval, interval, mean
 
 
 class Difference(NamedTuple):
-    """How much longer jobs take on average than under another policy, in seconds.
+    """Difference of the average JCT to another policy's, in seconds.
 
     ``by`` is what the interval is over: ``seeds``, ``parts``, or "" where there is none.
     """
@@ -56,9 +56,9 @@ def difference(entry: Entry, other: Entry) -> Difference | None:
 
 
 def differences(entries: Sequence[Entry], first: Entry) -> list[Difference | None]:
-    """For each line, how it differs from that of the first's policy at the same point.
+    """Difference of each line to that of the first's policy at the same point.
 
-    What a log says of itself is compared with that at any point.
+    The log's own times are compared with that policy at any point.
     """
     firsts = {tuple(each.point.items()): each for each in entries if each.policy == first.policy}
     found: list[Difference | None] = []
@@ -76,7 +76,7 @@ def average_s(entry: Entry) -> float:
 
 
 def verdict(entries: Sequence[Entry]) -> str:
-    """Which of policies at one point finishes jobs soonest, or that this is not to be told.
+    """The policy that finishes jobs soonest at one point, or that the runs do not decide it.
 
     Oracles and what a log says of itself are left out: nobody can choose them. "" for fewer than
     two policies that can be compared.

@@ -62,7 +62,7 @@ def decode(record: dict[str, Any]) -> Event:
 
 @cache
 def codec_of(hint: Any) -> _Codec:
-    """How values of a declared type are stored. Raises StoreError for a type that it does not know.
+    """The codec of a declared type. Raises StoreError for a type that it does not know.
 
     Plain values are stored as they are, without a check; those declared as ``Any`` with one.
     """
@@ -91,7 +91,7 @@ def codec_of(hint: Any) -> _Codec:
 
 
 def _codec_of_fields(kind: Any) -> _Codec:
-    """For a named tuple."""
+    """The codec of a named tuple."""
     codecs = {name: codec_of(hint) for name, hint in get_type_hints(kind).items()}
     special = {name: codec for name, codec in codecs.items() if codec is not _PLAIN}
     defaults = kind._field_defaults if kind in WITHOUT_DEFAULTS else {}
@@ -124,7 +124,7 @@ def _codec_of_fields(kind: Any) -> _Codec:
 
 
 def _codec_of_union(kinds: tuple[Any, ...]) -> _Codec:
-    """For something or None, or one of several plain types, or of several named tuples."""
+    """The codec of an optional value, of plain types, or of several named tuples."""
     if NoneType in kinds:
         kind = codec_of(Union[tuple(each for each in kinds if each is not NoneType)])  # noqa: UP007
         if kind is _PLAIN:
@@ -148,7 +148,7 @@ def _codec_of_union(kinds: tuple[Any, ...]) -> _Codec:
 
 
 def _codec_of_tuple(args: tuple[Any, ...]) -> _Codec:
-    """For a tuple of any length, or of a fixed one."""
+    """The codec of a tuple of any length or of a fixed one."""
     if args[-1] is Ellipsis:
         each = codec_of(args[0])
         if each is _PLAIN:

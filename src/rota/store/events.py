@@ -46,7 +46,7 @@ class Submission(NamedTuple):
 
 
 class _Standing(NamedTuple):
-    """What shows that the files are those that were opened, as this store has left them."""
+    """Identity of the opened files, as this store has left them."""
 
     file: tuple[int, int]  # device and inode
     file_bytes: int
@@ -151,7 +151,7 @@ class EventStore:
         return epoch
 
     def find_submission(self, user: str, key: str) -> Submission | None:
-        """What the user submitted under this key, if anything."""
+        """The user's submission under this key, if any."""
         found = self._read(
             "SELECT user, key, body_hash, row FROM submission WHERE user = ? AND key = ?", user, key
         )
@@ -283,7 +283,7 @@ class EventStore:
             raise self.unreadable(seq, error) from None
 
     def unreadable(self, seq: int, why: object) -> StoreError:
-        """What to raise if the ``seq``-th event, from 1, is none that this version understands."""
+        """The error for an event that this version can't read; ``seq`` counts from 1."""
         return StoreError(
             f"{self.path}: event {seq} can't be read by this version of Rota, {__version__}: "
             f"{why}; use the version that wrote the log or a newer one, or set ROTA_HOME to "
@@ -333,7 +333,7 @@ def _is_full(cause: BaseException, folder: Path) -> bool:
 
 
 def _advice(error: Exception) -> str:
-    """What the owner can do about a failure of the database."""
+    """Advice to the owner after a database failure."""
     if isinstance(error, sqlite3.IntegrityError):
         return "it is there already"
     text = str(error).lower()

@@ -1,4 +1,4 @@
-"""What a search does next: trials to stop, trials to start, or its end.
+"""Decides a search's next actions: trials to stop, trials to start, or its end.
 
 A function of what the controller tells of the search, and of nothing else, so that a driver that
 was killed goes on where it was.
@@ -41,12 +41,16 @@ Action = Stop | Start | End
 
 
 def decide(request: SweepRequest, told: Mapping[str, Any], trials: Sequence[Trial]) -> list[Action]:
-    """What to do, in this order. ``told`` is a sweep as the controller's API gives it, and
-    ``trials`` has all of its trials, by number.
+    """The next actions, in this order.
+
+    ``told`` is a sweep as the controller's API gives it, and ``trials`` has all of its trials, by
+    number.
 
     1. The search ends once a trial has reached the target, too many trials have failed, its budget
-       is used up, or all its trials have ended.
+    is used up, or all its trials have ended.
+
     2. A trial stops if its last report was no number, or if others have left it behind at a rung.
+
     3. Trials are started as long as there is room for them.
     """
     if told["state"] == "ENDED":
@@ -105,7 +109,7 @@ def _best(request: SweepRequest, trials: Sequence[Trial]) -> tuple[float, Trial]
 
 
 def _last(name: str, failed: Sequence[Trial]) -> str:
-    """Which trial failed last, and why."""
+    """The trial that failed last, and why."""
     return f"{name}.{failed[-1].number} {failed[-1].reason}"
 
 
@@ -177,7 +181,7 @@ def _left_behind(
 def _starts(
     request: SweepRequest, trials: Sequence[Trial], still_open: Sequence[Trial], gpus: int
 ) -> list[Start]:
-    """As many as there is room for, with the lowest numbers that are free."""
+    """Trials to start while there is room, with the lowest free numbers."""
     if request.algorithm == "manual":
         return []
     most = MAX_TRIALS if request.max_trials is None else request.max_trials
@@ -188,11 +192,11 @@ def _starts(
 
 
 def _room(request: SweepRequest, still_open: Sequence[Trial], gpus: int) -> int:
-    """For how many more trials there is room.
+    """Number of further trials for which there is room.
 
-    Under ``parallel: auto``, as many trials as the cluster can run at once are open that haven't
-    reported yet, so that there is always something new to look at, and at most MOST_OPEN times as
-    many trials in all.
+    Under ``parallel: auto``, as many trials without a report are open as the cluster can run at
+    once, so that there is always something new to look at, and at most MOST_OPEN times as many
+    trials in all.
     """
     if request.parallel is not None:
         return request.parallel - len(still_open)

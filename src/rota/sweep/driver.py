@@ -71,7 +71,7 @@ class Driver:
                 pause_s = most_s = min(max(2 * pause_s, POLL_S), MOST_PAUSE_S)
 
     def _idle_s(self) -> float:
-        """How long no search has to be looked at if there is no news of it."""
+        """Longest time between looks at a search without news."""
         times = [known.next_s for known in self._known.values()]
         times += [wait.until_s for wait in self._waits.values()]
         return min([IDLE_S, *(at_s - self._clock() for at_s in times)])

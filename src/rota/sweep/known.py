@@ -1,4 +1,4 @@
-"""What a driver knows of a search: the controller tells all of it once, and then what is new."""
+"""A driver's copy of a search; the controller sends all of it once, then only changes."""
 
 from collections.abc import Mapping
 from math import inf
@@ -34,11 +34,11 @@ class Known:
             self._trials[each["number"]] = trial_of(self.request, each, reports)
 
     def trials(self) -> list[Trial]:
-        """All of its trials, by number."""
+        """All trials, by number."""
         return [self._trials[number] for number in sorted(self._trials)]
 
     def budget_s(self, told: Mapping[str, Any]) -> float:
-        """For how many seconds its GPU hours last at least; without end if there is no limit."""
+        """Least number of seconds for which the GPU hours last; infinity without a limit."""
         if self.request.gpu_hours is None:
             return inf
         return float((self.request.gpu_hours * 3600 - told["gpu_s"]) / max(1, told["gpus"]))

@@ -26,7 +26,7 @@ SWEEP, JOB = "rota_sweep", "rota_job"  # attributes of the study, and of its tri
 
 
 class Objective:
-    """What ``study.optimize`` calls for each trial: it runs ``run`` as a job and returns its value.
+    """The objective for ``study.optimize``: runs ``run`` as a job and returns its value.
 
     ``suggest`` takes the trial and returns its parameters, by name: text, numbers, true or false.
     Without it they are those that the trial has (``study.ask(distributions)``). ``{lr}`` in ``run``

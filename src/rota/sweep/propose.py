@@ -148,7 +148,7 @@ def _internal(dimension: Dimension, value: Value) -> int | float:
 
 
 def _value(dimension: Dimension, found: Any) -> Value:
-    """What Optuna has found, as the dimension has it."""
+    """Optuna's value, converted to the dimension's type."""
     if isinstance(dimension, Choice) or dimension.step is not None:
         return dimension.at(int(found))
     if dimension.whole:

@@ -26,7 +26,7 @@ Answer = TypeVar("Answer")
 
 
 def patiently(call: Callable[[], Answer], interrupted: threading.Event) -> Answer:
-    """What the call returns, made again and again while the controller restarts.
+    """The call's result; the call is repeated while the controller restarts.
 
     Raises UnreachableError if it stays away, KeyboardInterrupt if ``interrupted`` is set meanwhile.
     """

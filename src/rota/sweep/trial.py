@@ -79,7 +79,7 @@ def _reason(
 
 
 def _silent(metric: str, others: Sequence[str]) -> str:
-    """That a trial has not reported the metric, but maybe others, and what to do."""
+    """Says that a trial has not reported the metric, names those it did, and what to do."""
     call = f"s.report({metric}=...)" if metric.isidentifier() else f"s.report with {metric!r}"
     instead = f" (but of {', '.join(sorted(others)[:MOST_NAMES])})" if others else ""
     return f"ended without a report of {metric}{instead}: have it call {call}"

@@ -1,4 +1,4 @@
-"""What every policy must keep. Subclass it in your tests, give it your policy, and run pytest.
+"""Tests that every policy must pass. Subclass with your policy in your tests, and run pytest.
 
 class TestMine(PolicyContract):
     work_conserving = False

@@ -1,4 +1,4 @@
-"""What every event store must keep. Subclass :class:`StoreContract` and give it one fixture."""
+"""Tests that every event store must pass. Subclass :class:`StoreContract` with one fixture."""
 
 from collections.abc import Callable, Iterator
 from contextlib import closing
@@ -57,7 +57,7 @@ NOTES = Notes(
 
 
 def every_event() -> list[Event]:
-    """At least one of each kind, with values that a careless store would lose."""
+    """At least one event of each kind, with values that a careless store would lose."""
     program = Program("python 'a b.py'\n", "/tmp/ä", (("A", ""), ("B", "x=y")), "node")  # noqa: S108
     spec = JobSpec(
         "1", 2, 0.1, priority=7, name="\u202ename", time_limit_s=60.0, program=program, skew=0.7

@@ -1,4 +1,4 @@
-"""How far the jobs of a simulation have come by when, and how many of them share a GPU."""
+"""The progress of a simulation's jobs over time, and the number of jobs that share a GPU."""
 
 from math import inf
 
@@ -47,19 +47,19 @@ class Course:
         return [self.state.work(row, at_s) for row in range(len(self.state.spec))]
 
     def num_sharing(self) -> int:
-        """How many jobs are on a GPU with another one now."""
+        """Number of jobs that share a GPU with another one now."""
         shared = [held for held in self.state.held if held is not None and held.shared]
         return sum(sum(one.overlaps(other) for other in shared) > 1 for one in shared)
 
     def next_s(self) -> float:
-        """When something happens next; infinity if nothing does."""
+        """Time of the next event; infinity if there is none."""
         engine, wake_at_s = self.simulation.engine, self.state.wake_at_s
         next_s = engine.next_time_s()
         times = (next_s, wake_at_s if self.state.active else None)
         return min((time for time in times if time is not None), default=inf)
 
     def _foreseen_s(self) -> dict[int, float]:
-        """When the running jobs will have done ``work_s``, if nothing changes until then."""
+        """Time at which each running job will have done ``work_s``, if nothing changes before."""
         state = self.state
         if self._work_s == inf:
             return {}

@@ -81,9 +81,10 @@ class Subject(NamedTuple):
 
 
 class Run(NamedTuple):
-    """What one simulation gave. CPU time is that of the simulation, the policy's included.
+    """Result of one simulation. CPU time includes that of the policy.
 
-    ``beside`` is the part of their time that jobs on several nodes had another such job on one.
+    ``beside`` is the part of the time of jobs on several nodes during which another such job was on
+    one of their nodes.
     """
 
     jct_s: list[float]
@@ -121,14 +122,14 @@ def makespan_s(runs: Runs) -> float:
 
 
 def restarts_per_job(runs: Runs) -> float:
-    """How often a job started again, after its first start."""
+    """Number of restarts per job; the first start does not count."""
     return sum(run.restarts for run in runs) / sum(len(run.jct_s) for run in runs)
 
 
 def run_all(
     subjects: Mapping[Key, Sequence[Subject]], seeds: Sequence[int]
 ) -> dict[Key, list[Runs]]:
-    """By key, for each seed, the runs of its subjects in their order."""
+    """Runs of each key's subjects in their order, by key and seed."""
     each = {(key, at): one for key, many in subjects.items() for at, one in enumerate(many)}
     most = max(len(one.jobs(seeds[0])) for one in each.values())
     found = for_each_seed(measure, each, seeds, num_jobs=most * AS_JOBS)
@@ -165,7 +166,7 @@ def measure(subject: Subject, seed: int) -> Run:
 
 @lru_cache(maxsize=8)
 def profiles_of(data: Path, applications: frozenset[str]) -> dict[str, Measured]:
-    """What was measured of these applications."""
+    """The measured profiles of these applications."""
     return read_profiles(data / "pollux" / "profiles", applications)
 
 

@@ -45,7 +45,7 @@ def workload(seed: int, data: Path, number: int) -> Trace:
 
 
 def workloads(data: Path, numbers: Sequence[int] = WORKLOADS) -> list[Draw]:
-    """For each of these workloads its jobs by seed."""
+    """For each workload, a function that draws its jobs by seed."""
     return [partial(workload, data=data, number=number) for number in numbers]
 
 

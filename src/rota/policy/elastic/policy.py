@@ -49,7 +49,7 @@ class Watched(NamedTuple):
     calm: bool
 
     def claim(self) -> Claim:
-        """What it makes of GPUs, up to the size it wants."""
+        """Value of each size to the job, up to the size that it wants."""
         sizes = [size for size in self.sizes if size <= self.wish]
         if len(self.observations.sizes) > 1:
             return claim(sizes, fit_curve(self.observations).rate)
@@ -178,7 +178,7 @@ class Elastic(Policy):
     def _starting(
         self, view: View, what_if: WhatIf, rows: list[int], room: Room
     ) -> dict[int, Places]:
-        """Who can start if every elastic job goes down to its least, and where; takes the room."""
+        """Jobs that can start, and where, if elastic jobs shrink to their least; takes the room."""
         starting = {}
         for row in rows:
             if view.target[row] is not None:
@@ -193,7 +193,7 @@ class Elastic(Policy):
         return starting
 
     def _places(self, view: View, what_if: WhatIf, row: int, room: Room) -> Places | Reason:
-        """How many GPUs of which nodes a job can start on; or why it can't."""
+        """Number of GPUs on each node on which a job can start, or why it can't start."""
         least, home = view.sizes(row)[0], view.home[row]
         if least > view.total_gpus:
             return Reason.NEVER_FITS
@@ -268,7 +268,7 @@ class Elastic(Policy):
 
 
 def _spread(room: Room, gpus: int) -> Places:
-    """So many GPUs, which there are, on the nodes with the most room."""
+    """``gpus`` GPUs, which must exist, on the nodes with the most room."""
     places = {}
     for node in sorted(range(len(room)), key=lambda node: (-room[node], node)):
         places[node] = min(gpus, room[node])
@@ -279,6 +279,6 @@ def _spread(room: Room, gpus: int) -> Places:
 
 
 def _why(choice: Choice, size: int) -> str:
-    """What its scaler wants for a job that has ``size`` GPUs, for its user."""
+    """Why its scaler wants ``choice`` for a job that has ``size`` GPUs, for its user."""
     verb = "keeps" if choice.size == size else "wants"
     return f"its scaler {verb} {gpus_text(choice.size)}: {choice.why}"

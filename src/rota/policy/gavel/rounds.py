@@ -1,4 +1,4 @@
-"""How shares of time become turns: rounds in which the jobs that are most behind run.
+"""Turns shares of time into rounds, in which the jobs that are furthest behind run.
 
 The mechanism is Gavel's (OSDI 2020, section 5, algorithm 1). Time received on a GPU type is not
 counted: a job's record says on which type it has run since which attained service, and changes
@@ -55,11 +55,11 @@ class GpuTypes:
 
 
 class Record:
-    """What a job should have had, and has had, since shares were last found.
+    """Time that a job should have had and time that it got, since shares were last found.
 
-    ``share`` and ``got_s`` (seconds) are by GPU type, as is ``owed_s``: the seconds by which it
-    fell behind its shares before. It runs on type ``on`` since its attained service was ``at_s``.
-    ``more`` is what the policy itself keeps. All of it is plain data, the job's mark.
+    ``share`` and ``got_s`` (seconds) are by GPU type, as is ``owed_s``: the seconds by which it had
+    fallen behind its earlier shares. The job runs on type ``on`` since its attained service was
+    ``at_s``. ``more`` is what the policy itself keeps. All of it is plain data, the job's mark.
     """
 
     __slots__ = ("at_s", "got_s", "more", "on", "owed_s", "share", "solved_s")
@@ -84,7 +84,7 @@ class Record:
         return self.got_s.get(gpu_type, 0.0) + running
 
     def run_on(self, gpu_type: str, attained_s: float) -> None:
-        """From now on the job's seconds count for this type."""
+        """Count the job's seconds for this type from now on."""
         self.got_s[self.on] = self.received_s(self.on, attained_s)
         self.on, self.at_s = gpu_type, attained_s
 
@@ -119,7 +119,7 @@ def choose(
     order: Iterable[str],
     round_s: float,
 ) -> TypeOfRow:
-    """Who runs on which type: type by type, those most behind first, each gang that still fits.
+    """Choose the GPU type of each job: by type, those furthest behind first, while gangs fit.
 
     ``able`` gives the types on which each row can run, ``left`` the free GPUs of each type. Ties
     are broken by arrival, then id.

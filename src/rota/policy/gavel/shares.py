@@ -1,4 +1,4 @@
-"""What share of its time each gang should get on each GPU type, by what counts as fair.
+"""The share of time that each gang gets on each GPU type, by the chosen notion of fairness.
 
 A share is the fraction of wall time that a job runs on GPUs of one type; a job's shares add up to
 1 at most, and the shares of all jobs, times their GPUs, to no more GPUs than there are of the

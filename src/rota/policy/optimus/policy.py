@@ -29,7 +29,7 @@ EVERY_S = Setting(turn_s, 60.0, "Seconds after which sizes are looked at anew.")
 
 
 class MarginalGain(Policy):
-    """What both variants do, given how much time a job would take to its end by its size."""
+    """The algorithm of both variants, given a job's remaining time at each size."""
 
     resizes = True
 
@@ -41,7 +41,7 @@ class MarginalGain(Policy):
         raise NotImplementedError
 
     def most_gpus(self, view: View, row: int) -> int:
-        """No more than so many, if there are so many."""
+        """Upper limit of the job's GPUs."""
         return view.total_gpus
 
     def decide(self, view: View) -> Plan:
@@ -61,7 +61,7 @@ class MarginalGain(Policy):
         return what_if.plan(wake_at_s=view.now_s + self.every_s if runs else None)
 
     def _choose(self, view: View, rows: list[int]) -> dict[int, int]:
-        """How many GPUs each job gets; 0 for those that get none."""
+        """Number of GPUs of each job; 0 for jobs that get none."""
         free, chosen = view.total_gpus, dict.fromkeys(rows, 0)
         gains: list[tuple[float, int, int]] = []  # (-gain per GPU, place in line, row)
         choices: dict[int, tuple[list[int], Callable[[int], float]]] = {}
@@ -112,7 +112,7 @@ class Optimus(MarginalGain):
     SETTINGS = {"every_s": EVERY_S}
 
     def left_s(self, view: View, row: int) -> Callable[[int], float]:
-        """By the fitted time of a step, and the steps that the declared epochs come to."""
+        """The fitted time of a step times the steps that the declared epochs come to."""
         fitted = self._fit(view, row)
         if fitted is None:
             return lambda gpus: 0.0
@@ -120,7 +120,7 @@ class Optimus(MarginalGain):
         return lambda gpus: steps * model.step_s(gpus)
 
     def most_gpus(self, view: View, row: int) -> int:
-        """Twice those it has measured, and no more than its batch can be shared among."""
+        """Twice the GPUs it has been measured on, and no more than can share its batch."""
         points = view.measured(row)
         if points is None:
             return view.total_gpus
@@ -159,7 +159,7 @@ class OptimusOracle(MarginalGain):
         return lambda gpus: steps * view.true_step_s(row, gpus)
 
     def most_gpus(self, view: View, row: int) -> int:
-        """No more than the job's batch can be shared among."""
+        """The most GPUs that can share the job's batch."""
         return _shares(view, row)
 
 
@@ -201,7 +201,7 @@ def _place(view: View, what_if: WhatIf, row: int, size: int) -> None:
 
 
 def _shares(view: View, row: int) -> int:
-    """Among how many of the GPUs that there are the job's batch can be shared, if it tells."""
+    """The most GPUs of the cluster that can share the job's batch; all if its batch is unknown."""
     batch, limits = view.spec[row].batch, view.batch_range(row)
     if batch is None or limits is None:
         return view.total_gpus

@@ -98,19 +98,19 @@ def _takes_back(
 
 
 def _samples(allocation: Allocation) -> int:
-    """In a whole batch; 0 if it is the job's own."""
+    """Samples of a whole batch; 0 if the job chooses its own."""
     size, accumulation = allocation.batch or (0, 0)
     return allocation.num_gpus * size * (accumulation + 1)
 
 
 def restarts_of(view: View, row: int) -> int:
-    """How often the job has begun or changed its GPUs."""
+    """Number of times that the job has started or changed its GPUs."""
     mark = view.marks[row]
     return int(mark.get("restarts", 0)) if mark else 0
 
 
 def _why_unknown(view: View, row: int) -> str:
-    """Why a job has GPUs that nobody knows the worth of, for its user."""
+    """For the user: why a job has GPUs although its goodput is unknown."""
     spec = view.spec[row]
     if not spec.simulated and spec.adapt is None:
         return (
@@ -121,7 +121,7 @@ def _why_unknown(view: View, row: int) -> str:
 
 
 def _why(target: Allocation, best: BatchChoice, alone: BatchChoice) -> str:
-    """Why a job has its GPUs, for its user, who may read it when both goodputs are others."""
+    """For the user: why a job has its GPUs. Names the time, since goodputs may change later."""
     times = ""
     if alone.goodput and target.num_gpus > 1:
         times = f", {best.goodput / alone.goodput:.2f} times one GPU's"

@@ -74,9 +74,9 @@ def improved(
 def _prices(
     values: NDArray[np.float64], sizes: NDArray[np.int64], capacity: int
 ) -> tuple[tuple[float, float], float]:
-    """What a unit of weight should cost, and the least bound on the value, which it gives.
+    """The price of a unit of weight, and the least upper bound on the value, which it gives.
 
-    Beside the price stands one that is no lower, at which what is chosen fits surely.
+    The second price is no lower; at that price, the chosen items surely fit.
     """
 
     def bound(price: float) -> tuple[float, int]:

@@ -59,7 +59,7 @@ def _constraints(have: Any, takes: Ints) -> tuple[Any, Any, Any]:
 
 
 def _relaxed(values: Floats, have: Any, takes: Ints, room: Ints) -> tuple[Floats, Floats]:
-    """What part of each choice the best solution has if they can be divided; units' prices."""
+    """The best fractional solution: the part of each choice, and the prices of units."""
     from scipy.optimize import linprog
 
     (items, choices), taken, whose = _constraints(have, takes)

@@ -1,4 +1,4 @@
-"""Where the GPUs of elastic jobs lie: who keeps its number keeps its GPUs, the others move."""
+"""Places the GPUs of elastic jobs: jobs that keep their number keep their GPUs, others move."""
 
 from collections.abc import Mapping
 from heapq import heapify, heappop, heappush
@@ -74,7 +74,7 @@ class Layout:
             self._grow(row)
 
     def _kept(self, row: int) -> int:
-        """What a job that is to have no GPUs has for now: its least, if it has more as it runs."""
+        """GPUs that a job without a share keeps for now: its least, if it shrinks while running."""
         before, held = self._before[row], self._what_if.view.held[row]
         if before is None or held is None or not self._as_it_runs(row):
             return 0
@@ -143,7 +143,7 @@ class Layout:
         return on_node(node, lowest_gpus(mask, gpus)) if mask.bit_count() >= gpus else None
 
     def _anywhere(self, row: int, avoid: bool) -> Allocation | None:
-        """As many GPUs as it is meant to have, on as few nodes as can be; or fewer."""
+        """The GPUs that the job should have, on the fewest nodes; or fewer GPUs."""
         wanted = self._wanted[row]
         parts = self._whole_nodes(row, wanted)
         rest = wanted - sum(mask.bit_count() for _, mask in parts)
@@ -187,7 +187,7 @@ class Layout:
         return by_count[gpus] & self._nodes if gpus < len(by_count) else 0
 
     def _one_node(self, row: int, gpus: int, but: set[int]) -> tuple[int, int] | None:
-        """So many GPUs of the node that they fill best; or all of the one with the most."""
+        """``gpus`` GPUs of the node with the tightest fit; or all of the node with the most."""
         masks, by_count = self._what_if.free.masks, self._what_if.free.by_count
         mine = sum(1 << node for node in self._nodes_of(self._before[row]))
         others = self._nodes & ~sum(1 << node for node in but)

@@ -1,4 +1,4 @@
-"""What is known of jobs' training: a goodput model of each, from what it or its kind measured."""
+"""Goodput models of jobs, from their own measurements or those of their kind."""
 
 from __future__ import annotations
 
@@ -25,10 +25,11 @@ Shapes = list[Shape]
 
 
 class Knowledge(NamedTuple):
-    """Of one job. ``model`` is None before anything was measured; ``most_seen`` is 0 then.
+    """What is known of one job.
 
-    ``left_steps`` is what its user has declared, less its progress, in steps of the initial batch.
-    ``warnings`` say what it or its kind has told that can't be, and is not reckoned with.
+    ``model`` is None and ``most_seen`` is 0 before anything was measured. ``left_steps`` is what
+    its user declared, less its progress, in steps of the initial batch. ``warnings`` tell of
+    impossible measurements by the job or its kind, which are left out.
     """
 
     model: Goodput | None
@@ -78,11 +79,11 @@ class Models:
         *,
         anew: bool = True,
     ) -> list[list[Knowledge]]:
-        """What is known of each of these, which are all active rows, on each of the GPU types.
+        """Knowledge of each of ``rows``, which are all active rows, by GPU type.
 
-        Without ``types`` there is one, of which all was measured. ``early`` has the noise of each
-        group in its first epoch, as it was told last: that of a job which begins. It is brought up
-        to date. ``anew``: the jobs may be others than those of which it was asked before.
+        Without ``types`` there is one type, on which everything was measured. ``early`` has each
+        group's latest noise from a first epoch, which a starting job is assumed to have; it is
+        updated. ``anew`` is True if ``rows`` may differ from those of the last call.
         """
         if types != self._types:
             self._types, anew = types, True
@@ -118,7 +119,7 @@ class Models:
         return self._tables[pool].of(models).goodput
 
     def tables(self, pool: int = 0) -> TableCache:
-        """What was worked out last for the pool."""
+        """The tables computed last for the pool."""
         return self._tables.setdefault(pool, TableCache([]))
 
     def _group(self, view: View, row: int) -> str:
@@ -199,7 +200,7 @@ def _step_time(points: Told) -> tuple[StepTime | None, tuple[str, ...]]:
 
 
 def _limits(view: View, row: int) -> BatchLimits | str | None:
-    """None of a job that does not tell its batches; why they can't be of one that tells such."""
+    """A job's batch limits; None if it reports none, and an error text if they are impossible."""
     from rota.errors import InputError
 
     told = view.batch_range(row)
@@ -216,7 +217,7 @@ def _impossible(
     noise: Noise | None,
     wrong: list[str],
 ) -> list[str]:
-    """What the job has told of itself that can't be; ``wrong`` are such measurements."""
+    """Warnings of impossible values that the job has reported; ``wrong`` are measurements."""
     found = [limits] if isinstance(limits, str) else []
     if noise is None and view.noise(row) is not None:
         found.append("gradient noise left out: it is no number that can be")

@@ -171,7 +171,7 @@ class Pollux(Policy):
     def _look(
         self, view: View, rows: list[int], pools: list[Pool], early: dict[str, list[float]]
     ) -> Seen:
-        """What jobs and GPUs there are, and what is known of them."""
+        """The active jobs and GPUs, and what is known of them."""
         several = len(pools) > 1
         types = [pool.gpu_type for pool in pools] if several and self.types == "on" else None
         known = self._models.know(view, rows, early, types, anew=view.plan is not self._plan)
@@ -218,7 +218,7 @@ class Pollux(Policy):
     # -- nodes ---------------------------------------------------------------------------------
 
     def _desired(self, view: View, scaler: Autoscaler, seen: Seen) -> DesiredNodes:
-        """How many nodes there should be for these jobs."""
+        """The number of nodes that these jobs should have."""
         node_gpus = seen.pools[0].node_gpus
 
         @cache
@@ -235,7 +235,7 @@ class Pollux(Policy):
         )
 
     def _without_jobs(self, view: View) -> Plan:
-        """There is nothing to decide but how long nodes are kept."""
+        """A plan without jobs; only how long nodes are kept is decided."""
         if self.autoscaler is None:
             return view.unchanged()
         mark = view.policy_mark or NO_MARK
@@ -322,9 +322,9 @@ class Pollux(Policy):
         return fair
 
     def _solve(self, seen: Seen, gpus: list[int]) -> tuple[Matrix, list[int]]:
-        """What each choice is worth to each job, and which they get of so many GPUs of the pools.
+        """The value of each choice to each job, and the best choices for these GPUs of the pools.
 
-        What a job can't have is worth minus infinity, and so is what is no number.
+        A choice that a job can't have, or whose value is NaN, has the value minus infinity.
         """
         values, choices = self._values(seen, sum(gpus)), seen.choices
         room = np.array(choices.gpus) <= np.array(gpus)[list(choices.pools)]
@@ -333,7 +333,7 @@ class Pollux(Policy):
         return values, solve_pools(values, choices.gpus, choices.pools, gpus).choices
 
     def _values(self, seen: Seen, total_gpus: int) -> Matrix:
-        """What each size is worth to each job, by what is maximised."""
+        """The value of each size to each job under the objective."""
         jobs, known, node_gpus = seen.jobs, seen.known[0], seen.pools[0].node_gpus
         if jobs.speedups.shape[1] == 1:
             return np.zeros(jobs.speedups.shape)
@@ -351,8 +351,11 @@ class Pollux(Policy):
         return value.charged_for_stops(jobs, values, restart_s=restart_s, horizon_s=horizon_s)
 
     def _most_gpus(self, view: View, rows: list[int], known: list[Knowledge]) -> list[int]:
-        """To how many GPUs each may grow: not beyond its least while others lack room to begin, if
-        nothing is known of it and it can grow later as it runs."""
+        """The size up to which each job may grow.
+
+        A job of which nothing is known and that can grow while it runs stays at its least while
+        others lack room to start.
+        """
         begin = {row: view.sizes(row)[0] for row in rows if view.target[row] is None}
         needed, free, most = sum(begin.values()), view.free_gpus, []
         for row, each in zip(rows, known, strict=True):
@@ -362,7 +365,7 @@ class Pollux(Policy):
         return most
 
     def most_gpus(self, known: Knowledge) -> int:
-        """To how many GPUs a job may grow, by what was measured of it."""
+        """The size up to which a job may grow, from its measurements."""
         if self.objective == "pollux":
             return max(PUBLISHED_GROWTH * known.most_seen, 1)
         return max(GROWTH * known.most_seen, FIRST_GPUS)

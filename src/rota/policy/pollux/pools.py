@@ -36,7 +36,7 @@ class Pool(NamedTuple):
 
 
 class Choices(NamedTuple):
-    """What a job may be given, in the order of the columns: GPUs of a pool; first, nothing."""
+    """The choices of a job, in the order of columns: no GPU, then numbers of GPUs of each pool."""
 
     gpus: tuple[int, ...]
     pools: tuple[int, ...]
@@ -110,7 +110,7 @@ def pool_of(pools: Sequence[Pool], allocation: Allocation) -> int:
 
 
 def current_choices(view: View, rows: list[int], pools: Sequence[Pool], choices: Choices) -> Vector:
-    """What each job has now: of its pool the nearest number of GPUs."""
+    """Each job's present choice: the nearest number of GPUs of its pool."""
     counts, of_pool = np.array(choices.gpus), np.array(choices.pools)
     held = [view.target[row] for row in rows]
     gpus = np.array([0 if each is None else each.num_gpus for each in held])
@@ -123,10 +123,10 @@ def current_choices(view: View, rows: list[int], pools: Sequence[Pool], choices:
 def possible_choices(
     view: View, rows: list[int], pools: Sequence[Pool], choices: Choices, most_gpus: list[int]
 ) -> Matrix:
-    """Which choices each job has: its sizes, as far as it may grow, on types where it can be.
+    """A mask of each job's choices: its sizes, up to its limit, on the types where it can run.
 
-    ``most_gpus`` says how far each may grow; what it needs at least it may have. One that can't be
-    moved from its node stays on the type that it has.
+    ``most_gpus`` is each job's limit; its least size is always allowed. A job that can't be moved
+    from its node stays on its type.
     """
     counts, of_pool = np.array(choices.gpus), np.array(choices.pools)
     on_one_node = counts <= np.array([pool.node_gpus for pool in pools])[of_pool]
@@ -154,7 +154,7 @@ def resizes_as_it_runs(view: View, row: int) -> bool:
 
 
 def _stays(view: View, row: int, as_it_runs: bool) -> Allocation | None:
-    """Where the job is, or its state, if it can go on on no other type of GPU."""
+    """The job's allocation or home, if it can't continue on another type of GPU; else None."""
     held = view.target[row]
     if not (view.movable[row] and view.portable[row]):
         return view.home[row] if held is None else held
@@ -169,6 +169,6 @@ def _least(allowed: tuple[int, ...], counts: tuple[int, ...]) -> int:
 
 @lru_cache(maxsize=1024)
 def _among(allowed: tuple[int, ...], counts: tuple[int, ...]) -> tuple[bool, ...]:
-    """Which of these numbers of GPUs are allowed."""
+    """For each of these numbers of GPUs, True if it is allowed."""
     found = frozenset(allowed)
     return tuple(gpus in found for gpus in counts)

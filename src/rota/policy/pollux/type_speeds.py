@@ -1,4 +1,4 @@
-"""How fast kinds of jobs are on GPU types, and what steps take on a type they were not on.
+"""Speeds of kinds of jobs on GPU types, and step times predicted for a type not yet measured.
 
 As Sia does (Jayaram Subramanya et al., SOSP 2023, section 3.2): a job that was measured on one type
 is taken to be as many times as fast on another, whatever its GPUs, as computing on one GPU is.
@@ -20,11 +20,10 @@ Told = tuple["StepPoint", ...]
 
 
 class TypeSpeeds:
-    """What groups of jobs measured on each type, made comparable.
+    """Measurements of groups of jobs on each type, made comparable.
 
-    A type on which a group was never is taken to be as many times as fast for it as for the group
-    that gains most by it, so that every group comes to try it; and as fast as the others before
-    any was on both.
+    For a type on which a group has not run, the ratio of the group that gains most by the type is
+    assumed, so that every group comes to try it; and 1 before any group has run on both.
     """
 
     def __init__(self) -> None:
@@ -48,7 +47,7 @@ class TypeSpeeds:
         self._fits = {key: kept for key, kept in self._fits.items() if key in there}
 
     def on(self, group: str, kind: str) -> Told:
-        """What the group's steps take on the type: as measured there, else as told of others."""
+        """Step times of the group on the type: measured there, else converted from other types."""
         by_type = self._told.get(group, {})
         points = list(by_type.get(kind, ()))
         places = {(point.nodes, point.gpus) for point in points}
@@ -63,7 +62,7 @@ class TypeSpeeds:
         return tuple(points)
 
     def _times_as_long(self, group: str, kind: str, other: str) -> float:
-        """How many times as long computing takes the group on ``kind`` as on ``other``."""
+        """The group's computing time on ``kind`` over its computing time on ``other``."""
         known = self._measured(group, kind, other)
         if known is not None:
             return known

@@ -1,4 +1,4 @@
-"""What an allocation is worth to each job: the objectives of Pollux.
+"""The value of an allocation to each job: the objectives of Pollux.
 
 All of them add up a concave function of the jobs' speedups, and differ in its power, in the jobs'
 weights and in what a change of allocation is taken to cost. Arrays have the shape (jobs, sizes);
@@ -23,14 +23,14 @@ LEAST_AGE_S = 1.0  # a job that has just been submitted is worth more than nothi
 
 
 class Jobs(NamedTuple):
-    """What is known of the jobs that ask for GPUs, one entry each.
+    """The jobs that ask for GPUs, one entry each.
 
     ``speedups`` are relative to one GPU; ``current`` is the number of the size that the job has
-    now; ``running`` whether it has GPUs; ``attained_gpu_s`` its attained service; ``arrived`` its
-    rank in order of submission; ``kind`` the number of its kind; ``age_s`` since submission;
-    ``restarts`` how often it has begun or changed its GPUs; ``left_s`` the rest of its work in
-    seconds on one GPU, NaN if it is unknown; ``one`` the goodput of one GPU, 1 if it is unknown;
-    ``shrinks`` whether it can become smaller as it runs.
+    now; ``running`` is True if it has GPUs; ``attained_gpu_s`` is its attained service; ``arrived``
+    its rank in order of submission; ``kind`` the number of its kind; ``age_s`` the time since
+    submission; ``restarts`` how often it has started or changed its GPUs; ``left_s`` the rest of
+    its work in seconds on one GPU, NaN if unknown; ``one`` the goodput of one GPU, 1 if unknown;
+    ``shrinks`` is True if it can become smaller while it runs.
     """
 
     speedups: Matrix

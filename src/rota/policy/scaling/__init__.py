@@ -1,4 +1,4 @@
-"""How many workers one elastic training job should have, from what it measured of itself.
+"""Chooses the number of workers of an elastic training job from its own measurements.
 
 A job runs at some sizes and reports its throughput at each (:class:`Observations`). A *condition*
 says when more workers are worth it, a *scaler* which size to try or keep next, as a

@@ -14,7 +14,7 @@ EFFORT = 200_000  # size by GPU combinations that an exact solution may look at
 
 
 class Claim(NamedTuple):
-    """What one job makes of GPUs: the sizes it may have, ascending, and the value of each.
+    """The sizes that one job may have, ascending, and the value of each.
 
     The first size is what it must have; 0 is a size for a job that may wait. Values of all jobs
     are added up, so they must have one unit.

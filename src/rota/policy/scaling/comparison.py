@@ -1,4 +1,4 @@
-"""Which size is worth most on a job's scaling curve, and whether that is more than noise."""
+"""Finds the most valuable size on a job's scaling curve, and tests whether noise explains it."""
 
 from collections.abc import Sequence
 from functools import cached_property
@@ -46,7 +46,7 @@ class Comparison:
         return next(size for size in sorted(candidates) if self.worths[size] >= most - near)
 
     def gain(self, old: int, new: int, pause_s: float) -> float:
-        """What going from ``old`` to ``new`` gains after a pause of so many seconds, in units."""
+        """Gain of going from ``old`` to ``new`` after a pause of ``pause_s`` seconds, in units."""
         lost = self.condition.pause((new, self.curve.rate(new)), pause_s, self.outlook)
         return (self.worths[new] - self.worths[old] - lost) / self.unit(old)
 
@@ -68,7 +68,7 @@ class Comparison:
         return surely_above_zero(difference, parts, self.confidence)
 
     def margin(self, old: int, new: int) -> float:
-        """By how much the difference of worth may be off, at the confidence, by the fit."""
+        """Error of the difference in worth at the confidence, caused by the fit."""
         slopes = [self._slope(size) for size in (old, new)]
         directions = [self.curve.direction(size) for size in (old, new)]
         change = [

@@ -1,4 +1,4 @@
-"""When more workers are worth it: the two scaling conditions of Or et al., MLSys 2020.
+"""The two conditions under which more workers are worth it (Or et al., MLSys 2020).
 
 Each condition also has a *worth*: a number for every size that rises from one size to the next
 exactly if the condition passes between them. The published search only asks the condition of
@@ -19,8 +19,10 @@ _LEAST_STEP = 1e-300  # stands for a rise that always passes: a threshold far be
 
 
 class Outlook(NamedTuple):
-    """How far a job is: seconds since its start, samples to go (infinite: nobody knows), and
-    when it would complete at its first size, in seconds from its start.
+    """A job's progress.
+
+    ``elapsed_s`` is since its start; ``remaining_samples`` is infinite if unknown;
+    ``initial_jct_s`` is when it would complete at its first size, in seconds from its start.
     """
 
     elapsed_s: float = 0.0
@@ -43,7 +45,7 @@ class Condition(Protocol):
         ...
 
     def sensitivity(self, point: Point, outlook: Outlook) -> float:
-        """By how much the worth of a size rises per relative rise of its throughput."""
+        """Change of a size's worth per relative change of its throughput."""
         ...
 
     def pause(self, point: Point, pause_s: float, outlook: Outlook) -> float:

@@ -44,7 +44,7 @@ class ScalingCurve(NamedTuple):
         return fitted * exp(self._residual(workers)) if self.misfit else fitted
 
     def direction(self, workers: int) -> Vector:
-        """How ln(rate) changes with each of the terms."""
+        """Derivatives of ln(rate) by the terms."""
         seconds = _seconds(self.terms, workers)
         return [-part / seconds for part in _parts(workers)]
 

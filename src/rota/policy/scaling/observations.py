@@ -1,4 +1,4 @@
-"""What a job measured of itself: its throughput at each number of workers it has had."""
+"""A job's own measurements: its throughput at each number of workers it has had."""
 
 from collections.abc import Mapping
 from math import isfinite, sqrt
@@ -17,7 +17,7 @@ class Throughput(NamedTuple):
     squares: float
 
     def joined(self, other: "Throughput") -> "Throughput":
-        """Both series as one (Chan, Golub and LeVeque, *The American Statistician* 37, 1983)."""
+        """Both series combined (Chan, Golub and LeVeque, *The American Statistician* 37, 1983)."""
         steps = self.steps + other.steps
         apart = other.mean - self.mean
         mean = self.mean + apart * other.steps / steps
@@ -26,7 +26,7 @@ class Throughput(NamedTuple):
 
     @property
     def variance(self) -> float:
-        """Of one step, unbiased; 0 of a single step."""
+        """Unbiased variance of one step; 0 for a single step."""
         return self.squares / (self.steps - 1) if self.steps > 1 else 0.0
 
     @property
@@ -96,7 +96,7 @@ class Observations:
 
     @classmethod
     def from_dict(cls, data: Mapping[str, Any]) -> "Observations":
-        """What :meth:`as_dict` gave. Raises InputError if it is something else."""
+        """The inverse of :meth:`as_dict`. Raises InputError for other values."""
         made = cls()
         try:
             made.workers, made.steps = int(data["workers"]), int(data["steps"])

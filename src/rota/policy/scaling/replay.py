@@ -15,10 +15,10 @@ from rota.policy.scaling.scaler import Choice, Observed, Scaler
 
 
 class Resizing(NamedTuple):
-    """What a change of size takes.
+    """Cost of a change of size.
 
-    During ``warm_up_s`` the job goes on at its old size while newcomers, which are paid for,
-    start; then nothing trains for ``pause_s``, at the larger of the two sizes. Restarting from a
+    During ``warm_up_s`` the job continues at its old size while newcomers, which are paid for,
+    start; then nothing trains for ``pause_s``, at the larger of the two sizes. A restart from a
     checkpoint is all pause.
     """
 
@@ -30,7 +30,7 @@ FREE = Resizing()
 
 
 class Replay(NamedTuple):
-    """What came of it. ``sizes`` are those taken, in order; times in seconds and GPU-seconds."""
+    """Result of a replay. ``sizes`` are in order of time; times in seconds and GPU-seconds."""
 
     jct_s: float
     gpu_s: float
@@ -38,7 +38,7 @@ class Replay(NamedTuple):
 
     @property
     def resizes(self) -> int:
-        """How often the size changed."""
+        """Number of changes of size."""
         return len(self.sizes) - 1
 
 

@@ -1,4 +1,4 @@
-"""What a per-job scaler is asked, and what it answers."""
+"""The contract of a per-job scaler: its input and its answer."""
 
 from collections.abc import Mapping
 from math import inf
@@ -22,12 +22,12 @@ class Observed(NamedTuple):
 
     @property
     def workers(self) -> int:
-        """How many there are now."""
+        """The present number of workers."""
         return self.observations.workers
 
 
 class Choice(NamedTuple):
-    """How many workers a job should have; what to remember, JSON-able; and why, in a phrase."""
+    """The number of workers a job should have, JSON-able marks to remember, and the reason."""
 
     size: int
     memory: dict[str, Any]
@@ -46,7 +46,7 @@ class Scaler(Protocol):
 
 
 def begin(job: Observed, marks: dict[str, Any]) -> Outlook:
-    """How far the job is, for a condition; ``marks`` keep when it would complete at its first size.
+    """The job's progress, for a condition; ``marks`` keep its completion time at its first size.
 
     A step must have been counted at the present size.
     """

@@ -1,4 +1,4 @@
-"""What it is worth to a user that a job completes at some time.
+"""The value to a user of a job's completion at some time.
 
 Times are seconds from the job's start; values are in the currency of its price.
 """

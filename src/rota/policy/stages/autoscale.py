@@ -1,4 +1,4 @@
-"""How many nodes to rent: as many as the jobs make good use of (Pollux, OSDI 2021, section 4.2.2).
+"""Number of nodes to rent, by how well jobs use them (Pollux, OSDI 2021, section 4.2.2).
 
 The *utility* of a cluster is the sum of its jobs' speedups over one GPU, divided by its GPUs. The
 more nodes there are, the less each adds. While utility is within a band the number stays; outside
@@ -91,7 +91,7 @@ class Autoscaler(NamedTuple):
         return DesiredNodes(desired, round(utility(min(there, desired)), DIGITS), below_s)
 
     def wake_at_s(self, wish: DesiredNodes) -> float | None:
-        """When it is to be asked again if nothing happens; None if then it need not be."""
+        """Time of the next check if nothing happens before; None if none is needed."""
         return None if wish.below_since_s is None else wish.below_since_s + self.shrink_after_s
 
     def _nearest(self, utility: Utility, least: int, most: int) -> int:
@@ -114,7 +114,7 @@ def wish_in(policy_mark: Any) -> DesiredNodes | None:
 
 
 def number_of_nodes(view: View) -> int:
-    """How many nodes are there."""
+    """Number of nodes in the cluster."""
     return sum(node.alive for node in view.nodes)
 
 

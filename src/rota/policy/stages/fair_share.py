@@ -92,7 +92,7 @@ class FairShare:
 
 
 class _Totals:
-    """All GPU-seconds by owner, in thousandths. Jobs that ended are added up once and kept.
+    """GPU-seconds by owner, in thousandths; finished jobs are added up once.
 
     The sums are whole numbers: they come out the same however much of them was kept.
     """

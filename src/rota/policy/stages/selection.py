@@ -67,12 +67,12 @@ def place(what_if: WhatIf, row: int, placement: Placement | None = None) -> bool
 
 
 class Stages:
-    """What users can set beside any ordering; each part may be absent.
+    """The stages that users can add to any ordering; each part may be absent.
 
     Jobs of a higher priority come first (``priority`` False leaves priorities to the policy); then
-    those whose owner has used less of a ``fair_share``; then the policy's order holds. Of the
-    jobs in that order, those within their queue's quota come before those that borrow. Nobody who
-    began less than ``min_run_time_s`` ago loses GPUs.
+    those whose owner has used less of a ``fair_share``; then the policy's order holds. Of the jobs
+    in that order, those within their queue's quota come before those that borrow. No job that
+    started less than ``min_run_time_s`` ago loses GPUs.
     """
 
     def __init__(
@@ -135,7 +135,7 @@ class Stages:
         return runs
 
     def own_mark(self, view: View) -> Any:
-        """What the policy itself remembered beside the stages."""
+        """The policy's own memory, beside that of the stages."""
         mark = view.policy_mark
         if self.fair_share is None or mark is None:
             return mark
@@ -181,7 +181,7 @@ class Stages:
         }
 
     def _come_of_age_s(self, what_if: WhatIf) -> list[float]:
-        """When each job with GPUs has run for the minimum; one that starts does so at once."""
+        """Times at which jobs with GPUs have run for the minimum; a starting job runs at once."""
         view, times = what_if.view, list[float]()
         for row in view.active:
             if what_if.target(row) is not None:

@@ -1,4 +1,4 @@
-"""What Alembic runs to bring a connection that the store opened to the newest schema."""
+"""The script with which Alembic migrates an opened connection to the newest schema."""
 
 from alembic import context
 
