@@ -1,4 +1,4 @@
-"""Which GPUs a job holds."""
+"""The GPUs that a job holds."""
 
 from collections.abc import Sequence
 from functools import lru_cache
@@ -109,7 +109,7 @@ def on_node(node: int, mask: int) -> Allocation:
 
 @lru_cache(maxsize=65536)
 def shared_on_node(node: int, mask: int) -> Allocation:
-    """As :func:`on_node`, for a job that shares these GPUs with others."""
+    """Like :func:`on_node`, for a job that shares these GPUs with others."""
     return Allocation(((node, mask),), shared=True)
 
 

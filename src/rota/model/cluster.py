@@ -1,4 +1,4 @@
-"""What a cluster is made of, and which of its GPUs are free."""
+"""Nodes of a cluster, and its free GPUs."""
 
 from typing import NamedTuple
 
@@ -35,7 +35,7 @@ class Node(NamedTuple):
 
 
 class Closing(NamedTuple):
-    """How a node is closed: with ``drains`` its jobs leave it, by ``by_s`` if that is a time."""
+    """State of a closed node: with ``drains``, its jobs leave it, by ``by_s`` if given."""
 
     drains: bool = False
     by_s: float | None = None
@@ -98,12 +98,12 @@ def _traits(part: str, traits: list[str], num_gpus: int) -> tuple[str, int, int]
 
 
 class FreeGpus:
-    """Which GPUs are free: a bit mask per node, and for each free count a bit set of nodes.
+    """The free GPUs: a bit mask per node, and for each free count a bit set of nodes.
 
-    Finding the tightest node costs one look per possible free count, whatever the number of
-    nodes. ``count`` is the number of free GPUs of the whole cluster, ``steps`` how often GPUs have
-    been taken or given back since this object was made. A GPU that jobs share is not free;
-    ``sharers`` counts them, by (node, GPU).
+    Finding the tightest node costs one look per possible free count, whatever the number of nodes.
+    ``count`` is the number of free GPUs of the whole cluster, ``steps`` how often GPUs have been
+    taken or given back since this object was made. A GPU that jobs share is not free; ``sharers``
+    counts them, by (node, GPU).
     """
 
     __slots__ = ("_by_count", "_largest", "count", "masks", "sharers", "steps")
@@ -118,7 +118,7 @@ class FreeGpus:
 
     @property
     def by_count(self) -> list[int]:
-        """For each number of GPUs, the set of nodes that have so many free, as a bit set."""
+        """For each number of GPUs, the nodes with so many free GPUs, as a bit set."""
         if self._by_count is None:
             self._by_count = _nodes_by_count(self.masks, self._largest)
         return self._by_count
@@ -197,7 +197,7 @@ class FreeGpus:
     # -- sharing -------------------------------------------------------------------------------
 
     def _unshared(self, allocation: Allocation) -> tuple[tuple[int, int], ...]:
-        """Those of its GPUs that nobody shares."""
+        """GPUs of the allocation that no job shares."""
         parts = []
         for node, gpus in allocation.gpus():
             mask = sum(1 << gpu for gpu in gpus if (node, gpu) not in self.sharers)

@@ -1,4 +1,4 @@
-"""What a driver is told to do with a job. Imperative; carried out late, partly, or never.
+"""Commands to a driver about a job. Imperative; carried out late, partly, or never.
 
 ``command_id`` is unique in a cluster's life, ``attempt`` counts the job's starts from nothing, and
 ``epoch`` counts the controller's lives: an agent refuses commands of a lower epoch.
@@ -85,7 +85,7 @@ Command = Launch | Suspend | Resume | Migrate | Resize | Retune | Stop
 
 
 class Rule(NamedTuple):
-    """When a kind of command can be sent, and what that makes of its job.
+    """The job states in which a command can be sent, and its effect on the job.
 
     Until the command is answered the job stays ``becoming``, or is asked to stop meanwhile.
     """

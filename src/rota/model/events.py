@@ -1,4 +1,4 @@
-"""What has happened. Past tense; the only thing that changes a ``ClusterState``.
+"""What has happened, in past tense; only events change a ``ClusterState``.
 
 ``at_s`` is the cluster's clock in seconds, ``row`` the job's number in order of arrival.
 """
@@ -132,7 +132,7 @@ class CommandFailed(NamedTuple):
 
 
 class JobLaunched(NamedTuple):
-    """All processes of the job's attempt run, at ``speed`` times the speed its duration is for."""
+    """All processes of the job's attempt run, at ``speed`` relative to its duration's."""
 
     at_s: float
     row: int
@@ -209,11 +209,11 @@ class SpeedChanged(NamedTuple):
 
 
 class WorkerRegistered(NamedTuple):
-    """It became known how the job can be suspended, and whether it can go on on other GPUs, or
-    even on another node (``portable``).
+    """It became known how the job can be suspended, and where it can continue.
 
-    ``most_ranks`` is how many can share the program's batches, 0 if it has not told. ``why`` says
-    why it is suspended that way, in words.
+    If ``movable``, the job can continue on other GPUs; if ``portable``, also on another node.
+    ``most_ranks`` is the most ranks that can share the program's batches, 0 if it has not reported
+    any. ``why`` is the reason for its way of suspension.
     """
 
     at_s: float
@@ -236,7 +236,7 @@ class ModelReported(NamedTuple):
 
 
 class WorkerReported(NamedTuple):
-    """How far the job has come: step, samples, loss, time per mini-batch and its own metrics."""
+    """The job reported its progress: step, samples, loss, time per mini-batch, its own metrics."""
 
     at_s: float
     row: int
@@ -260,7 +260,7 @@ class AttemptLost(NamedTuple):
 
 
 class JobFinished(NamedTuple):
-    """No process of the job is left, and none will be."""
+    """The job's last process has ended, and none will follow."""
 
     at_s: float
     row: int

@@ -1,4 +1,4 @@
-"""What a user asked for, and how far it has come."""
+"""A user's request for a job, and the states of a job."""
 
 from enum import IntEnum
 from typing import Any, NamedTuple
@@ -10,7 +10,7 @@ JOB_NAME = r"(?=.*[^0-9])[A-Za-z0-9][A-Za-z0-9._-]{0,63}\Z"  # matches what a jo
 
 
 class JobState(IntEnum):
-    """Where a job stands. Its name is what users see."""
+    """State of a job. Its name is what users see."""
 
     PENDING = 0
     STARTING = 1
@@ -33,7 +33,7 @@ class JobState(IntEnum):
 
 
 class Suspension(IntEnum):
-    """How a job can be suspended, as far as is known."""
+    """The known ways in which a job can be suspended."""
 
     UNKNOWN = 0
     PROCESS = 1  # its processes are stopped and continued; device memory stays in use
@@ -43,7 +43,7 @@ class Suspension(IntEnum):
 
 
 class Program(NamedTuple):
-    """What a live job runs. The simulator has none."""
+    """The program of a live job. Simulated jobs have none."""
 
     run: str
     workdir: str
@@ -55,12 +55,13 @@ class Program(NamedTuple):
 
 
 class Elastic(NamedTuple):
-    """How many GPUs a job may have, and what it is worth to its user by when it is complete.
+    """The numbers of GPUs that a job may have, and the value of its completion to its user.
 
-    ``sizes`` rise; the first is what the job needs at least. A ``value`` is that of completion
+    ``sizes`` rise; the first is the least that the job needs. A ``value`` is that of completion
     within ``deadline_s`` of submission; it falls from there on. Without one, more GPUs are taken
-    for as long as they raise the throughput enough. With ``by_restart`` it changes its size by a
-    suspension, after which it goes on with any of ``sizes`` on any nodes, and never as it runs.
+    for as long as they raise the throughput enough. With ``by_restart`` the job changes its size
+    only by a suspension, after which it continues with any of ``sizes`` on any nodes, and never
+    while it runs.
     """
 
     sizes: tuple[int, ...]
@@ -71,10 +72,10 @@ class Elastic(NamedTuple):
 
 
 class Adapt(NamedTuple):
-    """That the scheduler may choose the job's batches: their limits, in samples.
+    """Limits, in samples, of the batches that the scheduler may choose for the job.
 
-    ``least_per_gpu`` and ``most_per_gpu`` are what a GPU takes at once. None: what it has of the
-    initial batch on the fewest GPUs.
+    ``least_per_gpu`` and ``most_per_gpu`` are limits of what a GPU computes at once. None stands
+    for a GPU's part of the initial batch on the fewest GPUs.
     """
 
     most: int
@@ -89,7 +90,7 @@ def powers_of_two(least: int, most: int) -> tuple[int, ...]:
 
 
 class JobSpec(NamedTuple):
-    """What the user asked for.
+    """A user's request for a job.
 
     ``duration_s`` is the service time that a trace knows and a live scheduler does not: only
     policies that declare ``needs_duration`` may read it.

@@ -1,4 +1,4 @@
-"""How sentences name jobs: all of a few, the first of many."""
+"""Names of jobs in sentences: all of a few, the first of many."""
 
 from collections.abc import Collection
 from itertools import islice

@@ -53,7 +53,7 @@ class Notes(NamedTuple):
 
 
 def fault_in(notes: Notes) -> str:
-    """What is wrong with notes that a policy has made, in words; empty if nothing is."""
+    """Describes what is wrong with a policy's notes; "" if nothing is."""
     if type(notes) is not Notes:
         return f"its notes are {notes!r:.100}, no Notes"
     for row, sentence in notes.why.items():

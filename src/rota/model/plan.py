@@ -1,4 +1,4 @@
-"""What a policy wants: a target for every job."""
+"""A policy's plan: a target for every job."""
 
 from typing import Any, NamedTuple
 

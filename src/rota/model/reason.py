@@ -1,10 +1,10 @@
-"""Why a job does not run: stable codes, and the sentence that each stands for."""
+"""Reasons for which jobs don't run: stable codes, and a sentence for each."""
 
 from enum import IntEnum
 
 
 class Reason(IntEnum):
-    """Why a job holds no GPUs. Part of the public interface: names never change meaning."""
+    """The reason for which a job holds no GPUs. Public interface: names never change meaning."""
 
     NONE = 0
     WAIT_RESOURCES = 1

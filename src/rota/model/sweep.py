@@ -24,7 +24,7 @@ class Sweep(NamedTuple):
 
 
 class SweepTrial(NamedTuple):
-    """Which trial of which search a job is, and what it tries."""
+    """The search and number of a job that is a trial, and its parameters."""
 
     sweep: Sweep
     number: int
@@ -32,9 +32,9 @@ class SweepTrial(NamedTuple):
 
 
 class Report(NamedTuple):
-    """What a trial said of its metric after so many steps; None for a value that is no number.
+    """A trial's metric after so many steps; None for a value that is no number.
 
-    ``first``: it is the first one that this process of the job has made.
+    ``first`` is True for the first report of this process of the job.
     """
 
     step: int

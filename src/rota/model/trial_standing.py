@@ -1,4 +1,4 @@
-"""How a trial of a search stands, by the state of its job and by what it has reported."""
+"""Standing of a trial in its search, from its job's state and its reports."""
 
 from collections.abc import Sequence
 from enum import Enum
@@ -7,7 +7,7 @@ from rota.model.job import JobState
 
 
 class Standing(Enum):
-    """What a trial is to its search."""
+    """Standing of a trial in its search."""
 
     OPEN = "open"  # it goes on, or waits to
     DONE = "done"  # it came to its end, with a value
@@ -19,10 +19,10 @@ class Standing(Enum):
 def standing_of(
     state: JobState, stopped: bool, values: Sequence[float | None], *, has_metric: bool = True
 ) -> Standing:
-    """How a trial stands that has reported these values, None for what was no number.
+    """The standing of a trial that has reported these values, None for one that was no number.
 
-    ``stopped``: its search wanted its end. A trial has failed, too, if what it told last is no
-    number, and if it came to its end without any though its search has a metric.
+    ``stopped`` is True if its search wanted its end. A trial has also failed if its last value is
+    no number, or if it ended without any value although its search has a metric.
     """
     if state is JobState.CANCELLED and not stopped:
         return Standing.CANCELLED

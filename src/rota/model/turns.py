@@ -1,11 +1,13 @@
-"""Who takes turns with a job on the nodes where it lives, as its policy tells."""
+"""The jobs that take turns with a job on its nodes, as reported by its policy."""
 
 from typing import NamedTuple
 
 
 class Turns(NamedTuple):
-    """Who takes turns on ``nodes``: rows that have their turn together, those that run now and
-    those that wait, the next one first. The present turn ends at ``ends_s``.
+    """The jobs that take turns on ``nodes``.
+
+    The rows are those that have their turn together, those that run now and those that wait, the
+    next one first. The present turn ends at ``ends_s``.
     """
 
     nodes: tuple[int, ...]

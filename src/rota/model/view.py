@@ -1,4 +1,4 @@
-"""What a policy sees, and a cheap what-if copy of it."""
+"""A policy's view of the cluster, and a cheap what-if copy of it."""
 
 from __future__ import annotations
 
@@ -139,7 +139,7 @@ class View:
         return self._state.work(row, self.now_s)
 
     def user(self, row: int) -> str:
-        """Who submitted the job; empty if nobody said."""
+        """The user who submitted the job; "" if unknown."""
         return self._state.spec[row].user
 
     def queue(self, row: int) -> str:
@@ -155,33 +155,33 @@ class View:
         return self.attained_s(row) * self.num_gpus[row] + self._state.extra_gpu_s[row]
 
     def sizes(self, row: int) -> tuple[int, ...]:
-        """How many GPUs the job can be given now, rising; see :meth:`ClusterState.sizes`."""
+        """Numbers of GPUs that the job can be given now, rising; see :meth:`ClusterState.sizes`."""
         return self._state.sizes(row)
 
     def pace(self, row: int) -> Pace | None:
-        """How far an elastic job has come at its present size; None if it does not tell."""
+        """An elastic job's progress at its present size; None if it does not report it."""
         return pace_of(self._state, row, self.now_s)
 
     def usage(self, row: int) -> Usage:
-        """What the job uses when it has its GPUs for itself, as far as anybody told."""
+        """The job's resource use while it has its GPUs to itself, as far as it is known."""
         return usage_of(self._state, row)
 
     def signature(self, row: int) -> str:
-        """What jobs that behave alike have in common; empty if nothing is known of it.
+        """The signature that jobs of the same behaviour share; "" if nothing is known of the job.
 
-        Of a live job it is certain when it has told its first step; until then it is that of the
-        last job with the same command.
+        Of a live job it is certain once the job has reported its first step; until then it is that
+        of the last job with the same command.
         """
         model, profiles = self._state.spec[row].model, self._state.profiles
         return model if model or profiles is None else profiles.signature(self._state, row)
 
     def own_profile(self, row: int) -> Profile | None:
-        """What was measured of the job itself; None of a simulated one. Not to be changed."""
+        """Measurements of the job itself, not to be changed; None for a simulated job."""
         profiles = self._state.profiles
         return None if profiles is None else profiles.of_job(row)
 
     def profile(self, row: int) -> Profile | None:
-        """What was measured of the jobs of its kind; None of a simulated one. Not to be changed."""
+        """Measurements of jobs of its kind, not to be changed; None for a simulated job."""
         profiles = self._state.profiles
         return None if profiles is None else profiles.of_signature(self._state, row)
 
@@ -214,7 +214,7 @@ class View:
     # -- what jobs tell of their training ------------------------------------------------------
 
     def measured(self, row: int) -> tuple[StepPoint, ...] | None:
-        """What the job's steps took wherever it has run; None of a job that does not tell."""
+        """Step times wherever the job has run; None for a job that does not report them."""
         reports = self._state.reports
         return None if reports is None else reports.measured(row)
 
@@ -224,9 +224,10 @@ class View:
         return None if reports is None else reports.noise(row, self.now_s)
 
     def batch_range(self, row: int) -> BatchRange | None:
-        """With which batches the job can train; None of a job that does not tell.
+        """The batches with which the job can train; None for a job that does not report them.
 
-        What it has refused on GPUs like its present ones, or where it has none on any, is none.
+        Batches that it has refused on GPUs like its present ones are left out; if it has none now,
+        those that it has refused on any GPUs.
         """
         reports, refused = self._state.reports, self._state.refused.get(row)
         told = None if reports is None else reports.batch_range(row)
@@ -241,7 +242,7 @@ class View:
         return told
 
     def learned(self, row: int) -> Learned | None:
-        """How far the job has come, and what its user declared; None if it does not tell."""
+        """The job's progress, and the epochs its user declared; None if it does not report them."""
         reports = self._state.reports
         return None if reports is None else reports.learned(row, self.now_s)
 
@@ -253,7 +254,7 @@ class View:
         return self._state.sweeps
 
     def curve(self, row: int) -> Sequence[float]:
-        """What a trial's metric was at each of its reports so far. Not to be changed."""
+        """A trial's metric at each of its reports so far. The caller must not change it."""
         curves = self._state.curves
         return () if curves is None else curves.curve(row, self.now_s)
 
@@ -382,7 +383,7 @@ class WhatIf:
         return self._free
 
     def target(self, row: int) -> Allocation | None:
-        """What the job has in this what-if."""
+        """The job's allocation in this what-if."""
         return self._allocations.get(row, self.view.target[row])
 
     def release(self, row: int, reason: Reason) -> None:

@@ -1,4 +1,4 @@
-"""What policies warn of: told apart by kind, as the figures in it may differ at each decision."""
+"""Warnings of policies, told apart by kind, since their figures may differ at each decision."""
 
 from collections.abc import Iterable
 

@@ -1,4 +1,4 @@
-"""What a training script imports: it can be suspended, resized and watched at step boundaries.
+"""The API for training scripts: they can be suspended, resized and watched at step boundaries.
 
     with rota.train.session() as s:
         model, optimizer = s.prepare(model, optimizer)

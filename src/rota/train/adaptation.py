@@ -28,7 +28,7 @@ class Limits(NamedTuple):
 
     @property
     def most_ranks(self) -> int:
-        """As many as have their least part of the largest batch."""
+        """The most ranks that each have at least their least part of the largest batch."""
         return self.most // self.least_per_rank
 
 
@@ -79,10 +79,9 @@ class Adaptation:
         return -(-size // num_pieces(size, world * turns, least)), turns - 1
 
     def word(self) -> Word:
-        """What rank 0, the one that is asked, tells all ranks with the present batch: what holds
-        from the next one on.
+        """Rank 0's word to all ranks, sent with the present batch and valid from the next one on.
 
-        Zeros if nothing changes. What can't be is refused, once.
+        Zeros if nothing changes. An impossible change is refused, once.
         """
         if self.wanted is None:
             return (0, 0, 0, 0)
@@ -139,12 +138,12 @@ class Adaptation:
         return True
 
     def told(self) -> list[Message]:
-        """What the agent has not been told yet."""
+        """Messages that the agent has not been sent yet."""
         answers, self.answers = self.answers, []
         return answers
 
     def state(self) -> list[int]:
-        """What a newcomer must know."""
+        """The state that a newcomer needs."""
         word = [self.size, self.per_rank, self.accumulation, self.world]
         return [*word, self.limits.initial, self.limits.most_per_rank, self.limits.most]
 
@@ -161,7 +160,7 @@ class Adaptation:
         self.world = world if self.size == size else 0  # else it is cut anew
 
     def _refusal(self, per_rank: int, accumulation: int) -> str | None:
-        """Why batches can't be cut like that; None if they can."""
+        """The reason for which batches can't be cut like that; None if they can."""
         initial, most, most_per_rank, least = self.limits
         turns = self.world * (1 + accumulation)
         size = f"{self.world} ranks x {per_rank} samples x {1 + accumulation}"

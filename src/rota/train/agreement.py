@@ -25,7 +25,7 @@ def compare(marks: Sequence[float], rank: int) -> None:
 
 
 class Places:
-    """Which batch each rank works on, exchanged while it does."""
+    """The batch on which each rank works, exchanged while it does."""
 
     def __init__(self, place: int) -> None:
         device = "cuda" if dist.get_backend() == "nccl" else "cpu"
@@ -40,7 +40,7 @@ class Places:
             self._failure = str(error)
 
     def answers(self) -> list[int]:
-        """By rank. Raises RuntimeError if a rank was lost."""
+        """Answers by rank. Raises RuntimeError if a rank was lost."""
         if self._failure:
             raise RuntimeError(self._failure)
         self._work.wait()

@@ -85,7 +85,7 @@ class Arena:
         )
 
     def _home(self, tensor: torch.Tensor) -> int | None:
-        """Where in the mapped file the tensor lives; None if elsewhere."""
+        """Offset in the mapped file at which the tensor lives; None if it lives elsewhere."""
         if self._base is None or not tensor.numel():
             return None
         distance = tensor.data_ptr() - self._base.data_ptr()
@@ -177,7 +177,7 @@ class Arena:
 
 
 def lay_out(tensors: Sequence[torch.Tensor]) -> tuple[list[int], int]:
-    """Where in the file each tensor begins, and where the last one ends."""
+    """Offset in the file at which each tensor begins, and the one at which the last one ends."""
     offsets, end = [], FIRST_TENSOR_AT
     for tensor in tensors:
         offsets.append(end)

@@ -129,7 +129,7 @@ class Batch:
             self.complete = True
 
     def _count(self) -> None:
-        """What all ranks have learned by this batch, except for one that rehearses."""
+        """Update the counters by what all ranks have learned, unless this rank rehearses."""
         gradients, adaptation = self._gradients, self._loader.adaptation
         if self._member.rehearses:
             return

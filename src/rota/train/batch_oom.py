@@ -21,10 +21,10 @@ def is_shortage(error: object) -> bool:
 
 
 def complaint(error: object, adaptation: Adaptation | None) -> str | None:
-    """What a job's user is told of an error that ends it, if it is one of Rota's.
+    """For the user: an error of Rota's that ends the job.
 
-    So is one by which a batch of the scheduler's does not fit. None of any other, which is in the
-    job's log.
+    That includes the error of a batch chosen by the scheduler that does not fit. None for any other
+    error, which is in the job's log.
     """
     if isinstance(error, InputError):
         return str(error)

@@ -12,7 +12,7 @@ MOST_COUNTERS = 16  # numbers in an integer buffer that may change
 
 
 class Counters:
-    """Those of the last shard of a batch are everybody's after it, byte for byte.
+    """Counters of models. After each batch all ranks have those of its last shard, byte for byte.
 
     They travel as bytes among the gradients, whose types hold the numbers up to 255 exactly. Large
     ones (masks, tables of positions) must stay as they are.

@@ -1,4 +1,4 @@
-"""What a trial of a search reports of its metric, in a file that outlives this process.
+"""Writes a trial's reports of its metric to a file that outlives the process.
 
 The agent reads it (:mod:`rota.live.agent.curve`). Whatever happens to this process, to the agent or
 to the controller, what was reported is there.
@@ -62,7 +62,7 @@ class Curve:
         return unwritten.decode()
 
     def _write(self, path: str) -> None:
-        """In one piece, if there is room on the disk; what there is none for is tried again."""
+        """Write in one piece if the disk has room; else keep the rest and try again later."""
         try:
             if self._file is None:
                 self._file = self._open(path)
@@ -81,7 +81,7 @@ class Curve:
 
 
 def read_params() -> dict[str, str | int | float | bool]:
-    """What this trial tries, by name; nothing outside of a search. Raises InputError."""
+    """The parameters of this trial, by name; empty outside of a search. Raises InputError."""
     text = os.environ.get("ROTA_PARAMS")
     if not text:
         return {}

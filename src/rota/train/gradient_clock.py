@@ -1,4 +1,4 @@
-"""How long a piece of a batch takes on the device, from its first computation to its gradient."""
+"""Measures the device time of a piece of a batch, from its first computation to its gradient."""
 
 from __future__ import annotations
 

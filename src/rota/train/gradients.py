@@ -234,7 +234,7 @@ class Gradients:
             self._like, self._lengths, self._free = {}, {}, {}
 
     def _mark(self, world: int, rank: int) -> int:
-        """What all ranks must have in common. The first time in a group they compare all of it."""
+        """Digest of what all ranks must share; compared in full the first time in a group."""
         common = seed_of(self._place, self._which)
         if world > 1 and not self.met and self._likes():
             compare(Places(common).answers(), rank)

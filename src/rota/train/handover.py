@@ -1,4 +1,4 @@
-"""What a process hands over to the one that takes its place, and how much memory a step takes."""
+"""Hands a process's state over to its successor, and measures the memory of a step."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ class Handover:
         self.adopts = os.environ.get("ROTA_ADOPT") if self._is_worker else None
 
     def keeps(self) -> str | None:
-        """Why this process must be kept while it is suspended; None if it may end and come back."""
+        """The reason to keep this process during suspension; None if it may end and come back."""
         if not self._is_worker:
             return "its program does not run in a worker of the zygote"
         if self._replica is None:
@@ -123,13 +123,13 @@ class Handover:
             )
 
     def measure(self) -> Cycle | None:
-        """At a step boundary: the memory over a step, once it has been measured; not on a CPU."""
+        """Memory over a step, once measured; called at step boundaries. None on a CPU."""
         return self._memory.at(BOUNDARY) if self._memory is not None else None
 
     def _unused(self, replica: Replica) -> list[list[torch.Tensor | None] | None]:
-        """For each optimiser the gradients that it has yet to use; None if it has used them.
+        """For each optimiser, the gradients that it has yet to use; None if it has used them.
 
-        A program that accumulates them over several steps needs them.
+        A program that accumulates gradients over several steps needs them.
         """
         last = self._progress.step - 1
         return [

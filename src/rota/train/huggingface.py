@@ -1,4 +1,4 @@
-"""For programs of Hugging Face: suspension and progress for Trainer, resizing for Accelerate.
+"""Hugging Face programs: suspension and progress for Trainer, resizing for Accelerate.
 
     ElasticAccelerator(s)                   the program owns the loop: s.prepare, s.loader
     Trainer(callbacks=[RotaCallback(s)])    transformers owns it: suspended, but not resized

@@ -1,4 +1,4 @@
-"""For programs of Lightning: suspension and progress for its Trainer, resizing for Fabric.
+"""Lightning programs: suspension and progress for its Trainer, resizing for Fabric.
 
     Fabric(strategy=ElasticStrategy(s))     the program owns the loop: s.prepare, s.loader
     Trainer(callbacks=[RotaCallback(s)])    Lightning owns it: suspended, but not resized
@@ -57,7 +57,7 @@ class ElasticStrategy(Strategy):
 
     @property
     def world_size(self) -> int:
-        """How many processes the gang has."""
+        """Number of processes of the gang."""
         return self._session.world_size
 
     @property
@@ -138,7 +138,7 @@ class RotaCallback(Callback):
         batch: Any,
         batch_idx: int,
     ) -> None:
-        """If an optimiser step was made: report it, and suspend here if asked to."""
+        """Report an optimiser step, if one was made, and suspend here if asked to."""
         with suppress(MisconfigurationException):  # a batch that does not tell how large it is
             self._unreported += extract_batch_size(batch) * trainer.world_size
         if trainer.global_step == self._global_step:
@@ -163,7 +163,7 @@ class RotaCallback(Callback):
         self._session.report(**figures)
 
     def state_dict(self) -> dict[str, int]:
-        """What is kept in checkpoints."""
+        """The state that checkpoints keep."""
         return {"steps": self._steps, "samples": self._samples}
 
     def load_state_dict(self, state_dict: dict[str, int]) -> None:

@@ -29,7 +29,7 @@ SHARDS = 8  # of a batch, unless the program says otherwise: as many ranks can s
 
 
 class Position:
-    """Where training is in the data: the epoch, the samples of it that are done, the batches."""
+    """Position in the data: the epoch, its samples that are done, and the number of batches."""
 
     def __init__(self) -> None:
         self.epoch = 0

@@ -16,17 +16,18 @@ BY_OPTIMIZER = "by optimizer"  # adamscale where steps are divided by a norm, el
 
 
 class LrScaling:
-    """By what the learning rate is multiplied when a batch is ``scale`` times the initial one.
+    """Factor of the learning rate for a batch that is ``scale`` times the initial one.
 
-    ``linear``: by the scale (Goyal et al., *Accurate, Large Minibatch SGD*, 2017). ``sqrt``: by its
-    square root. ``legw``: likewise, after a linear warm-up from 0 over ``warmup_steps`` initial
-    batches, which grows with the scale (You et al., *Large-Batch Training for LSTM and Beyond*,
-    2019). ``adascale``: by the gain, from 1 to the scale, which is larger the noisier gradients are
-    (Johnson et al., *AdaScale SGD*, ICML 2020). ``adamscale``: by the square root of the gain, for
-    Adam and its kin (Qiao et al., *Pollux*, OSDI 2021). Initially it is the rate for ``scale`` 1.
+    ``linear``: the scale (Goyal et al., *Accurate, Large Minibatch SGD*, 2017). ``sqrt``: its
+    square root. ``legw``: its square root, after a linear warm-up from 0 over ``warmup_steps``
+    initial batches, which grows with the scale (You et al., *Large-Batch Training for LSTM and
+    Beyond*, 2019). ``adascale``: the gain, from 1 to the scale, which is larger the noisier
+    gradients are (Johnson et al., *AdaScale SGD*, ICML 2020). ``adamscale``: the square root of the
+    gain, for Adam and its kin (Qiao et al., *Pollux*, OSDI 2021). Initially the factor is that for
+    ``scale`` 1.
 
-    ``scaled_steps`` is how many steps with the initial batch training so far amounts to: the sum of
-    the gains where ``counts_gains``, else of the scales.
+    ``scaled_steps`` is the number of steps with the initial batch that training so far amounts to:
+    the sum of the gains where ``counts_gains``, else of the scales.
     """
 
     def __init__(
@@ -48,7 +49,7 @@ class LrScaling:
         return 1.0 if self.scale == 1 else self.noise.gain(self.scale)
 
     def factor(self, rule: str) -> float:
-        """By what this rule multiplies the learning rate of the present batch."""
+        """This rule's factor of the learning rate for the present batch."""
         if rule == "linear":
             return self.scale
         if rule == "sqrt":
@@ -110,7 +111,7 @@ class LrScaling:
         optimizer.step = restoring
 
     def state(self) -> dict[str, Any]:
-        """What a newcomer must know."""
+        """The state that a newcomer needs."""
         steps = {"scaled_steps": self.scaled_steps, "unit": self._unit}
         return steps | {"noise": self.noise.state()}
 

@@ -257,7 +257,7 @@ class Member:
         return False
 
     def _exchange(self, senders: list[int]) -> None:
-        """Those that have the state hand it over to those that don't, each a part of it."""
+        """Send the state from the ranks that have it to the others; each sender sends a part."""
         receivers = [rank for rank in range(self.world.size) if rank not in senders]
         if not receivers or self.replica is None:
             return
@@ -272,7 +272,7 @@ class Member:
             raise HandoverError(f"{type(error).__name__}: {error}") from None
 
     def share_state(self) -> None:
-        """At the start: everybody takes over the state of rank 0. Raises RuntimeError."""
+        """At the start: all ranks take over the state of rank 0. Raises RuntimeError."""
         if self.world.size > 1:
             self._exchange([0])
 

@@ -1,4 +1,4 @@
-"""How much device memory a training holds at which point of its steps, and where it is least.
+"""Measures the device memory of a training over a step, and finds where it is least.
 
 Between backward and the optimiser's step there are gradients, within forward and backward
 activations. After ``optimizer.step()`` and ``zero_grad(set_to_none)`` there is neither, and little
@@ -16,7 +16,7 @@ MEASURED_STEPS = 5
 
 
 class Cycle(NamedTuple):
-    """What the measured steps had in common."""
+    """Common facts of the measured steps."""
 
     least_bytes: int
     most_bytes: int

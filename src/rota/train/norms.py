@@ -20,7 +20,7 @@ CHUNK = 1 << 16  # so many numbers stay in a processor's caches from one operati
 
 
 class Divisor(NamedTuple):
-    """By what an optimiser divides a gradient: the root of ``mean / correction``, plus ``eps``."""
+    """An optimiser's divisor of a gradient: the root of ``mean / correction``, plus ``eps``."""
 
     mean: torch.Tensor
     correction: float
@@ -83,7 +83,7 @@ class Norms:
         parts: int,
         scale: float,
     ) -> Squares | None:
-        """What the present batch shows, from the sums of its leaves; None if it is not measured.
+        """Measurements of the present batch, from the sums of its leaves; None if not measured.
 
         ``of_parts`` is the last number of those. Without leaves the batch was in a single part, and
         its gradients are in place.
@@ -109,7 +109,7 @@ class Norms:
         return _sum(found, vector)
 
     def _pair(self, scale: float) -> Squares:
-        """What the gradients in place show beside those of the batch before."""
+        """Measurements of the gradients in place, paired with those of the previous batch."""
         loss_scale, last = self._loss_scale(), self._last
         follows = last is not None and last[0] == self._number - 1
         square = product = 0.0
@@ -130,7 +130,7 @@ class Norms:
         return pair(last[1], square, product, last[2], scale)
 
     def _loss_scale(self) -> float:
-        """What gradients are multiplied by, if a gradient scaler was prepared."""
+        """The factor of gradients if a gradient scaler was prepared, else 1."""
         for part in self._others():
             if hasattr(part, "get_scale") and part.is_enabled():
                 return float(part.get_scale())
@@ -187,7 +187,7 @@ def _mean_of(state: Mapping[str, Any]) -> Any:
 
 
 def _divisors(others: Iterable[Any]) -> dict[int, Divisor]:
-    """By parameter, of the optimisers that have one for it."""
+    """Divisors by parameter, of the optimisers that have one for it."""
     found: dict[int, tuple[Any, Any, float, float]] = {}
     for optimizer in torch_optimizers(others):
         for group in optimizer.param_groups:

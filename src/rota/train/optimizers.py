@@ -1,4 +1,4 @@
-"""What a program may not do with optimisers and models if gradients come from several ranks."""
+"""Refuses uses of optimisers and models that fail if gradients come from several ranks."""
 
 from __future__ import annotations
 

@@ -34,12 +34,12 @@ class Replicated(torch.nn.Module):
         self._added_up: set[int] = set()  # the parameters, in this batch
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
-        """As the model's."""
+        """The model's own forward pass."""
         inner = self._wrapped[0] if self._wrapped else self.module
         return inner(*args, **kwargs)
 
     def __getattr__(self, name: str) -> Any:
-        """What this wrapper does not have, its model may."""
+        """Attributes that this wrapper lacks are the model's."""
         try:
             return super().__getattr__(name)
         except AttributeError:
@@ -92,7 +92,7 @@ class Replicated(torch.nn.Module):
         )
 
     def weigh(self) -> None:
-        """From now on ranks have unequal parts of a batch, and a lost rank is no error."""
+        """From now on, ranks may have unequal parts of a batch, and a lost rank is no error."""
         self._weighs = True
         for wrapped in self._wrapped:
             wrapped.register_comm_hook(None, self._add_up)

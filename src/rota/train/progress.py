@@ -1,4 +1,4 @@
-"""What a rank tells of how training goes."""
+"""A rank's reports of the training's progress."""
 
 from __future__ import annotations
 

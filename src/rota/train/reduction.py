@@ -1,4 +1,4 @@
-"""How the gradients of a training's models come together: by Rota's tree, or by torch's DDP."""
+"""Reduces gradients of a training's models: by Rota's tree, or by torch's DDP."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ class Reduction:
         return replicated
 
     def without_loader(self) -> bool:
-        """There is no loader: DDP where it was left open. Whether it reduces any model."""
+        """Let DDP reduce the models left open, as there is no loader. True if it reduces any."""
         for model in self._undecided:
             model.wrap()
         return bool(self.wrapped or self._undecided)
@@ -64,7 +64,7 @@ class Reduction:
     def with_loader(self, replica: Replica, others: Callable[[], Iterable[Any]] | None) -> bool:
         """Make the gradients of a loader's batches; with ``others`` their norms are measured.
 
-        Whether each rank gets its samples in one piece.
+        True if each rank gets its samples in one piece.
         """
         if self.wrapped:
             from rota.train.parallel import DdpGradients
@@ -81,7 +81,7 @@ class Reduction:
         return False
 
     def settle(self) -> None:
-        """Those that had the state have met again, without one that was lost."""
+        """Continue among the ranks that had the state, without a lost one."""
         self.gradients.settle(self._world.rank, self._world.size)
 
     def moved(self) -> None:

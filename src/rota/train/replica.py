@@ -1,4 +1,4 @@
-"""What must be equal on all ranks, and how it reaches a rank that does not have it yet."""
+"""The state that must be equal on all ranks, and its transfer to ranks that lack it."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ PACK_BYTES = 1 << 20  # smaller tensors travel together
 
 
 class Stateful(Protocol):
-    """What torch's optimisers, schedulers and scalers have in common."""
+    """The common interface of torch's optimisers, schedulers and scalers."""
 
     def state_dict(self) -> dict[str, Any]:
         """The state."""
@@ -30,7 +30,7 @@ class Stateful(Protocol):
 
 
 class Slot(NamedTuple):
-    """What a receiver must know of a tensor to make a place for it."""
+    """Facts about a tensor that a receiver needs to make room for it."""
 
     shape: tuple[int, ...]
     dtype: torch.dtype
@@ -55,7 +55,7 @@ class Replica:
                 known.append(part)
 
     def state(self) -> dict[str, Any]:
-        """All of it. Tensors are the very ones in use."""
+        """The whole state. Tensors are the very ones in use."""
         return {
             "models": [dict(_tensors(model)) for model in self.models],
             "others": [part.state_dict() for part in self.others],
@@ -158,7 +158,7 @@ def _cause(error: BaseException, handled: BaseException | None) -> OSError | Non
 
 
 def _stored_bytes(state: Any) -> int:
-    """How much room the tensors in a state take in a file, each storage once."""
+    """Bytes that the tensors of a state take in a file, each storage once."""
     storages: dict[int, int] = {}
     values = [state]
     while values:

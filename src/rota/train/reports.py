@@ -1,4 +1,4 @@
-"""What a rank tells its agent: who it is, how training goes, how large its model is."""
+"""A rank's messages to its agent: its identity, progress, and the size of its model."""
 
 from __future__ import annotations
 

@@ -100,14 +100,14 @@ class Session:
 
     @property
     def world_size(self) -> int:
-        """How many processes the gang has."""
+        """Number of processes of the gang."""
         return self._world.size
 
     @property
     def params(self) -> dict[str, str | int | float | bool]:
-        """What this trial of a sweep tries, by name; nothing outside of a sweep.
+        """The parameters of this trial of a sweep, by name; empty outside of a sweep.
 
-        Raises InputError if ROTA_PARAMS is set to something else than a JSON object.
+        Raises InputError if ROTA_PARAMS is set to anything but a JSON object.
         """
         return read_params()
 
@@ -310,11 +310,11 @@ class Session:
 
     @property
     def scaled_steps(self) -> float:
-        """How many steps with one rank's batch the batches that are done amount to.
+        """Number of steps with one rank's batch that the finished batches amount to.
 
-        Where the scheduler chooses batches, with the initial batch. Where ``lr_scaling`` goes by
-        the gain, schedules of learning rates go by this number. With a fixed ``batch_size`` it is
-        the number of steps.
+        Where the scheduler chooses batches, steps with the initial batch count. Where
+        ``lr_scaling`` goes by the gain, schedules of learning rates go by this number. With a fixed
+        ``batch_size`` it is the number of steps.
         """
         return self._training.scaled_steps
 

@@ -1,4 +1,4 @@
-"""Which samples belong to which virtual shard of a batch, and which shards to which rank.
+"""Assigns samples to the virtual shards of a batch, and shards to ranks.
 
 A global batch is cut into a fixed number of virtual shards, whatever the number of ranks. Each rank
 works through a run of neighbouring shards. So what a shard computes, and the order in which the
@@ -46,7 +46,7 @@ def pieces(batch: Sequence[int], size: int, shards: range) -> list[Piece]:
 
 
 def num_pieces(samples: int, shards: int, least: int) -> int:
-    """How many of these shards get samples if none is to have fewer than ``least`` of them."""
+    """Number of these shards that get samples if none gets fewer than ``least``."""
     return max(1, min(shards, samples // least))
 
 
@@ -61,11 +61,11 @@ def next_size(size: int, left: int, least: int) -> int:
 
 
 def even_pieces(batch: Sequence[int], size: int, shards: range, least: int) -> list[Piece]:
-    """As few pieces of ``size`` samples at most as make up the batch, equal give or take a sample.
+    """The fewest pieces of at most ``size`` samples that make up the batch, of almost equal size.
 
-    None has fewer than ``least`` samples, unless the whole batch does, even if some are larger for
-    that. The last shards have none then, and a rank that is left without gets the first piece with
-    weight 0.
+    Sizes differ by one sample at most. None has fewer than ``least`` samples, unless the whole
+    batch does, even if some are larger for that. The last shards then get none, and a rank without
+    samples gets the first piece with weight 0.
     """
     samples = len(batch)
     parts = num_pieces(samples, -(-samples // size), least)

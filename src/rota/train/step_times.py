@@ -1,4 +1,4 @@
-"""How long steps take, for one way of cutting batches at a time."""
+"""Measures step times, for one way of cutting batches at a time."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class StepTimes:
         self._gradient_s += gradient_s
 
     def message(self) -> Message:
-        """What a report tells of them; nulls if nothing has been measured since the last one."""
+        """Fields of the next report: measurements since the last one, nulls if there are none."""
         mean = [s / self._steps if self._steps else None for s in (self._step_s, self._gradient_s)]
         return {"steps": self._steps, "step_s": mean[0], "gradient_s": mean[1]}
 

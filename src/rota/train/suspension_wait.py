@@ -1,4 +1,4 @@
-"""How a suspended rank waits for its turn: in this process, or in another that takes its place."""
+"""Waits in a suspended rank for its turn: in this process, or in one that replaces it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What one process trains: models and all that goes with them, the data, and how far it is."""
+"""The training of one process: models with their optimisers, the data, and the progress."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ class Training:
 
     @property
     def state(self) -> DeviceState:
-        """What is on the device."""
+        """The state on the device."""
         if self._state is None:
             from rota.train.device import DeviceState, choose_device
 
@@ -61,7 +61,7 @@ class Training:
 
     @property
     def replica(self) -> Replica:
-        """What must be equal on all ranks."""
+        """The state that must be equal on all ranks."""
         if self._replica is None:
             from rota.train.replica import Replica
 
@@ -226,7 +226,7 @@ class Training:
 
     @property
     def adaptation(self) -> Adaptation | None:
-        """What chooses the size of batches, where the scheduler does."""
+        """The adaptation of batch sizes, if the scheduler chooses them."""
         return self.loader.adaptation if self.loader is not None else None
 
     # -- batches and steps ---------------------------------------------------------------------
@@ -282,7 +282,7 @@ class Training:
             self._progress.times.note(cut, self._progress.step_s, gradient_s)
 
     def _describe(self) -> dict[str, Any]:
-        """What a report tells of batches that the scheduler chooses."""
+        """The part of a report about batches that the scheduler chooses."""
         adaptation, lr_scaling = self.adaptation, self.lr_scaling
         assert adaptation is not None
         assert lr_scaling is not None
@@ -348,10 +348,11 @@ class Training:
     # -- suspended and handed over ---------------------------------------------------------------
 
     def _plain(self) -> dict[str, Any]:
-        """What to go on with: in a step whose batch has been worked through, after that step; in an
-        epoch whose batches have been, after that epoch.
+        """The position to continue from.
 
-        Without a loader, only the program knows whether a step is over: it is taken to be.
+        After the last part of a step's batch, it is after that step; after the last batch of an
+        epoch, after that epoch. Without a loader only the program knows whether a step is over: the
+        step is assumed to be over.
         """
         progress = self._progress
         position = self.loader.position if self.loader is not None else None

@@ -292,7 +292,7 @@ def of_program(error: Exception) -> TracebackType | None:
 
 
 def run_program(request: dict[str, Any]) -> None:
-    """In the worker: become the job's program. A Python script runs here, others are executed."""
+    """Become the job's program, in the worker. A Python script runs here, others are executed."""
     for number in (signal.SIGTERM, signal.SIGINT, signal.SIGCHLD):
         signal.signal(number, signal.SIG_DFL)
     if request["cpus"]:

@@ -183,18 +183,18 @@ class Measured:
         )
 
     def gain(self, batch: int, epoch: int) -> float:
-        """What one step gains, in steps of the initial batch size."""
+        """Gain of one step, in steps of the initial batch size."""
         sqr, var = self.noise(batch, epoch)
         return (var + sqr) / (var * self.init_batch / batch + sqr)
 
     def progress(self, epoch: int) -> float:
-        """What a job has gained when it has done so many epochs: the least of all batch sizes."""
+        """Progress of a job after so many epochs: the least of all batch sizes."""
         if epoch == 0:
             return 0.0
         return min(epochs.progress[epoch - 1] for epochs in self._by_batch.values())
 
     def steps(self, batch: int | None) -> tuple[float, ...]:
-        """How many steps a job with this whole batch has done by the end of each epoch.
+        """Number of steps with this whole batch by the end of each epoch.
 
         Linear between the batch sizes that were measured.
         """
@@ -211,11 +211,11 @@ class Measured:
     # -- a job ---------------------------------------------------------------------------------
 
     def split(self, batch: int | None, num_gpus: int) -> Batch:
-        """How a global batch is computed on so many GPUs, in as few parts as fit them.
+        """Splits a global batch over so many GPUs, in the fewest parts that fit them.
 
-        One GPU alone computes a batch above the initial one in two parts at least, whose
-        difference tells the noise. One that is too small for so many GPUs becomes the least of
-        each; None stands for the initial one.
+        One GPU alone computes a batch above the initial one in two parts at least, whose difference
+        gives the noise. A batch that is too small for so many GPUs becomes the least of each; None
+        stands for the initial one.
         """
         batch = max(batch or self.init_batch, self.least_per_gpu * num_gpus)
         each = ceil(batch / num_gpus - ROUNDING)

@@ -23,7 +23,7 @@ Row = TypeVar("Row")
 
 
 class Bounds(NamedTuple):
-    """What Pollux's simulator bounds beside what was measured; None: as measured."""
+    """Bounds of Pollux's simulator beside the measured ones; None: as measured."""
 
     most_per_gpu: int | None = None
     most_gpus: int | None = None
@@ -76,7 +76,7 @@ def read_profile(folder: Path) -> Measured:
 
 
 def _rows(path: Path, needed: Sequence[str], make: Callable[[list[str]], Row]) -> list[Row]:
-    """What ``make`` makes of the needed fields of each row. TraceError for the first wrong one."""
+    """``make`` of the needed fields of each row. Raises TraceError for the first wrong row."""
     source, report = Source(str(path), read_bytes(path)), Report(str(path), strict=True)
     rows = table(source, report, needed)
     getters, made = [rows.getter(column) for column in needed], list[Row]()

@@ -1,4 +1,4 @@
-"""What synthetic load looks like, as tables: one profile for each public log it imitates.
+"""Parameters of synthetic load, as tables: one profile for each public log it imitates.
 
 Every figure is the published log's unless its comment says that it was chosen here, and to what
 end. The logs: Philly (Microsoft, 2017), Helios (SenseTime, 2020), Acme (Shanghai AI Laboratory,

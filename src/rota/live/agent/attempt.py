@@ -180,9 +180,9 @@ class Attempt(Account):
             self.ending.conclude()
 
     def _clear_away(self, rank: Rank, pause_s: float = LOOK_AGAIN_S) -> None:
-        """If its shim has vanished, kill what that left behind: its gang may go on without it.
+        """Kill what a vanished shim has left behind, since its gang may continue without it.
 
-        What can't die, as its disk does not answer, is looked at ever less often.
+        A process that can't die because its disk does not answer is checked ever less often.
         """
         if rank.gone and self.world.kill_remains([], [tag_of(self.record.secret, rank.name)]):
             again = partial(self._clear_away, rank, min(2 * pause_s, LONGEST_PAUSE_S))
@@ -284,13 +284,13 @@ class Attempt(Account):
             self.settle()
 
     def _crowd_of(self, rank: Rank) -> str:
-        """Which rank has several sessions, in words."""
+        """Names the rank that has several sessions."""
         members = self.record.members
         number = members.index(rank.index) if rank.index in members else rank.index
         return f"rank {number} has several sessions of rota.train at once"
 
     def _make_do_without(self) -> None:
-        """What was to be done with the sessions' help, and not by several of one rank, is not."""
+        """Abandon actions that need the session's help, since a rank has several sessions."""
         self.vacating.call_off(self.crowd)
         if self.elastic is not None:
             self.elastic.call_off(self.crowd)

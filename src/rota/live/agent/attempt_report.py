@@ -165,7 +165,7 @@ class Account:
         return self.world.kill_remains([rank.shim for rank in vanished], tags, marks)
 
     def device_index(self, position: int) -> int:
-        """Where in the worker's list of visible devices the GPU of one rank stands."""
+        """Index of one rank's GPU in the worker's list of visible devices."""
         visible, gpus = self.record.visible, self.record.gpus
         return int(visible.index(gpus[position])) if visible else position
 
@@ -206,7 +206,7 @@ class Account:
         self.notify(self.about("failed") | {"command_id": command_id, "error": error})
 
     def observed(self) -> Message:
-        """What the controller should know of this attempt after a gap."""
+        """Summary of this attempt for a controller that has missed messages."""
         if self.ended is not None:
             return self.ended
         return self.about("alive") | {"state": self.state} | self._abilities()
@@ -247,7 +247,7 @@ class Account:
             self.notify(message)
 
     def curve_report(self, since: int = 0) -> Message | None:
-        """What a trial has reported after so many reports, for the controller; None if nothing."""
+        """A trial's reports after the first ``since``, for the controller; None if it has none."""
         self._curve_told = self.curve.read()
         told = self.curve.reports[since:]
         return self.about("curve") | {"since": since, "reports": told} if told else None
@@ -258,7 +258,7 @@ class Account:
         return self.about("model") | model if model else None
 
     def memory(self) -> Message:
-        """Where the state of a suspended attempt is, and what a step takes, for the controller.
+        """For the controller: where a suspended attempt's state is, and the memory of a step.
 
         ``where`` is null while it runs, else ``processes``, ``memory`` (arenas in host memory),
         ``disk`` or ``checkpoint`` (the job's own); ``bytes`` are those of the arenas; ``error``
@@ -285,7 +285,7 @@ class Account:
         self.notify(self.memory())
 
     def registration(self) -> Message:
-        """How this attempt can be suspended and resized, for the controller."""
+        """Report to the controller: the ways in which this attempt can be suspended and resized."""
         return self.about("registered") | self._abilities()
 
     def _abilities(self) -> Message:
@@ -316,7 +316,7 @@ class Account:
 
     @property
     def method(self) -> Method:
-        """How it is suspended where no session does it, and why so."""
+        """The suspension method without a session, and the reason for it."""
         return self.record.method
 
     @property
@@ -392,9 +392,10 @@ class Account:
 
 
 def _kept(report: Message, now_s: float) -> dict[str, Any]:
-    """What is kept of a well-formed report.
+    """The fields of a well-formed report that are kept.
 
-    Its clock is this one's. What comes from the future would be newer than all that follows.
+    Its times are capped at the present: a report from the future would seem newer than all that
+    follow.
     """
     told = progress_of(report)
     return told | {"at_s": min(told["at_s"], now_s)}

@@ -1,4 +1,4 @@
-"""How an attempt is suspended whose device memory the CUDA driver takes to the host, and continued.
+"""Suspends and continues attempts whose device memory the CUDA driver moves to the host.
 
 The driver does its part first, and then the processes are stopped; to continue they run first,
 waiting in their CUDA calls, until the driver has put back what they had on the GPU. What it can't

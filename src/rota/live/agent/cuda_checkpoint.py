@@ -27,13 +27,13 @@ MAX_ROUNDS = 10  # of looking for processes that have begun to use the GPU meanw
 
 
 class Driver(Protocol):
-    """What the CUDA driver can do to the processes of a node, by their pids.
+    """The CUDA driver's actions on the processes of a node, by pid.
 
     Everything may take long, and raises AgentError.
     """
 
     def refusal(self) -> str | None:
-        """Why it can do none of it here, as a clause; None if it can."""
+        """The reason, as a clause, why checkpoints are impossible; None if they are possible."""
 
     def uuids(self) -> Sequence[str]:
         """The UUIDs of all GPUs of this machine, in NVML's order, without the prefix ``GPU-``."""
@@ -45,14 +45,17 @@ class Driver(Protocol):
         """True if the process has a GPU open, whatever :meth:`state` makes of it."""
 
     def lock(self, pid: int, timeout_s: float) -> None:
-        """From running to locked; it stays running if that takes longer than ``timeout_s``."""
+        """From running to locked; still running if that takes longer than ``timeout_s``."""
 
     def checkpoint(self, pid: int) -> None:
         """From locked to checkpointed."""
 
     def restore(self, pid: int, gpus: Mapping[str, str]) -> None:
-        """From checkpointed to locked. ``gpus`` maps the UUID of every GPU of this machine to that
-        of the one to use in its place; empty: all as before."""
+        """From checkpointed to locked.
+
+        ``gpus`` maps the UUID of every GPU of this machine to that of the one to use in its place;
+        empty if nothing changes.
+        """
 
     def unlock(self, pid: int) -> None:
         """From locked to running."""
@@ -67,7 +70,7 @@ class Checkpoints:
 
     @cached_property
     def refusal(self) -> str | None:
-        """Why no process of this node can be checkpointed, as a clause; None if they can."""
+        """The reason, as a clause, why no process can be checkpointed; None if all can."""
         if any(each.startswith("MIG-") for each in self._ids):
             return "its GPUs are parts of GPUs (MIG)"
         return self._driver.refusal()
@@ -142,10 +145,10 @@ class Checkpoints:
 
 
 def exchange(every: Sequence[str], before: Sequence[str], now: Sequence[str]) -> dict[str, str]:
-    """For each GPU of the machine the one in its place: ``now`` for ``before``, in that order.
+    """Maps each GPU of the machine to the one that replaces it: ``now`` for ``before``, in order.
 
-    The driver wants to be told of all of them, each once. Those that are freed stand for those that
-    are taken, and all others for themselves.
+    The driver requires every GPU once. GPUs that are freed replace those that are taken; all others
+    stay.
     """
     places = dict(zip(before, now, strict=True))
     freed = [gpu for gpu in before if gpu not in now]
@@ -161,7 +164,7 @@ class NvidiaDriver:
         self._process: Any = None
 
     def refusal(self) -> str | None:
-        """Why there are no checkpoints here."""
+        """The reason for which there are no checkpoints here."""
         version = driver_version()
         if version < LEAST_DRIVER:
             its = f"its driver is of version {version}" if version else "its driver is not known"

@@ -1,4 +1,4 @@
-"""What a trial has reported of its metric, as its processes write it down for their agent."""
+"""Reads a trial's reports of its metric, which its processes write to a file."""
 
 import json
 import logging

@@ -1,4 +1,4 @@
-"""What a node has to offer: NVIDIA GPUs, or one device slot per CPU core."""
+"""Devices of a node: NVIDIA GPUs, or one slot per CPU core."""
 
 import os
 from typing import NamedTuple
@@ -55,7 +55,7 @@ def visible_ids(found: int, setting: str | None) -> tuple[str, ...]:
 
 
 def count_gpus() -> int:
-    """How many NVIDIA GPUs the driver manages; 0 without a driver."""
+    """Number of NVIDIA GPUs that the driver manages; 0 without a driver."""
     import pynvml
 
     try:

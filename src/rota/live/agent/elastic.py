@@ -1,4 +1,4 @@
-"""How an attempt becomes larger or smaller, and what it does when one of its ranks is lost."""
+"""Resizes attempts, and handles the loss of a rank."""
 
 import asyncio
 import contextlib
@@ -180,7 +180,7 @@ class Elastic:
             attempt.spawn(self._launch(slots, gpus))
 
     def _write_down(self, slots: int) -> None:
-        """How many slots there will have been, before any is forked. Raises AgentError."""
+        """Record the number of slots before any of them is forked. Raises AgentError."""
         record = self._attempt.record
         before, record.slots = record.slots, slots
         try:
@@ -336,7 +336,7 @@ class Elastic:
             timer.cancel()
 
     def _stand_by_again(self) -> None:
-        """Those that were to come back, and were not needed: they wait as they did before."""
+        """Ranks that were to come back and were not needed return to standing by."""
         for slot in self._returned - set(self.gang.members) - self.dismissed:
             self._stand_by(slot, is_ready=True)
         self._returned.clear()
@@ -363,7 +363,7 @@ class Elastic:
         self._tell_settled(command_id, error, "; ".join(causes), num_lost)
 
     def _causes(self, error: str | None) -> list[str]:
-        """What has brought a change about that no command asked for, in words."""
+        """Descriptions of what caused a change that no command asked for."""
         if not self._lagging:
             return self._losses
         done = "was replaced" if error is None else f"could not be replaced: {error}"

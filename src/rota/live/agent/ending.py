@@ -1,4 +1,4 @@
-"""How an attempt ends: what its processes' exits say of it, and who is told."""
+"""Ends attempts: interprets the exits of their processes, and reports the end."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ class Ending:
     # -- by its processes ----------------------------------------------------------------------
 
     def conclude(self) -> None:
-        """No process is left: the attempt has ended, or is lost."""
+        """End the attempt, or declare it lost, once no process is left."""
         attempt = self._attempt
         self._was_out_of_the_way |= self._is_out_of_the_way()
         if self._still_tells():
@@ -100,7 +100,7 @@ class Ending:
         )
 
     def _failure(self, process: int, code: int) -> str:
-        """How the process ended that ended the others, and where its output is."""
+        """Describes the end of the process that ended the others, and names its log."""
         attempt = self._attempt
         killed = f"killed by {signal_name(-code)}" if code < 0 else ""
         members = attempt.record.members
@@ -129,9 +129,9 @@ class Ending:
         self._end(State.LOST, error=error, started=True)
 
     def could_not_go_on(self, error: str) -> None:
-        """It can't go on here as it was asked to. By that, nothing is lost.
+        """Report that the attempt could not continue here as asked; nothing is lost.
 
-        Is it a guest, it vanishes: it still is where it came from.
+        An attempt that came from another node vanishes here: it still exists there.
         """
         attempt = self._attempt
         if attempt.is_guest:
@@ -168,7 +168,7 @@ class Ending:
         attempt.notify(attempt.ended)
 
     def _loss(self) -> Message:
-        """What else is known of an attempt that is lost."""
+        """Further facts about a lost attempt."""
         attempt = self._attempt
         told: Message = {
             "rebooted": attempt.was_rebooted,

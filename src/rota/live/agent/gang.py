@@ -1,4 +1,4 @@
-"""Who trains together: how the ranks of one attempt hold at a step, and become more or fewer.
+"""Coordinates the ranks of one attempt: they hold at one step, and become more or fewer.
 
 No sockets and no clock in here: messages from the ranks come in, messages to them go out by
 ``send``. A *slot* is one process for as long as it lives; its *rank* is its place among the members
@@ -323,7 +323,7 @@ class Gang:
         self.call_off(error)
 
     def _give_up(self) -> None:
-        """Those that may be waiting for somebody at the meeting place need not wait."""
+        """Release ranks that may be waiting for others at the meeting place."""
         for slot in self._places:
             self._send(slot, {"type": "give_up", "generation": self.generation})
 

@@ -1,4 +1,4 @@
-"""How a job begins with the checkpoints of another: a copy of them, before its first start."""
+"""Copies another job's checkpoints for a job that starts from them."""
 
 import os
 import shutil

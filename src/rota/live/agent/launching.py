@@ -1,4 +1,4 @@
-"""How an attempt begins: its record, and its processes' environment, devices, interpreter."""
+"""Starts attempts: the record, and the environment, devices and interpreter of processes."""
 
 import os
 import random
@@ -30,7 +30,7 @@ SHELL_SYNTAX = set("|&;<>()$`\\*?[]~!{}#\n")
 
 
 class Starter(NamedTuple):
-    """How further ranks of an attempt are started: a request for each of them is forked."""
+    """Starts further ranks of an attempt, by one fork request for each."""
 
     fork: Callable[[dict[str, Any]], Awaitable[int]]
     # (record, folder, slots, GPUs of these, step=, adopt=) -> requests; see rank_requests
@@ -38,9 +38,9 @@ class Starter(NamedTuple):
 
 
 def record_of(message: Message, devices: Devices, refusal: str | None) -> Record:
-    """What is kept on disk of an attempt that the message launches.
+    """The record of an attempt that the message launches.
 
-    ``refusal`` says why CUDA checkpoints can't be had here, if so.
+    ``refusal`` is the reason for which CUDA checkpoints are impossible here, if they are.
     """
     program, gpus, most_gpus = message["program"], message["gpus"], message.get("max_gpus", 1)
     in_gang = program["processes"] == "gpu"
@@ -80,10 +80,10 @@ def rank_requests(
     step: int | None = None,
     adopt: dict[int, dict[str, str]] | None = None,
 ) -> list[dict[str, Any]]:
-    """What the zygote is asked for, one request per slot; ``gpus`` are those of the slots.
+    """Requests to the zygote, one per slot; ``gpus`` are those of the slots.
 
-    ``step`` is given for newcomers to a gang that has come so far, ``adopt`` for ranks that go on
-    from an arena: the environment that tells each slot so.
+    ``step`` is the gang's step, given for newcomers to it. ``adopt`` is given for ranks that
+    continue from an arena: environment variables by slot.
     """
     program = record.program
     shared = _environment(record, folder, devices, agent_socket)
@@ -174,7 +174,7 @@ def _environment(
 
 
 def checkpoints(attempt_folder: Path) -> Path:
-    """Where a job's checkpoints go, the same for all of its attempts, on whichever node.
+    """Folder of a job's checkpoints, the same for all of its attempts on any node.
 
     The attempt's folder is ``HOME/nodes/NODE/jobs/ID/ATTEMPT``.
     """
@@ -206,7 +206,7 @@ def node_name(attempt_folder: Path) -> str:
 
 
 def visible_gpus(gpus: list[int], devices: Devices, *, everything: bool) -> list[int] | None:
-    """Which GPUs the processes see, their own first; None where there are no GPUs.
+    """GPUs that the processes see, their own first; None where there are no GPUs.
 
     CUDA fixes the list when a process first uses it. A job that can move sees all of the node's
     GPUs and is told which to use; any other sees only its own.

@@ -120,7 +120,7 @@ class Logs:
         return grown
 
     def _cuts_for_room(self, jobs: Collection[dict[Path, int]], disk: Disk) -> dict[Path, int]:
-        """What to cut as far as it goes, so that the disk is no longer low: the longest first."""
+        """Cuts that keep the disk from being low, where they are possible: longest logs first."""
         cuts, free_bytes = {}, disk.free_bytes
         logs = {path: size for job in jobs for path, size in job.items()}
         for path, size in sorted(logs.items(), key=lambda each: -each[1]):

@@ -51,7 +51,7 @@ class HostMemory:
         self._stuck: set[tuple[str, int, float]] = set()  # suspensions that can't give way
 
     def held_bytes(self) -> int:
-        """What all suspended jobs hold now."""
+        """Bytes that all suspended jobs hold now."""
         return sum(held_by(attempt) for attempt in self._at_rest())
 
     def look(self) -> None:
@@ -104,7 +104,7 @@ class HostMemory:
         return [attempt for attempt in self._attempts() if attempt.state == State.SUSPENDED]
 
     def _by_age(self, *, vacated: bool) -> list[Attempt]:
-        """Those that can give way, longest suspended first."""
+        """Attempts that can give up memory, longest suspended first."""
         now = {_suspension(attempt) for attempt in self._at_rest()}
         self._stuck &= now
         found = []

@@ -1,4 +1,4 @@
-"""What the attempts of a node use: CPU time, and of GPUs what NVML tells."""
+"""Measures the attempts of a node: CPU time, and GPU use by NVML."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ log = logging.getLogger("rota.agent")
 
 
 class Seen:
-    """What was seen of one attempt on its GPUs."""
+    """Measurements of one attempt on its GPUs."""
 
     def __init__(self) -> None:
         self.utils: deque[tuple[float, float]] = deque()  # (since, part of the time)
@@ -46,7 +46,7 @@ class Meter:
         self._cpu: WeakKeyDictionary[Attempt, tuple[float, float]] = WeakKeyDictionary()
 
     def usage(self, attempt: Attempt) -> dict[str, Any]:
-        """What to tell the controller of an attempt; what is not known is left out.
+        """Measurements of an attempt for the controller, without those that are unknown.
 
         ``cpu_s`` is the CPU time of all its processes up to ``cpu_at_s``, which may be a moment
         ago; ``device_util`` the part of the time since ``util_since_s`` that they kept their GPUs

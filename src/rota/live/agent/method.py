@@ -1,4 +1,4 @@
-"""How a job is suspended that has no session of ``rota.train``, and why so.
+"""Chooses how a job without a session of ``rota.train`` is suspended, and gives the reason.
 
 What it asks for counts as far as its node can do it. On CPU slots a stopped process frees its core.
 On a GPU it does not free the memory that it has there: that takes a checkpoint of the CUDA state,

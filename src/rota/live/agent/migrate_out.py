@@ -84,7 +84,7 @@ class Departure:
         return {"want": "state", "record": record, "files": files, "state_id": state_id}
 
     async def _vacate(self) -> str | None:
-        """Why its processes must stay; None once they are to end."""
+        """The reason for which its processes must stay; None once they are to end."""
         attempt, vacating = self._attempt, self._attempt.vacating
         deadline = time.monotonic() + ADOPTION_S
         while vacating.writing or (self._is_awaited() and time.monotonic() < deadline):
@@ -100,7 +100,7 @@ class Departure:
         return any(awaited) and any(rank.alive for rank in attempt.members)
 
     def _paths(self) -> dict[str, Path]:
-        """What goes along, by name: arenas first."""
+        """Paths of the files that move with the job, by name: arenas first."""
         attempt = self._attempt
         arenas = attempt.record.vacated.arenas if attempt.record.vacated is not None else {}
         paths = {_arena_name(slot): Path(path) for slot, path in arenas.items()}

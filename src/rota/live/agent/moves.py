@@ -30,7 +30,7 @@ Send = Callable[[Message, bytes], None]
 
 
 class Moves:
-    """Those that come, and those that go.
+    """Attempts that arrive at this node, and attempts that leave it.
 
     ``attempts`` are the node's; ``make`` builds one from its record and folder; ``send`` gives the
     controller a message, with raw bytes if there are any, and ``spawn`` starts a task.
@@ -65,7 +65,7 @@ class Moves:
 
     @property
     def arrivals(self) -> list[Message]:
-        """What is on its way here, for the controller's comparison."""
+        """Attempts on their way here, for the controller to compare."""
         return [
             {"type": "arriving", **_about(key, arrival.launch)}
             for key, arrival in self._arrivals.items()

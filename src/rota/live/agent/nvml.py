@@ -1,4 +1,4 @@
-"""What NVML tells of GPUs: which processes use them, and how much of them.
+"""Reads from NVML which processes use GPUs, and how much of them.
 
 Per-process figures need a GPU that is not cut into MIG instances, and an agent that calls processes
 as the driver does (a container without the host's process ids does not). Where the driver does not

@@ -82,7 +82,7 @@ def give_back(path: Path) -> None:
 
 
 def gap_at(descriptor: int, offset: int) -> int:
-    """Where the gap ends that is at this offset of a file; the offset itself if none is there."""
+    """End of the gap at this offset of a file; the offset itself if no gap is there."""
     try:
         return os.lseek(descriptor, offset, os.SEEK_DATA)
     except OSError as error:
@@ -92,7 +92,7 @@ def gap_at(descriptor: int, offset: int) -> int:
 
 
 def next_gap(descriptor: int, offset: int) -> int:
-    """Where the next gap begins from this offset on; the end of the file if there is none."""
+    """Start of the next gap at or after this offset; the end of the file if there is none."""
     try:
         return os.lseek(descriptor, offset, os.SEEK_HOLE)
     except OSError:
@@ -100,7 +100,7 @@ def next_gap(descriptor: int, offset: int) -> int:
 
 
 def left_out_of(path: Path) -> tuple[int, int] | None:
-    """Where a file's first gap begins and ends; None if it has none. Raises OSError."""
+    """Start and end of a file's first gap; None if it has none. Raises OSError."""
     with open(path, "rb") as file:
         begin = next_gap(file.fileno(), 0)
         end = gap_at(file.fileno(), begin)

@@ -1,4 +1,4 @@
-"""How an attempt is suspended, and continued: at a step boundary, or else where it is."""
+"""Suspends and continues attempts: at a step boundary, or else where the process is."""
 
 import contextlib
 import signal
@@ -164,7 +164,7 @@ class Pausing:
             attempt.at_rest()  # a new agent knows of it only now
 
     def go_on_all(self) -> None:
-        """All ranks are back and hold at one boundary: let them go on."""
+        """Let all ranks continue: they are back, and hold at one boundary."""
         for rank in self._attempt.members:
             self.go_on(rank)
         self.check_resumed()  # at once if none of them waits at a boundary
@@ -179,7 +179,7 @@ class Pausing:
                 rank.send({"type": "offload"})
 
     def check_resumed(self) -> None:
-        """If none is suspended any more, a continuation is complete."""
+        """Complete a continuation once no rank is suspended any more."""
         attempt = self._attempt
         if attempt.state != State.RESUMING or attempt.is_vacated:
             return
@@ -286,7 +286,7 @@ class Pausing:
         return not self._attempt.holders().isdisjoint(others)
 
     def _keeps(self) -> str | None:
-        """Why a rank says that its process can't end meanwhile."""
+        """A rank's reason for which its process can't end while suspended."""
         suspended = (rank.suspended for rank in self._attempt.members if rank.suspended)
         return next((each["keeps"] for each in suspended if each.get("keeps")), None)
 

@@ -81,10 +81,10 @@ def bind(pid: int, cores: Iterable[int]) -> None:
 
 
 def started_at(pid: int) -> float | None:
-    """When the process started, in seconds of CLOCK_BOOTTIME; None if it is gone, or a zombie.
+    """Start time of the process, in seconds of CLOCK_BOOTTIME; None if it is gone, or a zombie.
 
-    It tells a process from another one with the same pid, and stays the same when somebody sets the
-    wall clock.
+    The start time tells a process from another one with the same pid, and does not change when the
+    wall clock is set.
     """
     try:
         stat = Path(f"/proc/{pid}/stat").read_bytes()
@@ -141,7 +141,7 @@ def kill_remains(
 
 
 def signal_name(number: int) -> str:
-    """What a signal is called; real-time signals have numbers only."""
+    """Name of a signal; real-time signals have numbers only."""
     try:
         return signal.Signals(number).name
     except ValueError:

@@ -16,7 +16,7 @@ LEAST_SAMPLES = 10  # before that a rank may have been unlucky, or was still war
 
 
 class Beat(NamedTuple):
-    """What a rank wrote last: phase, since when (CLOCK_MONOTONIC), totals of its own work."""
+    """A rank's last entry: phase, its start (CLOCK_MONOTONIC), and totals of its own work."""
 
     phase: int
     since_s: float

@@ -108,14 +108,14 @@ class Rank:
         return set(descendants(self.shim)[1:]) - {spared} if self.alive else set()
 
     def give_grace(self) -> None:
-        """From now on its shim lets what the worker leaves behind live on. Raises OSError.
+        """From now on, the shim spares the processes that its worker leaves behind. Raises OSError.
 
-        It may have a checkpoint to write: of ``bash train.sh`` the SIGTERM ends bash first.
+        They may have a checkpoint to write: in ``bash train.sh`` the SIGTERM ends bash first.
         """
         self._grace.touch()
 
     def take_grace_back(self) -> None:
-        """It is not asked to end after all: what its worker leaves behind goes with that again."""
+        """Revoke :meth:`give_grace`: the worker's end again ends what it leaves behind."""
         with contextlib.suppress(OSError):
             self._grace.unlink(missing_ok=True)
 
@@ -200,12 +200,12 @@ class Rank:
             self.pidfd = -1
 
     def _began(self, shim: int) -> float | None:
-        """When the shim started; None if it is gone, or another process has its pid."""
+        """Start time of the shim; None if it is gone, or another process has its pid."""
         began = started_at(shim) if shim else None
         return began if began is not None and began <= self._claimed_at() + 1 else None
 
     def _claimed_at(self) -> float:
-        """When the shim wrote down its pid, in seconds of CLOCK_BOOTTIME."""
+        """Time at which the shim recorded its pid, in seconds of CLOCK_BOOTTIME."""
         told = self._claimed().get("boottime_s")
         if told is not None:
             return float(told)
@@ -237,10 +237,10 @@ def _is_exit(told: Any) -> bool:
 
 
 def life_name(index: int, life: int) -> str:
-    """What the files of one life of a rank are called."""
+    """Name of the files of one life of a rank."""
     return f"rank{index}.{life}" if life else f"rank{index}"
 
 
 def life_of(lives: Mapping[str, int], slot: int) -> int:
-    """Which life a slot of an attempt leads, by the ``lives`` in the attempt's record."""
+    """Present life of an attempt's slot, by the ``lives`` in the attempt's record."""
     return lives.get(str(slot), 0)

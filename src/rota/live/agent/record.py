@@ -1,4 +1,4 @@
-"""What an agent keeps on disk of an attempt, so that the agent after it can take it over.
+"""The record of an attempt, kept on disk so that the next agent can take the attempt over.
 
 ``attempt.json`` in the attempt's folder is a :class:`Record`. Agents of before wrote the same
 fields without a version; what they did not know yet has a default here. Fields at their default
@@ -15,9 +15,9 @@ VERSION = 1  # of the fields and what they mean
 
 
 class Vacated(msgspec.Struct, frozen=True, omit_defaults=True):
-    """Where the state of an attempt without processes is: in arenas, or in its own checkpoint.
+    """Place of the state of an attempt without processes: arenas, or its own checkpoint.
 
-    ``arenas`` are paths by slot; none for a job that goes on from a checkpoint of its own.
+    ``arenas`` are paths by slot; none for a job that continues from a checkpoint of its own.
     ``bytes`` is what they hold, None if there are none. Until ``grace_ends_s`` processes that were
     asked to end may write their checkpoint; it is None once they have ended.
     """

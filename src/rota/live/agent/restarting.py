@@ -1,4 +1,4 @@
-"""How an attempt is suspended that goes on from a checkpoint of its own: its processes end.
+"""Suspends attempts that continue from their own checkpoint: their processes end.
 
 They get SIGTERM, and SIGKILL after the job's grace. From before the SIGTERM on the attempt counts
 as vacated, with no arenas: whatever becomes of its processes or of this agent, it is started again

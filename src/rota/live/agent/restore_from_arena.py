@@ -1,4 +1,4 @@
-"""How an attempt without processes comes back.
+"""Restores attempts without processes.
 
 Every rank is forked anew and reads its arena, if it has one. It leaves it as it is, and no other
 rank goes on, until all have said that they are there.

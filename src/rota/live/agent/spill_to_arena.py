@@ -1,4 +1,4 @@
-"""How a suspended attempt gives up its processes.
+"""Ends the processes of a suspended attempt after writing their state into arenas.
 
 Each rank writes its state into an arena, and holds on to it. Only when all have is that written
 down, and only then they end: whatever is killed before, the processes have the state, and after
@@ -75,7 +75,7 @@ class Vacating:
     # -- into arenas ---------------------------------------------------------------------------
 
     def refusal(self) -> str | None:
-        """Why the attempt can't do without its processes now; None if it can."""
+        """The reason for which the attempt can't give up its processes now; None if it can."""
         attempt = self._attempt
         if attempt.state != State.SUSPENDED or self.writing:
             return f"job {attempt.job_id} is {attempt.state}, and not at rest"
@@ -146,7 +146,7 @@ class Vacating:
         self._conclude(error)
 
     def _leave(self) -> None:
-        """All arenas are whole: from here on the state is there."""
+        """All arenas are complete: from here on they hold the state."""
         attempt, written = self._attempt, self._written or {}
         try:
             for path in self._paths.values():

@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 
 class State(StrEnum):
-    """Where an attempt is between its start and its end, as its agent knows it."""
+    """An attempt's states between its start and its end, as its agent knows them."""
 
     STARTING = "starting"
     ADOPTED = "adopted"  # an earlier agent's: its ranks have yet to say whether they hold

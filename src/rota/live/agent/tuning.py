@@ -1,4 +1,4 @@
-"""How an attempt's batches are changed while it runs."""
+"""Changes an attempt's batches while it runs."""
 
 import contextlib
 import logging

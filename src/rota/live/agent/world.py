@@ -1,4 +1,4 @@
-"""What an attempt asks of its machine, in one place: the time, what is to be done later, processes.
+"""Everything an attempt needs of its machine: the time, timers, tasks and processes.
 
 Nothing else that decides about an attempt reads a clock, starts a task or looks at a process.
 """
@@ -44,7 +44,7 @@ class World:
         return asyncio.get_running_loop().create_task(coroutine)
 
     async def in_thread(self, call: Callable[..., Any], *arguments: Any) -> Any:
-        """What a call returns that may take its time."""
+        """The result of a call that may take long, made in a thread."""
         return await asyncio.to_thread(call, *arguments)
 
     def new_rank(self, slot: int, folder: Path, life: int = 0) -> Rank:
@@ -52,7 +52,7 @@ class World:
         return Rank(slot, folder, life)
 
     def started_at(self, pid: int) -> float | None:
-        """When a process started, by :meth:`boottime_s`; None if it is gone."""
+        """Start time of a process, by :meth:`boottime_s`; None if it is gone."""
         return processes.started_at(pid)
 
     def bind(self, pid: int, cores: Iterable[int]) -> None:

@@ -112,7 +112,7 @@ class AgentSessions:
             self._outboxes.close(node, outbox)
 
     async def _hear_hello(self, channel: Channel) -> tuple[Message, list[Message]]:
-        """What an agent begins with: its hello, and the curves that it told before. AgentError."""
+        """Receive an agent's hello, and the curves sent before it. Raises AgentError."""
         curves = []
         while (hello := decode(await channel.receive()))["type"] == "curve":
             check_from_agent(hello)
@@ -334,7 +334,7 @@ class AgentSessions:
         )
 
     def _drops(self, row: int, place: Allocation, other: Allocation) -> list[tuple[str, Message]]:
-        """What has nothing of the job kept where it is not, or is not going to, any more."""
+        """A ``drop`` of the job's attempt for each node of ``place`` that ``other`` lacks."""
         about = {"job_id": self._state.spec[row].job_id, "attempt": self._state.attempt[row]}
         left = set(place.nodes()) - set(other.nodes())
         return [(self._state.nodes[index].name, {"type": "drop", **about}) for index in left]

@@ -1,4 +1,4 @@
-"""What users are told of the goodput of a job whose batches the scheduler chooses."""
+"""What users see of the goodput of a job whose batches the scheduler chooses."""
 
 from typing import Any
 
@@ -11,7 +11,7 @@ from rota.predict.step_time import fewest_nodes
 
 
 def told_by(state: ClusterState, row: int, now_s: float, progress: dict[str, Any]) -> Told | None:
-    """What is known of the goodput of a job; None of one whose batches are its own affair.
+    """What is known of a job's goodput; None for a job that chooses its own batches.
 
     ``progress`` is the job's latest report.
     """
@@ -71,7 +71,7 @@ def _shapes(state: ClusterState, row: int) -> tuple[tuple[int, int], ...]:
 
 
 def _present(held: Allocation | None, adaptation: dict[str, Any]) -> Present | None:
-    """Where the job is, with the batch that it has told there, else the one that it was given."""
+    """The job's present place, with the batch that it reported there, else the one it was given."""
     if held is None:
         return None
     told = adaptation.get("per_gpu"), adaptation.get("accumulation")

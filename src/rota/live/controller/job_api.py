@@ -1,4 +1,4 @@
-"""What users ask of the live cluster: checked, written down, and only then done."""
+"""Users' requests about jobs: checked, written down, and only then carried out."""
 
 import asyncio
 import logging
@@ -86,7 +86,7 @@ class Entry(NamedTuple):
 
 
 class JobApi:
-    """What users may ask of jobs: each is checked, written down, and only then done."""
+    """Users' requests about jobs: each is checked, written down, and only then carried out."""
 
     def __init__(self, record: Record, journal: Journal) -> None:
         self._record, self._journal, self._state = record, journal, record.state
@@ -158,7 +158,7 @@ class JobApi:
         return None
 
     def find(self, user: str, key: str) -> Submission | None:
-        """What the user submitted under this key, if anything."""
+        """The user's submission under this key, if any."""
         if (user, key) in self._entering:
             self.write_entries()
         with self._journal.giving_up():

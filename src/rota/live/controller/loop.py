@@ -131,7 +131,7 @@ class Controller:
         self.journal.stopped.set()
 
     def waits_for(self) -> dict[str, Any]:
-        """Who has yet to end: ``jobs`` that have processes, and nodes with live ``agents``."""
+        """Remaining ``jobs`` that have processes, and nodes with live ``agents``."""
         return {
             "jobs": [
                 {"id": spec.job_id, "name": spec.name, "node": self.record.state_on(row)}
@@ -296,7 +296,7 @@ class Controller:
             log.warning("%s: %s", jobs_text(self.state.ids(rows)), warning)
 
     def turns(self, row: int) -> Turns | None:
-        """Who takes turns where the job lives, if the policy tells that."""
+        """The jobs that take turns where the job lives, if the policy reports them."""
         if row not in self.state.active:
             return None
         try:

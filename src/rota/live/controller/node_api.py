@@ -1,4 +1,4 @@
-"""What administrators ask of nodes: to take no job, to be left by theirs, to take jobs again."""
+"""Administrators' requests about nodes: cordon, drain, enable."""
 
 from rota.errors import NotFoundError, did_you_mean
 from rota.live.controller.journal import Journal

@@ -1,4 +1,4 @@
-"""What agents that are connected are to be told: a queue for each, which its session sends."""
+"""Outgoing messages to connected agents: a queue for each, sent by its session."""
 
 import asyncio
 

@@ -1,4 +1,4 @@
-"""Which process of an attempt has been which rank, as its agent has written it down."""
+"""Finds the process of each rank of an attempt, from its agent's record."""
 
 import json
 from pathlib import Path
@@ -74,7 +74,7 @@ def _ranks(record: dict[str, Any], folder: Path) -> Ranks:
 
 
 def _pid_file(record: dict[str, Any], process: int) -> str:
-    """Of the life that it leads now; one that has given up its process has none."""
+    """Pid file of the process's present life; none if the process has been given up."""
     if "vacated" in record:
         return "none"
     life = record.get("lives", {}).get(str(process))

@@ -113,11 +113,11 @@ class Record:
             self._history.setdefault(event.row, []).append((event.at_s, Reason.HELD_BY_USER))
 
     def origin(self, row: int) -> str:
-        """What tells this job from one with the same id in another log, or another copy of it."""
+        """Identifies the job among jobs with the same id in other logs or in copies of this log."""
         return f"{self.store.identity} {self.state.submit_s[row]!r}"
 
     def launch_mark(self, row: int, attempt: int) -> str | None:
-        """What tells this attempt of a job from others of the same number; None if it never was."""
+        """Identifies an attempt among others of the same number; None if it never launched."""
         at_s = self._launched_s.get((row, attempt))
         return None if at_s is None else f"{self.store.identity} {at_s!r}"
 
@@ -136,7 +136,7 @@ class Record:
         return self.clock.now_s()
 
     def living(self) -> int:
-        """How many jobs have processes."""
+        """Number of jobs that have processes."""
         return sum(self.state.has_processes(row) for row in range(len(self.state.spec)))
 
     def row(self, job_id: str, *, newest: bool = False) -> int:
@@ -189,7 +189,7 @@ class Record:
         return next((ranks for ranks in found if ranks is not None), None)
 
     def log_path(self, row: int, attempt: int | None, process: int) -> Path | None:
-        """Where a process's output is, or None before the job's first start."""
+        """Log of a process, or None before the job's first start."""
         number = attempt if attempt is not None else self.state.attempt[row]
         job_id = self.state.spec[row].job_id
         last = self.last_node.get((row, number))
@@ -236,7 +236,7 @@ class Record:
         ]
 
     def _closing(self, index: int, *, is_empty: bool) -> dict[str, Any]:
-        """How a node is closed, if it is, and by when its jobs must have left it."""
+        """The node's closing, if it is closed, and the time by which its jobs must have left."""
         closing = self.state.closed.get(index)
         if closing is None:
             return {"closed": None, "drain_by_s": None}

@@ -1,4 +1,4 @@
-"""What a controller does after its own restart, and after an agent's: compare, then mend."""
+"""Recovery after a restart of the controller or of an agent: compare, then mend."""
 
 from collections.abc import Mapping
 from typing import Any, NamedTuple
@@ -37,7 +37,7 @@ UNCOUNTED = (
 
 
 class Findings(NamedTuple):
-    """What follows from an agent's account of its attempts."""
+    """Results of comparing an agent's account of its attempts with the state."""
 
     events: list[Event]
     forget: list[Message]  # ends that are written down: the agent need not keep them
@@ -223,9 +223,10 @@ def lost(
 
 
 def losses_after(count: int, event: AttemptLost) -> int:
-    """How many attempts of a job have been lost in a row before they got on.
+    """Number of consecutive losses of a job's attempts without progress in between.
 
-    ``count`` had been before this one. Losses that say nothing about the job leave it as it is.
+    ``count`` is the number before this one. Losses that say nothing about the job leave it as it
+    is.
     """
     if event.got_on:
         return 0
@@ -233,7 +234,7 @@ def losses_after(count: int, event: AttemptLost) -> int:
 
 
 def last_heard_s(progress: Mapping[str, Any]) -> float:
-    """When a job last told something, or its agent of it."""
+    """Time of the last report from a job, or from its agent about it."""
     told: float = max(progress.get("at_s") or 0.0, progress.get("cpu_at_s") or 0.0)
     return told
 

@@ -1,4 +1,4 @@
-"""What agents tell one another, passed on by the controller: the state of a job that moves.
+"""Passes messages between agents: the state of a job that moves.
 
 Pieces are passed on as they are, and only as many are on their way as the receiving agent has asked
 for; the controller neither reads nor keeps them.
@@ -43,7 +43,7 @@ def pass_piece_on(record: Record, sender: str, frame: bytes) -> None:
 
 
 def migration(record: Record, row: int) -> tuple[str, str] | None:
-    """From which node to which a job is on its way; None if it is not."""
+    """(source, destination) of a job that is moving; None if it is not."""
     state = record.state
     home, held = state.home[row], state.held[row]
     if not isinstance(state.outstanding[row], Migrate) or home is None or held is None:

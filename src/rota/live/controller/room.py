@@ -74,14 +74,14 @@ class Room:
             raise StoreFullError(self.complaint())
 
     def complaint(self) -> str:
-        """What is the matter, and what can be done about it."""
+        """Describes the problem, and what can be done about it."""
         return (
             f"the disk of {self._folder} is full: {self.shortage()}; until then no job is taken "
             "and none is started, and those that run go on"
         )
 
     def shortage(self) -> str:
-        """How much is free, and how much has to be."""
+        """Names the free space, and the space that has to be free."""
         try:
             disk = disk_of(self._folder)
         except OSError as error:

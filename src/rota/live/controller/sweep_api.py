@@ -1,4 +1,4 @@
-"""What users, and the driver of searches, ask of the live cluster about sweeps."""
+"""Requests about sweeps by users and by the driver of searches."""
 
 from typing import Any
 
@@ -19,7 +19,7 @@ MAX_TEXT = 2000  # characters of a reason or a message
 
 
 class SweepApi:
-    """What users, and the driver of searches, may ask. What a method returns for is on disk."""
+    """Requests by users and the driver of searches. Once a method returns, its effect is stored."""
 
     def __init__(self, record: Record, journal: Journal, jobs: JobApi) -> None:
         self._record, self._journal, self._jobs = record, journal, jobs

@@ -57,9 +57,9 @@ class Search:
 
 
 class Cursor(NamedTuple):
-    """How much somebody knows of a search: all ``news`` and ``notes`` of reports of an ``epoch``.
+    """How much of a search a client has seen: ``news`` and ``notes`` of reports, in an ``epoch``.
 
-    Another epoch's controller counts anew, and tells everything.
+    The controller of another epoch counts anew, and sends everything.
     """
 
     epoch: int
@@ -194,7 +194,7 @@ class Searches:
         return any(search.ended is None for search in self._searches.values())
 
     def of_key(self, user: str, key: str) -> Search | None:
-        """What the user submitted under this idempotency key, if anything."""
+        """The user's search under this idempotency key, if any."""
         return self._by_key.get((user, key))
 
     def free_name(self, name: str) -> str:
@@ -264,7 +264,7 @@ class Searches:
         return told | {"cursor": str(cursor)}
 
     def _known(self, since: str | None) -> Cursor | None:
-        """What was told with a cursor; None for one of another time."""
+        """What was sent with a cursor; None for a cursor of another epoch."""
         cursor = Cursor.parse(since) if since is not None else None
         return cursor if cursor is not None and cursor.epoch == self._state.epoch else None
 

@@ -1,4 +1,4 @@
-"""What agents report of running jobs: taken note of, and written down as far as it is worth it."""
+"""Keeps agents' reports of running jobs, and writes down those that are worth it."""
 
 import logging
 from typing import Any
@@ -27,7 +27,7 @@ log = logging.getLogger("rota.controller")
 
 
 class Telemetry:
-    """What jobs tell of themselves: kept, and written down as far as it is worth it."""
+    """Jobs' own reports: kept in memory, and written down where that is worth it."""
 
     def __init__(self, record: Record, journal: Journal) -> None:
         self._record, self._journal, self._state = record, journal, record.state
@@ -55,9 +55,9 @@ class Telemetry:
             self._note_model(row, message, now_s)
 
     def note_curve(self, message: Message, now_s: float) -> None:
-        """What a trial has reported of its metric, as far as it is new.
+        """Keep a trial's new reports of its metric.
 
-        Also of an attempt that has ended, or is on another node by now: each says the same.
+        Reports may come from an attempt that has ended or moved: all agents report the same curve.
         """
         row, curves = self._record.rows.get(message["job_id"]), self._state.told_curves
         if row is None or curves is None or self._state.spec[row].trial is None:

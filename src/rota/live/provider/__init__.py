@@ -1,1 +1,1 @@
-"""Where nodes come from: one module per engine."""
+"""Providers of nodes: one module per engine."""

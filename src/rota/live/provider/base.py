@@ -1,4 +1,4 @@
-"""What every provider of nodes has to offer: agents on its nodes, and which nodes there are."""
+"""The contract of node providers: agents on their nodes, and the list of nodes."""
 
 from collections.abc import Collection, Mapping
 from typing import Protocol

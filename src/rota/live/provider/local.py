@@ -40,7 +40,7 @@ class LocalNode(NamedTuple):
 
     @property
     def offers(self) -> str:
-        """For example ``2 GPUs of type t4``."""
+        """The node's GPUs as text, such as ``2 GPUs of type t4``."""
         if self.gpus is None:
             count = "all its GPUs, or a slot per core"
         else:
@@ -117,7 +117,7 @@ class LocalProvider:
 
     @property
     def leaves(self) -> Mapping[str, float]:
-        """None: what is on this machine stays there."""
+        """Deadlines of leaving nodes: none, since nodes of this machine stay."""
         return {}
 
     async def start(self) -> None:
@@ -146,7 +146,7 @@ class LocalProvider:
         )
 
     def differences(self) -> list[str]:
-        """What is taken over and is not as it is asked for now, a sentence for each node."""
+        """A sentence for each adopted node that differs from the node now asked for."""
         wanted = {node.name: node for node in self.asked_for}
         lines = []
         for node in self.taken_over:
@@ -276,7 +276,7 @@ def former_nodes(folder: Folder) -> list[LocalNode]:
 
 
 def _settings_of(folder: Path) -> LocalNode | None:
-    """What the agent of a node was last started with; None if that can't be read."""
+    """The settings with which a node's agent was last started; None if they can't be read."""
     try:
         return LocalNode(**json.loads((folder / SETTINGS).read_text()))
     except (OSError, ValueError, TypeError):

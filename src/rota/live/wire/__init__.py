@@ -87,7 +87,7 @@ def pack(message: Message, piece: bytes) -> bytes:
 
 
 def unpack(frame: bytes) -> tuple[Message, bytes]:
-    """What :func:`pack` was given. Raises AgentError."""
+    """The inverse of :func:`pack`. Raises AgentError."""
     line, newline, piece = frame.partition(b"\n")
     if not newline or len(piece) > PIECE_BYTES:
         raise AgentError(f"not a piece of a file: {frame[:80]!r}")

@@ -34,7 +34,7 @@ BLOCK_BYTES = 1 << 20  # is summed up, and written, at a time: it stays in the p
 
 
 class ArenaHeader(NamedTuple):
-    """What the header says of the rest."""
+    """Lengths and checksums of the other parts, from the header."""
 
     num_tensors: int
     table_at: int
@@ -84,7 +84,7 @@ def read_header(path: str | Path) -> ArenaHeader:
 
 
 def read_table(path: str | Path) -> tuple[list[tuple[int, int, int]], bytes]:
-    """Where each tensor lies, with its checksum, and the skeleton. Raises ArenaError."""
+    """Place and checksum of each tensor, and the skeleton. Raises ArenaError."""
     with _open(path) as file:
         return _table(path, file)
 

@@ -37,7 +37,7 @@ def now_s() -> float:
 
 
 def ahead_s() -> float:
-    """By how much :func:`now_s` is ahead of CLOCK_BOOTTIME in this process."""
+    """Seconds by which :func:`now_s` is ahead of CLOCK_BOOTTIME in this process."""
     global _ahead_s
     if _ahead_s is None:
         try:
@@ -49,7 +49,7 @@ def ahead_s() -> float:
 
 
 def wall_ahead_s() -> float:
-    """By how much the wall clock, as it is set now, is ahead of CLOCK_BOOTTIME."""
+    """Seconds by which the wall clock, as now set, is ahead of CLOCK_BOOTTIME."""
     return time.time() - boottime_s()
 
 
@@ -64,9 +64,9 @@ def follow(ahead_s: float | None) -> None:
 
 
 def read_ahead_s(file: Path) -> float | None:
-    """What a controller has written down of how far its clock is ahead of CLOCK_BOOTTIME.
+    """Seconds by which a controller's clock was ahead of CLOCK_BOOTTIME when it wrote the file.
 
-    None if there is no such file, or it was written before the machine was rebooted.
+    None if there is no such file, or if it was written before the machine was rebooted.
     """
     with contextlib.suppress(OSError, ValueError, TypeError, KeyError, RecursionError):
         told = json.loads(file.read_text())

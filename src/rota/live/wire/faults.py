@@ -43,7 +43,7 @@ class Fault(NamedTuple):
 
 
 def fault_in(message: Any, kind: type[msgspec.Struct]) -> Fault | None:
-    """What is wrong with a message that should be of this kind; None if nothing is.
+    """The fault of a message that should be of this kind; None if it has none.
 
     Where a declaration has a description, that says what the field must be, and nothing below it is
     named.
@@ -85,7 +85,7 @@ def _fault(value: Any, declared: Type, steps: list[str | int]) -> Fault:
 
 
 def _open(declared: Type) -> tuple[str, list[Type]]:
-    """What is said about a value, empty if nothing is, and what it may be if it is not left out."""
+    """The description of a value, or "", and the types it may have if it is present."""
     if isinstance(declared, Metadata):
         said, kinds = _open(declared.type)
         return (declared.extra_json_schema or {}).get("description", said), kinds
@@ -97,7 +97,7 @@ def _open(declared: Type) -> tuple[str, list[Type]]:
 
 
 def _field(kinds: list[Type], value: Any, name: str) -> Type:
-    """What a field of an object is to be. Of several that it may be, its type says which it is."""
+    """The declared type of a field. Among several, the value's own ``type`` decides."""
     objects = [each for each in kinds if isinstance(each, StructType)]
     if len(objects) > 1:
         objects, every = [each for each in objects if each.tag == value.get("type")], objects

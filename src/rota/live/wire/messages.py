@@ -1,4 +1,4 @@
-"""What agents hear of workers, and controllers of agents: each kind of message, declared once.
+"""Messages between workers, agents and controllers: each kind declared once.
 
 A declaration is the documentation and the check. Fields with a default may be left out; what else a
 message has is passed over. Any program can write to an agent's socket: what it says is held against
@@ -60,7 +60,7 @@ class Adaptation(Struct, kw_only=True):
 
 
 class Progress(Struct, kw_only=True):
-    """How far a job is: a report of its rank 0."""
+    """A job's progress, reported by its rank 0."""
 
     step: Count
     at_s: Time
@@ -136,7 +136,7 @@ class Hello(Struct, kw_only=True):
 
 
 class At(Struct, kw_only=True):
-    """It holds at the boundary after so many steps. ``round`` is that of the pause it answers."""
+    """The rank holds at the boundary after ``step`` steps, as the pause ``round`` asked."""
 
     step: Count
 
@@ -154,7 +154,7 @@ class Kept(Struct, kw_only=True):
 
 
 class ElasticShards(Struct, kw_only=True):
-    """As many ranks can share the batches of its program."""
+    """The most ranks that can share the batches of the program."""
 
     shards: Count | None = None
 
@@ -167,9 +167,9 @@ class Tuned(Struct, kw_only=True):
 
 
 class Failing(Struct, kw_only=True):
-    """It is about to end, because Rota was asked for what can't be.
+    """The process is about to end, because Rota was asked for something impossible.
 
-    With ``again`` the next attempt can go on, because what it needs is written down.
+    With ``again`` the next attempt can continue, because what it needs is written down.
     """
 
     error: str
@@ -182,14 +182,14 @@ class CurveText(Struct, kw_only=True):
 
 
 class Hosting(Struct, kw_only=True):
-    """It has opened a meeting place for the next generation of its gang."""
+    """The process has opened a meeting place for the next generation of its gang."""
 
     generation: Count | None = None
     port: Count
 
 
 class InGeneration(Struct, kw_only=True):
-    """It has formed this generation, stays in that of before, or stands by outside of it."""
+    """The process has joined this generation, stays in the old one, or stands by outside."""
 
     generation: Count | None = None
 
@@ -233,7 +233,7 @@ class About(Struct, kw_only=True):
 
 
 class Abilities(About, kw_only=True):
-    """How an attempt can be suspended, moved and resized, and why so."""
+    """The ways in which an attempt can be suspended, moved and resized, with reasons."""
 
     suspension: Literal[tuple(kind.name.lower() for kind in Suspension)]  # type: ignore[valid-type]
     movable: bool
@@ -328,19 +328,19 @@ class Reported(About, kw_only=True):
     progress: dict[str, Any]
 
     def __post_init__(self) -> None:
-        """It tells when that was. Raises ValueError."""
+        """Check that the time is given. Raises ValueError."""
         if not _is(self.progress.get("at_s"), Time):
             raise ValueError("no time")
 
 
 class MemoryReport(About, kw_only=True):
-    """Where the state of an attempt is, and what a step takes: see the agent's ``memory()``."""
+    """Place of an attempt's state, and memory of a step: see the agent's ``memory()``."""
 
     memory: dict[str, Any]
 
 
 class CurveReports(About, kw_only=True):
-    """What a trial has reported after so many reports. All so far come before a hello."""
+    """A trial's reports after the first so many. All earlier ones are sent before a hello."""
 
     since: Count
     reports: Annotated[
@@ -424,7 +424,7 @@ def is_progress(message: Any) -> bool:
 
 
 def progress_of(message: Message) -> Message:
-    """What a well-formed report tells, and nothing else that may be in it."""
+    """The declared fields of a well-formed report, and no others."""
     told = {key: message[key] for key in Progress.__struct_fields__ if key in message}
     for name in ("unsaved", "adaptation"):
         if told.get(name, ...) is None:
@@ -460,6 +460,6 @@ def _is(message: Any, kind: Any) -> bool:
 
 
 def _short(sentence: str) -> str:
-    """At most MAX_SENTENCE characters of it, which can be written in UTF-8."""
+    """The sentence, cut to MAX_SENTENCE characters that can be written in UTF-8."""
     end = "..." if len(sentence) > MAX_SENTENCE else ""
     return sentence[: MAX_SENTENCE - len(end)].encode("utf-8", "replace").decode() + end

@@ -1,1 +1,1 @@
-"""From a policy's plan to commands: the plan is checked, applied, and compared with what is."""
+"""Turns a policy's plan into commands: check it, apply it, compare it with the state."""

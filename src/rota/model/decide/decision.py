@@ -64,7 +64,7 @@ class Decider:
         return event
 
     def _ask_again(self, now_s: float) -> Plan:
-        """What the policy plans on the state as it is now."""
+        """The policy's plan on the present state."""
         return self._confined(self._plan(View(self._state, now_s, self.policy)))
 
     def _plan(self, view: View) -> Plan:

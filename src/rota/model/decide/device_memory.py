@@ -1,4 +1,4 @@
-"""Who keeps the memory of a GPU while others compute there: nobody that does not fit beside them.
+"""Keeps jobs off a GPU where a stopped job's device memory leaves them too little.
 
 A job whose processes are stopped as they are keeps its device memory. If a policy let it take turns
 on a GPU with a job that needs more than what is left, the other would run out of memory, and fail.

@@ -1,4 +1,4 @@
-"""What agents can't do, whatever a policy plans: a gang over several nodes, a move of processes."""
+"""Limits of agents that no plan can exceed: gangs over several nodes, moves of processes."""
 
 from rota.model.allocation import Allocation, on_node
 from rota.model.cluster import FreeGpus
@@ -98,7 +98,7 @@ def left_free(state: ClusterState, plan: Plan, wrong: list[int]) -> FreeGpus | N
 
 
 def other_place(state: ClusterState, row: int, num_gpus: int, free: FreeGpus) -> Allocation | None:
-    """Where the job has been, or else as tight a hole as there is, on a node that it may be on."""
+    """The job's last place, or else the tightest fit, on a node that the job may use."""
     home = state.home[row]
     if home is not None and not state.movable[row]:
         return home if free.fits(home) else None

@@ -1,1 +1,1 @@
-"""What jobs told and what was measured of them, beyond the columns of the state."""
+"""Jobs' reports and measurements, beyond the columns of the state."""

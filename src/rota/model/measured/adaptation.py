@@ -1,4 +1,4 @@
-"""What live jobs tell of their training, for those who choose their GPUs and batches.
+"""Live jobs' reports of their training, for policies that choose GPUs and batches.
 
 It is a fold over the reports in the event log, and answers as a simulation does whose jobs play
 measured profiles. What makes no sense is left out: a program may say what it likes.
@@ -38,9 +38,9 @@ class Told(NamedTuple):
 
 
 def read(progress: Mapping[str, Any]) -> Told | None:
-    """What a report tells of batches that can be chosen; None if it tells nothing of them.
+    """The part of a report about batches that can be chosen; None if it has none.
 
-    Raises InputError, which names the figure and its value, for what can't be.
+    Raises InputError for an impossible figure, with its name and value.
     """
     told = progress.get("adaptation")
     if told is None:
@@ -113,7 +113,7 @@ def _count(told: Mapping[str, Any], name: str) -> int:
 
 @dataclass(slots=True)
 class _Job:
-    """What one job has told so far."""
+    """One job's reports so far."""
 
     at_s: float = -1.0  # when it told last
     batches: BatchRange | None = None
@@ -139,7 +139,7 @@ class _Job:
 
 @dataclass
 class Adaptations:
-    """What jobs have told, by row: see :class:`rota.model.measured.reports.Reports`."""
+    """Reports of jobs, by row: see :class:`rota.model.measured.reports.Reports`."""
 
     _jobs: Recent[int, _Job] = field(default_factory=lambda: Recent(MOST_JOBS))
 
@@ -175,16 +175,16 @@ class Adaptations:
         return None if job is None else job.points
 
     def noise(self, row: int, now_s: float) -> GradientNoise | None:
-        """As it was told last."""
+        """The job's latest report."""
         job = self._jobs.get(row)
         return None if job is None else job.noise
 
     def batch_range(self, row: int) -> BatchRange | None:
-        """As the program and the job file have it."""
+        """The limits of the program and of the job file."""
         job = self._jobs.get(row)
         return None if job is None else job.batches
 
     def learned(self, row: int, now_s: float) -> Learned | None:
-        """As it was told last."""
+        """The job's latest report."""
         job = self._jobs.get(row)
         return None if job is None else job.learned

@@ -1,4 +1,4 @@
-"""What the trials of live searches have reported of their metric, from the event log."""
+"""Metrics reported by the trials of live searches, from the event log."""
 
 from bisect import bisect_right
 from collections.abc import Iterable, Sequence
@@ -41,7 +41,7 @@ class ToldCurves:
         self._values.pop(row, None)
 
     def heard(self, row: int, attempt: int) -> int:
-        """How many reports of this attempt have been noted, those that count no longer included."""
+        """Number of noted reports of this attempt, including those that no longer count."""
         known, count = self._heard.get(row, (attempt, 0))
         return count if known == attempt else 0
 
@@ -50,7 +50,7 @@ class ToldCurves:
         return self._told.get(row, ())
 
     def known(self, row: int, notes: int) -> int:
-        """How many of the first reports of a job were there, and the same, after so many notes."""
+        """Number of a job's first reports that are unchanged since there were ``notes`` notes."""
         return bisect_right(self._noted.get(row, ()), notes)
 
     def curve(self, row: int, now_s: float) -> Sequence[float]:

@@ -75,8 +75,11 @@ class Signatures:
     __hash__ = None  # type: ignore[assignment]
 
     def expected(self, program: Program) -> str:
-        """What a job with this program is taken for: the last with the very same command, else the
-        last with the same but for its numbers; empty if there was none."""
+        """The signature that a job with this program is assumed to have.
+
+        It is that of the last job with the very same command, else of the last one with the same
+        command but for its numbers; "" if there was none.
+        """
         exact, pattern = _names(program)
         return self._last.get(exact) or self._last.get(pattern, "")
 

@@ -1,4 +1,4 @@
-"""How fast an elastic job does its work at its present size."""
+"""Speed of an elastic job's work at its present size."""
 
 from typing import NamedTuple
 
@@ -6,7 +6,7 @@ from rota.model.state.state import ClusterState
 
 
 class Pace(NamedTuple):
-    """What a job has done by ``at_s``: steps, and work, of which so much is ``left`` if it tells.
+    """A job's work by ``at_s``: steps done, work done, and work ``left`` if it reports that.
 
     Work is counted in samples if the job counts them, else in steps; the size has been the present
     one, without a pause, since ``since_s``.
@@ -20,7 +20,7 @@ class Pace(NamedTuple):
 
 
 def pace_of(state: ClusterState, row: int, now_s: float) -> Pace | None:
-    """What the job in this row has done by now; None if it does not run, or does not tell."""
+    """The job's work by now; None if it does not run, or does not report."""
     since_s = state.since_s[row]
     if since_s < 0:
         return None

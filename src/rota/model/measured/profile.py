@@ -14,7 +14,7 @@ MOST_PLACEMENTS = 64  # of one job or signature
 
 
 class Placement(NamedTuple):
-    """Where a job ran: type, number and nodes of its GPUs, and the signature of the job beside it.
+    """GPUs of a job: type, number, number of nodes, and the signature of the job beside it.
 
     ``beside`` is empty for a job that had its GPUs for itself, :data:`OTHERS` for one that shared
     them with several jobs, or with one that had others as well.
@@ -56,13 +56,13 @@ class Average:
 
     @property
     def mean(self) -> float | None:
-        """None if nothing was measured."""
+        """The mean; None if nothing was measured."""
         return self._total / self._weight if self._weight else None
 
 
 @dataclass(slots=True)
 class Profile:
-    """What is known of a job, or of the jobs of a signature.
+    """Measurements of one job, or of the jobs of a signature.
 
     ``speeds`` are seconds per step by placement. ``device_util`` (0..1) and ``cpu_cores`` (seconds
     of CPU time in a second, of all ranks) are those of jobs that had their GPUs for themselves.
@@ -81,7 +81,7 @@ class Profile:
     told_s: float = 0.0
 
     def timed(self, placement: Placement, steps: float, seconds: float) -> None:
-        """So many steps took so many seconds there."""
+        """Record that ``steps`` steps took ``seconds`` seconds there."""
         speed = self.speeds.get(placement) or Average()
         speed.add(seconds, steps, seconds)
         self.speeds[placement] = speed

@@ -99,7 +99,7 @@ class Profiles:
         return self.by_signature.get(self.signature(rows, row))
 
     def of_job(self, row: int) -> Profile | None:
-        """What was measured of the job itself."""
+        """Measurements of the job itself."""
         job = self.jobs.get(row)
         return job.profile if job is not None else None
 
@@ -248,7 +248,7 @@ class Profiles:
                 _use(profile, before, told)
 
     def _placement(self, rows: Rows, row: int) -> Placement | None:
-        """Where the job runs now, and beside whom; None if that is unclear."""
+        """The job's present GPUs, and the job beside it; None if they are unclear."""
         allocation = self._placed.get(row)
         beside = self._beside(row) if allocation is not None else None
         if allocation is None or beside is None:
@@ -258,7 +258,7 @@ class Profiles:
         return Placement("+".join(sorted(types)), allocation.num_gpus, nodes, beside)
 
     def _beside(self, row: int) -> str | None:
-        """Who shares the job's GPUs with it, as a placement tells it; None if that is unclear."""
+        """The job that shares the job's GPUs, as in a placement; None if that is unclear."""
         others = self.sharers(self._placed[row], row)
         if not all(self._job(other).trains for other in others):
             return None
@@ -269,7 +269,7 @@ class Profiles:
         return signature if len(others) == 1 and same and signature else OTHERS
 
     def _profiles(self, job: JobProfile) -> list[Profile]:
-        """Where that counts which is measured of a job: its own, and that of its signature."""
+        """Profiles to which a job's measurements count: its own, and that of its signature."""
         profile = self.by_signature.get(job.signature)
         if profile is None:
             return [job.profile]

@@ -1,4 +1,4 @@
-"""What jobs report about their training, beyond the columns: steps, gradient noise, batch limits.
+"""Jobs' reports about their training, beyond columns: step times, gradient noise, batch limits.
 
 A simulation sets :attr:`~rota.model.state.state.ClusterState.reports`, and of live jobs the state
 sets it itself (:mod:`rota.model.measured.adaptation`); policies ask the view.
@@ -11,7 +11,7 @@ from typing import NamedTuple, Protocol
 
 
 class StepPoint(NamedTuple):
-    """What steps took: on so many nodes and GPUs, with ``batch`` samples on each GPU.
+    """Time of steps on so many nodes and GPUs, with ``batch`` samples on each GPU.
 
     ``compute_s`` is computing a gradient of that batch, ``step_s`` the whole step, of one such
     gradient and its exchange. ``gpu_type`` is that of the slowest of the GPUs, empty if nobody
@@ -34,7 +34,7 @@ class GradientNoise(NamedTuple):
 
 
 class BatchRange(NamedTuple):
-    """Which batches a job can train with, in samples.
+    """The batches with which a job can train, in samples.
 
     ``initial`` is the whole batch that its learning rate is for, ``most`` the largest whole batch;
     a GPU computes from ``least_per_gpu`` to ``most_per_gpu`` at once.
@@ -46,18 +46,20 @@ class BatchRange(NamedTuple):
     most_per_gpu: int
 
     def without(self, samples: int, works: Iterable[int]) -> BatchRange | None:
-        """With fewer than so many samples at once on a GPU: half of them at most, or more than that
-        if it ``works``. None if no number is left."""
+        """The range without ``samples`` or more at once on a GPU.
+
+        The new limit is half of them, or the largest of ``works`` between; None if none is left.
+        """
         half = max(self.least_per_gpu, samples // 2)
         most = max((number for number in works if half < number < samples), default=half)
         return self._replace(most_per_gpu=min(self.most_per_gpu, most)) if half < samples else None
 
 
 class Learned(NamedTuple):
-    """How far a job has come, in steps of its initial batch (Pollux' scale-invariant iterations).
+    """A job's progress, in steps of its initial batch (Pollux' scale-invariant iterations).
 
-    ``epoch`` is what one pass over its data comes to; ``total`` that of all epochs that its user
-    declared, None if nobody did.
+    ``epoch`` is the number of such steps in one pass over its data; ``total`` that of all epochs
+    that its user declared, None if the user declared none.
     """
 
     done: float
@@ -66,10 +68,10 @@ class Learned(NamedTuple):
 
 
 class Reports(Protocol):
-    """What is known of each job at ``now_s``, by row; None where it has told nothing."""
+    """Facts about each job at ``now_s``, by row; None where it has reported nothing."""
 
     def measured(self, row: int) -> tuple[StepPoint, ...] | None:
-        """What its steps took wherever it has run, the first time first."""
+        """Step times wherever the job has run, in order of the first measurement."""
         ...
 
     def noise(self, row: int, now_s: float) -> GradientNoise | None:
@@ -77,24 +79,24 @@ class Reports(Protocol):
         ...
 
     def batch_range(self, row: int) -> BatchRange | None:
-        """Which batches it can train with."""
+        """The batches with which the job can train."""
         ...
 
     def learned(self, row: int, now_s: float) -> Learned | None:
-        """How far it has come."""
+        """The job's progress."""
         ...
 
 
 class Curves(Protocol):
-    """What the trials of searches have reported of their metric."""
+    """Metrics reported by the trials of searches."""
 
     def curve(self, row: int, now_s: float) -> Sequence[float]:
-        """What the metric was at each report so far; not to be changed."""
+        """The metric at each report so far; the caller must not change it."""
         ...
 
 
 class Truth(Protocol):
-    """What only a simulator knows: for policies that declare ``needs_duration``."""
+    """Facts that only a simulator knows, for policies that declare ``needs_duration``."""
 
     def step_s(self, row: int, gpus: int) -> float:
         """Seconds of one of the job's steps with its own batch, on as few nodes as can be."""

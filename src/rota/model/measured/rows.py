@@ -1,4 +1,4 @@
-"""What measurements read of the state: its jobs, who has which GPUs, and the nodes."""
+"""The parts of the state that measurements read: jobs, their GPUs, and the nodes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a job uses of its GPUs and of the CPU when it has them for itself."""
+"""A job's use of GPUs and CPU while it has its GPUs to itself."""
 
 from typing import NamedTuple
 
@@ -17,9 +17,10 @@ class Usage(NamedTuple):
 
 
 def usage_of(state: ClusterState, row: int) -> Usage:
-    """What the job in this row uses, as far as anybody told.
+    """The job's resource use, as far as it is known.
 
-    Measured, of the job itself, else of its kind; else as it told last, or its spec says.
+    Measurements of the job itself come first, then those of its kind, then its last report, then
+    its spec.
     """
     spec, told = state.spec[row], state.progress[row] or {}
     held, memory_gb, cores = state.held[row], None, None

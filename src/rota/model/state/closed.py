@@ -1,4 +1,4 @@
-"""What becomes of the jobs of nodes that take no new ones: those that stay, and those that leave.
+"""Jobs on nodes that take no new ones: those that stay, and those that leave.
 
 On a cordoned node a job that runs goes on to its end, and one that is suspended stays only if it
 can't go on elsewhere. On a node that is drained only those stay that can't go on elsewhere. What

@@ -1,4 +1,4 @@
-"""What commands do to the ledger as they are sent, and as they fail."""
+"""Changes to the ledger when commands are sent, and when they fail."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a decision does to the ledger."""
+"""Changes to the ledger by a decision."""
 
 from __future__ import annotations
 

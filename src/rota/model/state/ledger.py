@@ -42,7 +42,7 @@ class Refusal(NamedTuple):
 
 
 class Ledger:
-    """What is known of every job, by row, and of the cluster.
+    """Everything known of each job, by row, and of the cluster.
 
     Numeric columns are ``array.array`` ("d" for seconds, "q" for the rest); a time that has not
     come is -1. ``target`` is where the last plan wants a job (assumed), ``held`` what it holds
@@ -286,11 +286,11 @@ class Ledger:
             raise PlanError("the free GPUs are not those that no job has")
 
     def sizes(self, row: int) -> tuple[int, ...]:
-        """How many GPUs the job can be given now, rising: one number for a gang of fixed size.
+        """Numbers of GPUs that the job can be given now, rising; one number for a fixed gang.
 
-        A suspended job goes on with as many as it had, unless it changes its size by a restart. A
-        running one can become larger or smaller if its program can, as far as its batches can be
-        shared out, and no command is on its way; smaller also while it has yet to say whether.
+        A suspended job continues with as many as it had, unless it changes its size by a restart. A
+        running one can grow or shrink if its program can, as far as its batches can be shared out,
+        and no command is on its way; it can shrink also before it has said whether its program can.
         """
         elastic = self.spec[row].elastic
         if elastic is None:
@@ -351,7 +351,7 @@ class Ledger:
         return [r for r in rows if r != row and _overlap(self.held[r], held)]
 
     def story(self, row: int) -> list[tuple[float, str]]:
-        """What has happened to a job, as (seconds, sentence); short if stories are not kept."""
+        """A job's history as (seconds, sentence); short if stories are not kept."""
         if self.keeps_stories:
             return list(self._stories[row])
         lines = [(self.submit_s[row], "submitted")]

@@ -1,4 +1,4 @@
-"""What the events of nodes do to the ledger."""
+"""Changes to the ledger by events about nodes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What users' requests do to the ledger: submissions, suspensions, stops."""
+"""Changes to the ledger by users' requests: submissions, suspensions, stops."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What running jobs go through without a suspension: other sizes, and other batches."""
+"""Changes to running jobs without a suspension: other sizes, and other batches."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ def fail_retune(ledger: Ledger, row: int) -> None:
 
 
 def fail_resize(ledger: Ledger, row: int) -> None:
-    """What was taken for the resize is given back; a larger target is given up."""
+    """Give back the GPUs taken for the resize, and give up a larger target."""
     before, held, target = ledger.resizing.pop(row), ledger.held[row], ledger.target[row]
     assert held is not None
     more = held.without(before)

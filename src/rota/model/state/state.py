@@ -22,11 +22,11 @@ from rota.model.state.ledger import FIRST_FINAL, HELD, PENDING, RUNNING, STOPPIN
 
 
 class Handler(NamedTuple):
-    """What a kind of event does, and when it may come.
+    """The effect of a kind of event, and the states in which it may come.
 
-    Its job is in one of ``states``; else ``refusal`` is what can't be done with it, with fields of
-    the event. Or the event ``answers`` one of these commands, as the function sees to. With neither
-    it has no job, or may come at any time.
+    Its job is in one of ``states``; otherwise ``refusal`` names the impossible action, with fields
+    of the event. Or the event ``answers`` one of these commands, which the function checks. With
+    neither it has no job, or may come at any time.
     """
 
     apply: Callable[[Ledger, Any], None]
@@ -92,7 +92,7 @@ _APPLY = {kind: _checked(handler) for kind, handler in HANDLERS.items()}
 
 
 class ClusterState(Ledger):
-    """What exists and what has happened: the ledger, changed by :meth:`apply` alone."""
+    """Everything that exists and has happened: the ledger, changed by :meth:`apply` alone."""
 
     def __init__(self, *, keep_stories: bool = True) -> None:
         super().__init__(keep_stories=keep_stories)

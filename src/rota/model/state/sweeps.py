@@ -1,4 +1,4 @@
-"""What the events of searches do to the ledger. Trials are jobs, and come and end as such."""
+"""Changes to the ledger by events of searches. Trials come and end as any job does."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def add_trial(ledger: Ledger, row: int, spec: JobSpec) -> None:
 
 
 def search_changed(ledger: Ledger, e: SweepSubmitted | SweepEnded) -> None:
-    """Of no job."""
+    """Nothing: the event has no job."""
 
 
 def trial_stopped(ledger: Ledger, e: TrialStopped) -> None:

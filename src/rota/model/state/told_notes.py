@@ -1,4 +1,4 @@
-"""What policies have told people, as the notes of their plans say one after another."""
+"""Policies' messages to people, from the notes of all plans so far."""
 
 from __future__ import annotations
 

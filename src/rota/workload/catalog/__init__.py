@@ -26,10 +26,10 @@ FIGURES = (
 
 
 class Fit(NamedTuple):
-    """How well a step-time model agrees with what it was fitted to; None if it was derived.
+    """Agreement of a step-time model with the data it was fitted to; None if it was derived.
 
     ``source`` holds keys of :func:`sources`, separated by blanks; ``sync_from`` is the GPU type
-    whose terms of synchronisation stand in for ones that nobody measured on this one.
+    whose terms of synchronisation replace those that nobody measured on this one.
     """
 
     source: str
@@ -41,7 +41,7 @@ class Fit(NamedTuple):
 
 
 class ModelProfile(NamedTuple):
-    """What is known of one training job; None or empty where nobody published a figure.
+    """Published figures of one training job; None or empty where nobody published one.
 
     ``sources`` names the source of each figure by its key in :func:`sources`. ``batch`` is the
     samples per GPU that speeds are for. ``noise`` is the gradient noise scale in samples over
@@ -86,7 +86,7 @@ def load() -> dict[str, ModelProfile]:
 
 @lru_cache(maxsize=1)
 def sources() -> dict[str, str]:
-    """Where the figures come from, by the key that they name."""
+    """Sources of the figures, by the key that figures name."""
     return _read("sources")
 
 
@@ -104,7 +104,7 @@ def look_up(name: str) -> ModelProfile | None:
 
 
 def find(name: str) -> ModelProfile:
-    """As :func:`look_up`. Raises InputError naming the close ones if there is no such model."""
+    """Like :func:`look_up`. Raises InputError naming similar ones if there is no such model."""
     profile = look_up(name)
     if profile is None:
         hint = did_you_mean(name.lower(), load())
