@@ -1,4 +1,4 @@
-"""Where one Rota cluster keeps its things on this machine, by the XDG rules."""
+"""The files of one Rota cluster on this machine, by the XDG rules."""
 
 import contextlib
 import errno
@@ -91,11 +91,11 @@ class Folder:
         return self.path / "nodes" / name
 
     def attempt(self, node: str, job_id: str, attempt: int) -> Path:
-        """What one attempt of a job leaves on a node: its logs, its processes' exit statuses."""
+        """Folder of an attempt on a node: logs, and exit statuses of its processes."""
         return self.node(node) / "jobs" / job_id / str(attempt)
 
     def checkpoints(self, job_id: str) -> Path:
-        """Where a job's own checkpoints go, on whichever node it is, in every attempt."""
+        """Folder of a job's own checkpoints, the same on every node and for every attempt."""
         return self.path / "checkpoints" / job_id
 
     def highest_job_id(self) -> int:
@@ -118,9 +118,9 @@ class Folder:
         return self._own_folder_in(base) / f"{name}.sock"
 
     def arenas(self, name: str) -> Path:
-        """Where a node keeps the state of suspended jobs: in host memory, where that is files.
+        """Folder of suspended jobs' state on a node: in host memory, where that is a file system.
 
-        In the node's folder if there is no ``/dev/shm`` to write to.
+        It is in the node's folder if there is no writable ``/dev/shm``.
         """
         arenas = self.node(name) / "arenas"
         with contextlib.suppress(InputError):
@@ -171,7 +171,7 @@ class Disk(NamedTuple):
 
     @property
     def reserve_bytes(self) -> int:
-        """How much of it is kept in reserve."""
+        """Bytes of it that are kept in reserve."""
         return min(RESERVE_BYTES, self.total_bytes // RESERVE_SHARE)
 
     @property

@@ -1,4 +1,4 @@
-"""What the verbs that talk to the controller have in common."""
+"""Common parts of the verbs that talk to the controller."""
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager

@@ -54,9 +54,9 @@ COST_OPTIONS = [
 
 
 class Charges(NamedTuple):
-    """What commands cost: seconds, or those of a set by name with ``given`` in their place.
+    """Costs of commands: seconds, or a set of costs by name with ``given`` replacing some of them.
 
-    Of a set, ``costs`` are those of a job of which nothing is known.
+    For a set, ``costs`` are those of a job of which nothing is known.
     """
 
     costs: Costs

@@ -52,7 +52,7 @@ MODEL_BYTES = 4 * 4 * 512 * 513 * 3  # parameters and both moments, 4 bytes each
 
 
 class Finding(NamedTuple):
-    """What was looked at, a verdict (one of OK, NOTE, WARNING, FAILS), and a sentence."""
+    """The object that was checked, a verdict (OK, NOTE, WARNING or FAILS), and a sentence."""
 
     what: str
     verdict: str
@@ -77,7 +77,7 @@ def doctor(quick: bool) -> int:
 
 
 def findings(folder: Folder) -> Iterator[Finding]:
-    """All that is seen without starting anything."""
+    """Findings that need no process to be started."""
     yield _software()
     yield from _devices()
     yield host_memory(HOST_MEMORY)
@@ -119,7 +119,7 @@ def _devices() -> Iterator[Finding]:
 
 
 def host_memory(path: Path) -> Finding:
-    """What there is for the state of suspended jobs."""
+    """Host memory for the state of suspended jobs."""
     what = "host memory"
     if not os.access(path, os.W_OK):
         text = f"{path} can't be written: suspended jobs keep their processes, or go to the disk"
@@ -137,7 +137,7 @@ def _ports() -> Finding:
 
 
 def clock(path: Path) -> Finding:
-    """Where others see the state folder too, its times are another machine's."""
+    """Warns if other machines see the state folder: its times are those of one machine."""
     there = next(each for each in (path, *path.parents) if each.exists())
     try:
         with tempfile.TemporaryFile(dir=there) as file:
@@ -153,7 +153,7 @@ def clock(path: Path) -> Finding:
 
 
 def cgroups(root: Path) -> Finding:
-    """Which control groups this user has."""
+    """The control groups that this user has."""
     if not (root / "cgroup.controllers").exists():
         return Finding("cgroups", NOTE, "version 1, or none; cores of jobs are held by affinity")
     writable = os.access(root / "cgroup.procs", os.W_OK)
@@ -161,7 +161,7 @@ def cgroups(root: Path) -> Finding:
 
 
 def open_files(most: int) -> Finding:
-    """How many files a process may open, by its hard limit."""
+    """The hard limit on open files of a process."""
     if most != resource.RLIM_INFINITY and most < LEAST_FILES:
         text = f"a process may open {most}; raise the hard limit (ulimit -Hn) to {LEAST_FILES}"
         return Finding("open files", WARNING, text)
@@ -170,7 +170,7 @@ def open_files(most: int) -> Finding:
 
 
 def state_folder(path: Path, mounts: Path = MOUNTS) -> Finding:
-    """Where the event log lies, and what room there is."""
+    """The file system of the event log, and its free space."""
     there = next(each for each in (path, *path.parents) if each.exists())
     kind = _filesystem(there, mounts)
     free = size_text(shutil.disk_usage(there).free)

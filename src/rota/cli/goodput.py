@@ -1,4 +1,4 @@
-"""How a job's goodput over its GPUs looks in a terminal."""
+"""Shows a job's goodput over its GPUs in a terminal."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -71,7 +71,7 @@ def _batch_text(gpus: int, per_gpu: int, accumulation: int) -> str:
 def _chosen(
     curve: Sequence[Mapping[str, Any]], now: Mapping[str, Any] | None
 ) -> Sequence[Mapping[str, Any]]:
-    """Of a long curve the ends, powers of two and the present, and what was measured."""
+    """Points to show; of a long curve its ends, powers of two, the present, and measured ones."""
     if len(curve) <= MOST_ROWS:
         return curve
     ends, here = (curve[0], curve[-1]), now and now["gpus"]

@@ -146,7 +146,7 @@ def _is_of_printing(error: OSError) -> bool:
 
 
 def _give_up_stdout() -> None:
-    """What is still buffered must not complain at exit."""
+    """Discard buffered output, so that writing it can't fail at exit."""
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 

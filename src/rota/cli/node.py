@@ -72,7 +72,7 @@ def enable(nodes: Sequence[str]) -> int:
 
 
 def seconds_until(text: str, now_s: float) -> float:
-    """How long a TIME is away: a duration, a time of today, or a date and time. InputError."""
+    """Seconds until TIME: a duration, a time of today, or a date and time. Raises InputError."""
     moment = _moment(text, now_s)
     if moment is None:
         try:

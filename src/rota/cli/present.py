@@ -1,4 +1,4 @@
-"""How jobs and nodes look in a terminal."""
+"""Shows jobs and nodes in a terminal."""
 
 import csv
 import io
@@ -44,7 +44,7 @@ FORMATS = ("table", "wide", "json", "yaml", "csv")
 
 
 def progress_text(progress: Mapping[str, Any]) -> str:
-    """For example ``120/1000 12%``; where batches vary ``120 12%``, by the samples."""
+    """Such as ``120/1000 12%``; where batches vary ``120 12%``, by the samples."""
     step, total, samples, total_samples = (
         value if isinstance(value, int | float) else None
         for value in map(progress.get, ("step", "total", "samples", "total_samples"))
@@ -59,7 +59,7 @@ def progress_text(progress: Mapping[str, Any]) -> str:
 
 
 def places(job: Mapping[str, Any]) -> str:
-    """Which GPUs the job holds, for example ``node0:0,1``."""
+    """The GPUs that the job holds, such as ``node0:0,1``."""
     held = [f"{part['node']}:{','.join(map(str, part['gpus']))}" for part in job["gpus"]]
     return printable(" ".join(held)) or "-"
 
@@ -146,7 +146,7 @@ def job_text(job: Mapping[str, Any], verdict: Mapping[str, Any]) -> str:
 
 
 def _facts(job: Mapping[str, Any], verdict: Mapping[str, Any]) -> list[tuple[str, Any]]:
-    """What there is to say of a job by name, each in a line; None of what there is not."""
+    """(name, value) of each fact about a job, for one line each; None for an unknown fact."""
     progress = job["progress"]
     facts = [
         ("state", standing_text(verdict)),
@@ -204,7 +204,7 @@ def _unsaved_text(progress: Mapping[str, Any]) -> str | None:
 
 
 def _sweep_text(sweep: Mapping[str, Any] | None) -> str | None:
-    """Which trial of which sweep the job is, and what it tries."""
+    """The job's sweep and number in it, and its parameters."""
     if sweep is None:
         return None
     params = ", ".join(f"{name} {value}" for name, value in sweep["params"].items())
@@ -212,13 +212,13 @@ def _sweep_text(sweep: Mapping[str, Any] | None) -> str | None:
 
 
 def _suspension_text(job: Mapping[str, Any]) -> str:
-    """How the job is suspended, and why so."""
+    """The way in which the job is suspended, and the reason for it."""
     text, why = SUSPENSIONS.get(job["suspension"], job["suspension"]), job["suspension_why"]
     return f"{text}: {why}" if why else text
 
 
 def _range_text(sizes: Sequence[int]) -> str:
-    """For example `` of 1..8 (pow2)``; empty for a job of a fixed size."""
+    """Such as `` of 1..8 (pow2)``; "" for a job of a fixed size."""
     least, most = sizes[0], sizes[-1]
     if least == most:
         return ""
@@ -249,7 +249,7 @@ def _cycle_text(memory: Mapping[str, Any] | None) -> str | None:
 
 
 def _kept_text(memory: Mapping[str, Any] | None) -> str | None:
-    """Where the state of a suspended job is, and what has kept it there."""
+    """Place of a suspended job's state, and the reason why it is not elsewhere."""
     if memory is None or memory["where"] is None:
         return None
     where = {"processes": "in its processes", "memory": "in host memory", "disk": "on the disk"}
@@ -286,7 +286,7 @@ def closed_text(node: Mapping[str, Any]) -> str | None:
 
 
 def desired_nodes_lines(policies: Sequence[Mapping[str, Any]]) -> list[str]:
-    """Under that table, how many nodes the policy asks for, if it does."""
+    """Lines below the table of nodes: the number of nodes that the policy asks for, if it does."""
     return [
         f"{policy['name']} asks for {wish['desired']} node{'s' * (wish['desired'] != 1)}; "
         f"utility {wish['utility']:.2f}"

@@ -1,4 +1,4 @@
-"""How what was measured of jobs of a kind looks in a terminal."""
+"""Shows measurements of kinds of jobs in a terminal."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -21,7 +21,7 @@ def profile_lines(profile: Mapping[str, Any]) -> list[str]:
 
 
 def kind_text(known: Mapping[str, Any], width: float) -> str:
-    """All that was measured of one kind, for ``rota profiles KIND``, or a narrow terminal."""
+    """All measurements of one kind, for ``rota profiles KIND`` or a narrow terminal."""
     size, batch = known["model_bytes"], known["batch"]
     facts = [
         _jobs_text(known),

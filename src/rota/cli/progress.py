@@ -101,7 +101,7 @@ def _bar(what: str) -> Progress:
     from rich.text import Text
 
     class HowFar(ProgressColumn):
-        """What is done, for how long it has gone on, and about how long it will."""
+        """Work done, time passed, and estimate of the time left."""
 
         def render(self, task: Task) -> Text:
             total = "?" if task.total is None else f"{task.total:,.0f}"

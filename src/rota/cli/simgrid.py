@@ -62,7 +62,7 @@ TURN_STEPS = 5  # of a bisection, two runs each
 
 
 class Line(NamedTuple):
-    """What one line of the table is about: its cases differ in their seeds alone."""
+    """One line of the table; its cases differ only in their seeds."""
 
     point: dict[str, str]
     cases: list[Case]
@@ -304,7 +304,7 @@ def parse_axes(texts: Sequence[str]) -> list[Axis]:
 
 
 def verdicts(entries: Sequence[Entry]) -> list[str]:
-    """Which policy is best, in a sentence for each point, of a few points."""
+    """The best policy, in a sentence for each point, if the points are few."""
     points = list(dict.fromkeys(tuple(entry.point.items()) for entry in entries))
     if len(points) > MOST_VERDICTS:
         return []
@@ -317,7 +317,7 @@ def verdicts(entries: Sequence[Entry]) -> list[str]:
 
 
 def log_notes(entries: Sequence[Entry]) -> list[str]:
-    """How the log's own waits compare with those of simulated FIFO, if it tells of them."""
+    """Compares the log's own waits with those of simulated FIFO, if the log has them."""
     logged = next((entry for entry in entries if entry.is_log), None)
     alike = [entry for entry in entries if entry.policy in ("fifo", "fifo-backfill")]
     if logged is None or not alike:
@@ -333,9 +333,9 @@ def log_notes(entries: Sequence[Entry]) -> list[str]:
 def turn_notes(
     found: Sequence[tuple[Line, Entry]], turn: bool | None, workers: int | None
 ) -> list[str]:
-    """At which cost of a restart another policy becomes the best, in a sentence.
+    """The cost of a restart at which another policy becomes the best, in a sentence.
 
-    Looked at are the three best, and the best of those that preempt and of those that don't.
+    Compares the three best policies, the best preemptive one and the best other one.
     """
     choices = sorted(
         (pair for pair in found if pair[1].is_choice), key=lambda pair: average_s(pair[1])
@@ -421,7 +421,7 @@ def side_by_side(
 
 
 def _name(line: Line, case: Case) -> str:
-    """What tells a case apart in messages."""
+    """Name of a case in messages, without what all cases share."""
     settings = [f"{key}={value}" for key, value in case.given.items() if key not in line.point]
     policy = ":".join([case.policy, *settings])
     return ", ".join(

@@ -156,9 +156,9 @@ TURN_OPTION = click.option(
 def world_options_of(
     *, cluster: bool, several: bool = False
 ) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
-    """What every command that simulates takes: the jobs, the cluster, its costs and faults.
+    """Options of every command that simulates: the jobs, the cluster, its costs and faults.
 
-    ``cluster`` is whether it must be told the cluster; ``several``: it may be told several.
+    ``cluster`` is True if the cluster is required, ``several`` if several may be given.
     """
     more = " Given several times, the clusters are compared." if several else ""
     option = click.option(

@@ -1,4 +1,4 @@
-"""What the simulator's commands print and write."""
+"""Output of the simulator's commands, on the terminal and in files."""
 
 from __future__ import annotations
 
@@ -100,7 +100,7 @@ def entry_of(
 
 
 def entry_of_log(case: Case, keys: Sequence[str]) -> Entry | None:
-    """What the log that a case plays says of its own jobs; None if it tells of too few.
+    """The log's own record of a case's jobs; None if it tells of too few jobs.
 
     ``keys`` are those of the points of the other lines.
     """
@@ -135,7 +135,7 @@ def label_of(summary: dict[str, Any], point: dict[str, str] | None = None) -> st
 
 
 def tell_warnings(state: ClusterState) -> None:
-    """What the policy has warned of in a run, with the jobs: on stderr, and the first few alone."""
+    """Print the first warnings of a run's policy, with their jobs, on stderr."""
     told: dict[str, list[int]] = {}
     for row, warnings in state.notes.warned.items():
         for _, warning in warnings.values():
@@ -219,7 +219,7 @@ def title_of(entries: Sequence[Entry]) -> str:
 
 
 def facts(entries: Sequence[Entry], drawn_by_chance: bool) -> str:
-    """What was run, in a sentence."""
+    """Sentence about the runs: jobs, overheads, speeds, seeds, faults."""
     summaries = [summary for entry in entries for summary in entry.summaries]
     first, seeds = summaries[0], sorted({summary["seed"] for summary in summaries})
     swept = entries[0].point
@@ -249,7 +249,7 @@ def _jobs(entries: Sequence[Entry]) -> str:
 
 
 def _which(entries: Sequence[Entry], key: str) -> str:
-    """What the runs' summaries have there."""
+    """The distinct values of ``key`` in the runs' summaries."""
     return _listed(list(dict.fromkeys(s[key] for entry in entries for s in entry.summaries)))
 
 

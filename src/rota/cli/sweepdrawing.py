@@ -46,7 +46,7 @@ class Canvas:
             self._layers[layer][cell] = self._layers[layer].get(cell, 0) | bit
 
     def line_of(self, y: float) -> int:
-        """Which line of letters a height is on, from the top."""
+        """Line of characters, from the top, at a height."""
         return round((1 - y) * (self.high - 1)) // self._letter[1]
 
     def rows(self) -> Iterator[str]:

@@ -63,7 +63,7 @@ def show(sweep: str, everything: bool, html_file: str | None, as_json: bool) -> 
 
 
 def sweep_lines(story: SweepStory, width: float, everything: bool) -> list[str]:
-    """All about a search, for a terminal of so many columns; no pictures without a terminal."""
+    """Lines about a search for a terminal of ``width`` columns; pictures only on a terminal."""
     lines = [f"sweep {printable(story.name)}"]
     for name, text in facts(story):
         lines.append(folded(f"  {name:<9}{printable(text)}", width, indent=11))
@@ -124,7 +124,7 @@ def _fitted(table: Sequence[Sequence[str]], width: float) -> tuple[list[list[str
 
 
 def _why_lines(trials: Sequence[TrialStory], width: float) -> list[str]:
-    """Why trials ended, each reason once: those that differ in numbers alone are one."""
+    """Reasons why trials ended, each once; reasons that differ only in numbers are one."""
     alike: dict[str, list[TrialStory]] = {}
     for trial in trials:
         if trial.why:

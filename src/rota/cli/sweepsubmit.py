@@ -1,4 +1,4 @@
-"""What ``rota submit`` does with a search: hands it in, and tells how it goes until its end."""
+"""Submits searches for ``rota submit``, and shows their progress until they end."""
 
 from __future__ import annotations
 

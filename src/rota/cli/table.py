@@ -18,7 +18,7 @@ def width_of_terminal() -> float:
 
 
 def wide(header: Sequence[str], rows: Sequence[Sequence[str]]) -> int:
-    """How many columns of a terminal the table takes."""
+    """Number of terminal columns that the table takes."""
     widths = [max(map(len, column)) for column in zip(header, *rows, strict=True)]
     return sum(widths) + GAP * (len(widths) - 1)
 

@@ -24,7 +24,7 @@ def _escape(char: str) -> str:
 
 
 def duration(seconds: float | None) -> str:
-    """For example 45s, 3m20s, 2h05m, 1d03h; a dash for None."""
+    """Such as 45s, 3m20s, 2h05m, 1d03h; a dash for None."""
     if seconds is None:
         return "-"
     whole = int(seconds)
@@ -51,7 +51,7 @@ def clock(at_s: float) -> str:
 
 
 def size_text(num_bytes: int) -> str:
-    """For example ``526.4 MiB``."""
+    """Such as ``526.4 MiB``."""
     unit, size = "B", float(num_bytes)
     for larger in ("KiB", "MiB", "GiB", "TiB"):
         if size >= 1024:

@@ -1,4 +1,4 @@
-"""How commands are told of jobs: the format of a trace, and what jobs are drawn at random."""
+"""Options that describe jobs: the format of a trace, and jobs drawn at random."""
 
 from __future__ import annotations
 

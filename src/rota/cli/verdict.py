@@ -1,4 +1,4 @@
-"""How verdicts on jobs look in a terminal: how a job stands, why it waits, and what was tried."""
+"""Shows verdicts on jobs in a terminal: how a job stands, why it waits, and what was tried."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -59,7 +59,7 @@ def _blocker_lines(blockers: Sequence[Mapping[str, Any]], width: float) -> list[
 
 
 def trial_lines(trials: Sequence[Mapping[str, Any]], width: float) -> list[str]:
-    """What was tried; nothing if nothing was."""
+    """Lines about the policy's trials; none if there were none."""
     if not trials:
         return []
     heading = "tried, in speeds relative to before; of jobs that share a GPU, in sum"

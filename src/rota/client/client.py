@@ -90,7 +90,7 @@ class Client:
         return self._call("POST", "/jobs", json_body=_fields(job), headers=headers)
 
     def check(self, job: JobRequest | Mapping[str, Any]) -> dict[str, Any]:
-        """What submit would take, without handing it in. Raises what submit would raise."""
+        """What submit would accept, without submitting it. Raises what submit would raise."""
         return self._call("POST", "/jobs", params={"dry_run": "true"}, json_body=_fields(job))
 
     def jobs(
@@ -116,7 +116,7 @@ class Client:
         return self._call("POST", _path("jobs", job_id, "resume"))
 
     def explain(self, job_id: str) -> dict[str, Any]:
-        """Why a job does not run: see :func:`rota.explain.why.explain`."""
+        """The reasons for which a job does not run: see :func:`rota.explain.why.explain`."""
         return self._call("GET", _path("jobs", job_id, "explain"))
 
     def events(self, job_id: str) -> list[dict[str, Any]]:
@@ -148,7 +148,7 @@ class Client:
         tail: int | None = None,
         patience_s: float = PATIENCE_S,
     ) -> LogPiece:
-        """What a process printed from ``offset`` on, or its last ``tail`` lines; maybe not all.
+        """Output of a process from ``offset`` on, or its last ``tail`` lines; maybe not all.
 
         Without ``process`` it is the first that had the rank; see :meth:`logs`.
         """
@@ -226,7 +226,7 @@ class Client:
         return self._call("POST", "/sweeps", json_body=_fields(sweep), headers=headers)
 
     def check_sweep(self, sweep: SweepRequest | Mapping[str, Any]) -> dict[str, Any]:
-        """What submit_sweep would take, without handing it in. Raises what that would raise."""
+        """What submit_sweep would accept, without submitting it. Raises what that would raise."""
         return self._call("POST", "/sweeps", params={"dry_run": "true"}, json_body=_fields(sweep))
 
     def sweeps(self, *, everything: bool = False) -> list[dict[str, Any]]:
@@ -340,7 +340,7 @@ class Client:
         return self._call("POST", _path("nodes", node, "enable"))
 
     def profiles(self) -> list[dict[str, Any]]:
-        """What was measured of each kind of jobs, the one that was heard of last first."""
+        """Measurements of each kind of jobs; kinds with the latest news come first."""
         return self._list("profiles")
 
     def policies(self) -> list[dict[str, Any]]:

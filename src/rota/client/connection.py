@@ -22,7 +22,7 @@ NEGLIGIBLE_S = 2.0  # so long an answer may take
 
 
 class Connection:
-    """What every call to a controller needs; see :class:`rota.client.client.Client`."""
+    """The common part of all calls to a controller; see :class:`rota.client.client.Client`."""
 
     def __init__(
         self,

@@ -1,4 +1,4 @@
-"""What a run came to: one summary for the simulator, the live cluster and what-if runs."""
+"""Metrics of a run: one summary for the simulator, the live cluster and what-if runs."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from operator import mul

@@ -1,1 +1,1 @@
-"""What users write, read: job files, sweep files and commands in, job specs out."""
+"""Users' input: job files, sweep files and commands in, job specs out."""

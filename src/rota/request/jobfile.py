@@ -1,4 +1,4 @@
-"""What a user may ask of a live cluster: the fields of a job file, checked one by one."""
+"""Job files: the fields of a request to a live cluster, checked one by one."""
 
 import math
 import os
@@ -181,7 +181,7 @@ def parse_job(fields: Mapping[str, Any], *, workdir: str) -> JobRequest:
 
 
 def program_of(request: JobRequest) -> Program:
-    """What a live job runs, as it was asked for."""
+    """The program of a live job, as requested."""
     r = request
     return Program(r.run, r.workdir, r.env, r.processes, r.suspend, r.grace_s, r.resume_from)
 

@@ -29,7 +29,7 @@ class Launcher(NamedTuple):
     words: tuple[str, ...]
 
     def value_of(self, option: str) -> str | None:
-        """What the command says of an option, ``--a_b 1``, ``--a_b=1`` or with dashes within."""
+        """Value of an option in the command: ``--a_b 1``, ``--a_b=1``, or with dashes within."""
         for at, word in enumerate(self.words):
             name, equals, value = word.partition("=")
             if name.replace("-", "_").lstrip("_") == option.lstrip("-"):
@@ -68,7 +68,7 @@ def _launcher_in(words: list[str]) -> Launcher | None:
 
 
 def advice(run: str, num_gpus: int, processes: str) -> list[str]:
-    """What to know about a command with a launcher: how often it is started, what it lacks."""
+    """Advice on a command with a launcher: how often it is started, and what it lacks."""
     launcher = launcher_of(run)
     if launcher is None:
         return []

@@ -42,7 +42,7 @@ class Numbers(NamedTuple):
     whole: bool = False
 
     def size(self) -> int | None:
-        """How many numbers there are; None if there is no end of them."""
+        """Number of values; None if it is unlimited."""
         if self.step is None and not self.whole:
             return None
         return int((_exact(self.high) - _exact(self.low)) // _exact(self.step or 1)) + 1
@@ -56,7 +56,7 @@ class Numbers(NamedTuple):
         return int(value) if self.whole else min(float(value), float(self.high))
 
     def fields(self) -> dict[str, Any]:
-        """What :func:`parse_space` makes this dimension of."""
+        """The fields from which :func:`parse_space` makes this dimension."""
         kind = "int" if self.whole else "log" if self.log else "range"
         fields: dict[str, Any] = {kind: [self.low, self.high]}
         if self.step is not None:
@@ -84,7 +84,7 @@ class Choice(NamedTuple):
     values: tuple[Value, ...]
 
     def size(self) -> int | None:
-        """How many values there are."""
+        """Number of values; None if it is unlimited."""
         return len(self.values)
 
     def at(self, index: int) -> Value:
@@ -92,7 +92,7 @@ class Choice(NamedTuple):
         return self.values[index]
 
     def fields(self) -> dict[str, Any]:
-        """What :func:`parse_space` makes this dimension of."""
+        """The fields from which :func:`parse_space` makes this dimension."""
         return {"choice": list(self.values)}
 
     def check(self, field: str, value: Any) -> Value:
@@ -130,7 +130,7 @@ def space_fields(space: Space) -> dict[str, Any]:
 
 
 def grid_size(space: Space) -> int | None:
-    """How many points the space has; None if there is no end of them."""
+    """Number of points of the space; None if it is unlimited."""
     size = 1
     for _, dimension in space:
         values = dimension.size()

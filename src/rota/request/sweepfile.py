@@ -1,4 +1,4 @@
-"""What a user may ask of a search: a job file with a block ``sweep``, checked field by field."""
+"""Sweep files: a job file with a block ``sweep``, checked field by field."""
 
 import json
 from collections.abc import Mapping
@@ -50,8 +50,10 @@ MAX_GPU_HOURS = 1e9
 
 
 class Rungs(NamedTuple):
-    """Where trials are compared: at their report ``first``, and each time they have ``eta`` times
-    as many. The best 1/``eta`` of those that came so far go on."""
+    """Where trials are compared: at report ``first``, and at each ``eta`` times as many reports.
+
+    The best 1/``eta`` of the trials that came so far go on.
+    """
 
     eta: int
     first: int
@@ -271,7 +273,7 @@ def _parallel(value: Any) -> int | None:
 
 
 def _rungs(value: Any, reports: int | None) -> Rungs | None:
-    """By default nobody is judged on a first report, unless that is a trial's only one."""
+    """By default the first rung is not at a first report, unless trials make only one."""
     if value is None or value is False or value == "off":  # as other YAML reads off
         return None
     block = {} if value is True or value == "on" else value

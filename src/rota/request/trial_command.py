@@ -108,7 +108,7 @@ def _places(run: str) -> Iterator[Place]:
 
 
 def _after(mark: str, within: str) -> str:
-    """Where we are after a mark."""
+    """Position after a mark."""
     if within in _ENDS:
         return "" if mark.endswith(_ENDS[within]) else within
     return _CHANGES.get(within, {}).get(mark, within)

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 
 class Workload(NamedTuple):
-    """Where the jobs come from: a file, or a generator's profile with a number or span."""
+    """Source of the jobs: a file, or a generator's profile with a number of jobs or a span."""
 
     file: str | None
     format: str = "auto"
@@ -78,7 +78,7 @@ class Case(NamedTuple):
 
 
 class CaseResult(NamedTuple):
-    """What a case came to. ``cpu_s`` in the summary is that of reading the jobs and of the run."""
+    """Result of a case. ``cpu_s`` in the summary is that of reading the jobs and of the run."""
 
     summary: dict[str, Any]
     sketch: Sketch | None
@@ -101,7 +101,7 @@ def run_cases(
 
 
 def _jobs_of(case: Case) -> tuple[float, int, str]:
-    """What a case's jobs depend on, as far as cases that run together differ in it."""
+    """The parts of a case that its jobs depend on, among cases that run together."""
     return case.load, case.seed, case.cluster
 
 
@@ -190,7 +190,7 @@ def _charged(case: Case) -> Costs | Callable[[JobSpec], Costs]:
 
 
 def _setting(case: Case) -> dict[str, Any]:
-    """What of the case's setting its summary tells."""
+    """Settings of the case, for its summary."""
     return {
         "cluster": case.cluster,
         "seed": case.seed,

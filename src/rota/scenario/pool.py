@@ -16,10 +16,10 @@ Result = TypeVar("Result")
 
 
 class Watcher(Protocol):
-    """Who wants to know how far many calls have come."""
+    """Listener to the progress of calls."""
 
     def expect(self, count: int) -> None:
-        """So many more calls begin."""
+        """Announce that ``count`` more calls begin."""
 
     def advance(self) -> None:
         """One of them is over."""

@@ -1,4 +1,4 @@
-"""At which cost of a restart another policy becomes the best: where a ranking turns."""
+"""The turning point of a ranking: the cost of a restart at which another policy becomes best."""
 
 from collections.abc import Callable, Sequence
 from math import inf, sqrt
@@ -13,9 +13,9 @@ Measure = Callable[[Sequence[int], float], dict[int, float]]
 
 
 class Turn(NamedTuple):
-    """Which policy is best where restarts are cheap, and which where they are dear.
+    """The best policy where restarts are cheap, and the best where they are dear.
 
-    ``at_s`` is where one takes over from the other, None if none does.
+    ``at_s`` is the cost at which one replaces the other, None if none does.
     """
 
     cheap: int
@@ -24,7 +24,7 @@ class Turn(NamedTuple):
 
 
 def turning_point(policies: Sequence[int], measure: Measure) -> Turn | None:
-    """Who is best at a restart of 1 s and of 300 s, and by bisection where the two change places.
+    """The best policy at restarts of 1 s and of 300 s, and by bisection where they change places.
 
     None if no policy finishes its jobs.
     """

@@ -55,7 +55,7 @@ def create_app(controller: Any, folder: Folder, driver: SweepDriver) -> FastAPI:
 
 
 def _job_routes(controller: Any) -> APIRouter:
-    """Those that change something."""
+    """Routes that change jobs."""
     router = APIRouter()
     user = caller()
 
@@ -103,7 +103,7 @@ def _steered(controller: Any, row: int, changed: bool) -> JSONResponse:
 
 
 def _reading_routes(controller: Any) -> APIRouter:
-    """Those that tell about jobs."""
+    """Routes that read jobs."""
     router = APIRouter()
 
     @router.get("/jobs")
@@ -229,7 +229,7 @@ def _closed(controller: Any, name: str, changed: bool) -> JSONResponse:
 
 
 def _process_routes(controller: Any) -> APIRouter:
-    """Those that tell about the controller's process, and the one that agents call."""
+    """Routes about the controller's process, and the one that agents call."""
     router = APIRouter()
 
     @router.get("/healthz")

@@ -18,7 +18,7 @@ MAX_TOKEN_BYTES = 512
 
 
 class Tokens(NamedTuple):
-    """What each kind of caller must show."""
+    """Token of each kind of caller."""
 
     user: str
     agent: str

@@ -1,4 +1,4 @@
-"""What routes read of a call: its body, its key, and whose it is."""
+"""Reads from a call what routes need: its body, its key, and its user."""
 
 import getpass
 import hashlib

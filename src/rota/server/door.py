@@ -34,7 +34,7 @@ def raise_open_files() -> int:
 
 
 class Limits(NamedTuple):
-    """How many connections there may be, of whom, and how long a caller has for the headers."""
+    """Limits on all connections, on those of strangers, and on the time that headers may take."""
 
     most: int
     most_strangers: int
@@ -42,7 +42,7 @@ class Limits(NamedTuple):
 
 
 def usual_limits() -> Limits:
-    """What goes with the number of files that this process may open."""
+    """Limits that suit the number of files that this process may open."""
     soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
     files = MOST_FILES if soft == resource.RLIM_INFINITY else soft
     most = max(files - OTHER_FILES, files // 2)
@@ -50,7 +50,7 @@ def usual_limits() -> Limits:
 
 
 class Door:
-    """Who is connected, in order of arrival."""
+    """Open connections, in order of arrival."""
 
     def __init__(self, limits: Limits) -> None:
         self.limits = limits

@@ -137,7 +137,7 @@ def _end_by_force(folder: Folder, timeout_s: float) -> list[Living]:
 
 
 def _job_of(process: psutil.Process, folder: Folder, ranks: _Ranks) -> str | None:
-    """Which job the process belongs to, "" for the cluster as a whole, None if it is another's."""
+    """Job of the process; "" for the cluster as a whole, None for a foreign process."""
     job_id = ranks.tags.get(worn_by(process.pid)) or ranks.sessions.get(os.getsid(process.pid))
     if job_id is not None:
         return job_id
@@ -160,7 +160,7 @@ def _is_home(folder: Folder, path: Path) -> bool:
 
 
 def _ranks(folder: Folder) -> _Ranks:
-    """Those of all attempts that have not been seen to their end.
+    """Ranks of all attempts whose end has not been seen.
 
     A session is known by its shim also when that is dead: as long as one of the session lives, no
     other process gets its pid.

@@ -1,4 +1,4 @@
-"""What every call must pass before a route sees it: Host, Origin, token, the whole body in time.
+"""Checks on every call before a route sees it: Host, Origin, token, the whole body in time.
 
 It stands in front of the routes, so that a new one is guarded from the start.
 """

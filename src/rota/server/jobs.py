@@ -1,4 +1,4 @@
-"""What the API says about a job: JSON-able dicts made from the controller's state.
+"""The API's documents about jobs: JSON-able dicts made from the controller's state.
 
 Times are seconds since the epoch, durations seconds; what is not known is None.
 """
@@ -180,7 +180,7 @@ def ranks(controller: Any, row: int) -> list[dict[str, Any]]:
 
 
 def story(controller: Any, row: int) -> list[dict[str, Any]]:
-    """What has happened to the job, oldest first."""
+    """History of the job, oldest first."""
     return [{"at_s": at_s, "line": line} for at_s, line in controller.state.story(row)]
 
 
@@ -196,14 +196,14 @@ def finite(value: Any) -> Any:
 
 
 def _sweep(trial: SweepTrial | None) -> dict[str, Any] | None:
-    """Which trial of which search a job is."""
+    """Search and number of a job that is a trial."""
     if trial is None:
         return None
     return {"name": trial.sweep.name, "number": trial.number, "params": dict(trial.params)}
 
 
 def _sizes(job: Job) -> list[int]:
-    """How many GPUs its owner lets it have, rising."""
+    """Numbers of GPUs that its owner allows, rising."""
     return list(job.spec.elastic.sizes) if job.spec.elastic is not None else [job.spec.num_gpus]
 
 
@@ -217,7 +217,7 @@ def _eta_s(progress: dict[str, Any], share: float) -> list[float] | None:
 
 
 def _steps_left(progress: dict[str, Any]) -> float | None:
-    """As told; where batches vary, as many as the samples that are left make at the present one."""
+    """Steps left as reported; where batches vary, remaining samples over the present batch."""
     step, total, samples, total_samples = (
         value if isinstance(value, int | float) else None
         for value in map(progress.get, ("step", "total", "samples", "total_samples"))

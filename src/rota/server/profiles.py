@@ -1,4 +1,4 @@
-"""What the API says about profiles: JSON-able dicts made from the controller's state."""
+"""The API's documents about profiles: JSON-able dicts made from the controller's state."""
 
 from typing import Any
 
@@ -13,10 +13,10 @@ def kinds(state: ClusterState) -> list[dict[str, Any]]:
 
 
 def of_job(state: ClusterState, row: int) -> dict[str, Any]:
-    """What is known of a job's kind, and of the job itself.
+    """Measurements of a job's kind, and of the job itself.
 
-    ``certain`` is whether the job has told enough to know its kind: until then it is taken for what
-    the last job with its command was.
+    ``certain`` is True if the job has reported enough to know its kind: until then it is assumed to
+    be of the kind of the last job with its command.
     """
     profiles = state.profiles
     if profiles is None:

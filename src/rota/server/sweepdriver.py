@@ -150,7 +150,7 @@ class SweepDriver:
                 file.write(kept)
 
     def _how(self, status: int) -> str:
-        """How it ended. What one that was killed printed last was not about that."""
+        """Describes its end. If it was killed, its last output does not explain that."""
         if status < 0:
             return f"was killed by {signal_name(-status)}"
         last = last_words(self._folder.sweep_log)

@@ -143,7 +143,7 @@ def _as_json(told: Mapping[str, Any]) -> str:
 
 
 def _planned(controller: Any, sweep: SweepRequest) -> dict[str, Any]:
-    """What would be taken, with the command of a trial as it might be. Raises NeverFitsError."""
+    """What would be accepted, with an example of a trial's command. Raises NeverFitsError."""
     controller.jobs.check(sweep.job)
     params = {name: each.at(0) for name, each in sweep.space}
     # Without a space the parameters are whatever the user's program will say.

@@ -1,4 +1,4 @@
-"""What commands cost jobs, in whole sets by name: for each job, as far as its size is known."""
+"""Named sets of command costs: for each job, by its size as far as it is known."""
 
 from collections.abc import Callable
 from functools import lru_cache
@@ -65,7 +65,7 @@ UNKNOWN = JobSpec("", 1, 0.0)  # a job of which nothing is known
 
 
 def costs_text(name: str, costs: Costs) -> str:
-    """What is charged, in a clause; ``name`` is the set that it is of, "" for none.
+    """Clause that names the costs; ``name`` is the set they are from, "" for none.
 
     ``costs`` are those of a job whose size is not known.
     """

@@ -6,7 +6,7 @@ from rota.model.state.state import ClusterState
 
 
 class RecordedCurves:
-    """What trials report: the values of their job's recorded curve, evenly over its work."""
+    """Reports of trials: the values of their job's recorded curve, evenly over its work."""
 
     def __init__(self, state: ClusterState, curves: Mapping[str, Sequence[float]]) -> None:
         self._state = state

@@ -35,7 +35,7 @@ class Engine:
         heapify(self.heap)
 
     def next_time_s(self) -> float | None:
-        """When the next entry is due, or the next job arrives; None if neither is to come."""
+        """Time of the next entry or arrival; None if there is none."""
         due_s = self.heap[0][0] if self.heap else inf
         due_s = min(due_s, self.arrival_s)
         return None if due_s == inf else due_s

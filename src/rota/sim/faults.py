@@ -1,4 +1,4 @@
-"""What goes wrong during a simulation: nodes fail, workers crash, nodes slow down for a while.
+"""Faults of a simulation: nodes fail, workers crash, nodes slow down for a while.
 
 When something fails depends on the seed, the cluster and the clock alone, never on what a policy
 decides: every node has random streams of its own, so that two policies meet the same faults.
@@ -312,7 +312,7 @@ class _Course:
 
 
 def checkpointed_s(work_s: float, checkpoint_s: float | None) -> float:
-    """How much of ``work_s`` seconds of work the last checkpoint holds, taken every so many."""
+    """Work that the last checkpoint holds, if one is taken every ``checkpoint_s`` of work."""
     if checkpoint_s is None:
         return 0.0
     return floor(work_s / checkpoint_s + ROUNDING) * checkpoint_s

@@ -62,7 +62,7 @@ class Phase(NamedTuple):
 
 
 class SpeedModel(Protocol):
-    """How fast jobs truly run, by where they are placed."""
+    """True speeds of jobs, by where they are placed."""
 
     def speed(self, spec: JobSpec, allocation: Allocation, nodes: list[Node]) -> float:
         """The job's speed on these GPUs, relative to the one that its duration is for."""
@@ -80,7 +80,7 @@ class PhasedSpeedModel(SpeedModel, Protocol):
 
 
 class Reporter(Protocol):
-    """Who is to know when a job begins to run somewhere, to tell what it measures there."""
+    """Listener that is told when a job begins to run somewhere, to report measurements."""
 
     def runs(self, row: int) -> None:
         """Note that the job runs on what it holds."""
@@ -88,7 +88,7 @@ class Reporter(Protocol):
 
 
 class Confirmation(NamedTuple):
-    """What confirms ``command``; void if the job lost its attempt in the meantime."""
+    """The event that confirms ``command``; void if the job lost its attempt in the meantime."""
 
     command: Command
     event: Event
@@ -266,10 +266,10 @@ class Machine:
                 yield row, held
 
     def finish_s(self, row: int) -> float:
-        """When the work of a running job is complete, if nothing moves its end.
+        """Time at which a running job's work is complete, if nothing changes before.
 
-        Without the noise of sums (:func:`rota.policy.base.to_instant`): else a job could be
-        preempted, with the last bit of its work left, by one that arrives when it ends.
+        Without the noise of sums (:func:`rota.policy.base.to_instant`): otherwise a job that
+        arrives at that time could preempt it with the last bit of its work left.
         """
         state = self._state
         left_s = state.duration_s[row] - state.service_s[row] + state.lag_s[row]

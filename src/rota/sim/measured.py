@@ -1,4 +1,4 @@
-"""How fast jobs truly train, from measured profiles: by placement, batch and epoch."""
+"""True training speeds from measured profiles: by placement, batch and epoch."""
 
 from collections.abc import Iterable, Mapping
 from functools import lru_cache
@@ -19,10 +19,10 @@ ROUNDING = 1e-9  # of a job's whole work: so close to an epoch's end it is there
 
 
 class Course(NamedTuple):
-    """How a job trains at one placement and batch: by epoch, its speed and till when it holds.
+    """A job's training at one placement and batch: its speed in each epoch, and the epoch's end.
 
     Work is in the seconds that the job takes as it was submitted; ``until`` is the work at which
-    the speed becomes another one.
+    the speed changes.
     """
 
     speeds: tuple[float, ...]
@@ -44,11 +44,11 @@ class MeasuredSpeeds:
         self._profiles = dict(profiles)
 
     def profile_of(self, model: str) -> Measured:
-        """What was measured of an application, which is there."""
+        """The measurements of an application, which must exist."""
         return self._profiles[model]
 
     def profile(self, spec: JobSpec) -> Measured:
-        """What was measured of the job's application. Raises SimulationError if nothing was."""
+        """The measurements of the job's application. Raises SimulationError if there are none."""
         found = self._profiles.get(spec.model)
         if found is None:
             raise SimulationError(
@@ -92,7 +92,7 @@ class MeasuredSpeeds:
         return speed, kind
 
     def standing(self, spec: JobSpec, work_s: float) -> tuple[int, float]:
-        """In which epoch the job is after so much work, from 0, and which part of it is done."""
+        """(epoch, from 0; finished part of it) of the job after so much work."""
         ends = self.ends(spec.model, spec.batch, spec.num_gpus)
         epoch = epoch_at(ends, work_s + ROUNDING * ends[-1])
         before_s = ends[epoch - 1] if epoch else 0.0
@@ -100,7 +100,7 @@ class MeasuredSpeeds:
         return epoch, min(max(part, 0.0), 1.0)
 
     def batch(self, spec: JobSpec, allocation: Allocation) -> Batch:
-        """With which batch the job trains on these GPUs."""
+        """The batch with which the job trains on these GPUs."""
         if allocation.batch is not None:
             return Batch(*allocation.batch)
         return self.profile(spec).split(spec.batch, allocation.num_gpus)
@@ -156,7 +156,7 @@ def _ratio(then: float, now: float) -> float:
 
 
 def consolidated(num_gpus: int) -> Placement:
-    """So many GPUs on as few nodes as can be, of those that the profiles were measured on."""
+    """``num_gpus`` GPUs on the fewest nodes, of those that profiles were measured on."""
     whole, rest = divmod(num_gpus, GPUS_PER_NODE)
     return (GPUS_PER_NODE,) * whole + ((rest,) if rest else ())
 

@@ -15,7 +15,7 @@ from rota.sim.simulation import Simulation
 
 
 class Scaler(Protocol):
-    """What is to be known of who asks for nodes: how many, and for which utility."""
+    """A policy that asks for nodes: the limits of their number, and its band of utility."""
 
     @property
     def least(self) -> int: ...
@@ -70,7 +70,7 @@ class RentedNodes:
         self._tally.note(now_s, rented, _standing(self._scaler, wish), wish.utility)
 
     def figures(self) -> dict[str, float | None]:
-        """What was rented, and how well it was used; see docs/reference/simulator.md."""
+        """The use and cost of rented nodes; see docs/reference/simulator.md."""
         return self._tally.figures()
 
     def _start(self, simulation: Simulation, index: int) -> None:
@@ -88,9 +88,9 @@ class RentedNodes:
         simulation.engine.at(due_s, FAULT, joins)
 
     def _give_back(self, simulation: Simulation, number: int) -> None:
-        """So many of the nodes that are starting, then of those without jobs; the last ones first.
+        """Give back ``number`` nodes: first starting ones, then those without jobs; latest first.
 
-        Where too few are without, the others go when their jobs have gone elsewhere.
+        If too few are without jobs, the others go when their jobs have gone elsewhere.
         """
         starting = sorted(self._due_s, reverse=True)[:number]
         for index in starting:
@@ -114,7 +114,7 @@ class Tally:
         self._within_s = self._outside_s = 0.0
 
     def note(self, at_s: float, nodes: int, standing: Standing, utility: float) -> None:
-        """From ``at_s`` on that many nodes are rented, and have this utility. None end it."""
+        """Record the nodes rented from ``at_s`` on, and their utility. None ends the record."""
         if self._now is not None:
             since_s, rented, stood, had = self._now
             seconds = at_s - since_s if rented else 0.0
@@ -138,7 +138,7 @@ class Tally:
 
 
 class Standing(Enum):
-    """Where utility is: in its band, outside, or where there can't be more nodes or fewer."""
+    """Utility: in its band, outside, or outside with no more nodes to rent or give back."""
 
     WITHIN = 1
     OUTSIDE = 2

@@ -26,14 +26,14 @@ MOST_IN_VAIN = 10_000  # wake-ups of a policy that starts nobody, before it is g
 
 
 class Result(NamedTuple):
-    """What came out: the final state (one row per job), and how many decisions it took."""
+    """The final state (one row per job), and the number of decisions."""
 
     state: ClusterState
     decisions: int
 
 
 class Faults(Protocol):
-    """What goes wrong during a simulation."""
+    """Faults during a simulation."""
 
     def attach(self, simulation: "Simulation") -> None:
         """Put the first faults on the engine: entries of kind FAULT, called with the simulation."""
@@ -41,7 +41,7 @@ class Faults(Protocol):
 
 
 class Cloud(Protocol):
-    """Where a simulated cluster gets nodes from, and gives them back to."""
+    """Source of a simulated cluster's nodes, to which they are given back."""
 
     def attach(self, simulation: "Simulation", nodes: list[Node]) -> list[Node]:
         """Begin to follow the simulation; which of these nodes are there from the start."""

@@ -1,4 +1,4 @@
-"""How fast jobs run where they are placed, from the figures of the model catalogue."""
+"""Speeds of jobs by where they are placed, from the figures of the model catalogue."""
 
 from collections import Counter
 from collections.abc import Iterable
@@ -16,9 +16,9 @@ from rota.workload.trace import Trace
 
 
 class Coverage(NamedTuple):
-    """Of how many jobs of a trace the speed hangs on where they are, and of how many it does not.
+    """Number of a trace's jobs whose speed depends on their place, and number of the others.
 
-    It does where the catalogue has a step time of the job's model, or the trace tells its speeds.
+    It depends if the catalogue has a step time of the job's model, or the trace gives its speeds.
     """
 
     known: int
@@ -150,7 +150,7 @@ class CatalogSpeeds:
         return typical * self._ratio(profile, kind, at, consolidated)
 
     def _ratio(self, profile: ModelProfile, kind: str, at: Shape, than: Shape) -> float:
-        """What the placement alone does to the speed, by the model's step time on ``kind``."""
+        """Factor of the placement alone on the speed, by the model's step time on ``kind``."""
         assert profile.batch is not None
         at, than = at._replace(gpu_type=kind), than._replace(gpu_type=kind)
         return relative_speed(profile.step_times, profile.batch, at, than)
@@ -182,7 +182,7 @@ def with_profiles(trace: Trace, nodes: Iterable[Node], reference: str | None = N
 
 
 def coverage(trace: Iterable[JobSpec]) -> Coverage:
-    """How many jobs of a trace run faster or slower by where they are placed."""
+    """Number of a trace's jobs whose speed depends on their place, and of the others."""
     known = unknown = unnamed = 0
     for spec in trace:
         if spec.speeds or _timed(spec) is not None:

@@ -1,4 +1,4 @@
-"""What a simulation lets its policies know of training: reports of all jobs, oracles the truth."""
+"""Information on training that a simulation gives to policies: reports, and truth to oracles."""
 
 from functools import lru_cache
 
@@ -21,7 +21,7 @@ def attach(state: ClusterState, machine: Machine) -> None:
 
 
 class PlainTruth:
-    """Of jobs that know of no steps: a second of work at speed 1 is one."""
+    """Truth about jobs without steps: a second of work at speed 1 counts as one."""
 
     def __init__(self, state: ClusterState, speeds: SpeedModel | None) -> None:
         self._state = state
@@ -51,7 +51,7 @@ class PlainTruth:
 
 
 class MeasuredTruth:
-    """Of jobs that play measured profiles."""
+    """Truth about jobs that play measured profiles."""
 
     def __init__(self, state: ClusterState, speeds: MeasuredSpeeds) -> None:
         self._state = state
@@ -80,7 +80,7 @@ class MeasuredTruth:
 
 
 class MeasuredReports:
-    """What jobs that play measured profiles tell: exact, and only of what they have run."""
+    """Reports of jobs that play measured profiles: exact, and only of what they have run."""
 
     def __init__(self, state: ClusterState, speeds: MeasuredSpeeds) -> None:
         self._state = state
@@ -108,7 +108,7 @@ class MeasuredReports:
         return tuple(self._points.get(row, {}).values())
 
     def noise(self, row: int, now_s: float) -> GradientNoise | None:
-        """That of the present epoch with the present batch; None before it has run."""
+        """Noise of the present epoch with the present batch; None before it has run."""
         batch = self._batch.get(row)
         if batch is None:
             return None
@@ -117,7 +117,7 @@ class MeasuredReports:
         return GradientNoise(*self._speeds.profile(spec).noise(batch, epoch))
 
     def batch_range(self, row: int) -> BatchRange:
-        """As measured."""
+        """The measured limits."""
         profile = self._speeds.profile(self._state.spec[row])
         return BatchRange(
             profile.init_batch, profile.max_batch, profile.least_per_gpu, profile.most_per_gpu
