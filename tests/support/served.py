@@ -13,7 +13,7 @@ from typing import Any
 
 from rota.errors import InputError, NeverFitsError, NotFoundError
 from rota.folder import Folder
-from rota.live.controller.job_api import check_open
+from rota.live.controller.job_api import Entry, check_open
 from rota.live.controller.loop import Controller
 from rota.live.controller.ranks import Ranks, read_ranks
 from rota.live.controller.room import Room
@@ -33,7 +33,8 @@ from rota.model.job import JobSpec, JobState
 from rota.model.state.state import ClusterState
 from rota.model.turns import Turns
 from rota.model.view import View
-from rota.policy.registry import create
+from rota.policy.base import Policy
+from rota.policy.registry import again, create
 from rota.request.jobfile import JobRequest, program_of
 from rota.server.door import Door
 from rota.server.serve import serve
@@ -100,6 +101,13 @@ class StandInController:
     def check(self, request: JobRequest) -> None:
         if request.num_gpus > self.state.total_gpus:
             raise NeverFitsError(f"NEVER_FITS: resources.gpus is {request.num_gpus}")
+
+    def preview_spec(self, request: JobRequest, user: str) -> JobSpec:
+        self.check(request)
+        return Entry(request, user, None, "").spec(str(len(self.state.spec) + 1), self.now_s())
+
+    def new_policy(self) -> Policy:
+        return again(self._policy)
 
     async def submit(
         self, request: JobRequest, *, user: str, key: str | None, body_hash: str

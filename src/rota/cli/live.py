@@ -90,6 +90,24 @@ def _handing_in(command: Callable[..., Any]) -> Callable[..., Any]:
 @_handing_in
 def run(
     command: tuple[str, ...],
+    wait: bool,
+    follow: bool,
+    dry_run: bool,
+    as_json: bool,
+    **asked: Any,
+) -> int:
+    """Submit a command as a job that runs in this folder: rota run --gpus 2 -- python train.py
+
+    Each word reaches the command as it is given here. If a virtual environment is active (venv or
+    conda), the job runs in it; of other variables it gets those of `rota up` and of --env. Prints
+    the job's id on stdout, and on stderr what is going to happen, and with which Python.
+    """
+    return _hand_in(command_request(command, **asked), wait, follow, dry_run, as_json)
+
+
+def command_request(
+    command: Sequence[str],
+    *,
     gpus: str,
     gpu_memory: str | None,
     name: str | None,
@@ -101,17 +119,8 @@ def run(
     time_limit: str | None,
     env: tuple[str, ...],
     resume_from: str | None,
-    wait: bool,
-    follow: bool,
-    dry_run: bool,
-    as_json: bool,
-) -> int:
-    """Submit a command as a job that runs in this folder: rota run --gpus 2 -- python train.py
-
-    Each word reaches the command as it is given here. If a virtual environment is active (venv or
-    conda), the job runs in it; of other variables it gets those of `rota up` and of --env. Prints
-    the job's id on stdout, and on stderr what is going to happen, and with which Python.
-    """
+) -> JobRequest:
+    """The job that a command line with the options of ``rota run`` asks for. JobFileError."""
     fields = {
         # One argument is a shell line, as with ssh; several are a command and its arguments.
         "run": command[0] if len(command) == 1 else shlex.join(command),
@@ -126,8 +135,7 @@ def run(
         "resources": {"gpus": gpus, "gpu_memory": gpu_memory},
         "resume_from": resume_from,
     }
-    request = parse_job(fields, workdir=os.getcwd())
-    return _hand_in(request, wait, follow, dry_run, as_json)
+    return parse_job(fields, workdir=os.getcwd())
 
 
 def own_environment() -> dict[str, str]:

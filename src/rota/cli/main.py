@@ -34,6 +34,7 @@ COMMANDS = {
     "Jobs": {
         "run": Entry("rota.cli.live:run", "Submit a command: rota run --gpus 1 -- python train.py"),
         "submit": Entry("rota.cli.live:submit", "Submit a job file."),
+        "plan": Entry("rota.cli.plan:plan", "Where and when a job would start, if submitted."),
         "ps": Entry("rota.cli.looking:ps", "List jobs."),
         "show": Entry("rota.cli.looking:show", "Everything about one job."),
         "logs": Entry("rota.cli.live:logs", "What a job printed."),

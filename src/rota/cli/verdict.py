@@ -16,7 +16,7 @@ def why_text(verdict: Mapping[str, Any]) -> str:
     start = f"job {verdict['job_id']} is {printable(standing_text(verdict))}"
     lines = [folded(start, width, indent=2)]
     if verdict["blockers"]:
-        lines += ["", *_blocker_lines(verdict["blockers"], width), ""]
+        lines += ["", *blocker_lines(verdict["blockers"], width), ""]
     turns = verdict.get("turns")
     waits = turns is None or turns["position"] is None
     place = f"{verdict['position']} by arrival among jobs without GPUs"
@@ -39,8 +39,8 @@ def why_text(verdict: Mapping[str, Any]) -> str:
     return "\n".join(lines)
 
 
-def _blocker_lines(blockers: Sequence[Mapping[str, Any]], width: float) -> list[str]:
-    """A table, or where that is too wide, a paragraph for each."""
+def blocker_lines(blockers: Sequence[Mapping[str, Any]], width: float) -> list[str]:
+    """The blockers of a verdict: a table, or where that is too wide, a paragraph for each."""
     header = ("RULE", "NEED", "HAVE", "HELD BY JOBS")
     rows = [
         [*(printable(b[key]) for key in ("rule", "need", "have")), few(b["held_by"], " ") or "-"]

@@ -93,6 +93,14 @@ class Client:
         """What submit would accept, without submitting it. Raises what submit would raise."""
         return self._call("POST", "/jobs", params={"dry_run": "true"}, json_body=_fields(job))
 
+    def plan(self, job: JobRequest | Mapping[str, Any]) -> dict[str, Any]:
+        """Where and when a job would start, and whom it would displace; nothing is handed in.
+
+        It is one decision on a copy of the cluster's state. ``start`` is ``now``, ``after`` (others
+        have given their GPUs up), ``waits`` or ``never``. Raises what submit would raise.
+        """
+        return self._call("POST", "/plans", json_body=_fields(job))
+
     def jobs(
         self, *, states: list[str] | None = None, everything: bool = False
     ) -> list[dict[str, Any]]:

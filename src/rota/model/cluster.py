@@ -134,6 +134,8 @@ class FreeGpus:
         twin._largest = self._largest
         return twin
 
+    __copy__ = copy
+
     def set_mask(self, node: int, mask: int) -> None:
         """Say that exactly the GPUs in ``mask`` are free on ``node``; new nodes come in order."""
         masks = self.masks

@@ -107,6 +107,17 @@ def create(name: str, given: dict[str, str] | None = None) -> Policy:
     return policy
 
 
+def again(policy: Policy) -> Policy:
+    """Another object of the same policy with the same settings, and with none of its indexes."""
+    kind, values = type(policy), policy.settings
+    common = {key: value for key, value in values.items() if key not in kind.SETTINGS}
+    twin = kind(**{key: value for key, value in values.items() if key in kind.SETTINGS})
+    if stages := stages_for(kind.name, kind, common):
+        twin.stages = stages
+    twin.identity, twin.settings, twin.remark = policy.identity, values, policy.remark
+    return twin
+
+
 def remark(policy: Policy) -> str:
     """Sentence that names what a policy's settings turn off in it; "" for nothing."""
     return policy.remark

@@ -18,7 +18,7 @@ from rota.live.controller.ranks import Ranks
 from rota.model.job import JobState
 from rota.report.setting import setting_text
 from rota.request.jobfile import parse_job, program_of
-from rota.server import jobs, problems, profiles
+from rota.server import jobs, plans, problems, profiles
 from rota.server.auth import ensure_tokens
 from rota.server.calls import body_hash, caller, checked_key, json_body, within_of
 from rota.server.guard import Guard
@@ -75,6 +75,16 @@ def _job_routes(controller: Any) -> APIRouter:
         row = await controller.jobs.submit(job, user=user, key=key, body_hash=hashed)
         python = jobs.python_of(program_of(job))
         return JSONResponse(jobs.summary(controller, row) | {"python": python}, 201)
+
+    @router.post("/plans")
+    async def plan(request: Request) -> JSONResponse:
+        """Say where and when a job would start, by one decision on a copy of the state."""
+        job = parse_job(await json_body(request), workdir="")
+        spec = controller.jobs.preview_spec(job, user)
+        now_s, state = controller.now_s(), controller.state.copy()
+        # A decision may take long, and the controller decides on this loop.
+        told = await run_in_threadpool(plans.plan, controller, state, spec, now_s)
+        return JSONResponse({"job": job.to_fields()} | jobs.finite(told))
 
     @router.post("/jobs/{job_id}/suspend")
     async def suspend(job_id: str) -> JSONResponse:

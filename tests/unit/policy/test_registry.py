@@ -6,7 +6,7 @@ from rota.errors import PolicySettingError
 from rota.policy import registry
 from rota.policy.base import Policy
 from rota.policy.information import information_of
-from rota.policy.registry import BUILT_IN, create, names
+from rota.policy.registry import BUILT_IN, again, create, names
 from rota.policy.tiresias.policy import Tiresias
 
 
@@ -124,3 +124,19 @@ def test_an_entry_point_of_anything_else_is_refused(monkeypatch, what):
     monkeypatch.setattr("importlib.metadata.entry_points", lambda group: [point])
     with pytest.raises(PolicySettingError, match=r"derived from rota\.policy\.base\.Policy"):
         create("theirs")
+
+
+@pytest.mark.parametrize(
+    ("name", "given"),
+    [("tiresias", {"thresholds": "600,1800", "quotas": "equal"}), ("fifo", {}), ("gandiva", {})],
+)
+def test_another_object_has_the_same_settings(name, given):
+    policy = create(name, given)
+    twin = again(policy)
+    assert twin is not policy
+    assert (type(twin), twin.identity, twin.settings) == (
+        type(policy),
+        policy.identity,
+        policy.settings,
+    )
+    assert (twin.stages is None) == (policy.stages is None)

@@ -7,7 +7,7 @@ import pytest
 
 from rota.model.events import JobFinished, JobSubmitted
 from rota.model.job import JobSpec, JobState
-from support.served import controller_without_agents, served
+from support.served import StandInController, controller_without_agents, served
 
 JOB = {"run": "python train.py", "workdir": "/tmp"}
 
@@ -52,6 +52,42 @@ def test_a_dry_run_takes_nothing(http):
     assert answer.status_code == 200
     assert answer.json()["job"]["run"] == JOB["run"]
     assert http.get("/api/v1/jobs").json()["jobs"] == []
+
+
+def test_a_plan_says_where_a_job_would_start_and_takes_nothing(http):
+    told = http.post("/api/v1/plans", json=JOB).json()
+    assert (told["start"], told["gpus"]) == ("now", [{"node": "here", "gpus": [0]}])
+    assert (told["job"]["run"], told["policy"]) == (JOB["run"], "fifo")
+    assert http.get("/api/v1/jobs").json()["jobs"] == []
+
+
+def test_a_plan_says_who_is_in_the_way_and_why_a_job_would_wait(folder):
+    with served(folder, StandInController(folder, policy="smallest-first")) as cluster:
+        token = folder.token.read_text().strip()
+        headers = {"Authorization": f"Bearer {token}"}
+        with httpx.Client(base_url=cluster.url, headers=headers, trust_env=False) as http:
+            submit(http, name="wide", resources={"gpus": 2})
+            cluster.do(cluster.controller.turn)
+            narrow = http.post("/api/v1/plans", json=JOB).json()
+            wide = http.post("/api/v1/plans", json=JOB | {"resources": {"gpus": 2}}).json()
+    assert (narrow["start"], narrow["after"]) == ("after", ["1"])
+    (displaced,) = narrow["displaces"]
+    assert (displaced["name"], displaced["how"], displaced["then"]) == ("wide", "suspended", [])
+    assert displaced["gpus"] == [{"node": "here", "gpus": [0, 1]}]
+    assert (wide["start"], wide["gpus"], wide["displaces"]) == ("waits", [], [])
+    assert wide["verdict"]["reason"] == "WAIT_RESOURCES"
+
+
+def test_a_plan_of_a_real_controller_leaves_it_as_it_is(folder):
+    """It decides on a copy: no event, no id is used up."""
+    controller = controller_without_agents(folder)
+    with served(folder, controller) as cluster:
+        token = folder.token.read_text().strip()
+        headers = {"Authorization": f"Bearer {token}"}
+        with httpx.Client(base_url=cluster.url, headers=headers, trust_env=False) as http:
+            told = http.post("/api/v1/plans", json=JOB).json()
+            assert told["start"] == "now"
+            assert submit(http).json()["id"] == "1"
 
 
 @pytest.mark.parametrize("dry_run", ["true", "false"])

@@ -146,6 +146,15 @@ class JobApi:
         request = request._replace(resume_from=self.resumed_from(request))  # by id
         return await self.enter(Entry(request, user, key, body_hash))
 
+    def preview_spec(self, request: JobRequest, user: str) -> JobSpec:
+        """The job as it would be if it were submitted now.
+
+        Raises NeverFitsError or JobFileError for one that would be refused.
+        """
+        self.check(request)
+        spec = Entry(request, user, None, "").spec
+        return spec(str(self._record.next_id), self._record.now_s())
+
     def submitted(self, user: str, key: str | None, body_hash: str) -> int | None:
         """The row of the job that came with this key. JobFileError if something else did."""
         known = self.find(user, key) if key is not None else None

@@ -43,6 +43,7 @@ from rota.model.naming import jobs_text
 from rota.model.turns import Turns
 from rota.model.view import View, identity
 from rota.policy.base import Policy, checked
+from rota.policy.registry import again
 from rota.store.events import EventStore
 
 POLICY_RETRY_S = 5.0  # a policy that raised is asked again after so long
@@ -294,6 +295,10 @@ class Controller:
                     told.setdefault(warning, []).append(row)
         for warning, rows in told.items():
             log.warning("%s: %s", jobs_text(self.state.ids(rows)), warning)
+
+    def new_policy(self) -> Policy:
+        """Another policy object with the settings of the one in force, for decisions on copies."""
+        return again(self._policy)
 
     def turns(self, row: int) -> Turns | None:
         """The jobs that take turns where the job lives, if the policy reports them."""

@@ -23,6 +23,14 @@ class ToldCurves:
         self._values: dict[int, list[float]] = {}
         self._heard: dict[int, tuple[int, int]] = {}  # attempt, number of reports that it has made
 
+    def copy(self) -> "ToldCurves":
+        """The same curves, to be read and added to on their own."""
+        twin = ToldCurves()
+        twin.notes, twin._heard = self.notes, dict(self._heard)
+        twin._told = {row: list(told) for row, told in self._told.items()}
+        twin._noted = {row: list(noted) for row, noted in self._noted.items()}
+        return twin
+
     def note(self, row: int, attempt: int, reports: Iterable[Report]) -> None:
         """Take what the attempt of a job has reported since it was noted last."""
         self.notes += 1

@@ -6,9 +6,10 @@ event does to the ledger; the methods below are the steps that they are made of.
 
 from __future__ import annotations
 
+import copy
 from array import array
 from collections.abc import Callable, Iterable
-from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn
+from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn, Self
 
 from rota.errors import PlanError, TransitionError
 from rota.model.allocation import Allocation, indices
@@ -158,6 +159,28 @@ class Ledger:
         self.reports: Reports | None = None
         self.truth: Truth | None = None  # in a simulation
         self.notes = ToldNotes()
+
+    def copy(self) -> Self:
+        """This state on its own, to try on it what would come of an event or a decision.
+
+        Nothing done to the copy changes this state. The copy keeps no stories, has no observers,
+        and no plan that an index of a policy could be for.
+        """
+        twin = copy.copy(self)
+        for name, value in vars(self).items():
+            if isinstance(value, array | list | dict | set | FreeGpus):
+                setattr(twin, name, copy.copy(value))
+        twin.refused = {row: dict(refusals) for row, refusals in self.refused.items()}
+        twin.sweeps = {name: list(rows) for name, rows in self.sweeps.items()}
+        twin.notes = self.notes.copy()
+        if self.told_curves is not None:
+            twin.told_curves = self.told_curves.copy()
+            if self.curves is self.told_curves:
+                twin.curves = twin.told_curves
+        twin.profiles, twin.reports = _pickled(self.profiles), _pickled(self.reports)
+        twin.keeps_stories, twin._stories, twin._mates = False, [], {}
+        twin.observers, twin.plan, twin.foreseen = [], None, None
+        return twin
 
     def append(self, spec: JobSpec) -> int:
         """Add a job that has just arrived; its row."""
@@ -564,3 +587,10 @@ _TYPECODES = {
 
 def _overlap(one: Allocation | None, other: Allocation | None) -> bool:
     return one is not None and other is not None and one.overlaps(other)
+
+
+def _pickled(value: Any) -> Any:
+    """A copy of what jobs told: many small objects, which pickle copies fastest."""
+    import pickle  # here: simulations do not need it
+
+    return pickle.loads(pickle.dumps(value, pickle.HIGHEST_PROTOCOL))  # noqa: S301 - our own bytes

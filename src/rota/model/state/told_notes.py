@@ -28,6 +28,15 @@ class ToldNotes:
 
     __hash__ = None  # type: ignore[assignment]
 
+    def copy(self) -> ToldNotes:
+        """The same notes, to be added to on their own."""
+        twin = ToldNotes()
+        twin.why, twin.warnings, twin.packs = dict(self.why), dict(self.warnings), dict(self.packs)
+        twin.warned = {row: dict(told) for row, told in self.warned.items()}
+        twin.probes = {row: list(probes) for row, probes in self.probes.items()}
+        twin.nodes = self.nodes
+        return twin
+
     def note(self, at_s: float, notes: Notes) -> Iterator[tuple[int, str]]:
         """Take note of ``notes``; yields the (row, warning) pairs of kinds that are new."""
         self.why |= notes.why

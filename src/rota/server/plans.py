@@ -1,0 +1,72 @@
+"""What the API says of a job that might be submitted: where and when it would start."""
+
+from typing import Any
+
+from rota.explain.why import explain
+from rota.model.allocation import Allocation
+from rota.model.decide.preview import Preview, preview
+from rota.model.job import JobSpec
+from rota.model.reason import Reason
+from rota.model.state.state import ClusterState
+from rota.model.view import View
+
+
+def plan(controller: Any, state: ClusterState, spec: JobSpec, now_s: float) -> dict[str, Any]:
+    """One decision on ``state``, a copy of its own, with the job added.
+
+    ``start`` is ``now``, ``after`` (the jobs of that name have given their GPUs up), ``waits`` or
+    ``never``; ``verdict`` is that of :func:`rota.explain.why.explain`.
+    """
+    seen = preview(state, controller.new_policy, spec, now_s)
+    row, given = seen.row, state.target[seen.row]
+    policy = controller.new_policy()
+    verdict = explain(
+        state,
+        row,
+        now_s,
+        resizes=policy.resizes,
+        turns=policy.turns(View(state, now_s, policy), row) if row in state.active else None,
+        shortage=controller.room.shortage() if controller.room.is_tight else None,
+    )
+    start = "waits"
+    if given is not None:
+        start = "after" if seen.in_the_way else "now"
+    elif Reason.NEVER_FITS.name in (verdict["reason"], *_rules(verdict)):
+        start = "never"
+    return {
+        "policy": controller.policy_name,
+        "start": start,
+        "gpus": _gpus(state, given),
+        "after": state.ids(seen.in_the_way),
+        "shares_with": state.ids(_mates(state, row)),
+        "displaces": [_displaced(seen, number) for number in range(len(seen.displaced))],
+        "verdict": verdict,
+    }
+
+
+def _rules(verdict: dict[str, Any]) -> list[str]:
+    return [blocker["rule"] for blocker in verdict["blockers"]]
+
+
+def _displaced(seen: Preview, number: int) -> dict[str, Any]:
+    state, (row, how, before) = seen.state, seen.displaced[number]
+    spec = state.spec[row]
+    told = {"id": spec.job_id, "name": spec.name, "user": spec.user, "how": how}
+    return told | {"gpus": _gpus(state, before), "then": _gpus(state, state.target[row])}
+
+
+def _mates(state: ClusterState, row: int) -> list[int]:
+    """The rows of the jobs that the new one would share GPUs with."""
+    given = state.target[row]
+    if given is None or not given.shared:
+        return []
+    targets = ((other, state.target[other]) for other in sorted(state.active) if other != row)
+    return [other for other, target in targets if target is not None and target.overlaps(given)]
+
+
+def _gpus(state: ClusterState, allocation: Allocation | None) -> list[dict[str, Any]]:
+    """As the API tells the GPUs of a job."""
+    if allocation is None:
+        return []
+    parts = allocation.gpus()
+    return [{"node": state.nodes[node].name, "gpus": list(gpus)} for node, gpus in parts]
