@@ -26,6 +26,31 @@ class TestFifoBackfill(PolicyContract):
         return create("fifo-backfill")
 
 
+class TestEasyBackfill(PolicyContract):
+    work_conserving = False  # GPUs are set aside
+    preemptive = False
+
+    def policy(self) -> Any:
+        return create("easy-backfill", {"default_limit_s": "200"})
+
+
+class TestEasyBackfillWithoutAnyTimeLimit(PolicyContract):
+    work_conserving = False
+    preemptive = False
+
+    def policy(self) -> Any:
+        return create("easy-backfill", {"priority": "ignore"})
+
+
+class TestEasyBackfillWithQuotasOnStrictPlacement(PolicyContract):
+    work_conserving = False
+    preemptive = False
+
+    def policy(self) -> Any:
+        limits = {"default_limit_s": "800", "quotas": "x=4;*=2", "fair_share": "vc"}
+        return create("easy-backfill", limits | {"placement": "consolidate-strict"})
+
+
 class TestShortestRemaining(PolicyContract):
     def policy(self) -> Any:
         return create("srtf")

@@ -75,6 +75,7 @@ def run(
         tell_jobs,
         tell_missing_profiles,
         tell_warnings,
+        without_limits,
         write_per_job,
     )
     from rota.scenario.case import run_to_end
@@ -95,6 +96,7 @@ def run(
     if said := remark(policy):
         click.echo(said, err=True)
     tell_missing_profiles([name], case.profiles)
+    without_limits([(name, given)], case, drop=False)
     tell_jobs(case)
     states: list[tuple[ClusterState, int]] = []
     with one_run(lambda: jobs_ended(states)):

@@ -25,12 +25,14 @@ from rota.cli.simoptions import (
     parse_seeds,
 )
 from rota.cli.simoutput import (
+    Policies,
     cpu_s,
     entry_of,
     entry_of_log,
     print_json,
     tell_jobs,
     tell_missing_profiles,
+    without_limits,
     write_csv,
     write_pictures,
 )
@@ -53,7 +55,6 @@ from rota.scenario.turning import LEAST_S, MOST_S, turning_point
 from rota.sim.costsets import costs_text
 from rota.sim.machine import Costs, restarts
 
-Policies = Sequence[tuple[str, dict[str, str]]]
 Axis = tuple[str, list[str]]  # what changes, and its values
 MOST_FAILURES = 10
 MOST_VERDICTS = 4
@@ -98,6 +99,7 @@ def run_grid(
     # Where a figure over the axis tells more than a picture of each single run.
     base = base._replace(drawn=drawn and not axes)
     check_files({"--csv": csv_file, "--html": html_file, "--png": png_folder}, world)
+    policies = without_limits(policies, base, drop=best_first)
     seed_list = parse_seeds(seeds)
     check_seeds(base, seed_list)
     lines = lines_of(policies, axes, base, seed_list)

@@ -26,8 +26,11 @@ if TYPE_CHECKING:
     from rota.report.comparison import Entry
     from rota.report.sketch import Sketch
 
+Policies = Sequence[tuple[str, dict[str, str]]]  # names, and settings that are given
+
 # What these policies choose by is measured by simulated jobs that play profiles alone.
 BY_PROFILES = ("optimus", "optimus-oracle", "pollux")
+BY_LIMITS = "easy-backfill"  # goes by the time limits of jobs
 AS_IT_WAS = "as it was"
 LEAST_TOLD = 0.5  # part of the jobs of a log whose waits it tells, for a line of its own
 MOST_LISTED = 3
@@ -82,6 +85,34 @@ def tell_missing_profiles(policies: Iterable[str], profiles: str | None) -> None
             "that play no measured profiles; give --profiles DIR",
             err=True,
         )
+
+
+def without_limits(policies: Policies, case: Case, *, drop: bool) -> Policies:
+    """The policies, having said on stderr which can't show here what they are for.
+
+    That is one that goes by time limits, of which the jobs have none. ``drop`` leaves it out,
+    unless it has settings. Raises TraceError.
+    """
+    blind = [each for each in policies if each[0] == BY_LIMITS and "default_limit_s" not in each[1]]
+    if not blind or _has_limits(case):
+        return policies
+    fix = "give the trace a column time_limit_s (sacct: Timelimit), or --policy "
+    fix += f"{BY_LIMITS}:default_limit_s=86400"
+    if drop:
+        click.echo(f"left out, as no job has a time limit: {BY_LIMITS}; {fix}", err=True)
+        return [each for each in policies if each not in blind]
+    click.echo(
+        f"{BY_LIMITS}: no job has a time limit, so that few pass the head of the line; {fix}",
+        err=True,
+    )
+    return policies
+
+
+def _has_limits(case: Case) -> bool:
+    if case.workload.file is None:
+        return False
+    trace, _ = load(case.workload, case.seed, case.load, 0)
+    return any(spec.time_limit_s is not None for spec in trace)
 
 
 def cpu_s() -> float:

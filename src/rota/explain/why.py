@@ -3,7 +3,7 @@
 from collections.abc import Iterable
 from typing import Any
 
-from rota.explain import trial_wait
+from rota.explain import reservation, trial_wait
 from rota.explain.probes import tell as tell_probes
 from rota.explain.sharing import sharing_of
 from rota.explain.turns import blocker as turn_blocker
@@ -154,6 +154,8 @@ def _blockers(
         found.append(
             _blocker(Reason.WAIT_PRIORITY, "its turn in the policy's order", have, earlier)
         )
+    if reservation.is_for(state, row) and not undecided:
+        found.append(_blocker(Reason.WAIT_RESERVATION, *reservation.standing(state, now_s)))
     told = {Reason.NONE.name, *(blocker["rule"] for blocker in found)}
     if reason.name not in told and (reason != Reason.WAIT_PRIORITY or not found):
         found.append(_by_policy(state, row, reason, now_s))
@@ -190,6 +192,8 @@ def _by_policy(state: ClusterState, row: int, reason: Reason, now_s: float) -> d
         whose = "its" if len(keepers) == 1 else "their"
         have = f"{jobs_text(keepers)} can't give {whose} GPU memory up; see docs/start/gpu.md"
         return _blocker(reason, "GPU memory beside jobs that keep theirs", have, keepers)
+    if reason == Reason.WAIT_RESERVATION and state.notes.reserved is not None:
+        return _blocker(reason, *reservation.in_the_way(state, now_s))
     holders = _holders(state, row) if reason == Reason.PREEMPTED_BY else []
     return _blocker(reason, "the policy's consent", SENTENCES[reason], holders)
 
@@ -311,6 +315,8 @@ def _would_start_if(
         if state.wake_at_s is None:
             return "its turn came"
         return f"its turn came, in {max(0.0, state.wake_at_s - now_s):.0f} s at the earliest"
+    if state.reason[row] == Reason.WAIT_RESERVATION and state.notes.reserved is not None:
+        return reservation.would_start_if(state, now_s)
     more = _more_gpus(state, row)
     if Reason.WAIT_QUOTA.name in rules:
         return _room_in_quota(state, row, more)

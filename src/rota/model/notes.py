@@ -33,13 +33,26 @@ class Packed(NamedTuple):
     gain: float | None
 
 
+class Reserved(NamedTuple):
+    """The job of ``row``, which waits, has GPUs set aside: at ``at_s`` at the latest it starts.
+
+    That holds if jobs end within their time limits; then the jobs of ``awaited`` have ended. None
+    where no time can be told: not all of those have a time limit.
+    """
+
+    row: int
+    at_s: float | None
+    awaited: tuple[int, ...]
+
+
 class Notes(NamedTuple):
     """The notes of one plan. Whatever a plan does not mention stays as an earlier one noted it.
 
     By row: ``why`` a job has as many GPUs as it has, a sentence; ``warnings``, all sentences that
     hold now, none of them to take back earlier ones; ``probes`` that have ended now; ``packs``,
     None for a job that shares its GPU no longer. ``nodes`` is the number of nodes that the policy
-    wants now; None if it asks for none.
+    wants now; None if it asks for none. ``reserved`` says for whom GPUs are set aside now; None:
+    for nobody.
 
     Sentences may quote what jobs reported: their first ``MOST_CHARS`` characters are told, and of
     each job's warnings the first ``MOST_WARNINGS``.
@@ -50,6 +63,7 @@ class Notes(NamedTuple):
     probes: dict[int, tuple[Probe, ...]] = {}
     packs: dict[int, Packed | None] = {}
     nodes: DesiredNodes | None = None
+    reserved: Reserved | None = None
 
 
 def fault_in(notes: Notes) -> str:
@@ -70,6 +84,8 @@ def fault_in(notes: Notes) -> str:
             return f"the pack of row {row} is {packed!r:.100}, no Packed"
     if notes.nodes is not None and type(notes.nodes) is not DesiredNodes:
         return f"the nodes wanted are {notes.nodes!r:.100}, no DesiredNodes"
+    if notes.reserved is not None and type(notes.reserved) is not Reserved:
+        return f"what is reserved is {notes.reserved!r:.100}, no Reserved"
     return ""
 
 

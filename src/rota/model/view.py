@@ -386,6 +386,13 @@ class WhatIf:
         """The job's allocation in this what-if."""
         return self._allocations.get(row, self.view.target[row])
 
+    def waiting(self, rows: Sequence[int]) -> list[int]:
+        """Those of the rows that have no GPUs in this what-if, in their order."""
+        target, changed = self.view.target, self._allocations
+        if not changed:
+            return [row for row in rows if target[row] is None]
+        return [row for row in rows if changed.get(row, target[row]) is None]
+
     def release(self, row: int, reason: Reason) -> None:
         """Take the job's GPUs away, because of ``reason``."""
         allocation = self.target(row)

@@ -20,7 +20,7 @@ INFORMATION = {
     NONE: "nothing of a job's length",
     LABEL: "nothing of a job's length, but which jobs are of one kind",
     HISTORY: "how large the jobs were that have ended, or a sample of sizes",
-    DECLARED: "what users declare: epochs, or steps",
+    DECLARED: "what users declare: epochs, steps, or a time limit",
     DECLARED_AND_LABEL: "what users declare, and which jobs are of one kind",
     ORACLE: "the truth, which no live scheduler knows",
 }

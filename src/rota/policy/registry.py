@@ -8,6 +8,7 @@ from rota.policy.base import Policy, Setting
 from rota.policy.composition import check_alone, common_settings, remark_on, stages_for
 
 BUILT_IN = {
+    "easy-backfill": "rota.policy.ordering.easy:EasyBackfill",
     "elastic": "rota.policy.elastic.policy:Elastic",
     "fifo": "rota.policy.ordering.fifo:Fifo",
     "fifo-backfill": "rota.policy.ordering.fifo:FifoBackfill",

@@ -41,7 +41,7 @@ from rota.model.events import (
     WorkerReported,
 )
 from rota.model.job import Adapt, Elastic, JobSpec, JobState, Program, Suspension
-from rota.model.notes import DesiredNodes, Notes, Packed
+from rota.model.notes import DesiredNodes, Notes, Packed, Reserved
 from rota.model.probe import Probe
 from rota.model.sweep import Report, Sweep, SweepTrial
 from rota.store.events import Submission
@@ -93,6 +93,9 @@ def every_event() -> list[Event]:
         ),
         DecisionTaken(5.5, 2, "pollux", {}, {}, {}, None, 65.5, NOTES),
         DecisionTaken(5.75, 3, "pollux", {}, {}, {}, None, None, Notes()),
+        DecisionTaken(
+            5.8, 4, "easy", {}, {}, {}, None, None, Notes(reserved=Reserved(2, 9.5, (0, 1)))
+        ),
         CommandFailed(6.0, 0, 1, "no such file", 7.5),
         JobLaunched(7.0, 0, 1, 0.25),
         SpeedChanged(7.5, 0, 0.1),

@@ -24,6 +24,7 @@ COLUMNS = {
     "gpu_util": ("0..1", "part of the time in which its GPUs compute when it has them alone"),
     "memory_gb": ("GB", "memory that it needs of each GPU"),
     "batch": ("samples", "of a whole step, over all its GPUs"),
+    "time_limit_s": ("s", "run time after which the job would have been ended"),
 }
 REQUIRED = ("job_id", "submit_s", "duration_s", "num_gpus")
 MAX_GPUS = 1_000_000

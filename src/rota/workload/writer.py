@@ -17,9 +17,10 @@ NUMBERS = (
     "gpu_util",
     "memory_gb",
     "batch",
+    "time_limit_s",
 )
 DEFAULTS = {"priority": 50, "skew": None, "speeds": (), "elastic": None}
-DEFAULTS |= {"gpu_util": None, "memory_gb": None, "batch": None}
+DEFAULTS |= {"gpu_util": None, "memory_gb": None, "batch": None, "time_limit_s": None}
 BATCH = 50_000  # jobs that are text at once
 
 
@@ -109,6 +110,7 @@ def _write_parquet(trace: Trace, file: IO[bytes]) -> None:
         "gpu_util": pyarrow.float64(),
         "memory_gb": pyarrow.float64(),
         "batch": pyarrow.int64(),
+        "time_limit_s": pyarrow.float64(),
     }
     columns = {
         column: pyarrow.array(_values(trace.jobs, column), kinds.get(column, pyarrow.string()))

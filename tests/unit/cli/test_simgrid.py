@@ -330,6 +330,32 @@ def test_all_is_every_policy_with_the_best_first(rota):
     assert not any(line.startswith("cost: ") for line in lines)
 
 
+LIMITS = "job_id,submit_s,duration_s,num_gpus{}\na,0,60,3{}\nhead,1,60,4\nb,2,60,1{}\n"
+
+
+def test_a_policy_that_goes_by_time_limits_is_left_out_of_all_where_there_are_none(rota, tmp_path):
+    args = ("sim", "compare", "--cluster", "1x4", "--no-turn", "--trace", tmp_path / "jobs.csv")
+    (tmp_path / "jobs.csv").write_text(LIMITS.format("", "", ""))
+    _, out, err = rota(*args, "--policy", "all")
+    assert "left out, as no job has a time limit: easy-backfill; give the trace a column" in err
+    assert "easy-backfill" not in out
+    _, out, err = rota(*args, "--policy", "easy-backfill", "--policy", "fifo")
+    assert "easy-backfill: no job has a time limit, so that few pass the head of the line" in err
+    assert "easy-backfill" in out
+    _, _, err = rota(*args, "--policy", "easy-backfill:default_limit_s=60")
+    assert "time limit" not in err
+    limited = LIMITS.format(",time_limit_s", ",60", ",60").replace("head,1,60,4", "head,1,60,4,60")
+    (tmp_path / "limited.csv").write_text(limited)
+    _, out, err = rota(*args[:-1], tmp_path / "limited.csv", "--policy", "all")
+    assert "time limit" not in err
+    assert "easy-backfill" in out
+
+
+def test_a_run_says_that_no_job_has_a_time_limit(rota):
+    _, _, err = rota("sim", "run", *DRAWN, "--policy", "easy-backfill")
+    assert "no job has a time limit" in err and "default_limit_s" in err
+
+
 def test_all_with_others_compares_with_the_first_of_these(rota):
     args = ("sim", "compare", *DRAWN, "--no-turn")
     _, out, _ = rota(*args, "--policy", "las:priority=ignore", "--policy", "all")

@@ -148,6 +148,8 @@ def check_notes(state: ClusterState, notes: Notes) -> None:
         for row in rows:
             if row not in state.active:
                 _refuse_row(row)
+    if notes.reserved is not None and notes.reserved.row not in state.active:
+        _refuse_row(notes.reserved.row)
 
 
 def news(state: ClusterState, notes: Notes) -> Notes | None:
@@ -171,8 +173,9 @@ def news(state: ClusterState, notes: Notes) -> Notes | None:
         {row: probes for row, probes in notes.probes.items() if probes},
         {row: pack for row, pack in notes.packs.items() if told.packs.get(row) != pack},
         notes.nodes,
+        notes.reserved,
     )
-    return None if left == Notes(nodes=told.nodes) else left
+    return None if left == Notes(nodes=told.nodes, reserved=told.reserved) else left
 
 
 def _refuse_row(row: int) -> NoReturn:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from rota.model.notes import MOST_WARNINGS, DesiredNodes, Notes, Packed
+from rota.model.notes import MOST_WARNINGS, DesiredNodes, Notes, Packed, Reserved
 from rota.model.probe import Probe
 
 
@@ -22,6 +22,7 @@ class ToldNotes:
         self.probes: dict[int, list[Probe]] = {}
         self.packs: dict[int, Packed] = {}
         self.nodes: DesiredNodes | None = None
+        self.reserved: Reserved | None = None
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, ToldNotes) and vars(self) == vars(other)
@@ -50,7 +51,7 @@ class ToldNotes:
             known = self.probes.setdefault(row, [])
             recent = known[-len(probes) :]
             known += [probe for probe in probes if probe not in recent]
-        self.nodes = notes.nodes
+        self.nodes, self.reserved = notes.nodes, notes.reserved
         if notes.warnings:
             yield from self._warn(at_s, notes.warnings)
 
@@ -85,4 +86,4 @@ class ToldNotes:
         self.why.clear()
         self.warnings.clear()
         self.packs.clear()
-        self.nodes = None
+        self.nodes = self.reserved = None

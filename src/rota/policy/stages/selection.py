@@ -8,6 +8,7 @@ minimum run time, placement.
 from collections.abc import Collection, Sequence
 from typing import Any
 
+from rota.model.notes import Notes
 from rota.model.plan import Plan
 from rota.model.reason import Reason
 from rota.model.view import View, WhatIf
@@ -15,6 +16,7 @@ from rota.policy.placement import Placement
 from rota.policy.placement.consolidate import consolidate
 from rota.policy.stages.fair_share import FairShare
 from rota.policy.stages.quotas import Quotas
+from rota.policy.stages.reservation import Backfill, one_node, where
 
 
 def run_first_that_fit(
@@ -108,11 +110,13 @@ class Stages:
         preempted: Reason = Reason.PREEMPTED_BY,
         waits: Reason = Reason.WAIT_RESOURCES,
         placement: Placement | None = None,
+        backfill: Backfill | None = None,
     ) -> list[int]:
         """Let all active rows, given in the policy's ``order``, run as far as they fit.
 
         Rows of ``keep`` that have GPUs keep them. ``strict``: nobody is preempted, and when one
-        does not fit, nobody behind it starts; with quotas each queue is a line of its own.
+        does not fit, nobody behind it starts; with quotas each queue is a line of its own. With a
+        ``backfill`` nobody is preempted either, and the first that does not fit has a reservation.
         ``placement`` is the policy's own, in force unless the user chose one. Reasons as in
         :func:`run_first_that_fit`. Returns the rows that run, in walk order.
         """
@@ -125,6 +129,8 @@ class Stages:
             within, beyond = self.quotas.split(view, ranked, kept, in_line=strict)
         walk = _Walk(what_if, kept, self.placement or placement, strict, preempted, waits, beyond)
         walk.one_line = self.quotas is None
+        if backfill is not None:
+            walk.backfill, walk.placement = backfill, one_node(walk.placement)
         if self.quotas is not None and not self.quotas.borrow:
             walk.refuse(beyond)
             runs = walk.run(within)
@@ -142,7 +148,12 @@ class Stages:
         return mark["policy"]
 
     def finish(
-        self, what_if: WhatIf, *, wake_at_s: float | None = None, policy_mark: Any = None
+        self,
+        what_if: WhatIf,
+        *,
+        wake_at_s: float | None = None,
+        policy_mark: Any = None,
+        notes: Notes | None = None,
     ) -> Plan:
         """The plan; it wakes also when a minimum run time ends or owners are ranked anew."""
         view = what_if.view
@@ -166,7 +177,8 @@ class Stages:
         if all(what_if.target(row) is None for row in view.active):
             wakes = []  # time alone brings no room, say for a gang larger than its queue's quota
         later = [at_s for at_s in wakes if at_s > view.now_s]
-        return what_if.plan(wake_at_s=min(later, default=None), policy_mark=policy_mark)
+        wake_at_s = min(later, default=None)
+        return what_if.plan(wake_at_s=wake_at_s, policy_mark=policy_mark, notes=notes)
 
     def _still_young(self, view: View) -> set[int]:
         """The rows with GPUs that have not run for the minimum since they began to."""
@@ -231,11 +243,12 @@ def finish(
     *,
     wake_at_s: float | None = None,
     policy_mark: Any = None,
+    notes: Notes | None = None,
 ) -> Plan:
     """:meth:`Stages.finish` under ``stages``; None adds nothing."""
     if stages is None:
-        return what_if.plan(wake_at_s=wake_at_s, policy_mark=policy_mark)
-    return stages.finish(what_if, wake_at_s=wake_at_s, policy_mark=policy_mark)
+        return what_if.plan(wake_at_s=wake_at_s, policy_mark=policy_mark, notes=notes)
+    return stages.finish(what_if, wake_at_s=wake_at_s, policy_mark=policy_mark, notes=notes)
 
 
 class _Walk:
@@ -259,6 +272,7 @@ class _Walk:
         self.waits = waits
         self.beyond = frozenset(beyond)  # rows beyond their queue's quota
         self.one_line = True
+        self.backfill: Backfill | None = None
         self._closed: set[str] = set()  # the lines whose head does not fit
 
     def refuse(self, rows: Sequence[int]) -> None:
@@ -269,8 +283,10 @@ class _Walk:
     def run(self, order: Sequence[int]) -> list[int]:
         """Let rows run as far as they fit; those that do, in walk order."""
         kept = self.kept
-        if self.strict or (
-            kept and all(row in kept for row in order if self.what_if.target(row) is not None)
+        if (
+            self.strict
+            or self.backfill is not None
+            or (kept and all(row in kept for row in order if self.what_if.target(row) is not None))
         ):
             return self._fill(order)
         what_if, num_gpus = self.what_if, self.what_if.view.num_gpus
@@ -287,21 +303,42 @@ class _Walk:
 
     def _fill(self, order: Sequence[int]) -> list[int]:
         """Nobody is preempted: one after the other takes what is free."""
-        what_if = self.what_if
+        what_if, backfill = self.what_if, self.backfill
         num_gpus, total = what_if.view.num_gpus, what_if.view.total_gpus
-        for row in order:
-            if what_if.target(row) is not None:
-                continue
+        waiting = what_if.waiting(order)
+        for row in waiting:
             if num_gpus[row] <= total and self._line(row) in self._closed:
                 what_if.wait(row, self._reason(row, Reason.WAIT_PRIORITY))
                 continue
-            if num_gpus[row] > what_if.free.count:
+            if num_gpus[row] > what_if.free_gpus:
                 self._wait(row)
-            elif place(what_if, row, self.placement):
+            elif self._place(row):
                 continue
-            if self.strict and num_gpus[row] <= total:
+            if num_gpus[row] > total:
+                continue
+            if self.strict:
                 self._closed.add(self._line(row))
-        return [row for row in order if what_if.target(row) is not None]
+            elif backfill is not None and backfill.reservation is None:
+                assert self.placement is not None
+                backfill.reserve(what_if, row, self.placement)
+        waits = set(what_if.waiting(waiting))
+        return [row for row in order if row not in waits]
+
+    def _place(self, row: int) -> bool:
+        """Give a job free GPUs, if need be such as are not set aside for another one."""
+        reservation = None if self.backfill is None else self.backfill.reservation
+        if reservation is None or self.placement is None:
+            return place(self.what_if, row, self.placement)
+        what_if = self.what_if
+        wanted = where(what_if.view, what_if.free, row, self.placement)
+        if wanted is None:
+            return place(what_if, row, self.placement)  # says why not
+        found = reservation.beside(what_if, row, wanted)
+        if found is None:
+            what_if.wait(row, self._reason(row, Reason.WAIT_RESERVATION))
+            return False
+        what_if.give(row, found)
+        return True
 
     def _choose(self, order: Sequence[int]) -> list[int]:
         """Go by count: release who does not fit any more, and tell who starts."""

@@ -61,6 +61,9 @@ def _value(column: str, text: str) -> Any:
         return number(column, text, "from 0 to 1", high=1.0)
     if column == "memory_gb":
         return number(column, text, "zero or more GB")
+    if column == "time_limit_s":
+        limit_s = number(column, text)
+        return limit_s if limit_s else wrong(column, text, "it must be above zero; empty: none")
     if column == "batch":
         return whole("batch", text, MAX_BATCH)
     if column == "elastic":

@@ -1,6 +1,6 @@
 """Slurm's accounting: what ``sacct --parsable2`` prints, with the columns in any order.
 
-For example: sacct -aX --parsable2 -o JobID,User,Partition,State,Submit,Start,Elapsed,AllocTRES
+For example: sacct -aX --parsable2 -o JobID,User,State,Submit,Start,Elapsed,Timelimit,AllocTRES
 """
 
 import re
@@ -41,6 +41,7 @@ def read(source: Source, report: Report) -> Iterable[JobSpec]:
         )
     get_id, get_submit, get_elapsed = map(rows.getter, NEEDED)
     get_tres = [rows.getter(column) for column in GPU_COLUMNS]
+    get_limit, get_raw_limit = map(rows.getter, ("Timelimit", "TimelimitRaw"))
     get_state, get_start, get_user, get_vc, get_name = map(
         rows.getter, ("State", "Start", "User", "Partition", "JobName")
     )
@@ -71,6 +72,7 @@ def read(source: Source, report: Report) -> Iterable[JobSpec]:
             name=get_name(row),
             user=get_user(row),
             vc=get_vc(row),
+            time_limit_s=limit_s(get_limit(row) or get_raw_limit(row)),
         )
 
     return from_first(jobs(rows.rows, make, report), report)
@@ -78,9 +80,25 @@ def read(source: Source, report: Report) -> Iterable[JobSpec]:
 
 def elapsed_s(text: str) -> float:
     """``[D-]HH:MM:SS[.f]`` or ``MM:SS[.f]`` in seconds. Raises TraceError."""
+    seconds = _seconds(text)
+    return (
+        wrong("Elapsed", text, "it must be days-hours:minutes:seconds")
+        if seconds is None
+        else seconds
+    )
+
+
+def limit_s(text: str) -> float | None:
+    """``[D-]HH:MM:SS``, or a number of minutes, in seconds; None of a word such as UNLIMITED."""
+    if text.isascii() and text.isdigit():
+        return number("TimelimitRaw", text, "a number of minutes") * 60 or None
+    return _seconds(text) or None
+
+
+def _seconds(text: str) -> float | None:
     match = ELAPSED.fullmatch(text)
     if match is None:
-        wrong("Elapsed", text, "it must be days-hours:minutes:seconds")
+        return None
     days, hours, minutes, seconds = (float(part or 0) for part in match.groups())
     return ((days * 24 + hours) * 60 + minutes) * 60 + seconds
 

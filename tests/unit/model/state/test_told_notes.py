@@ -3,7 +3,7 @@
 import pytest
 
 from rota.model.events import DecisionTaken
-from rota.model.notes import MOST_WARNINGS, DesiredNodes, Notes, Packed
+from rota.model.notes import MOST_WARNINGS, DesiredNodes, Notes, Packed, Reserved
 from rota.model.probe import Probe
 from rota.model.state.told_notes import ToldNotes
 from rota.store.codec import decode, encode
@@ -71,6 +71,14 @@ def test_another_policy_begins_without_notes_but_probes_are_history():
     standing.forget()
     assert not standing.why and not standing.packs and standing.nodes is None
     assert standing.probes == {0: [PACK]}
+
+
+def test_a_reservation_stands_until_other_notes_or_another_policy():
+    standing = told(Notes(reserved=Reserved(3, 9.0, (1,))))
+    assert standing.reserved == Reserved(3, 9.0, (1,))
+    assert told(Notes(reserved=Reserved(3, 9.0, (1,))), Notes()).reserved is None
+    standing.forget()
+    assert standing.reserved is None
 
 
 def old(marks, policy_mark=None):

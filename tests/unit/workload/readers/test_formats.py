@@ -309,6 +309,24 @@ def test_what_is_no_elapsed_time_is_refused(text):
 
 
 @pytest.mark.parametrize(
+    ("column", "text", "seconds"),
+    [
+        ("Timelimit", "1-00:00:00", 86400),
+        ("Timelimit", "02:00:00", 7200),
+        ("Timelimit", "UNLIMITED", None),
+        ("Timelimit", "Partition_Limit", None),
+        ("TimelimitRaw", "90", 5400),
+        ("TimelimitRaw", "UNLIMITED", None),
+        ("TimelimitRaw", "", None),
+    ],
+)
+def test_time_limits_of_slurm(write, column, text, seconds):
+    head = f"JobID|Submit|Elapsed|AllocTRES|{column}"
+    (spec,) = read_trace(write(f"{head}\n1|2024-01-05T10:00:00|00:00:01|gres/gpu=1|{text}\n"))
+    assert spec.time_limit_s == seconds
+
+
+@pytest.mark.parametrize(
     ("tres", "gpus"),
     [
         ("", 0),

@@ -294,6 +294,16 @@ def test_the_sizes_of_an_elastic_job_are_read_and_written_back(write, tmp_path):
         assert read_trace(path).jobs == trace.jobs
 
 
+def test_the_time_limit_of_a_job_is_read_and_written_back(write, tmp_path):
+    trace = read_trace(write(f"{OURS},time_limit_s\na,0,60,1,90.5\nb,0,60,2,\nc,0,60,1,0\n"))
+    assert [spec.time_limit_s for spec in trace] == [90.5, None]
+    assert trace.rejected == [(4, "time_limit_s is '0'; it must be above zero; empty: none")]
+    written = tmp_path / "again.csv"
+    with written.open("wb") as file:
+        write_trace(trace, file)
+    assert [spec.time_limit_s for spec in read_trace(written)] == [90.5, None]
+
+
 def test_the_batch_of_a_job_is_read_and_written_back(write, tmp_path):
     trace = read_trace(write(f"{OURS},batch\na,0,60,1,256\nb,0,60,2,\nc,0,60,1,0.5\n"))
     assert [spec.batch for spec in trace] == [256, None]
