@@ -10,7 +10,7 @@ import logging
 import resource
 from typing import Any, NamedTuple
 
-from uvicorn.protocols.http.auto import AutoHTTPProtocol
+from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 HEAD_TIMEOUT_S = 10.0  # from the connection, or the last answer, to the end of a request's headers
 MOST_HEAD_BYTES = 1 << 16  # of a request's line and headers, and as much as one read brings
@@ -90,7 +90,7 @@ class Door:
         return strangers > self.limits.most_strangers or together > self.limits.most
 
 
-class Connection(AutoHTTPProtocol):  # type: ignore[misc, valid-type]
+class Connection(HttpToolsProtocol):
     """One caller's connection. Without a request in time it is closed.
 
     A route's guard finds it as ``scope["state"]["connection"]``.
@@ -102,7 +102,7 @@ class Connection(AutoHTTPProtocol):  # type: ignore[misc, valid-type]
         self._deadline: asyncio.TimerHandle | None = None
         self._head_bytes = 0  # that have come of a request's headers
 
-    def connection_made(self, transport: asyncio.Transport) -> None:
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         """Wait for a request."""
         super().connection_made(transport)
         self._door.enter(transport)
@@ -123,6 +123,11 @@ class Connection(AutoHTTPProtocol):  # type: ignore[misc, valid-type]
                 return
             self._head_bytes += len(data)
         super().data_received(data)
+
+    def on_headers_complete(self) -> None:
+        """Stop the deadline at once: a busy loop may run it before the request's own task."""
+        self._stop_waiting()
+        super().on_headers_complete()
 
     def on_response_complete(self) -> None:
         """Wait for another request."""

@@ -5,6 +5,7 @@ import contextlib
 import json
 import resource
 import socket
+import threading
 from urllib.parse import urlsplit
 
 import httpx
@@ -126,6 +127,34 @@ def test_who_does_not_come_to_the_end_of_a_request_is_cut_off(folder, sent):
     door = Door(Limits(most=100, most_strangers=8, head_timeout_s=0.01))
     with served(folder, door=door) as it, half_sent(it.url, text=sent) as (caller,):
         until_closed(caller)
+
+
+class EnteredDoor(Door):
+    """Tells when somebody has connected."""
+
+    def __init__(self, limits):
+        super().__init__(limits)
+        self.entered = threading.Event()
+
+    def enter(self, transport):
+        super().enter(transport)
+        self.entered.set()
+
+
+def test_a_request_that_came_while_the_controller_was_busy_is_answered(folder, monkeypatch):
+    """The loop finds the request and its passed deadline in one turn."""
+    door = EnteredDoor(Limits(most=100, most_strangers=8, head_timeout_s=1000.0))
+    with served(folder, door=door) as it, half_sent(it.url, text=b"") as (caller,):
+        assert door.entered.wait(60)
+
+        def be_busy_for_long():
+            caller.sendall(HALF + b"\r\n\r\n")
+            loop = asyncio.get_running_loop()
+            now_s = loop.time
+            monkeypatch.setattr(loop, "time", lambda: now_s() + 2000.0)
+
+        it.do(be_busy_for_long)
+        assert caller.recv(9) == b"HTTP/1.1 "
 
 
 def test_headers_without_end_are_not_read_to_their_end(folder):
