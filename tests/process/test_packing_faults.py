@@ -61,7 +61,9 @@ class Pair:
         return both and self.run_together()
 
     def run_together(self) -> bool:
-        return all(self.cluster.show(job)["state"] == "RUNNING" for job in self.jobs)
+        """True if both run at one moment: between two calls a turn may end."""
+        running = {each["id"] for each in self.cluster.client.jobs(states=["RUNNING"])}
+        return running >= set(self.jobs)
 
     def trials(self, job: str) -> list[Any]:
         told = self.cluster.client.explain(job)["trials"]
