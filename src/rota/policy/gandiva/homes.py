@@ -1,6 +1,7 @@
 """Gandiva's homes: found at arrival; how many GPUs elastic jobs have there."""
 
 from collections.abc import Collection, Sequence
+from math import inf
 from typing import Any
 
 from rota.model.reason import Reason
@@ -217,14 +218,27 @@ class Homes(Part):
         """When who waits in the queue since then is passed no longer."""
         return to_instant(queued_s + self._set["pass_s"])
 
-    def ends_s(self) -> list[float]:
-        """When jobs may grow, and when those in the queue have been passed for long enough."""
-        queued = [notes.queued_s for notes in self._notes.values() if not notes.home]
-        times = [
+    def are_settled(self) -> bool:
+        """True if the queue is looked through in vain until somebody is passed no longer, and no
+        job is of a size that may change."""
+        known = self._vain.queue is not None and not self._servers.held
+        return known and not self._elastic and self.idle_from_s is None
+
+    def passes_until_s(self) -> float:
+        """When the next one of those in the queue is passed no longer; infinite without any."""
+        return min(self._passes_end_s(), default=inf)
+
+    def _passes_end_s(self) -> list[float]:
+        queued = {notes.queued_s for notes in self._notes.values() if not notes.home}
+        return [
             self._passed_at_s(since_s)
-            for since_s in {*queued}
+            for since_s in queued
             if since_s is not None and not self._is_late(since_s)
         ]
+
+    def ends_s(self) -> list[float]:
+        """When jobs may grow, and when those in the queue have been passed for long enough."""
+        times = self._passes_end_s()
         if self.idle_from_s is not None:
             since_s = self._view.now_s if self._grows_later else self.idle_from_s
             times.append(since_s + self._set["idle_s"])

@@ -87,6 +87,16 @@ class Notes:
         """True if these are what would be read of ``mark`` now, which nobody changes in place."""
         return self._before is mark and not self._is_own and not self._probes
 
+    @property
+    def is_changed(self) -> bool:
+        """True if this decision has something new to remember of the job, or to tell."""
+        return self._is_own or bool(self._probes)
+
+    @property
+    def is_steady(self) -> bool:
+        """True if it lives somewhere, in no pack, and nothing is being tried with it."""
+        return bool(self.home) and self.pack is None and "move" not in self._mark
+
     def _own(self) -> dict[str, Any]:
         """What is remembered, to be changed."""
         if not self._is_own:

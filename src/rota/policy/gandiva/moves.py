@@ -47,19 +47,8 @@ class Moves(Part):
                 continue
             if not self._is_movable(row):
                 continue
-            size = sum(gpus for _, gpus in home)
-            better: Home | None = None
-            if len(home) > 1:
-                better = (
-                    self._one_node(row, size)
-                    or self._servers.of_its_size(home)
-                    or self._servers.with_its_like(home)
-                )
-            elif self._crowded(home):
-                better = self._one_node(row, size, but=home[0][0])
-                if better is None and (alike := self._servers.of_its_size(home)) is not None:
-                    better = alike if self._types.may_go(row, alike[0][0]) else None
-            if better is not None and better != home:
+            better = self._better(row)
+            if better is not None:
                 self._move(row, better)
                 vain = self._vain.of(self._servers.as_key())
             elif not self._types.on:  # then there is none for anybody who lives there
@@ -68,6 +57,45 @@ class Moves(Part):
         self._make_room()
         self._empty()
         self._change_types()
+
+    def _better(self, row: int) -> Home | None:
+        """Where the job should live rather than where it does."""
+        home, better = self._notes[row].home, None
+        size = sum(gpus for _, gpus in home)
+        if len(home) > 1:
+            better = (
+                self._one_node(row, size)
+                or self._servers.of_its_size(home)
+                or self._servers.with_its_like(home)
+            )
+        elif self._crowded(home):
+            better = self._one_node(row, size, but=home[0][0])
+            if better is None and (alike := self._servers.of_its_size(home)) is not None:
+                better = alike if self._types.may_go(row, alike[0][0]) else None
+        return None if better == home else better
+
+    def are_settled(self) -> bool:
+        """True if nobody has a better place to go as long as nobody comes, whoever's turn it is."""
+        servers, notes = self._servers, self._notes
+        if self._types.on:
+            return False
+        rooms = {node: servers.room(node) for node in servers.sizes}
+        free = sum(rooms.values())
+        if any(servers.load[n] and room >= SPARE * servers.sizes[n] for n, room in rooms.items()):
+            return False  # it may be emptied
+        for row in self.gangs() if free else ():
+            rest = free
+            for node, gpus in notes[row].home:
+                rest += max(0, gpus - max(0, servers.load[node] - servers.sizes[node]))
+            if rest >= self._view.num_gpus[row]:
+                return False  # room may be made for it
+        vain = self._vain.of(servers.as_key())
+        for row, each in self._lodged.items():
+            if each.home not in vain:
+                if self._better(row) is not None:
+                    return False
+                vain.add(each.home)
+        return True
 
     def movable(self) -> list[int]:
         """Jobs that can go to other nodes, and have not been moved just before."""
@@ -153,19 +181,26 @@ class Moves(Part):
             if home != ((found.node, size),):
                 self._move(row, ((found.node, size),))
 
-    def _gangs_that_wait(self) -> Iterator[int]:
-        """Gangs in the queue, or that wait for a turn, and may go to another node."""
+    def gangs(self) -> Iterator[int]:
+        """Gangs that fit on a node, in the queue or where jobs take turns."""
         view = self._view
         largest = max(self._servers.sizes.values(), default=0)
         for row, notes in self._notes.items():
-            if view.target[row] is not None or not 1 < view.num_gpus[row] <= largest:
-                continue
-            home = notes.home
-            if not home:
-                if not view.stays_on_node(row):
+            if 1 < view.num_gpus[row] <= largest:
+                home = notes.home
+                if not home or (len(home) == 1 and self._crowded(home)):
                     yield row
-            elif len(home) == 1 and self._crowded(home) and self._is_movable(row):
-                yield row
+
+    def waits(self, row: int) -> bool:
+        """True if one of the :meth:`gangs` has no GPUs, and may go to another node."""
+        if self._view.target[row] is not None:
+            return False
+        if self._notes[row].home:
+            return self._is_movable(row)
+        return not self._view.stays_on_node(row)
+
+    def _gangs_that_wait(self) -> Iterator[int]:
+        return filter(self.waits, self.gangs())
 
     def _lodgers(self) -> dict[int, list[Job]]:
         """The movable jobs of each node that live there alone, with their GPUs."""

@@ -40,6 +40,10 @@ class Packing(Part):
         pack = self._lodged[unit[0]].pack
         return pack is not None and pack.gain is None
 
+    def is_settled(self) -> bool:
+        """True if nobody can be packed as long as nobody comes, as this decision has found."""
+        return self._none_to_pack
+
     def gpu_of(self, row: int, what_if: WhatIf) -> int:
         """The GPU that another job of its pack has in ``what_if``; -1 if none has one."""
         for other in self.unit(row):
