@@ -7,7 +7,7 @@ those who live somewhere only those who ran since the last turn have had more.
 from math import inf
 from typing import Any
 
-from rota.model.allocation import Allocation
+from rota.model.allocation import Allocation, on_node
 from rota.model.plan import Plan
 from rota.model.reason import Reason
 from rota.model.view import View, WhatIf
@@ -68,6 +68,11 @@ class Rotation(Part):
         self._run = [row for row in self._lodged if places.get(row, target[row]) is not None]
         self._ran = {*self._run, *(row for row in self._lodged if view.since_s[row] >= 0)}
         self._known: dict[int, Allocation] = {}  # GPUs that are as the home of the row wants them
+        self._single = {
+            row: each.home[0][0]
+            for row, each in self._lodged.items()
+            if len(each.home) == 1 and each.home[0][1] == 1
+        }
         self.looked_at = 0
 
     def follows(self, view: View) -> bool:
@@ -107,15 +112,15 @@ class Rotation(Part):
     def _count(self) -> None:
         """Let those who ran since the last turn come after those who have had less."""
         service_s, since_s, now_s = self._view.service_s, self._view.since_s, self._view.now_s
-        ran, weights = self._ran, self._weights
-        order = [each for each in self._order if each[1] not in ran]
-        for row in ran:
+        weights = self._weights
+        order = [each for each in self._order if each[1] not in self._ran]
+        for row in self._ran:
             if row in weights:
                 weight, credit = weights[row]
                 since = since_s[row]
                 attained_s = service_s[row] + (now_s - since if since >= 0 else 0.0)
                 order.append((round((attained_s / weight + credit) * PER_UNIT), row))
-                self.looked_at += 1
+        self.looked_at += len(self._ran)
         order.sort()
         self._order = order
 
@@ -144,17 +149,22 @@ class Rotation(Part):
         for row in self._run:
             if row not in chosen:
                 what_if.release(row, WAITING_TURN)
+        nodes, known = self._single, self._known
         for row in [row for row in chosen if target[row] is None]:
-            allocation = home[row]
-            if allocation is None or self._known.get(row) is not allocation:
-                allocation = None
-            if allocation is None or not free.fits(allocation):
+            last, allocation = home[row], None
+            if last is not None and known.get(row) is last and free.fits(last):
+                allocation = last
+            elif row in nodes and (mask := free.masks[nodes[row]]):
+                if last is not None and last.parts[0][0] == nodes[row]:
+                    mask = mask & last.parts[0][1] or mask
+                allocation = on_node(nodes[row], mask & -mask)
+            else:
                 allocation = self._seats.allocation(row, what_if)
-                if allocation is None or not free.fits(allocation):
-                    del chosen[row]
-                    continue
-                self._known[row] = allocation
-            what_if.give(row, allocation)
+            if allocation is None or not free.fits(allocation):
+                del chosen[row]
+            else:
+                known[row] = allocation
+                what_if.give(row, allocation)
 
     def _tell_queue(self, what_if: WhatIf) -> None:
         """Say why those in the queue wait, if that is something else now."""
