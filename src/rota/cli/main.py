@@ -50,6 +50,7 @@ COMMANDS = {
     "Cluster": {
         "up": Entry("rota.cli.up:up", "Start a cluster on this machine."),
         "down": Entry("rota.cli.up:down", "End the cluster on this machine."),
+        "report": Entry("rota.cli.report:report", "How jobs have fared, and how GPUs were used."),
         "doctor": Entry("rota.cli.doctor:doctor", "Check what this machine offers to jobs."),
         "profiles": Entry("rota.cli.looking:profiles", "List what was measured of kinds of jobs."),
         "node": Entry("rota.cli.node:node", "Cordon and drain nodes, and enable them again."),

@@ -355,6 +355,10 @@ class Client:
         """The policy in force, with its settings."""
         return self._list("policies")
 
+    def report(self, *, last_s: float | None = None) -> dict[str, Any]:
+        """How jobs fared, those that went on or ended in the last ``last_s`` seconds; or all."""
+        return self._call("GET", "/report", params={"last_s": last_s})
+
     def shut_down(
         self,
         *,

@@ -57,7 +57,7 @@ def _count(value: float) -> str:
 
 
 def _share(value: float) -> str:
-    return f"{value:.1%}"
+    return f"{value:z.1%}"
 
 
 def _ratio(value: float) -> str:
@@ -110,6 +110,7 @@ def _count_of_seconds(value: float) -> str:
 
 METRICS = (
     Metric("jobs", "finished", _count),
+    Metric("GPU hours", "gpu_hours", _ratio),
     Metric("avg JCT s", "avg_jct_s", _seconds),
     Metric("median s", "median_jct_s", _seconds),
     Metric("p90 s", "p90_jct_s", _seconds),

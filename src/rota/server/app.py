@@ -2,6 +2,7 @@
 
 import logging
 from contextlib import suppress
+from itertools import islice
 from typing import Annotated, Any
 
 from fastapi import APIRouter, FastAPI, Header, Query, Request
@@ -16,8 +17,10 @@ from rota.folder import Folder
 from rota.live.controller import goodput
 from rota.live.controller.ranks import Ranks
 from rota.model.job import JobState
+from rota.model.state.state import ClusterState
 from rota.report.setting import setting_text
 from rota.request.jobfile import parse_job, program_of
+from rota.request.values import MAX_DURATION_S
 from rota.server import jobs, plans, problems, profiles
 from rota.server.auth import ensure_tokens
 from rota.server.calls import body_hash, caller, checked_key, json_body, within_of
@@ -217,6 +220,16 @@ def _cluster_routes(controller: Any, driver: SweepDriver) -> APIRouter:
         policy["error"] = controller.policy_error
         return JSONResponse({"policies": [policy]})
 
+    @router.get("/report")
+    async def report(
+        last_s: Annotated[float | None, Query(gt=0, le=MAX_DURATION_S)] = None,
+    ) -> JSONResponse:
+        """How jobs fared, all of them or those of the last seconds, from the event log."""
+        now_s, state = controller.now_s(), controller.state.copy()
+        # The log may be long, and the controller decides on this loop.
+        told = await run_in_threadpool(_report, controller, state, now_s, last_s)
+        return JSONResponse(jobs.finite(told))
+
     @router.post("/shutdown")
     async def shutdown() -> JSONResponse:
         """End every job's processes, the agents, and then the controller; jobs stay queued."""
@@ -294,6 +307,16 @@ class AgentChannel:
             await self._websocket.send_bytes(data)
         else:
             await self._websocket.send_text(data)
+
+
+def _report(
+    controller: Any, state: ClusterState, now_s: float, last_s: float | None
+) -> dict[str, Any]:
+    from rota.report.lately import report  # here: few controllers are asked for one
+
+    log = islice(controller.record.store.load(), state.events)
+    since_s = None if last_s is None else now_s - last_s
+    return {"policy": controller.policy_name} | report(state, log, now_s, since_s)
 
 
 def _piece(

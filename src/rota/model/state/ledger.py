@@ -182,6 +182,15 @@ class Ledger:
         twin.observers, twin.plan, twin.foreseen = [], None, None
         return twin
 
+    def only(self, rows: Iterable[int]) -> Self:
+        """The numbers and specs of these rows alone, for figures: nothing can be applied to it."""
+        twin, chosen = copy.copy(self), list(rows)
+        for name, typecode in _TYPECODES.items():
+            column = getattr(self, name)
+            setattr(twin, name, array(typecode, [column[row] for row in chosen]))
+        twin.spec = [self.spec[row] for row in chosen]
+        return twin
+
     def append(self, spec: JobSpec) -> int:
         """Add a job that has just arrived; its row."""
         row = len(self.spec)
