@@ -16,7 +16,7 @@ for these where the first ones come in the paper's waves.
 from math import inf
 from random import Random
 from statistics import median
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from rota.experiment.base import Figure, Outcome, for_each_seed, information, ratios
 from rota.model.cluster import parse_cluster
@@ -130,24 +130,36 @@ def _figures(
 
 def times_min(subject: Subject, seed: int) -> list[float]:
     """Minutes until the first configuration passes each accuracy, and each value so rare."""
-    recorded = load(subject.search).runs
     chance = Random(seed)
-    runs = chance.sample(recorded, CONFIGURATIONS)
-    best = sorted((max(each.accuracies) for each in runs), reverse=True)
-    # A value that n pass is between what the last of them reaches and the next one.
-    rare = [(best[n - 1] + best[n]) / 2 for n in RARE]
+    runs = chance.sample(load(subject.search).runs, CONFIGURATIONS)
+    rare = rare_values(runs)
     if subject.placed:
         runs = _placed(runs, rare, chance)
-    usual_s = median(each.epoch_s for each in recorded)
-    sweep = Sweep(subject.search, "accuracy", reports=len(runs[0].accuracies))
-    jobs = [
-        JobSpec(str(n), 1, 0.0, RUN_S * each.epoch_s / usual_s, trial=SweepTrial(sweep, n))
-        for n, each in enumerate(runs)
-    ]
-    curves = {str(n): each.accuracies for n, each in enumerate(runs)}
+    jobs, curves = trials_of(subject.search, runs)
     nodes, policy = parse_cluster(CLUSTER), create(subject.policy)
     simulation = Simulation(Trace(jobs, subject.search), nodes, policy, COSTS, curves=curves)
     return [at_s / 60 for at_s in first_passed_s(simulation, curves, [*ACCURACIES, *rare])]
+
+
+def rare_values(runs: list[Run]) -> list[float]:
+    """For each number of RARE, a value between what the last run to pass and the next one reach."""
+    best = sorted((max(each.accuracies) for each in runs), reverse=True)
+    return [(best[n - 1] + best[n]) / 2 for n in RARE]
+
+
+def trials_of(
+    search: str, runs: list[Run], **fields: Any
+) -> tuple[list[JobSpec], dict[str, tuple[float, ...]]]:
+    """A job for each run of a search, with these ``fields`` as well, and the curves of the jobs."""
+    usual_s = median(each.epoch_s for each in load(search).runs)
+    sweep = Sweep(search, "accuracy", reports=len(runs[0].accuracies))
+    jobs = [
+        JobSpec(
+            str(n), 1, 0.0, RUN_S * each.epoch_s / usual_s, trial=SweepTrial(sweep, n), **fields
+        )
+        for n, each in enumerate(runs)
+    ]
+    return jobs, {str(n): each.accuracies for n, each in enumerate(runs)}
 
 
 def _placed(runs: list[Run], goals: list[float], chance: Random) -> list[Run]:

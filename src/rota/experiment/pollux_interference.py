@@ -16,20 +16,17 @@ on how often they meet, and is shown beside the published figures. Each holds fo
 
 from pathlib import Path
 from statistics import fmean
-from typing import Any
 
 from rota.experiment.base import Figure, Outcome, over_seeds, ratios
 from rota.experiment.runs.pollux import (
     AS_PUBLISHED,
-    CLUSTER,
-    INTERVAL_S,
-    RESTART_S,
     Runs,
     Subject,
     average_jct_s,
     run_all,
+    settings_of,
 )
-from rota.experiment.runs.pollux_jobs import JITTER_S, WORKLOADS, require, workloads
+from rota.experiment.runs.pollux_jobs import WORKLOADS, require, workloads
 
 NAME = "pollux-interference"
 SEEDS = [0, 1, 2]
@@ -45,7 +42,8 @@ def run(data: Path | None = None) -> Outcome:
     data = require(data)
     cases: list[Case] = [("avoid", max(BOUNDS)), *(("ignore", lost) for lost in BOUNDS)]
     runs = run_all({case: _subjects(data, *case) for case in cases}, SEEDS)
-    return Outcome(NAME, SEEDS, _settings(data), figures(runs))
+    settings = settings_of(data) | {"variant": AS_PUBLISHED.as_list()}
+    return Outcome(NAME, SEEDS, settings, figures(runs))
 
 
 def _subjects(data: Path, interference: str, lost: float) -> list[Subject]:
@@ -80,15 +78,3 @@ def figures(found: dict[Case, list[Runs]]) -> list[Figure]:
             over_seeds(f"{name}: {beside}", "", often, baseline=met),
         ]
     return made
-
-
-def _settings(data: Path) -> dict[str, Any]:
-    return {
-        "data": str(data),
-        "workloads": list(WORKLOADS),
-        "cluster": CLUSTER,
-        "restart_s": RESTART_S,
-        "interval_s": INTERVAL_S,
-        "jitter_s": JITTER_S,
-        "variant": AS_PUBLISHED.as_list(),
-    }

@@ -16,15 +16,12 @@ reported. What the policy is told of lengths stands beside each variant, among t
 from collections.abc import Sequence
 from pathlib import Path
 from statistics import fmean
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from rota.experiment.base import Figure, Outcome, over_seeds
 from rota.experiment.runs.pollux import (
     AS_PUBLISHED,
-    CLUSTER,
-    INTERVAL_S,
     OPTIMUS_ORACLE,
-    RESTART_S,
     TIRESIAS,
     Runs,
     Subject,
@@ -34,8 +31,9 @@ from rota.experiment.runs.pollux import (
     p99_jct_s,
     restarts_per_job,
     run_all,
+    settings_of,
 )
-from rota.experiment.runs.pollux_jobs import JITTER_S, WORKLOADS, others, require, workloads
+from rota.experiment.runs.pollux_jobs import WORKLOADS, others, require, workloads
 
 NAME = "pollux-jct"
 SEEDS = [0, 1, 2, 3]
@@ -88,7 +86,13 @@ def run(data: Path | None = None) -> Outcome:
     if more := others(data):
         runs = _runs(data, more)
         figures += [on_others(label, runs, more) for label in VARIANTS]
-    return Outcome(NAME, SEEDS, _settings(data), figures)
+    settings = settings_of(data) | {
+        "other workloads": more,
+        "variants": {label: variant.as_list() for label, variant in VARIANTS.items()},
+        "to aim at, s": {label: aim for label, (_, aim) in BOUNDS_S.items() if aim is not None},
+        "baseline": BASELINE,
+    }
+    return Outcome(NAME, SEEDS, settings, figures)
 
 
 def _runs(data: Path, numbers: Sequence[int]) -> dict[str, list[Runs]]:
@@ -181,18 +185,3 @@ def on_others(label: str, runs: dict[str, list[Runs]], numbers: list[int]) -> Fi
         published=fmean(PUBLISHED_ON_OTHERS_S[number] for number in numbers),
         baseline=[average_jct_s(each) for each in runs[BASELINE]],
     )
-
-
-def _settings(data: Path) -> dict[str, Any]:
-    return {
-        "data": str(data),
-        "workloads": list(WORKLOADS),
-        "other workloads": others(data),
-        "cluster": CLUSTER,
-        "restart_s": RESTART_S,
-        "interval_s": INTERVAL_S,
-        "jitter_s": JITTER_S,
-        "variants": {label: variant.as_list() for label, variant in VARIANTS.items()},
-        "to aim at, s": {label: aim for label, (_, aim) in BOUNDS_S.items() if aim is not None},
-        "baseline": BASELINE,
-    }

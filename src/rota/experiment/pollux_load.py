@@ -11,15 +11,11 @@ job more than three times. Rules and variants are those of ``pollux-jct``.
 from functools import partial
 from pathlib import Path
 from random import Random
-from typing import Any
 
 from rota.experiment.base import Figure, Outcome, over_seeds, ratios
 from rota.experiment.runs.pollux import (
     AS_PUBLISHED,
-    CLUSTER,
-    INTERVAL_S,
     OPTIMUS_ORACLE,
-    RESTART_S,
     TIRESIAS,
     Runs,
     Subject,
@@ -28,8 +24,9 @@ from rota.experiment.runs.pollux import (
     p99_jct_s,
     restarts_per_job,
     run_all,
+    settings_of,
 )
-from rota.experiment.runs.pollux_jobs import JITTER_S, WORKLOADS, jittered, jobs_of, require
+from rota.experiment.runs.pollux_jobs import WORKLOADS, jittered, jobs_of, require
 from rota.workload.trace import Trace
 
 NAME = "pollux-load"
@@ -67,7 +64,12 @@ def run(data: Path | None = None) -> Outcome:
         runs = run_all(subjects, SEEDS)
         published = {label: values[at] for label, values in PUBLISHED_S.items()}
         figures += figures_at(load, runs, published)
-    return Outcome(NAME, SEEDS, _settings(data), figures)
+    settings = settings_of(data) | {
+        "loads": list(LOADS),
+        "variants": {label: variant.as_list() for label, variant in VARIANTS.items()},
+        "baseline": BASELINE,
+    }
+    return Outcome(NAME, SEEDS, settings, figures)
 
 
 def at_load(seed: int, data: Path, number: int, load: float) -> Trace:
@@ -113,17 +115,3 @@ def figures_at(
         name = where("restarts a job")
         figures.append(over_seeds(name, "", again, bounds=bounds, every=True))
     return figures
-
-
-def _settings(data: Path) -> dict[str, Any]:
-    return {
-        "data": str(data),
-        "workloads": list(WORKLOADS),
-        "loads": list(LOADS),
-        "cluster": CLUSTER,
-        "restart_s": RESTART_S,
-        "interval_s": INTERVAL_S,
-        "jitter_s": JITTER_S,
-        "variants": {label: variant.as_list() for label, variant in VARIANTS.items()},
-        "baseline": BASELINE,
-    }

@@ -18,20 +18,18 @@ hold for every seed.
 
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 from rota.experiment.base import Figure, Outcome, over_seeds, ratios
 from rota.experiment.runs.pollux import (
-    INTERVAL_S,
-    RESTART_S,
     Runs,
     Subject,
     Variant,
     average_jct_s,
     makespan_s,
     run_all,
+    settings_of,
 )
-from rota.experiment.runs.pollux_jobs import JITTER_S, WORKLOADS, require, workload
+from rota.experiment.runs.pollux_jobs import WORKLOADS, require, workload
 from rota.workload.trace import Trace
 
 NAME = "pollux-types"
@@ -57,7 +55,11 @@ def run(data: Path | None = None) -> Outcome:
         types: [Subject(data, variant, jobs, CLUSTER) for jobs in draws]
         for types, variant in VARIANTS.items()
     }
-    return Outcome(NAME, SEEDS, _settings(data), figures(run_all(subjects, SEEDS)))
+    settings = settings_of(data, CLUSTER) | {
+        "a100_over_t4": A100_OVER_T4,
+        "variants": {types: variant.as_list() for types, variant in VARIANTS.items()},
+    }
+    return Outcome(NAME, SEEDS, settings, figures(run_all(subjects, SEEDS)))
 
 
 def with_speeds(seed: int, data: Path, number: int) -> Trace:
@@ -89,16 +91,3 @@ def figures(runs: dict[str, list[Runs]]) -> list[Figure]:
         over_seeds("average JCT over type-blind", "", over, bounds=BOUNDS, every=True),
         over_seeds("makespan", "s", first_s, baseline=last_s),
     ]
-
-
-def _settings(data: Path) -> dict[str, Any]:
-    return {
-        "data": str(data),
-        "workloads": list(WORKLOADS),
-        "cluster": CLUSTER,
-        "a100_over_t4": A100_OVER_T4,
-        "restart_s": RESTART_S,
-        "interval_s": INTERVAL_S,
-        "jitter_s": JITTER_S,
-        "variants": {types: variant.as_list() for types, variant in VARIANTS.items()},
-    }

@@ -8,15 +8,20 @@ how far a trial uses its GPU, and how much memory it needs, of which as many fit
 """
 
 from random import Random
-from statistics import median
 from typing import Any, NamedTuple
 
-from rota.experiment.base import Figure, Outcome, for_each_seed, information, over_seeds
-from rota.experiment.gandiva_automl import CONFIGURATIONS, COSTS, RARE, RUN_S, first_passed_s
+from rota.experiment.base import Figure, Outcome, for_each_seed, information, over_seeds, ratios
+from rota.experiment.gandiva_automl import (
+    CONFIGURATIONS,
+    COSTS,
+    RARE,
+    RUN_S,
+    first_passed_s,
+    rare_values,
+    trials_of,
+)
 from rota.experiment.gandiva_packing import RESNET, SUPER_RESOLUTION, VAE, Kind
 from rota.model.cluster import parse_cluster
-from rota.model.job import JobSpec
-from rota.model.sweep import Sweep, SweepTrial
 from rota.policy.registry import create
 from rota.predict.interference import Interference
 from rota.sim.simulation import Simulation
@@ -67,11 +72,15 @@ def run() -> Outcome:
 
 def _figures(model: str, number: int, turns: list[float], packed: list[float]) -> list[Figure]:
     """Time until packed trials pass the goal, and its ratio to that of trials not packed."""
-    ratios = [one / other for one, other in zip(turns, packed, strict=True)]
     bounds = (LEAST_RATIO[model], MOST_RATIO) if number == JUDGED else None
     return [
         over_seeds(f"top {number}, {model} packed: time", "min", packed, baseline=turns),
-        over_seeds(f"top {number}, {model} packed: sooner by", "times", ratios, bounds=bounds),
+        over_seeds(
+            f"top {number}, {model} packed: sooner by",
+            "times",
+            ratios(turns, packed),
+            bounds=bounds,
+        ),
     ]
 
 
@@ -94,26 +103,12 @@ def _settings() -> dict[str, Any]:
 
 def times_min(subject: Subject, seed: int) -> list[float]:
     """Minutes until the first configuration passes the value that each number of RARE pass."""
-    recorded, kind = load(SEARCH).runs, subject.kind
-    runs = Random(seed).sample(recorded, CONFIGURATIONS)
-    best = sorted((max(each.accuracies) for each in runs), reverse=True)
-    goals = [(best[n - 1] + best[n]) / 2 for n in RARE]
-    usual_s = median(each.epoch_s for each in recorded)
-    sweep = Sweep(SEARCH, "accuracy", reports=len(runs[0].accuracies))
-    jobs = [
-        JobSpec(
-            str(n),
-            1,
-            0.0,
-            RUN_S * each.epoch_s / usual_s,
-            model=kind.model,
-            gpu_util=kind.utilisation,
-            memory_gb=MEMORY_GB[kind.model],
-            trial=SweepTrial(sweep, n),
-        )
-        for n, each in enumerate(runs)
-    ]
-    curves = {str(n): each.accuracies for n, each in enumerate(runs)}
+    kind = subject.kind
+    runs = Random(seed).sample(load(SEARCH).runs, CONFIGURATIONS)
+    memory_gb = MEMORY_GB[kind.model]
+    jobs, curves = trials_of(
+        SEARCH, runs, model=kind.model, gpu_util=kind.utilisation, memory_gb=memory_gb
+    )
     given = {"pack": subject.pack, "gpu_memory_gb": str(GPU_GB)}
     policy = create(subject.policy, given if subject.policy == "gandiva" else {})
     simulation = Simulation(
@@ -124,4 +119,4 @@ def times_min(subject: Subject, seed: int) -> list[float]:
         interference=Interference({(kind.model, kind.model): (kind.speed, kind.speed)}),
         curves=curves,
     )
-    return [at_s / 60 for at_s in first_passed_s(simulation, curves, goals)]
+    return [at_s / 60 for at_s in first_passed_s(simulation, curves, rare_values(runs))]

@@ -13,7 +13,7 @@ from statistics import fmean
 from typing import Any, NamedTuple, TypeVar
 
 from rota.experiment.base import for_each_seed
-from rota.experiment.runs.pollux_jobs import misdeclared
+from rota.experiment.runs.pollux_jobs import JITTER_S, WORKLOADS, misdeclared
 from rota.model.cluster import parse_cluster
 from rota.policy.information import information_of
 from rota.policy.registry import create
@@ -102,6 +102,18 @@ class Run(NamedTuple):
 
 # Runs of one variant with one seed, one for each workload.
 Runs = list[Run]
+
+
+def settings_of(data: Path, cluster: str = CLUSTER) -> dict[str, Any]:
+    """Settings that experiments on the published workloads have in common."""
+    return {
+        "data": str(data),
+        "workloads": list(WORKLOADS),
+        "cluster": cluster,
+        "restart_s": RESTART_S,
+        "interval_s": INTERVAL_S,
+        "jitter_s": JITTER_S,
+    }
 
 
 def p99_jct_s(runs: Runs) -> float:
