@@ -99,7 +99,7 @@ class Adaptation:
         return (size, per_rank, accumulation, self.world)
 
     def hear(self, word: Word) -> bool:
-        """Take over what rank 0 has told all; whether batches change."""
+        """Take over rank 0's word. True if it changes the batches."""
         if word[0] == 0:
             return False
         if word[:2] != (self.size, self.per_rank):
@@ -114,15 +114,15 @@ class Adaptation:
         return True
 
     def want(self, per_rank: int, accumulation: int) -> None:
-        """Take note of how the scheduler wants the next batches; ``OWN``: as at first."""
+        """Note the batches that the scheduler wants next; ``OWN`` stands for the initial ones."""
         self.wanted = (per_rank, accumulation)
 
     def step_back(self) -> bool:
-        """The present batch does not fit into memory: go back to the one before it.
+        """Return to the previous batch, because the present one does not fit into memory.
 
-        Pieces of its size are out of bounds from now on, as are those of more than half of it that
-        were never tried; or if the pieces before were not smaller, larger batches. False if neither
-        was: the program's own batch does not fit.
+        Pieces of the present size become forbidden, and so do pieces of more than half of it that
+        were never tried. If the previous pieces were not smaller, larger batches become forbidden
+        instead. Returns False if there is no previous batch: the program's own batch does not fit.
         """
         batch, (initial, _, _, least) = (self.per_rank, self.accumulation), self.limits
         size, per_rank = self._fit or (initial, self._cut(initial, self.world)[0])
@@ -148,7 +148,7 @@ class Adaptation:
         return [*word, self.limits.initial, self.limits.most_per_rank, self.limits.most]
 
     def load(self, state: list[int]) -> None:
-        """Take over what :meth:`state` gave, unless the program has another initial batch since."""
+        """Load what :meth:`state` gave, unless the program has another initial batch since."""
         size, per_rank, accumulation, world, initial, fits, *known = state
         if initial != self.limits.initial:
             return
@@ -187,10 +187,10 @@ def is_asked_for(adapt: bool | None) -> bool:
 
 
 def limits_of(initial: int, samples: int, world: int) -> Limits:
-    """The limits of a training's batches, by the job file and the dataset's ``samples``.
+    """The limits of a training's batches, from the job file and the dataset's ``samples``.
 
-    ``world`` is the fewest ranks that there are: what one of them has of the initial batch fits,
-    and more than that only if the job file says so, or if batches could not be cut into pieces of
+    ``world`` is the fewest ranks that there are. A rank's part of the initial batch is assumed to
+    fit; more is allowed only if the job file says so, or if batches could not be cut into pieces of
     the least size otherwise. Raises InputError.
     """
     most = int(os.environ.get("ROTA_MAX_BATCH", initial))

@@ -1,4 +1,4 @@
-"""The check that all ranks of a group work on the same batch, as a number tells it."""
+"""Checks that all ranks of a group work on the same batch, by comparing a number."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The state of a training in one flat file, from which another process goes on.
+"""The state of a training in one flat file, from which another process continues.
 
 Tensors are written from where they lie, without a copy in between. They are read by mapping the
 file: what takes over whole tensors, as torch's optimisers do, goes on with those in the file, at
@@ -50,10 +50,10 @@ class Arena:
     # -- writing -------------------------------------------------------------------------------
 
     def write(self, state: Any) -> int:
-        """Write ``state``, whose tensors are in host memory; its size in bytes.
+        """Write ``state``, whose tensors are in host memory. Returns its size in bytes.
 
-        On return the file is whole. Raises OSError if there is no room for it, and then leaves no
-        file unless tensors in use live in it; raises whatever pickling raises.
+        On return the file is complete. Raises OSError if there is no room for it, and then leaves
+        no file unless tensors in use live in it; raises whatever pickling raises.
         """
         skeleton, tensors = take_apart(state)
         tensors = [dense(tensor) for tensor in tensors]
@@ -69,7 +69,7 @@ class Arena:
         return end + len(tensors) * PLACE.size + len(rest)
 
     def forget(self) -> None:
-        """Training goes on: what the file says is not its state any more."""
+        """Mark the file as out of date, because training continues."""
         with contextlib.suppress(OSError):
             descriptor = os.open(self.path, os.O_RDWR | os.O_CLOEXEC)
             os.pwrite(descriptor, bytes(FIRST_TENSOR_AT), 0)
@@ -145,8 +145,8 @@ class Arena:
     def read(self, *, copy: bool = False) -> Any:
         """The state that was written. Raises ArenaError.
 
-        Its tensors live in the file, unless a ``copy`` is asked for: of a file on a disk, above
-        all, which is then read to its end and checked.
+        Its tensors live in the file unless ``copy`` is True, which suits files on a disk: the file
+        is then read to its end and checked.
         """
         places, rest = read_table(self.path)
         skeleton, forms = pickle.loads(rest)  # noqa: S301 (this job wrote it)
@@ -202,7 +202,7 @@ def dense(tensor: torch.Tensor) -> torch.Tensor:
 
 
 def write_tensor(descriptor: int, tensor: torch.Tensor, offset: int, *, skip: bool) -> int:
-    """Write a dense tensor, unless it is there already and to be skipped; its checksum."""
+    """Write a dense tensor, unless ``skip`` says that it is there. Returns its checksum."""
     checksum = Checksum()
     if not tensor.numel():
         return checksum.value

@@ -17,12 +17,11 @@ from rota.train.shards import Piece, seed_of
 
 
 class Batch:
-    """Iterate over it for this rank's pieces, and call ``backward`` on the loss of each.
+    """A batch: iterate over this rank's pieces, and call ``backward`` on the loss of each.
 
     When the loop ends, ``.grad`` holds the mean gradient of the whole batch, the same on all ranks,
-    until the next batch begins.
-    If a rank is lost before that, the loop goes on with the pieces that have then fallen to this
-    rank, from the first one; nothing has been changed until then but gradients.
+    until the next batch begins. If a rank is lost before that, the loop continues with the pieces
+    that this rank then has, from the first one; until then only gradients have changed.
     """
 
     def __init__(
@@ -84,7 +83,7 @@ class Batch:
         set_seeds(seed_of(loader.seed, loader.position.batches, loader.shards))
 
     def undo(self) -> None:
-        """Leave all but gradients as it was before this batch, which is still to come."""
+        """Restore all but gradients to the state before this batch, which is still to come."""
         self._gradients.next_shard()
 
     def _place(self) -> int:
@@ -99,13 +98,13 @@ class Batch:
         return self._loader.pieces_of(0, world_size=1)[-1].shard
 
     def _pieces(self) -> list[Piece]:
-        """This rank's; a newcomer that rehearses works through a single one, for itself."""
+        """This rank's pieces; a newcomer that rehearses works through a single one by itself."""
         if self._member.rehearses:
             return [self._loader.pieces_of(0, world_size=1)[0]._replace(shard=0, weight=1.0)]
         return self._loader.pieces_of(self._member.world.rank)
 
     def _reduce(self) -> None:
-        """Add up over all ranks; or, if the group is broken, get into one that works."""
+        """Add up over all ranks, or join a working group if this one is broken."""
         world, loader = self._member.world, self._loader
         everybody = [[0]]
         if not self._member.rehearses:

@@ -1,4 +1,4 @@
-"""A batch of the scheduler's for which there is not enough memory."""
+"""Handles a batch, chosen by the scheduler, that does not fit into memory."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ WORDS = ("can't allocate memory", "out of memory")  # of torch's allocators for 
 
 
 def is_shortage(error: object) -> bool:
-    """True if an exception tells of a lack of memory: by its class, or in torch's words."""
+    """True if an exception means a lack of memory, by its class or by torch's wording."""
     if type(error).__name__ == "OutOfMemoryError" or isinstance(error, MemoryError):
         return True
     return isinstance(error, RuntimeError) and any(words in str(error) for words in WORDS)
@@ -37,12 +37,12 @@ def complaint(error: object, adaptation: Adaptation | None) -> str | None:
 
 
 def step_back(error: object, training: Training) -> str | None:
-    """Have the next attempt go on with the last batch that fit; what happened, in words.
+    """Make the next attempt start with the last batch that fit. Returns a description.
 
-    The batch that did not fit has changed nothing but gradients and buffers: with these as they
-    were, the state of training is written down, by whichever rank it befell, as it was before that
-    batch. All of its samples are still to come. None if there is nothing to go back to (the batch
-    that the job began with does not fit), nowhere to write, or if that fails.
+    The batch that did not fit has changed nothing but gradients and buffers. The buffers are
+    restored, and whichever rank ran out of memory writes the state of training from before that
+    batch, all of whose samples are still to come. Returns None if there is no smaller batch to
+    return to (the job's first batch does not fit), nowhere to write, or if writing fails.
     """
     adaptation, batch = training.adaptation, training.batch
     if adaptation is None or batch is None or not is_shortage(error):

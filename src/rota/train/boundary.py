@@ -37,7 +37,7 @@ class Boundary:
         self.started = False
 
     def start(self) -> None:
-        """Before the first step: everybody has the same state."""
+        """Before the first step: give all ranks the same state."""
         if not self.started:
             self.started = True
             if self._training.start() and self.turn is not None:
@@ -61,7 +61,7 @@ class Boundary:
         self._progress.begin_step()
 
     def _hold(self) -> None:
-        """Suspend here, or change the gang, once all of it holds at this step."""
+        """Suspend here, or change the gang, once all ranks hold at this step."""
         stopped_s = clock.now_s()
         self._pulse.enter(WAITING)
         what = self._member.agree(self._progress.step)
@@ -78,7 +78,7 @@ class Boundary:
         self.turn.wait(stopped_s)
 
     def join(self) -> None:
-        """The rehearsal is over: take over everything from the others."""
+        """End the rehearsal: take over everything from the others."""
         self._training.join()
         self._reports.introduce()
         self._progress.begin_step()

@@ -1,7 +1,7 @@
-"""The file that the next attempt goes on from.
+"""The file from which the next attempt continues.
 
-On a full disk training goes on, the file of before stays, and the checkpoint is *owed*: it is tried
-again between steps, as training stands then, and in the end waited for.
+On a full disk training continues and the previous file stays. The checkpoint is then *owed*: it is
+tried again between steps, with the state of that moment, and the program's end waits for it.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ AGAIN_S = 10.0  # a checkpoint that is owed is tried again after so long
 
 
 class Checkpoint:
-    """The checkpoint of one training: all of its replica, which is made when it is asked for."""
+    """The checkpoint of one training: its whole replica, made on request."""
 
     def __init__(
         self, replica: Callable[[], Replica], world: World, member: Member, progress: Progress
@@ -64,11 +64,11 @@ class Checkpoint:
 
     @property
     def is_owed(self) -> bool:
-        """True if the checkpoint that was asked for is not written yet, for want of room."""
+        """True if the requested checkpoint is not written yet, because the disk has no room."""
         return self._progress.unsaved is not None
 
     def settle(self) -> None:
-        """Training has ended: write the checkpoint if it is owed, as soon as there is room."""
+        """After the last step: write the checkpoint if it is owed, as soon as there is room."""
         self._again_s = 0.0
         self.again()
         if self.is_owed:
@@ -95,8 +95,11 @@ class Checkpoint:
             _say(f"the checkpoint is written, after {step} steps")
 
     def save_alone(self) -> bool:
-        """Write the checkpoint from this rank, whichever it is; False if there is no folder for it,
-        or if this rank has no state yet. Raises OSError."""
+        """Write the checkpoint from this rank alone.
+
+        Returns False if there is no folder for it, or if this rank has no state yet. Raises
+        OSError.
+        """
         path = _path()
         if path is None or self._member.rehearses:
             return False
@@ -104,13 +107,13 @@ class Checkpoint:
         return True
 
     def open(self) -> None:
-        """Go on from where an attempt before this one has written its state."""
+        """Continue from the state that an earlier attempt has written."""
         path = _path()
         if path is not None and path.exists():
             self._replica().open(str(path))
 
     def look(self) -> dict[str, Any]:
-        """Before the first step: the plain values in it; none if there is no file, or none new."""
+        """Before the first step: the checkpoint's plain values; empty without a new file."""
         path = _path()
         if self._looked or self._member.rehearses or path is None:
             return {}
@@ -125,7 +128,7 @@ class Checkpoint:
 
 
 def _say(text: str) -> None:
-    """Say something in the job's output, unless there is no room for that either."""
+    """Print to the job's output, if there is room for that."""
     with contextlib.suppress(OSError, ValueError):
         sys.stderr.flush()
         os.write(2, f"rota: {text}\n".encode())  # nothing of it may stay behind in a buffer

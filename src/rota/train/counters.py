@@ -31,7 +31,7 @@ class Counters:
         self._versions = [b._version for b in self._fixed]
 
     def check(self) -> None:
-        """Raises InputError if a large one has changed since the batch began."""
+        """Raises InputError if a large buffer has changed since the batch began."""
         for buffer, version in zip(self._fixed, self._versions, strict=True):
             if buffer._version != version:
                 raise InputError(

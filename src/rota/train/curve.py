@@ -16,7 +16,7 @@ from rota.live.wire import MAX_NUMBER, MOST_METRIC_REPORTS, clock
 
 
 class Curve:
-    """The reports of one process, added to those of the processes of the attempt before it."""
+    """Reports of one process, appended to those of the attempt's earlier processes."""
 
     def __init__(self) -> None:
         self._path = os.environ.get("ROTA_CURVE")
@@ -27,7 +27,7 @@ class Curve:
         self._first = True
 
     def note(self, step: int, figures: Mapping[str, float | None]) -> None:
-        """Write down what was reported after so many steps, if the metric is among it."""
+        """Write down a report after so many steps, if it has the metric."""
         if self._path is None or self._metric is None or self._metric not in figures:
             return
         if self._room <= 0:
@@ -48,10 +48,10 @@ class Curve:
             )
 
     def close(self) -> str:
-        """Write what could not be written before, and no more.
+        """Write what could not be written before, and accept no more.
 
-        Returns what there is no room for even now: it goes on where the file ends, and all that
-        there may be fits into a message.
+        Returns the text for which there is still no room: it continues where the file ends, and
+        fits into a message.
         """
         if self._path is not None and self._unwritten:
             self._write(self._path)

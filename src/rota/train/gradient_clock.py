@@ -10,7 +10,7 @@ if TYPE_CHECKING:
 
 
 class GradientClock:
-    """Times what happens between ``start`` and ``stop``; on a GPU without waiting for it."""
+    """Times what happens between ``start`` and ``stop``, without waiting for a GPU."""
 
     def __init__(self, device: torch.device) -> None:
         self._on_gpu = device.type == "cuda"
@@ -26,9 +26,9 @@ class GradientClock:
         self._taken.append((self._began, self._mark()))
 
     def read(self) -> float | None:
-        """The mean seconds of a piece since the last time; None if there was none.
+        """The mean seconds of a piece since the last call; None if there was none.
 
-        Waits for the device, if that has not come so far.
+        Waits for the device if it is not done yet.
         """
         taken, self._taken = self._taken, []
         if not taken:

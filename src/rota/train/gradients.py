@@ -1,4 +1,4 @@
-"""The gradients of virtual shards, taken up one by one and added up in a fixed binary tree."""
+"""Gradients of virtual shards, taken one by one and added up in a fixed binary tree."""
 
 from __future__ import annotations
 
@@ -63,10 +63,10 @@ class Gradients:
     def begin(
         self, weight: float, *, alone: bool, place: int = 0, last: int = 0, number: int = 0
     ) -> None:
-        """Start a batch, or start it once more: nothing has been taken up.
+        """Start a batch, or restart it; no gradient has been taken.
 
-        ``weight`` is the part of the batch's samples that this rank has; ``alone`` says that it has
-        all of them, in a single piece. ``place`` is a number that tells this batch from others,
+        ``weight`` is the part of the batch's samples that this rank has; ``alone`` is True if it
+        has all of them, in a single piece. ``place`` is a number that identifies this batch,
         ``last`` the shard with its last samples; ``number`` counts batches.
         """
         self._find_active()
@@ -88,7 +88,7 @@ class Gradients:
         self._given = []
 
     def take(self, shard: int, weight: float) -> None:
-        """Take up what backward passes of one shard have left; a weight of 0 takes nothing.
+        """Take the gradients that the backward passes of one shard left; a weight of 0 takes none.
 
         Raises InputError for sparse gradients, and for large integer buffers that have changed.
         """
@@ -125,10 +125,10 @@ class Gradients:
         self._keep = len(shards_of) > 1
 
     def settle(self, rank: int, size: int) -> None:
-        """After a loss: those that got the sum of the last batch give it to those that did not.
+        """After a loss: ranks that have the sum of the last batch send it to those that don't.
 
-        Ranks are never more than one batch apart: none can complete a batch without all others.
-        Raises RuntimeError if the process group fails.
+        Ranks are never more than one batch apart, because no rank can complete a batch without all
+        others. Raises RuntimeError if the process group fails.
         """
         if size == 1:
             return
@@ -199,8 +199,11 @@ class Gradients:
         return kinds
 
     def _leaf(self, shard: int, weight: float) -> dict[torch.dtype, torch.Tensor]:
-        """One vector for each type: gradients, buffers, which parameters had one, integer buffers
-        byte by byte, what rank 0 has to say, the squared norm of all gradients."""
+        """One vector for each type.
+
+        Each has gradients, buffers, a mark for each parameter that had a gradient, integer buffers
+        byte by byte, rank 0's word, and the squared norm of all gradients.
+        """
         leaves = {}
         for dtype in self._likes():
             parameters, floats = self._of(dtype)
@@ -226,7 +229,7 @@ class Gradients:
         return leaves
 
     def _find_active(self) -> None:
-        """Programs freeze and unfreeze parameters between batches."""
+        """Find the trainable parameters: programs freeze and unfreeze them between batches."""
         which = [number for number, p in enumerate(self._parameters) if p.requires_grad]
         active = [self._parameters[number] for number in which]
         if len(active) != len(self._active) or any(map(is_not, active, self._active)):
@@ -251,7 +254,7 @@ class Gradients:
         self._counters.check()
 
     def make_room(self) -> None:
-        """Have the memory ready that a batch needs, before others wait for it."""
+        """Allocate the memory that a batch needs, before others wait for it."""
         room = [self._spare(dtype).zero_() for dtype in self._likes() for _ in range(ROOM)]
         self._release(*room)
 
@@ -261,7 +264,7 @@ class Gradients:
         return self._trees[dtype]
 
     def _spare(self, dtype: torch.dtype) -> torch.Tensor:
-        """A vector of all gradients of a type, with anything in it."""
+        """A vector of all gradients of a type, with undefined contents."""
         free = self._free.get(dtype)
         if free:
             return free.pop()
@@ -269,7 +272,7 @@ class Gradients:
         return like.new_empty(like.numel())
 
     def _release(self, *vectors: torch.Tensor) -> None:
-        """These may be used for something else."""
+        """Make these vectors available for other uses."""
         for vector in vectors:
             like = self._likes().get(vector.dtype)
             if like is None or like.numel() != vector.numel():

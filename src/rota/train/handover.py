@@ -19,10 +19,10 @@ if TYPE_CHECKING:
 
 
 class Handover:
-    """The state of one training, into an arena and out of it; it watches the optimisers.
+    """Writes the state of one training into an arena, and reads it back; watches the optimisers.
 
-    Clear ``keeps_gradients`` if no step uses those of a step before it: a loader's batches make
-    theirs anew.
+    Clear ``keeps_gradients`` if no step uses gradients of an earlier step, as with a loader, whose
+    batches make theirs anew.
     """
 
     def __init__(self, member: Member, progress: Progress) -> None:
@@ -48,7 +48,7 @@ class Handover:
         return None
 
     def vacate(self, path: str) -> int:
-        """Write all that another process needs to go on from here; its size in bytes.
+        """Write everything that another process needs to continue from here. Returns its bytes.
 
         Call it when the device has been freed. Raises OSError if there is no room.
         """
@@ -64,12 +64,12 @@ class Handover:
         return self._arena.write(state)
 
     def stay(self) -> None:
-        """Training goes on in this process: what has been written of it is out of date."""
+        """Training continues in this process: mark what has been written as out of date."""
         if self._arena is not None:
             self._arena.forget()
 
     def adopt(self) -> bool:
-        """Take over the state that a process before this one wrote, if there is one. ArenaError."""
+        """Take over the state of an earlier process, if there is one. Raises ArenaError."""
         path, self.adopts = self.adopts, None
         if path is None:
             return False
@@ -96,7 +96,7 @@ class Handover:
     ) -> None:
         """Hand over this replica from now on.
 
-        Note when the optimiser uses its gradients: those of before are not needed any more.
+        Notes when the optimiser uses its gradients: earlier ones are not needed any more.
         """
         from rota.train.optimizers import torch_optimizers
 

@@ -59,7 +59,7 @@ class ElasticAccelerator(Accelerator):
 
     @property
     def device(self) -> torch.device:
-        """The device of this process; another one, maybe, after a suspension."""
+        """The device of this process, which may change in a suspension."""
         return self._session.device
 
     @property
@@ -92,10 +92,10 @@ class ElasticAccelerator(Accelerator):
 
 
 class RotaCallback(TrainerCallback):
-    """Makes a Trainer's optimiser steps the places where it can be suspended, and reports them.
+    """Lets a Trainer be suspended at its optimiser steps, and reports them.
 
     Step, samples and what Trainer logs (the loss, as often as ``logging_steps`` says) are reported,
-    the size of the model is told. Samples are counted as full batches.
+    and the size of the model. Samples are counted as full batches.
     """
 
     def __init__(self, session: Session) -> None:
@@ -155,9 +155,9 @@ def training_arguments(
 ) -> TrainingArguments:
     """Trainer's arguments, of the class ``kind``, for the devices of this job and no others.
 
-    A job of one process sees other GPUs of its node, so that it can go on on one of them. Left to
-    itself, Trainer would take them all, or wrap the model in DistributedDataParallel, which ties it
-    to one GPU.
+    A job of one process sees other GPUs of its node, so that it can continue on one of them. Left
+    to itself, Trainer would take them all, or wrap the model in DistributedDataParallel, which ties
+    it to one GPU.
     """
     settings.setdefault("use_cpu", session.device.type == "cpu")
     if session.world_size > 1:
@@ -169,10 +169,10 @@ def training_arguments(
 
 
 def last_checkpoint(folder: str | os.PathLike[str]) -> str | None:
-    """The newest whole ``checkpoint-STEP`` of Trainer in a folder; None if there is none.
+    """The newest complete ``checkpoint-STEP`` of Trainer in a folder; None if there is none.
 
-    Unlike ``transformers.trainer_utils.get_last_checkpoint`` it passes over a checkpoint that was
-    being written when its attempt ended.
+    Unlike ``transformers.trainer_utils.get_last_checkpoint`` it ignores a checkpoint that was being
+    written when its attempt ended.
     """
     if not os.path.isdir(folder):
         return None
@@ -185,7 +185,7 @@ def last_checkpoint(folder: str | os.PathLike[str]) -> str | None:
 
 
 def _is_whole(checkpoint: str) -> bool:
-    """True if the file that Trainer writes last is there, and is all there."""
+    """True if the file that Trainer writes last exists and is complete."""
     try:
         with open(os.path.join(checkpoint, "trainer_state.json")) as file:
             json.load(file)
@@ -195,7 +195,7 @@ def _is_whole(checkpoint: str) -> bool:
 
 
 def _follow(device: torch.device, args: TrainingArguments, batches: Any) -> None:
-    """Let Trainer know that the job goes on on another GPU. Raises GangError if it can't."""
+    """Tell Trainer that the job continues on another GPU. Raises GangError if it can't."""
     if device == args.device or device.type != "cuda":
         return
     if args.parallel_mode == ParallelMode.DISTRIBUTED:

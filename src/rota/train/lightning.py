@@ -28,7 +28,7 @@ from rota.train.session import Session
 
 
 class ElasticStrategy(Strategy):
-    """Tells Fabric which rank of how many this process is, and on which device, at any time.
+    """Gives Fabric this process's present rank, number of ranks, and device.
 
     Gradients, batches and the state of newcomers are the session's: give what ``fabric.setup``
     returns to ``s.prepare``, and take batches from ``s.loader``. Collectives of Fabric go through
@@ -42,7 +42,7 @@ class ElasticStrategy(Strategy):
 
     @property
     def root_device(self) -> torch.device:
-        """The device of this process; another one, maybe, after a suspension."""
+        """The device of this process, which may change in a suspension."""
         return self._session.device
 
     @property
@@ -104,10 +104,10 @@ class ElasticStrategy(Strategy):
 
 
 class RotaCallback(Callback):
-    """Makes a Trainer's optimiser steps the places where it can be suspended, and reports them.
+    """Lets a Trainer be suspended at its optimiser steps, and reports them.
 
-    Loss, step and samples are reported, and what the module logs at each validation; the size of
-    the model is told. The number of steps and samples is kept in Lightning's checkpoints.
+    Loss, step and samples are reported, what the module logs at each validation, and the size of
+    the model. The number of steps and samples is kept in Lightning's checkpoints.
     """
 
     def __init__(self, session: Session) -> None:
@@ -167,11 +167,11 @@ class RotaCallback(Callback):
         return {"steps": self._steps, "samples": self._samples}
 
     def load_state_dict(self, state_dict: dict[str, int]) -> None:
-        """Take over what was kept."""
+        """Take over the kept numbers."""
         self._steps, self._samples = state_dict["steps"], state_dict["samples"]
 
     def _loss(self, trainer: Trainer, pl_module: LightningModule, outputs: Any) -> float | None:
-        """The loss, no more often than it is sent: to read it is to wait for the GPU."""
+        """The loss, no more often than it is sent, because reading it waits for the GPU."""
         loss = outputs.get("loss") if isinstance(outputs, Mapping) else outputs
         now = time.monotonic()
         if not isinstance(loss, torch.Tensor) or now - self._loss_at < FASTEST_REPORTS_S:
@@ -183,7 +183,7 @@ class RotaCallback(Callback):
 
 
 def _follow(device: torch.device, trainer: Trainer, pl_module: LightningModule) -> None:
-    """Let Lightning know that the job goes on on another GPU. Raises GangError if it can't."""
+    """Tell Lightning that the job continues on another GPU. Raises GangError if it can't."""
     strategy = trainer.strategy
     if device == strategy.root_device or device.type != "cuda":
         return

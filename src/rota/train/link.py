@@ -1,4 +1,4 @@
-"""A worker's connection to its node's agent: never in the way of a step, and back after a loss."""
+"""A worker's connection to its node's agent: it never delays a step, and reconnects."""
 
 import contextlib
 import os
@@ -14,8 +14,8 @@ RECONNECT_EVERY_S = 0.5
 class Link:
     """Messages to and from the agent over a Unix socket.
 
-    Losing the agent is no error: training goes on, and the link tries again every half second.
-    Each connection begins with the latest hello that :meth:`introduce` was given.
+    Losing the agent is no error: training continues, and the link tries again every half second.
+    Each connection begins with the latest hello given to :meth:`introduce`.
     """
 
     def __init__(self, path: str) -> None:
@@ -59,7 +59,7 @@ class Link:
         return True
 
     def poll(self) -> list[Message]:
-        """The messages that have come, without waiting for any."""
+        """Messages received so far, without waiting."""
         if self._socket is None:
             self.connect()
             return []
@@ -68,7 +68,7 @@ class Link:
         return messages
 
     def wait(self) -> Message | None:
-        """The next message; waits for it. None if there is none yet, or the agent was lost."""
+        """The next message, waiting for it. None if there is none yet, or the agent was lost."""
         if not self._inbox and self._socket is not None:
             self._receive(0)
         elif not self._inbox and not self.connect():
@@ -87,7 +87,7 @@ class Link:
         return True
 
     def offer(self, message: Message) -> bool:
-        """Send a message that may be left out if there is no room. False if it was left out."""
+        """Send a message that may be dropped if there is no room. False if it was dropped."""
         if self._socket is None:
             return False
         data = encode(message)
@@ -104,7 +104,7 @@ class Link:
         return True
 
     def close(self) -> None:
-        """Say no more."""
+        """Close the connection for good."""
         self._drop()
         self._retry_at = float("inf")
 

@@ -1,4 +1,4 @@
-"""The data loader of elastic training: every sample of an epoch once, whoever works on it."""
+"""The data loader of elastic training: each sample of an epoch once, on whichever rank."""
 
 from __future__ import annotations
 
@@ -89,12 +89,14 @@ class Loader:
         self._stream: _Stream | None = None
 
     def __iter__(self) -> Iterator[Iterable[Any]]:
-        """The batches that are left of the present epoch: one optimiser step, and this rank's
-        pieces, each."""
+        """The batches left in the present epoch.
+
+        Each is one optimiser step, and iterates over this rank's pieces.
+        """
         return self._batches()
 
     def fit(self) -> None:
-        """Let the next batch be as large as it is to be for the gang of now, if that changes."""
+        """Set the size of the next batch for the present gang, if that changes it."""
         if self.per_rank is not None:
             self.shards = self._world.size
             self.batch_size = self.per_rank * self.shards
@@ -104,12 +106,12 @@ class Loader:
 
     @property
     def varies(self) -> bool:
-        """True if batches may change their size."""
+        """True if the size of batches may change."""
         return self.per_rank is not None or self.adaptation is not None
 
     @property
     def initial(self) -> int:
-        """The samples of a batch for which the learning rate is meant."""
+        """Samples of the batch for which the learning rate is meant."""
         if self.adaptation is not None:
             return self.adaptation.limits.initial
         return self.per_rank or self.batch_size
@@ -121,7 +123,7 @@ class Loader:
 
     @property
     def epoch_samples(self) -> int:
-        """Samples in one epoch; where batches grow and the last is dropped, a few fewer are."""
+        """Samples in one epoch; slightly fewer where batches grow and the last is dropped."""
         fixed = self._drop_last and not self.varies
         return len(self) * self.batch_size if fixed else len(self.dataset)
 
@@ -146,7 +148,7 @@ class Loader:
         return cut(self.indices(), size, shards)
 
     def load(self, piece: Piece, *, ahead: bool = True) -> Any:
-        """The samples of a piece, collated; ``ahead``: by the workers, with those that follow."""
+        """The samples of a piece, collated; ``ahead``: by workers, with the following pieces."""
         where = (self.position.epoch, self.position.batches, piece)
         if self._num_workers and ahead:
             if self._stream is None or not self._stream.leads_to(where, self._world):
@@ -159,12 +161,12 @@ class Loader:
         return loaded
 
     def advance(self) -> None:
-        """Go on to the next batch."""
+        """Move to the next batch."""
         self.position.samples += len(self.indices())
         self.position.batches += 1
 
     def next_epoch(self, epoch: int) -> None:
-        """Go on to the beginning of an epoch."""
+        """Move to the beginning of an epoch."""
         self.position.epoch, self.position.samples = epoch, 0
 
     def close(self) -> None:
@@ -206,7 +208,7 @@ class Loader:
 
 
 class _Stream:
-    """Worker processes that load the pieces of one rank ahead, for as long as its share holds."""
+    """Worker processes that load one rank's pieces ahead, while its share stays the same."""
 
     def __init__(self, loader: Loader, world: World, where: tuple[int, int, Piece]) -> None:
         self._generation = (world.generation, world.rank, world.size)
@@ -224,7 +226,7 @@ class _Stream:
         self._iterator: Any = iter(self._loader)
 
     def leads_to(self, where: tuple[int, int, Piece], world: World) -> bool:
-        """True if the next piece that comes out is the one at ``where``."""
+        """True if the next piece to come out is the one at ``where``."""
         same = self._generation == (world.generation, world.rank, world.size)
         return same and bool(self._places) and self._places[0] == where
 
@@ -316,9 +318,9 @@ def batch_policy(
 
 
 def default_shards(dataset: Any, batch_size: int, most_ranks: int) -> int:
-    """Into how many shards batches are cut unless the program says so: the same wherever it runs.
+    """Number of shards of a batch unless the program gives one: the same wherever it runs.
 
-    ``SHARDS``, or as many as can have samples. Raises InputError if ranks would be left without.
+    ``SHARDS``, or as many as can have samples. Raises InputError if a rank would have none.
     """
     check_dataset(dataset)
     most = min(SHARDS, batch_size, len(dataset)) or 1
@@ -343,7 +345,7 @@ def check_dataset(dataset: Any) -> None:
 
 
 def _whole(name: str, value: Any) -> int:
-    """The number as Python's own: NumPy's count as well."""
+    """The number as a Python int, NumPy's integers included."""
     try:
         if isinstance(value, bool):
             raise TypeError

@@ -1,4 +1,4 @@
-"""Learning rates that follow the size of batches, where that changes."""
+"""Learning rates that follow the changing size of batches."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ class LrScaling:
 
     @property
     def gain(self) -> float:
-        """AdaScale's: how many steps with the initial batch one with the present one is worth."""
+        """AdaScale's gain: the steps of the initial batch that one of the present is worth."""
         return 1.0 if self.scale == 1 else self.noise.gain(self.scale)
 
     def factor(self, rule: str) -> float:
@@ -122,7 +122,7 @@ class LrScaling:
 
 
 def rule_for(optimizer: torch.optim.Optimizer) -> str:
-    """The rule that suits an optimiser: whether it divides its steps by the size of gradients."""
+    """The rule that suits an optimiser, by whether it divides steps by the size of gradients."""
     divide = (
         torch.optim.Adam,  # and AdamW
         torch.optim.NAdam,
@@ -137,7 +137,7 @@ def rule_for(optimizer: torch.optim.Optimizer) -> str:
 
 
 def check_rule(lr_scaling: str | None, warmup_epochs: float) -> None:
-    """Raises InputError if that is no rule, or not with this warm-up."""
+    """Raises InputError for an unknown rule, or one without this warm-up."""
     if lr_scaling not in (None, *RULES):
         raise InputError(f"s.loader: lr_scaling={lr_scaling!r} must be one of {', '.join(RULES)}")
     number = isinstance(warmup_epochs, int | float) and not isinstance(warmup_epochs, bool)

@@ -1,4 +1,4 @@
-"""This rank as a member of its gang: how it holds at a step, and how it gets into another world.
+"""This rank as a member of its gang: how it holds at a step, and how it changes groups.
 
 The agent coordinates; the ranks decide. A change of members begins like a suspension: all ranks
 hold at one boundary. They vote in their process group, and vote once more when each has been told
@@ -35,7 +35,7 @@ AGENT_GONE = "its agent is gone, and the gang can't meet again without one"
 
 
 class HandoverError(RuntimeError):
-    """The state can't be taken apart here, or put together."""
+    """The state can't be serialised or restored here."""
 
 
 class Member:
@@ -62,8 +62,7 @@ class Member:
     # -- holding at a boundary -----------------------------------------------------------------
 
     def obey(self, message: Message, step: int) -> None:
-        """Take note of where the agent wants this rank to hold, or that it need not after all; or
-        of how it wants batches to be."""
+        """Note where the agent wants this rank to hold, or a hold called off, or new batches."""
         if message["type"] == "tune":
             self._tune(message["batch"])
         elif message["type"] == "pause":
@@ -81,14 +80,14 @@ class Member:
             self.link.send({"type": "tuned", "batch": batch, "refusal": FIXED_BATCHES})
 
     def must_hold(self, step: int) -> bool:
-        """True if this boundary is one to hold at."""
+        """True if this rank must hold at this boundary."""
         return self._hold_at is not None and step >= self._hold_at
 
     def agree(self, step: int) -> str | None:
-        """Hold here until all ranks do: ``offload`` or ``vote``, or None to go on for now.
+        """Hold here until all ranks do: ``offload`` or ``vote``, or None to continue for now.
 
-        The agent answers once every rank holds at the same step, or with ``run_to`` a step that
-        another rank has begun already. An agent that is lost meanwhile calls the whole thing off.
+        The agent answers once every rank holds at the same step, or with ``run_to``, a step that
+        another rank has begun already. If the agent is lost meanwhile, the hold is called off.
         """
         assert self.link is not None
         if not self._gang:
@@ -113,7 +112,7 @@ class Member:
     # -- another world -------------------------------------------------------------------------
 
     def change(self) -> None:
-        """Vote, and go where the agent says: into another world, into standby, or on as before."""
+        """Vote, then do as the agent says: change groups, stand by, or continue as before."""
         link, failure = self._agent(), None
         try:
             self.world.agree(True, at_once=True)
@@ -130,7 +129,7 @@ class Member:
             link.send({"type": "stayed", "generation": place["generation"]})
 
     def _await_vote(self) -> Message | None:
-        """The place that this rank is to vote for; None if it is called off, or the agent lost."""
+        """The place that this rank is to vote for; None if called off, or if the agent is lost."""
         link = self._agent()
         while link.connected:
             message = link.wait()
@@ -151,10 +150,10 @@ class Member:
         self._await_place({"type": "ready"})
 
     def recover(self, error: str) -> None:
-        """The group is broken: wait until the agent says who is left, and meet them.
+        """After the group broke: wait until the agent says which ranks are left, and meet them.
 
-        Call it when the exception is gone: its frames keep the group open, from which the others
-        notice nothing then. Raises GangError if no agent is there to say who is left.
+        Call it after the exception has been handled: its frames keep the group open, and the other
+        ranks would not notice the failure. Raises GangError if there is no agent.
         """
         if self.link is None:
             raise GangError(
@@ -166,7 +165,7 @@ class Member:
     def _meet_again(self, error: str, *, own: bool = False) -> None:
         """Leave the broken group, so that its others notice, and wait for a place in another.
 
-        ``own`` says that the failure is this rank's, and not that it lost its peers.
+        ``own`` is True if this rank failed, and False if it lost its peers.
         """
         generation = self.world.generation
         self.world.abandon()
@@ -174,7 +173,7 @@ class Member:
         self._await_place(broken)
 
     def _await_place(self, state: Message) -> None:
-        """Tell the agent, and any that comes after it, in what state this rank is; then obey."""
+        """Report this rank's state to this agent and any later one, then obey."""
         link = self._agent()
         told, deadline = -1, time.monotonic() + self.patience_s
         while True:
@@ -201,7 +200,7 @@ class Member:
         return True
 
     def _go(self, message: Message) -> None:
-        """Take the place that the agent has given."""
+        """Take the place that the agent has assigned."""
         if message["type"] == "leave" or (message["type"] == "park" and not self.can_return):
             self._leave()
         if message["type"] == "standby":  # with the state, until the others have met
@@ -237,9 +236,9 @@ class Member:
         self.formed()
 
     def _stand_by(self) -> None:
-        """Keep the state until the agent says that the others have met, or that they are lost.
+        """Keep the state until the agent says that the others have met, or are lost.
 
-        Without an agent it is a lost rank, and not an error: the others have gone on.
+        Without an agent this rank counts as lost, which is no error: the others have continued.
         """
         try:
             self._await_place({"type": "standing_by", "generation": self.world.generation})

@@ -36,7 +36,7 @@ class MemoryCycle:
         self._most_at: dict[str, int] = {}  # of several optimisers, and several steps
 
     def at(self, point: str) -> Cycle | None:
-        """Training is at this point; what was measured, once, when that is enough."""
+        """Record that training is at this point; the result, once, when samples suffice."""
         if self._steps >= WARM_UP_STEPS + MEASURED_STEPS:
             return None
         if self._steps >= WARM_UP_STEPS:

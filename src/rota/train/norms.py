@@ -51,7 +51,7 @@ class Norms:
         self.due = False  # whether the present batch is
 
     def begin(self, parameters: Parameters, number: int, *, single: bool) -> None:
-        """A batch begins, in a ``single`` part or in several: whether to measure, and how."""
+        """Start a batch, in a ``single`` part or in several, and decide whether to measure it."""
         self.every = 1 if number < FIRST else EVERY
         self.due = number % (2 * EVERY) < 2 if single else number % EVERY == 0
         self.due = self.due or number < FIRST
@@ -139,7 +139,7 @@ class Norms:
     def _flat(
         self, dtype: torch.dtype, parameters: Sequence[torch.Tensor], loss_scale: float
     ) -> torch.Tensor:
-        """The gradients as the optimisers look at them."""
+        """The gradients as the optimisers see them."""
         grads = [torch.zeros_like(p) if p.grad is None else p.grad for p in parameters]
         flat = self._spare.pop(dtype, None)
         length = sum(grad.numel() for grad in grads)

@@ -11,7 +11,7 @@ from rota.errors import InputError
 
 
 def check_parts(model: Any, optimizer: Any, others: Iterable[Any]) -> None:
-    """Raises InputError if these are not what ``s.prepare`` takes; None stands for nothing."""
+    """Raises InputError if ``s.prepare`` can't take these; None stands for nothing."""
     if not isinstance(model, torch.nn.Module):
         raise InputError(
             f"s.prepare: the model is {_kind(model)}, not a torch.nn.Module; "
@@ -32,7 +32,7 @@ def check_parts(model: Any, optimizer: Any, others: Iterable[Any]) -> None:
 
 
 def torch_optimizers(parts: Iterable[Any]) -> list[torch.optim.Optimizer]:
-    """The optimisers among these, out of the wrappers that Accelerate and Fabric put around."""
+    """The optimisers among these, without the wrappers of Accelerate and Fabric."""
     found = []
     for part in parts:
         if not hasattr(part, "param_groups"):
@@ -44,9 +44,9 @@ def torch_optimizers(parts: Iterable[Any]) -> list[torch.optim.Optimizer]:
 
 
 class Optimizers:
-    """The optimisers of a training, whose steps are watched for what can't be right.
+    """Watches the steps of a training's optimisers for misuse.
 
-    ``in_pieces`` says whether a batch is being worked through. All methods raise InputError.
+    ``in_pieces`` is True while a batch is being worked through. All methods raise InputError.
     """
 
     def __init__(
@@ -61,7 +61,7 @@ class Optimizers:
         self._counted = -1
 
     def check(self) -> None:
-        """Every parameter must be one of a prepared model: others are no rank's but its own."""
+        """Every optimised parameter must be one of a prepared model: others are not shared."""
         groups = [group for optimizer in self._optimizers for group in optimizer.param_groups]
         count = sum(len(group["params"]) for group in groups)
         if count == self._counted:
@@ -76,7 +76,7 @@ class Optimizers:
         self._counted = count
 
     def watch(self, *, several: bool) -> None:
-        """Look at each step from now on; ``several``: there may be several ranks."""
+        """Check each step from now on; ``several`` is True if there may be several ranks."""
         for optimizer in self._optimizers:
             if several and isinstance(optimizer, torch.optim.LBFGS):
                 raise InputError(

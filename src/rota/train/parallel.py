@@ -1,4 +1,4 @@
-"""Data parallelism by torch's own DDP, for models whose batches the program cuts itself."""
+"""Data parallelism by torch's DDP, for models whose batches the program cuts itself."""
 
 import ctypes
 from collections.abc import Sequence
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 class Replicated(torch.nn.Module):
-    """A model wrapped in ``DistributedDataParallel``, and wrapped anew in another world.
+    """A model wrapped in ``DistributedDataParallel``, and wrapped again in each new group.
 
     ``module`` is the model itself.
     """
@@ -46,7 +46,7 @@ class Replicated(torch.nn.Module):
             return getattr(super().__getattr__("module"), name)
 
     def wrap(self) -> None:
-        """Take part in the present world; a world of one needs nothing."""
+        """Join the present group; a group of one needs no wrapper."""
         self._wrapped.clear()
         if self._world.size == 1:
             return
@@ -68,14 +68,14 @@ class Replicated(torch.nn.Module):
         return {name: False}
 
     def begin(self, share: float) -> None:
-        """Start a batch, of whose samples this rank has the part ``share``."""
+        """Start a batch; this rank has the part ``share`` of its samples."""
         self.batch_share, self.failure = share, None
         self._added_up.clear()
 
     def check_complete(self) -> None:
         """Raise InputError if a backward pass has left a part of the model out.
 
-        Its reduction never began on this rank, and the others wait for it in vain.
+        The reduction of that part never began on this rank, and the others would wait for ever.
         """
         parameters = [(n, p) for n, p in self.module.named_parameters() if p.requires_grad]
         if not self._wrapped or all(p.grad is None for _, p in parameters):
@@ -139,10 +139,10 @@ class DdpGradients:
     def begin(
         self, weight: float, *, alone: bool, place: int = 0, last: int = 0, number: int = 0
     ) -> None:
-        """Start a batch, of whose samples this rank has the part ``weight``.
+        """Start a batch; this rank has the part ``weight`` of its samples.
 
-        ``place`` is a number that tells it from others. Raises InputError if parameters have been
-        frozen or unfrozen: DDP would go on as before.
+        ``place`` is a number that identifies the batch. Raises InputError if parameters have been
+        frozen or unfrozen, which DDP would ignore.
         """
         if [p.requires_grad for p in self._parameters] != self._active:
             raise InputError(
@@ -165,7 +165,7 @@ class DdpGradients:
         """Nothing: the gradients are where they belong."""
 
     def reduce(self, shards_of: Sequence[Sequence[int]], rank: int, batch: int) -> None:
-        """Find out whether the reduction went well.
+        """Check that the reduction succeeded.
 
         Raises RuntimeError if it did not, InputError if the ranks work on different batches, or a
         rank has left out a part of a model.
@@ -183,7 +183,7 @@ class DdpGradients:
         self.reduced_batch, self._handed_over = batch, False
 
     def settle(self, rank: int, size: int) -> None:
-        """After a loss: those that got the sum of the last batch give it to those that did not."""
+        """After a loss: ranks that have the sum of the last batch send it to those that don't."""
         if size == 1:
             return
         known: list[Any] = [None] * size

@@ -1,4 +1,4 @@
-"""Values of the program's own that are kept with the state of training."""
+"""Checks the program's own values that are kept with the state of training."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ PLAIN = (type(None), bool, int, float, str, bytes)
 
 
 class _Trial(pickle.Pickler):
-    """Pickles without tensors, which travel on their own, and without copying large buffers."""
+    """Pickles without tensors, which are sent separately, and without copying large buffers."""
 
     def __init__(self, file: BinaryIO) -> None:
         super().__init__(file, 5, buffer_callback=lambda _: False)

@@ -43,7 +43,7 @@ class Progress:
     def note(
         self, loss: float | None, samples: int | None, metrics: dict[str, float]
     ) -> dict[str, float | None]:
-        """Remember what the program reports; its figures by name, None for one that is not finite.
+        """Remember the program's report; its figures by name, None for one that is not finite.
 
         Raises InputError, with nothing remembered, if one of them is no number.
         """
@@ -63,7 +63,7 @@ class Progress:
         self._counted = self.samples
 
     def end_step(self) -> bool:
-        """Count a step; whether a report is due."""
+        """Count a step. True if a report is due."""
         now = time.monotonic()
         self.step_s = now - self._began
         self._busy_s += self.step_s
@@ -104,7 +104,7 @@ class Progress:
         return min(1.0, self._cpu_s / self._busy_s)
 
     def sent(self) -> None:
-        """Take the mean time per step anew from here on."""
+        """Start a new mean of the time per step."""
         self._busy_s, self._cpu_s, self._timed_steps = 0.0, 0.0, 0
         self._util_since_s = clock.now_s()
         self.times.sent()

@@ -1,7 +1,7 @@
-"""A rank's pulse: what it does just now, for its agent to look at, at no cost to the rank.
+"""A rank's present phase, which its agent can read at no cost to the rank.
 
-A file of four numbers, mapped into memory: writing it is no system call, and the agent can read it
-although the rank hangs.
+It is a file of four numbers, mapped into memory: writing it is no system call, and the agent can
+read it although the rank hangs.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from rota.live.wire import COMPUTING, PULSE
 
 
 class Pulse:
-    """Written at each change of phase. Without ``path`` it is felt by nobody."""
+    """Written at each change of phase; nothing is written without ``path``."""
 
     def __init__(self, path: str | None) -> None:
         self._map: mmap.mmap | None = None
@@ -31,7 +31,7 @@ class Pulse:
             os.close(descriptor)
 
     def enter(self, phase: int, samples: int = 0) -> None:
-        """Begin another phase, after having computed so many samples in this one."""
+        """Enter another phase, after computing so many samples in this one."""
         now = time.monotonic()
         if self._phase == COMPUTING:
             self._computed_s += now - self._since_s

@@ -17,9 +17,9 @@ TREE, DDP = "tree", "ddp"
 
 
 class Reduction:
-    """The one way for all models of a training, as its program asks for it, or by default.
+    """The one way of reduction for all models of a training, by request or by default.
 
-    ``gradients`` are those of the batches of a loader, once it is known that there is one.
+    ``gradients`` are those of a loader's batches, once a loader is known to exist.
     """
 
     def __init__(self, world: World) -> None:
@@ -41,7 +41,7 @@ class Reduction:
             )
 
     def take(self, model: torch.nn.Module, device: torch.device) -> Any:
-        """The model for which the program has asked last, perhaps wrapped."""
+        """The last requested model, perhaps wrapped."""
         (reduction,) = self._asked_for
         if reduction != DDP and (reduction is not None or self._world.size == 1):
             return model

@@ -73,7 +73,7 @@ class Replica:
         self.load_plain(state["plain"])
 
     def send(self, receivers: Sequence[int], share: int, shares: int) -> None:
-        """Send one of ``shares`` equal parts of the tensors, and with the first one the rest.
+        """Send one of ``shares`` equal parts of the tensors, and with the first part the rest.
 
         Raises RuntimeError if the process group fails.
         """
@@ -88,7 +88,7 @@ class Replica:
                 dist.send(packed, receiver)
 
     def receive(self, senders: Sequence[int]) -> None:
-        """Take over the state of the senders, each of which sends its part. RuntimeError."""
+        """Receive the state from the senders, a part from each. Raises RuntimeError."""
         own = take_apart(self.state())[1]
         slots, skeleton = pickle.loads(_receive_bytes(senders[0], self.device))  # noqa: S301 (peer)
         if slots == _slots(own):
@@ -111,11 +111,11 @@ class Replica:
         self.load(put_together(skeleton, tensors))
 
     def save(self, path: str, draft: str = ".new") -> None:
-        """Write everything to a file, whole or not at all; its folder is made if need be.
+        """Write everything to a file, completely or not at all; makes its folder if needed.
 
-        ``draft`` is what the name ends with until it is whole: another for each that may write.
-        Raises OSError, which says what to do; for want of room before it takes any, so that the
-        disk is not filled up to its end.
+        ``draft`` ends the file's name until it is complete: each process that may write needs
+        another. Raises OSError with advice; if the disk has too little room, before writing
+        anything, so that it is not filled up.
         """
         draft, handled = path + draft, sys.exception()
         try:
@@ -141,15 +141,15 @@ class Replica:
             raise
 
     def open(self, path: str) -> None:
-        """Take over what :meth:`save` wrote."""
+        """Load what :meth:`save` wrote."""
         with open(path, "rb") as file:
             self.load(torch.load(io.BytesIO(file.read()), map_location="cpu", weights_only=False))
 
 
 def _cause(error: BaseException, handled: BaseException | None) -> OSError | None:
-    """The failure to write that torch has failed by; None if it was something else.
+    """The OSError behind torch's failure to write; None if the cause was something else.
 
-    What the caller had ``handled`` before has nothing to do with it.
+    An error ``handled`` by the caller before is not the cause.
     """
     if isinstance(error, RuntimeError):  # torch complains that its file is not whole
         cause = error.__context__
@@ -174,7 +174,7 @@ def _stored_bytes(state: Any) -> int:
 
 
 def _with_advice(error: OSError, path: str) -> OSError:
-    """The same kind of error, saying what its owner can do so that ``path`` can be written."""
+    """The same kind of error, with advice on making ``path`` writable."""
     number = error.errno or errno.EIO
     advice = {
         errno.ENOSPC: "make room on its disk",
@@ -206,7 +206,7 @@ def take_apart(state: Any) -> tuple[bytes, list[torch.Tensor]]:
 
 
 def put_together(skeleton: bytes, tensors: Sequence[torch.Tensor]) -> Any:
-    """The state whose parts :func:`take_apart` gave, of the types that it had."""
+    """The inverse of :func:`take_apart`, with the original types."""
 
     class Giver(pickle.Unpickler):
         def persistent_load(self, pid: int) -> torch.Tensor:
@@ -245,7 +245,7 @@ def _bundles(tensors: Sequence[torch.Tensor], share: int, shares: int) -> Iterat
 
 
 def _can_receive(tensor: torch.Tensor, device: torch.device) -> bool:
-    """True if a large tensor can be received where it belongs."""
+    """True if a large tensor can be received directly into its place."""
     return tensor.is_contiguous() and tensor.device.type == device.type
 
 

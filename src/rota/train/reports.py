@@ -15,7 +15,7 @@ from rota.train.world import World
 
 
 class Reports:
-    """The messages of one session. Without a link, nothing is told."""
+    """Messages of one session to the agent; without a link, none is sent."""
 
     def __init__(
         self,
@@ -34,12 +34,12 @@ class Reports:
         self._cycle: Message | None = None  # its device memory over a step
 
     def introduce(self, **state: object) -> None:
-        """Have the next connection begin with what is known by now, and with ``state``."""
+        """Set the next connection's hello: the known facts, and ``state``."""
         if self._link is not None:
             self._link.introduce(self._hello() | state)
 
     def progress(self, *, must_arrive: bool = False) -> None:
-        """Tell how training goes; it may be left out if there is no room, unless it must arrive."""
+        """Report progress; the report may be dropped for lack of room unless it must arrive."""
         if self._link is None:
             return
         message = self._progress.message()
@@ -50,7 +50,7 @@ class Reports:
         self._progress.sent()
 
     def farewell(self) -> None:
-        """Tell how far training has come: if no agent listens, where the next one will look."""
+        """Report the final progress; without an agent, to where the next agent will look."""
         message = self._progress.message()
         if self._link is None or self._link.send(message) or self._world.rank:
             return
@@ -59,7 +59,7 @@ class Reports:
                 file.write(json.dumps(message) + "\n")
 
     def model(self, model_bytes: int, largest_tensor_bytes: int) -> None:
-        """Tell of all models so far as one; an agent that is away learns it by the next hello."""
+        """Report the size of all models together; an absent agent learns it by the next hello."""
         if self._link is None or not model_bytes:
             return
         self._model = {"model_bytes": model_bytes, "largest_tensor_bytes": largest_tensor_bytes}
@@ -67,21 +67,21 @@ class Reports:
         self._link.send({"type": "model", **self._model})
 
     def memory(self, cycle: Message) -> None:
-        """Tell how much device memory a step takes, at the least and at the most."""
+        """Report the least and the most device memory over a step."""
         if self._link is not None:
             self._cycle = cycle
             self.introduce()
             self._link.send({"type": "memory", **cycle})
 
     def tuned(self, answers: list[Message]) -> None:
-        """Tell how batches are from now on, or why not as the scheduler wanted them."""
+        """Report the batches from now on, or the reason for which the wanted ones are refused."""
         for answer in answers:
             self.progress(must_arrive=True)
             if self._link is not None:
                 self._link.send(answer)
 
     def loader(self) -> None:
-        """Tell that the job can be resized."""
+        """Report that the job can be resized."""
         if self._link is not None:
             self.introduce()
             self._link.send({"type": "elastic", "shards": self._most_ranks()})

@@ -1,4 +1,4 @@
-"""The session of one worker process: where it can be suspended or resized, and what it reports."""
+"""The session of one worker process: suspension, resizing, and reports."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ class Session:
         self._leave(exc[1])
 
     def _leave(self, failure: object) -> None:
-        """Say how training has ended, and part from the other ranks."""
+        """Report the end of training, and leave the other ranks."""
         unwritten = self._curve.close()
         error = complaint(failure, self._training.adaptation)
         repeats = step_back(failure, self._training)
@@ -279,7 +279,7 @@ class Session:
             self._in_epochs = False
 
     def _batches(self) -> Iterator[Batch]:
-        """The batches that are left of the present epoch: what a loader iterates over."""
+        """The batches left in the present epoch: what a loader iterates over."""
         training, loader = self._training, self._training.loader
         assert loader is not None
         self._boundary.start()

@@ -151,14 +151,14 @@ class Agent:
             raise AgentError(f"{self.folder.path} is gone, or another folder: this agent ends")
 
     async def _watch_folder(self) -> None:
-        """End, and every job here, once the state folder is another one: nobody can adopt them."""
+        """End, with every job here, once the state folder is replaced: no agent can adopt them."""
         while self._is_in_place():
             await asyncio.sleep(LOOK_AT_FOLDER_S)
         log.error("%s is gone, or another folder: ending with all jobs", self.folder.path)
         await self._shut_down()
 
     async def _warm_up(self) -> None:
-        """Have the zygote ready before the first job. If that fails, its launch tries again."""
+        """Start the zygote before the first job. If that fails, the first launch tries again."""
         try:
             await self._zygote.warm_up()
         except AgentError as error:
@@ -226,7 +226,7 @@ class Agent:
     def _greeting(self) -> list[Message]:
         """The hello to a controller, and what else it may not know.
 
-        What trials have reported comes before it: attempts that have ended end with it.
+        Reports of trials come before the hello, because ended attempts are dropped with it.
         """
         self._check_in_place()
         self._epoch = 0  # the controller has gone back with an older copy of its log, maybe
@@ -276,7 +276,7 @@ class Agent:
             self._link.tell(pack(message, piece))
 
     async def _tell_progress(self) -> None:
-        """Pass new reports on; of jobs that do not report, tell now and then what they use."""
+        """Pass new reports on; for jobs that do not report, send their use now and then."""
         told: dict[tuple[str, int], tuple[Any, float]] = {}
         while True:
             await asyncio.sleep(PROGRESS_EVERY_S)
@@ -290,7 +290,7 @@ class Agent:
             told = {key: value for key, value in told.items() if key in self.attempts}
 
     async def _tell_curves(self) -> None:
-        """Pass on what trials report, sooner than the rest: their searches wait for it."""
+        """Pass on trials' reports sooner than others, because their searches wait for them."""
         while True:
             await asyncio.sleep(CURVES_EVERY_S)
             for attempt in self.attempts.values():
@@ -298,7 +298,7 @@ class Agent:
                     attempt.tell_curve()
 
     async def _save_again(self) -> None:
-        """Write down what the disk had no room for."""
+        """Write the records for which the disk had no room."""
         while True:
             await asyncio.sleep(SAVE_AGAIN_S)
             for attempt in self.attempts.values():
@@ -350,7 +350,7 @@ class Agent:
             self._notify(failed | about(message))
 
     def _of(self, message: Message) -> Attempt | None:
-        """The attempt that a command is about, if it goes on here; else the controller is told."""
+        """The attempt that a command is about, if it runs here; else tells the controller."""
         attempt = self.attempts.get((message["job_id"], message["attempt"]))
         if attempt is None or attempt.launch_mark != message.get("launch", attempt.launch_mark):
             error = "the node has no trace of it"
@@ -463,7 +463,7 @@ class Agent:
                 (attempt.folder / "attempt.json").rename(attempt.folder / "ended.json")
 
     def _disown(self, message: Message) -> None:
-        """End an attempt of which the controller's log knows nothing, and tell nobody."""
+        """End an attempt that the controller's log does not know, without reporting it."""
         key = (message["job_id"], message["attempt"])
         attempt = self.attempts.get(key)
         if attempt is None or attempt.launch_mark != message["launch"]:

@@ -37,11 +37,11 @@ log = logging.getLogger("rota.agent")
 
 
 class Attempt(Account):
-    """The processes of one attempt: what happens to them is handed to the part that it concerns.
+    """The processes of one attempt. Each event is passed to the part that handles it.
 
-    No part knows this class. It knows the account, and the parts that are made before it; what it
-    has to say upward, it says by a function that it is given. ``arenas`` is the folder, in host
-    memory, that the state is written to.
+    No part knows this class. Each part knows the account and the parts made before it, and reports
+    upward by functions that it is given. ``arenas`` is the folder, in host memory, that the state
+    is written to.
     """
 
     def __init__(
@@ -77,7 +77,7 @@ class Attempt(Account):
     # -- starting and adopting -------------------------------------------------------------------
 
     async def launch(self, fork: Callable[[dict[str, Any]], Any], requests: list[Any]) -> None:
-        """Start every rank, or none: what has started is killed if another can't. AgentError."""
+        """Start every rank, or none: if one fails, those started are killed. Raises AgentError."""
         try:
             for rank, request in zip(self.ranks, requests, strict=True):
                 self._refuse_if_stopping()
@@ -137,7 +137,7 @@ class Attempt(Account):
             self.check_end()
 
     def settle(self) -> None:
-        """Take an adopted attempt as one that runs; ranks that say otherwise are to go on."""
+        """Treat an adopted attempt as running; ranks that report otherwise are told to continue."""
         if self.state == State.ADOPTED:
             self.become(State.RUNNING)
             for rank in self.ranks:
@@ -146,7 +146,7 @@ class Attempt(Account):
             self.tuning.again()
 
     def watch(self, rank: Rank) -> None:
-        """Learn of the end of a rank that has been started."""
+        """Wait for the end of a rank that has been started."""
         rank.watch(partial(self._shim_ended, rank))
 
     # -- the end -----------------------------------------------------------------------------------
@@ -162,7 +162,7 @@ class Attempt(Account):
         self.check_end()
 
     def check_end(self) -> None:
-        """Once a rank has failed the whole gang goes; once all are gone the attempt has ended."""
+        """Once a rank has failed, end the whole gang; once no rank is left, end the attempt."""
         if self.ended is not None:
             return
         if self.is_vacated:
@@ -220,7 +220,7 @@ class Attempt(Account):
     def _settled(
         self, command_id: int | None, error: str | None, cause: str, lost_ranks: int
     ) -> None:
-        """A change of members has ended, well or with an error; without a command, by itself."""
+        """Report that a change of members has ended, with its error; ``command_id`` may be None."""
         if command_id is not None and error is not None:
             self.tuning.keep(None)  # the batch that was to come with it is for other ranks
         self.tuning.again()
@@ -263,10 +263,10 @@ class Attempt(Account):
         self._check_sessions()
 
     def _check_sessions(self) -> None:
-        """Take note of whether the job stops by itself at a boundary.
+        """Determine whether the job stops by itself at a boundary.
 
-        It does once every rank has one session. Where one has several, nobody speaks for all that
-        it does, and it is suspended as it would be without any.
+        It does once every rank has one session. A rank with several sessions has none that speaks
+        for all of it, so the job is suspended as if it had none.
         """
         crowded = next((rank for rank in self.ranks if rank.beside), None)
         before, self.crowd = self.crowd, self._crowd_of(crowded) if crowded is not None else ""

@@ -81,9 +81,9 @@ class Account:
         self._complained = False  # of a report that can't be read
 
     def become(self, state: State) -> None:
-        """Take a step to another state, one of :data:`~rota.live.agent.states.TRANSITIONS`.
+        """Change to another state, as :data:`~rota.live.agent.states.TRANSITIONS` allows.
 
-        A step that is none of these is a fault of this agent; it is taken, and logged as an error
+        A change that it does not allow is a fault of this agent; it is made, and logged as an error
         with the attempt's story.
         """
         if not self.story.takes(self.world.now_s(), self.state, state):
@@ -91,9 +91,9 @@ class Account:
         self.state = state
 
     def save(self, *, durable: bool = True) -> None:
-        """Write the record down before acting on it; ``durable``: to outlast a power cut.
+        """Write the record before acting on it; ``durable`` writes survive a power cut.
 
-        Raises OSError; the agent writes it later then, as it is by that time.
+        Raises OSError; the agent writes the record later then, with the contents of that time.
         """
         self.unsaved = True
         draft = self.folder / "attempt.json.new"
@@ -106,7 +106,7 @@ class Account:
         self.unsaved = False
 
     def save_if_there_is_room(self) -> None:
-        """Write down what the ranks would tell the next agent, or the controller says again."""
+        """Write the record if there is room: ranks or the controller could repeat what it has."""
         with contextlib.suppress(OSError):
             self.save()
 
@@ -140,8 +140,10 @@ class Account:
 
     @property
     def is_guest(self) -> bool:
-        """True if its state has come from another node, and is there as well: it has not gone on
-        here yet."""
+        """True if the state has come from another node, and the job has not resumed here yet.
+
+        Then the source node still holds the state as well.
+        """
         return self.is_vacated and self.record.source is not None
 
     def kill_ranks(self) -> None:
@@ -170,13 +172,13 @@ class Account:
         return int(visible.index(gpus[position])) if visible else position
 
     def spawn(self, coroutine: Coroutine[Any, Any, None]) -> None:
-        """Do something meanwhile."""
+        """Run a coroutine in the background."""
         task = self.world.spawn(coroutine)
         self.tasks.add(task)
         task.add_done_callback(self.tasks.discard)
 
     def after(self, seconds: float, call: Callable[..., object], *arguments: Any) -> None:
-        """Call something later, unless the attempt has ended by then."""
+        """Call a function later, unless the attempt has ended by then."""
         self._timers = [timer for timer in self._timers if not timer.cancelled()]
 
         def fire() -> None:
@@ -187,7 +189,7 @@ class Account:
         self._timers.append(timer)
 
     def cancel_timers(self) -> None:
-        """Call nothing later that :meth:`after` was asked to."""
+        """Cancel all calls requested by :meth:`after`."""
         for timer in self._timers:
             timer.cancel()
         self._timers.clear()
@@ -217,7 +219,7 @@ class Account:
         return about if self.launch_mark is None else about | {"launch": self.launch_mark}
 
     def report(self) -> Message:
-        """The latest progress, if it tells, and what the job uses by now, for the controller."""
+        """The latest progress, if any, and the job's resource use by now, for the controller."""
         told = (self.progress or {"at_s": self.world.now_s()}) | self.usage()
         if self._cycle is not None:
             least, most = self._cycle["least_bytes"], self._cycle["most_bytes"]
@@ -226,7 +228,7 @@ class Account:
         return self.about("progress") | {"progress": told}
 
     def last_report(self) -> dict[str, Any]:
-        """The last report that a former agent has written down; an empty one if there is none."""
+        """The last report that an earlier agent has written; empty if there is none."""
         try:
             with open(self._metrics, "rb") as file:
                 file.seek(max(0, os.fstat(file.fileno()).st_size - MAX_LINE_BYTES))
@@ -321,7 +323,7 @@ class Account:
 
     @property
     def _restarts(self) -> bool:
-        """True if it goes on from a checkpoint of its own, wherever that is."""
+        """True if the job continues from its own checkpoint, wherever that is."""
         return self.record.suspension != "boundary" and self.method.kind == RESTART
 
     def tell_registration(self) -> None:
@@ -335,9 +337,9 @@ class Account:
 
     @property
     def portable(self) -> bool:
-        """True if its state can be written down, so that it can go on on another node.
+        """True if the state can be written to files, so that the job can continue on another node.
 
-        As far as is known: its library says so for certain whenever it is suspended.
+        The answer may change: the library reports it for certain at each suspension.
         """
         record = self.record
         stopped = record.frozen or record.stays
@@ -347,7 +349,7 @@ class Account:
     # -- what the ranks tell --------------------------------------------------------------------
 
     def note_shards(self, message: Message) -> None:
-        """Remember into how many parts the program cuts its batches, if it is another number."""
+        """Remember the number of parts in which the program cuts its batches, if it has changed."""
         shards = message.get("shards")
         if not shards or shards == self.shards or self._shard_reports >= MAX_SHARD_REPORTS:
             return

@@ -1,4 +1,4 @@
-"""Calls that take their time, out of the way of the agent's own."""
+"""Calls that take long, in threads apart from the agent's loop."""
 
 import asyncio
 from collections.abc import Callable
@@ -6,7 +6,7 @@ from typing import Any
 
 
 async def to_its_end(call: Callable[..., object], *arguments: Any) -> None:
-    """Call something in a thread; it has returned before a cancellation goes on."""
+    """Call a function in a thread, and wait for its return even if cancelled meanwhile."""
     task = asyncio.ensure_future(asyncio.to_thread(call, *arguments))
     try:
         await asyncio.shield(task)

@@ -39,7 +39,7 @@ class Checkpointing:
 
     @property
     def is_method(self) -> bool:
-        """True if the attempt is suspended in this way where no session does it."""
+        """True if the attempt is suspended by checkpoints where it has no session."""
         return self._attempt.method.kind == CHECKPOINT and self.node is not None
 
     @property
@@ -50,7 +50,8 @@ class Checkpointing:
     def take(self, stopped: Callable[[float, str | None], object]) -> None:
         """Checkpoint the processes and stop them.
 
-        ``stopped`` is told when that began, and why they are stopped only, if that is so.
+        ``stopped`` is called with the time at which that began, and with the reason if they could
+        only be stopped.
         """
         self._attempt.spawn(self._take(stopped))
 
@@ -78,7 +79,7 @@ class Checkpointing:
         stopped(stopped_s, error)
 
     def put_back(self, gpus: list[int], outcome: Callable[[str | None], object]) -> None:
-        """Let the processes go on, on these GPUs; ``outcome`` is told None, or the error."""
+        """Let the processes continue on these GPUs; ``outcome`` is given None, or the error."""
         self._attempt.become(State.RESUMING)
         self._attempt.spawn(self._put_back(gpus, outcome))
 
@@ -110,7 +111,7 @@ class Checkpointing:
         outcome(None)
 
     def adopt(self) -> None:
-        """The agent is new: what a former one had begun is undone."""
+        """After a change of agents: undo what the former one had begun."""
         if self._attempt.record.suspended_s is not None:
             if self.taken:  # it may have been about to go on
                 self._signal(signal.SIGSTOP)

@@ -1,4 +1,4 @@
-"""Whose a job's folders are: what another event log has left under the same id is set aside.
+"""Sets aside the folders that another event log has left under a job's id.
 
 A log that starts anew, or is replaced by an older copy of itself, may give a job or an attempt a
 number that has been used here. Each folder is marked with what it was made for.
@@ -17,10 +17,10 @@ LAUNCH = "launch"  # in an attempt's folder
 
 
 def claim(folder: Folder, node: str, message: Message) -> list[str]:
-    """Take the folders of the attempt that a command is about; what was set aside, in words.
+    """Take the folders of the attempt that a command is about. Describes what was set aside.
 
-    Folders without a mark are of before there were any, and belong to the job; the attempt is a
-    new one. Raises OSError.
+    Folders without a mark are older than marks, and belong to the job; the attempt is a new one.
+    Raises OSError.
     """
     job_id, number = message["job_id"], message["attempt"]
     origin, launch = message.get("origin"), message.get("launch")
@@ -56,7 +56,7 @@ def release(attempt: Path) -> None:
 
 
 def write_mark(file: Path, mark: str) -> None:
-    """Write a mark down, whole or not at all, unless it is there."""
+    """Write a mark, completely or not at all, unless it exists."""
     if _mark_of(file) != mark:
         draft = file.with_name(f"{file.name}.new")
         draft.write_text(mark)

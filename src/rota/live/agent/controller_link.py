@@ -1,4 +1,4 @@
-"""The agent's side of its connection to the controller: open it, again and again, and use it."""
+"""The agent's connection to the controller: opened again whenever it is lost."""
 
 import asyncio
 import contextlib
@@ -49,12 +49,12 @@ class ControllerLink:
         self._lonely_since: float | None = None
 
     def tell(self, message: Message | bytes) -> None:
-        """Tell the controller something; without one, its next greeting will say it."""
+        """Send to the controller; without one, the next greeting will say it."""
         if self.connected:
             self._outbox.put_nowait(message)
 
     async def run(self) -> None:
-        """Keep up a connection until the agent ends."""
+        """Keep the connection open until the agent ends."""
         complaint = ""
         while not self._ending.is_set():
             try:

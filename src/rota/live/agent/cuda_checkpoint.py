@@ -76,10 +76,11 @@ class Checkpoints:
         return self._driver.refusal()
 
     def take(self, pids: Callable[[], list[int]]) -> bool:
-        """Checkpoint all of these processes that use CUDA; whether all of them do.
+        """Checkpoint those of these processes that use CUDA. True if all of them do.
 
         ``pids`` is asked again until no process has begun to use CUDA meanwhile. Raises AgentError,
-        and then all of them are as before; or ArenaError, if what they had on the GPU is lost.
+        and then all of them are as before; or ArenaError, if the contents of their GPU memory are
+        lost.
         """
         driver, known = self._driver, list[int]()
         try:
@@ -106,9 +107,9 @@ class Checkpoints:
         return set(living) <= set(known)
 
     def put_back(self, pids: list[int], before: Sequence[int], now: Sequence[int]) -> None:
-        """Let those of these processes go on that are checkpointed or locked.
+        """Let those of these processes continue that are checkpointed or locked.
 
-        They were on the GPUs ``before`` of this node, and go on on ``now``. Raises AgentError if
+        They were on the GPUs ``before`` of this node, and continue on ``now``. Raises AgentError if
         none of them has been changed, and ArenaError if what they had on the GPU is lost.
         """
         if self.refusal is not None:

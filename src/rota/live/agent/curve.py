@@ -26,9 +26,9 @@ class Curve:
         self._complained = False
 
     def read(self) -> int:
-        """Take in the whole lines that have come; how many reports there are by now.
+        """Read the whole lines that have come. Returns the number of reports so far.
 
-        Any program can write there: a line that is no report is passed over, and said once.
+        Any program can write there: a line that is no report is skipped, which is logged once.
         """
         while (data := self._piece()) and (end := data.rfind(b"\n") + 1):
             self._offset += end
@@ -37,7 +37,7 @@ class Curve:
         return len(self.reports)
 
     def add(self, text: str) -> None:
-        """Take in the lines that go on where the file ends: the disk has no room for them."""
+        """Add lines that belong at the end of the file, for which the disk has no room."""
         self.read()
         begun = self._piece()  # of a line
         self._offset += len(begun)

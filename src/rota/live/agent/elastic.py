@@ -75,7 +75,7 @@ class Elastic:
     # -- commands ------------------------------------------------------------------------------
 
     def resize(self, command_id: int | None, gpus: list[int]) -> None:
-        """Have one rank on each of ``gpus``; ``done`` follows. Raises AgentError."""
+        """Change to one rank on each of ``gpus``; ``done`` follows. Raises AgentError."""
         attempt, gang = self._attempt, self.gang
         if attempt.state != State.RUNNING or gang.busy:
             raise AgentError(f"job {attempt.job_id} is {self._doing()}, and can't be resized now")
@@ -96,7 +96,7 @@ class Elastic:
             self._settled(None)
 
     def replace(self, slot: int) -> None:
-        """Let a newcomer on the same GPU take over from a rank that lags behind."""
+        """Let a newcomer on the same GPU replace a rank that lags behind."""
         if not self._attempt.cooperates:
             return  # a rank has lost its agent; it is found again when all are back
         self._replaced.add(slot)
@@ -109,7 +109,7 @@ class Elastic:
         self._replaced.discard(slot)
 
     def _return(self, gpus: list[int]) -> dict[int, int]:
-        """Slots of those that stand by for these GPUs, as far as there are any."""
+        """Slots that stand by for these GPUs, as far as there are any."""
         attempt, found = self._attempt, {}
         ready = [slot for slot, is_ready in self._standby.items() if is_ready]
         movable = attempt.record.visible is None
@@ -132,16 +132,16 @@ class Elastic:
         return found
 
     def moved(self) -> None:
-        """Take note of the GPUs that the members are on now."""
+        """Update the members' GPUs after a move."""
         record = self._attempt.record
         self._gpu_of.update(zip(record.members, record.gpus, strict=False))
 
     def call_off(self, error: str) -> None:
-        """Give up a resize that can still be given up."""
+        """Call off a resize if that is still possible."""
         self.gang.call_off(error)
 
     def disband(self) -> None:
-        """Nobody need stand by any more: all processes of the attempt end."""
+        """End standing by: all processes of the attempt end."""
         self._dismiss(list(self._standby))
 
     def _check(self, gpus: list[int]) -> None:
@@ -233,7 +233,7 @@ class Elastic:
     # -- what the ranks do ---------------------------------------------------------------------
 
     def heard(self, slot: int, message: Message) -> None:
-        """A message of a rank about its gang."""
+        """Handle a rank's message about its gang."""
         gang, kind = self.gang, message["type"]
         if kind == "ready" and slot in self._standby:
             self._standby[slot] = True
@@ -257,7 +257,7 @@ class Elastic:
             gang.broken(slot, str(message["error"]), int(message["generation"]), own=own)
 
     def ended(self, rank: Rank) -> bool:
-        """A process is gone; whether the attempt goes on without it."""
+        """Handle the end of a process. True if the attempt continues without it."""
         slot, gang = rank.index, self.gang
         expected = slot in self.dismissed or slot not in gang.members
         gang.ended(slot)
@@ -286,7 +286,7 @@ class Elastic:
         log.info("job %s.%s: %s", self._attempt.job_id, self._attempt.number, line)
 
     def look(self) -> None:
-        """Feel the pulses: kill a rank that hangs, replace one that lags behind."""
+        """Read the pulses: kill a rank that hangs, replace one that lags behind."""
         attempt, gang = self._attempt, self.gang
         if attempt.ended is None:
             self._later(LOOK_EVERY_S, self.look)  # first: whatever comes of this one
@@ -317,7 +317,7 @@ class Elastic:
             self._attempt.world.later(LEAVE_S, rank.signal, signal.SIGKILL)
 
     def _park(self, slots: Iterable[int]) -> None:
-        """Keep those that have left, to be the first to come back."""
+        """Let ranks that have left stand by, to be the first to come back."""
         for slot in slots:
             if slot in self._replaced:
                 self._dismiss([slot])
@@ -326,7 +326,7 @@ class Elastic:
             self._stand_by(slot, is_ready=False)
 
     def _stand_by(self, slot: int, *, is_ready: bool) -> None:
-        """Let a slot be the first to come back, for some time."""
+        """Let a slot stand by for some time, to be the first to come back."""
         self._standby[slot] = is_ready
         self._standby_ends[slot] = self._later(STANDBY_S, self._dismiss, [slot])
 
@@ -372,7 +372,7 @@ class Elastic:
     def _later(
         self, seconds: float, call: Callable[..., object], *arguments: Any
     ) -> asyncio.TimerHandle:
-        """Call something later, whether the job is suspended meanwhile or not."""
+        """Call a function later, also while the job is suspended."""
 
         def fire() -> None:
             if self._attempt.ended is None:

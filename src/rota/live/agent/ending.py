@@ -22,7 +22,7 @@ VANISHED = "its processes vanished without a word (their shim was killed)"
 class Ending:
     """The end of one attempt, whose ``state`` it changes.
 
-    ``look_again`` is called later if it may not be over yet; ``over`` once it is.
+    ``look_again`` is called later if the end may not have come yet; ``over`` once it has.
     """
 
     def __init__(
@@ -59,9 +59,9 @@ class Ending:
             )
 
     def _still_tells(self) -> bool:
-        """True if something that the processes have said may not be read yet.
+        """True if messages of the ended processes may still be unread.
 
-        Their connections end with them, unless something that they have left behind holds one.
+        Their connections end with them, unless a process that they left behind holds one.
         """
         if not any(rank.writer is not None for rank in self._attempt.ranks):
             return False
@@ -71,7 +71,7 @@ class Ending:
         return now_s < self._over_s + LAST_WORDS_S
 
     def _end_by(self, ranks: list[Rank]) -> None:
-        """The exits of these ranks, each of which has one, are the end of the attempt."""
+        """End the attempt by the exits of these ranks, each of which has one."""
         exits = [(rank, rank.exit) for rank in ranks if rank.exit is not None]
         bad = [(e["at_s"], rank.index, e["code"]) for rank, e in exits if e["code"] != 0]
         _, process, code = min(bad, default=(0.0, 0, 0))
@@ -91,7 +91,7 @@ class Ending:
         self._end(State.ENDED, at_s=at_s, exit_code=code, message=message, stop_asked=asked)
 
     def _is_out_of_the_way(self) -> bool:
-        """True if it is suspended at a boundary, or on its way there or back."""
+        """True if the attempt is suspended at a boundary, or about to be, or resuming."""
         at_boundary = self._attempt.record.suspension == "boundary"
         return at_boundary and self._attempt.state in (
             State.SUSPENDING,
@@ -118,13 +118,13 @@ class Ending:
     # -- without them --------------------------------------------------------------------------
 
     def without_processes(self) -> None:
-        """The attempt was told to end, and is in arenas alone."""
+        """End an attempt that was told to end and has its state in arenas alone."""
         code, message = -int(signal.SIGTERM), f"killed by {signal_name(signal.SIGTERM)}"
         ended = {"exit_code": code, "message": message, "stop_asked": self._attempt.stopping}
         self._end(State.ENDED, at_s=self._attempt.world.now_s(), **ended)
 
     def lose(self, error: str) -> None:
-        """Its state is gone: it has to start anew."""
+        """Declare the attempt lost: its state is gone, and the job has to start anew."""
         self._attempt.kill_ranks()
         self._end(State.LOST, error=error, started=True)
 
@@ -141,7 +141,7 @@ class Ending:
             attempt.failed(attempt.resume_id, error)
 
     def vanish(self, state: State) -> None:
-        """End without a word and without a trace in host memory: its state is elsewhere."""
+        """End without a report, and without a trace in host memory: the state is elsewhere."""
         attempt = self._attempt
         attempt.kill_ranks()
         attempt.cancel_timers()
@@ -180,7 +180,7 @@ class Ending:
 
 
 def _has_checkpointed(attempt: Account) -> bool:
-    """True if there is something in the job's checkpoint folder that is newer than the attempt."""
+    """True if the job's checkpoint folder has something newer than the attempt."""
     try:
         began_s = (attempt.folder / "rank0.pid").stat().st_mtime
         found = checkpoints(attempt.folder).rglob("*")
@@ -190,6 +190,6 @@ def _has_checkpointed(attempt: Account) -> bool:
 
 
 def has_failed(rank: Rank) -> bool:
-    """True if it has ended in a way that the others can't go on from."""
+    """True if the rank has ended in a way that the others can't continue from."""
     failed = rank.exit is not None and rank.exit["code"] != 0
     return not rank.survived and (rank.gone or failed)

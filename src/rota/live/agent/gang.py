@@ -30,7 +30,7 @@ COUPLED_STEP_S = 0.05  # ranks that do not answer for so long may be waiting for
 
 
 class Resize(NamedTuple):
-    """A change of members that has been asked for: who comes, and who goes."""
+    """A requested change of members: the newcomers and the leavers."""
 
     newcomers: tuple[int, ...]
     leavers: tuple[int, ...]
@@ -38,9 +38,12 @@ class Resize(NamedTuple):
 
 
 class Gang:
-    """The members of one attempt. ``send`` tells a slot something; ``settled`` is called with the
-    error, or None, when a change has ended; ``dismiss`` with slots that are not needed any more;
-    ``park`` with those that have left in good order, and may come back."""
+    """The members of one attempt.
+
+    ``send`` tells a slot something; ``settled`` is called with the error, or None, when a change
+    has ended; ``dismiss`` with slots that are no longer needed; ``park`` with those that have left
+    in good order, and may come back.
+    """
 
     def __init__(
         self,
@@ -88,7 +91,7 @@ class Gang:
 
     @property
     def awaited(self) -> list[int]:
-        """Members that have to answer before anything goes on, while all others wait for them."""
+        """Members whose answer all other members are waiting for."""
         if self.phase == PLACING:
             return self._places[:1]
         if self.phase == BROKEN:
@@ -99,7 +102,7 @@ class Gang:
     def resize(
         self, newcomers: Iterable[int], leavers: Iterable[int], ready: Iterable[int] = ()
     ) -> None:
-        """Begin a change of members; newcomers have just been started, or stand by, ``ready``.
+        """Begin a change of members; newcomers have just been started, or stand by (``ready``).
 
         If it is called off, those that stood by are neither dismissed nor parked.
         """
@@ -109,7 +112,7 @@ class Gang:
         self._check_ready()
 
     def call_off(self, error: str) -> None:
-        """End a resize that has not come to its second vote; later it runs its course."""
+        """Call off a resize before its second vote; a later one runs its course."""
         if self.phase not in (WARMING, HOLDING, VOTING):
             return
         for slot in self.members:
@@ -127,9 +130,9 @@ class Gang:
         self._check_ready()
 
     def is_in(self, slot: int, generation: int) -> None:
-        """A rank has found this agent, and says which generation it was the last to form.
+        """A rank has found this agent, and reports the last generation that it joined.
 
-        It may be newer than any known here: an agent before this one did not live to write it down.
+        It may be newer than any known here, if an earlier agent died before recording it.
         """
         if slot in self.members:
             self._trains_in[slot] = generation
@@ -151,7 +154,7 @@ class Gang:
             self._check_broken()
 
     def holds(self, slot: int, step: int, round_: int | None) -> None:
-        """A member holds at a boundary, as it was asked to in this round or an earlier one."""
+        """A member holds at a boundary, as asked in this round or an earlier one."""
         if self.phase == VOTING and round_ == self._round:
             return  # it has said so before, and is about to vote
         if self.phase != HOLDING:
@@ -167,7 +170,7 @@ class Gang:
                 self._send(member, {"type": "vote"})
 
     def advance_holders(self) -> None:
-        """A member that does not answer may be in a step that those who hold must take part in."""
+        """Advance the holders: a member may be in a step that it can't complete without them."""
         if self.phase == HOLDING:
             let_go_on(self.steps, self.members, self._send)
 
@@ -198,7 +201,7 @@ class Gang:
         self.members = [slot for slot in self.members if slot in self._places]
 
     def stayed(self, slot: int, generation: int) -> None:
-        """The second vote has failed for all: nobody has left the group of before."""
+        """The second vote has failed for all: nobody has left the previous group."""
         if self.phase != FORMING or generation != self.generation or self._resize is None:
             return
         self.members, self._parted = self._before, []
@@ -218,8 +221,10 @@ class Gang:
             self._end_resize(self._error or None)
 
     def broken(self, slot: int, error: str, generation: int, *, own: bool = False) -> None:
-        """A member's group, that of ``generation``, does not work any more; or its next did not
-        come about. ``own``: by a failure in this slot, which tells more than that it was lost."""
+        """A member's group, of ``generation``, is broken, or its next group has failed.
+
+        ``own`` is True if this slot failed, which says more than that it lost others.
+        """
         if own and self.busy:
             self._error = f"the state could not be handed over: {error}"
         self._trains_in.pop(slot, None)
@@ -284,7 +289,7 @@ class Gang:
                 self._send(slot, {"type": "pause", "gang": True, "round": self._round})
 
     def _check_broken(self) -> None:
-        """Once everybody who is left has said so, those that have the state meet again."""
+        """Once all living members have reported it, those with the state meet again."""
         if self.phase != BROKEN or self._left_behind():
             return
         if any(slot not in self._broken for slot in self.members):
@@ -302,9 +307,9 @@ class Gang:
         self._place(have_state, senders=have_state)
 
     def _left_behind(self) -> bool:
-        """True if the others have a newer group, so that it is over only for those who are to go.
+        """True if the others have a newer group, so that the change is over except for leavers.
 
-        An agent that did not live to write that down has led them there.
+        An agent that died before recording it has led them there.
         """
         newest = max((self._trains_in.get(slot, -1) for slot in self.members), default=-1)
         behind = [slot for slot in self.members if self._broken.get(slot, newest) < newest]
@@ -318,7 +323,7 @@ class Gang:
         return False
 
     def _abandon_placing(self, error: str) -> None:
-        """Nobody has been told a place yet: all of them can go on."""
+        """Call off the change before any place was assigned: all members can continue."""
         self.phase = VOTING
         self.call_off(error)
 
@@ -352,7 +357,7 @@ class Gang:
 def agree_on_step(
     steps: dict[int, int], slots: Iterable[int], send: Callable[[int, Message], None]
 ) -> bool:
-    """Bring all ``slots`` to one boundary, the latest that any holds at; whether they all do."""
+    """Bring all ``slots`` to one boundary, the latest that any holds at. True if they all are."""
     slots = list(slots)
     if not steps:
         return False
@@ -367,7 +372,7 @@ def agree_on_step(
 def let_go_on(
     steps: dict[int, int], slots: Iterable[int], send: Callable[[int, Message], None]
 ) -> None:
-    """Let those that hold take one step more, if others do not answer."""
+    """Let ranks that hold take one more step, if others do not answer."""
     slots = list(slots)
     if steps and len(steps) < len(slots):
         for slot, step in list(steps.items()):

@@ -8,7 +8,7 @@ from rota.folder import Folder
 
 
 def inherit(folder: Folder, former: str, job_id: str) -> None:
-    """Give a job a copy of what a former one has left, whole or not at all; the former keeps it.
+    """Copy a former job's checkpoints for a job, completely or not at all; the former keeps them.
 
     Nothing happens if the job has a checkpoint folder already: it has been started before. Raises
     AgentError.
@@ -31,7 +31,7 @@ def inherit(folder: Folder, former: str, job_id: str) -> None:
 
 
 def _copy(source: str, target: str) -> str:
-    """Copy a file so that it outlasts a power cut, as what is begun with it may."""
+    """Copy a file so that it survives a power cut, since a job may start from it."""
     copied = str(shutil.copy2(source, target))
     with open(copied, "rb") as file:
         os.fsync(file.fileno())
@@ -39,7 +39,7 @@ def _copy(source: str, target: str) -> str:
 
 
 def _what(error: OSError) -> str:
-    """The first thing that went wrong, in words."""
+    """Describes the first thing that went wrong."""
     if isinstance(error, shutil.Error) and error.args and isinstance(error.args[0], list):
         return str(error.args[0][0][-1])[:200]
     return error.strerror or str(error)[:200]

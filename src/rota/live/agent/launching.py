@@ -182,7 +182,7 @@ def checkpoints(attempt_folder: Path) -> Path:
 
 
 def _make_checkpoint_folder(folder: Path) -> None:
-    """Make the folder unless it is there, or a link to one. AgentError says what is in its place.
+    """Make the folder unless it exists or is a link to one. Raises AgentError for anything else.
 
     The job's processes own its parent too, and may have put anything there.
     """
@@ -227,7 +227,7 @@ def uses_library(program: dict[str, Any]) -> bool:
 
 
 def _text(script: Path) -> str:
-    """The beginning of a script; nothing of what is no plain file, and might never end."""
+    """The beginning of a script; "" for anything but a plain file, which might never end."""
     try:
         descriptor = os.open(script, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
         with open(descriptor, "rb") as file:
@@ -271,7 +271,7 @@ def own_python(run: str, environment: dict[str, str], workdir: str) -> list[str]
 
 
 def free_port() -> int:
-    """A TCP port that is free at the moment, if possible one that the kernel gives to nobody.
+    """A TCP port that is free now, if possible one that the kernel assigns to nobody.
 
     Ranks listen there later. Until then, the kernel may give any port of its own range away: to
     whoever connects to something, or listens on port 0.

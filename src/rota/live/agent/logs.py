@@ -1,4 +1,4 @@
-"""The logs of one node's jobs: what they print is kept up to a limit, and finds room to be written.
+"""Keeps the logs of one node's jobs within a limit, and keeps disk space for them.
 
 Processes write to their logs straight, and nobody stands between. The agent looks at the files now
 and then, the more often the less is free on their disk. Of what is too long it takes out the middle
@@ -29,7 +29,7 @@ log = logging.getLogger("rota.agent")
 
 
 class _Log:
-    """One log that a process writes to, or did until a moment ago."""
+    """One log that a process writes to, or wrote to until a moment ago."""
 
     def __init__(self) -> None:
         self.size = -1  # when it was looked at last
@@ -38,7 +38,7 @@ class _Log:
 
 
 class Logs:
-    """The logs of these attempts, of which no job's are to hold more than ``limit_bytes``."""
+    """The logs of these attempts; those of one job may hold ``limit_bytes`` at most."""
 
     def __init__(
         self,
@@ -55,7 +55,7 @@ class Logs:
         self._complained = False
 
     async def run(self) -> None:
-        """Look after them until cancelled."""
+        """Watch the logs until cancelled."""
         while True:
             pause_s = LONGEST_PAUSE_S
             try:
@@ -70,14 +70,14 @@ class Logs:
             await asyncio.sleep(pause_s)
 
     def close(self) -> None:
-        """Look after them no longer: give back the room behind logs that nobody writes to."""
+        """Stop watching, and release reserved space of logs that nobody writes to."""
         living = [attempt for attempt in self._attempts() if attempt.ended is None]
         for path in self._logs.keys() - {rank.log for attempt in living for rank in attempt.ranks}:
             with contextlib.suppress(OSError):
                 give_back(path)
 
     def look(self, disk: Disk) -> list[tuple[Path, int]]:
-        """Take and give back room; the logs that are to be cut now, and what to keep of each."""
+        """Reserve and release space. Returns the logs to cut now, and how much of each to keep."""
         grown = self._look_at_each(disk)
         jobs = {path.parents[1] for path in (self._logs if disk.is_low else grown)}
         sizes = {job: _sizes(job) for job in jobs}
@@ -91,7 +91,7 @@ class Logs:
         return list(cuts.items())
 
     def _look_at_each(self, disk: Disk) -> list[Path]:
-        """See to the room behind each log; those that have grown."""
+        """Adjust the space reserved for each log. Returns the logs that have grown."""
         now_s, grown = self._clock(), []
         living = [attempt for attempt in self._attempts() if attempt.ended is None]
         alive = {rank.log for attempt in living for rank in attempt.ranks}
@@ -133,7 +133,7 @@ class Logs:
 
 
 def _sizes(job: Path) -> dict[Path, int]:
-    """The logs in a job's folder, of all of its attempts, with the room that each takes."""
+    """The logs of all attempts of a job, with the disk space of each."""
     sizes = {}
     for path in job.glob("*/*.log"):
         with contextlib.suppress(OSError):  # it may go elsewhere meanwhile

@@ -1,4 +1,4 @@
-"""The host memory of a node that suspended jobs may hold, and what gives way when it is short.
+"""The host memory that suspended jobs may hold on a node, and how it is freed when short.
 
 A paused job holds the memory of its processes, a vacated one that of its arenas. When they hold
 more than the budget, the job that has been paused longest is vacated; when arenas alone hold more,
@@ -55,19 +55,19 @@ class HostMemory:
         return sum(held_by(attempt) for attempt in self._at_rest())
 
     def look(self) -> None:
-        """A job has come to rest: make room if that is too much. Returns at once."""
+        """A job has been suspended: free memory if too much is in use. Returns at once."""
         self._again = True
         if self._task is None or self._task.done():
             self._task = asyncio.get_running_loop().create_task(self._make_room())
 
     async def close(self) -> None:
-        """Do nothing any more; returns when nothing is being moved."""
+        """Stop; returns when nothing is being moved."""
         if self._task is not None:
             self._task.cancel()
             await asyncio.gather(self._task, return_exceptions=True)
 
     async def _make_room(self) -> None:
-        """Each turn moves one job's state one place further; no job goes through more than two."""
+        """Free memory: each round moves one job's state one place on, each job twice at most."""
         while self._again:
             self._again = False
             while self.held_bytes() > self.budget_bytes:
@@ -83,7 +83,7 @@ class HostMemory:
                     break
 
     def _tell_refusals(self) -> None:
-        """Jobs that keep their processes although room is needed say why."""
+        """Let jobs that keep their processes although memory is short report the reason."""
         for attempt in self._at_rest():
             if not attempt.is_vacated:
                 refusal = attempt.vacating.refusal()
@@ -148,7 +148,7 @@ def own_memory(pid: int) -> int:
 
 
 async def vacate(attempt: Attempt) -> str | None:
-    """Have a paused attempt write its arenas and end its processes; the error, or None."""
+    """Have a paused attempt write its arenas and end its processes. Returns the error, or None."""
     outcome: asyncio.Future[str | None] = asyncio.get_running_loop().create_future()
 
     def conclude(error: str | None) -> None:
@@ -160,9 +160,10 @@ async def vacate(attempt: Attempt) -> str | None:
 
 
 async def spill(attempt: Attempt) -> str | None:
-    """Move the arenas of a vacated attempt to its folder on the disk; the error, or None.
+    """Move the arenas of a vacated attempt to its folder on the disk. Returns the error, or None.
 
-    They are used from there only when all are whole: a resumption meanwhile takes them from memory.
+    They are used from there only when all are complete: a resumption meanwhile takes them from
+    memory.
     """
     before = attempt.record.vacated
     assert before is not None
@@ -185,9 +186,9 @@ async def spill(attempt: Attempt) -> str | None:
 
 
 def copy_file(source: Path, target: Path) -> None:
-    """Copy a file to a disk, there whole or not at all. Raises OSError.
+    """Copy a file to a disk, completely or not at all. Raises OSError.
 
-    A disk without room for all of it is left alone: what others write there should not fail.
+    A disk without room for all of it is left alone, so that other writes there do not fail.
     """
     draft = target.with_name(f"{target.name}.new")
     try:

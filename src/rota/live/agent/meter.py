@@ -70,7 +70,7 @@ class Meter:
         return seen.holders if seen is not None else set()
 
     def _cpu_time(self, attempt: Attempt) -> tuple[float, float]:
-        """Its CPU time, and until when."""
+        """Its CPU time, and the time of that measurement."""
         now_s = clock.now_s()
         known = self._cpu.get(attempt)
         if known is None or not 0 <= now_s - known[1] < CPU_EVERY_S:
@@ -79,7 +79,7 @@ class Meter:
         return known
 
     async def run(self) -> None:
-        """Look at the GPUs again and again; at once over where there are none."""
+        """Read the GPUs again and again; returns at once where there are none."""
         if self._devices.kind != "cuda":
             return
         import pynvml
@@ -98,7 +98,7 @@ class Meter:
             nvml.close()
 
     def _in_use(self) -> dict[int, list[Attempt]]:
-        """The GPUs on which attempts run, each with those."""
+        """The GPUs on which attempts run, each with its attempts."""
         found: dict[int, list[Attempt]] = {}
         for attempt in self._attempts():
             if attempt.state == State.RUNNING:
@@ -107,7 +107,7 @@ class Meter:
         return found
 
     def sample(self, readings: dict[str, Reading]) -> None:
-        """Take note of what has just been read."""
+        """Add the latest readings."""
         in_use, seen = self._in_use(), {}
         for attempt in {id(a): a for attempts in in_use.values() for a in attempts}.values():
             key = (attempt.job_id, attempt.number)
@@ -133,7 +133,7 @@ def _note(
     *,
     alone: bool,
 ) -> None:
-    """Add a sample of each of an attempt's GPUs to what was seen of it."""
+    """Add a sample of each of an attempt's GPUs to its measurements."""
     found = [reading for reading in on.values() if reading is not None]
     utils = [_util(reading, pids, alone=alone) for reading in found]
     seen.holders = {pid for reading in found for pid in reading.memory or {}}
@@ -161,7 +161,7 @@ def _util(reading: Reading, pids: set[int], *, alone: bool) -> float | None:
 
 
 def cpu_seconds(pids: Iterable[int]) -> float:
-    """CPU time of these processes and of all below them, also of those that have ended there."""
+    """CPU time of these processes and all their descendants, ended ones included."""
     ticks = 0
     for pid in pids:
         for each in descendants(pid):

@@ -15,7 +15,7 @@ STAYS = "its device memory stays in use, and it goes on on the same GPUs alone"
 
 
 class Method(NamedTuple):
-    """One of the three, and why it is that one: a clause for ``rota show``."""
+    """One of the three methods, and the reason for it: a clause for ``rota show``."""
 
     kind: str
     why: str

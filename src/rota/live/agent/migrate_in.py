@@ -1,4 +1,4 @@
-"""An attempt on its way to this node: its files are fetched from the node where its state lies.
+"""Fetches an attempt's files from the node where its state lies.
 
 Pieces come by way of the controller, one after the other and only as fast as they are asked for.
 What has come is kept, so that after a lost connection, or the end of this agent, it goes on after
@@ -57,7 +57,7 @@ class Arrival:
         self._damaged = 0
 
     async def run(self) -> dict[str, Any]:
-        """Fetch everything; the attempt's record, with its arenas here. Raises AgentError."""
+        """Fetch everything. Returns the attempt's record, with arenas here. Raises AgentError."""
         self._mark({})
         self._heard_s = time.monotonic()
         try:
@@ -78,11 +78,11 @@ class Arrival:
         return record
 
     def heard(self, message: Message, piece: bytes) -> None:
-        """An answer of the other node, or a word of the controller about it."""
+        """An answer of the other node, or a message of the controller about it."""
         self._replies.put_nowait((message, piece))
 
     def discard(self) -> None:
-        """Leave nothing of it behind."""
+        """Remove everything that has been fetched."""
         release(self.folder)
         for file in self._memory.glob(f"{self.job_id}-{self.number}-*.arena*"):
             with contextlib.suppress(OSError):
@@ -162,7 +162,7 @@ class Arrival:
         return False
 
     def _put_in_place(self, files: list[dict[str, Any]]) -> None:
-        """Check what has come, and give it its names."""
+        """Check what has come, and move it to its final names."""
         for file in files:
             path = self._path_of(file)
             part = path.with_name(f"{path.name}.part")

@@ -1,7 +1,7 @@
-"""An attempt whose state another node asks for: it vacates its processes, and hands out its files.
+"""Hands out the state of an attempt to another node that asks for it.
 
-It stays what it was, a suspended attempt that can go on here, until the controller says that it has
-gone on there.
+The attempt vacates its processes. It stays a suspended attempt that can continue here until the
+controller says that it has continued there.
 """
 
 import asyncio
@@ -46,7 +46,7 @@ class Departure:
             return {"file": name, "offset": offset, "checksum": checksum}, piece
 
     async def _read(self, name: str, offset: int) -> bytes:
-        """A piece of a file, wherever that is now: an arena may go to the disk meanwhile."""
+        """A piece of a file, wherever that is now: an arena may move to the disk meanwhile."""
         job_id = self._attempt.job_id
         for tries_left in (1, 0):
             path = self._paths().get(name)
@@ -60,7 +60,7 @@ class Departure:
         raise AssertionError("the loop has returned or raised")
 
     async def _describe(self) -> Message:
-        """Have the state written down, and tell what there is."""
+        """Have the state written, and describe its files."""
         attempt = self._attempt
         error = await self._vacate()
         if error is not None:

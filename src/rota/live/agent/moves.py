@@ -72,7 +72,7 @@ class Moves:
         ]
 
     def adopt(self) -> None:
-        """Find what an earlier agent was fetching; the controller says whether to go on with it."""
+        """Find what an earlier agent was fetching; the controller says whether to continue."""
         for file in self._folder.node(self._node).glob(f"jobs/*/*/{MARK}"):
             key = (file.parent.parent.name, int(file.parent.name))
             if key in self._attempts:
@@ -88,7 +88,7 @@ class Moves:
     # -- coming --------------------------------------------------------------------------------
 
     def arrive(self, message: Message) -> None:
-        """Bring an attempt here and let it go on; ``done`` or ``failed`` follows. AgentError."""
+        """Bring an attempt here to continue; ``done`` or ``failed`` follows. Raises AgentError."""
         key, gpus = (message["job_id"], message["attempt"]), message["gpus"]
         known = self._attempts.get(key)
         if known is not None and known.record.source is None and known.state == State.SUSPENDED:
@@ -120,7 +120,7 @@ class Moves:
             arrival.heard(message, piece)
 
     def call_off(self, key: Key) -> None:
-        """Leave nothing of an attempt that was on its way here."""
+        """Remove everything of an attempt that was on its way here."""
         task, arrival = self._running.pop(key, None), self._arrivals.pop(key, None)
         if arrival is None:
             return
@@ -135,7 +135,7 @@ class Moves:
         return any(key[0] == job_id for key in self._ending)
 
     def call_all_off(self) -> None:
-        """Leave nothing of what was on its way here."""
+        """Remove everything that was on its way here."""
         for key in list(self._arrivals):
             self.call_off(key)
 
@@ -175,7 +175,7 @@ class Moves:
             attempt.ending.could_not_go_on(str(error))
 
     def _settle(self, arrival: Arrival, record: Record, gpus: list[int]) -> Attempt:
-        """Make an attempt of what has come: suspended, with its state in arenas of this node."""
+        """Make an attempt of what has arrived: suspended, with its state in arenas of this node."""
         cooperative = record.movable
         record.source = arrival.source  # where the state lies as well, until it has gone on here
         record.gpus = gpus
@@ -191,7 +191,7 @@ class Moves:
         return attempt
 
     def refused(self, attempt: Account) -> None:
-        """An attempt that has come could not go on here: it is still where it came from."""
+        """An attempt that arrived could not continue here: it still exists at its source."""
         key = (attempt.job_id, attempt.number)
         self._attempts.pop(key, None)
         self._clear(key, attempt)
@@ -199,7 +199,7 @@ class Moves:
     # -- going ---------------------------------------------------------------------------------
 
     async def answer(self, question: Message) -> None:
-        """Tell or send another node what it asks for."""
+        """Answer another node's question, or send it a piece."""
         about = {key: question[key] for key in ("job_id", "attempt")}
         key, piece = (about["job_id"], about["attempt"]), b""
         attempt = self._attempts.get(key)
@@ -213,7 +213,7 @@ class Moves:
         self._send({"type": "fetched", "node": question["asker"], **about, **reply}, piece)
 
     def leave(self, key: Key) -> None:
-        """The attempt is elsewhere: nothing of it stays here, or comes here any more."""
+        """The attempt is elsewhere: remove it here, and fetch nothing more of it."""
         self.call_off(key)
         self._departures.pop(key, None)
         attempt = self._attempts.pop(key, None)
@@ -222,7 +222,7 @@ class Moves:
             self._clear(key, attempt)
 
     def _clear(self, key: Key, attempt: Account) -> None:
-        """Remove the folder of an attempt, once those that write into it are gone."""
+        """Remove the folder of an attempt, once the processes that write into it are gone."""
         shims = [rank.shim for rank in attempt.ranks if rank.alive]
         alive = {shim: began for shim in shims if (began := started_at(shim)) is not None}
 
@@ -237,7 +237,7 @@ class Moves:
             release(attempt.folder)
 
     def _let_end(self, key: Key, task: asyncio.Task[None], then: Callable[[], None]) -> None:
-        """Do something after a task; until then, nothing else begins to come under this key."""
+        """Run ``then`` after a task; until then, nothing else begins to arrive under this key."""
         tasks = self._ending.setdefault(key, set())
         tasks.add(task)
 

@@ -1,4 +1,4 @@
-"""Files of what processes print, which may be longer than what is kept of them.
+"""Files of processes' output, of which the middle is cut out if they grow too long.
 
 Processes write at the end of such a file, and others follow it by offsets. So what is too much is
 taken out of the middle, where it leaves a gap that takes no room: the beginning and the end stay
@@ -19,10 +19,10 @@ LIBC = ctypes.CDLL(None, use_errno=True)
 
 
 def cut(path: Path, keep_bytes: int) -> None:
-    """Take out of the middle of a file what is more than ``keep_bytes``, or LEAST_BYTES.
+    """Cut the middle out of a file so that ``keep_bytes``, or LEAST_BYTES, are left.
 
-    A quarter of what is kept is the beginning. What a job has put in the file's place is left
-    alone. Raises OSError.
+    A quarter of what is kept is the beginning. If a job has put something else in the file's place,
+    that is left alone. Raises OSError.
     """
     descriptor = _open(path)
     if descriptor is None:
@@ -46,7 +46,7 @@ def cut(path: Path, keep_bytes: int) -> None:
 
 
 def keep_last_lines(path: Path, num_bytes: int) -> None:
-    """Leave of a file that nobody else writes to the whole lines in its last bytes. OSError."""
+    """Keep only the whole lines in the last bytes of a file with no other writer. OSError."""
     draft = path.with_name(f"{path.name}.new")
     with open(path, "rb") as file:
         file.seek(-num_bytes, os.SEEK_END)
@@ -56,7 +56,7 @@ def keep_last_lines(path: Path, num_bytes: int) -> None:
 
 
 def take_ahead(path: Path, num_bytes: int) -> int:
-    """Take room on the disk behind the end of a file, for what is to come; how long the file is.
+    """Reserve disk space behind the end of a file, for coming output. Returns the file's length.
 
     0 if a job has put something else in its place. Raises OSError.
     """
@@ -72,7 +72,7 @@ def take_ahead(path: Path, num_bytes: int) -> int:
 
 
 def give_back(path: Path) -> None:
-    """Give back what was taken ahead for a file that nobody writes to any more. Raises OSError."""
+    """Release the space reserved for a file that nobody writes to any more. Raises OSError."""
     descriptor = _open(path)
     if descriptor is not None:
         try:
@@ -116,7 +116,7 @@ def left_out(num_bytes: int) -> str:
 
 
 def _open(path: Path) -> int | None:
-    """A plain file that has no other name, to be changed; else None. Raises OSError."""
+    """A plain file without other names, open for changes; else None. Raises OSError."""
     flags = os.O_RDWR | os.O_APPEND | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
     try:
         descriptor = os.open(path, flags)

@@ -53,7 +53,7 @@ class Pausing:
     def suspend(self, command_id: int, *, vacate: bool = False) -> None:
         """Pause the attempt; ``done`` follows when its devices are free. Raises AgentError.
 
-        ``vacate``: its processes are to end, too, if they can; ``done`` follows then.
+        With ``vacate`` its processes are to end, too, if they can; ``done`` follows then.
         """
         attempt = self._attempt
         if attempt.state == State.SUSPENDED:
@@ -135,7 +135,7 @@ class Pausing:
     # -- what the ranks say --------------------------------------------------------------------
 
     def holds(self, slot: int, step: int, round_: int | None) -> None:
-        """A rank holds at a boundary, as it was asked to in this round or an earlier one."""
+        """A rank holds at a boundary, as asked in this round or an earlier one."""
         if round_ != self._round:
             return  # it has been asked once more meanwhile, and answers that, too
         self._steps[slot] = step
@@ -154,7 +154,7 @@ class Pausing:
             self.rejoined(rank)
 
     def rejoined(self, rank: Rank) -> None:
-        """A rank waits at a boundary to be told to go on: it is back, or missed that it may."""
+        """A rank waits at a boundary for permission to continue: it is back, or missed it."""
         attempt = self._attempt
         if self._vacating.returning.under_way:
             self._vacating.returning.came(rank.index)
@@ -190,7 +190,7 @@ class Pausing:
             attempt.tell_memory()
 
     def go_on(self, rank: Rank) -> None:
-        """Let a rank that holds at a boundary go on where its device is now."""
+        """Let a rank that holds at a boundary continue on its present device."""
         record = self._attempt.record
         device = None
         if record.movable:
@@ -200,7 +200,7 @@ class Pausing:
     # -- inside --------------------------------------------------------------------------------
 
     def freeze(self) -> None:
-        """Suspend the attempt without its help, if it is to be: in the way that it has."""
+        """Suspend the attempt without its help, by its method, if it is to be suspended."""
         attempt = self._attempt
         if attempt.state != State.SUSPENDING or self._restarting.leaving or self._stops:
             return
@@ -215,7 +215,7 @@ class Pausing:
             self._stop(attempt.world.now_s(), frozen=True)
 
     def _stop(self, stopped_s: float, *, frozen: bool) -> None:
-        """Stop the processes, all or those without a session; then the attempt is suspended."""
+        """Stop all processes, or those without a session; then the attempt is suspended."""
         self._stops = True
         deadline_s = self._attempt.world.boottime_s() + STOP_TIMEOUT_S
         self._look_whether_stopped(stopped_s, frozen, deadline_s)
@@ -232,7 +232,7 @@ class Pausing:
             attempt.after(STOP_POLL_S, *again)
 
     def _leave(self) -> None:
-        """Have the processes end."""
+        """Ask the processes to end."""
         attempt = self._attempt
         attempt.cancel_timers()
         try:
@@ -255,7 +255,7 @@ class Pausing:
             self._elastic.moved()
 
     def has_left(self, asked_s: float) -> None:
-        """The processes were asked to end, and have."""
+        """The processes were asked to end, and have ended."""
         self._suspended(asked_s)
 
     def _suspended(
@@ -281,7 +281,7 @@ class Pausing:
         attempt.at_rest()
 
     def _others_hold(self) -> bool:
-        """True if processes that have no session have device memory."""
+        """True if processes without a session have device memory."""
         others = (pid for rank in self._attempt.ranks for pid in rank.below(rank.session))
         return not self._attempt.holders().isdisjoint(others)
 
@@ -291,7 +291,7 @@ class Pausing:
         return next((each["keeps"] for each in suspended if each.get("keeps")), None)
 
     def _answer(self) -> None:
-        """Tell the controller that the attempt is suspended; before that, vacate it if asked to."""
+        """Report that the attempt is suspended; vacate it before, if asked to."""
         attempt, command_id = self._attempt, self._command_id
         if command_id is None:
             return  # an agent before this one was asked, and its controller asks again
@@ -308,7 +308,7 @@ class Pausing:
         self._vacating.vacate(vacated)
 
     def _advance_holders(self) -> None:
-        """A rank that has not answered may be in a step that the holders must take part in."""
+        """Advance the holders: a rank may be in a step that it can't complete without them."""
         attempt = self._attempt
         if attempt.state != State.SUSPENDING or all(rank.suspended for rank in attempt.members):
             return

@@ -32,14 +32,14 @@ def descendants(pid: int) -> list[int]:
 
 
 def signal_below(pid: int, number: signal.Signals, spared: int = 0) -> list[int]:
-    """Send a signal to everything below a process, also to what is being forked meanwhile.
+    """Send a signal to all descendants of a process, including those that are being forked.
 
-    One process may be ``spared``; what is below that one is not. Returns those that did not get it,
+    One process may be ``spared``; its descendants are not. Returns those that did not get it,
     because they run as another user.
 
-    Whoever is killed forks no more, and all are found in the end. After other signals a program may
-    fork without end: what it has not had by the last look goes without. Who is being stopped may be
-    in a fork: see :meth:`rota.live.agent.rank.Rank.stop`.
+    A killed process forks no more, so all are found in the end. After other signals a program may
+    fork without end: processes that appear after the last look do not get it. A process that is
+    being stopped may be in a fork: see :meth:`rota.live.agent.rank.Rank.stop`.
     """
     ends = number in (signal.SIGSTOP, signal.SIGKILL)
     done, refused = {spared}, []
@@ -59,7 +59,7 @@ def signal_below(pid: int, number: signal.Signals, spared: int = 0) -> list[int]
 
 
 def have_stopped(pids: Iterable[int]) -> bool:
-    """True if none of these processes runs in any of its threads: all are stopped, or dead."""
+    """True if all of these processes are stopped in all threads, or dead."""
     for pid in pids:
         with contextlib.suppress(OSError):
             for thread in os.listdir(f"/proc/{pid}/task"):
@@ -71,7 +71,7 @@ def have_stopped(pids: Iterable[int]) -> bool:
 
 
 def bind(pid: int, cores: Iterable[int]) -> None:
-    """Let a process, everything below it and all their threads run on these cores only."""
+    """Restrict a process, its descendants and all their threads to these cores."""
     chosen = set(cores)
     for each in descendants(pid):
         with contextlib.suppress(OSError):
@@ -117,11 +117,11 @@ def worn_by(pid: int) -> int | None:
 def kill_remains(
     shims: Iterable[int], tags: Iterable[int | None], marks: dict[str, str] | None = None
 ) -> int:
-    """Kill what dead shims have left behind; how many processes there were.
+    """Kill the processes that dead shims have left behind. Returns their number.
 
-    It is known by its tag, whatever it has become. Where it could be given none, it is known by its
-    session, which keeps the shim's pid from being used again, or by these variables in the
-    environment that it was executed with; without ``marks`` that is not looked at.
+    They are known by their tag. A process that could be given none is known by its session, which
+    keeps the shim's pid from being used again, or by these variables in the environment that it was
+    executed with; without ``marks`` the environment is not looked at.
     """
     wanted = {tag for tag in tags if tag is not None}
     sessions = {pid for pid in shims if pid and started_at(pid) is None}

@@ -1,4 +1,4 @@
-"""Reading the pulses of a gang's ranks: which one hangs, and which one lags behind."""
+"""Reads the pulses of a gang's ranks: finds one that hangs, or lags behind."""
 
 import struct
 from collections.abc import Iterable
@@ -25,11 +25,11 @@ class Beat(NamedTuple):
 
 
 class Pulses:
-    """The pulses of one attempt, looked at now and then.
+    """The pulses of one attempt, read now and then.
 
     A straggler is a rank whose throughput of its own computation, relative to the median rank and
     smoothed exponentially (0.1 for each step), is below 0.8 (Or et al., *Resource Elasticity in
-    Distributed Deep Learning*, MLSys 2020). Rank 0 is none.
+    Distributed Deep Learning*, MLSys 2020). Rank 0 never counts as a straggler.
     """
 
     def __init__(self, folder: Path) -> None:
@@ -41,7 +41,7 @@ class Pulses:
         self._awaited_s: dict[int, float] = {}  # since when
 
     def forget(self) -> None:
-        """Begin anew: the gang is another one, or has been suspended."""
+        """Start over: the gang has changed, or has been suspended."""
         self._last.clear()
         self._smoothed.clear()
         self._num_samples = 0
@@ -53,8 +53,8 @@ class Pulses:
     ) -> tuple[int | None, int | None]:
         """The slot that hangs, if any, and the one that lags behind most, if any.
 
-        ``step_s`` is the usual time of a step; ``awaited`` are those that owe the agent an answer,
-        for whom all others wait.
+        ``step_s`` is the usual time of a step; ``awaited`` are slots whose answer all others wait
+        for.
         """
         slots = list(slots)
         if self._began_s is None:
@@ -75,7 +75,7 @@ class Pulses:
         return hung, self._straggler(slots, beats)
 
     def _late(self, slots: Iterable[int], beats: dict[int, Beat], late: float) -> int | None:
-        """One that has been in its phase since before ``late``, and was looked at all the time."""
+        """A slot in its phase since before ``late``, and watched since then."""
         began = self._began_s if self._began_s is not None else late
         return next((s for s in slots if max(beats[s].since_s, began) < late), None)
 

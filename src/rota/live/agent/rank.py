@@ -63,9 +63,10 @@ class Rank:
         return True
 
     def closed(self, writer: asyncio.StreamWriter) -> bool:
-        """A connection is closed. False if it was not that of its session.
+        """A connection was closed. False if it was not that of its session.
 
-        After that one all others are closed: who is still there comes again, as if it were new.
+        After the session's connection, all others are closed: a process that is still there
+        connects again, as if it were new.
         """
         if writer in self.beside:
             self.beside.remove(writer)
@@ -78,12 +79,12 @@ class Rank:
         return True
 
     def send(self, message: Message) -> None:
-        """Tell the worker something, if it listens."""
+        """Send a message to the worker, if it is connected."""
         if self.writer is not None and not self.writer.is_closing():
             self.writer.write(encode(message))
 
     def signal(self, number: signal.Signals) -> None:
-        """Send a signal to the worker and to everything that came of it."""
+        """Send a signal to the worker and all its descendants."""
         if self.alive:
             signal_below(self.shim, number)
             self.unstopped = 0
@@ -92,10 +93,10 @@ class Rank:
                     os.kill(self.shim, signal.SIGCONT)
 
     def stop(self, spared: int = 0) -> bool:
-        """Stop everything that came of the worker but the process ``spared``.
+        """Stop the worker and all its descendants except the process ``spared``.
 
-        False as long as one may be forking: a fork that was begun before its process was stopped is
-        completed, and what comes of it runs. Call it again until it is True.
+        False as long as one may be forking: a fork that began before its process was stopped is
+        completed, and the new process runs. Call it again until it returns True.
         """
         before = self.below(spared)
         refused = signal_below(self.shim, signal.SIGSTOP, spared) if self.alive else []
@@ -104,7 +105,7 @@ class Rank:
         return stopped and self.below(spared) <= before.union(refused)
 
     def below(self, spared: int = 0) -> set[int]:
-        """Everything that came of the worker but the process ``spared``."""
+        """The worker and all its descendants, except the process ``spared``."""
         return set(descendants(self.shim)[1:]) - {spared} if self.alive else set()
 
     def give_grace(self) -> None:
@@ -133,7 +134,7 @@ class Rank:
         self.worker = self._claimed()["worker"]
 
     async def abandon(self) -> None:
-        """Make sure that nothing of it runs or will; returns when that is so."""
+        """Make sure that none of its processes runs or will run; returns then."""
         while True:
             try:
                 self._fence()
@@ -169,12 +170,12 @@ class Rank:
             self.never_started = self.shim == 0 and self.gone
 
     def find_after_reboot(self) -> None:
-        """Find out how the process ended that was there before: another may have its pid now."""
+        """After a reboot: find out how the process had ended; another may have its pid now."""
         self.gone = self.found_gone = True
         self.read_exit()
 
     def read_exit(self) -> None:
-        """Read how it ended, if its shim has written that down; nothing else that may be there."""
+        """Read the exit that the shim has recorded; anything else in its place is ignored."""
         if not self._exit.is_file():
             return
         with contextlib.suppress(OSError, ValueError, RecursionError), open(self._exit) as file:
@@ -212,10 +213,10 @@ class Rank:
         return self._pids.stat().st_mtime - time.time() + clock.boottime_s()  # an older shim
 
     def _fence(self) -> None:
-        """Keep a shim that is still to come from starting the worker.
+        """Keep a shim that has not started yet from starting the worker.
 
-        A shim goes on only if it can create ``rankN.pid``: whoever comes first has it. An empty one
-        is this agent's: that has room on a full disk, too. Raises OSError.
+        A shim continues only if it can create ``rankN.pid``: the first to create it owns it. This
+        agent creates an empty one, for which even a full disk has room. Raises OSError.
         """
         flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
         with contextlib.suppress(FileExistsError):
@@ -228,7 +229,7 @@ class Rank:
 
 
 def _is_exit(told: Any) -> bool:
-    """True if it is what a shim writes down about an end."""
+    """True if this is a shim's record of an exit."""
     if not isinstance(told, dict):
         return False
     code, at_s = told.get("code"), told.get("at_s")

@@ -30,8 +30,10 @@ class Vacated(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class Checkpoint(msgspec.Struct, frozen=True):
-    """Device memory that the CUDA driver has taken to the host: of these GPUs, and whether the
-    processes can go on on others."""
+    """Device memory that the CUDA driver has moved to the host.
+
+    It came from these GPUs; ``moves`` is True if the processes can continue on others.
+    """
 
     gpus: list[int]
     moves: bool
@@ -41,8 +43,8 @@ class Record(msgspec.Struct, kw_only=True, omit_defaults=True):
     """One attempt of a job. GPUs are indexes on the node, times are seconds since 1970.
 
     A *slot* is a process: the first ``slots`` whole numbers have been used. ``members`` are those
-    that train together, by rank, ``gpus`` where each of them is, ``leaders`` those that have been
-    rank 0, one after another, and ``lives`` how often a slot came back from an arena.
+    that train together, by rank, ``gpus`` the GPU of each, ``leaders`` those that have been rank 0,
+    one after another, and ``lives`` how often a slot came back from an arena.
     """
 
     version: int

@@ -24,10 +24,10 @@ from rota.model.job import GRACE_S
 
 
 class Restarting:
-    """The ends of one attempt's processes, whose ``state`` it changes.
+    """Ends one attempt's processes for a suspension, and changes its ``state``.
 
-    ``left`` is told when they were asked, once all have ended; ``check_end`` is called if they had
-    ended before that.
+    ``left`` is called with the time at which they were asked to end, once all have ended;
+    ``check_end`` is called if they had ended before that.
     """
 
     def __init__(
@@ -44,12 +44,12 @@ class Restarting:
 
     @property
     def leaving(self) -> bool:
-        """True if processes have been asked to end that may still be there."""
+        """True if processes that have been asked to end may still be there."""
         vacated = self._attempt.record.vacated
         return vacated is not None and vacated.grace_ends_s is not None
 
     def leave(self) -> None:
-        """Have every process of an attempt that is to be suspended end. Raises OSError."""
+        """End every process of an attempt that is to be suspended. Raises OSError."""
         attempt, now_s = self._attempt, self._attempt.world.now_s()
         record = attempt.record
         grace_s = record.program.get("grace_s", GRACE_S)
@@ -89,7 +89,7 @@ class Restarting:
             self._attempt.kill_ranks()
 
     def ended(self) -> None:
-        """A process is gone. When all are, the attempt is suspended, unless it ended by itself."""
+        """A process has ended. When all have, the attempt is suspended, unless it had ended."""
         attempt = self._attempt
         if any(rank.alive for rank in attempt.ranks):
             return

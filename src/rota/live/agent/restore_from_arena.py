@@ -57,11 +57,11 @@ class Returning:
 
     @property
     def under_way(self) -> bool:
-        """True if processes are started that have not all read their arenas yet."""
+        """True if some started processes have not read their arenas yet."""
         return self._came is not None
 
     def bring_back(self, gpus: list[int]) -> None:
-        """Fork every rank anew, to go on on these devices. Raises AgentError."""
+        """Fork every rank anew, to continue on these devices. Raises AgentError."""
         attempt = self._attempt
         before, visible = attempt.record.gpus, attempt.record.visible
         if len(gpus) != len(before):
@@ -116,7 +116,7 @@ class Returning:
         self._check_came()
 
     async def _give_up(self, slots: list[int], error: Exception) -> None:
-        """The ranks can't be brought back, or are not to be any more: none of them stays."""
+        """The ranks can't be restored, or must not be any more: none of them stays."""
         attempt = self._attempt
         for slot in slots:
             with contextlib.suppress(OSError):
@@ -142,7 +142,7 @@ class Returning:
         return environment
 
     def came(self, slot: int) -> None:
-        """A rank has read its arena, and waits. When all do, they go on."""
+        """A rank has read its arena, and waits. When all have, they continue."""
         if self._came is not None:
             self._came.add(slot)
             self._check_came()
@@ -174,7 +174,7 @@ class Returning:
         self._back()
 
     def ended(self) -> None:
-        """A process is gone. A gang comes back as a whole: the others go, too."""
+        """A process has ended. A gang is restored as a whole: the others end, too."""
         attempt = self._attempt
         if self._forking:
             return  # it is looked at when that has come to its end

@@ -59,11 +59,11 @@ class Vacating:
 
     @property
     def writing(self) -> bool:
-        """True if arenas are being written."""
+        """True while arenas are being written."""
         return self._written is not None
 
     def files_in_memory(self) -> list[Path]:
-        """Arenas of this attempt in host memory, in use or kept for the next time."""
+        """Arenas of this attempt in host memory, in use or kept for the next suspension."""
         return list(self._folder.glob(self._names())) if in_host_memory(self._folder) else []
 
     def _arena(self, folder: Path, slot: int) -> Path:
@@ -95,7 +95,7 @@ class Vacating:
     def vacate(self, outcome: Outcome) -> None:
         """Have the state of a suspended attempt written to arenas, and its processes ended.
 
-        ``outcome`` is called with None when that is so, or with the error for which the state
+        ``outcome`` is called with None when that is done, or with the error for which the state
         stays in the processes. Arenas are in host memory, or on the disk if there is no room.
         """
         if self._attempt.is_vacated:
@@ -118,7 +118,7 @@ class Vacating:
         attempt.after(WRITING_TIMEOUT_S, self._took_too_long, self._round)
 
     def heard(self, slot: int, message: Message) -> None:
-        """A rank has written its arena, or could not."""
+        """A rank has written its arena, or has failed to."""
         if self._written is None or message.get("round") != self._round:
             at_rest = self._attempt.state == State.SUSPENDED and not self._attempt.is_vacated
             if self._written is None and at_rest:
@@ -193,7 +193,7 @@ class Vacating:
     # -- ends ----------------------------------------------------------------------------------
 
     def ended(self) -> None:
-        """A process of a vacated attempt is gone, or none is there: see what follows."""
+        """A process of a vacated attempt has ended, or there is none: take the next step."""
         attempt = self._attempt
         if attempt.ended is not None:
             return
@@ -215,7 +215,7 @@ class Vacating:
                 attempt.at_rest()
 
     def adopt(self) -> None:
-        """The agent is new: what was to be brought back is not, what was to end is to end."""
+        """After a change of agents: abandon a restoration, and end processes that had to end."""
         attempt = self._attempt
         if self._restarting.leaving:
             self._restarting.adopt()
@@ -252,10 +252,10 @@ class Vacating:
                     file.unlink()
 
     def moved(self, before: Vacated, arenas: dict[str, str]) -> bool:
-        """The arenas are elsewhere now, whole; False if nobody is to look for them there.
+        """Record that the arenas have moved, completely. False if nobody is to look for them there.
 
-        ``before`` is what the record said of them when they began to move: since then the attempt
-        may have gone on, and have written others. Raises OSError if that can't be written down.
+        ``before`` is the record's entry from when the move began: since then the attempt may have
+        continued, and have written other arenas. Raises OSError if the record can't be written.
         """
         attempt = self._attempt
         if attempt.state != State.SUSPENDED or attempt.record.vacated is not before:

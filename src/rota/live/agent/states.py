@@ -1,4 +1,4 @@
-"""The states of an attempt on its node, which may follow which, and what that means."""
+"""The states of an attempt on its node, and the transitions between them."""
 
 from collections import deque
 from enum import StrEnum
@@ -78,13 +78,13 @@ class Step(NamedTuple):
 
 
 class Story:
-    """The steps that an attempt has taken under this agent, the last ones."""
+    """The latest steps that an attempt has taken under this agent."""
 
     def __init__(self) -> None:
         self._steps: deque[Step] = deque(maxlen=LONGEST_STORY)
 
     def takes(self, at_s: float, before: State, after: State) -> bool:
-        """Remember a step; False if the table has none such."""
+        """Remember a step. False if the table does not allow it."""
         self._steps.append(Step(at_s, before, after))
         return (before, after) in TRANSITIONS
 

@@ -17,11 +17,11 @@ log = logging.getLogger("rota.agent")
 class Tuning:
     """The batch that one attempt was told to have.
 
-    Rank 0 is told, and passes it on with the gradients of its next batch, so that all change behind
-    the same one. The first to tell of it is believed: it holds for all then. Until then it is in
-    the attempt's record, so that an agent that takes over tells it again.
+    Rank 0 is told, and passes it on with the gradients of its next batch, so that all change after
+    the same batch. The first answer holds for all ranks. Until it comes, the wanted batch is in the
+    attempt's record, so that an agent that takes over repeats the request.
 
-    ``resizes`` says whether the ranks are about to be others.
+    ``resizes`` is True if the ranks are about to change.
     """
 
     def __init__(self, attempt: Account, resizes: Callable[[], bool]) -> None:
@@ -31,8 +31,10 @@ class Tuning:
         self._batch: list[int] | None = attempt.record.batch
 
     def tune(self, command_id: int, batch: list[int] | None) -> None:
-        """Have a rank take ``batch[0]`` samples at once, and accumulate gradients ``batch[1]``
-        times, or as the job does by itself; ``done`` follows then. Raises AgentError."""
+        """Have each rank take ``batch[0]`` samples at once, and accumulate ``batch[1]`` times more.
+
+        Without ``batch`` the job chooses by itself. ``done`` follows. Raises AgentError.
+        """
         attempt = self._attempt
         if attempt.state != State.ADOPTED:  # else rank 0 is told when all are back
             if attempt.state != State.RUNNING or self._resizes():
@@ -43,18 +45,18 @@ class Tuning:
         self._want(batch or OWN)
 
     def keep(self, batch: list[int] | None) -> None:
-        """Have such batches once the attempt runs, and has the ranks that it is about to have."""
+        """Apply such batches once the attempt runs with the ranks that it is about to have."""
         self._command_id = None
         self._want(batch)
 
     def again(self) -> None:
-        """Tell rank 0, which may not have heard of it: it is another, or knows batches now."""
+        """Repeat the request to rank 0, if that has changed, or now knows batches."""
         if self._batch is not None and self._attempt.state == State.RUNNING and not self._resizes():
             for rank in self._attempt.members[:1]:
                 rank.send({"type": "tune", "batch": self._batch})
 
     def heard(self, message: Message) -> None:
-        """A rank tells that batches are so from now on, or why not."""
+        """A rank's answer: the batches from now on, or the reason why they are not changed."""
         attempt, batch, refusal = self._attempt, message["batch"], message["refusal"]
         if refusal is not None and batch != OWN:
             log.warning("job %s has no batch of %d, %d: %s", attempt.job_id, *batch, refusal)
@@ -74,7 +76,7 @@ class Tuning:
             attempt.done(command_id, batch=batch)
 
     def report(self) -> Message | None:
-        """The last batch that did not go, for a controller; None if all did."""
+        """The last batch that was refused, for a controller; None if none was."""
         refused = self._attempt.record.refused
         return self._attempt.about("refused") | refused if refused else None
 

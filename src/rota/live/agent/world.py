@@ -36,11 +36,11 @@ class World:
     def later(
         self, seconds: float, call: Callable[..., object], *arguments: Any
     ) -> asyncio.TimerHandle:
-        """Call something after so many seconds."""
+        """Call a function after so many seconds."""
         return asyncio.get_running_loop().call_later(seconds, call, *arguments)
 
     def spawn(self, coroutine: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
-        """Do something meanwhile."""
+        """Run a coroutine in the background."""
         return asyncio.get_running_loop().create_task(coroutine)
 
     async def in_thread(self, call: Callable[..., Any], *arguments: Any) -> Any:
@@ -56,11 +56,11 @@ class World:
         return processes.started_at(pid)
 
     def bind(self, pid: int, cores: Iterable[int]) -> None:
-        """Let a process and everything below it run on these cores only."""
+        """Restrict a process and all its descendants to these cores."""
         processes.bind(pid, cores)
 
     def kill_remains(
         self, shims: Iterable[int], tags: Iterable[int | None], marks: dict[str, str] | None = None
     ) -> int:
-        """Kill what dead shims have left behind; how many processes there were."""
+        """Kill the processes that dead shims have left behind. Returns their number."""
         return processes.kill_remains(shims, tags, marks)

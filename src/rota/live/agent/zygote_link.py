@@ -1,4 +1,4 @@
-"""The agent's side of the zygote: start it, ask it for workers, start another when it dies."""
+"""The agent's link to the zygote: starts it, requests workers, restarts it when it dies."""
 
 import asyncio
 import json
@@ -14,7 +14,7 @@ FORK_TIMEOUT_S = 30.0
 
 
 class ZygoteLink:
-    """One zygote process, started at the first need, and warm for what runs in its interpreter."""
+    """One zygote process, started at the first request, and warm for jobs of its interpreter."""
 
     def __init__(self, log: str) -> None:
         self._log = log
@@ -25,7 +25,7 @@ class ZygoteLink:
         self._lock = asyncio.Lock()
 
     async def fork(self, request: dict[str, Any]) -> int:
-        """Have a rank forked; the pid of its shim. Raises AgentError."""
+        """Have a rank forked. Returns the pid of its shim. Raises AgentError."""
         async with self._lock:
             await (self._ensure() if request["python"] is None else self._ensure_warm())
             assert self._reader and self._writer
@@ -50,7 +50,7 @@ class ZygoteLink:
             await self._ensure_warm()
 
     async def close(self) -> None:
-        """End the zygote. Workers go on."""
+        """End the zygote. Workers continue."""
         async with self._lock:
             await self._discard()
 
