@@ -31,9 +31,10 @@ class Setting(NamedTuple):
 
 
 class Policy:
-    """Decides who holds which GPUs: the base class of every policy, and all that one declares.
+    """The base class of every policy, with everything that a policy declares.
 
-    :meth:`decide` is a function of the view alone: no clock, no I/O, no chance.
+    :meth:`decide` chooses who holds which GPUs. It is a function of the view alone: no clock, no
+    I/O, no chance.
     """
 
     name: str = ""
@@ -83,7 +84,7 @@ class Policy:
     """What its settings turn off of it, in a sentence; empty for nothing."""
 
     def decide(self, view: View) -> Plan:
-        """The target for every active job, as changes against the plan before."""
+        """The target of every active job, as changes to the previous plan."""
         raise NotImplementedError
 
     def turns(self, view: View, row: int) -> Turns | None:
@@ -92,7 +93,7 @@ class Policy:
 
 
 def checked(policy: object) -> Policy:
-    """The policy itself. Raises PolicySettingError if its class is none."""
+    """The policy itself. Raises PolicySettingError if it is no Policy."""
     if not isinstance(policy, Policy):
         raise PolicySettingError(
             f"{type(policy).__qualname__} is no policy: derive its class from "
@@ -110,7 +111,7 @@ def positive(text: str) -> float:
 
 
 def turn_s(text: str) -> float:
-    """Seconds between two decisions that time alone brings, a millisecond at least. ValueError."""
+    """Seconds between decisions that time alone causes, a millisecond at least. ValueError."""
     value = positive(text)
     if value < LEAST_TURN_S:
         raise ValueError(f"it must be {LEAST_TURN_S} s (a millisecond) or more")
@@ -118,10 +119,10 @@ def turn_s(text: str) -> float:
 
 
 def to_instant(at_s: float) -> float:
-    """The whole microsecond that is within ``NOISE_S`` of a time; else the time as it is.
+    """The whole microsecond within ``NOISE_S`` of a time; the time itself if there is none.
 
-    Sums of decimal fractions differ in their last bits by the order in which they were added up.
-    Rounded alike, times that are equal on paper are one instant. Others stay: rounded thirds would
+    The last bits of a sum of decimal fractions depend on the order of addition. Rounding makes
+    times that are equal on paper one instant. Other times stay as they are: rounded thirds would
     not add up to one.
     """
     try:
@@ -148,7 +149,7 @@ def not_negative(text: str) -> float:
 
 
 def _number(text: str) -> float:
-    """NaN for what is no number: the ValueError of its reader says what it must be."""
+    """The number; NaN for other text, so that the caller's ValueError says what it must be."""
     try:
         return float(text)
     except ValueError:

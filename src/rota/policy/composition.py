@@ -1,4 +1,4 @@
-"""The settings that every ordering takes beside its own, and the stages that they make."""
+"""The settings that every ordering takes besides its own, and the stages they make."""
 
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -12,7 +12,7 @@ from rota.policy.stages.selection import Stages
 
 
 def _spelled(read: Callable[[str], Any]) -> Callable[[str], str]:
-    """A reader that checks by ``read`` and gives the text back, as the user spelled it."""
+    """A reader that checks the text by ``read`` and returns it unchanged."""
 
     def check(text: str) -> str:
         read(text)
@@ -90,9 +90,9 @@ def remark_on(name: str, policy_class: type[Policy], common: Mapping[str, Any]) 
 def check_alone(
     name: str, policy_class: type[Policy], given: Mapping[str, str], common: Mapping[str, Any]
 ) -> None:
-    """Raise PolicySettingError if ``common`` settings leave one without effect that was given.
+    """Raise PolicySettingError if ``common`` settings make a given one ineffective.
 
-    What is given as ``off`` is off.
+    A setting given as ``off`` is never an error.
     """
     for key, text in given.items():
         if common and key in policy_class.alone and text != "off":
@@ -107,7 +107,7 @@ def _spelled_out(values: Mapping[str, Any]) -> str:
 
 
 def stages_for(name: str, policy_class: type[Policy], given: Mapping[str, Any]) -> Stages | None:
-    """The stages that ``given`` values, those that are not the default, make; None of nothing.
+    """The stages made by ``given`` values that are not the default; None without such values.
 
     ``name`` is what messages call the policy. Raises PolicySettingError for a setting that has no
     effect without another.

@@ -109,7 +109,7 @@ def create(name: str, given: dict[str, str] | None = None) -> Policy:
 
 
 def again(policy: Policy) -> Policy:
-    """Another object of the same policy with the same settings, and with none of its indexes."""
+    """A new object of the same policy with the same settings, and without its indexes."""
     kind, values = type(policy), policy.settings
     common = {key: value for key, value in values.items() if key not in kind.SETTINGS}
     twin = kind(**{key: value for key, value in values.items() if key in kind.SETTINGS})

@@ -1,1 +1,1 @@
-"""Elastic jobs: every job its least, and what is left to those who make most of it."""
+"""Elastic jobs: each job its least; the other GPUs go to the jobs that gain most by them."""

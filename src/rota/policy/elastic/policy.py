@@ -1,7 +1,7 @@
-"""Elastic jobs: every job its least, and what is left to those who make most of it.
+"""Elastic jobs: each job its least; the other GPUs go to the jobs that gain most by them.
 
-The size that is best for one job is its scaler's to say (:mod:`rota.policy.scaling`). Where that
-adds up to more GPUs than there are, they go where one more raises relative throughput most.
+A job's scaler chooses the size that is best for that job (:mod:`rota.policy.scaling`). If the sizes
+add up to more GPUs than there are, GPUs go where one more raises relative throughput most.
 """
 
 from math import inf
@@ -59,9 +59,9 @@ class Watched(NamedTuple):
 class Elastic(Policy):
     """Jobs start in order of arrival where they fit, and grow and shrink while they run.
 
-    A job with a range of GPUs starts with its least. GPUs that nobody waits for go to jobs whose
-    scalers want them, by marginal gain in relative throughput; they come back when a job that has
-    arrived needs them. Nobody is suspended. A job's memory is what it has measured.
+    A job with a range of GPUs starts with its least. GPUs for which no job waits go to jobs whose
+    scalers want them, by marginal gain in relative throughput; they return when a job that has
+    arrived needs them. No job is suspended. A job's memory is its measurements.
     """
 
     name = "elastic"
@@ -94,7 +94,7 @@ class Elastic(Policy):
         self.pause_s = pause_s
 
     def decide(self, view: View) -> Plan:
-        """Start who fits, and let the others have what is left."""
+        """Start jobs that fit, and give the remaining GPUs to running ones."""
         what_if, told = view.what_if(), Notes({}, {}, {}, {})
         rows = sorted(view.active)
         running = [row for row in rows if view.target[row] is not None]
@@ -214,7 +214,7 @@ class Elastic(Policy):
         return _spread(room, least)
 
     def _sizes(self, view: View, watched: dict[int, Watched], room: Room) -> dict[int, int]:
-        """The size of each elastic job that runs, node by node: none grows beyond its own."""
+        """The size of each running elastic job, by node: none exceeds the size that it wants."""
         by_node: dict[int, list[int]] = {}
         for row in watched:
             target = view.target[row]
@@ -249,7 +249,7 @@ class Elastic(Policy):
             what_if.give(row, allocation)
 
     def _grow(self, view: View, what_if: WhatIf, row: int, target: Allocation, size: int) -> None:
-        """More GPUs of the node that it is on, as many as its size and the free ones allow."""
+        """Add GPUs of the job's node, as many as its size and the free ones allow."""
         node, mask = target.parts[0]
         free = what_if.free.masks[node]
         most = target.num_gpus + free.bit_count()
@@ -259,7 +259,7 @@ class Elastic(Policy):
             what_if.change(row, on_node(node, mask | more))
 
     def _wake_at_s(self, view: View, rows: list[int], watched: dict[int, Watched]) -> float | None:
-        """The next look: soon while a scaler is searching, or a job has just got another size."""
+        """Time of the next look: soon while a scaler searches, or after a change of size."""
         elastic = [row for row in rows if view.spec[row].elastic is not None]
         if not elastic:
             return None

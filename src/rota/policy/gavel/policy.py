@@ -65,7 +65,7 @@ class FairRounds(Policy):
         raise NotImplementedError("a policy of fair rounds must override solve()")
 
     def decide(self, view: View) -> Plan:
-        """Begin a round if the last one is over, else give out what fell idle."""
+        """Begin a round if the last one is over, else assign GPUs that have become idle."""
         what_if, types, mark = view.what_if(), GpuTypes(view.nodes), view.policy_mark
         able = self._able(what_if, types)
         idle = not any(view.target[row] is not None for row in able)
@@ -87,7 +87,7 @@ class FairRounds(Policy):
         return what_if.plan(wake_at_s=wake_at_s, policy_mark=changed)
 
     def _able(self, what_if: WhatIf, types: GpuTypes) -> dict[int, frozenset[str]]:
-        """The types on which each active job can run; those that fit on none wait for ever."""
+        """The types on which each active job can run; jobs that fit on none wait for ever."""
         view, able, seen = what_if.view, {}, dict[Any, frozenset[str]]()
         specs, num_gpus = view.spec, view.num_gpus
         for row in sorted(view.active):
@@ -147,7 +147,7 @@ class FairRounds(Policy):
             what_if.mark(row, record.mark())
 
     def _order(self, view: View, rows: Iterable[int], types: GpuTypes) -> list[str]:
-        """The order in which types choose their jobs: the fastest first, or in turn."""
+        """The order in which types choose their jobs: fastest first, or rotating."""
         kinds = list(types.gpus)
         if len(kinds) == 1:
             return kinds
@@ -169,7 +169,7 @@ class FairRounds(Policy):
         records: Mapping[int, Record],
         order: list[str],
     ) -> None:
-        """Let those of ``able`` run that are most behind, on all GPUs that no other job has."""
+        """Run the jobs of ``able`` that are furthest behind, on all GPUs that no other job has."""
         view = what_if.view
         has = {row: view.target[row] for row in able}
         mine = [part for allocation in has.values() if allocation for part in allocation.parts]
@@ -197,7 +197,7 @@ class FairRounds(Policy):
         able: Mapping[int, frozenset[str]],
         starts: TypeOfRow,
     ) -> None:
-        """Give what a job that must stay elsewhere could not use to whoever fits, by arrival."""
+        """Give GPUs that a job bound to other GPUs could not use to jobs that fit, by arrival."""
         for row, kinds in able.items():
             for kind in types.gpus:
                 left = types.count(enumerate(what_if.free.masks))
@@ -208,9 +208,9 @@ class FairRounds(Policy):
 
 
 class MaxMinFairness(FairRounds):
-    """Max-min fairness: the job that gets the least, for its weight, gets as much as can be.
+    """Max-min fairness: gives as much as possible to the job that gets least for its weight.
 
-    What a job gets is GPUs times time (``agnostic``), or GPUs times its speed relative to what an
+    The amount is GPUs times time (``agnostic``), or GPUs times the job's speed relative to what an
     even spread over all GPUs would give it (``aware``: OSDI 2020, section 4.1). A job's priority is
     its weight.
     """
@@ -222,16 +222,16 @@ class MaxMinFairness(FairRounds):
     def solve(
         self, view: View, gangs: dict[int, Gang], types: GpuTypes, records: Mapping[int, Record]
     ) -> list[Shares]:
-        """The largest least share."""
+        """The shares with the largest minimum."""
         find = fastest_shares if self.aware else least_shares
         return find(list(gangs.values()), list(types.gpus.values()))
 
 
 class FinishTimeFairness(FairRounds):
-    """Finish-time fairness: the largest ratio of a job's time to its time alone is the least.
+    """Finish-time fairness: minimises the largest ratio of a job's time to its time alone.
 
     Alone means on a part of every GPU type's GPUs as large as everyone's (Themis, NSDI 2020; Gavel,
-    section 4.2). What a job has done so far counts at the speed that it would have had alone. Reads
+    section 4.2). Work done so far counts at the speed that the job would have had alone. Reads
     durations. Priorities have no effect, as in Gavel.
     """
 
@@ -242,7 +242,7 @@ class FinishTimeFairness(FairRounds):
     def solve(
         self, view: View, gangs: dict[int, Gang], types: GpuTypes, records: Mapping[int, Record]
     ) -> list[Shares]:
-        """The least largest finish-time ratio; each record keeps the time alone so far."""
+        """The shares with the least largest ratio; each record keeps the time alone so far."""
         gpus = list(types.gpus.values())
         clocks = []
         for row, speed in zip(gangs, equal_split(list(gangs.values()), gpus), strict=True):

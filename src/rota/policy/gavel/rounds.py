@@ -18,7 +18,7 @@ TypeOfRow = dict[int, str]  # row -> the GPU type on which it runs
 
 
 class GpuTypes:
-    """The GPU types of the nodes that are there, in order of their first node."""
+    """The GPU types of the present nodes, in order of their first node."""
 
     def __init__(self, nodes: Sequence[Node]) -> None:
         self.of_node = [node.gpu_type for node in nodes]
@@ -28,7 +28,7 @@ class GpuTypes:
                 self.gpus[node.gpu_type] = self.gpus.get(node.gpu_type, 0) + node.num_gpus
 
     def able(self, speeds: Mapping[str, float], num_gpus: int) -> frozenset[str]:
-        """The types with GPUs enough for a gang that runs at these speeds, 1 where none is told."""
+        """The types with enough GPUs for a gang of these speeds; a type not named has speed 1."""
         return frozenset(
             kind
             for kind, count in self.gpus.items()
@@ -91,7 +91,7 @@ class Record:
     def renew(
         self, share: dict[str, float], now_s: float, attained_s: float, since_s: float
     ) -> None:
-        """Start afresh under a new share; what the one since ``since_s`` left open is owed."""
+        """Start afresh under a new share; what the share since ``since_s`` left open is owed."""
         self.run_on(self.on, attained_s)
         passed_s = now_s - since_s if self.solved_s == since_s else 0.0
         for kind in sorted({*self.share, *self.got_s} - {""}):
@@ -100,7 +100,7 @@ class Record:
         self.share, self.got_s, self.solved_s = share, {}, now_s
 
     def turn(self, gpu_type: str, attained_s: float, round_s: float) -> tuple[float, float, float]:
-        """A key that sorts the job that is most behind on a type first.
+        """A key that sorts the job that is furthest behind on a type first.
 
         It is share over time received (which starts at half a round, so that the first round goes
         by the shares), then what is owed, then the share.
@@ -143,9 +143,9 @@ def choose(
 
 
 def place_all(what_if: WhatIf, types: GpuTypes, chosen: TypeOfRow) -> list[int]:
-    """Give each chosen row, which has no GPUs, some of its type. Those that found none.
+    """Give each chosen row, which has no GPUs, GPUs of its type. Returns rows that found none.
 
-    Jobs that can go on only where they were come first, then larger gangs, then by row.
+    Jobs that can continue only where they were come first, then larger gangs, then by row.
     """
     view, free = what_if.view, _FreeByType(what_if, types)
     order = sorted(chosen, key=lambda row: (not view.must_stay(row), -view.num_gpus[row], row))
@@ -153,7 +153,7 @@ def place_all(what_if: WhatIf, types: GpuTypes, chosen: TypeOfRow) -> list[int]:
 
 
 class _FreeByType:
-    """The free GPUs of a what-if, those of each type by themselves."""
+    """The free GPUs of a what-if, separately by type."""
 
     def __init__(self, what_if: WhatIf, types: GpuTypes) -> None:
         self._what_if = what_if
@@ -161,7 +161,7 @@ class _FreeByType:
         self._free: dict[str, FreeGpus] = {}
 
     def place(self, row: int, kind: str) -> bool:
-        """Give the row GPUs of this type: those it had, else on as few nodes as can be."""
+        """Give the row GPUs of this type: those it had, else on the fewest nodes."""
         what_if, view = self._what_if, self._what_if.view
         if view.must_stay(row):
             home = view.home[row]

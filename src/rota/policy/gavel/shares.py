@@ -23,7 +23,7 @@ MOST_PROGRAMS = 50
 
 
 class Gang(NamedTuple):
-    """A job as the programs see it: ``speeds`` one per GPU type, 0 where it can't run."""
+    """A job in the programs: ``speeds`` has one per GPU type, 0 where it can't run."""
 
     gpus: int
     weight: float
@@ -31,7 +31,7 @@ class Gang(NamedTuple):
 
 
 class Clock(NamedTuple):
-    """A job's times: since it arrived, left at speed 1, and the whole if the cluster were split."""
+    """A job's times: since arrival, left at speed 1, and in all on an equal part of the GPUs."""
 
     elapsed_s: float
     left_s: float
@@ -39,10 +39,10 @@ class Clock(NamedTuple):
 
 
 def least_shares(gangs: Sequence[Gang], gpus: Sequence[int]) -> list[Shares]:
-    """The shares with the largest minimum of GPUs times time per weight, all GPUs being alike.
+    """The shares with the largest minimum of GPUs times time per weight, if GPUs are alike.
 
-    What one gang can't use goes to the others, so that the second least is the largest too, and so
-    on (water-filling). Each gang's time is spread over the GPU types by their number of GPUs.
+    GPUs that one gang can't use go to the others, so that the second least is the largest too, and
+    so on (water-filling). Each gang's time is spread over the GPU types by their number of GPUs.
     """
     total = sum(gpus)
     time, left = [0.0] * len(gangs), float(total)
@@ -102,10 +102,10 @@ def timely_shares(
     """The shares with the least largest finish-time ratio.
 
     A job's ratio is the time from its arrival to its end under these shares, over ``alone_s``
-    (Themis, NSDI 2020, section 4.1; as a program in Gavel, section 4.2). For a given ratio the
-    speed that a job needs is a number, and whether all can have it a linear program. Each program
-    makes all jobs faster than their needs by the same factor; the ratio that comes of it is the
-    next to try, until it gets no better.
+    (Themis, NSDI 2020, section 4.1; as a program in Gavel, section 4.2). For a given ratio, the
+    speed that each job needs is a number, and a linear program tells if all can have it. Each
+    program makes all jobs faster than their needs by the same factor; the resulting ratio is tried
+    next, until it stops improving.
     """
     counts, needs, level = [1] * len(gangs), list[float](), 1.0
     least = max(clock.elapsed_s / clock.alone_s for clock in clocks)
@@ -136,12 +136,12 @@ def _program(
     needs: Sequence[float],
     level: float | None,
 ) -> tuple[float, list[Shares], list[float]]:
-    """The level, shares under which each gang's speed is at least ``level`` times its need.
+    """The level, shares that give each gang ``level`` times its needed speed, and slopes.
 
-    ``counts`` says how many gangs there are of each. ``level`` None finds the largest that is
-    possible; else the shares hand out the least GPU time for it, and are empty if there are none.
-    Last comes by how much the level falls, relative to itself, per unit of each gang's need.
-    Raises PlanError if HiGHS finds no solution where there must be one.
+    ``counts`` is the number of gangs of each kind. If ``level`` is None, the largest possible level
+    is found; else the shares hand out the least GPU time for it, and are empty if there are none.
+    The slopes are the level's relative decrease per unit of each gang's need. Raises PlanError if
+    HiGHS finds no solution where there must be one.
     """
     from scipy.optimize import linprog
     from scipy.sparse import coo_array

@@ -1,4 +1,4 @@
-"""The batches of jobs that have their GPUs, and what their users are told of both."""
+"""Chooses the batches of jobs that have their GPUs, and explains both to their users."""
 
 from __future__ import annotations
 
@@ -23,9 +23,9 @@ def settle(
     horizon_s: float,
     told: Notes,
 ) -> None:
-    """Choose jobs' batches where they are now, and tell what users may want to know.
+    """Choose jobs' batches where they are now, and record explanations for users.
 
-    Where a live job stays, a change is not taken back for ``horizon_s``: what it measures is
+    A live job that stays on its GPUs keeps a change for ``horizon_s``, because its measurements are
     uncertain.
     """
     asked: list[tuple[Goodput, Shape]] = []
@@ -82,9 +82,9 @@ def _with_batch(
 def _takes_back(
     view: View, row: int, target: Allocation, best: BatchChoice, horizon_s: float
 ) -> bool:
-    """True if the batch would become smaller, and has become larger a moment ago; or the reverse.
+    """True if the batch would shrink soon after it has grown, or grow soon after it has shrunk.
 
-    A batch that the job may not have any more is no reason to wait.
+    A batch that the job may not have any more is changed without waiting.
     """
     told = (view.marks[row] or {}).get("retuned")
     limits = view.batch_range(row)

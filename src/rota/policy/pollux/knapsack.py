@@ -1,8 +1,8 @@
-"""The multiple-choice knapsack: one choice for each item, most value within a capacity, exactly.
+"""The multiple-choice knapsack: one choice for each item, most value within a capacity.
 
-Choices that can't be part of a best solution are told by a Lagrangian bound and left out (Sinha and
-Zoltners, *The Multiple-Choice Knapsack Problem*, Operations Research 27, 1979); what is left is
-solved by dynamic programming over the capacity.
+The solution is exact. A Lagrangian bound excludes choices that can't be part of a best solution
+(Sinha and Zoltners, *The Multiple-Choice Knapsack Problem*, Operations Research 27, 1979); the rest
+is solved by dynamic programming over the capacity.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ SLACK = 1e-9  # by which a bound may be off, relative to the value
 
 
 class Solution(NamedTuple):
-    """The number of the choice taken for each item, their value, and what no solution exceeds."""
+    """The number of each item's choice, their value, and an upper bound on any value."""
 
     choices: list[int]
     value: float
@@ -29,13 +29,13 @@ class Solution(NamedTuple):
 
 
 def solve(values: NDArray[np.float64], weights: list[int], capacity: int) -> Solution:
-    """The best choice of each item so that the weights add up to ``capacity`` at most.
+    """The most valuable choice of each item with weights that add up to ``capacity`` at most.
 
     ``values`` has the shape (items, choices), numbers up to 1e300; minus infinity marks a choice
     that an item does not have. ``weights`` are those of the choices, the same for all items, rising
-    from 0: the first choice, which takes nothing, every item has. Of solutions of equal value the
-    one is found that gives less to later items. It may not be the best where some 1,000 items are
-    undecided and 50,000 units are left to them: how far it can be off is what its bound says.
+    from 0: the first choice, which takes nothing, every item has. Of solutions of equal value, the
+    one that gives less to later items is returned. The solution may not be the best if some 1,000
+    items are undecided and 50,000 units are left to them: its bound says how far it can be off.
     """
     if not len(values):
         return Solution([], 0.0, 0.0)
@@ -57,9 +57,9 @@ def improved(
     """The best solution, given the ``chosen`` choices of one, and a bound on the value of all.
 
     ``takes`` has the shape (pools, choices), whole numbers: what a choice takes of what has
-    ``room``. ``net`` are values less the prices of that, from which the bound follows. Choices by
-    which a solution would come to less than the chosen one are left out; among the others the best
-    is found by dynamic programming over what is taken. Where that is too much, chosen it is.
+    ``room``. ``net`` are values less the prices of that, from which the bound follows. Choices that
+    would make a solution worse than the chosen one are left out; the others are searched by dynamic
+    programming over what is taken. If that is too much work, the chosen solution is returned.
     """
     rows = np.arange(len(values))
     lacking = bound - float(values[rows, chosen].sum())
@@ -150,7 +150,7 @@ def _by_room(
     room: NDArray[np.int64],
     chosen: NDArray[Any],
 ) -> NDArray[Any]:
-    """The best choices among the possible ones; ``chosen`` where to find them is too much."""
+    """The best choices among the possible ones; ``chosen`` if the search is too much work."""
     best_choices: NDArray[Any] = possible.argmax(axis=1)
     is_open = possible.sum(axis=1) > 1
     open_items = np.flatnonzero(is_open)

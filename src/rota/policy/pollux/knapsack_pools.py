@@ -1,8 +1,8 @@
 """The multiple-choice knapsack over several pools: each choice takes from one of them.
 
 GPUs of several types are such pools. The linear relaxation (HiGHS) gives the price of a unit of
-each pool, by which most choices are told not to be part of any best solution; what is left is
-solved as in :mod:`rota.policy.pollux.knapsack`.
+each pool, which excludes most choices from any best solution; the rest is solved as in
+:mod:`rota.policy.pollux.knapsack`.
 """
 
 from __future__ import annotations
@@ -80,7 +80,7 @@ def _relaxed(values: Floats, have: Any, takes: Ints, room: Ints) -> tuple[Floats
 
 
 def _rounded(values: Floats, shares: Floats, takes: Ints, room: Ints) -> Ints:
-    """A good whole solution: whole choices as they are, of the others the least part that fits."""
+    """A good whole solution: whole choices stay; of others, the least part that fits is taken."""
     chosen = np.where(shares.max(axis=1) > 1 - ROUND_OFF, shares.argmax(axis=1), 0)
     left = room - takes[:, chosen].sum(axis=1)
     for item in np.flatnonzero(shares.max(axis=1) <= 1 - ROUND_OFF):

@@ -12,16 +12,16 @@ from rota.policy.pollux.pools import resizes_as_it_runs
 
 
 class Layout:
-    """Gives jobs as many GPUs as they are meant to have, on as few nodes as can be.
+    """Gives jobs their wanted numbers of GPUs, on the fewest nodes.
 
-    ``wanted`` says how many by row, 0 for none; ``weight`` who chooses first among those of one
-    size. Nobody who keeps its size is moved, unless larger jobs need its node as a whole. Who can
-    give GPUs up as it runs is suspended with its least size: it goes on with as many as it had.
+    ``wanted`` is the number by row, 0 for none; ``weight`` orders jobs of equal size. A job that
+    keeps its size is not moved, unless larger jobs need its node as a whole. A job that can give
+    GPUs up while it runs is suspended with its least size: it continues with as many as it had.
 
-    With ``avoid`` no node has two jobs that are on several nodes, which would slow each other
-    down, unless a gang that takes no fewer GPUs finds no others. Without it such jobs take what is
-    free on any nodes, and nobody makes room for them. ``nodes`` is the set of those that may be
-    used, as bits.
+    With ``avoid`` no node has two jobs that are on several nodes, which would slow each other down,
+    unless a gang that takes no fewer GPUs finds no others. Without it such jobs take free GPUs on
+    any nodes, and no job is moved for them. ``nodes`` is the set of those that may be used, as
+    bits.
     """
 
     def __init__(
@@ -43,7 +43,7 @@ class Layout:
         self._wanted = {row: gpus or self._kept(row) for row, gpus in wanted.items()}
 
     def place(self) -> None:
-        """Carry all of it out on the what-if. A job may get fewer GPUs than it is meant to have."""
+        """Carry it out on the what-if. A job may get fewer GPUs than wanted."""
         what_if, growing = self._what_if, []
         for row, gpus in self._wanted.items():
             before = self._before[row]
@@ -82,7 +82,7 @@ class Layout:
         return least if least < held.num_gpus else 0
 
     def _turn(self, row: int) -> tuple[float, float, int]:
-        """Larger jobs are placed first, those that it is worth more to among equals."""
+        """Sort key: larger jobs are placed first; among equals, those of larger weight."""
         return -self._wanted[row], -self._weight[row], row
 
     def _why_not(self, row: int) -> Reason:
@@ -94,7 +94,7 @@ class Layout:
         return resizes_as_it_runs(self._what_if.view, row)
 
     def _grow(self, row: int) -> None:
-        """More GPUs of the node that it is on, as many as are free and make a size of it."""
+        """Add free GPUs of the job's node, as many as make a size of it."""
         before = self._what_if.target(row)
         if before is None:
             return
@@ -132,7 +132,7 @@ class Layout:
         return max((size for size in self._what_if.view.sizes(row) if size <= gpus), default=0)
 
     def _at_home(self, row: int, home: Allocation) -> Allocation | None:
-        """GPUs where a suspended job's state is, if that can't be moved."""
+        """GPUs where a suspended job's state is, for a job whose state can't be moved."""
         free = self._what_if.free
         if free.fits(home):
             return home
@@ -161,7 +161,7 @@ class Layout:
         return of_parts(sorted(parts)) if parts else None
 
     def _nodes_of_spread(self) -> set[int]:
-        """The nodes of jobs that are on several."""
+        """The nodes of jobs that span several."""
         targets = (self._what_if.target(row) for row in self._wanted)
         return {
             node
@@ -171,7 +171,7 @@ class Layout:
         }
 
     def _whole_nodes(self, row: int, wanted: int) -> list[tuple[int, int]]:
-        """Free nodes, as many as the job fills, those that it was on first."""
+        """Free nodes, as many as the job fills; its former nodes first."""
         masks, number = self._what_if.free.masks, wanted // self._node_gpus
         if not number:
             return []
@@ -199,7 +199,7 @@ class Layout:
         return None
 
     def _clear_nodes(self, row: int) -> list[int]:
-        """Take small jobs off nodes until the job finds as many whole ones as it fills."""
+        """Take small jobs off nodes until the job finds as many empty nodes as it fills."""
         lacking = self._wanted[row] // self._node_gpus
         lacking -= self._with_free(self._node_gpus).bit_count()
         cleared: list[int] = []
@@ -222,7 +222,7 @@ class Layout:
         return cleared
 
     def _can_move(self, row: int) -> bool:
-        """True if a running job may go on elsewhere, with as many GPUs as it is meant to have."""
+        """True if a running job may continue elsewhere, with its wanted number of GPUs."""
         view, before = self._what_if.view, self._before[row]
         if not (view.movable[row] and view.portable[row]):
             return False

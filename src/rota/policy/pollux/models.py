@@ -39,7 +39,7 @@ class Knowledge(NamedTuple):
 
 
 class _Fitted(NamedTuple):
-    """A group's models, what each of its jobs has told, and the points that are fitted to.
+    """A group's models, its jobs' reports, and the points that are fitted.
 
     ``points``, ``step_times`` and ``warnings``, which are those of the fit, have an entry for each
     type.
@@ -53,10 +53,10 @@ class _Fitted(NamedTuple):
 
 
 class Models:
-    """The models of all jobs, fitted anew when something new was measured.
+    """The models of all jobs, fitted again when something new was measured.
 
-    With ``shared``, jobs of one kind share what they measured. A function of the view: throwing
-    the object away changes speed only.
+    With ``shared``, jobs of one kind share their measurements. A function of the view: throwing the
+    object away changes speed only.
     """
 
     def __init__(self, *, shared: bool) -> None:
@@ -113,7 +113,7 @@ class Models:
         return known
 
     def goodputs(self, models: list[Goodput], shapes: Shapes, pool: int = 0) -> Matrix:
-        """The best goodput of each at each of the shapes, which are those of a pool of GPUs."""
+        """The best goodput of each model at each of the shapes, which are those of a pool."""
         if self.tables(pool).shapes != tuple(shapes):
             self._tables[pool] = TableCache(shapes)
         return self._tables[pool].of(models).goodput
@@ -129,7 +129,7 @@ class Models:
     def _members(
         self, view: View, rows: list[int], groups: list[str], anew: bool
     ) -> dict[str, list[int]]:
-        """The rows of each group that may have told something: active ones, and some others."""
+        """The rows of each group that may have reported something: active ones, and some others."""
         members: dict[str, list[int]] = {group: [] for group in groups}
         for row, group in zip(rows, groups, strict=True):
             members[group].append(row)
@@ -149,7 +149,7 @@ class Models:
         return members
 
     def _fit(self, view: View, members: dict[str, list[int]]) -> None:
-        """Fit what has been told since; of several types all groups, which tell of each other."""
+        """Fit new reports; with several types all groups, because each informs the others."""
         gone = self._fits.keys() - members.keys()
         for group in gone:
             del self._fits[group]
@@ -170,7 +170,7 @@ class Models:
                 self._keep(group, each, [pooled([points]) for points in on])
 
     def _keep(self, group: str, told: list[Told], found: list[Pooled]) -> None:
-        """Note what a group has told, and fit its points by type if they are others."""
+        """Note a group's reports, and fit its points by type if they have changed."""
         points = [each.points for each in found]
         fitted = self._fits.get(group)
         if fitted is None or fitted.points != points:
@@ -181,7 +181,7 @@ class Models:
         self._fits[group] = fitted._replace(told=told)
 
     def _check(self, members: dict[str, list[int]], told: dict[str, list[Told]]) -> None:
-        """Note what each of the active jobs has told that can't be."""
+        """Note the impossible reports of each active job."""
         before, self._checked = self._checked, {}
         for group, rows in members.items():
             for row, points in zip(rows, told[group], strict=True):

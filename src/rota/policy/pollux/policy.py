@@ -54,9 +54,10 @@ NO_MARK: dict[str, Any] = {"noise": {}}
 
 
 class Seen(NamedTuple):
-    """The jobs that ask for GPUs, by row, and what is on offer: GPUs of some pools.
+    """The jobs that ask for GPUs, by row, and the GPUs on offer, in pools.
 
-    ``known`` is what is known of the jobs on each pool. ``possible`` says which choices each has.
+    ``known`` is the knowledge of the jobs on each pool. ``possible`` is the mask of each job's
+    choices.
     """
 
     rows: list[int]
@@ -68,11 +69,11 @@ class Seen(NamedTuple):
 
 
 class Pollux(Policy):
-    """Jobs get the GPUs and the batches with which all of them together learn fastest.
+    """Gives jobs the GPUs and batches with which all of them together learn fastest.
 
-    ``objective`` says what is best: ``service`` counts how fast each learns, less the more service
-    it has had; ``length`` the less, the longer it still needs by what its user declared; ``pollux``
-    is the published harmonic mean over fair shares.
+    ``objective`` is what is maximised: ``service`` counts how fast each job learns, less the more
+    service it has had; ``length`` less, the longer it still needs by its user's declaration;
+    ``pollux`` is the published harmonic mean over fair shares.
     """
 
     name = "pollux"
@@ -139,7 +140,7 @@ class Pollux(Policy):
         self._plan: Plan | None = None  # the last one
 
     def decide(self, view: View) -> Plan:
-        """The numbers of GPUs that are worth most, laid out with few moves, and their batches."""
+        """The most valuable numbers of GPUs, laid out with few moves, and the jobs' batches."""
         rows = sorted(view.active)
         wake_at_s = (view.now_s // self.interval_s + 1) * self.interval_s
         if wake_at_s <= view.now_s:  # by rounding
@@ -195,7 +196,7 @@ class Pollux(Policy):
         weights: dict[int, float],
         told: Notes,
     ) -> None:
-        """Free what jobs leave for another pool, then lay each pool's jobs out on its nodes."""
+        """Free the GPUs of jobs that change pools, then lay out each pool's jobs on its nodes."""
         avoid, pools = self.interference == "avoid", seen.pools
         sizes: list[dict[int, int]] = [{} for _ in pools]
         knowledge: list[dict[int, Knowledge]] = [{} for _ in pools]
@@ -260,7 +261,7 @@ class Pollux(Policy):
         known: list[list[Knowledge]],
         choices: Choices,
     ) -> Jobs:
-        """Speedups are over one GPU of the pool on which a job learns least."""
+        """The jobs' columns; speedups are over one GPU of the pool on which a job learns least."""
         counts, of_pool = np.array(choices.gpus, dtype=float), np.array(choices.pools)
         goodputs = np.zeros((len(rows), len(counts)))
         unit, work = np.full(len(rows), np.inf), np.full(len(rows), np.nan)
@@ -311,7 +312,7 @@ class Pollux(Policy):
         return groups
 
     def _fair(self, jobs: Jobs, known: list[Knowledge], total_gpus: int) -> Vector:
-        """Jobs' speedups at their share of the GPUs, taken to be on one node as published."""
+        """Jobs' speedups at their share of the GPUs, as if on one node, as published."""
         gpus = -(-total_gpus // len(known))
         fair = np.full(len(known), float(gpus))
         models = [(job, each.model) for job, each in enumerate(known) if each.model is not None]

@@ -1,7 +1,8 @@
-"""The GPUs that Pollux shares out: one pool, or one of each type if there are several.
+"""The GPUs that Pollux shares out: one pool, or one for each type if there are several.
 
-Of several each job has GPUs of one, chosen with their number by its goodput on each type, as in Sia
-(Jayaram Subramanya et al., SOSP 2023): those who gain most by the fast ones get them.
+With several types, each job has GPUs of one type, chosen with their number by its goodput on each
+type, as in Sia (Jayaram Subramanya et al., SOSP 2023): jobs that gain most by the fast ones get
+them.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ EVERYWHERE = -1  # all nodes, as a set of bits
 
 
 class Pool(NamedTuple):
-    """Some of the GPUs: their nodes as a set of bits, most of them of ``node_gpus``."""
+    """Some of the GPUs: their nodes as a set of bits; most nodes have ``node_gpus``."""
 
     gpu_type: str
     nodes: int
@@ -31,7 +32,7 @@ class Pool(NamedTuple):
     node_gpus: int
 
     def has(self, allocation: Allocation) -> bool:
-        """True if all of these GPUs are of the pool."""
+        """True if all of these GPUs belong to the pool."""
         return all(self.nodes >> node & 1 for node in allocation.nodes())
 
 
@@ -44,9 +45,9 @@ class Choices(NamedTuple):
 
 
 def pools_of(view: View, rows: list[int]) -> list[Pool]:
-    """The GPUs of each type, most first; one of all if there is one type or a gang needs several.
+    """The GPUs of each type, most first; one pool if there is one type or a gang needs several.
 
-    At least one, whatever nodes there are.
+    There is at least one pool, even without nodes.
     """
     by_type: dict[str, list[int]] = {}
     for index, node in enumerate(view.nodes):
@@ -84,8 +85,8 @@ def choices_of(
 def _offered(view: View, rows: list[int], pool: Pool, whole_nodes: bool) -> Shapes:
     """(GPUs, nodes) of a pool: the canonical ones, and what gangs ask for.
 
-    Of a job that can have none of the canonical numbers of GPUs it is the least that it can have.
-    Without ``whole_nodes`` every number is offered.
+    For a job that can have none of the canonical numbers of GPUs, its least is included. Without
+    ``whole_nodes`` every number is offered.
     """
     asked, node_gpus = [view.sizes(row) for row in rows], pool.node_gpus
     most = min(max(sizes[-1] for sizes in asked), pool.num_gpus)

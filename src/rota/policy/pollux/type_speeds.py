@@ -31,9 +31,9 @@ class TypeSpeeds:
         self._fits: dict[tuple[str, str], tuple[Told, StepTime | None]] = {}
 
     def learn(self, told: Mapping[str, Iterable[StepPoint]]) -> None:
-        """Note all that each group has told; what was fitted to the same points is kept.
+        """Note each group's reports; fits to unchanged points are kept.
 
-        Of each place and batch on a type the first point counts that can be fitted.
+        Of each place and batch on a type, the first point that can be fitted counts.
         """
         self._told = {}
         for group, points in told.items():
@@ -70,7 +70,7 @@ class TypeSpeeds:
         return min((each for each in others if each is not None), default=1.0)
 
     def _measured(self, group: str, kind: str, other: str) -> float | None:
-        """The same, if the group was on both: the geometric mean over what it measured."""
+        """The same, for a group measured on both: the geometric mean over its measurements."""
         by_type = self._told[group]
         here = by_type.get(kind, ())
         there = self._step_time(group, other) if here else None
@@ -80,7 +80,7 @@ class TypeSpeeds:
         return exp(fsum(logs) / len(logs))
 
     def _step_time(self, group: str, kind: str) -> StepTime | None:
-        """The model of what the group measured on that type alone; None if it was never there."""
+        """The model of the group's measurements on that type alone; None if it has none."""
         points = self._told[group].get(kind, ())
         before = self._fits.get((group, kind))
         if before is None or before[0] != points:
@@ -93,9 +93,9 @@ class TypeSpeeds:
 
 
 def _times(point: StepPoint, times: float, kind: str) -> StepPoint:
-    """The point as if it had been measured on the type, where all takes so many times as long.
+    """The point converted to the type, on which everything takes ``times`` as long.
 
-    It can be fitted, whatever jobs tell of both types.
+    The result can be fitted, whatever jobs reported of both types.
     """
     compute_s, step_s = (
         min(max(times * seconds, LEAST_S), MOST_S) for seconds in (point.compute_s, point.step_s)

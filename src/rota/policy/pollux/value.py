@@ -47,15 +47,15 @@ class Jobs(NamedTuple):
 
 
 def power_mean_values(speedups: Matrix, power: float) -> Matrix:
-    """The jobs' parts of a power mean of their speedups, so that no GPUs are worth 0."""
+    """The jobs' parts of a power mean of their speedups, shifted so that no GPUs are worth 0."""
     values: Matrix = ((speedups + SMALL) ** power - SMALL**power) / power
     return values
 
 
 def by_service(jobs: Jobs, *, limit_gpu_s: float, charged: Matrix) -> Matrix:
-    """Nobody tells how long it is: the less service a job has had, the more it weighs.
+    """Values without declared lengths: the less service a job has had, the more it weighs.
 
-    Jobs of one kind are taken to be about as long, and of jobs that are alike nobody gains by
+    Jobs of one kind are assumed to be about as long, and of jobs that are alike none gains by
     taking turns: the first to come weighs most, the second half as much, and so on. Those beyond
     ``limit_gpu_s`` count as of one kind, as in the last queue of Tiresias (Gu et al., NSDI 2019).
     """
@@ -72,11 +72,11 @@ def by_service(jobs: Jobs, *, limit_gpu_s: float, charged: Matrix) -> Matrix:
 
 
 def by_length(jobs: Jobs, *, charged: Matrix) -> Matrix:
-    """Jobs tell how long they are: the shorter what is left, the more a job weighs.
+    """Values with declared lengths: the shorter the rest of a job, the more it weighs.
 
     The weights are those of heSRPT (Berg et al., *heSRPT: Parallel Scheduling to Minimize Mean
     Slowdown*, Performance Evaluation 144, 2020) for speedups that grow as the square root of the
-    GPUs, times a mild term of the length itself. What is unknown counts as short.
+    GPUs, times a mild term of the length itself. An unknown rest counts as short.
     """
     left_s = np.where(np.isnan(jobs.left_s), 0.0, np.minimum(jobs.left_s, MOST_LENGTH_S))
     order = np.lexsort((-jobs.arrived, -left_s))  # the last one weighs most
@@ -87,10 +87,11 @@ def by_length(jobs: Jobs, *, charged: Matrix) -> Matrix:
 
 
 def as_published(jobs: Jobs, *, fair: Vector, share: float, restart_s: float) -> Matrix:
-    """Pollux's own (OSDI 2021, section 4.2): the harmonic mean of speedups over a fair share.
+    """The published values (OSDI 2021, section 4.2): harmonic mean of speedups over a fair share.
 
-    ``fair`` is each job's speedup at its fair share, and ``share`` what part of a node one GPU is.
-    A change costs the part of a job's age that its restarts have taken; to begin is none of these.
+    ``fair`` is each job's speedup at its fair share, and ``share`` is one GPU as a part of a node.
+    A change costs the part of a job's age that its restarts have taken; the first start is not a
+    restart.
     """
     speedups = share * jobs.speedups / np.maximum(fair, 1e-12)[:, None]
     age_s = np.maximum(jobs.age_s, LEAST_AGE_S)
@@ -100,10 +101,10 @@ def as_published(jobs: Jobs, *, fair: Vector, share: float, restart_s: float) ->
 
 
 def charged_for_restarts(jobs: Jobs, *, restart_s: float, horizon_s: float) -> Matrix:
-    """Speedups less what a restart costs, of whatever a job would keep for ``horizon_s``.
+    """Speedups less the cost of a restart, over the ``horizon_s`` for which a job keeps GPUs.
 
-    A job that has run pays for one if it goes on, too: else the least difference in what two have
-    had would let them take turns.
+    A job that has run pays it for continuing, too: otherwise the least difference in attained
+    service would make two jobs take turns.
     """
     restarts = jobs.running | (jobs.attained_gpu_s > 0)
     factor = np.where(restarts, 1 - restart_s / horizon_s, 1.0)
@@ -111,10 +112,10 @@ def charged_for_restarts(jobs: Jobs, *, restart_s: float, horizon_s: float) -> M
 
 
 def charged_for_stops(jobs: Jobs, values: Matrix, *, restart_s: float, horizon_s: float) -> Matrix:
-    """Values by the root of speedups, of which nothing is less than none where a job would stop.
+    """Values by the root of speedups; no choice is worth less than none if it stops a job.
 
-    A running job that could become smaller instead loses by a stop what a change of size would
-    cost it, as it has to go on some day: else whoever comes takes the GPUs of one like itself.
+    A running job that could shrink instead loses by a stop what a change of size would cost it, as
+    it has to continue some day: otherwise any newcomer would take the GPUs of a like job.
     """
     kept = values[np.arange(len(values)), jobs.current.astype(int)]
     stops = np.where(jobs.running & jobs.shrinks, 1 - (1 - restart_s / horizon_s) ** 0.5, 0.0)
@@ -123,6 +124,6 @@ def charged_for_stops(jobs: Jobs, values: Matrix, *, restart_s: float, horizon_s
 
 
 def _unless_kept(jobs: Jobs, speedups: Matrix, factor: Vector) -> Matrix:
-    """Speedups times a factor of each job, but for the size that it has."""
+    """Speedups times a factor of each job, except at the job's present size."""
     kept = np.arange(speedups.shape[1]) == jobs.current[:, None]
     return np.where(kept, speedups, speedups * factor[:, None])

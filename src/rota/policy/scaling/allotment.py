@@ -1,4 +1,4 @@
-"""GPUs among elastic jobs, by what one more is worth to each."""
+"""Distributes GPUs among elastic jobs, by the value of one more GPU to each."""
 
 from bisect import bisect_right
 from collections.abc import Callable, Sequence
@@ -55,13 +55,13 @@ def claim(
 
 
 def allot(gpus: int, jobs: Sequence[Claim], *, effort: int = EFFORT) -> list[int]:
-    """The size of each job that makes the sum of values large, within so many GPUs.
+    """The sizes within ``gpus`` that make the sum of values large.
 
-    Greedy by value per GPU along the upper concave hull of each claim. That is the best sum there
-    is if each step of the hulls that is worth something fits when its turn comes, as with concave
-    values and every size allowed. Else the sum is short of the best by less than the value of the
-    first step that does not fit; where ``effort`` suffices (jobs' sizes times GPUs), it is then
-    found exactly instead. No GPU is given for nothing; of equal steps the earlier job's is taken.
+    Greedy by value per GPU along the upper concave hull of each claim. The sum is the best possible
+    if each step of the hulls that has a value fits when its turn comes, as with concave values and
+    every size allowed. Otherwise the sum is short of the best by less than the value of the first
+    step that does not fit; if ``effort`` suffices (jobs' sizes times GPUs), the best is then found
+    exactly instead. No GPU is given without a gain; of equal steps the earlier job's is taken.
     Raises InputError if the least sizes alone need more GPUs.
     """
     for job in jobs:
@@ -106,7 +106,7 @@ def _slope(job: Claim, old: int, new: int) -> float:
 
 
 def _by_hulls(gpus: int, jobs: Sequence[Claim]) -> tuple[list[int], bool]:
-    """Sizes, and whether every step fitted when its turn came, or nothing more was to be had."""
+    """(sizes, True if every step fitted when its turn came or nothing more had a value)."""
     hulls = [_hull(job) for job in jobs]
     at = [0] * len(jobs)
     steps = [
@@ -131,7 +131,7 @@ def _by_hulls(gpus: int, jobs: Sequence[Claim]) -> tuple[list[int], bool]:
 
 
 def _filled(gpus: int, jobs: Sequence[Claim], sizes: list[int]) -> list[int]:
-    """The same with what is left over given to whoever gains most per GPU of it, off the hulls."""
+    """The sizes with left-over GPUs given to jobs that gain most per GPU, off the hulls."""
     free = gpus - sum(sizes)
     while free:
         best = (0.0, -1, 0)
@@ -150,7 +150,7 @@ def _filled(gpus: int, jobs: Sequence[Claim], sizes: list[int]) -> list[int]:
 
 
 def _exactly(gpus: int, jobs: Sequence[Claim]) -> list[int]:
-    """The best sum, by dynamic programming over jobs and GPUs; the fewest GPUs that have it."""
+    """The best sum, by dynamic programming over jobs and GPUs, with the fewest GPUs."""
     lowest = float("-inf")
     best = [0.0] * (gpus + 1)
     taken: list[list[int]] = []

@@ -12,7 +12,7 @@ _TIE = 1e-9  # worths closer than this, in units, are equal
 
 
 class Comparison:
-    """The worth of every size in ``sizes``, and of those a job was measured at, as of now."""
+    """The present worth of every size in ``sizes``, and of the measured sizes."""
 
     def __init__(
         self,
@@ -40,7 +40,7 @@ class Comparison:
         return self.condition.unit((size, self.curve.rate(size)), self.outlook)
 
     def best(self, candidates: Sequence[int]) -> int:
-        """The candidate of most worth, the smallest of equal ones."""
+        """The candidate of most worth; of equal ones, the smallest."""
         most = max(self.worths[size] for size in candidates)
         near = _TIE * self.unit(candidates[0])
         return next(size for size in sorted(candidates) if self.worths[size] >= most - near)

@@ -34,10 +34,10 @@ UNKNOWN = Outlook()  # a job of which nothing but its throughput is known
 
 
 class Condition(Protocol):
-    """True if to grow from one size to a larger one."""
+    """Decides if a job should grow from one size to a larger one."""
 
     def passes(self, old: Point, new: Point, outlook: Outlook) -> bool:
-        """True if ``new``, which has more workers, is worth having instead of ``old``."""
+        """True if ``new``, with more workers, is worth having instead of ``old``."""
         ...
 
     def worths(self, points: Sequence[Point], outlook: Outlook) -> list[float]:

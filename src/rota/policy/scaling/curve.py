@@ -1,4 +1,4 @@
-"""A scaling curve fitted to a few measured sizes, with how sure it is.
+"""A scaling curve fitted to a few measured sizes, with its uncertainty.
 
 A step of a fixed global batch on k workers takes ``serial + parallel / k + exchange * (k - 1)``
 seconds per sample: what does not shrink with more workers, what is shared among them, and what
@@ -49,7 +49,7 @@ class ScalingCurve(NamedTuple):
         return [-part / seconds for part in _parts(workers)]
 
     def error(self, direction: Sequence[float]) -> float:
-        """Standard error of a sum of terms weighted so."""
+        """Standard error of the sum of terms with these weights."""
         rows = zip(direction, self.covariance, strict=True)
         return sqrt(max(0.0, sum(d * _dot(row, direction) for d, row in rows)))
 
@@ -64,11 +64,11 @@ class ScalingCurve(NamedTuple):
 
 
 def fit_curve(observations: Observations, *, deviations: float = 3.0) -> ScalingCurve:
-    """The curve that measured throughput asks for; with one size, that of perfect scaling.
+    """The curve that fits the measured throughput; with one size, perfect scaling.
 
-    A measured size misfits if it is so many standard errors off. One worker exchanges nothing: if
-    the curve misses a size, and two others are known, that of a single worker is left out of the
-    fit and kept as it was measured. Raises InputError if nothing has been measured.
+    A measured size misfits if it is ``deviations`` standard errors off. One worker exchanges
+    nothing: if the curve misses a size, and two others are known, the size of a single worker is
+    left out of the fit and kept as it was measured. Raises InputError if nothing has been measured.
     """
     sizes = observations.sizes
     if not sizes:

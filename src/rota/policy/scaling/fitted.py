@@ -94,7 +94,7 @@ class FitScaler:
         return self.max_resizes * self.pause_s * rate <= _SEARCH_SHARE * job.remaining_samples
 
     def _next_to_try(self, job: Observed, look: Comparison) -> tuple[int | None, str]:
-        """A size whose throughput the decision needs; None if there is none, or no resize left.
+        """A size to try, and why; None if the decision needs none, or if no resize is left.
 
         One resize is kept for going back to the best.
         """
@@ -126,9 +126,9 @@ class FitScaler:
         return up if up * down >= workers**2 else down
 
     def _beside(self, look: Comparison, best: int) -> int | None:
-        """The more promising of the sizes midway from the best to the next known on either side.
+        """The better of the two sizes midway between the best and the known sizes beside it.
 
-        None if all that could be are known.
+        None if all such sizes are known.
         """
         known = look.measured.sizes
         lower = max((size for size in known if size < best), default=self.sizes[0] - 1)
@@ -143,9 +143,9 @@ class FitScaler:
         return look.best(found) if found else None
 
     def _neighbour(self, look: Comparison, best: int) -> int | None:
-        """The more promising of the best size's neighbours, of those not known.
+        """The better of the best size's unknown neighbours.
 
-        None if they are so near that their throughput could not tell anything new.
+        None if they are so near that their throughput could not change the decision.
         """
         sides = (below(self.sizes, best), above(self.sizes, best))
         far = [size for size in sides if not best / _COARSE <= size <= best * _COARSE]
@@ -153,7 +153,7 @@ class FitScaler:
         return look.best(found) if found else None
 
     def _in_doubt(self, look: Comparison, here: int) -> int | None:
-        """The size that could be better by most, if that is more than can be left unknown."""
+        """The size that could be better by most, if the possible gain is too large to ignore."""
         could = {
             size: self._gain(look, here, size) + look.margin(here, size) / look.unit(here)
             for size in self._reachable(look)
@@ -165,7 +165,7 @@ class FitScaler:
     def _settle(self, job: Observed, look: Comparison, *, again: bool) -> tuple[int, str]:
         """The best size; once settled, or while noise could explain the gain, the present one.
 
-        Where the curve misses what was measured, or nothing verifies it, only measured sizes are
+        If the curve misses a measured size, or nothing verifies it, only measured sizes are
         trusted.
         """
         known = [size for size in job.observations.sizes if size in self.sizes]
@@ -177,7 +177,7 @@ class FitScaler:
         return job.workers, "no other size is surely better"
 
     def _worth_trying(self, look: Comparison, old: int, new: int) -> bool:
-        """True if it promises a gain: a sure one, or one that is worth finding out about."""
+        """True if the change promises a gain: a sure one, or one worth finding out about."""
         gain = self._gain(look, old, new)
         return gain > self.least_gain or (gain > 0.0 and look.sure(old, new))
 

@@ -8,8 +8,9 @@ from rota.errors import InputError
 
 
 class Throughput(NamedTuple):
-    """Samples per second over so many ``steps``: their mean, and the sum of squared differences
-    from it.
+    """Samples per second over so many ``steps``.
+
+    ``mean`` is their mean, ``squares`` the sum of squared differences from it.
     """
 
     steps: int
@@ -51,11 +52,11 @@ class Observations:
         self._by_size: dict[int, Throughput] = {}
 
     def restart(self, workers: int) -> None:
-        """The job goes on with so many workers: its next step is not counted."""
+        """The job continues with so many workers: its next step is not counted."""
         self.workers, self.steps, self._warming = workers, 0, True
 
     def step(self, workers: int, samples: float, seconds: float) -> None:
-        """One step over ``samples`` samples took so long. A changed size is a restart.
+        """Count a step over ``samples`` samples. A changed size is a restart.
 
         Raises InputError if a number is not above zero.
         """
@@ -89,7 +90,7 @@ class Observations:
         return self._by_size[workers]
 
     def as_dict(self) -> dict[str, Any]:
-        """JSON-able; :meth:`from_dict` reads it."""
+        """JSON-able values, which :meth:`from_dict` reads."""
         sizes = {str(size): list(self._by_size[size]) for size in self.sizes}
         state = {"workers": self.workers, "steps": self.steps, "warming": self._warming}
         return {**state, "sizes": sizes}

@@ -1,4 +1,4 @@
-"""A scaler on a known scaling curve: which sizes it takes, and what the job costs.
+"""Replays a scaler on a known scaling curve: the sizes it takes, and the job's cost.
 
 No clock and no process: one job, step by step, in computed time. For tests, benchmarks and
 experiments.
@@ -79,7 +79,7 @@ def replay(
 
 
 class _Job:
-    """The job as it goes: what a training process and its accounting would keep."""
+    """The state of the replayed job: what a process and its accounting would keep."""
 
     def __init__(
         self,
@@ -109,7 +109,7 @@ class _Job:
                 self._equal_steps(min(self.left, until - seen.steps))
 
     def resize(self, size: int) -> None:
-        """Go on at another size."""
+        """Continue at another size."""
         larger, begun_s = max(size, self.size), self.elapsed_s
         while self.left and self.elapsed_s - begun_s < self.resizing.warm_up_s and size > self.size:
             self._step(larger)

@@ -12,8 +12,10 @@ Memory = Mapping[str, Any]
 
 
 class Observed(NamedTuple):
-    """A job as a scaler sees it: what it measured, the seconds since its start, and the samples
-    it still has to train on (infinite if nobody knows).
+    """A job as a scaler sees it.
+
+    It has the job's measurements, the seconds since its start, and the samples it still has to
+    train on (infinite if unknown).
     """
 
     observations: Observations

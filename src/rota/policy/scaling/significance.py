@@ -1,4 +1,4 @@
-"""True if a measured difference is more than noise."""
+"""Tests if a measured difference is more than noise."""
 
 from collections.abc import Sequence
 from functools import lru_cache

@@ -19,7 +19,7 @@ class Utility(Protocol):
         ...
 
     def begun(self, initial_jct_s: float) -> "Utility":
-        """The same, once it is known when the job would complete at its first size."""
+        """The same utility, given the completion time at the job's first size."""
         ...
 
 
