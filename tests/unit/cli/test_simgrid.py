@@ -365,7 +365,7 @@ def test_all_with_others_compares_with_the_first_of_these(rota):
 def test_the_cost_at_which_the_ranking_turns_is_looked_for(rota, trace, monkeypatch):
     monkeypatch.setattr(simgrid, "LONG_TURN_S", inf)
     args = ("sim", "compare", "--trace", trace, "--cluster", "1x8", "--policy", "fifo-backfill")
-    args += ("--policy", "gandiva:quantum_s=5", "--policy", "tiresias")
+    args += ("--policy", "gandiva:quantum_s=30", "--policy", "tiresias")
     for more in ((), ("--turn",)):
         _, out, _ = rota(*args, *more)
         assert sum(line.startswith("cost: ") for line in out.splitlines()) == 1
