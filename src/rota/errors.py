@@ -15,6 +15,7 @@ RotaError
 │   ├── StoreFullError      its disk has no room: what was refused can be tried again
 │   └── StoreLostError      it was moved, deleted or replaced under a running controller
 ├── AgentError              a node agent can't do what it was asked
+│   └── AgentAwayError      it is not connected, or does not answer
 ├── ArenaError              the state of a suspended job is damaged, or not whole
 ├── GangError               the ranks of a job can't go on together
 ├── SweepError              a search, or a trial of it, ended without what it was to find
@@ -89,6 +90,10 @@ class StoreLostError(StoreError):
 
 class AgentError(RotaError):
     """A node agent can't do what it was asked."""
+
+
+class AgentAwayError(AgentError):
+    """A node agent is not connected, or does not answer: what only it can tell is not known."""
 
 
 class ArenaError(RotaError):

@@ -8,7 +8,7 @@ import os
 import re
 import stat
 import tempfile
-from itertools import chain, count
+from itertools import count
 from pathlib import Path
 from typing import IO, NamedTuple
 
@@ -45,6 +45,7 @@ class Folder:
         self.clock = (
             self.path / "clock.json"
         )  # how the cluster's time goes on: rota.live.controller.clock
+        self.last_id = self.path / "last-id"  # the highest id that a job was given
         self.sweep_log = self.path / "sweep.log"  # of the process that drives searches
 
     def create(self) -> "Folder":
@@ -97,12 +98,6 @@ class Folder:
     def checkpoints(self, job_id: str) -> Path:
         """Folder of a job's own checkpoints, the same on every node and for every attempt."""
         return self.path / "checkpoints" / job_id
-
-    def highest_job_id(self) -> int:
-        """The highest id of a job that has left anything here; 0 if none has."""
-        paths = chain(self.path.glob("nodes/*/jobs/*"), self.path.glob("checkpoints/*"))
-        ids = (path.name for path in paths if JOB_ID.fullmatch(path.name))
-        return max(map(int, ids), default=0)
 
     def log(self, node: str, job_id: str, attempt: int, rank: int) -> Path:
         """Output and errors of one rank."""

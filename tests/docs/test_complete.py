@@ -292,7 +292,7 @@ def test_every_key_of_a_job_is_explained(tmp_path: Path) -> None:
     asyncio.run(
         controller.jobs.submit(JobRequest("n", "true", "/"), user="u", key=None, body_hash="")
     )
-    assert not missing(jobs.detail(controller, 0), page("api"))
+    assert not missing(asyncio.run(jobs.detail(controller, 0)), page("api"))
     assert not missing(controller.record.nodes()[0], page("api"))
     controller.state.notes.probes[0] = [Probe(0.0, "pack", 1.0, 1.0, True)]
     turns = Turns((0,), (), ((0,),), 1.0)

@@ -13,10 +13,12 @@ from typing import Any
 
 from rota.errors import InputError, NeverFitsError, NotFoundError
 from rota.folder import Folder
+from rota.live.agent.answers import look_up
 from rota.live.controller.job_api import Entry, check_open
+from rota.live.controller.job_files import JobFiles
 from rota.live.controller.loop import Controller
-from rota.live.controller.ranks import Ranks, read_ranks
 from rota.live.controller.room import Room
+from rota.live.wire.questions import Found, Question
 from rota.model.decide.decision import take_decision
 from rota.model.decide.diff import diff
 from rota.model.events import (
@@ -72,6 +74,7 @@ class StandInController:
         self._keys: dict[tuple[str, str], tuple[str, int]] = {}
         self.room = Room(folder, keeps_reserve=False)
         self._folder = folder
+        self.files = JobFiles(self, self, NoAgents())
         self._policy = create(policy)
         self.resizes = self._policy.resizes
         self.lost_s: dict[str, float] = {}
@@ -191,12 +194,15 @@ class StandInController:
     def turns(self, row: int) -> Turns | None:
         return self._policy.turns(View(self.state, self.now_s(), self._policy), row)
 
-    def ranks(self, row: int, attempt: int) -> Ranks | None:
-        return read_ranks(self._folder.attempt(NODE, self.state.spec[row].job_id, attempt))
+    async def ask(self, node: str, question: Question, patience_s: float = 0.0) -> Found:
+        """What the node's agent would answer."""
+        return await asyncio.to_thread(look_up, self._folder, node, question)
 
-    def log_path(self, row: int, attempt: int | None, process: int) -> Path:
-        number = self.state.attempt[row] if attempt is None else attempt
-        return self._folder.log(NODE, self.state.spec[row].job_id, number, process)
+    def node_of(self, row: int, attempt: int) -> str | None:
+        return NODE if 0 < attempt <= self.state.attempt[row] else None
+
+    async def resumed_from(self, request: JobRequest) -> str:
+        return request.resume_from
 
     def nodes(self) -> list[dict[str, Any]]:
         return [
@@ -270,16 +276,21 @@ class Served:
         for event in events:
             self.do(partial(self.controller.state.apply, event))
 
+    def log_path(self, row: int, rank: int = 0) -> Path:
+        """The log of a process of the job's latest attempt."""
+        state = self.controller.state
+        return self.folder.log(NODE, state.spec[row].job_id, state.attempt[row], rank)
+
     def write_log(self, row: int, data: bytes, rank: int = 0) -> None:
         """Append to the log of a process of the job's latest attempt."""
-        path = self.controller.record.log_path(row, None, rank)
+        path = self.log_path(row, rank)
         path.parent.mkdir(parents=True, exist_ok=True)
         with path.open("ab") as file:
             file.write(data)
 
     def write_ranks(self, row: int, members: list[int], **more: Any) -> None:
         """Write down, as an agent does, which processes of the latest attempt are which ranks."""
-        path = self.controller.record.log_path(row, None, 0).with_name("attempt.json")
+        path = self.log_path(row).with_name("attempt.json")
         path.parent.mkdir(parents=True, exist_ok=True)
         record = {"members": members, "gpus": members, "slots": max(members) + 1}
         path.write_text(json.dumps(record | more))

@@ -11,7 +11,7 @@ from typing import Any
 import httpx
 
 import rota.errors
-from rota.errors import InputError, RotaError, ServerError, UnreachableError
+from rota.errors import AgentAwayError, InputError, RotaError, ServerError, UnreachableError
 from rota.folder import Folder
 
 PATIENCE_S = 5.0  # how long a call is repeated while the controller restarts
@@ -52,7 +52,8 @@ class Connection:
         headers: Mapping[str, str] | None = None,
         patience_s: float = PATIENCE_S,
     ) -> dict[str, Any]:
-        """One call, repeated while nobody answers: every call of ours can be made twice.
+        """One call, repeated while nobody answers, or an agent that would have to is away: every
+        call of ours can be made twice.
 
         Parameters that are None are left out.
         """
@@ -77,7 +78,7 @@ class Connection:
                 self.met = True
                 self._note_time(response)
                 return _answer(response)
-            except UnreachableError:  # a controller that we have met may be on its way back
+            except (UnreachableError, AgentAwayError):  # who has been there may be on its way back
                 if not self.met or time.monotonic() + pause_s > deadline:
                     raise
             except (httpx.TransportError, httpx.InvalidURL) as error:

@@ -15,7 +15,7 @@ from rota.errors import RotaError
 from rota.explain.why import explain
 from rota.folder import Folder
 from rota.live.controller import goodput
-from rota.live.controller.ranks import Ranks
+from rota.live.wire.questions import Output
 from rota.model.job import JobState
 from rota.model.state.state import ClusterState
 from rota.report.setting import setting_text
@@ -25,10 +25,11 @@ from rota.server import jobs, plans, problems, profiles
 from rota.server.auth import ensure_tokens
 from rota.server.calls import body_hash, caller, checked_key, json_body, within_of
 from rota.server.guard import Guard
-from rota.server.logs import MAX_PIECE_BYTES, Piece, read_piece, tail_offset
 from rota.server.sweepdriver import SweepDriver
 from rota.server.sweeps import sweep_routes
 from rota.server.timeheader import TimeHeader
+
+MAX_PIECE_BYTES = 1 << 20  # that may be asked for; an answer may hold less
 
 log = logging.getLogger("rota.server")
 
@@ -72,6 +73,7 @@ def _job_routes(controller: Any) -> APIRouter:
         job = parse_job(await json_body(request), workdir="")
         if dry_run:
             controller.jobs.check(job)
+            await controller.jobs.resumed_from(job)
             plan = {"job": job.to_fields(), "free_gpus": controller.state.idle.count}
             return JSONResponse(plan | {"python": jobs.python_of(program_of(job))})
         key, hashed = checked_key(idempotency_key), body_hash(job.to_fields())
@@ -84,6 +86,7 @@ def _job_routes(controller: Any) -> APIRouter:
         """Say where and when a job would start, by one decision on a copy of the state."""
         job = parse_job(await json_body(request), workdir="")
         spec = controller.jobs.preview_spec(job, user)
+        await controller.jobs.resumed_from(job)
         now_s, state = controller.now_s(), controller.state.copy()
         # A decision may take long, and the controller decides on this loop.
         told = await run_in_threadpool(plans.plan, controller, state, spec, now_s)
@@ -132,7 +135,7 @@ def _reading_routes(controller: Any) -> APIRouter:
     async def show(job_id: str) -> JSONResponse:
         """Everything about one job."""
         row = controller.record.row(job_id, newest=True)
-        told = jobs.detail(controller, row)
+        told = await jobs.detail(controller, row)
         known = goodput.told_by(controller.state, row, controller.now_s(), told["progress"])
         # A fit takes milliseconds, the first one more, and the controller decides on this loop.
         told["goodput"] = jobs.finite(await run_in_threadpool(goodput.describe, known))
@@ -170,13 +173,16 @@ def _reading_routes(controller: Any) -> APIRouter:
         limit: Annotated[int, Query(ge=4, le=MAX_PIECE_BYTES)] = 1 << 16,
         tail: Annotated[int | None, Query(ge=0, le=1 << 30)] = None,
     ) -> JSONResponse:
-        """A piece of one rank's output, from a byte offset or the last lines; see ``_piece``."""
+        """A piece of one rank's output, from a byte offset or the last lines.
+
+        Without ``attempt`` it is the latest one's. ``complete``: nothing will ever follow.
+        """
         row = controller.record.row(job_id, newest=True)
-        # Reading may take long, and the controller decides on this loop.
-        answer = await run_in_threadpool(
-            _piece, controller, row, rank, process, attempt, offset, limit, tail
-        )
-        return JSONResponse(answer)
+        number = attempt or controller.state.attempt[row]
+        which = {"rank": rank, "process": process}
+        where = {"offset": offset, "limit": limit, "tail": tail}
+        found = await controller.files.output(row, number, **which, **where)
+        return JSONResponse(_piece(controller, row, number, found))
 
     return router
 
@@ -319,54 +325,19 @@ def _report(
     return {"policy": controller.policy_name} | report(state, log, now_s, since_s)
 
 
-def _piece(
-    controller: Any,
-    row: int,
-    rank: int | None,
-    process: int | None,
-    attempt: int | None,
-    offset: int,
-    limit: int,
-    tail: int | None,
-) -> dict[str, Any]:
-    """A piece of one process's output. ``complete``: nothing will ever follow ``next_offset``.
-
-    Without ``process`` it is the first that had the rank, or with ``tail`` the last; then comes
-    ``next_process``. Without ``attempt`` it is the latest one's; 0 in the answer: none has started.
-    """
-    state = controller.state
-    latest = state.attempt[row]
-    number = attempt or latest
-    job_ended = JobState(state.state[row]).is_final
-    ranks = controller.record.ranks(row, number) if number else None
-    process, following, rank = _process(ranks, state.spec[row].job_id, rank, process, tail)
-    over = job_ended or number < latest or following is not None
-    answer = {"attempt": number, "rank": rank, "state": JobState(state.state[row]).name}
-    answer |= {"process": process, "next_process": following}
-    path = controller.record.log_path(row, number, process) if number else None
-    piece = Piece("", offset, offset, True, 0)
-    if path is not None:
-        start = offset if tail is None else tail_offset(path, tail)
-        piece = read_piece(path, start, limit, ended=over)
-    return answer | {
-        "text": piece.text,
-        "offset": piece.offset,
-        "next_offset": piece.next_offset,
-        "size": piece.size,
-        "complete": over and piece.at_end,
-        "job_ended": job_ended,
+def _piece(controller: Any, row: int, attempt: int, found: Output) -> dict[str, Any]:
+    """A piece of one process's output. ``attempt`` is 0 if none has started."""
+    state = JobState(controller.state.state[row])
+    return {
+        "attempt": attempt,
+        "rank": found.rank,
+        "state": state.name,
+        "process": found.process,
+        "next_process": found.next_process,
+        "text": found.text,
+        "offset": found.offset,
+        "next_offset": found.next_offset,
+        "size": found.size,
+        "complete": found.complete,
+        "job_ended": state.is_final,
     }
-
-
-def _process(
-    ranks: Ranks | None, job_id: str, rank: int | None, process: int | None, tail: int | None
-) -> tuple[int, int | None, int | None]:
-    """Whose output is meant, whose follows it as that of the same rank, and the rank it has."""
-    if ranks is None:
-        return process or rank or 0, None, rank or 0
-    outputs = ranks.outputs(job_id, rank)
-    if process is None:
-        process = outputs[0 if tail is None else -1]
-    ranks.check(job_id, process)
-    later = outputs[outputs.index(process) + 1 :] if process in outputs else []
-    return process, later[0] if later else None, ranks.rank_of(process)

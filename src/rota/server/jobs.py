@@ -10,7 +10,7 @@ import sys
 from collections.abc import Iterable
 from typing import Any
 
-from rota.errors import InputError, closest
+from rota.errors import AgentAwayError, InputError, closest
 from rota.explain.probes import tell
 from rota.explain.sharing import sharing_of
 from rota.model.decide.live_limits import largest_node
@@ -21,6 +21,7 @@ from rota.model.sweep import SweepTrial
 from rota.request.launchers import launcher_of
 from rota.server import profiles
 
+RANKS_PATIENCE_S = 1.0  # with an agent that is away, of those who look at a job as a whole
 RECENT_S = 3600.0  # for how long an ended job is still listed
 MOST_ALIKE = 10  # ids of jobs with the same name
 MOST_SAMPLES = 1e15  # in a batch; more is no size
@@ -91,7 +92,7 @@ def summary(controller: Any, row: int) -> dict[str, Any]:
     }
 
 
-def detail(controller: Any, row: int) -> dict[str, Any]:
+async def detail(controller: Any, row: int) -> dict[str, Any]:
     """Everything about one job. Of its environment only the names: values may be secrets."""
     job = controller.state.job(row, controller.now_s())
     program = job.spec.program
@@ -121,7 +122,7 @@ def detail(controller: Any, row: int) -> dict[str, Any]:
         "env": [name for name, _ in program.env] if program else [],
         "processes": program.processes if program else None,
         "python": python_of(program),
-        "ranks": ranks(controller, row),
+        "ranks": await ranks(controller, row),
         "sharing": finite(sharing_of(controller.state, row)),
         "trials": finite(tell(controller.state, controller.state.notes.probes.get(row, []))),
         "same_name": _same_name(controller.state, row),
@@ -165,17 +166,18 @@ def python_of(program: Program | None) -> str | None:
     return shutil.which(words[0] if name.startswith("python") else "python", path=path)
 
 
-def ranks(controller: Any, row: int) -> list[dict[str, Any]]:
-    """The processes of a job that has any, by rank; none for one that is about to start."""
+async def ranks(controller: Any, row: int) -> list[dict[str, Any]]:
+    """The processes of a job that has any, by rank; none as long as its agent does not tell."""
     state = controller.state
-    found = controller.record.ranks(row, state.attempt[row]) if state.has_processes(row) else None
-    if found is None:
+    if not state.has_processes(row):
+        return []
+    try:
+        found = await controller.files.ranks(row, state.attempt[row], RANKS_PATIENCE_S)
+    except AgentAwayError:
         return []
     return [
-        {"rank": rank, "process": process, "pid": pid, "gpu": gpu}
-        for rank, (process, pid, gpu) in enumerate(
-            zip(found.members, found.pids, found.gpus, strict=False)
-        )
+        {"rank": rank, "process": each.process, "pid": each.pid, "gpu": each.gpu}
+        for rank, each in enumerate(found)
     ]
 
 

@@ -11,6 +11,7 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse
 
 from rota.errors import (
+    AgentAwayError,
     AgentError,
     AuthError,
     InputError,
@@ -29,6 +30,7 @@ STATUS = {
     TransitionError: 409,
     InputError: 422,
     AgentError: 502,
+    AgentAwayError: 503,
     StoreError: 503,
     StoreFullError: 507,
     RotaError: 500,

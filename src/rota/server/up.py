@@ -107,8 +107,8 @@ def _tell_of_others(notice: logging.Logger, store: EventStore, controller: Contr
         )
     if ids := controller.record.foreign_ids:
         notice.warning(
-            "%s knows no jobs with ids from %s to %s, and the state folder has files of such: "
-            "another event log was here, or a later state of this one. They stay, and ids of new "
-            "jobs begin at %s",
+            "%s knows no jobs with ids from %s to %s, and such were given in this state folder: "
+            "another event log was here, or a later state of this one. What these jobs have left "
+            "stays, and ids of new jobs begin at %s",
             *(store.path, ids[0], ids[-1], ids[-1] + 1),
         )

@@ -613,7 +613,7 @@ class TestLogs:
         rota("run", "--gpus", "2", "--", "x")
         cluster.do(cluster.controller.turn)
         cluster.write_ranks(0, [0, 3], gpus=[0, 1])
-        pids = cluster.controller.record.log_path(0, 1, 3).with_suffix(".pid")
+        pids = cluster.log_path(0, 3).with_suffix(".pid")
         pids.write_text('{"shim": 41, "worker": 42}')
         shown = rota("show", "1")[1]
         assert "    rank 0  GPU 0  pid -  process 0\n" in shown

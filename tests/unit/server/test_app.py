@@ -306,7 +306,7 @@ class TestLogs:
 
         submit(http)
         cluster.do(cluster.controller.turn)
-        path = cluster.controller.record.log_path(0, 1, 0)
+        path = cluster.log_path(0)
         path.parent.mkdir(parents=True)
         if kind == "link":
             path.symlink_to(folder.token)

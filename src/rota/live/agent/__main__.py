@@ -3,7 +3,6 @@
 import argparse
 import asyncio
 import logging
-import os
 import resource
 import socket
 import sys
@@ -27,7 +26,7 @@ def main() -> None:
     parser.add_argument("--host-memory", type=int, help="bytes that suspended jobs may hold")
     parser.add_argument("--log-limit", type=int, help="bytes that the logs of a job may hold")
     parser.add_argument("--open-files", type=int, help="that each process of a job may have")
-    parser.add_argument("--controller-pid", type=int, default=os.getppid())
+    parser.add_argument("--controller-pid", type=int, help="of a controller on this machine")
     options = parser.parse_args()
     if options.open_files is not None:
         _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)

@@ -20,6 +20,7 @@ from typing import Any
 
 from rota.errors import AgentError
 from rota.folder import Folder
+from rota.live.agent.answers import answer
 from rota.live.agent.attempt import Attempt
 from rota.live.agent.claim import claim
 from rota.live.agent.controller_link import ControllerLink
@@ -38,6 +39,7 @@ from rota.live.agent.world import World
 from rota.live.agent.zygote_link import ZygoteLink
 from rota.live.wire import MAX_LINE_BYTES, Message, clock, decode, pack, unpack
 from rota.live.wire.messages import from_worker
+from rota.live.wire.questions import ask_of
 
 PROGRESS_EVERY_S = 0.25
 CURVES_EVERY_S = 0.1
@@ -63,7 +65,7 @@ class Agent:
         folder: Folder,
         node: str,
         devices: Devices,
-        controller_pid: int,
+        controller_pid: int | None,
         host_memory_bytes: int | None = None,
         driver: Driver | None = None,
         log_limit_bytes: int | None = None,
@@ -329,10 +331,16 @@ class Agent:
             self._spawn(self._moves.answer(message))
         elif kind == "fetched":
             self._moves.heard(message)
+        elif kind == "ask":
+            self._spawn(self._answer(message))
         elif kind == "rejected":
             raise AgentError(f"the controller rejects this agent: {message['error']}")
         elif kind == "shutdown":
             self._spawn(self._shut_down())
+
+    async def _answer(self, message: Message) -> None:
+        """Tell the controller what it asks about files of this node."""
+        self._notify(await answer(self.folder, self.node, ask_of(message)))
 
     async def _carry_out(self, message: Message) -> None:
         try:
@@ -470,7 +478,10 @@ class Agent:
             self._moves.call_off(key)
             return
         del self.attempts[key]
-        log.warning("attempt %s of job %s is of another event log: it is ended", key[1], key[0])
+        said = (
+            "attempt %s of job %s is of another event log: it is ended; what it has left is in %s"
+        )
+        log.warning(said, key[1], key[0], attempt.folder)
         attempt.notify = lambda _: None
         self._disowned.add(attempt)
         attempt.stop()

@@ -26,13 +26,14 @@ class ControllerLink:
 
     ``greeting`` gives what a new connection begins with, ``heard`` takes each frame, and may raise
     AgentError; ``busy`` says whether there are jobs. ``ending`` is set when there is neither a job
-    nor, for some time, a controller.
+    nor, for some time, a controller: its process, which has ``controller_pid``, or if it is not on
+    this machine (None) its connection.
     """
 
     def __init__(
         self,
         folder: Folder,
-        controller_pid: int,
+        controller_pid: int | None,
         greeting: Callable[[], list[Message]],
         heard: Callable[[str | bytes], object],
         busy: Callable[[], bool],
@@ -60,7 +61,8 @@ class ControllerLink:
             try:
                 server = json.loads(self._folder.server.read_text())
                 token = self._folder.agent_token.read_text().strip()
-                self._controller_pid = server["pid"]
+                if self._controller_pid is not None:  # that of before, or the one after it
+                    self._controller_pid = server["pid"]
                 async with connect(
                     server["url"].replace("http", "ws", 1) + "/agent/v1",
                     additional_headers={"Authorization": f"Bearer {token}"},
@@ -85,7 +87,8 @@ class ControllerLink:
 
     def _should_give_up(self) -> bool:
         now = asyncio.get_running_loop().time()
-        if self._busy() or psutil.pid_exists(self._controller_pid):
+        pid = self._controller_pid
+        if self._busy() or (pid is not None and psutil.pid_exists(pid)):
             self._lonely_since = None
         elif self._lonely_since is None:
             self._lonely_since = now
@@ -94,6 +97,7 @@ class ControllerLink:
     async def _converse(self, connection: ClientConnection) -> None:
         while not self._outbox.empty():
             self._outbox.get_nowait()  # the greeting says it all
+        self._lonely_since = None
         self.connected = True  # what happens from now on follows the greeting
         for message in self._greeting():
             self.tell(message)

@@ -11,6 +11,7 @@ from rota.errors import AgentError
 from rota.live.controller.dispatch import command_message, node_of
 from rota.live.controller.journal import Journal
 from rota.live.controller.outboxes import Outbox
+from rota.live.controller.questions import Questions
 from rota.live.controller.record import Record
 from rota.live.controller.recovery import (
     NODE_CHANGED,
@@ -63,10 +64,12 @@ class AgentSessions:
         record: Record,
         journal: Journal,
         telemetry: Telemetry,
+        questions: Questions,
         provider: Provider,
         turn: Callable[[], None],
     ) -> None:
         self._record, self._journal, self._telemetry = record, journal, telemetry
+        self._questions = questions
         self._provider, self._turn, self._state = provider, turn, record.state
         self._outboxes = record.outboxes
         self._failures: dict[int, int] = {}  # of launches, one after another, by row
@@ -101,6 +104,7 @@ class AgentSessions:
             for curve in curves:
                 self._telemetry.note_curve(curve, self._record.now_s())
             self._greet(hello)
+            self._questions.came(node)
             while True:
                 frame = await channel.receive()
                 if isinstance(frame, bytes):
@@ -110,6 +114,7 @@ class AgentSessions:
         finally:
             sender.cancel()
             self._outboxes.close(node, outbox)
+            self._questions.left(node)
 
     async def _hear_hello(self, channel: Channel) -> tuple[Message, list[Message]]:
         """Receive an agent's hello, and the curves sent before it. Raises AgentError."""
@@ -200,11 +205,10 @@ class AgentSessions:
             about = {key: message[key] for key in ("job_id", "attempt", "launch")}
             self._outboxes.tell(node, {"type": "disown", **about})
             if message["type"] in ("alive", "arriving"):
-                folder = self._record.folder.attempt(node, about["job_id"], about["attempt"])
                 notice.warning(
                     "attempt %s of a job %s runs on node %s, and this event log knows nothing of "
-                    "it: it is ended; what it has left is in %s",
-                    *(about["attempt"], about["job_id"], node, folder),
+                    "it: it is ended; what it has left stays there, and the agent's log says where",
+                    *(about["attempt"], about["job_id"], node),
                 )
         return own
 
@@ -217,6 +221,9 @@ class AgentSessions:
         kind, now_s = message["type"], self._record.now_s()
         if kind in ("done", "failed"):
             self._command_answered(message, now_s)
+            return
+        if kind == "answer":
+            self._questions.answered(node, message)
             return
         if kind in ("fetch", "fetched"):
             pass_on(self._record, node, message)

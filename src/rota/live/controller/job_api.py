@@ -12,6 +12,7 @@ from rota.errors import (
     StoreError,
     TransitionError,
 )
+from rota.live.controller.job_files import JobFiles
 from rota.live.controller.journal import Journal
 from rota.live.controller.record import Record
 from rota.model.decide.live_limits import all_gpus, largest_node
@@ -88,12 +89,13 @@ class Entry(NamedTuple):
 class JobApi:
     """Users' requests about jobs: each is checked, written down, and only then carried out."""
 
-    def __init__(self, record: Record, journal: Journal) -> None:
+    def __init__(self, record: Record, journal: Journal, files: JobFiles) -> None:
         self._record, self._journal, self._state = record, journal, record.state
+        self._files = files
         self._entering: dict[object, tuple[Entry, asyncio.Future[int]]] = {}  # by user and key
 
     def check(self, request: JobRequest) -> None:
-        """Refuse a job that can never run here. Raises NeverFitsError or JobFileError."""
+        """Refuse a job that can never run here. Raises NeverFitsError."""
         have = all_gpus(self._state)
         if self._state.nodes and request.num_gpus > have:
             raise NeverFitsError(
@@ -106,12 +108,11 @@ class JobApi:
                 f"NEVER_FITS: resources.gpus is {request.num_gpus}, a gang is on one node, and the "
                 f"largest node has {most}; ask for {most} or fewer"
             )
-        self.resumed_from(request)
 
-    def resumed_from(self, request: JobRequest) -> str:
+    async def resumed_from(self, request: JobRequest) -> str:
         """The id of the job whose checkpoints this one is to begin with; empty if of none.
 
-        Raises JobFileError if it can't.
+        Raises JobFileError if it can't, and AgentAwayError if nobody can tell.
         """
         value = request.resume_from
         if not value:
@@ -125,10 +126,11 @@ class JobApi:
         if not state.is_final:
             fix = f"wait with `rota wait {job_id}`, or end it with `rota cancel {job_id}`"
             refuse("resume_from", value, f"job {job_id} ({name}) is {state.name}: {fix}")
-        folder = self._record.folder.checkpoints(job_id)
-        if not folder.is_dir() or not any(folder.iterdir()):
-            fix = f"job {job_id} ({name}) has left no checkpoint in {folder}"
-            refuse("resume_from", value, f"{fix}: leave it out, to begin at the beginning")
+        found = await self._files.checkpoints(row)
+        if found is None or not found.holds_any:
+            where = f"left no checkpoint in {found.path}" if found else "never started"
+            fix = "leave it out, to begin at the beginning"
+            refuse("resume_from", value, f"job {job_id} ({name}) has {where}: {fix}")
         return job_id
 
     async def submit(
@@ -140,16 +142,19 @@ class JobApi:
         room for it, and JobFileError if the key was used for another job.
         """
         known = self.submitted(user, key, body_hash)
+        if known is None:
+            self.check(request)
+        if known is None and request.resume_from:
+            request = request._replace(resume_from=await self.resumed_from(request))  # by id
+            known = self.submitted(user, key, body_hash)  # it may have come again meanwhile
         if known is not None:
             return known
-        self.check(request)
-        request = request._replace(resume_from=self.resumed_from(request))  # by id
         return await self.enter(Entry(request, user, key, body_hash))
 
     def preview_spec(self, request: JobRequest, user: str) -> JobSpec:
         """The job as it would be if it were submitted now.
 
-        Raises NeverFitsError or JobFileError for one that would be refused.
+        Raises NeverFitsError for one that can never run; see also :meth:`resumed_from`.
         """
         self.check(request)
         spec = Entry(request, user, None, "").spec
@@ -203,6 +208,7 @@ class JobApi:
         try:
             self._journal.write_first(*events, submissions=submissions, durable=True)
             self._record.next_id += len(entries)
+            self._record.keep_last_id()
         except StoreError as failure:
             error = failure
         for number, (_, row) in enumerate(entries):

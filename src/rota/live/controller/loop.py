@@ -18,8 +18,10 @@ from rota.errors import StoreLostError
 from rota.folder import Folder
 from rota.live.controller.agent_sessions import AgentSessions
 from rota.live.controller.job_api import JobApi
+from rota.live.controller.job_files import JobFiles
 from rota.live.controller.journal import Journal
 from rota.live.controller.node_api import NodeApi
+from rota.live.controller.questions import Questions
 from rota.live.controller.record import Record
 from rota.live.controller.recovery import DRAINED, NODE_GONE, node_left, overdue
 from rota.live.controller.room import Room
@@ -60,8 +62,8 @@ notice = logging.getLogger("rota.notice")  # what whoever has started `rota up` 
 class Controller:
     """Owns the cluster's state. All methods run on one event loop, and none waits half-way.
 
-    ``record`` is what is known, ``journal`` what has yet to be written down; users ask ``jobs`` and
-    ``sweeps``, administrators ``node_api``, agents talk to ``agents``.
+    ``record`` is what is known, ``journal`` what has yet to be written down; users ask ``jobs``,
+    ``files`` and ``sweeps``, administrators ``node_api``, agents talk to ``agents``.
     """
 
     def __init__(
@@ -82,11 +84,15 @@ class Controller:
         self.record = Record(store, folder)
         self.state = self.record.state
         self.journal = Journal(self.record, self.room)
-        self.jobs = JobApi(self.record, self.journal)
+        self.questions = Questions(self.record.outboxes)
+        self.files = JobFiles(self.record, self.questions, provider)
+        self.jobs = JobApi(self.record, self.journal, self.files)
         self.node_api = NodeApi(self.record, self.journal)
         self.sweeps = SweepApi(self.record, self.journal, self.jobs)
         self.telemetry = Telemetry(self.record, self.journal)
-        self.agents = AgentSessions(self.record, self.journal, self.telemetry, provider, self.turn)
+        self.agents = AgentSessions(
+            self.record, self.journal, self.telemetry, self.questions, provider, self.turn
+        )
         self._tasks: list[asyncio.Task[None]] = []
         self._policy_retry_at_s: float | None = None
         self.policy_error: str | None = None  # why the last decision was none, if so
@@ -103,6 +109,7 @@ class Controller:
 
     async def start(self) -> None:
         """Begin to decide, and have the agents started that are not there."""
+        self.record.keep_last_id()
         self._look_at_nodes()
         self.agents.awaited = {
             name
@@ -147,6 +154,7 @@ class Controller:
 
         Those that were told to, and have yet to, go on ending.
         """
+        self.questions.close()
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)

@@ -1,14 +1,13 @@
 """The live cluster as far as it is known: its state from the event log, and answers about it."""
 
 from collections import Counter
-from pathlib import Path
 from typing import Any
 
 from rota.errors import NotFoundError, RotaError, did_you_mean
 from rota.folder import JOB_ID, Folder
 from rota.live.controller.clock import Clock
+from rota.live.controller.last_id import read_last_id, write_last_id
 from rota.live.controller.outboxes import Outboxes
-from rota.live.controller.ranks import Ranks, read_ranks
 from rota.live.controller.recovery import losses_after, seats
 from rota.live.controller.sweep_record import Searches
 from rota.live.wire import Message
@@ -58,7 +57,8 @@ class Record:
         self.outboxes = Outboxes()
         self.last_node: dict[tuple[int, int], str] = {}  # (row, attempt) -> where it ran last
         self.limits_s: dict[int, float] = {}  # of jobs that have started and not ended, by row
-        self._launched_s: dict[tuple[int, int], float] = {}  # (row, attempt) -> when it was sent
+        # (row, attempt) -> when it was sent, and to which node
+        self._launched: dict[tuple[int, int], tuple[float, str]] = {}
         self.state.observers += [self.searches.note, self._remember]
         last_s = 0.0
         for number, event in enumerate(store.load(), 1):
@@ -70,9 +70,13 @@ class Record:
             last_s = max(last_s, event.at_s)
         self.clock = Clock(folder.clock, last_s)
         known = max((int(each) for each in self.rows if JOB_ID.fullmatch(each)), default=0)
-        self.next_id = 1 + max(known, folder.highest_job_id())
+        self.next_id = 1 + max(known, read_last_id(folder.last_id))
         # Another log was here, or a later state of this one: its jobs are none of this log's.
         self.foreign_ids = range(known + 1, self.next_id)
+
+    def keep_last_id(self) -> None:
+        """Write down which ids have been given, for a time without this event log."""
+        write_last_id(self.folder.last_id, self.next_id - 1)
 
     def _remember(self, event: Event) -> None:
         """Keep what questions will be asked about."""
@@ -87,7 +91,8 @@ class Record:
         elif isinstance(event, CommandSent):
             command = event.command
             if isinstance(command, Launch):
-                self._launched_s[command.row, command.attempt] = event.at_s
+                node = self.state.nodes[command.allocation.nodes()[0]].name
+                self._launched[command.row, command.attempt] = event.at_s, node
         elif isinstance(event, JobLaunched | JobResumed):
             limit_s = self.state.spec[event.row].time_limit_s
             if limit_s is not None:
@@ -118,8 +123,8 @@ class Record:
 
     def launch_mark(self, row: int, attempt: int) -> str | None:
         """Identifies an attempt among others of the same number; None if it never launched."""
-        at_s = self._launched_s.get((row, attempt))
-        return None if at_s is None else f"{self.store.identity} {at_s!r}"
+        sent = self._launched.get((row, attempt))
+        return None if sent is None else f"{self.store.identity} {sent[0]!r}"
 
     def is_foreign(self, message: Message) -> bool:
         """True if what an agent tells is about an attempt that this log knows nothing of.
@@ -181,22 +186,10 @@ class Record:
         """(time, reason code) each time the policy's verdict on the job changed."""
         return self._history.get(row, [])
 
-    def ranks(self, row: int, attempt: int) -> Ranks | None:
-        """The processes of an attempt; None as long as its agent has written nothing down."""
-        job_id = self.state.spec[row].job_id
-        nodes = [node.name for node in self.state.nodes]
-        found = (read_ranks(self.folder.attempt(node, job_id, attempt)) for node in nodes)
-        return next((ranks for ranks in found if ranks is not None), None)
-
-    def log_path(self, row: int, attempt: int | None, process: int) -> Path | None:
-        """Log of a process, or None before the job's first start."""
-        number = attempt if attempt is not None else self.state.attempt[row]
-        job_id = self.state.spec[row].job_id
-        last = self.last_node.get((row, number))
-        names = [node.name for node in self.state.nodes if number > 0]
-        names.sort(key=lambda name: name != last)  # what it printed elsewhere came along
-        paths = [self.folder.log(name, job_id, number, process) for name in names]
-        return next((path for path in paths if path.exists()), None)
+    def node_of(self, row: int, attempt: int) -> str | None:
+        """The node where an attempt was last, and what it left is; None if it was never sent."""
+        key = (row, attempt)
+        return self.last_node.get(key) or self._launched.get(key, (0.0, None))[1]
 
     def state_on(self, row: int) -> str | None:
         """The node where the state of a started job lies; None if it has none."""

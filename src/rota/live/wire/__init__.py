@@ -34,6 +34,7 @@ What agents hear of workers, and controllers of agents, is declared in
 | | forget | job_id, attempt: its end is written down |
 | | drop | job_id, attempt: it is on another node, or over; leave nothing of it |
 | | shutdown | |
+| | ask | number, question: see :mod:`rota.live.wire.questions` |
 | agent, agent | fetch | node, epoch, job_id, attempt; want: state, or file and offset |
 | | fetched | node, job_id, attempt; want, record, files (name, slot, bytes, left_out: a gap |
 | | | from one offset to another, or null), state_id; or file, offset, checksum, and |

@@ -13,6 +13,7 @@ from msgspec import Meta, Struct
 from rota.errors import AgentError
 from rota.live.wire import MAX_NUMBER, Message, decode
 from rota.live.wire.faults import fault_in
+from rota.live.wire.questions import Answer
 from rota.model.job import Suspension
 
 MAX_COUNT = 1 << 62
@@ -379,6 +380,7 @@ FROM_AGENT: dict[str, type[Struct]] = {
     "set_aside": SetAside,
     "fetch": Fetch,
     "fetched": Fetch,
+    "answer": Answer,
 }
 
 

@@ -14,10 +14,13 @@ from rota.errors import (
     StoreLostError,
 )
 from rota.folder import Folder
+from rota.live.agent.answers import answer
 from rota.live.controller import agent_sessions
 from rota.live.controller import loop as controller_module
 from rota.live.controller.clock import Clock
+from rota.live.controller.last_id import write_last_id
 from rota.live.controller.loop import Controller
+from rota.live.wire.questions import ask_of
 from rota.model.allocation import on_node
 from rota.model.events import JobSubmitted, ModelReported, NodeLost
 from rota.model.job import JobState
@@ -52,15 +55,19 @@ class NoProvider:
 class Agent:
     """The other end of an in-memory channel: what a test has the agent say."""
 
-    def __init__(self, controller):
-        self._to_controller, self.heard = asyncio.Queue(), asyncio.Queue()
+    def __init__(self, controller, folder=None):
+        self._to_controller, self.heard, self._folder = asyncio.Queue(), asyncio.Queue(), folder
         self._task = asyncio.create_task(controller.agents.serve_agent(self))
 
     async def receive(self):
         return await self._to_controller.get()
 
     async def send(self, data):
-        self.heard.put_nowait(json.loads(data))
+        message = json.loads(data)
+        if message["type"] == "ask" and self._folder is not None:
+            self.says(**await answer(self._folder, "n", ask_of(message)))
+        else:
+            self.heard.put_nowait(message)
 
     def says(self, **message):
         self._to_controller.put_nowait(json.dumps(message))
@@ -354,6 +361,17 @@ def test_the_last_report_of_an_attempt_that_ended_without_a_controller_is_known(
     asyncio.run(scenario())
 
 
+async def run_to_its_end(controller, agent, **fields):
+    """A job that has been started and has ended; its row."""
+    row = await submit(controller, **fields)
+    launched = await agent.hears("launch")
+    agent.says(**done(launched))
+    about = {key: launched[key] for key in ("job_id", "attempt", "launch")}
+    agent.says(**ENDED | about)
+    await until_state(controller, row, JobState.SUCCEEDED)
+    return row
+
+
 def test_a_job_begins_with_the_checkpoints_of_one_that_has_ended_and_left_some(tmp_path):
     async def refused(controller, value, *words):
         request = parse_job({"run": "true", "resume_from": value}, workdir="/")
@@ -362,7 +380,7 @@ def test_a_job_begins_with_the_checkpoints_of_one_that_has_ended_and_left_some(t
                 if taken:
                     await submit(controller, resume_from=value)
                 else:
-                    controller.jobs.check(request)
+                    await controller.jobs.resumed_from(request)
             text = str(caught.value)
             assert text.startswith(f"resume_from: {str(value)!r} can't be used; ")
             assert all(word in text for word in words), text
@@ -373,22 +391,24 @@ def test_a_job_begins_with_the_checkpoints_of_one_that_has_ended_and_left_some(t
             await refused(controller, 7, "there is no job '7'", "rota ps --all")
             await refused(controller, "first", "job 1 (first) is PENDING", "rota wait 1")
             await controller.jobs.cancel(row)
-            left = Folder(tmp_path).checkpoints("1")
-            await refused(controller, 1, "job 1 (first) has left no checkpoint", str(left))
+            await refused(controller, 1, "job 1 (first) has never started", "leave it out")
+            agent = Agent(controller, Folder(tmp_path))
+            agent.hello()
+            await run_to_its_end(controller, agent, name="second")
+            left = Folder(tmp_path).checkpoints("2")
+            await refused(controller, 2, "job 2 (second) has left no checkpoint", str(left))
             left.mkdir(parents=True)
-            await refused(controller, 1, "has left no checkpoint")
+            await refused(controller, 2, "has left no checkpoint")
             (left / "rota.pt").touch()
-            for name in ("first", "1"):
-                row = await submit(controller, resume_from=name)
-                assert controller.state.spec[row].program.resume_from == "1"
-                await controller.jobs.cancel(row)
-            left = Folder(tmp_path).checkpoints("3")
-            left.mkdir(parents=True)
-            (left / "rota.pt").touch()
+            for name in ("second", "2"):
+                row = await run_to_its_end(controller, agent, resume_from=name)
+                assert controller.state.spec[row].program.resume_from == "2"
+            # The same job, handed in twice while the agent is asked.
+            twice = [submit(controller, "k", name="t", resume_from=2) for _ in range(2)]
+            assert len(set(await asyncio.gather(*twice))) == 1
+            await agent.leave()
         async with controlled(tmp_path) as controller:
-            assert controller.state.spec[-1].program.resume_from == "1"
-            row = await submit(controller, resume_from="@last")
-            assert controller.state.spec[row].program.resume_from == "3"
+            assert controller.state.spec[row].program.resume_from == "2"
 
     asyncio.run(scenario())
 
@@ -765,9 +785,7 @@ def test_what_another_log_has_left_behind_is_disowned_and_its_numbers_are_not_us
     """Attempts of a log that is gone, or of what came after the copy that it was replaced by."""
 
     async def scenario():
-        Folder(tmp_path).attempt("n", "6", 1).mkdir(parents=True)
-        Folder(tmp_path).checkpoints("8").mkdir(parents=True)
-        (tmp_path / "checkpoints/not-a-job").touch()
+        write_last_id(Folder(tmp_path).last_id, 8)
         async with controlled(tmp_path) as controller:
             assert controller.record.foreign_ids == range(1, 9)
             row = await submit(controller)
@@ -804,7 +822,7 @@ def test_what_another_log_has_left_behind_is_disowned_and_its_numbers_are_not_us
     asyncio.run(scenario())
     told = [record.getMessage() for record in caplog.records if record.name == "rota.notice"]
     assert len(told) == 2
-    assert str(Folder(tmp_path).attempt("n", "1", 7)) in told[1]
+    assert "attempt 7 of a job 1 runs on node n" in told[1]
 
 
 def test_a_controller_whose_log_has_gone_takes_nothing_more_and_stops(tmp_path):

@@ -2,8 +2,8 @@
 
 import pytest
 
+from rota.live.agent.log_pieces import read_piece, tail_offset
 from rota.live.agent.output import LEAST_BYTES, cut, left_out
-from rota.server.logs import read_piece, tail_offset
 
 MIB = 1 << 20
 

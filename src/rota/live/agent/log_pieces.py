@@ -9,10 +9,9 @@ import stat
 from pathlib import Path
 from typing import NamedTuple
 
-from rota.errors import ServerError
+from rota.errors import AgentError
 from rota.live.agent.output import gap_at, left_out, next_gap
 
-MAX_PIECE_BYTES = 1 << 20
 BLOCK = 1 << 16
 
 
@@ -113,8 +112,8 @@ def _open(path: Path) -> int | None:
     except FileNotFoundError:
         return None
     except OSError as error:
-        raise ServerError(f"log {path} can't be read: {error.strerror}") from None
+        raise AgentError(f"log {path} can't be read: {error.strerror}") from None
     if not stat.S_ISREG(os.fstat(descriptor).st_mode):
         os.close(descriptor)
-        raise ServerError(f"log {path} is no longer a plain file; the job replaced it")
+        raise AgentError(f"log {path} is no longer a plain file; the job replaced it")
     return descriptor

@@ -1,0 +1,113 @@
+"""What jobs have left on the nodes: outputs, ranks, checkpoints. The agents there tell it."""
+
+from rota.errors import AgentAwayError, NotFoundError, ServerError
+from rota.live.controller.questions import PATIENCE_S, Questions
+from rota.live.controller.record import Record
+from rota.live.provider.base import Provider
+from rota.live.wire.questions import (
+    AskCheckpoints,
+    AskOutput,
+    AskRanks,
+    CheckpointFolder,
+    Found,
+    NoAnswer,
+    Output,
+    Question,
+    RankList,
+    RankProcess,
+)
+from rota.model.job import JobState
+
+
+class JobFiles:
+    """Answers to questions about files of jobs, each by an agent that has them.
+
+    That is the agent of the node where the attempt was last. Files of a node that the cluster has
+    no longer may be with another agent, of the same machine.
+    """
+
+    def __init__(self, record: Record, questions: Questions, provider: Provider) -> None:
+        self._record, self._questions, self._provider = record, questions, provider
+
+    async def output(
+        self,
+        row: int,
+        attempt: int,
+        *,
+        rank: int | None = None,
+        process: int | None = None,
+        offset: int = 0,
+        limit: int,
+        tail: int | None = None,
+    ) -> Output:
+        """A piece of what a process of an attempt has printed; see :class:`AskOutput`.
+
+        Raises NotFoundError for a rank or process that there is not, ServerError for a file that
+        can't be read, AgentAwayError if nobody is there who has it.
+        """
+        state, node = self._record.state, self._record.node_of(row, attempt)
+        over = JobState(state.state[row]).is_final or attempt < state.attempt[row]
+        if node is None:  # it has not started
+            process = process or rank or 0
+            return Output(
+                process=process, rank=rank or 0, offset=offset, next_offset=offset, complete=over
+            )
+        question = AskOutput(
+            node=node,
+            job_id=state.spec[row].job_id,
+            attempt=attempt,
+            rank=rank,
+            process=process,
+            offset=offset,
+            limit=limit,
+            tail=tail,
+            over=over,
+        )
+        found = await self._found_at(node, question)
+        assert isinstance(found, Output)
+        return found
+
+    async def ranks(
+        self, row: int, attempt: int, patience_s: float = PATIENCE_S
+    ) -> list[RankProcess]:
+        """The processes of an attempt, by rank. Raises AgentAwayError."""
+        node = self._record.node_of(row, attempt)
+        if node is None:
+            return []
+        job_id = self._record.state.spec[row].job_id
+        question = AskRanks(node=node, job_id=job_id, attempt=attempt)
+        found = await self._found_at(node, question, patience_s)
+        assert isinstance(found, RankList)
+        return found.ranks
+
+    async def checkpoints(self, row: int) -> CheckpointFolder | None:
+        """The checkpoint folder of a job, None if it never started. Raises AgentAwayError."""
+        state = self._record.state
+        node = self._record.node_of(row, state.attempt[row])
+        if node is None:
+            return None
+        found = await self._found_at(node, AskCheckpoints(state.spec[row].job_id))
+        assert isinstance(found, CheckpointFolder)
+        return found
+
+    async def _found_at(
+        self, node: str, question: Question, patience_s: float = PATIENCE_S
+    ) -> Found:
+        """The answer of the first agent that has one."""
+        if node in self._provider.names:
+            return _told(await self._questions.ask(node, question, patience_s))
+        for other in list(self._record.outboxes.queues):
+            found = await self._questions.ask(other, question, patience_s)
+            if not (isinstance(found, NoAnswer) and found.not_here):
+                return _told(found)
+        raise AgentAwayError(
+            f"that is on node {node}, which is no longer part of the cluster, and no agent that is "
+            "connected has it"
+        )
+
+
+def _told(found: Found) -> Found:
+    """An answer, or the error that it stands for."""
+    if isinstance(found, NoAnswer):
+        raise NotFoundError(found.error) if found.wrong else ServerError(found.error)
+    return found

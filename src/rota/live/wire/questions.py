@@ -1,0 +1,146 @@
+"""Questions of a controller to an agent about files of its node, and the agent's answers.
+
+An ``ask`` of the controller carries a number and a question, the agent's ``answer`` the same number
+and what it has found. Agents of before don't know the question, and say nothing.
+"""
+
+from typing import Annotated, Any
+
+import msgspec
+from msgspec import Meta, Struct
+
+from rota.live.wire import Message
+
+MOST_ANSWER_BYTES = 1 << 18  # of an output in one answer
+
+Number = Annotated[int, Meta(ge=0, lt=1 << 62)]
+
+
+# -- questions -------------------------------------------------------------------------------------
+
+
+class OfAttempt(Struct, kw_only=True):
+    """An attempt, and the node that its files are on."""
+
+    node: str
+    job_id: str
+    attempt: Number
+
+
+class AskOutput(OfAttempt, tag_field="type", tag="output"):
+    """A piece of what a process has printed, from ``offset`` on or of the last ``tail`` lines.
+
+    Without ``process`` it is the first that had the rank, or with ``tail`` the last; without
+    ``rank`` rank 0, or the rank that failed. ``over``: the attempt prints nothing any more.
+    """
+
+    rank: Number | None = None
+    process: Number | None = None
+    offset: Number = 0
+    limit: Number = MOST_ANSWER_BYTES
+    tail: Number | None = None
+    over: bool = False
+
+
+class AskRanks(OfAttempt, tag_field="type", tag="ranks"):
+    """The processes that are the ranks of an attempt, or were at its end."""
+
+
+class AskCheckpoints(Struct, tag_field="type", tag="checkpoints"):
+    """The folder of a job's checkpoints, and whether anything is in it."""
+
+    job_id: str
+
+
+Question = AskOutput | AskRanks | AskCheckpoints
+
+
+class Ask(Struct):
+    """A question, to be answered under its number."""
+
+    number: Number
+    question: Question
+
+
+# -- answers ---------------------------------------------------------------------------------------
+
+
+class Output(Struct, kw_only=True, tag_field="type", tag="output"):
+    """A piece of one process's output, which has ``size`` bytes so far.
+
+    ``rank`` is what the process has, or had at the end. ``next_process`` has the rank after it.
+    ``complete``: nothing will ever follow ``next_offset``.
+    """
+
+    process: Number
+    next_process: Number | None = None
+    rank: Number | None = None
+    text: str = ""
+    offset: Number
+    next_offset: Number
+    size: Number = 0
+    complete: bool
+
+
+class RankProcess(Struct):
+    """The process of a rank: its number in order of start, its pid on the node, its GPU."""
+
+    process: Number
+    pid: Number | None
+    gpu: Number
+
+
+class RankList(Struct, tag_field="type", tag="ranks"):
+    """The processes of all ranks, in their order; none as long as nothing is written down."""
+
+    ranks: list[RankProcess]
+
+
+class CheckpointFolder(Struct, tag_field="type", tag="checkpoints"):
+    """Where a job's checkpoints are, or would be."""
+
+    path: str
+    holds_any: bool
+
+
+class NoAnswer(Struct, tag_field="type", tag="none"):
+    """There is nothing to tell, for this reason.
+
+    ``not_here``: the node has no files of the attempt. ``wrong``: it never had such a process.
+    """
+
+    error: str
+    not_here: bool = False
+    wrong: bool = False
+
+
+Found = Output | RankList | CheckpointFolder | NoAnswer
+
+
+class Answer(Struct):
+    """What was found for the question with this number."""
+
+    number: Number
+    found: Found
+
+
+def ask_message(number: int, question: Question) -> Message:
+    """The message that carries a question."""
+    told: dict[str, Any] = msgspec.to_builtins(Ask(number, question))
+    return {"type": "ask", **told}
+
+
+def answer_message(number: int, found: Found) -> Message:
+    """The message that carries an answer."""
+    told: dict[str, Any] = msgspec.to_builtins(Answer(number, found))
+    return {"type": "answer", **told}
+
+
+def ask_of(message: Message) -> Ask:
+    """The question that a message carries. Raises ValueError."""
+    return msgspec.convert(message, Ask)
+
+
+def answer_of(message: Message) -> Answer:
+    """The answer that a message carries. Raises ValueError."""
+    return msgspec.convert(message, Answer)

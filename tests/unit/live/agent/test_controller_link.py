@@ -1,0 +1,47 @@
+"""How long an agent without a job stays where there is no controller."""
+
+import asyncio
+import os
+
+import pytest
+
+from rota.folder import Folder
+from rota.live.agent import controller_link
+from rota.live.agent.controller_link import ControllerLink
+
+
+@pytest.mark.parametrize(
+    ("controller_pid", "is_busy", "gives_up"),
+    [(os.getpid(), False, False), (None, False, True), (None, True, False), (1 << 22, False, True)],
+)
+def test_an_agent_stays_for_a_job_and_for_a_controller_of_its_machine_that_lives(
+    tmp_path, monkeypatch, controller_pid, is_busy, gives_up
+):
+    async def story():
+        ending = asyncio.Event()
+        link = ControllerLink(
+            Folder(tmp_path), controller_pid, list, print, lambda: is_busy, ending
+        )
+        assert link._should_give_up() is False
+        monkeypatch.setattr(controller_link, "LONELY_S", -1.0)
+        assert link._should_give_up() is gives_up
+
+    asyncio.run(story())
+
+
+def test_the_time_without_a_controller_begins_anew_with_each_connection(tmp_path, monkeypatch):
+    class Silent:
+        def __aiter__(self):
+            return self
+
+        async def __anext__(self):
+            raise StopAsyncIteration
+
+    async def story():
+        link = ControllerLink(Folder(tmp_path), None, list, print, bool, asyncio.Event())
+        assert link._should_give_up() is False
+        monkeypatch.setattr(controller_link, "LONELY_S", -1.0)
+        await link._converse(Silent())
+        assert link._lonely_since is None
+
+    asyncio.run(story())

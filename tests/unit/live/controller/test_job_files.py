@@ -1,0 +1,207 @@
+"""Questions of users about files on nodes: an agent answers them, or is waited for."""
+
+import asyncio
+import contextlib
+
+import pytest
+
+from rota.errors import AgentAwayError, NotFoundError, ServerError
+from rota.folder import Folder
+from rota.live.agent.answers import look_up
+from rota.live.controller.job_files import JobFiles
+from rota.live.controller.questions import AT_ONCE, Questions
+from rota.live.controller.record import Record
+from rota.live.wire.questions import AskCheckpoints, answer_message, ask_of
+from rota.model.job import JobState as S
+from rota.store.events import EventStore
+from support.driven import cluster_with_a_job_that_is
+
+
+class Nodes:
+    """Two nodes of which any may be the cluster's."""
+
+    names = ("node0", "node1")
+
+
+class Desk:
+    """A record with a job that runs on node0, and who may be asked about it."""
+
+    def __init__(self, home, store):
+        self.folder = Folder(home)
+        self.record = Record(store, self.folder)
+        self.record.state = cluster_with_a_job_that_is(S.RUNNING).state
+        self.record.last_node[0, 1] = "node0"
+        self.nodes = Nodes()
+        self.questions = Questions(self.record.outboxes)
+        self.files = JobFiles(self.record, self.questions, self.nodes)
+
+    def prints(self, text, node="node0"):
+        log = self.folder.log(node, "the-job", 1, 0)
+        log.parent.mkdir(parents=True, exist_ok=True)
+        log.write_text(text)
+
+    def connect(self, node):
+        outbox = self.record.outboxes.open(node, None)
+        self.questions.came(node)
+        return outbox
+
+    def leave(self, node, outbox):
+        self.record.outboxes.close(node, outbox)
+        self.questions.left(node)
+
+    @contextlib.asynccontextmanager
+    async def agent(self, node):
+        """The agent of a node, which answers whatever it is asked."""
+        outbox = self.connect(node)
+
+        async def serve():
+            while True:
+                ask = ask_of(await outbox.get())
+                found = look_up(self.folder, node, ask.question)
+                self.questions.answered(node, answer_message(ask.number, found))
+
+        task = asyncio.create_task(serve())
+        yield
+        task.cancel()
+        self.leave(node, outbox)
+
+    async def text(self, **which):
+        return (await self.files.output(0, 1, limit=100, **which)).text
+
+
+@pytest.fixture
+def desk(tmp_path):
+    store = EventStore(tmp_path / "rota.db")
+    yield Desk(tmp_path, store)
+    store.close()
+
+
+async def settled():
+    for _ in range(20):
+        await asyncio.sleep(0)
+
+
+def test_what_a_job_has_printed_is_read_by_the_agent_of_its_node(desk):
+    desk.prints("hello\n")
+
+    async def story():
+        async with desk.agent("node0"), desk.agent("node1"):
+            assert await desk.text() == "hello\n"
+            assert await desk.text(offset=2) == "llo\n"
+            with pytest.raises(ServerError, match="is no longer a plain file"):
+                desk.folder.log("node0", "the-job", 1, 0).unlink()
+                desk.folder.log("node0", "the-job", 1, 0).mkdir()
+                await desk.text()
+
+    asyncio.run(story())
+
+
+def test_a_rank_that_there_is_not_is_told_as_such(desk):
+    desk.prints("")
+    record = '{"members": [0], "gpus": [0], "slots": 1}'
+    (desk.folder.attempt("node0", "the-job", 1) / "attempt.json").write_text(record)
+
+    async def story():
+        async with desk.agent("node0"):
+            with pytest.raises(NotFoundError, match="no rank 1: it has rank 0 alone"):
+                await desk.text(rank=1)
+            (rank,) = await desk.files.ranks(0, 1)
+            assert (rank.process, rank.pid, rank.gpu) == (0, None, 0)
+
+    asyncio.run(story())
+
+
+def test_before_its_start_nobody_is_asked(desk):
+    async def story():
+        assert (await desk.files.output(0, 0, limit=100)).text == ""
+        assert await desk.files.ranks(0, 0) == []
+        assert await desk.files.checkpoints(0) is None
+
+    desk.record.last_node.clear()
+    asyncio.run(story())
+
+
+def test_an_agent_that_is_away_is_waited_for_and_what_it_was_asked_is_asked_again(desk):
+    desk.prints("late\n")
+
+    async def story():
+        reading = asyncio.create_task(desk.text())
+        await settled()
+        first = desk.connect("node0")
+        await settled()
+        assert ask_of(first.get_nowait()).question.job_id == "the-job"
+        desk.leave("node0", first)
+        async with desk.agent("node0"):
+            assert await reading == "late\n"
+
+    asyncio.run(story())
+
+
+@pytest.mark.parametrize("is_there", [True, False])
+def test_an_agent_that_does_not_answer_is_named(desk, is_there):
+    async def story():
+        if is_there:
+            desk.connect("node0")
+        with pytest.raises(AgentAwayError, match="the agent of node node0") as caught:
+            await desk.files.ranks(0, 1, patience_s=0.0)
+        assert ("has not answered" in str(caught.value)) == is_there
+
+    asyncio.run(story())
+
+
+def test_nobody_waits_for_an_agent_once_the_controller_stops(desk):
+    async def story():
+        reading = asyncio.create_task(desk.text())
+        await settled()
+        desk.questions.close()
+        with pytest.raises(AgentAwayError, match="is not connected"):
+            await reading
+
+    asyncio.run(story())
+
+
+def test_few_questions_are_on_their_way_to_an_agent_however_many_ask(desk):
+    async def story():
+        outbox = desk.connect("node0")
+        readers = [asyncio.create_task(desk.text()) for _ in range(10 * AT_ONCE)]
+        await settled()
+        assert outbox.qsize() == AT_ONCE
+        # Others don't wait for it.
+        async with desk.agent("node1"):
+            await desk.questions.ask("node1", AskCheckpoints("the-job"))
+        desk.leave("node0", outbox)
+        desk.prints("x")
+        async with desk.agent("node0"):
+            assert await asyncio.gather(*readers) == ["x"] * len(readers)
+
+    asyncio.run(story())
+
+
+def test_files_of_a_node_that_is_gone_are_told_by_an_agent_that_has_them(desk):
+    async def story():
+        desk.nodes.names = ("node1",)
+        async with desk.agent("node1"):
+            with pytest.raises(AgentAwayError, match="on node node0, which is no longer part"):
+                await desk.text()
+            desk.prints("kept\n")
+            assert await desk.text() == "kept\n"
+
+    asyncio.run(story())
+
+
+def test_an_answer_that_nobody_asked_for_is_passed_over(desk):
+    async def story():
+        reading = asyncio.create_task(desk.text())
+        outbox = desk.connect("node0")
+        await settled()
+        ask = ask_of(outbox.get_nowait())
+        answer = answer_message(ask.number, look_up(desk.folder, "node0", ask.question))
+        desk.questions.answered("node1", answer)
+        desk.questions.answered("node0", answer | {"number": 77})
+        await settled()
+        assert not reading.done()
+        desk.questions.answered("node0", answer)
+        desk.questions.answered("node0", answer)
+        assert await reading == ""
+
+    asyncio.run(story())
