@@ -1,7 +1,7 @@
 """Controller and server reach what is on a node through its agent alone.
 
 They never look into an agent's folder, and never ask for a process of a node: it may be another
-machine. ``server/up.py``, ``server/down.py`` and ``cli/up.py`` begin and end what lives on this one.
+machine. ``server/up.py``, ``server/down.py`` and ``cli/up.py`` begin and end what is on this one.
 """
 
 import ast

@@ -158,3 +158,43 @@ def test_down_ends_all_nodes_and_jobs_start_anew_on_whatever_nodes_come_next(thr
     assert (show["attempt"], node_of(show)) == (2, HOST)
     for job in jobs:
         cluster.client.cancel(job)
+
+
+def test_a_cluster_has_as_many_nodes_as_its_policy_asks_for(make_cluster):
+    settings = {"utility": "0.2,0.5", "interval_s": 1, "shrink_after_s": 1}
+    options = ("--nodes", "1..2", "--set", "nodes=1,2")
+    cluster = make_cluster("pollux", gpus=1, options=options, **settings)
+    assert [node["name"] for node in cluster.client.nodes()] == [f"{HOST}-0"]
+    run = "echo hello from $ROTA_NODE; while [ ! -e go ]; do sleep 0.01; done"
+    jobs = [cluster.submit(run) for _ in range(2)]
+    shows = [cluster.until_state(job, "RUNNING") for job in jobs]
+    assert {node_of(show) for show in shows} == {f"{HOST}-0", f"{HOST}-1"}
+    assert cluster.client.awaited_nodes() == []
+    agent = cluster.agent_of(f"{HOST}-1")
+    (cluster.base / "go").touch()
+    for job in jobs:
+        cluster.ends(job)
+    until(lambda: [n["alive"] for n in cluster.client.nodes()] == [True, False], "one is left")
+    until(lambda: is_gone(agent), "its agent has ended")
+    # The agent that is left has what was printed on the node that is gone.
+    for job, show in zip(jobs, shows, strict=True):
+        assert "".join(cluster.client.logs(job)) == f"hello from {node_of(show)}\n"
+    # And the node comes back for more jobs.
+    (cluster.base / "go").unlink()
+    jobs = [cluster.submit(run) for _ in range(2)]
+    shows = [cluster.until_state(job, "RUNNING") for job in jobs]
+    assert {node_of(show) for show in shows} == {f"{HOST}-0", f"{HOST}-1"}
+    (cluster.base / "go").touch()
+    for job in jobs:
+        cluster.ends(job)
+
+
+def test_who_follows_an_output_goes_on_with_the_next_agent(make_cluster):
+    cluster = make_cluster(gpus=1)
+    job = cluster.submit("echo one; while [ ! -e go ]; do sleep 0.01; done; echo two")
+    pieces = cluster.client.logs(job, follow=True)
+    assert next(pieces) == "one\n"
+    cluster.kill(cluster.agent_of(node_of(cluster.show(job))))
+    (cluster.base / "go").touch()
+    assert "".join(pieces) == "two\n"
+    assert "".join(cluster.client.logs(job)) == "one\ntwo\n"

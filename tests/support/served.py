@@ -5,7 +5,7 @@ import json
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
@@ -18,6 +18,7 @@ from rota.live.controller.job_api import Entry, check_open
 from rota.live.controller.job_files import JobFiles
 from rota.live.controller.loop import Controller
 from rota.live.controller.room import Room
+from rota.live.provider.base import ProvidedNode, Provider
 from rota.live.wire.questions import Found, Question
 from rota.model.decide.decision import take_decision
 from rota.model.decide.diff import diff
@@ -58,7 +59,7 @@ class StandInController:
         self.state.epoch = 1
         # Whoever asks one part of a controller asks all of this one.
         self.record = self.jobs = self.sweeps = self.telemetry = self.journal = self.agents = self
-        self.searches = self
+        self.searches = self.supply = self
         self.policy_name = policy
         self.policy_settings: dict[str, Any] = {}
         self.policy_error: str | None = None
@@ -69,6 +70,7 @@ class StandInController:
         self.memory: dict[int, dict[str, Any]] = {}
         self.why_suspended: dict[int, str] = {}
         self.life: list[str] = []
+        self.awaited_nodes: list[dict[str, Any]] = []
         self.ends_jobs = False
         self.agents_said: list[str] = []
         self._keys: dict[tuple[str, str], tuple[str, int]] = {}
@@ -204,6 +206,9 @@ class StandInController:
     async def resumed_from(self, request: JobRequest) -> str:
         return request.resume_from
 
+    def awaited(self) -> list[dict[str, Any]]:
+        return self.awaited_nodes
+
     def nodes(self) -> list[dict[str, Any]]:
         return [
             {
@@ -220,24 +225,12 @@ class StandInController:
         ]
 
 
-class NoAgents:
+class NoAgents(Provider):
     """A provider of a node that nobody runs anything on."""
 
-    names = (NODE,)
-    leaves: dict[str, float] = {}
-    alive = ()
-
-    async def start(self) -> None:
-        """Start nothing."""
-
-    async def stop(self) -> None:
-        """Leave it so."""
-
-    async def end(self) -> None:
-        """It has ended."""
-
-    async def wait_for_end(self, *, connected: Collection[str]) -> None:
-        """It has ended."""
+    def nodes(self) -> list[ProvidedNode]:
+        """One without a living agent."""
+        return [ProvidedNode(NODE, is_alive=False)]
 
 
 def controller_without_agents(folder: Folder, num_gpus: int = 2) -> Controller:

@@ -34,6 +34,7 @@ from rota.live.agent.world import World
 from rota.live.agent.zygote_link import ZygoteLink
 from rota.live.controller import clock as controller_clock
 from rota.live.controller.loop import Controller
+from rota.live.provider.base import ProvidedNode, Provider
 from rota.live.wire import clock
 from rota.model.job import Elastic, JobState
 from rota.policy.registry import create
@@ -82,17 +83,15 @@ class MemoryStore:
         """It goes on with the next controller."""
 
 
-class Provider:
+class Agents(Provider):
     """Agents are started by the cluster."""
 
     def __init__(self, names: list[str]) -> None:
-        self.names = self.alive = names
+        self._names = names
         self.leaves: dict[str, float] = {}
 
-    async def start(self) -> None: ...
-    async def stop(self) -> None: ...
-    async def end(self) -> None: ...
-    async def wait_for_end(self, *, connected: Any) -> None: ...
+    def nodes(self) -> list[ProvidedNode]:
+        return [ProvidedNode(name, True, self.leaves.get(name)) for name in self._names]
 
 
 class Channel:
@@ -313,7 +312,7 @@ class Cluster:
                 settings = POLICIES[self.policy]
                 restless = self.policy == Restless.name
                 policy = Restless() if restless else create(self.policy, settings)
-                provider: Any = Provider(self.names)
+                provider = Agents(self.names)
                 store: Any = self.store
                 controller = Controller(store, self.folder, policy, self.policy, provider)
                 await controller.start()

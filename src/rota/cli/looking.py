@@ -208,14 +208,16 @@ def nodes(output: str, everything: bool) -> None:
     """List nodes, and which jobs hold which GPU.
 
     Nodes that were lost are listed for an hour, and as long as a job asks for more GPUs than the
-    others have. 0:1+4 says that jobs 1 and 4 share GPU 0. A policy that asks for a number of nodes
-    has a line of its own.
+    others have. 0:1+4 says that jobs 1 and 4 share GPU 0. A node that was asked for and is not
+    there yet, and a policy that asks for a number of nodes, have a line of their own.
     """
     with connected() as client:
         found = client.nodes(everything=everything)
         policies = client.policies() if output == "table" else []
+        awaited = client.awaited_nodes() if output == "table" else []
     if output == "table":
-        click.echo("\n".join([present.nodes_text(found), *present.desired_nodes_lines(policies)]))
+        lines = [*present.awaited_lines(awaited), *present.desired_nodes_lines(policies)]
+        click.echo("\n".join([present.nodes_text(found), *lines]))
     else:
         click.echo(present.structure_text(found, output))
 

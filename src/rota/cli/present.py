@@ -285,6 +285,11 @@ def closed_text(node: Mapping[str, Any]) -> str | None:
     return closed
 
 
+def awaited_lines(awaited: Sequence[Mapping[str, Any]]) -> list[str]:
+    """Under that table, which nodes were asked for and are not there yet."""
+    return [printable(f"awaited: node {each['name']}: {each['why']}") for each in awaited]
+
+
 def desired_nodes_lines(policies: Sequence[Mapping[str, Any]]) -> list[str]:
     """Lines below the table of nodes: the number of nodes that the policy asks for, if it does."""
     return [

@@ -16,9 +16,10 @@ from rota.folder import Folder, is_locked
 
 if TYPE_CHECKING:
     from rota.live.controller.loop import Controller
-    from rota.live.provider.local import LocalProvider
+    from rota.live.provider.local import LocalNode, LocalProvider
 
 SETTLE_S = 5.0
+MOST_NODES = 64
 MOST_NAMED = 5  # processes that live on
 
 
@@ -31,11 +32,11 @@ MOST_NAMED = 5  # processes that live on
 )
 @click.option(
     "--nodes",
-    type=click.IntRange(1, 64),
     metavar="N",
-    default=1,
+    default="1",
     show_default=True,
-    help="Make so many nodes of this machine, each with an agent and GPUs or slots of its own.",
+    help="Make so many nodes of this machine, each with an agent and GPUs or slots of its own. "
+    "With 1..4 it begins with one, and has up to four when the policy asks for them.",
 )
 @click.option(
     "--gpu-types",
@@ -85,7 +86,7 @@ MOST_NAMED = 5  # processes that live on
 )
 def up(
     gpus: int | None,
-    nodes: int,
+    nodes: str,
     gpu_types: str,
     host_memory: str | None,
     log_limit: str | None,
@@ -111,7 +112,7 @@ def up(
         gc.freeze()
         gc.enable()
 
-    folder = Folder(home)
+    folder, (least, most) = Folder(home), node_bounds(nodes)
     policy = create(policy_name, parse_settings(policy_name, settings))
     if said := remark(policy):
         click.echo(said, err=True)
@@ -120,7 +121,8 @@ def up(
         policy=policy,
         policy_name=policy_name,
         gpus=gpus,
-        nodes=nodes,
+        nodes=most,
+        least_nodes=least,
         gpu_types=_gpu_types(gpu_types),
         host_memory_bytes=None if host_memory is None else parse_size("--host-memory", host_memory),
         log_limit_bytes=_log_limit_bytes(log_limit),
@@ -158,6 +160,18 @@ def _log_limit_bytes(text: str | None) -> int | None:
     return size
 
 
+def node_bounds(text: str) -> tuple[int | None, int]:
+    """The least and the most nodes; None for the least of a number that stays as it is."""
+    first, dots, last = text.partition("..")
+    numbers = [int(word) if word.isdecimal() else 0 for word in (first, last or first)]
+    if not 1 <= numbers[0] <= numbers[1] <= MOST_NODES or (dots and not last):
+        raise InputError(
+            f"--nodes: {text!r} is no number of nodes; write one from 1 to {MOST_NODES}, or the "
+            "least and the most as 1..4"
+        )
+    return numbers[0] if dots else None, numbers[1]
+
+
 def _gpu_types(text: str) -> list[str]:
     types = [word.strip() for word in text.split(",")] if text else []
     for word in types:
@@ -173,11 +187,12 @@ def _greet(folder: Folder, url: str, controller: Controller, provider: LocalProv
     from rota.report.setting import setting_text
 
     given = controller.policy_settings
+    more = f", and up to {provider.bounds[1]} in all" if provider.bounds else ""
     settings = " ".join(f"{key}={setting_text(value)}" for key, value in given.items())
     lines = [
         f"rota is up at {url}",
         f"policy: {controller.policy_name}" + (f" ({settings})" if settings else ""),
-        f"nodes:  {', '.join(f'{node.name} ({node.offers})' for node in provider.nodes.values())}",
+        f"nodes:  {', '.join(f'{node.name} ({node.offers})' for node in _there(provider))}{more}",
         f"state:  {folder.path} (the token is in {folder.token})",
     ]
     living = controller.record.living()
@@ -192,6 +207,10 @@ def _greet(folder: Folder, url: str, controller: Controller, provider: LocalProv
         "In another terminal: rota run -- python train.py    Ctrl-C here stops the controller."
     )
     click.echo("\n".join(lines), err=True)
+
+
+def _there(provider: LocalProvider) -> list[LocalNode]:
+    return [node for name, node in provider.layout.items() if name in provider.names]
 
 
 @click.command()

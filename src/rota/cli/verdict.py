@@ -22,6 +22,7 @@ def why_text(verdict: Mapping[str, Any]) -> str:
     place = f"{verdict['position']} by arrival among jobs without GPUs"
     facts = [
         ("would start if", verdict["would_start_if"]),
+        *(("awaits", sentence) for sentence in verdict.get("awaited", ())),
         ("position", place if verdict["position"] and waits else None),
         ("turns", turns_text(turns)),
         ("sharing", sharing_text(verdict.get("sharing"))),

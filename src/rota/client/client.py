@@ -331,6 +331,11 @@ class Client:
         """Nodes that are there, were lost within the hour, or that a job waits for; or all."""
         return self._list("nodes", everything)
 
+    def awaited_nodes(self) -> list[dict[str, Any]]:
+        """Nodes that were asked for and are not there yet: each one's name, and why."""
+        found: list[dict[str, Any]] = self._call("GET", "/nodes")["awaited"]
+        return found
+
     def cordon(self, node: str) -> dict[str, Any]:
         """Have a node take no new job; what runs there goes on. The node, and ``changed``."""
         return self._call("POST", _path("nodes", node, "cordon"))

@@ -1,6 +1,6 @@
 """Explains why a job does not run: each blocker, who holds what it needs, what would start it."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 from rota.explain import reservation, trial_wait
@@ -31,13 +31,14 @@ def explain(
     *,
     resizes: bool = False,
     turns: Turns | None = None,
+    awaited: Iterable[Mapping[str, str]] = (),
     shortage: str | None = None,
 ) -> dict[str, Any]:
     """The verdict on one job, JSON-able, as of ``now_s``.
 
     ``{"job_id", "state", "reason", "sentence", "blockers": [{"rule", "need", "have", "held_by"}],
-    "would_start_if", "position", "turns", "sharing", "resizing", "warnings", "trials": [{"at_s",
-    "what", "predicted", "measured", "kept", "with", "on", "from"}],
+    "would_start_if", "awaited", "position", "turns", "sharing", "resizing", "warnings",
+    "trials": [{"at_s", "what", "predicted", "measured", "kept", "with", "on", "from"}],
     "history": [{"at_s", "reason"}]}``.
     Reasons and rules are the names of :class:`Reason`; need, have, would_start_if and resizing are
     sentences, ``held_by`` job ids.
@@ -50,6 +51,8 @@ def explain(
     ``trials`` are the probes made with the job (:func:`rota.explain.probes.tell`). ``turns`` is
     what the policy says of them, and is told as in
     :func:`rota.explain.turns.tell`; ``sharing`` as in :func:`rota.explain.sharing.sharing_of`.
+    ``awaited`` are the nodes that were asked for and are not there yet, each with its ``name`` and
+    ``why``: a job that waits for GPUs is told of them.
     ``shortage`` says how much room the disk of the state folder has, if that is too little.
     """
     job_state = JobState(state.state[row])
@@ -76,6 +79,7 @@ def explain(
         "sentence": UNDECIDED if undecided else _sentence(state, row, reason),
         "blockers": blockers,
         "would_start_if": would_start_if,
+        "awaited": [f"node {node['name']}: {node['why']}" for node in awaited] if blockers else [],
         "position": _position(state, row),
         "turns": tell_turns(state, row, turns),
         "sharing": sharing_of(state, row),

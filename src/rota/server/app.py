@@ -152,6 +152,7 @@ def _reading_routes(controller: Any) -> APIRouter:
             controller.record.history(row),
             resizes=controller.resizes,
             turns=controller.turns(row),
+            awaited=controller.supply.awaited(),
             shortage=controller.room.shortage() if controller.room.is_tight else None,
         )
         return JSONResponse(jobs.finite(verdict))
@@ -193,7 +194,8 @@ def _cluster_routes(controller: Any, driver: SweepDriver) -> APIRouter:
     @router.get("/nodes")
     async def nodes(all_: Annotated[bool, Query(alias="all")] = False) -> JSONResponse:
         """Nodes that are there, were lost within the hour, or that a job waits for; or all."""
-        return JSONResponse({"nodes": jobs.finite(jobs.nodes(controller, everything=all_))})
+        told = {"nodes": jobs.finite(jobs.nodes(controller, everything=all_))}
+        return JSONResponse(told | {"awaited": controller.supply.awaited()})
 
     @router.post("/nodes/{name}/cordon")
     async def cordon(name: str) -> JSONResponse:

@@ -30,19 +30,28 @@ def run_cluster(
     port: int,
     on_listen: Callable[[str, Controller, LocalProvider], None],
     nodes: int = 1,
+    least_nodes: int | None = None,
     gpu_types: Sequence[str] = (),
     log_limit_bytes: int | None = None,
 ) -> Controller:
     """Run a controller on ``folder`` until SIGTERM or SIGINT; the controller, as it ended.
 
     It has ``nodes`` nodes of ``gpus`` GPUs each, and those of former times that may have jobs.
-    Raises InputError for a policy that is an oracle, for more GPUs than there are, when another
-    controller runs on the same folder, and for a folder that can't be written to.
+    With ``least_nodes`` it begins with so many, and has as many as the policy asks for.
+    Raises InputError for a policy that is an oracle, or asks for no nodes where it has to, for more
+    GPUs than there are, when another controller runs on the same folder, and for a folder that
+    can't be written to.
     """
     if policy.needs_duration:
         raise InputError(
             f"policy: {policy_name} needs to know how long jobs run, which only a trace tells; "
             "use it in `rota sim`, and here for example tiresias or gandiva"
+        )
+    if least_nodes is not None and policy.autoscaler is None:
+        raise InputError(
+            f"--nodes: {least_nodes}..{nodes} needs a policy that asks for nodes, which "
+            f"{policy_name} does not; give --policy pollux --set nodes={least_nodes},{nodes}, or "
+            "one number"
         )
     cores = len(os.sched_getaffinity(0))
     layout = lay_out(nodes, gpus, gpu_types, len(offered_ids()), cores)
@@ -73,7 +82,8 @@ def run_cluster(
         room = Room(folder)
         room.look()  # on a full disk there is room to start with from here on
         store = EventStore(folder.database)
-        provider = LocalProvider(folder, layout, host_memory_bytes, open_files, log_limit_bytes)
+        limits = host_memory_bytes, open_files, log_limit_bytes
+        provider = LocalProvider(folder, layout, *limits, least=least_nodes)
         try:
             controller = Controller(store, folder, policy, policy_name, provider, room)
         except RotaError:

@@ -7,6 +7,7 @@ from typing import Protocol
 
 from rota.errors import InputError
 from rota.model.cluster import Node
+from rota.model.decide.in_use import nodes_in_use
 from rota.model.events import NodeLost, joined
 from rota.model.notes import DesiredNodes
 from rota.policy.base import Policy
@@ -95,7 +96,7 @@ class RentedNodes:
         starting = sorted(self._due_s, reverse=True)[:number]
         for index in starting:
             del self._due_s[index]
-        state, used = simulation.state, _used(simulation)
+        state, used = simulation.state, nodes_in_use(simulation.state)
         for index in sorted(self._there, reverse=True):
             name = self._nodes[index].name
             if number > len(starting) and state.node_index[name] not in used:
@@ -151,16 +152,6 @@ def _standing(scaler: Scaler, wish: DesiredNodes) -> Standing:
     bound = scaler.most if wish.utility > scaler.high else scaler.least
     bounded = wish.desired == bound and scaler.least < scaler.most
     return Standing.BOUNDED if bounded else Standing.OUTSIDE
-
-
-def _used(simulation: Simulation) -> set[int]:
-    """The nodes on which a job has GPUs or state, or is to have some."""
-    state = simulation.state
-    used: set[int] = set()
-    for row in {*state.active, *state.staying, *state.unsettled, *state.user_suspended}:
-        for place in (state.target[row], state.held[row], state.home[row]):
-            used.update(() if place is None else place.nodes())
-    return used
 
 
 def _scaler(policy: Policy, nodes: list[Node]) -> Scaler:

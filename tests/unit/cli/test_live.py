@@ -426,6 +426,15 @@ class TestLooking:
         assert (code, out.split()[:4]) == (0, ["NODE", "KIND", "TYPE", "GPUS"])
         assert json.loads(rota("nodes", "-o", "json")[1])[0]["name"] == "here"
 
+    def test_nodes_that_are_awaited(self, rota, cluster):
+        cluster.controller.awaited_nodes = [{"name": "m", "why": "the machine boots"}]
+        assert rota("nodes")[1].splitlines()[-1] == "awaited: node m: the machine boots"
+        for _ in range(2):
+            rota("run", "--gpus", "2", "--", "true")
+        cluster.do(cluster.controller.turn)
+        assert "awaits          node m: the machine boots\n" in rota("why", "2")[1]
+        assert "awaits" not in rota("why", "1")[1]
+
     def test_why_tells_what_was_tried_and_what_came_of_it(self):
         names = ("at_s", "what", "predicted", "measured", "kept")
         told = [(0.0, "move to t4", 0.8, 0.75, False), (9.0, "move", 1.0, None, True)]

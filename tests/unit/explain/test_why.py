@@ -40,6 +40,7 @@ SCHEMA = [
     "sentence",
     "blockers",
     "would_start_if",
+    "awaited",
     "position",
     "turns",
     "sharing",
@@ -114,6 +115,16 @@ def test_on_a_full_disk_that_comes_first_and_jobs_that_run_are_not_in_want_of_it
     assert "80 MiB" in verdict["blockers"][0]["have"]
     assert verdict["would_start_if"] == "there was room on the disk; then the policy decides"
     assert explain(cluster.state, 0, 1.0, shortage="1 MiB is free")["blockers"] == []
+
+
+def test_a_job_that_waits_is_told_of_nodes_that_are_awaited():
+    cluster = Cluster(1, 1, 1)
+    cluster.decide(1.0)
+    awaited = [{"name": "m", "why": "the machine boots"}]
+    assert explain(cluster.state, 1, 1.0, awaited=awaited)["awaited"] == [
+        "node m: the machine boots"
+    ]
+    assert explain(cluster.state, 0, 1.0, awaited=awaited)["awaited"] == []
 
 
 def test_a_starting_job_says_where():

@@ -64,7 +64,7 @@ def test_former_nodes_without_jobs_are_forgotten(tmp_path):
     folder = Folder(tmp_path)
     former(folder, LocalNode("box-0", 2), LocalNode("box-1", 2, 2))
     provider = LocalProvider(folder, [LocalNode("box")])
-    assert list(provider.names) == ["box"]
+    assert provider.names == {"box"}
     assert provider.taken_over == provider.differences() == []
 
 
@@ -76,7 +76,7 @@ def test_former_nodes_that_may_have_jobs_are_taken_over_as_they_were(tmp_path):
     lock = hold_lock(folder.node("box") / "agent.lock")
     provider = LocalProvider(folder, [LocalNode("box-0", 4), LocalNode("box-1", 2, 2)])
     lock.close()
-    assert provider.nodes["box-0"] == LocalNode("box-0", 2, 0, "t4")
+    assert provider.layout["box-0"] == LocalNode("box-0", 2, 0, "t4")
     assert set(provider.names) == {"box-0", "box-1", "box"}
     assert provider.differences() == [
         "node box (1 GPU) stays beside those asked for",
@@ -120,22 +120,22 @@ def test_an_agent_that_can_not_go_on_is_told_once_to_whoever_started_the_cluster
                 self.enough.set()
 
     async def watch():
-        words = Words(3)
-        for name in ("rota.notice", "rota.provider"):
-            logging.getLogger(name).addHandler(words)
-        (agent,) = provider._watched
+        words, log = Words(2), logging.getLogger("rota.provider")
+        log.addHandler(words)
+        agent = provider._agents["box"]
         agent.start()
         await words.enough.wait()
         await agent.stop()
-        for name in ("rota.notice", "rota.provider"):
-            logging.getLogger(name).removeHandler(words)
-        return words.records
+        log.removeHandler(words)
 
-    records = asyncio.run(watch())
-    assert [record.name for record in records] == ["rota.notice", "rota.provider", "rota.provider"]
+    asyncio.run(watch())
+    (error,) = provider.errors()
+    assert provider.errors() == []
     why = f"rota agent: {place} can't be the folder for the sockets of this cluster's agents"
     told = "node box: its agent ended, and is started again: "
-    assert records[0].getMessage().startswith(told + why)
+    assert error.startswith(told + why)
+    (awaited,) = provider.awaited()
+    assert (awaited.name, awaited.why in error) == ("box", True)
 
 
 def test_the_last_words_of_a_log_are_its_last_line_with_words(tmp_path):

@@ -23,8 +23,8 @@ from rota.live.controller.recovery import (
     seats,
 )
 from rota.live.controller.relay import pass_on, pass_piece_on
+from rota.live.controller.supply import Supply
 from rota.live.controller.telemetry import Telemetry
-from rota.live.provider.base import Provider
 from rota.live.wire import Message, decode
 from rota.live.wire.messages import check_from_agent
 from rota.model.allocation import Allocation
@@ -65,12 +65,12 @@ class AgentSessions:
         journal: Journal,
         telemetry: Telemetry,
         questions: Questions,
-        provider: Provider,
+        supply: Supply,
         turn: Callable[[], None],
     ) -> None:
         self._record, self._journal, self._telemetry = record, journal, telemetry
         self._questions = questions
-        self._provider, self._turn, self._state = provider, turn, record.state
+        self._supply, self._turn, self._state = supply, turn, record.state
         self._outboxes = record.outboxes
         self._failures: dict[int, int] = {}  # of launches, one after another, by row
         self._num_connections = 0  # so far
@@ -126,12 +126,10 @@ class AgentSessions:
             wanted = "hello, after curves"
             raise AgentError(f"type: {hello['type']!r:.80} can't be used; it must be {wanted}")
         check_from_agent(hello)
-        if hello["node"] not in self._provider.names:
-            names = ", ".join(sorted(self._provider.names))
-            raise AgentError(
-                f"node: {hello['node']!r:.80} can't be used; it must be a node of this cluster: "
-                f"{names}"
-            )
+        self._supply.check(hello)
+        if self._supply.is_given_up(hello):
+            await channel.send(json.dumps({"type": "shutdown"}))
+            raise AgentError(f"node: {hello['node']} was given up, and its agent is to end")
         node, agent = hello["node"], hello.get("agent")
         known = self._outboxes.agents.get(node)
         if agent is not None and known is not None and agent != known:

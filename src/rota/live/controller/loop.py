@@ -23,20 +23,18 @@ from rota.live.controller.journal import Journal
 from rota.live.controller.node_api import NodeApi
 from rota.live.controller.questions import Questions
 from rota.live.controller.record import Record
-from rota.live.controller.recovery import DRAINED, NODE_GONE, node_left, overdue
+from rota.live.controller.recovery import DRAINED, overdue
 from rota.live.controller.room import Room
+from rota.live.controller.supply import Supply
 from rota.live.controller.sweep_api import SweepApi
 from rota.live.controller.telemetry import Telemetry
 from rota.live.provider.base import Provider
-from rota.model.cluster import Closing
 from rota.model.commands import Launch
 from rota.model.decide.decision import take_decision
 from rota.model.decide.diff import diff
 from rota.model.events import (
     CommandSent,
     DecisionTaken,
-    Event,
-    NodeClosed,
     RetryDue,
     StopRequested,
 )
@@ -90,8 +88,9 @@ class Controller:
         self.node_api = NodeApi(self.record, self.journal)
         self.sweeps = SweepApi(self.record, self.journal, self.jobs)
         self.telemetry = Telemetry(self.record, self.journal)
+        self.supply = Supply(self.record, self.journal, provider)
         self.agents = AgentSessions(
-            self.record, self.journal, self.telemetry, self.questions, provider, self.turn
+            self.record, self.journal, self.telemetry, self.questions, self.supply, self.turn
         )
         self._tasks: list[asyncio.Task[None]] = []
         self._policy_retry_at_s: float | None = None
@@ -110,7 +109,7 @@ class Controller:
     async def start(self) -> None:
         """Begin to decide, and have the agents started that are not there."""
         self.record.keep_last_id()
-        self._look_at_nodes()
+        self.supply.look()
         self.agents.awaited = {
             name
             for row in (*self.state.active, *self.state.staying)
@@ -146,7 +145,7 @@ class Controller:
                 for row, spec in enumerate(self.state.spec)
                 if self.state.has_processes(row)
             ],
-            "agents": sorted(self._provider.alive),
+            "agents": sorted(node.name for node in self._provider.nodes() if node.is_alive),
         }
 
     async def stop(self) -> None:
@@ -193,23 +192,9 @@ class Controller:
         """Look at the room on the disk and at the nodes, and have a turn taken if that changes."""
         while True:
             await asyncio.sleep(LOOK_EVERY_S)
-            if self.room.look() or self.journal.unwritten or self._look_at_nodes():
+            nodes_changed = not self.agents.ends_jobs and self.supply.look()
+            if self.room.look() or self.journal.unwritten or nodes_changed:
                 self.journal.kick.set()
-
-    def _look_at_nodes(self) -> bool:
-        """Take note of nodes that the provider has given up or is about to; True if of any."""
-        state, now_s, names = self.state, self.now_s(), self._provider.names
-        events: list[Event] = []
-        for node in state.nodes:
-            if node.alive and node.name not in names:
-                events += node_left(state, node.name, now_s, NODE_GONE)
-        for name, by_s in self._provider.leaves.items():
-            index, closing = state.node_index.get(name), Closing(drains=True, by_s=by_s)
-            if index is not None and name in names and state.closed.get(index) != closing:
-                events.append(NodeClosed(now_s, name, *closing))
-        for event in events:
-            self.journal.note(event)
-        return bool(events)
 
     def _sleep_s(self) -> float | None:
         if self.journal.unwritten or self.agents.ends_jobs:

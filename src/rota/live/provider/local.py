@@ -1,7 +1,8 @@
 """This machine as a cluster: each node's agent is a child process, restarted when it dies.
 
 Several nodes on one machine are for development and tests: each has a part of the GPUs, or slots
-on cores that it may share with the others, and an agent, a zygote and a folder of its own.
+on cores that it may share with the others, and an agent, a zygote and a folder of its own. Some of
+them may be left out until they are asked for.
 """
 
 import asyncio
@@ -11,13 +12,14 @@ import os
 import shutil
 import socket
 import sys
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Sequence
 from itertools import chain
 from pathlib import Path
 from typing import NamedTuple
 
 from rota.errors import InputError
 from rota.folder import Folder, is_locked
+from rota.live.provider.base import AwaitedNode, ProvidedNode, Provider
 
 WATCH_EVERY_S = 0.5
 END_POLL_S = 0.02
@@ -27,7 +29,6 @@ LAST_WORDS_BYTES = 4096
 SETTINGS = "node.json"  # in a node's folder: what its agent was last started with
 
 log = logging.getLogger("rota.provider")
-notice = logging.getLogger("rota.notice")  # what whoever has started `rota up` must see as well
 
 
 class LocalNode(NamedTuple):
@@ -74,14 +75,15 @@ def lay_out(
     return [LocalNode(f"{host}-{i}", each, i * each, types[i]) for i in range(count)]
 
 
-class LocalProvider:
+class LocalProvider(Provider):
     """Keeps one agent alive for each node, and leaves alone those that already are.
 
     ``host_memory_bytes`` is what suspended jobs may hold of each node's memory (None: its default),
     ``open_files`` how many files each process of a job may open (None: as many as this process),
     ``log_limit_bytes`` what the logs of a job may hold (None: the default of agents).
     A node of former times that may still have jobs is taken over with the devices that it had,
-    whether or not it is asked for: ``taken_over`` names these.
+    whether or not it is asked for: ``taken_over`` names these. With ``least`` it begins with so
+    many of the nodes, and adds others as they are requested.
     """
 
     def __init__(
@@ -91,58 +93,99 @@ class LocalProvider:
         host_memory_bytes: int | None = None,
         open_files: int | None = None,
         log_limit_bytes: int | None = None,
+        *,
+        least: int | None = None,
     ) -> None:
         self._folder = folder
         self.taken_over = [node for node in former_nodes(folder) if _in_use(folder, node.name)]
         kept = {node.name: node for node in self.taken_over}
         self.asked_for = list(nodes)
-        self.nodes = {node.name: node for node in nodes} | kept
+        self.layout = {node.name: node for node in nodes} | kept
+        self.bounds = None if least is None else (least, len(nodes))
         limits = {
             "--host-memory": host_memory_bytes,
             "--open-files": open_files,
             "--log-limit": log_limit_bytes,
         }
         options = [f"{name}={limit}" for name, limit in limits.items() if limit is not None]
-        self._watched = [_WatchedAgent(folder, node, options) for node in self.nodes.values()]
+        self._agents = {
+            node.name: _WatchedAgent(folder, node, options) for node in self.layout.values()
+        }
+        self._there = set(self.layout) if least is None else set(kept)
+        for node in nodes[: least or 0]:
+            self._there.add(node.name)
+        self._starting = self._there - kept.keys()  # nobody has seen their agents alive yet
+        self._leaving: dict[str, asyncio.Task[None]] = {}  # given up, until their agents have ended
 
-    @property
-    def names(self) -> Collection[str]:
-        """The nodes that it looks after."""
-        return self.nodes.keys()
+    def nodes(self) -> Collection[ProvidedNode]:
+        """The nodes that it looks after: what is on this machine need not leave it by some time."""
+        return [
+            ProvidedNode(name, _is_alive(self._folder, name))
+            for name in self.layout
+            if name in self._there or name in self._leaving
+        ]
 
-    @property
-    def alive(self) -> Collection[str]:
-        """The nodes whose agents live."""
-        return [name for name in self.nodes if _is_alive(self._folder, name)]
+    def request(self, count: int) -> None:
+        """Start the agents of so many nodes in all, the first ones that are not there."""
+        least, most = self.bounds or (len(self._there), len(self._there))
+        count = min(max(count, least), most)
+        for name in [name for name in self.layout if name not in self._there | set(self._leaving)]:
+            if len(self._there) < count:
+                self._there.add(name)
+                self._starting.add(name)
+                self._agents[name].start()
+        for awaited in reversed(self.awaited()):
+            if len(self._there) > count:
+                self.release(awaited.name)
 
-    @property
-    def leaves(self) -> Mapping[str, float]:
-        """Deadlines of leaving nodes: none, since nodes of this machine stay."""
-        return {}
+    def release(self, name: str) -> None:
+        """Watch a node's agent until it has ended, and no longer."""
+        if name in self._there:
+            self._there.remove(name)
+            self._starting.discard(name)
+            ending = asyncio.create_task(self._agents[name].give_up())
+            self._leaving[name] = ending
+            ending.add_done_callback(lambda _: self._leaving.pop(name, None))
+
+    def awaited(self) -> Sequence[AwaitedNode]:
+        """The nodes whose agents are starting."""
+        self._starting = {each for each in self._starting if not _is_alive(self._folder, each)}
+        return [
+            AwaitedNode(name, self._agents[name].why_awaited)
+            for name in self.layout
+            if name in self._starting
+        ]
+
+    def errors(self) -> Sequence[str]:
+        """Why agents can't go on, each reason once."""
+        return [error for agent in self._agents.values() for error in agent.take_errors()]
 
     async def start(self) -> None:
         """Begin to watch over the agents. Raises InputError if they can't have their sockets."""
-        for name in self.nodes:
+        for name in self.layout:
             self._folder.socket(name)
         for node in former_nodes(self._folder):
-            if node.name not in self.nodes:  # its agent may have been killed
+            if node.name not in self.layout:  # its agent may have been killed
                 self._folder.socket(node.name).unlink(missing_ok=True)
                 shutil.rmtree(self._folder.arenas(node.name), ignore_errors=True)
-        for agent in self._watched:
-            agent.start()
+        for name in sorted(self._there):
+            self._agents[name].start()
 
     async def stop(self) -> None:
         """Stop watching. An agent ends by itself when it has nothing left to do."""
-        await asyncio.gather(*(agent.stop() for agent in self._watched))
+        await asyncio.gather(*(agent.stop() for agent in self._agents.values()))
 
     async def end(self) -> None:
         """Return when no agent is left, and no attempt that has not been seen to its end."""
-        await asyncio.gather(*(agent.end() for agent in self._watched))
+        await asyncio.gather(*(agent.end() for agent in self._agents.values()))
 
     async def wait_for_end(self, *, connected: Collection[str]) -> None:
         """Wait until all agents are gone; those that never got as far as to connect are killed."""
         await asyncio.gather(
-            *(agent.wait_for_end(connected=agent.node.name in connected) for agent in self._watched)
+            *(
+                agent.wait_for_end(connected=name in connected)
+                for name, agent in self._agents.items()
+            )
         )
 
     def differences(self) -> list[str]:
@@ -167,11 +210,16 @@ class _WatchedAgent:
         self._options = options
         self._task: asyncio.Task[None] | None = None
         self._process: asyncio.subprocess.Process | None = None
+        self._is_unwanted = False  # to be killed as soon as it is there
         self._ends = False  # to be watched until it has nothing left to do
         self._told: set[str] = set()  # what agents that could not go on have said last
+        self._errors: list[str] = []  # of these, what nobody has heard yet
+        self.why_awaited = "its agent is starting"
 
     def start(self) -> None:
-        self._task = asyncio.create_task(self._watch())
+        self._ends = self._is_unwanted = False
+        if self._task is None or self._task.done():
+            self._task = asyncio.create_task(self._watch())
 
     async def stop(self) -> None:
         if self._task is not None:
@@ -182,6 +230,13 @@ class _WatchedAgent:
         self._ends = True
         if self._task is not None:
             await self._task
+
+    async def give_up(self) -> None:
+        """As :meth:`end`; nobody has told an agent to end that is not there yet."""
+        self._is_unwanted = not _in_use(self._folder, self.node.name)
+        if self._process is not None and self._is_unwanted:
+            self._process.kill()
+        await self.end()
 
     async def wait_for_end(self, *, connected: bool) -> None:
         await self.stop()
@@ -207,6 +262,8 @@ class _WatchedAgent:
                 except OSError as error:  # a full disk, for example
                     log.error("%s's agent can't be started: %s", self.node.name, error)
             if self._process is not None:
+                if self._is_unwanted:
+                    self._process.kill()
                 await self._process.wait()
                 status = self._process.returncode
                 self._process = None
@@ -225,8 +282,13 @@ class _WatchedAgent:
             log.warning("%s's agent ended with status %s: %s", self.node.name, status, words)
         else:
             self._told.add(words)
-            text = "node %s: its agent ended, and is started again: %s"
-            notice.warning(text, self.node.name, words)
+            self.why_awaited = f"its agent ended, and is started again: {words}"
+            self._errors.append(f"node {self.node.name}: {self.why_awaited}")
+
+    def take_errors(self) -> list[str]:
+        """Whatever has gone wrong since this was asked last."""
+        errors, self._errors = self._errors, []
+        return errors
 
     def _is_alive(self) -> bool:
         return _is_alive(self._folder, self.node.name)

@@ -20,11 +20,12 @@ from rota.live.controller import loop as controller_module
 from rota.live.controller.clock import Clock
 from rota.live.controller.last_id import write_last_id
 from rota.live.controller.loop import Controller
+from rota.live.provider.base import AwaitedNode, ProvidedNode, Provider
 from rota.live.wire.questions import ask_of
 from rota.model.allocation import on_node
 from rota.model.events import JobSubmitted, ModelReported, NodeLost
 from rota.model.job import JobState
-from rota.model.notes import MOST_WARNINGS, Notes
+from rota.model.notes import MOST_WARNINGS, DesiredNodes, Notes
 from rota.model.probe import Probe
 from rota.model.turns import Turns
 from rota.policy.base import Policy
@@ -33,23 +34,12 @@ from rota.request.jobfile import parse_job
 from rota.store.events import EventStore
 
 
-class NoProvider:
-    names = ("n",)
+class NoProvider(Provider):
+    def __init__(self):
+        self.there = [ProvidedNode("n", is_alive=True)]
 
-    async def start(self):
-        pass
-
-    async def stop(self):
-        pass
-
-    alive = ("n",)
-    leaves = {}
-
-    async def end(self):
-        pass
-
-    async def wait_for_end(self, *, connected):
-        pass
+    def nodes(self):
+        return self.there
 
 
 class Agent:
@@ -1012,12 +1002,9 @@ def comes_and_goes(tmp_path, monkeypatch):
     """A controller that looks at its nodes all the time, whose provider a test changes."""
     monkeypatch.setattr(controller_module, "LOOK_EVERY_S", 0.001)
 
-    class Provider(NoProvider):
-        names, leaves = ["n"], {}
-
     @contextlib.asynccontextmanager
     async def run():
-        folder, provider = Folder(tmp_path).create(), Provider()
+        folder, provider = Folder(tmp_path).create(), NoProvider()
         store = EventStore(folder.database)
         controller = Controller(store, folder, FifoBackfill(), "fifo", provider)
         await controller.start()
@@ -1044,7 +1031,7 @@ def test_a_node_that_its_provider_gives_up_is_gone_with_its_jobs(comes_and_goes)
             launch = await agent.hears("launch")
             agent.says(**done(launch))
             await until_state(controller, row, JobState.RUNNING)
-            provider.names = ["m"]
+            provider.there = [ProvidedNode("m", is_alive=True)]
             await until(lambda: not controller.state.nodes[0].alive)
             await until_state(controller, row, JobState.PENDING)
             assert "its node is no longer part" in controller.state.story(row)[-1][1]
@@ -1064,12 +1051,120 @@ def test_a_node_that_must_go_is_drained_by_then(comes_and_goes):
             agent.hello()
             await agent.hears("welcome")
             by_s = controller.now_s() + 3600
-            provider.leaves = {"n": by_s, "nobody": by_s}
+            provider.there = [ProvidedNode(name, True, by_s) for name in ("n", "nobody")]
             await until(lambda: controller.state.closed)
             assert controller.state.closed == {0: (True, by_s)}
             controller.node_api.enable("n")
             await until(lambda: controller.state.closed)
             assert controller.record.nodes()[0]["drain_by_s"] == by_s
+            await agent.leave()
+
+    asyncio.run(scenario())
+
+
+class AsksForNodes(FifoBackfill):
+    """First come, first served, on as many nodes as a test wants."""
+
+    wanted = 2
+
+    def decide(self, view):
+        wish = DesiredNodes(self.wanted, 0.5)
+        return super().decide(view)._replace(notes=Notes(nodes=wish))
+
+
+class Grows(NoProvider):
+    """Notes what it is asked for; n is there, and m follows when a test says so."""
+
+    bounds = (1, 2)
+
+    def __init__(self):
+        super().__init__()
+        self.asked, self.released, self.wrong = 0, [], ["no room for m"]
+
+    def request(self, count):
+        self.asked = count
+
+    def release(self, name):
+        self.released.append(name)
+
+    def awaited(self):
+        return [AwaitedNode("m", "it boots")] if self.asked > len(self.there) else []
+
+    def errors(self):
+        told, self.wrong = self.wrong, []
+        return told
+
+
+def test_nodes_are_asked_for_as_the_policy_wants_and_given_up_without_jobs(
+    tmp_path, monkeypatch, caplog
+):
+    monkeypatch.setattr(controller_module, "LOOK_EVERY_S", 0.001)
+    policy, provider, folder = AsksForNodes(), Grows(), Folder(tmp_path).create()
+
+    async def scenario():
+        store = EventStore(folder.database)
+        controller = Controller(store, folder, policy, "fifo", provider)
+        await controller.start()
+        agent, other = Agent(controller), Agent(controller)
+        agent.hello()
+        row = await submit(controller, resources={"gpus": 2})
+        agent.says(**done(await agent.hears("launch")))
+        await until_state(controller, row, JobState.RUNNING)
+        await until(lambda: provider.asked == 2)
+        assert controller.supply.awaited() == [{"name": "m", "why": "it boots"}]
+        waits = await submit(controller)
+        assert controller.state.total_gpus == 2  # what is awaited is no capacity
+        assert controller.state.state[waits] == JobState.PENDING
+        provider.there = [ProvidedNode(name, is_alive=True) for name in "nm"]
+        other.says(**HELLO | {"node": "m", "agent": "first"})
+        launch = await other.hears("launch")
+        other.says(**done(launch))
+        await until_state(controller, waits, JobState.RUNNING)
+
+        # Nobody is sent away from a node with a job; without one, the last node goes.
+        policy.wanted, controller.state.decision_needed = 1, True
+        controller.turn()
+        await until(lambda: provider.asked == 1)
+        assert provider.released == []
+        about = {key: launch[key] for key in ("job_id", "attempt", "launch")}
+        other.says(**ENDED | about)
+        await other.hears("shutdown")
+        await until(lambda: provider.released == ["m"])
+        assert [node.alive for node in controller.state.nodes] == [True, False]
+        await other.leave()
+
+        # The agent that was told to end may come back before it does; another one is welcome.
+        late, fresh = Agent(controller), Agent(controller)
+        late.says(**HELLO | {"node": "m", "agent": "first"})
+        assert await late.hears("shutdown")
+        with pytest.raises(AgentError, match="was given up"):
+            await late.ended()
+        policy.wanted, controller.state.decision_needed = 2, True
+        controller.turn()
+        fresh.says(**HELLO | {"node": "m", "agent": "second"})
+        await fresh.hears("welcome")
+        await until(lambda: controller.state.nodes[1].alive)
+        for each in (agent, fresh):
+            await each.leave()
+        await controller.stop()
+
+    asyncio.run(scenario())
+    told = [record.getMessage() for record in caplog.records if record.name == "rota.notice"]
+    assert told == ["no room for m"]
+
+
+def test_a_policy_that_wants_nodes_of_a_provider_that_has_what_it_has_gets_none(
+    tmp_path, monkeypatch
+):
+    monkeypatch.setattr(NoProvider, "request", None)
+
+    async def scenario():
+        async with controlled(tmp_path, AsksForNodes()) as controller:
+            agent = Agent(controller)
+            agent.hello()
+            await agent.hears("welcome")
+            assert controller.state.notes.nodes.desired == 2
+            assert controller.supply.look() is False
             await agent.leave()
 
     asyncio.run(scenario())

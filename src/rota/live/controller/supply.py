@@ -1,0 +1,98 @@
+"""Nodes that the provider has for the cluster: they come and go, are asked for and given up."""
+
+import logging
+from functools import partial
+from typing import Any
+
+from rota.errors import AgentError
+from rota.live.controller.journal import Journal
+from rota.live.controller.record import Record
+from rota.live.controller.recovery import NODE_GONE, node_left
+from rota.live.provider.base import Provider
+from rota.live.wire import Message
+from rota.model.cluster import Closing
+from rota.model.decide.in_use import nodes_in_use
+from rota.model.events import Event, NodeClosed, NodeLost
+
+notice = logging.getLogger("rota.notice")  # what whoever has started `rota up` must see as well
+
+
+class Supply:
+    """What the controller hears of a provider, and asks of it.
+
+    Nodes that are asked for are none of the cluster's until their agents have said hello.
+    """
+
+    def __init__(self, record: Record, journal: Journal, provider: Provider) -> None:
+        self._record, self._journal, self._provider = record, journal, provider
+        self._state = record.state
+        self._given_up: dict[str, str | None] = {}  # nodes, and which agent of each was told to end
+
+    def look(self) -> bool:
+        """Take note of nodes that are gone or are about to go; True if of any."""
+        for error in self._provider.errors():
+            notice.warning("%s", error)
+        state, now_s = self._state, self._record.now_s()
+        provided = self._provider.nodes()
+        names = {node.name for node in provided}
+        events: list[Event] = []
+        for node in state.nodes:
+            if node.alive and node.name not in names:
+                events += node_left(state, node.name, now_s, NODE_GONE)
+        for name, leaves_s in ((node.name, node.leaves_s) for node in provided):
+            if leaves_s is None or name not in state.node_index:
+                continue
+            closing = Closing(drains=True, by_s=leaves_s)
+            if state.closed.get(state.node_index[name]) != closing:
+                events.append(NodeClosed(now_s, name, *closing))
+        events += self._ask()
+        for event in events:
+            self._journal.note(event)
+        return bool(events)
+
+    def check(self, hello: Message) -> None:
+        """Refuse an agent whose node is none of the cluster's. Raises AgentError."""
+        name, names = hello["node"], self._provider.names
+        if name not in names:
+            raise AgentError(
+                f"node: {name!r:.80} can't be used; it must be a node of this cluster: "
+                f"{', '.join(sorted(names))}"
+            )
+
+    def is_given_up(self, hello: Message) -> bool:
+        """True if an agent was told to end, because nobody needs its node. Another one may come."""
+        name, agent = hello["node"], hello.get("agent")
+        if name in self._given_up and self._given_up[name] != agent:
+            del self._given_up[name]
+        return name in self._given_up
+
+    def awaited(self) -> list[dict[str, Any]]:
+        """The nodes that were asked for and are not there yet, each with the reason."""
+        return [node._asdict() for node in self._provider.awaited()]
+
+    def _ask(self) -> list[Event]:
+        """Ask for as many nodes as the policy wants, and give up those without jobs that are more.
+
+        The last ones go first. Where too few are without, others go when their jobs have ended or
+        have gone elsewhere.
+        """
+        wish, bounds, state = self._state.notes.nodes, self._provider.bounds, self._state
+        if wish is None or bounds is None:
+            return []
+        desired = min(max(wish.desired, bounds[0]), bounds[1])
+        self._provider.request(desired)
+        used, events = nodes_in_use(state), list[Event]()
+        there = [index for index, node in enumerate(state.nodes) if node.alive]
+        surplus = len(there) - desired
+        for index in reversed(there):
+            name = state.nodes[index].name
+            if surplus > 0 and index not in used and name in self._record.outboxes.queues:
+                surplus -= 1
+                self._given_up[name] = self._record.outboxes.agents[name]
+                events.append(NodeLost(self._record.now_s(), name, given_back=True))
+                self._journal.once_written.append(partial(self._give_up, name))
+        return events
+
+    def _give_up(self, name: str) -> None:
+        self._record.outboxes.tell(name, {"type": "shutdown"})
+        self._provider.release(name)
