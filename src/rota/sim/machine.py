@@ -115,6 +115,12 @@ class Machine:
         self._most_expected = LEAST_EXPECTED
         self._until_s: dict[int, float] = {}  # row -> work at which its speed changes by itself
 
+    @property
+    def is_steady(self) -> bool:
+        """True if jobs that share no GPU run at one speed, and nobody is to know when they do."""
+        told = self.reports is not None or hasattr(self.speeds, "phase")
+        return not (told or self.unsteady or self._interference.links)
+
     def execute(self, command: Command) -> None:
         """Carry out a command; what takes no time is confirmed at once."""
         now_s = self._engine.now_s
@@ -125,37 +131,36 @@ class Machine:
         else:
             self.confirm(event)
 
-    def _costs(self, row: int) -> Costs:
+    def costs(self, row: int) -> Costs:
+        """What commands cost this job."""
         return self._costs_of(self._state.spec[row])
 
     def _launch(self, command: Launch, now_s: float) -> tuple[float, Event]:
         row = command.row
-        delay_s = self._costs(row).cold_start_s
-        speed = self._speed(row, command.allocation)
+        delay_s = self.costs(row).cold_start_s
+        speed = self.speed(row, command.allocation)
         return delay_s, new(JobLaunched, (now_s + delay_s, row, command.attempt, speed))
 
     def _suspend(self, command: Suspend, now_s: float) -> tuple[float, Event]:
-        delay_s = self._costs(command.row).suspend_s
+        delay_s = self.costs(command.row).suspend_s
         return delay_s, new(JobSuspended, (now_s + delay_s, command.row, now_s))
 
     def _resume(self, command: Resume | Migrate, now_s: float) -> tuple[float, Event]:
         row = command.row
-        costs = self._costs(row)
+        costs = self.costs(row)
         delay_s = costs.resume_s + (costs.migrate_s if type(command) is Migrate else 0.0)
-        return delay_s, new(
-            JobResumed, (now_s + delay_s, row, self._speed(row, command.allocation))
-        )
+        return delay_s, new(JobResumed, (now_s + delay_s, row, self.speed(row, command.allocation)))
 
     def _resize(self, command: Resize, now_s: float) -> tuple[float, Event]:
         row, allocation = command.row, command.allocation
-        costs, speed = self._costs(row), self._speed(row, allocation)
+        costs, speed = self.costs(row), self.speed(row, allocation)
         at_s = now_s + costs.resize_s
         return costs.resize_s, JobResized(at_s, row, allocation, speed, costs.resize_pause_s)
 
     def _retune(self, command: Retune, now_s: float) -> tuple[float, Event]:
         row, held = command.row, self._state.held[command.row]
         assert held is not None
-        speed = self._speed(row, held.with_batch(command.batch))
+        speed = self.speed(row, held.with_batch(command.batch))
         return 0.0, JobRetuned(now_s, row, command.batch, speed)
 
     def _stop(self, command: Stop, now_s: float) -> tuple[float, Event]:
@@ -223,7 +228,7 @@ class Machine:
         state = self._state
         held = state.held[row]
         assert held is not None
-        speed = self._speed(row, held)
+        speed = self.speed(row, held)
         if speed == state.speed[row]:
             return False
         state.apply(SpeedChanged(self._engine.now_s, row, speed, by_itself))
@@ -279,7 +284,8 @@ class Machine:
         at_s = state.since_s[row] + (left_s if speed == 1.0 else left_s / speed)
         return max(to_instant(at_s), state.since_s[row]) if at_s % 1.0 else at_s
 
-    def _speed(self, row: int, allocation: Allocation) -> float:
+    def speed(self, row: int, allocation: Allocation) -> float:
+        """How fast the job runs on these GPUs now."""
         spec = self._state.spec[row]
         speed = 1.0
         if self.speeds is not None:

@@ -17,6 +17,7 @@ from rota.policy.base import Policy, checked
 from rota.predict.interference import Interference
 from rota.sim.engine import CONFIRM, FAULT, FINISH, PHASE, Engine
 from rota.sim.machine import Costs, Machine, SpeedModel
+from rota.sim.switching import switch
 from rota.workload.trace import Trace
 
 SUCCEEDED, RUNNING = JobState.SUCCEEDED, int(JobState.RUNNING)
@@ -102,6 +103,7 @@ class Simulation:
                     f"cluster has {most_gpus}; give a larger --cluster or drop the job"
                 )
         self.all_arrived = False
+        self._is_alone = False  # nobody looks at the state, or changes it, between two steps
         self._woken_in_vain = 0
         self._decided_s = -inf
         self._arrivals = iter(trace.jobs)
@@ -112,6 +114,7 @@ class Simulation:
 
     def run(self) -> Result:
         """Simulate until every job has ended. Raises SimulationError if one never does."""
+        self._is_alone = self.interval_s is None and self.cloud is None
         while self.step():
             pass
         left = [row for row in range(len(self.state.spec)) if self.state.finish_s[row] < 0]
@@ -162,6 +165,8 @@ class Simulation:
                 self._decider = Decider(state, self.policy)
             self._decider.decide(now_s)
             self.decisions += 1
+        if self._is_alone and state.unsettled and switch(state, self.machine, engine):
+            return True
         while state.unsettled and (commands := diff(state)):
             for command in commands:
                 self.machine.execute(command)

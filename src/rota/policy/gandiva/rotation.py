@@ -8,6 +8,7 @@ from math import inf
 from typing import Any
 
 from rota.model.allocation import Allocation, on_node
+from rota.model.job import Suspension
 from rota.model.plan import Plan
 from rota.model.reason import Reason
 from rota.model.view import View, WhatIf
@@ -18,7 +19,7 @@ from rota.policy.gandiva.seats import Seats
 from rota.policy.gandiva.turn import Part, Turn
 
 WAITING_TURN = Reason.SLICE_WAITING_TURN  # looked up once, as it is for most who lose their GPUs
-CAME_BACK = int(Reason.WAIT_PRIORITY)
+CAME_BACK, RESTART = int(Reason.WAIT_PRIORITY), int(Suspension.RESTART)  # compared as numbers
 
 
 class Rotation(Part):
@@ -86,6 +87,7 @@ class Rotation(Part):
         return (
             self._notes.keys() >= self._ran
             and CAME_BACK not in map(view.reason.__getitem__, self._ran)
+            and RESTART not in map(view.suspension.__getitem__, self._ran)
             and view.nodes == self._nodes
         )
 
