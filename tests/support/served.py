@@ -141,23 +141,23 @@ class StandInController:
             self._keys[user, key] = (body_hash, row)
         return row
 
-    async def cancel(self, row: int) -> bool:
+    async def cancel(self, row: int, user: str = "") -> bool:
         if self.state.state[row] == JobState.CANCELLED:
             return False
         check_open(self.state, row, "cancelled", self.now_s())
-        self.state.apply(StopRequested(self.now_s(), row))
+        self.state.apply(StopRequested(self.now_s(), row, user=user))
         return True
 
-    async def suspend(self, row: int) -> bool:
+    async def suspend(self, row: int, user: str = "") -> bool:
         check_open(self.state, row, "suspended", self.now_s())
         asked_before = row in self.state.user_suspended
-        self.state.apply(SuspendRequested(self.now_s(), row))
+        self.state.apply(SuspendRequested(self.now_s(), row, user))
         return not asked_before
 
-    async def resume(self, row: int) -> bool:
+    async def resume(self, row: int, user: str = "") -> bool:
         check_open(self.state, row, "resumed", self.now_s())
         was_suspended = row in self.state.user_suspended
-        self.state.apply(ResumeRequested(self.now_s(), row))
+        self.state.apply(ResumeRequested(self.now_s(), row, user))
         return was_suspended
 
     def end_jobs(self) -> None:

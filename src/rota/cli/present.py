@@ -269,6 +269,7 @@ def nodes_text(nodes: Sequence[Mapping[str, Any]]) -> str:
         who = " ".join(f"{gpu}:{'+'.join(ids)}" for gpu, ids in enumerate(holders) if ids)
         state = "lost" if not node["alive"] else "up" if node.get("connected", True) else "away"
         if (closed := closed_text(node)) is not None:
+            closed += f" ({node['closed_by']})" if node.get("closed_by") else ""
             state = closed if state == "up" else f"{state}, {closed}"
         kind = node.get("gpu_type") or "-"
         cells = (node["name"], node["kind"], kind, node["num_gpus"], free, state, who or "-")

@@ -1,12 +1,14 @@
 """One connection to a controller: where it is, the token, and a call that is repeated."""
 
 import contextlib
+import getpass
 import json
 import os
 import time
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
+from urllib.parse import quote
 
 import httpx
 
@@ -35,6 +37,7 @@ class Connection:
         self._folder = folder if isinstance(folder, Folder) else Folder(folder)
         # A proxy for the outside world has no business between us and this machine.
         self._http = httpx.Client(timeout=TIMEOUT_S, trust_env=False)
+        self._user = _own_name()
         self.met = False  # whether a controller has answered: one that went away may come back
         self.ahead_s = 0.0  # by which the cluster's clock is ahead of this machine's
 
@@ -72,6 +75,7 @@ class Connection:
                     headers={
                         "Authorization": f"Bearer {self._token()}",
                         "Content-Type": "application/json",
+                        **self._user,
                         **(headers or {}),
                     },
                 )
@@ -130,6 +134,14 @@ class Connection:
                 f"the token {self._folder.token} can't be read ({error}); "
                 "set ROTA_HOME to the controller's folder, or ROTA_TOKEN"
             ) from None
+
+
+def _own_name() -> dict[str, str]:
+    """The header that says who asks: the user of this process, by $LOGNAME or its id."""
+    try:
+        return {"Rota-User": quote(getpass.getuser(), safe="")}
+    except (KeyError, OSError):
+        return {}
 
 
 def _encoded(body: Any) -> bytes:

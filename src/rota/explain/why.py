@@ -14,6 +14,7 @@ from rota.model.decide.live_limits import all_gpus, fits_once_open, largest_node
 from rota.model.job import JobState, Suspension
 from rota.model.naming import few, jobs_text
 from rota.model.reason import SENTENCES, Reason
+from rota.model.state.displacement import takers_text
 from rota.model.state.ledger import NEEDLESS
 from rota.model.state.state import ClusterState
 from rota.model.turns import Turns
@@ -135,7 +136,8 @@ def _blockers(
     """Everything that stands between the job and its GPUs; what the policy said comes first."""
     found = []
     if row in state.user_suspended:
-        found.append(_blocker(Reason.HELD_BY_USER, "its owner's leave", "suspended by its owner"))
+        by = state.user_suspended[row] or "its owner"
+        found.append(_blocker(Reason.HELD_BY_USER, f"the leave of {by}", f"suspended by {by}"))
     found += _cluster_too_small(state, row)
     if row in state.backoff:
         left_s = max(0.0, state.backoff[row] - now_s)
@@ -198,6 +200,9 @@ def _by_policy(state: ClusterState, row: int, reason: Reason, now_s: float) -> d
         return _blocker(reason, "GPU memory beside jobs that keep theirs", have, keepers)
     if reason == Reason.WAIT_RESERVATION and state.notes.reserved is not None:
         return _blocker(reason, *reservation.in_the_way(state, now_s))
+    if reason == Reason.PREEMPTED_BY and (by_rows := state.displaced.get(row)):
+        have = f"{takers_text(state, by_rows)} got its GPUs"
+        return _blocker(reason, "the policy's consent", have, state.ids(by_rows))
     holders = _holders(state, row) if reason == Reason.PREEMPTED_BY else []
     return _blocker(reason, "the policy's consent", SENTENCES[reason], holders)
 

@@ -45,7 +45,7 @@ class NodeLost(NamedTuple):
 
 
 class NodeClosed(NamedTuple):
-    """An administrator has the node take no new job; with ``drains``, its jobs leave it as well.
+    """An administrator, ``user``, has the node take no new job; ``drains``: its jobs leave it, too.
 
     What can't leave by ``by_s`` (None: there is no such time) is stopped then, and starts anew.
     A later one takes the place of an earlier one.
@@ -55,13 +55,15 @@ class NodeClosed(NamedTuple):
     name: str
     drains: bool = False
     by_s: float | None = None
+    user: str = ""
 
 
 class NodeOpened(NamedTuple):
-    """An administrator has a node that was closed take jobs again."""
+    """An administrator, ``user``, has a node that was closed take jobs again."""
 
     at_s: float
     name: str
+    user: str = ""
 
 
 class JobSubmitted(NamedTuple):
@@ -72,25 +74,28 @@ class JobSubmitted(NamedTuple):
 
 
 class SuspendRequested(NamedTuple):
-    """The owner wants the job to hold no GPUs until further notice."""
+    """The owner, or whoever ``user`` is, wants the job to hold no GPUs until further notice."""
 
     at_s: float
     row: int
+    user: str = ""
 
 
 class ResumeRequested(NamedTuple):
-    """The owner lets a job that they suspended go on."""
+    """The owner, or whoever ``user`` is, lets a job that was suspended so go on."""
 
     at_s: float
     row: int
+    user: str = ""
 
 
 class StopRequested(NamedTuple):
-    """The job must end: its owner cancelled it, or its time limit was reached."""
+    """The job must end: ``user`` cancelled it, or its time limit was reached."""
 
     at_s: float
     row: int
     outcome: JobState = JobState.CANCELLED
+    user: str = ""
 
 
 class RetryDue(NamedTuple):

@@ -23,7 +23,7 @@ from rota.request.jobfile import parse_job, program_of
 from rota.request.values import MAX_DURATION_S
 from rota.server import jobs, plans, problems, profiles
 from rota.server.auth import ensure_tokens
-from rota.server.calls import body_hash, caller, checked_key, json_body, within_of
+from rota.server.calls import Caller, body_hash, checked_key, json_body, within_of
 from rota.server.guard import Guard
 from rota.server.sweepdriver import SweepDriver
 from rota.server.sweeps import sweep_routes
@@ -61,11 +61,11 @@ def create_app(controller: Any, folder: Folder, driver: SweepDriver) -> FastAPI:
 def _job_routes(controller: Any) -> APIRouter:
     """Routes that change jobs."""
     router = APIRouter()
-    user = caller()
 
     @router.post("/jobs")
     async def submit(
         request: Request,
+        user: Caller,
         dry_run: bool = False,
         idempotency_key: Annotated[str | None, Header()] = None,
     ) -> JSONResponse:
@@ -82,7 +82,7 @@ def _job_routes(controller: Any) -> APIRouter:
         return JSONResponse(jobs.summary(controller, row) | {"python": python}, 201)
 
     @router.post("/plans")
-    async def plan(request: Request) -> JSONResponse:
+    async def plan(request: Request, user: Caller) -> JSONResponse:
         """Say where and when a job would start, by one decision on a copy of the state."""
         job = parse_job(await json_body(request), workdir="")
         spec = controller.jobs.preview_spec(job, user)
@@ -93,22 +93,22 @@ def _job_routes(controller: Any) -> APIRouter:
         return JSONResponse({"job": job.to_fields()} | jobs.finite(told))
 
     @router.post("/jobs/{job_id}/suspend")
-    async def suspend(job_id: str) -> JSONResponse:
+    async def suspend(job_id: str, user: Caller) -> JSONResponse:
         """Take the job off its GPUs until it is resumed."""
         row = controller.record.row(job_id)
-        return _steered(controller, row, await controller.jobs.suspend(row))
+        return _steered(controller, row, await controller.jobs.suspend(row, user))
 
     @router.post("/jobs/{job_id}/resume")
-    async def resume(job_id: str) -> JSONResponse:
+    async def resume(job_id: str, user: Caller) -> JSONResponse:
         """Let the job go on when the policy gives it GPUs."""
         row = controller.record.row(job_id)
-        return _steered(controller, row, await controller.jobs.resume(row))
+        return _steered(controller, row, await controller.jobs.resume(row, user))
 
     @router.post("/jobs/{job_id}/cancel")
-    async def cancel(job_id: str) -> JSONResponse:
+    async def cancel(job_id: str, user: Caller) -> JSONResponse:
         """End the job. A job that was cancelled before stays so."""
         row = controller.record.row(job_id)
-        return _steered(controller, row, await controller.jobs.cancel(row))
+        return _steered(controller, row, await controller.jobs.cancel(row, user))
 
     return router
 
@@ -198,20 +198,20 @@ def _cluster_routes(controller: Any, driver: SweepDriver) -> APIRouter:
         return JSONResponse(told | {"awaited": controller.supply.awaited()})
 
     @router.post("/nodes/{name}/cordon")
-    async def cordon(name: str) -> JSONResponse:
+    async def cordon(name: str, user: Caller) -> JSONResponse:
         """Have a node take no new job; what runs there goes on."""
-        return _closed(controller, name, controller.node_api.cordon(name))
+        return _closed(controller, name, controller.node_api.cordon(name, user))
 
     @router.post("/nodes/{name}/drain")
-    async def drain(name: str, request: Request) -> JSONResponse:
+    async def drain(name: str, request: Request, user: Caller) -> JSONResponse:
         """Have a node's jobs leave it, within ``within_s`` seconds if that is given."""
         within_s = within_of(await json_body(request))
-        return _closed(controller, name, controller.node_api.drain(name, within_s))
+        return _closed(controller, name, controller.node_api.drain(name, within_s, user))
 
     @router.post("/nodes/{name}/enable")
-    async def enable(name: str) -> JSONResponse:
+    async def enable(name: str, user: Caller) -> JSONResponse:
         """Have a node that was cordoned or drained take jobs again."""
-        return _closed(controller, name, controller.node_api.enable(name))
+        return _closed(controller, name, controller.node_api.enable(name, user))
 
     @router.get("/profiles")
     async def list_profiles() -> JSONResponse:

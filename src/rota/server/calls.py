@@ -3,14 +3,16 @@
 import getpass
 import hashlib
 import json
-from typing import Any
+from typing import Annotated, Any
+from urllib.parse import unquote
 
-from fastapi import Request
+from fastapi import Depends, Header, Request
 
 from rota.errors import InputError
 from rota.request.values import seconds_of
 
 MAX_KEY_CHARACTERS = 200
+MAX_USER_CHARACTERS = 64
 
 
 async def json_body(request: Request) -> Any:
@@ -47,9 +49,23 @@ def body_hash(fields: Any) -> str:
     return hashlib.sha256(text.encode()).hexdigest()
 
 
-def caller() -> str:
-    """Whose jobs these are: until there are accounts, the owner of the controller's process."""
+async def caller(rota_user: Annotated[str | None, Header()] = None) -> str:
+    """Who asks, as the header ``Rota-User`` says; without it, the owner of this process.
+
+    There are no accounts: whoever has the token may give any name. Raises InputError.
+    """
+    if rota_user is not None:
+        name = unquote(rota_user)
+        if not 1 <= len(name) <= MAX_USER_CHARACTERS or not name.isprintable():
+            raise InputError(
+                f"Rota-User: {name!r:.80} can't be used; send 1 to {MAX_USER_CHARACTERS} "
+                "printable characters, percent-encoded"
+            )
+        return name
     try:
         return getpass.getuser()
     except (KeyError, OSError):
         return "unknown"
+
+
+Caller = Annotated[str, Depends(caller)]

@@ -17,7 +17,7 @@ from rota.live.controller.sweep_api import MOST_TRIALS
 from rota.request.sweepfile import SweepRequest, parse_sweep, trial_job
 from rota.request.values import check_keys
 from rota.server import jobs
-from rota.server.calls import body_hash, caller, checked_key, json_body
+from rota.server.calls import Caller, body_hash, checked_key, json_body
 from rota.server.sweepdriver import SweepDriver, require_optuna
 
 ENCODE = json.JSONEncoder(allow_nan=False, ensure_ascii=False, separators=(",", ":")).encode
@@ -34,11 +34,12 @@ def sweep_routes(controller: Any, driver: SweepDriver) -> APIRouter:
 
 def _searches(controller: Any, driver: SweepDriver) -> APIRouter:
     router = APIRouter()
-    user, searches = caller(), controller.record.searches
+    searches = controller.record.searches
 
     @router.post("/sweeps")
     async def submit_sweep(
         request: Request,
+        user: Caller,
         dry_run: bool = False,
         idempotency_key: Annotated[str | None, Header()] = None,
     ) -> JSONResponse:
@@ -64,9 +65,9 @@ def _searches(controller: Any, driver: SweepDriver) -> APIRouter:
         return await _written(_told(searches.tell(name, brief=brief, since=since)))
 
     @router.post("/sweeps/{name}/cancel")
-    async def cancel_sweep(name: str) -> JSONResponse:
+    async def cancel_sweep(name: str, user: Caller) -> JSONResponse:
         """End a search and its trials. One that has ended stays as it is."""
-        return await _end(name, "CANCELLED", "it was cancelled")
+        return await _end(name, "CANCELLED", f"{user} cancelled it")
 
     @router.post("/sweeps/{name}/end")
     async def end_sweep(name: str, request: Request) -> JSONResponse:

@@ -519,6 +519,19 @@ class TestSteering:
                     state
                 ] * 2
 
+    def test_the_story_says_who_asked(self, rota, cluster, monkeypatch):
+        rota("run", "--", "x")
+        monkeypatch.setenv("LOGNAME", "änne")
+        rota("suspend", "1")
+        assert "suspended by änne" in rota("why", "1")[1]
+        for verb in ("resume", "cancel"):
+            rota(verb, "1")
+        shown = rota("show", "1")[1]
+        for line in ("suspended by änne", "resumed by änne", "asked to stop by änne (CANCELLED)"):
+            assert line in shown
+        rota("run", "--", "x")
+        assert cluster.controller.state.spec[1].user == "änne"
+
     def test_a_job_that_has_ended_cannot_go_on(self, rota, cluster):
         rota("run", "--", "x")
         rota("cancel", "1")

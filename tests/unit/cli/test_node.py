@@ -2,6 +2,7 @@
 
 import json
 from datetime import datetime, timedelta
+from getpass import getuser
 
 import pytest
 
@@ -29,7 +30,7 @@ def state(rota):
 
 def test_a_node_is_cordoned_drained_and_enabled(rota, cluster):
     assert rota("node", "cordon", "here") == (0, "node here: cordoned; it takes no new job\n", "")
-    assert state(rota) == "away, cordoned"
+    assert state(rota) == f"away, cordoned ({getuser()})"
     assert rota("node", "cordon", "here")[1] == "node here: cordoned; it was so before\n"
     drained = "node here: drained; it takes no new job, and its jobs leave it\n"
     assert rota("node", "drain", "here")[1] == drained

@@ -6,6 +6,7 @@ import signal
 import subprocess
 import sys
 from functools import partial
+from getpass import getuser
 
 import pytest
 import yaml
@@ -273,7 +274,7 @@ class TestWait:
         assert rota("sweep", "wait", "digits") == (
             4,
             "",
-            "sweep digits CANCELLED: it was cancelled\n",
+            f"sweep digits CANCELLED: {getuser()} cancelled it\n",
         )
 
 

@@ -283,6 +283,17 @@ def test_a_job_that_can_move_does_not():
     assert verdict["blockers"][0]["held_by"] == ["3"]
 
 
+def test_a_preempted_job_names_who_got_its_gpus():
+    cluster = Cluster(1, 1, 1)
+    cluster.decide(1.0)
+    change = {0: None, 1: on_node(0, 1)}
+    cluster.apply(DecisionTaken(2.0, 2, "", change, {0: Reason.PREEMPTED_BY}, {}, None, None))
+    (command,) = diff(cluster.state)
+    cluster.apply(CommandSent(2.0, command), JobSuspended(2.0, 0, 2.0))
+    blocker = next(b for b in cluster.why(0)["blockers"] if b["rule"] == "PREEMPTED_BY")
+    assert (blocker["have"], blocker["held_by"]) == ("job 2 got its GPUs", ["2"])
+
+
 def test_gpus_that_were_promised_are_waited_for():
     cluster = Cluster(1, 1, 1)
     cluster.decide(1.0)

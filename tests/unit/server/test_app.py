@@ -1,6 +1,7 @@
 """The API's answers, over a real socket."""
 
 import json
+from getpass import getuser
 
 import httpx
 import pytest
@@ -178,6 +179,22 @@ def test_steering_is_accepted_and_can_be_repeated(http, cluster):
             answer = http.post(f"/api/v1/jobs/1/{verb}")
             assert (answer.status_code, answer.json()["state"]) == (202, state)
             assert answer.json()["changed"] is (repeat == 0)
+
+
+def test_who_asks_is_who_the_call_says_and_else_the_owner_of_the_controller(http, cluster):
+    submit(http)
+    http.post("/api/v1/jobs", json=JOB, headers={"Rota-User": "bob"})
+    assert [spec.user for spec in cluster.controller.state.spec] == [getuser(), "bob"]
+    http.post("/api/v1/jobs/1/cancel", headers={"Rota-User": "%C3%A4nne"})
+    lines = [event["line"] for event in http.get("/api/v1/jobs/1/events").json()["events"]]
+    assert "asked to stop by änne (CANCELLED)" in lines
+
+
+@pytest.mark.parametrize("user", ["", "x" * 65, "%0A", "a%1Bb"])
+def test_a_name_that_would_play_tricks_is_refused(http, user):
+    answer = http.post("/api/v1/jobs", json=JOB, headers={"Rota-User": user})
+    assert answer.status_code == 422
+    assert "Rota-User" in answer.json()["detail"]
 
 
 def test_a_job_that_has_ended_cannot_be_resumed(http):

@@ -219,15 +219,15 @@ class JobApi:
             else:
                 row.set_exception(type(error)(str(error)))
 
-    async def cancel(self, row: int) -> bool:
+    async def cancel(self, row: int, user: str = "") -> bool:
         """End a job; False if it is ending, or was cancelled before. TransitionError if over."""
         if self._state.state[row] in (JobState.STOPPING, JobState.CANCELLED):
             return False
         check_open(self._state, row, "cancelled", self._record.now_s())
-        self._journal.write_first(StopRequested(self._record.now_s(), row))
+        self._journal.write_first(StopRequested(self._record.now_s(), row, user=user))
         return True
 
-    async def suspend(self, row: int) -> bool:
+    async def suspend(self, row: int, user: str = "") -> bool:
         """Take a job's GPUs away until it is resumed; False if that was asked for before.
 
         Raises TransitionError if it is over.
@@ -235,10 +235,10 @@ class JobApi:
         check_open(self._state, row, "suspended", self._record.now_s())
         if row in self._state.user_suspended:
             return False
-        self._journal.write_first(SuspendRequested(self._record.now_s(), row))
+        self._journal.write_first(SuspendRequested(self._record.now_s(), row, user))
         return True
 
-    async def resume(self, row: int) -> bool:
+    async def resume(self, row: int, user: str = "") -> bool:
         """Let a job that its owner suspended go on; False if its owner has not suspended it.
 
         Raises TransitionError if it is over.
@@ -246,5 +246,5 @@ class JobApi:
         check_open(self._state, row, "resumed", self._record.now_s())
         if row not in self._state.user_suspended:
             return False
-        self._journal.write_first(ResumeRequested(self._record.now_s(), row))
+        self._journal.write_first(ResumeRequested(self._record.now_s(), row, user))
         return True

@@ -13,29 +13,29 @@ class NodeApi:
     def __init__(self, record: Record, journal: Journal) -> None:
         self._record, self._journal, self._state = record, journal, record.state
 
-    def cordon(self, name: str) -> bool:
+    def cordon(self, name: str, user: str = "") -> bool:
         """Have a node take no new job; False if it was cordoned before."""
-        return self._close(name, Closing())
+        return self._close(name, Closing(), user)
 
-    def drain(self, name: str, within_s: float | None = None) -> bool:
+    def drain(self, name: str, within_s: float | None = None, user: str = "") -> bool:
         """Have a node's jobs leave it as well; False if it was being drained by the same time.
 
         What is still there in ``within_s`` seconds is stopped then, and starts anew.
         """
         by_s = None if within_s is None else self._record.now_s() + within_s
-        return self._close(name, Closing(drains=True, by_s=by_s))
+        return self._close(name, Closing(drains=True, by_s=by_s), user)
 
-    def enable(self, name: str) -> bool:
+    def enable(self, name: str, user: str = "") -> bool:
         """Have a node take jobs again; False if it does."""
         if self._index(name) not in self._state.closed:
             return False
-        self._journal.write_first(NodeOpened(self._record.now_s(), name))
+        self._journal.write_first(NodeOpened(self._record.now_s(), name, user))
         return True
 
-    def _close(self, name: str, closing: Closing) -> bool:
+    def _close(self, name: str, closing: Closing, user: str) -> bool:
         if self._state.closed.get(self._index(name)) == closing:
             return False
-        self._journal.write_first(NodeClosed(self._record.now_s(), name, *closing))
+        self._journal.write_first(NodeClosed(self._record.now_s(), name, *closing, user))
         return True
 
     def _index(self, name: str) -> int:

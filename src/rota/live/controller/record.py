@@ -23,6 +23,7 @@ from rota.model.events import (
     JobResumed,
     JobSubmitted,
     ModelReported,
+    NodeClosed,
     NodeLost,
     SuspendRequested,
     WorkerRegistered,
@@ -51,6 +52,7 @@ class Record:
         self.rows: dict[str, int] = {}
         self.losses: dict[int, int] = {}
         self._lost_s: dict[str, float] = {}  # when nodes that are gone were lost
+        self._closed_by: dict[str, str] = {}  # who closed a node last
         self.models: dict[int, tuple[int, int]] = {}  # by row: bytes in all, in the largest tensor
         self.lost_ranks: Counter[int] = Counter()  # by row: those that it has gone on without
         self.why_suspended: dict[int, str] = {}  # in the way that it is, by row
@@ -112,6 +114,8 @@ class Record:
             self.why_suspended[event.row] = event.why
         elif isinstance(event, ModelReported):
             self.models[event.row] = (event.model_bytes, event.largest_tensor_bytes)
+        elif isinstance(event, NodeClosed):
+            self._closed_by[event.name] = event.user
         elif isinstance(event, NodeLost):
             self._lost_s[event.name] = event.at_s
         elif isinstance(event, SuspendRequested):
@@ -232,6 +236,7 @@ class Record:
         """The node's closing, if it is closed, and the time by which its jobs must have left."""
         closing = self.state.closed.get(index)
         if closing is None:
-            return {"closed": None, "drain_by_s": None}
+            return {"closed": None, "drain_by_s": None, "closed_by": None}
         closed = ("drained" if is_empty else "draining") if closing.drains else "cordoned"
-        return {"closed": closed, "drain_by_s": closing.by_s}
+        by = self._closed_by.get(self.state.nodes[index].name) or None
+        return {"closed": closed, "drain_by_s": closing.by_s, "closed_by": by}

@@ -7,6 +7,7 @@ from rota.model.allocation import Allocation
 from rota.model.decide.decision import take_decision
 from rota.model.events import JobSubmitted
 from rota.model.job import JobSpec
+from rota.model.state.displacement import loss
 from rota.model.state.state import ClusterState
 
 
@@ -61,13 +62,3 @@ def preview(
         if held is not None and held.overlaps(given) and loss(held, state.target[other])
     ]
     return Preview(state, row, tuple(displaced), tuple(holding))
-
-
-def loss(before: Allocation, after: Allocation | None) -> str:
-    """In one word how a job loses GPUs from one plan to the next; empty if it does not."""
-    if after is None:
-        return "suspended"
-    if after.num_gpus < before.num_gpus:
-        return "shrunk"
-    lost = any(mask & ~dict(after.parts).get(node, 0) for node, mask in before.parts)
-    return "moved" if lost else ""

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from rota.model.events import DecisionTaken
+from rota.model.state.displacement import note_displaced
 from rota.model.state.ledger import Ledger
 
 
 def decision_taken(ledger: Ledger, e: DecisionTaken) -> None:
     _, seq, policy, allocations, reasons, marks, policy_mark, wake_at_s, notes = e
     if allocations:
+        if ledger.keeps_stories:
+            note_displaced(ledger, allocations)
         ledger.assume(allocations)
     if reasons:
         for row, code in reasons.items():

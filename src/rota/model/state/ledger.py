@@ -113,7 +113,8 @@ class Ledger:
 
         self.ending: dict[int, tuple[int | None, str]] = {}  # exit code and message of ended jobs
         self.stop_outcome: dict[int, JobState] = {}
-        self.user_suspended: set[int] = set()
+        self.user_suspended: dict[int, str] = {}  # row -> who asked for it; empty: nobody knows
+        self.displaced: dict[int, tuple[int, ...]] = {}  # row -> who got its GPUs, if told
         self.backoff: dict[int, float] = {}
 
         self.nodes: list[Node] = []
@@ -509,9 +510,11 @@ class Ledger:
         if self.resizing:
             self.resizing.pop(row, None)
         if self.user_suspended:
-            self.user_suspended.discard(row)
+            self.user_suspended.pop(row, None)
         if self.backoff:
             self.backoff.pop(row, None)
+        if self.displaced:
+            self.displaced.pop(row, None)
         if exit_code is not None or message:
             self.ending[row] = (exit_code, message)
         self.state[row] = outcome

@@ -16,6 +16,7 @@ from rota.model.events import (
 )
 from rota.model.job import JobState, Suspension
 from rota.model.reason import Reason
+from rota.model.state.displacement import in_favour
 from rota.model.state.ledger import FIRST_FINAL, HELD, PENDING, RUNNING, STOPPING, SUSPENDED, Ledger
 
 LAUNCHES, RESUMES, STARTS = (Launch,), (Resume, Migrate), (Launch, Resume, Migrate)
@@ -94,7 +95,7 @@ def job_suspended(ledger: Ledger, e: JobSuspended) -> None:
     ledger.settle(row)
     if ledger.state[row] != STOPPING:
         ledger.enter(row, SUSPENDED, e.at_s)
-    ledger.tell(row, e.at_s, "suspended")
+    ledger.tell(row, e.at_s, f"suspended{in_favour(ledger, row)}")
 
 
 def worker_registered(ledger: Ledger, e: WorkerRegistered) -> None:

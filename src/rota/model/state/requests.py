@@ -47,12 +47,12 @@ def suspend_requested(ledger: Ledger, e: SuspendRequested) -> None:
     row = e.row
     if row in ledger.user_suspended:
         return
-    ledger.user_suspended.add(row)
+    ledger.user_suspended[row] = e.user
     ledger.backoff.pop(row, None)
     ledger.reason[row] = Reason.HELD_BY_USER
     if ledger.state[row] == PENDING and ledger.outstanding[row] is None:
         ledger.enter(row, HELD, e.at_s)
-    ledger.tell(row, e.at_s, "suspended by its owner")
+    ledger.tell(row, e.at_s, f"suspended by {e.user or 'its owner'}")
     ledger.leave_active(row)
 
 
@@ -60,11 +60,11 @@ def resume_requested(ledger: Ledger, e: ResumeRequested) -> None:
     row = e.row
     if row not in ledger.user_suspended:
         return
-    ledger.user_suspended.discard(row)
+    del ledger.user_suspended[row]
     ledger.reason[row] = Reason.WAIT_PRIORITY
     if ledger.state[row] == HELD:
         ledger.enter(row, PENDING, e.at_s)
-    ledger.tell(row, e.at_s, "resumed by its owner")
+    ledger.tell(row, e.at_s, f"resumed by {e.user or 'its owner'}")
     ledger.active[row] = None
     ledger.note_change(row)
 
@@ -74,10 +74,11 @@ def stop_requested(ledger: Ledger, e: StopRequested) -> None:
     if ledger.state[row] == STOPPING:
         return
     had_processes = ledger.has_processes(row)
-    ledger.tell(row, e.at_s, f"asked to stop ({e.outcome.name})")
+    by = f" by {e.user}" if e.user else ""
+    ledger.tell(row, e.at_s, f"asked to stop{by} ({e.outcome.name})")
     ledger.leave_active(row)
     ledger.backoff.pop(row, None)
-    ledger.user_suspended.discard(row)
+    ledger.user_suspended.pop(row, None)
     if not had_processes:
         ledger.end(row, e.at_s, e.outcome, None, "it had not started")
         return

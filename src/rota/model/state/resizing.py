@@ -5,6 +5,7 @@ from __future__ import annotations
 from rota.model.allocation import gpus_text
 from rota.model.commands import Resize, Retune
 from rota.model.events import BatchRefused, JobResized, JobRetuned
+from rota.model.state.displacement import in_favour
 from rota.model.state.ledger import Ledger, Refusal
 
 
@@ -38,7 +39,10 @@ def job_resized(ledger: Ledger, e: JobResized) -> None:
     ledger.size(row, e.allocation.num_gpus)
     ledger.speed[row] = e.speed
     ledger.settle(row)
-    ledger.tell(row, e.at_s, _resize_line(e, before))
+    line = _resize_line(e, before)
+    if not e.cause and e.allocation.num_gpus < before:
+        line += in_favour(ledger, row)
+    ledger.tell(row, e.at_s, line)
     ledger.note_change(row)
 
 

@@ -4,11 +4,10 @@ from functools import partial
 
 import pytest
 
-from rota.model.allocation import on_node
 from rota.model.cluster import Node
 from rota.model.decide.decision import take_decision
 from rota.model.decide.diff import diff
-from rota.model.decide.preview import loss, preview
+from rota.model.decide.preview import preview
 from rota.model.events import CommandSent, JobLaunched, JobSubmitted, joined
 from rota.model.reason import Reason
 from rota.model.state.state import ClusterState
@@ -100,19 +99,3 @@ def test_a_copy_shares_nothing_that_changes():
     twin.sweeps.setdefault("lr", []).append(0)
     assert columns(state) == told
     assert columns(twin) != told
-
-
-@pytest.mark.parametrize(
-    ("before", "after", "how"),
-    [
-        (on_node(0, 0b11), None, "suspended"),
-        (on_node(0, 0b11), on_node(0, 0b01), "shrunk"),
-        (on_node(0, 0b11), on_node(1, 0b01), "shrunk"),
-        (on_node(0, 0b01), on_node(0, 0b10), "moved"),
-        (on_node(0, 0b01), on_node(1, 0b01), "moved"),
-        (on_node(0, 0b01), on_node(0, 0b11), ""),
-        (on_node(0, 0b01), on_node(0, 0b01).with_sharing(True), ""),
-    ],
-)
-def test_how_a_job_loses_gpus(before, after, how):
-    assert loss(before, after) == how
