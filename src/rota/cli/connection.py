@@ -11,6 +11,7 @@ from rota.cli.text import follow
 if TYPE_CHECKING:
     from rota.client.client import Client
 
+FORMATS = ("table", "wide", "json", "yaml", "csv")
 JOB_HELP = "JOB is an id, a name that only one job has, or @last for the newest."
 
 
@@ -22,6 +23,18 @@ def connected() -> "Iterator[Client]":
     with Client() as client:
         follow(lambda: client.ahead_s)
         yield client
+
+
+def output_option(command: Callable[..., Any]) -> Callable[..., Any]:
+    """Give a listing the option ``-o``, as ``output``."""
+    return click.option(
+        "-o",
+        "--output",
+        type=click.Choice(FORMATS),
+        default="table",
+        show_default=True,
+        help="How to print them.",
+    )(command)
 
 
 def json_option(command: Callable[..., Any]) -> Callable[..., Any]:

@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from rota.cli import present
-from rota.cli.connection import JOB_HELP, connected, json_option
-from rota.cli.profiles import kind_text, profiles_text
+from rota.cli.connection import JOB_HELP, connected, json_option, output_option
+from rota.cli.profiles import PROFILE_COLUMNS, kind_text, profile_rows, profiles_text
 from rota.cli.table import width_of_terminal
 from rota.cli.text import clock, printable
 from rota.cli.verdict import why_text
@@ -33,15 +33,10 @@ FILTERS = (
 
 
 @click.command()
-@click.option(
-    "-o",
-    "--output",
-    type=click.Choice(present.FORMATS),
-    default="table",
-    show_default=True,
-    help="How to print them.",
-)
+@output_option
 @click.option("-a", "--all", "everything", is_flag=True, help="Also all jobs that have ended.")
+@click.option("--mine", is_flag=True, help="Only your own jobs.")
+@click.option("--user", metavar="USER", help="Only the jobs of this user.")
 @click.option("--trials", is_flag=True, help="Also trials of searches that wait or have ended.")
 @click.option("--watch", is_flag=True, help="Print again every second, until Ctrl-C.")
 @click.option(
@@ -51,7 +46,15 @@ FILTERS = (
     metavar="KEY=VALUE",
     help="Only jobs whose " + ", ".join(FILTERS) + " is that; all of several must hold.",
 )
-def ps(output: str, everything: bool, trials: bool, watch: bool, filters: tuple[str, ...]) -> int:
+def ps(
+    output: str,
+    everything: bool,
+    mine: bool,
+    user: str | None,
+    trials: bool,
+    watch: bool,
+    filters: tuple[str, ...],
+) -> int:
     """List jobs, active ones first, and the last few that ended within the hour.
 
     Above them stand the GPUs in use, how many jobs wait, the policy, and where jobs take turns when
@@ -70,8 +73,12 @@ def ps(output: str, everything: bool, trials: bool, watch: bool, filters: tuple[
     """
     wanted = [_filter(text) for text in filters]
     with connected() as client:
+        if mine and user not in (None, client.user):
+            raise click.UsageError(f"--mine are the jobs of {client.user}; drop --user {user}")
+        owner = client.user if mine else user
         while True:
             jobs = [job for job in client.jobs(everything=everything) if _matches(job, wanted)]
+            every, jobs = jobs, [job for job in jobs if owner is None or job["user"] == owner]
             folds = output in ("table", "wide") and not (trials or wanted)
             listed, searches = _folded(jobs) if folds else (jobs, [])
             lines = [present.jobs_text(listed, output), *searches]
@@ -79,7 +86,7 @@ def ps(output: str, everything: bool, trials: bool, watch: bool, filters: tuple[
                 if not (everything or wanted or trials):
                     listed, ended = _active_first(listed)
                     lines = [present.jobs_text(listed, output), *searches, *ended]
-                lines.insert(0, _heading(client, jobs))
+                lines.insert(0, _heading(client, every))
             text = "\n".join(lines)
             if watch and sys.stdout.isatty():
                 click.clear()
@@ -195,14 +202,7 @@ def why(job: str, as_json: bool) -> None:
 
 
 @click.command()
-@click.option(
-    "-o",
-    "--output",
-    type=click.Choice(("table", "json", "yaml")),
-    default="table",
-    show_default=True,
-    help="How to print them.",
-)
+@output_option
 @click.option("--all", "everything", is_flag=True, help="Also nodes that were lost for good.")
 def nodes(output: str, everything: bool) -> None:
     """List nodes, and which jobs hold which GPU.
@@ -215,17 +215,15 @@ def nodes(output: str, everything: bool) -> None:
         found = client.nodes(everything=everything)
         policies = client.policies() if output == "table" else []
         awaited = client.awaited_nodes() if output == "table" else []
-    if output == "table":
-        lines = [*present.awaited_lines(awaited), *present.desired_nodes_lines(policies)]
-        click.echo("\n".join([present.nodes_text(found), *lines]))
-    else:
-        click.echo(present.structure_text(found, output))
+    more = [*present.awaited_lines(awaited), *present.desired_nodes_lines(policies)]
+    click.echo("\n".join([present.nodes_text(found, output), *more]))
 
 
 @click.command()
 @click.argument("kind", required=False)
+@output_option
 @json_option
-def profiles(kind: str | None, as_json: bool) -> None:
+def profiles(kind: str | None, output: str, as_json: bool) -> None:
     """List what was measured of each kind of jobs: speed by placement, and what they use.
 
     Jobs are of a kind if they run the same command, but for its numbers, in the same folder, on a
@@ -241,8 +239,9 @@ def profiles(kind: str | None, as_json: bool) -> None:
         if not found:
             hint = did_you_mean(kind, names) or "; `rota profiles` lists them"
             raise NotFoundError(f"there is no kind {kind!r}{hint}")
-    if as_json:
-        click.echo(present.structure_text(found))
+    output = "json" if as_json else output
+    if output != "table":
+        click.echo(present.listing_text(found, output, PROFILE_COLUMNS, profile_rows(found)))
     elif kind is not None:
         command = f"  command: {printable(found[0]['command'])}"
         click.echo(f"{kind_text(found[0], width_of_terminal())}\n{command}")

@@ -40,7 +40,6 @@ SUSPENSIONS = {
     "RESTART": "its processes end, and start again from its own checkpoint",
     "UNKNOWN": "not known yet",
 }
-FORMATS = ("table", "wide", "json", "yaml", "csv")
 
 
 def progress_text(progress: Mapping[str, Any]) -> str:
@@ -70,9 +69,7 @@ def jobs_text(jobs: Sequence[Mapping[str, Any]], output: str) -> str:
         return structure_text(list(jobs), output)
     rows = [dict(zip(WIDE, _cells(job), strict=True)) for job in jobs]
     if output == "csv":
-        text = io.StringIO()
-        csv.writer(text, lineterminator="\n").writerows([WIDE, *(row.values() for row in rows)])
-        return text.getvalue().rstrip("\n")
+        return csv_text(WIDE, [list(row.values()) for row in rows])
     if output == "wide":
         return render(WIDE, [list(row.values()) for row in rows], text_columns=len(WIDE))
     for row in rows:
@@ -84,6 +81,27 @@ def jobs_text(jobs: Sequence[Mapping[str, Any]], output: str) -> str:
         if not least:
             return render(header, cells, text_columns=len(header))
         header.remove(least)
+
+
+def csv_text(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    """A table as CSV, for programs."""
+    text = io.StringIO()
+    csv.writer(text, lineterminator="\n").writerows([header, *rows])
+    return text.getvalue().rstrip("\n")
+
+
+def listing_text(
+    found: Sequence[Mapping[str, Any]],
+    output: str,
+    header: Sequence[str],
+    rows: Sequence[Sequence[str]],
+) -> str:
+    """A listing in one of FORMATS other than ``table``, which fits itself to the terminal."""
+    if output == "csv":
+        return csv_text(header, rows)
+    if output == "wide":
+        return render(header, rows, text_columns=len(header))
+    return structure_text(list(found), output)
 
 
 def structure_text(value: Any, output: str = "json") -> str:
@@ -260,8 +278,8 @@ def _kept_text(memory: Mapping[str, Any] | None) -> str | None:
     return text + (f" ({memory['error']})" if memory["error"] else "")
 
 
-def nodes_text(nodes: Sequence[Mapping[str, Any]]) -> str:
-    """The table of ``rota nodes``."""
+def nodes_text(nodes: Sequence[Mapping[str, Any]], output: str = "wide") -> str:
+    """The listing of ``rota nodes`` in one of FORMATS; its table is as wide as it comes."""
     rows = []
     for node in nodes:
         holders = node.get("holders", [])
@@ -275,7 +293,7 @@ def nodes_text(nodes: Sequence[Mapping[str, Any]]) -> str:
         cells = (node["name"], node["kind"], kind, node["num_gpus"], free, state, who or "-")
         rows.append([printable(cell) for cell in cells])
     header = ("NODE", "KIND", "TYPE", "GPUS", "FREE", "STATE", "GPU:JOB")
-    return render(header, rows, text_columns=len(header))
+    return listing_text(nodes, "wide" if output == "table" else output, header, rows)
 
 
 def closed_text(node: Mapping[str, Any]) -> str | None:

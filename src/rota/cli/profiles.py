@@ -7,6 +7,10 @@ from rota.cli.table import render, wide, width_of_terminal
 from rota.cli.text import folded, printable, size_text
 from rota.model.allocation import gpus_text
 
+PROFILE_COLUMNS = (
+    *("KIND", "WHERE", "JOBS", "MODEL", "BATCH", "STEP_S", "SPEED", "BUSY", "CORES", "MEM"),
+)
+
 
 def profile_lines(profile: Mapping[str, Any]) -> list[str]:
     """The job's kind, and what was measured of that; of the job itself, if that is all there is."""
@@ -76,11 +80,8 @@ def _memory_text(known: Mapping[str, Any]) -> str:
     return " to ".join(size_text(size) for size in sizes if size is not None) or "-"
 
 
-def profiles_text(profiles: Sequence[Mapping[str, Any]]) -> str:
-    """The table of ``rota profiles``: a line for each placement of each kind.
-
-    On a terminal that is too narrow for it, a paragraph for each kind.
-    """
+def profile_rows(profiles: Sequence[Mapping[str, Any]]) -> list[list[str]]:
+    """The rows of ``rota profiles``: a line for each placement of each kind."""
     rows = []
     for known in profiles:
         size, batch = known["model_bytes"], known["batch"]
@@ -98,8 +99,12 @@ def profiles_text(profiles: Sequence[Mapping[str, Any]]) -> str:
                 _memory_text(known),
             )
             rows.append([printable(cell) for cell in cells])
-    header = ("KIND", "WHERE", "JOBS", "MODEL", "BATCH", "STEP_S", "SPEED", "BUSY", "CORES", "MEM")
-    width = width_of_terminal()
+    return rows
+
+
+def profiles_text(profiles: Sequence[Mapping[str, Any]]) -> str:
+    """The table of ``rota profiles``; a paragraph for each kind if that is too wide."""
+    header, rows, width = PROFILE_COLUMNS, profile_rows(profiles), width_of_terminal()
     if profiles and wide(header, rows) > width:
         return "\n".join(kind_text(known, width) for known in profiles)
     return render(header, rows, text_columns=2)

@@ -6,8 +6,8 @@ from typing import Any
 import click
 
 from rota.cli.commandgroup import CommandGroup
-from rota.cli.connection import connected, json_option
-from rota.cli.present import structure_text
+from rota.cli.connection import connected, json_option, output_option
+from rota.cli.present import listing_text
 from rota.cli.sweepshow import SWEEP_HELP, show
 from rota.cli.sweepsubmit import detach, follow
 from rota.cli.table import in_parts, width_of_terminal
@@ -31,8 +31,9 @@ sweep.add_command(show)
 
 @sweep.command("list")
 @click.option("--all", "everything", is_flag=True, help="Also those that ended over an hour ago.")
+@output_option
 @json_option
-def list_(everything: bool, as_json: bool) -> None:
+def list_(everything: bool, output: str, as_json: bool) -> None:
     """List searches, newest last: those that go on, and those that ended within the hour.
 
     Trials are counted by how they stand: done, running, waiting (suspended ones too), failed (also
@@ -42,10 +43,11 @@ def list_(everything: bool, as_json: bool) -> None:
     """
     with connected() as client:
         found, now_s = client.sweeps(everything=everything), client.now_s()
-    if as_json:
-        click.echo(structure_text(found))
+    output, rows = "json" if as_json else output, [_cells(each, now_s) for each in found]
+    if output != "table":
+        click.echo(listing_text(found, output, COLUMNS, rows))
     else:
-        click.echo(in_parts(COLUMNS, [_cells(each, now_s) for each in found], width_of_terminal()))
+        click.echo(in_parts(COLUMNS, rows, width_of_terminal()))
         for each in found:
             if each["driver_error"] is not None:
                 click.echo(f"{each['name']}: {printable(each['driver_error'])}", err=True)

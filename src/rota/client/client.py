@@ -73,6 +73,11 @@ class Client:
         """Seconds by which the cluster's clock is ahead of this machine's."""
         return self._connection.ahead_s
 
+    @property
+    def user(self) -> str:
+        """The name that calls give as that of the user who asks; empty if there is none."""
+        return self._connection.user
+
     def now_s(self) -> float:
         """The cluster's time, as far as answers have told."""
         return self._connection.now_s()

@@ -37,7 +37,7 @@ class Connection:
         self._folder = folder if isinstance(folder, Folder) else Folder(folder)
         # A proxy for the outside world has no business between us and this machine.
         self._http = httpx.Client(timeout=TIMEOUT_S, trust_env=False)
-        self._user = _own_name()
+        self.user = _own_name()
         self.met = False  # whether a controller has answered: one that went away may come back
         self.ahead_s = 0.0  # by which the cluster's clock is ahead of this machine's
 
@@ -75,7 +75,7 @@ class Connection:
                     headers={
                         "Authorization": f"Bearer {self._token()}",
                         "Content-Type": "application/json",
-                        **self._user,
+                        **({"Rota-User": quote(self.user, safe="")} if self.user else {}),
                         **(headers or {}),
                     },
                 )
@@ -136,12 +136,12 @@ class Connection:
             ) from None
 
 
-def _own_name() -> dict[str, str]:
-    """The header that says who asks: the user of this process, by $LOGNAME or its id."""
+def _own_name() -> str:
+    """The name of this process's user, by $LOGNAME or its id; empty if it has none."""
     try:
-        return {"Rota-User": quote(getpass.getuser(), safe="")}
+        return getpass.getuser()
     except (KeyError, OSError):
-        return {}
+        return ""
 
 
 def _encoded(body: Any) -> bytes:

@@ -307,6 +307,31 @@ class TestLooking:
         assert [row[0] for row in rows[1:]] == ["1", "2", "3"]
         assert rota("ps", "-o", "wide")[1].split()[:12] == FIELDS
 
+    def test_ps_lists_the_jobs_of_a_user(self, rota, cluster, monkeypatch):
+        for name in ("ann", "bob"):
+            monkeypatch.setenv("LOGNAME", name)
+            rota("run", "--name", f"of-{name}", "--", "x")
+
+        def names(*options):
+            listed = json.loads(rota("ps", "-o", "json", *options)[1])
+            return [job["name"] for job in listed]
+
+        assert names() == ["of-ann", "of-bob"]
+        assert names("--mine") == names("--user", "bob") == ["of-bob"]
+        assert names("--user", "ann") == ["of-ann"]
+        assert rota("ps", "--mine")[1].startswith("0 of 2 GPUs in use, 2 waiting"), "of all"
+        code, _, err = rota("ps", "--mine", "--user", "ann")
+        assert (code, "--mine are the jobs of bob" in err) == (2, True)
+
+    @pytest.mark.parametrize("listing", [("nodes",), ("profiles",), ("ps",)])
+    def test_listings_come_in_the_same_forms(self, rota, listing):
+        wide = rota(*listing, "-o", "wide")[1].splitlines()[0].split()
+        (header, *_) = csv.reader(io.StringIO(rota(*listing, "-o", "csv")[1]))
+        assert header == wide
+        found = json.loads(rota(*listing, "-o", "json")[1])
+        assert yaml.safe_load(rota(*listing, "-o", "yaml")[1]) == found
+        assert len(found) == (1 if listing == ("nodes",) else 0)
+
     def test_ps_filters(self, rota, cluster):
         self.three_jobs(rota, cluster)
 

@@ -204,6 +204,9 @@ class TestList:
             client.submit_trial("digits", {"lr": 0.01}, number=number)
         reports(cluster, 0, 0.123456789)
         client.cancel_sweep("digits-2")
+        csv_lines = rota("sweep", "list", "-o", "csv")[1].splitlines()
+        assert csv_lines[0].startswith("NAME,STATE,DONE")
+        assert csv_lines[1].startswith("digits,RUNNING,0,2,1,0,0,0.12346,val_acc")
         _, out, err = rota("sweep", "list")
         first, second = (line.split() for line in out.splitlines()[1:])
         assert first[:9] == ["digits", "RUNNING", "0", "2", "1", "0", "0", "0.12346", "val_acc"]
