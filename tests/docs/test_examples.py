@@ -29,7 +29,8 @@ SHOWN = ("text", "toml", "yaml")  # what readers look at; a marker may make file
 FENCE = re.compile(r"^```(?P<language>\S*)[^\n]*\n(?P<text>.*?)^```$", re.MULTILINE | re.DOTALL)
 MARKER = re.compile(r"<!-- (?P<verb>not run|file|output|installed)(?:: (?P<value>[^>]+?))? -->\n\Z")
 LIVE = re.compile(
-    r"\brota (run|submit|ps|show|logs|why|wait|suspend|resume|cancel|nodes|sweep)\b|Client\("
+    r"\brota (run|submit|plan|ps|show|logs|why|wait|suspend|resume|cancel|nodes|sweep|report)\b"
+    r"|Client\("
 )
 # What differs from run to run: the last column of a table of runs, and numbers of cpu_s.
 VARYING = re.compile(r"(?<=\s)\d+\.\d\d$|(?<=\"cpu_s\": )[0-9.e-]+|(?<=CPU s)\s+[0-9.]+")
