@@ -17,7 +17,7 @@ from rota.experiment import (
     sweep_live,
 )
 from rota.experiment.base import Outcome
-from rota.experiment.runs.pollux import Run
+from rota.experiment.runs.pollux import Run, Variant, settings_of
 
 DOCS = Path(__file__).parents[2] / "docs"
 
@@ -33,11 +33,17 @@ def generator() -> ModuleType:
     return module
 
 
+def told(variants: dict[str, Variant]) -> dict[str, Any]:
+    """The settings of an outcome that say what each variant is."""
+    return {"variants": {label: variant.as_list() for label, variant in variants.items()}}
+
+
 def jct(average_s: float = 2100.0) -> dict[str, Any]:
     runs = {label: [[Run([average_s], 3600.0, 2, 0.5)] * 4] for label in pollux_jct.VARIANTS}
     figures = [each for label in runs for each in pollux_jct.figures_of(label, runs)]
     figures += [each for label in runs for each in pollux_jct.by_workload(label, runs)]
-    return Outcome("pollux-jct", [0], pollux_jct._settings(Path("data")), figures).as_dict()
+    settings = settings_of(Path("data")) | told(pollux_jct.VARIANTS)
+    return Outcome("pollux-jct", [0], settings, figures).as_dict()
 
 
 def load() -> dict[str, Any]:
@@ -45,7 +51,8 @@ def load() -> dict[str, Any]:
     for at in pollux_load.LOADS:
         runs = {label: [[Run([90.0], 3600.0, 2, 0.5)] * 4] for label in pollux_load.VARIANTS}
         figures += pollux_load.figures_at(at, runs, dict.fromkeys(runs, 80.0))
-    return Outcome("pollux-load", [1], pollux_load._settings(Path("data")), figures).as_dict()
+    settings = {"loads": list(pollux_load.LOADS)} | told(pollux_load.VARIANTS)
+    return Outcome("pollux-load", [1], settings, figures).as_dict()
 
 
 def batch() -> dict[str, Any]:
@@ -79,7 +86,7 @@ def types() -> dict[str, Any]:
         "off": [[Run([200.0 * at], 1.0, 0, 0.5) for at in (1, 2, 3, 4)]] * 2,
         "on": [[Run([times * at], 1.0, 0, 0.5) for at in (1, 2, 3, 4)] for times in (100, 196)],
     }
-    settings = pollux_types._settings(Path("data"))
+    settings = settings_of(Path("data"))
     return Outcome("pollux-types", [0, 1], settings, pollux_types.figures(runs)).as_dict()
 
 
