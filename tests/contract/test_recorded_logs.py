@@ -36,6 +36,7 @@ def policy_of(log):
     given = {key: value for key, value in pairs(settings) if value != default[key]}
     policy = create(name, {key: text.strip("(),") for key, text in given.items()})
     assert policy.identity == identity
+    policy.stages = None  # the default of that version: jobs that had just begun were not spared
     return policy
 
 

@@ -56,7 +56,7 @@ class Variant(NamedTuple):
     knows_sizes: bool = False
 
 
-LAS = {"thresholds": "3600", "promote_knob": "8"}
+LAS = {"thresholds": "3600", "promote_knob": "8", "min_run_time_s": "0"}
 # With two queues, all who wait in the first have run as much as each other, and the last is first
 # in, first out: there the Gittins index decides nothing. It takes a queue in between.
 THREE = {"thresholds": "3250,7200"}

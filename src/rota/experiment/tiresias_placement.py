@@ -115,7 +115,7 @@ def simulated(placement: str, seed: int, load: str) -> Result:
     """One workload under one placement."""
     nodes = parse_cluster(CLUSTER)
     jobs = with_profiles(workload(load, seed), nodes)
-    settings = {"placement": placement}
+    settings = {"placement": placement, "min_run_time_s": "0"}
     if placement.startswith("skew"):
         settings["pack_limit"] = str(PACK_LIMIT)
     policy = create("tiresias", settings)

@@ -393,6 +393,11 @@ class WhatIf:
             return [row for row in rows if target[row] is None]
         return [row for row in rows if changed.get(row, target[row]) is None]
 
+    def released(self) -> list[int]:
+        """Return the rows that have GPUs, and none in this what-if."""
+        target, changed = self.view.target, self._allocations.items()
+        return [row for row, place in changed if place is None and target[row] is not None]
+
     def release(self, row: int, reason: Reason) -> None:
         """Take the job's GPUs away, because of ``reason``."""
         allocation = self.target(row)

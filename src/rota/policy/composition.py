@@ -8,7 +8,7 @@ from rota.policy.base import Policy, Setting, not_negative, one_of, positive, tu
 from rota.policy.placement import PACK_LIMIT, Placement
 from rota.policy.stages.fair_share import FairShare, parse_shares
 from rota.policy.stages.quotas import parse_quotas
-from rota.policy.stages.selection import Stages
+from rota.policy.stages.selection import SPARING, Stages
 
 
 def _spelled(read: Callable[[str], Any]) -> Callable[[str], str]:
@@ -28,6 +28,11 @@ def _known_placement(text: str) -> str:
     return one_of(*PLACEMENTS)(text)
 
 
+def _seconds_or_auto(text: str) -> float | str:
+    return AUTO if text == AUTO else not_negative(text)
+
+
+AUTO = "auto"
 COMMON = {
     "priority": Setting(
         one_of("classes", "ignore"),
@@ -51,7 +56,9 @@ COMMON = {
     "half_life_s": Setting(positive, 604800.0, "Seconds after which use counts half."),
     "fair_period_s": Setting(turn_s, 300.0, "Seconds after which owners are ranked anew."),
     "min_run_time_s": Setting(
-        not_negative, 0.0, "Seconds for which a job that starts or resumes keeps its GPUs."
+        _seconds_or_auto,
+        0.0,
+        "Seconds for which a job that starts or resumes keeps its GPUs; auto: by what starts cost.",
     ),
     "placement": Setting(_known_placement, "consolidate", "Which of the free GPUs a job gets."),
     "pack_limit": Setting(
@@ -74,8 +81,12 @@ def common_settings(policy_class: type[Policy]) -> dict[str, Setting]:
     """The common settings that a policy takes, by name: none unless it says that it composes."""
     if not policy_class.composes:
         return {}
-    weighs = policy_class.weighs_priority
-    return {key: setting for key, setting in COMMON.items() if not (weighs and key == "priority")}
+    found = dict(COMMON)
+    if policy_class.weighs_priority:
+        del found["priority"]
+    if policy_class.stages is SPARING:
+        found["min_run_time_s"] = found["min_run_time_s"]._replace(default=AUTO)
+    return found
 
 
 def remark_on(name: str, policy_class: type[Policy], common: Mapping[str, Any]) -> str:
@@ -120,7 +131,9 @@ def stages_for(name: str, policy_class: type[Policy], given: Mapping[str, Any]) 
                 f"policy {name}: {key}={given[key]} has no effect without {other}; "
                 f"give {other} too, or drop {key}"
             )
-    values = {key: setting.default for key, setting in COMMON.items()} | dict(given)
+    values = {key: setting.default for key, setting in COMMON.items()}
+    values |= {key: setting.default for key, setting in common_settings(policy_class).items()}
+    values |= given
     quotas = parse_quotas(values["quotas"])
     fair_share = None
     if values["fair_share"] != "no":
@@ -134,7 +147,7 @@ def stages_for(name: str, policy_class: type[Policy], given: Mapping[str, Any]) 
         priority=values["priority"] == "classes" and not policy_class.weighs_priority,
         quotas=quotas and quotas._replace(borrow=values["borrow"] == "yes"),
         fair_share=fair_share,
-        min_run_time_s=values["min_run_time_s"],
+        min_run_time_s=None if values["min_run_time_s"] == AUTO else values["min_run_time_s"],
         placement=_placement(values),
         preemptive=policy_class.preemptive,
     )

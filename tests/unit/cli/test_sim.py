@@ -33,7 +33,7 @@ def test_run_prints_one_json_object_and_nothing_else(rota, trace):
 def test_costs_can_be_given_one_by_one(rota, trace):
     code, out, _ = rota(
         *("sim", "run", "--trace", trace, "--cluster", "1x8", "--policy", "tiresias", "--json"),
-        *("--set", "thresholds=600", "--set", "promote_knob=0"),
+        *("--set", "thresholds=600", "--set", "promote_knob=0", "--set", "min_run_time_s=0"),
         *("--resume-s", 60, "--suspend-s", 0, "--cold-start-s", 0, "--migrate-s", 0),
     )
     assert code == 0

@@ -48,7 +48,7 @@ def test_twenty_jobs_with_a_minute_charged_at_each_resume(within):
     # Queueing excludes the charges: 15 preemptions x 60 s / 20 jobs = 45 s less than the 994.5 s
     # of an implementation that counts them in.
     expected = (1408.5, 1455, 3345, 4140, 949.5, 15)
-    settings = LAS | {"thresholds": "600", "within": within}
+    settings = LAS | {"thresholds": "600", "within": within, "min_run_time_s": "0"}
     assert figures("tiresias", settings, FREE._replace(resume_s=60.0)) == pytest.approx(expected)
 
 

@@ -57,7 +57,8 @@ class Variant(NamedTuple):
 
 TIRESIAS = Variant(
     "tiresias",
-    {"thresholds": "57600", "promote_knob": "0", "within": "fifo", "placement": "emptiest"},
+    {"thresholds": "57600", "promote_knob": "0", "within": "fifo", "placement": "emptiest"}
+    | {"min_run_time_s": "0"},
     ticks=True,
 )
 OPTIMUS_ORACLE = Variant("optimus-oracle", {"remaining": "whole-epochs"}, ticks=True)

@@ -15,6 +15,7 @@ class Rounds(Ranked):
     the order taken at once. The policy's mark is the time at which the quantum began.
     """
 
+    stages = None  # a quantum is a minimum run time
     SETTINGS = {"quantum_s": Setting(turn_s, 60.0, "Seconds that a turn lasts.")}
 
     def __init__(self, quantum_s: float = 60.0) -> None:

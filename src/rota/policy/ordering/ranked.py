@@ -2,12 +2,20 @@
 
 from collections.abc import Callable, Iterable, Sequence
 from heapq import heapify, heappop, heappush
+from typing import Any
 
 from rota.model.plan import Plan
 from rota.model.reason import Reason
 from rota.model.view import View, WhatIf
 from rota.policy.base import Policy
-from rota.policy.stages.selection import finish, has_a_say, place, walk
+from rota.policy.stages.selection import (
+    SPARING,
+    break_off,
+    finish,
+    has_a_say,
+    place,
+    walk,
+)
 
 Key = Callable[[View, int], int]
 
@@ -21,6 +29,7 @@ class Ranked(Policy):
     """
 
     composes = True
+    stages = SPARING
     preempted = Reason.PREEMPTED_BY
     waits = Reason.WAIT_RESOURCES
     _index: "Ranking | None" = None
@@ -34,9 +43,13 @@ class Ranked(Policy):
         """Called before jobs that began to wait are ranked; a policy may prepare their keys."""
 
     def decide(self, view: View) -> Plan:
-        """Run the first that fit."""
+        """Run the first that fit; if one that has just begun would be stopped, none of those."""
         what_if, _ = self.run(view, preempt=True)
-        return self.remember(finish(self.stages, what_if))
+        spare = break_off(self.stages, view, what_if.released())
+        if spare:
+            self._index = None
+            what_if = self._walk(view, spare_young=True)
+        return self.remember(finish(self.stages, what_if, spare_young=spare))
 
     def run(self, view: View, *, preempt: bool) -> tuple[WhatIf, bool]:
         """Let jobs run in order, those with GPUs only if they are reached when ``preempt``.
@@ -54,12 +67,16 @@ class Ranked(Policy):
                 self._index = index
                 return what_if, index.someone_waits()
         self._index = None
+        what_if = self._walk(view, keep=() if preempt else view.active)
+        fits = (row for row in view.active if view.num_gpus[row] <= view.total_gpus)
+        return what_if, any(what_if.target(row) is None for row in fits)
+
+    def _walk(self, view: View, **how: Any) -> WhatIf:
+        """Look at every job, in order."""
         what_if = view.what_if()
         rows = sorted(view.active, key=lambda row: (self.key(view, row), row))
-        keep = () if preempt else rows
-        walk(self.stages, what_if, rows, keep=keep, preempted=self.preempted, waits=self.waits)
-        fits = (row for row in rows if view.num_gpus[row] <= view.total_gpus)
-        return what_if, any(what_if.target(row) is None for row in fits)
+        walk(self.stages, what_if, rows, preempted=self.preempted, waits=self.waits, **how)
+        return what_if
 
     def remember(self, plan: Plan) -> Plan:
         """Take note that this is the plan after which the index holds."""

@@ -25,6 +25,7 @@ class ShortestRemaining(Ranked):
 
     name = "srtf"
     needs_duration = True
+    stages = None  # it is there to compare with, as it was published
 
     def key(self, view: View, row: int) -> int:
         """Microseconds that the job has left to run."""
@@ -36,6 +37,7 @@ class ShortestRemainingService(Ranked):
 
     name = "srsf"
     needs_duration = True
+    stages = None  # it is there to compare with, as it was published
 
     def key(self, view: View, row: int) -> int:
         """GPU-seconds that the job has left to run, in millionths."""

@@ -5,7 +5,8 @@ settings that hold for every policy alike (:class:`Stages`): priorities, quotas,
 minimum run time, placement.
 """
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterable, Sequence
+from math import fsum
 from typing import Any
 
 from rota.model.notes import Notes
@@ -17,6 +18,10 @@ from rota.policy.placement.consolidate import consolidate
 from rota.policy.stages.fair_share import FairShare
 from rota.policy.stages.quotas import Quotas
 from rota.policy.stages.reservation import Backfill, one_node, where
+
+COSTS = 10  # times what a start costs a job keeps its GPUs: starts take a tenth of its time at most
+MOST_S = 3600.0
+LOOK_S = 1.0  # until starts that nobody has measured are looked at again
 
 
 def run_first_that_fit(
@@ -74,7 +79,8 @@ class Stages:
     Jobs of a higher priority come first (``priority`` False leaves priorities to the policy); then
     those whose owner has used less of a ``fair_share``; then the policy's order holds. Of the jobs
     in that order, those within their queue's quota come before those that borrow. No job that
-    started less than ``min_run_time_s`` ago loses GPUs.
+    started less than ``min_run_time_s`` ago loses GPUs; None stands for ``COSTS`` times what its
+    starts have taken on average, ``MOST_S`` at most, where the policy asks for ``spare_young``.
     """
 
     def __init__(
@@ -83,7 +89,7 @@ class Stages:
         priority: bool = True,
         quotas: Quotas | None = None,
         fair_share: FairShare | None = None,
-        min_run_time_s: float = 0.0,
+        min_run_time_s: float | None = 0.0,
         placement: Placement | None = None,
         preemptive: bool = True,
     ) -> None:
@@ -106,6 +112,7 @@ class Stages:
         order: Sequence[int],
         *,
         keep: Collection[int] = (),
+        spare_young: bool = False,
         strict: bool = False,
         preempted: Reason = Reason.PREEMPTED_BY,
         waits: Reason = Reason.WAIT_RESOURCES,
@@ -121,7 +128,9 @@ class Stages:
         :func:`run_first_that_fit`. Returns the rows that run, in walk order.
         """
         view = what_if.view
-        kept = {row for row in keep if view.target[row] is not None} | self._still_young(view)
+        kept = {row for row in keep if view.target[row] is not None}
+        if spare_young or self.min_run_time_s:
+            kept |= self._still_young(view)
         by_priority = self._by_priority(view, order)
         ranked, levels = self._by_fair_share(view, by_priority)
         within, beyond = ranked, list[int]()
@@ -154,6 +163,7 @@ class Stages:
         wake_at_s: float | None = None,
         policy_mark: Any = None,
         notes: Notes | None = None,
+        spare_young: bool = False,
     ) -> Plan:
         """The plan; it wakes also when a minimum run time ends or owners are ranked anew."""
         view = what_if.view
@@ -162,7 +172,7 @@ class Stages:
             what_if.target(row) is None and view.num_gpus[row] <= view.total_gpus
             for row in view.active
         )
-        if someone_waits and self.min_run_time_s and self.preemptive:
+        if someone_waits and self.preemptive and (self.min_run_time_s or spare_young):
             wakes += self._come_of_age_s(what_if)
         if self.fair_share is not None:
             old = view.policy_mark
@@ -180,26 +190,44 @@ class Stages:
         wake_at_s = min(later, default=None)
         return what_if.plan(wake_at_s=wake_at_s, policy_mark=policy_mark, notes=notes)
 
+    def break_off(self, view: View, released: Iterable[int]) -> bool:
+        """True if one of the rows that lose their GPUs is to be spared by what its starts cost."""
+        return self.min_run_time_s is None and any(self._is_young(view, row) for row in released)
+
+    def _is_young(self, view: View, row: int) -> bool:
+        since_s = view.since_s[row]
+        return since_s < 0 or view.now_s < since_s + self._least_run_s(view, row)
+
+    def _least_run_s(self, view: View, row: int) -> float:
+        """Seconds for which the job keeps the GPUs that it has now."""
+        if self.min_run_time_s is not None:
+            return self.min_run_time_s
+        return min(COSTS * view.overhead_s[row] / (1 + view.preemptions[row]), MOST_S)
+
     def _still_young(self, view: View) -> set[int]:
         """The rows with GPUs that have not run for the minimum since they began to."""
-        if not self.min_run_time_s:
-            return set()
-        since_s = view.since_s
-        return {
-            row
-            for row in view.active
-            if view.target[row] is not None
-            and (since_s[row] < 0 or view.now_s < since_s[row] + self.min_run_time_s)
-        }
+        held = (row for row in view.active if view.target[row] is not None)
+        return {row for row in held if self._is_young(view, row)}
 
     def _come_of_age_s(self, what_if: WhatIf) -> list[float]:
-        """Times at which jobs with GPUs have run for the minimum; a starting job runs at once."""
+        """When each job with GPUs has run for the minimum; one that starts does so at once."""
         view, times = what_if.view, list[float]()
+        usual_s = self._usual_s(view)
         for row in view.active:
             if what_if.target(row) is not None:
                 starts = view.target[row] is None or view.since_s[row] < 0
-                times.append((view.now_s if starts else view.since_s[row]) + self.min_run_time_s)
+                if starts:
+                    times.append(view.now_s + max(usual_s, self._least_run_s(view, row)))
+                else:
+                    times.append(view.since_s[row] + self._least_run_s(view, row))
         return times
+
+    def _usual_s(self, view: View) -> float:
+        """The minimum, of jobs whose first start is yet to be measured that of others."""
+        if self.min_run_time_s is not None:
+            return self.min_run_time_s
+        known = [self._least_run_s(view, row) for row in view.active if view.overhead_s[row] > 0]
+        return max(LOOK_S, fsum(known) / len(known)) if known else LOOK_S
 
     def _by_priority(self, view: View, order: Sequence[int]) -> list[int]:
         if not self.priority or len(view.priorities) <= 1:
@@ -218,6 +246,7 @@ class Stages:
 
 
 DEFAULT = Stages()
+SPARING = Stages(min_run_time_s=None)  # of policies that preempt at any moment
 
 
 def has_a_say(stages: Stages | None, view: View) -> bool:
@@ -232,6 +261,11 @@ def walk(stages: Stages | None, what_if: WhatIf, order: Sequence[int], **how: An
     return (stages or DEFAULT).walk(what_if, order, **how)
 
 
+def break_off(stages: Stages | None, view: View, released: Iterable[int]) -> bool:
+    """:meth:`Stages.break_off` under ``stages``; under None nobody is spared."""
+    return stages is not None and stages.break_off(view, released)
+
+
 def own_mark(stages: Stages | None, view: View) -> Any:
     """:meth:`Stages.own_mark` under ``stages``: what the policy gave :func:`finish` last."""
     return view.policy_mark if stages is None else stages.own_mark(view)
@@ -244,11 +278,13 @@ def finish(
     wake_at_s: float | None = None,
     policy_mark: Any = None,
     notes: Notes | None = None,
+    spare_young: bool = False,
 ) -> Plan:
     """:meth:`Stages.finish` under ``stages``; None adds nothing."""
+    memory: dict[str, Any] = {"wake_at_s": wake_at_s, "policy_mark": policy_mark, "notes": notes}
     if stages is None:
-        return what_if.plan(wake_at_s=wake_at_s, policy_mark=policy_mark, notes=notes)
-    return stages.finish(what_if, wake_at_s=wake_at_s, policy_mark=policy_mark, notes=notes)
+        return what_if.plan(**memory)
+    return stages.finish(what_if, **memory, spare_young=spare_young)
 
 
 class _Walk:

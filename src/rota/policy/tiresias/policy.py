@@ -8,7 +8,7 @@ from rota.model.plan import Plan
 from rota.model.view import View
 from rota.policy.base import Policy, Setting, not_negative
 from rota.policy.information import NONE
-from rota.policy.stages.selection import finish, has_a_say, walk
+from rota.policy.stages.selection import SPARING, break_off, finish, has_a_say, walk
 from rota.policy.tiresias.feedback import FeedbackQueues
 from rota.policy.tiresias.queues import ENTERED, PREEMPTED, RAN, Mark, Rules, free_positions
 
@@ -41,6 +41,7 @@ class Tiresias(Policy):
     name = "tiresias"
     information = NONE
     composes = True
+    stages = SPARING
     SETTINGS = {
         "thresholds": Setting(
             parse_thresholds, (3600.0,), "Attained GPU-seconds at which jobs sink, comma-separated."
@@ -74,16 +75,19 @@ class Tiresias(Policy):
         plan = None
         if self._keeps_queues and not has_a_say(self.stages, view):
             plan = self._queues.decide(view)
-        return self._look_at_all(view) if plan is None else plan
+        if plan is None:
+            plan = self._look_at_all(view)
+        released = (row for row, place in plan.allocations.items() if place is None)
+        return self._look_at_all(view, True) if break_off(self.stages, view, released) else plan
 
-    def _look_at_all(self, view: View) -> Plan:
+    def _look_at_all(self, view: View, spare_young: bool = False) -> Plan:
         stored = self._marks(view)
         marks, free = dict(stored), free_positions(stored.values(), view.now_s)
         queues = self._move(view, marks, free)
         while True:
             order = self._order(view, marks, queues)
             what_if = view.what_if()
-            runs = set(walk(self.stages, what_if, order))
+            runs = set(walk(self.stages, what_if, order, spare_young=spare_young))
             due = [row for row in order if row not in runs and self._is_due(view, row, marks[row])]
             if not due:
                 break
@@ -97,7 +101,8 @@ class Tiresias(Policy):
         for row, mark in marks.items():
             if stored.get(row) != mark:
                 what_if.mark(row, list(mark))
-        return finish(self.stages, what_if, wake_at_s=self._wake_at_s(view, marks, runs))
+        wake_at_s = self._wake_at_s(view, marks, runs)
+        return finish(self.stages, what_if, wake_at_s=wake_at_s, spare_young=spare_young)
 
     def _marks(self, view: View) -> dict[int, Mark]:
         stored = view.marks

@@ -6,6 +6,7 @@ from rota.model.reason import Reason
 from rota.model.view import View
 from rota.policy.registry import create
 from rota.policy.stages.selection import Stages, finish, own_mark, place, walk
+from rota.sim.machine import Costs
 from rota.testing.builders import job, run
 from support.driven import DrivenCluster
 
@@ -76,6 +77,34 @@ def test_a_minimum_run_time_holds_off_the_shorter_job_until_it_has_passed():
     state, _ = run(jobs, create("srtf", {"min_run_time_s": "45"}), "1x1")
     assert state.first_start_s[1] == 45.0
     assert list(state.finish_s) == [120.0, 65.0]
+
+
+RESTARTS = Costs(suspend_s=0.0, resume_s=5.0, migrate_s=0.0, cold_start_s=5.0)
+
+
+def test_by_default_a_job_runs_for_ten_times_what_its_start_cost_before_it_is_preempted():
+    jobs = [job("a", 2, lasts=200), job("b", at=10, lasts=20)]
+    starts = {
+        given: run(jobs, create("smallest-first", settings), "1x2", RESTARTS).state.first_start_s[1]
+        for given, settings in (("auto", None), ("0", {"min_run_time_s": "0"}))
+    }
+    assert starts == {"auto": 60.0, "0": 15.0}  # a began at 5 s; b takes 5 s to start
+
+
+def test_by_default_tiresias_keeps_a_job_that_has_just_resumed():
+    """A job that has sunk and resumed is not preempted by the next that comes."""
+    jobs = [job("a", lasts=400), job("b", at=100, lasts=20), job("c", at=126, lasts=20)]
+    settings = {"thresholds": "60", "promote_knob": "0"}
+    state = run(jobs, create("tiresias", settings), "1x1", RESTARTS).state
+    # a runs from 5 s, b from 105 s to 125 s; a resumes at 130 s, and c has to let it run for 50 s.
+    assert state.first_start_s[2] == 185.0
+    settings |= {"min_run_time_s": "0"}
+    assert run(jobs, create("tiresias", settings), "1x1", RESTARTS).state.first_start_s[2] == 135.0
+
+
+def test_where_starts_cost_nothing_nobody_is_spared():
+    jobs = [job("a", 2, lasts=100), job("b", at=10, lasts=20)]
+    assert run(jobs, create("smallest-first"), "1x2").state.first_start_s[1] == 10.0
 
 
 def test_what_the_policy_remembers_stays_its_own_beside_a_fair_share():
