@@ -18,6 +18,7 @@ from rota.model.decide.diff import diff
 from rota.model.events import CommandSent, DecisionTaken
 from rota.model.state.state import ClusterState
 from rota.policy.registry import create
+from rota.policy.stages.selection import SPARING
 from rota.store.codec import decode
 
 LOGS = sorted((Path(__file__).parent / "logs").glob("*.jsonl"))
@@ -36,7 +37,8 @@ def policy_of(log):
     given = {key: value for key, value in pairs(settings) if value != default[key]}
     policy = create(name, {key: text.strip("(),") for key, text in given.items()})
     assert policy.identity == identity
-    policy.stages = None  # the default of that version: jobs that had just begun were not spared
+    if policy.stages is SPARING:
+        policy.stages = None  # in that version jobs that had just begun were not spared by default
     return policy
 
 

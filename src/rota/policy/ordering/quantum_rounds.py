@@ -4,7 +4,7 @@ from rota.model.plan import Plan
 from rota.model.view import View
 from rota.policy.base import Setting, to_instant, turn_s
 from rota.policy.ordering.ranked import Ranked
-from rota.policy.stages.selection import finish, own_mark
+from rota.policy.stages.selection import Stages, finish, own_mark
 
 
 class Rounds(Ranked):
@@ -15,7 +15,7 @@ class Rounds(Ranked):
     the order taken at once. The policy's mark is the time at which the quantum began.
     """
 
-    stages = None  # a quantum is a minimum run time
+    stages: Stages | None = None  # a quantum is a minimum run time
     SETTINGS = {"quantum_s": Setting(turn_s, 60.0, "Seconds that a turn lasts.")}
 
     def __init__(self, quantum_s: float = 60.0) -> None:

@@ -10,6 +10,7 @@ from rota.model.view import View, WhatIf
 from rota.policy.base import Policy
 from rota.policy.stages.selection import (
     SPARING,
+    Stages,
     break_off,
     finish,
     has_a_say,
@@ -29,7 +30,7 @@ class Ranked(Policy):
     """
 
     composes = True
-    stages = SPARING
+    stages: Stages | None = SPARING
     preempted = Reason.PREEMPTED_BY
     waits = Reason.WAIT_RESOURCES
     _index: "Ranking | None" = None

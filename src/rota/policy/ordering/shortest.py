@@ -7,6 +7,7 @@ from rota.model.view import View
 from rota.policy.base import PER_S
 from rota.policy.information import NONE
 from rota.policy.ordering.ranked import Ranked
+from rota.policy.stages.selection import Stages
 
 
 class SmallestFirst(Ranked):
@@ -25,7 +26,7 @@ class ShortestRemaining(Ranked):
 
     name = "srtf"
     needs_duration = True
-    stages = None  # it is there to compare with, as it was published
+    stages: Stages | None = None  # it is there to compare with, as it was published
 
     def key(self, view: View, row: int) -> int:
         """Microseconds that the job has left to run."""
@@ -37,7 +38,7 @@ class ShortestRemainingService(Ranked):
 
     name = "srsf"
     needs_duration = True
-    stages = None  # it is there to compare with, as it was published
+    stages: Stages | None = None  # it is there to compare with, as it was published
 
     def key(self, view: View, row: int) -> int:
         """GPU-seconds that the job has left to run, in millionths."""

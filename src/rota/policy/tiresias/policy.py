@@ -8,7 +8,7 @@ from rota.model.plan import Plan
 from rota.model.view import View
 from rota.policy.base import Policy, Setting, not_negative
 from rota.policy.information import NONE
-from rota.policy.stages.selection import SPARING, break_off, finish, has_a_say, walk
+from rota.policy.stages.selection import SPARING, Stages, break_off, finish, has_a_say, walk
 from rota.policy.tiresias.feedback import FeedbackQueues
 from rota.policy.tiresias.queues import ENTERED, PREEMPTED, RAN, Mark, Rules, free_positions
 
@@ -41,7 +41,7 @@ class Tiresias(Policy):
     name = "tiresias"
     information = NONE
     composes = True
-    stages = SPARING
+    stages: Stages | None = SPARING
     SETTINGS = {
         "thresholds": Setting(
             parse_thresholds, (3600.0,), "Attained GPU-seconds at which jobs sink, comma-separated."
