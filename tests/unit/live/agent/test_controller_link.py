@@ -13,6 +13,7 @@ from rota.live.agent.controller_link import ControllerLink
 @pytest.mark.parametrize(
     ("controller_pid", "is_busy", "gives_up"),
     [(os.getpid(), False, False), (None, False, True), (None, True, False), (1 << 22, False, True)],
+    ids=["lives", "elsewhere, idle", "elsewhere, busy", "has ended"],
 )
 def test_an_agent_stays_for_a_job_and_for_a_controller_of_its_machine_that_lives(
     tmp_path, monkeypatch, controller_pid, is_busy, gives_up
