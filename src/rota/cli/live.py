@@ -83,6 +83,7 @@ def _handing_in(command: Callable[..., Any]) -> Callable[..., Any]:
     help="How to take it off its GPUs; restart: SIGTERM, and later anew from its own checkpoint.",
 )
 @click.option("--grace", metavar="T", help="With restart: until SIGKILL; 10s by default.")
+@click.option("--retries", metavar="N", help="How often it starts anew after it has failed.")
 @click.option("--time-limit", metavar="T", help="For example 30s, 10m, 2h, 1d.")
 @click.option(
     "--env", "env", multiple=True, metavar="K=V", help="Set a variable; K alone passes yours on."
@@ -116,6 +117,7 @@ def command_request(
     queue: str | None,
     suspend: str,
     grace: str | None,
+    retries: str | None,
     time_limit: str | None,
     env: tuple[str, ...],
     resume_from: str | None,
@@ -130,6 +132,7 @@ def command_request(
         "processes": processes,
         "suspend": suspend,
         "grace": grace,
+        "retries": retries,
         "time_limit": time_limit,
         "env": own_environment() | dict(_variable(text) for text in env),
         "resources": {"gpus": gpus, "gpu_memory": gpu_memory},

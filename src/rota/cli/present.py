@@ -176,7 +176,7 @@ def _facts(job: Mapping[str, Any], verdict: Mapping[str, Any]) -> list[tuple[str
         ("sharing", sharing_text(verdict["sharing"])),
         ("turns", turns_text(verdict["turns"])),
         ("resizing", verdict["resizing"]),
-        ("attempts", job["attempt"]),
+        ("attempts", _attempts_text(job)),
         ("run", f"{duration(job['run_s'])} of {duration(job['age_s'])} ({job['share']:.0%})"),
         ("progress", progress_text(progress)),
     ]
@@ -227,6 +227,13 @@ def _sweep_text(sweep: Mapping[str, Any] | None) -> str | None:
         return None
     params = ", ".join(f"{name} {value}" for name, value in sweep["params"].items())
     return f"trial {sweep['number']} of {sweep['name']}" + (f": {params}" if params else "")
+
+
+def _attempts_text(job: Mapping[str, Any]) -> str:
+    """The number of the latest, and how many of the retries are used."""
+    retries = job["retries"]
+    told = f"; {retries['used']} of {retries['max']} retries used" if retries else ""
+    return f"{job['attempt']}{told}"
 
 
 def _suspension_text(job: Mapping[str, Any]) -> str:

@@ -253,7 +253,8 @@ class AttemptLost(NamedTuple):
 
     ``lost_s`` is the work done since the last checkpoint, in seconds at speed 1. ``got_on``: before
     it was lost, the attempt had done something for the job, and was not one of those that only
-    begin.
+    begin. With ``retry_at_s`` the job would have ended, but its retries allow another attempt,
+    from that time on; ``exit_code`` is that of its processes, if they ended by themselves.
     """
 
     at_s: float
@@ -262,6 +263,8 @@ class AttemptLost(NamedTuple):
     error: str
     lost_s: float = 0.0
     got_on: bool = False
+    retry_at_s: float | None = None
+    exit_code: int | None = None
 
 
 class JobFinished(NamedTuple):

@@ -83,6 +83,26 @@ class Adapt(NamedTuple):
     least_per_gpu: int = 1
 
 
+# Causes after which a job may start anew, beside exit-1 to exit-255.
+CAUSES = ("failed", "out_of_memory", "node_failure")
+MAX_BACKOFF_S = 3600.0
+
+
+class Retries(NamedTuple):
+    """How often a job that would have failed starts anew, after which causes and what pause.
+
+    A cause is one of CAUSES or ``exit-CODE``. Each pause is twice as long as the one before.
+    """
+
+    most: int
+    on: tuple[str, ...] = ("failed", "node_failure")
+    backoff_s: float = 10.0
+
+    def pause_s(self, retried: int) -> float:
+        """The pause before the next attempt of a job that has started anew so often."""
+        return max(self.backoff_s, min(self.backoff_s * 2.0 ** min(retried, 60), MAX_BACKOFF_S))
+
+
 def powers_of_two(least: int, most: int) -> tuple[int, ...]:
     """The sizes ``pow2`` of a range: its least, and the powers of two above that up to ``most``."""
     powers = (1 << n for n in range(most.bit_length()))
@@ -116,6 +136,7 @@ class JobSpec(NamedTuple):
     epochs: float | None = None  # passes over its data, as its user declared
     adapt: Adapt | None = None  # if the scheduler may choose its batches
     trial: SweepTrial | None = None  # of which search it is, and what it tries
+    retries: Retries | None = None  # if it may start anew after it has failed
 
     @property
     def simulated(self) -> bool:

@@ -39,7 +39,7 @@ SENTENCES = {
     Reason.WAIT_PRIORITY: "jobs that stand before it in the policy's order come first",
     Reason.WAIT_DEPENDENCY: "a job that it depends on has not ended",
     Reason.WAIT_RESERVATION: "the free GPUs are reserved",
-    Reason.WAIT_BACKOFF: "its last launch failed, and it waits a moment before the next try",
+    Reason.WAIT_BACKOFF: "its last try failed, and it waits before the next one",
     Reason.HELD_BY_USER: "its owner suspended it; `rota resume` lets it go on",
     Reason.HELD_BY_ADMIN: "an administrator holds it back",
     Reason.NEVER_FITS: "it asks for more GPUs than the cluster has",

@@ -7,9 +7,19 @@ from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 from rota.errors import JobFileError
-from rota.model.job import GRACE_S, JOB_NAME, Adapt, Elastic, Program, name_of, powers_of_two
+from rota.model.job import (
+    GRACE_S,
+    JOB_NAME,
+    Adapt,
+    Elastic,
+    Program,
+    Retries,
+    name_of,
+    powers_of_two,
+)
 from rota.request.batch import adapt_of, batch_fields
 from rota.request.launchers import launcher_of
+from rota.request.retries import retries_fields, retries_of
 from rota.request.values import check_keys, is_number, refuse, seconds_of, text_of, whole_number
 
 PRIORITIES = {"low": 10, "normal": 50, "high": 90}
@@ -31,6 +41,7 @@ FIELDS = (
     "grace",
     "time_limit",
     "resume_from",
+    "retries",
 )
 INHERIT = "inherit"  # in env: the names of variables that are passed on
 SWEEP = "sweep"  # of a job file that describes a search: see rota.request.sweepfile
@@ -81,6 +92,7 @@ class JobRequest(NamedTuple):
     grace_s: float = GRACE_S  # counts for the suspension "restart" alone
     resume_from: str = ""  # the job, by id or name, whose checkpoints it begins with
     gpu_memory_gb: float | None = None  # of each GPU, at most, in 1e9 bytes
+    retries: Retries | None = None
 
     def to_fields(self) -> dict[str, Any]:
         """The JSON-able fields from which :func:`parse_job` makes this very request."""
@@ -118,6 +130,8 @@ class JobRequest(NamedTuple):
             fields["grace"] = self.grace_s
         if self.resume_from:
             fields["resume_from"] = self.resume_from
+        if self.retries is not None:
+            fields["retries"] = retries_fields(self.retries)
         return fields
 
 
@@ -177,6 +191,7 @@ def parse_job(fields: Mapping[str, Any], *, workdir: str) -> JobRequest:
         grace_s=_grace_s(fields.get("grace"), suspend),
         resume_from=resume_from_of(fields.get("resume_from")),
         gpu_memory_gb=_gpu_memory_gb(fields.get("resources")),
+        retries=retries_of(fields.get("retries")),
     )
 
 

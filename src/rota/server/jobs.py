@@ -19,6 +19,7 @@ from rota.model.reason import Reason
 from rota.model.state.state import ClusterState
 from rota.model.sweep import SweepTrial
 from rota.request.launchers import launcher_of
+from rota.request.retries import retries_fields
 from rota.server import profiles
 
 RANKS_PATIENCE_S = 1.0  # with an agent that is away, of those who look at a job as a whole
@@ -105,6 +106,7 @@ async def detail(controller: Any, row: int) -> dict[str, Any]:
         "suspension_why": controller.record.why_suspended.get(row) or None,
         "suspend": program.suspend if program else None,
         "resume_from": (program.resume_from or None) if program else None,
+        "retries": _retries(controller.state, row),
         "preemptions": job.preemptions,
         "migrations": job.migrations,
         "state_on": controller.record.state_on(row),
@@ -202,6 +204,14 @@ def _sweep(trial: SweepTrial | None) -> dict[str, Any] | None:
     if trial is None:
         return None
     return {"name": trial.sweep.name, "number": trial.number, "params": dict(trial.params)}
+
+
+def _retries(state: ClusterState, row: int) -> dict[str, Any] | None:
+    """How often it may start anew after it has failed, and how often it has."""
+    retries = state.spec[row].retries
+    if retries is None:
+        return None
+    return retries_fields(retries) | {"used": state.retried.get(row, 0)}
 
 
 def _sizes(job: Job) -> list[int]:

@@ -40,7 +40,7 @@ from rota.model.events import (
     WorkerRegistered,
     WorkerReported,
 )
-from rota.model.job import Adapt, Elastic, JobSpec, JobState, Program, Suspension
+from rota.model.job import Adapt, Elastic, JobSpec, JobState, Program, Retries, Suspension
 from rota.model.notes import DesiredNodes, Notes, Packed, Reserved
 from rota.model.probe import Probe
 from rota.model.sweep import Report, Sweep, SweepTrial
@@ -77,6 +77,7 @@ def every_event() -> list[Event]:
         JobSubmitted(0.45, JobSpec("4", 1, 0.45, adapt=Adapt(4096, 256))),
         JobSubmitted(0.46, JobSpec("5", 1, 0.46, trial=trial)),
         JobSubmitted(0.47, JobSpec("6", 1, 0.47, trial=trial._replace(sweep=Sweep("s", "loss")))),
+        JobSubmitted(0.48, JobSpec("7", 1, 0.48, retries=Retries(3, ("failed", "exit-3"), 0.1))),
         SuspendRequested(1.0, 0, "ann"),
         ResumeRequested(2.0, 0),
         StopRequested(3.0, 0, JobState.TIMEOUT),
@@ -108,6 +109,7 @@ def every_event() -> list[Event]:
         ModelReported(10.5, 0, 4 << 40, 1 << 30),
         WorkerReported(11.0, 0, {"step": 3, "loss": float("inf"), "metrics": {"acc": 0.5}}),
         AttemptLost(12.0, 0, 1, "", 3.5),
+        AttemptLost(12.5, 0, 2, "exit code 3", 0.5, True, 22.5, 3),
         JobFinished(13.0, 0, JobState.FAILED, -9, "killed"),
         JobFinished(14.0, 1, JobState.SUCCEEDED),
         SweepSubmitted(

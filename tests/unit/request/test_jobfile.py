@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rota.errors import JobFileError
-from rota.model.job import GRACE_S, Adapt, Elastic
+from rota.model.job import GRACE_S, Adapt, Elastic, Retries
 from rota.request.jobfile import (
     FIELDS,
     SUSPEND,
@@ -316,6 +316,8 @@ names = st.from_regex(r"[A-Za-z][A-Za-z0-9._-]{0,63}", fullmatch=True)
         grace_s=st.floats(0.001, 3600),
         resume_from=st.sampled_from(["", "3", "digits-2", "@last"]),
         gpu_memory_gb=st.none() | st.floats(1e-3, 1e4).map(lambda gb: round(gb, 9)),
+        retries=st.none()
+        | st.builds(Retries, st.integers(1, 9), st.just(("failed",)), st.floats(0.01, 1e5)),
     ).map(lambda r: r if r.suspend == "restart" else r._replace(grace_s=GRACE_S))
 )
 def test_a_request_comes_back_from_its_fields(request):

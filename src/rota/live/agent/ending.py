@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import signal
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 from rota.live.agent.attempt_report import Account
@@ -15,6 +17,8 @@ from rota.live.agent.states import State
 from rota.live.wire import Message
 
 LAST_WORDS_S = 0.5  # how long connections of processes that have ended are still read
+LAST_BYTES = 4096  # of an output that are looked at
+NO_MEMORY = (b"MemoryError", b"OutOfMemoryError", b"out of memory")
 MAX_LEFT = 300  # characters of a message about what a rank has left behind
 VANISHED = "its processes vanished without a word (their shim was killed)"
 
@@ -88,7 +92,10 @@ class Ending:
         left = [str(e.get("left", ""))[:MAX_LEFT] for _, e in exits]
         message = "; ".join(filter(None, (*words, *left)))
         at_s = max(e["at_s"] for _, e in exits)
-        self._end(State.ENDED, at_s=at_s, exit_code=code, message=message, stop_asked=asked)
+        ended = {"at_s": at_s, "exit_code": code, "message": message, "stop_asked": asked}
+        logs = [rank.log for rank in ranks if rank.index == process]
+        memory = bool(bad) and (code == -signal.SIGKILL or any(map(_tells_of_no_memory, logs)))
+        self._end(State.ENDED, out_of_memory=memory, **ended)
 
     def _is_out_of_the_way(self) -> bool:
         """True if the attempt is suspended at a boundary, or about to be, or resuming."""
@@ -177,6 +184,17 @@ class Ending:
         if not any(rank.found_gone for rank in attempt.ranks):
             told["at_s"] = attempt.world.now_s()
         return told
+
+
+def _tells_of_no_memory(log: Path) -> bool:
+    """True if the last that a process printed is that memory, or that of a GPU, ran out."""
+    try:
+        with open(log, "rb") as file:
+            file.seek(max(0, file.seek(0, os.SEEK_END) - LAST_BYTES))
+            last = file.read(LAST_BYTES)
+    except OSError:
+        return False
+    return any(words in last for words in NO_MEMORY)
 
 
 def _has_checkpointed(attempt: Account) -> bool:

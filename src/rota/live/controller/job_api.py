@@ -83,6 +83,7 @@ class Entry(NamedTuple):
             memory_gb=request.gpu_memory_gb,
             program=program_of(request),
             trial=self.trial,
+            retries=request.retries,
         )
 
 

@@ -1,6 +1,6 @@
 """Recovery after a restart of the controller or of an agent: compare, then mend."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 from rota.live.wire import Message
@@ -183,6 +183,12 @@ def ended(
         outcome = JobState.SUCCEEDED if code == 0 else JobState.FAILED
     # The agent's time of the end, unless clocks or a late confirmation contradict the record.
     at_s = min(max(message["at_s"], state.changed_s[row]), now_s)
+    if outcome == JobState.FAILED:
+        causes = ["failed", f"exit-{code if code > 0 else 128 - code}"]
+        causes += ["out_of_memory"] if message.get("out_of_memory") else []
+        words = f"exit code {code}" + (f": {message['message']}" if message["message"] else "")
+        if (retry := retry_after(state, row, at_s, causes, words)) is not None:
+            return retry._replace(exit_code=code)
     return JobFinished(at_s, row, outcome, code, message["message"])
 
 
@@ -219,7 +225,20 @@ def lost(
     if count < MAX_LOST_ATTEMPTS or row in state.stop_outcome:
         return event
     what = f"{error}; {count} attempts in a row were lost before they got on"
+    if (retry := retry_after(state, row, at_s, ["node_failure"], what)) is not None:
+        return retry
     return JobFinished(at_s, row, JobState.LOST, None, what)
+
+
+def retry_after(
+    state: ClusterState, row: int, at_s: float, causes: Sequence[str], error: str
+) -> AttemptLost | None:
+    """The event that a job which would have ended starts anew; None if its retries don't say so."""
+    retries, retried = state.spec[row].retries, state.retried.get(row, 0)
+    if retries is None or retried >= retries.most or set(causes).isdisjoint(retries.on):
+        return None
+    event = attempt_lost(state, row, at_s, error)
+    return event._replace(retry_at_s=at_s + retries.pause_s(retried))
 
 
 def losses_after(count: int, event: AttemptLost) -> int:
@@ -228,7 +247,7 @@ def losses_after(count: int, event: AttemptLost) -> int:
     ``count`` is the number before this one. Losses that say nothing about the job leave it as it
     is.
     """
-    if event.got_on:
+    if event.got_on or event.retry_at_s is not None:
         return 0
     return count if event.error.startswith(UNCOUNTED) else count + 1
 

@@ -263,6 +263,7 @@ class Ended(About, kw_only=True, tag_field="type", tag="ended"):
     message: str
     stop_asked: bool | None = None
     progress: ProgressIfAny = None  # the last report
+    out_of_memory: bool | None = None  # whether it looks as if its memory, or its GPU's, ran out
 
 
 class Lost(About, kw_only=True, tag_field="type", tag="lost"):

@@ -116,6 +116,7 @@ class Ledger:
         self.user_suspended: dict[int, str] = {}  # row -> who asked for it; empty: nobody knows
         self.displaced: dict[int, tuple[int, ...]] = {}  # row -> who got its GPUs, if told
         self.backoff: dict[int, float] = {}
+        self.retried: dict[int, int] = {}  # how often a job has started anew after it had failed
 
         self.nodes: list[Node] = []
         self.offered: list[Node] = []  # the nodes as policies see them

@@ -122,11 +122,31 @@ def worker_reported(ledger: Ledger, e: WorkerReported) -> None:
 def attempt_lost(ledger: Ledger, e: AttemptLost) -> None:
     if e.attempt != ledger.attempt[e.row]:
         ledger.refuse(e.row, f"lost attempt {e.attempt}")
-    lose_attempt(ledger, e.at_s, e.row, e.error, e.lost_s)
+    if e.retry_at_s is None:
+        lose_attempt(ledger, e.at_s, e.row, e.error, e.lost_s)
+    else:
+        _retry_later(ledger, e, e.retry_at_s)
+
+
+def _retry_later(ledger: Ledger, e: AttemptLost, retry_at_s: float) -> None:
+    """The job waits for its next attempt, and keeps its place among the others meanwhile."""
+    row, retries = e.row, ledger.spec[e.row].retries
+    count = ledger.retried[row] = ledger.retried.get(row, 0) + 1
+    of = "" if retries is None else f" of {retries.most}"
+    ledger.tell(row, e.at_s, f"attempt {e.attempt} failed: {e.error}")
+    lose_attempt(ledger, e.at_s, row, "", e.lost_s)
+    if ledger.state[row] != PENDING:
+        return
+    ledger.tell(row, e.at_s, f"retry {count}{of} comes in {max(0.0, retry_at_s - e.at_s):g} s")
+    ledger.leave_active(row)
+    ledger.reason[row] = Reason.WAIT_BACKOFF
+    ledger.backoff[row] = retry_at_s
 
 
 def lose_attempt(ledger: Ledger, at_s: float, row: int, error: str, lost_s: float = 0.0) -> None:
-    ledger.tell(row, at_s, f"attempt {ledger.attempt[row]} lost: {error}")
+    """End the job's attempt, and have it wait for another; stories tell an ``error``, if any."""
+    if error:
+        ledger.tell(row, at_s, f"attempt {ledger.attempt[row]} lost: {error}")
     ledger.pause_clock(row, at_s)
     ledger.lag_s[row] += lost_s
     ledger.lost_s[row] += lost_s

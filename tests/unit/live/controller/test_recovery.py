@@ -5,6 +5,7 @@ from rota.live.controller.recovery import (
     GOT_ON_S,
     NODE_CHANGED,
     attempt_lost,
+    ended,
     losses_after,
     lost,
     node_left,
@@ -17,7 +18,7 @@ from rota.model.events import (
     StopRequested,
     WorkerRegistered,
 )
-from rota.model.job import JobState
+from rota.model.job import JobState, Retries
 from support.driven import cluster_with_a_job_that_is
 
 ALIVE = {"type": "alive", "state": "running", "suspension": "boundary", "movable": True}
@@ -231,3 +232,52 @@ def test_a_job_that_is_stopped_while_it_moves_ends_where_its_state_lies():
         found = reconcile(cluster.state, node, [report], 12.0, {}, {(0, 1): "node0"})
         assert bool(found.drop) != kept
         assert not found.kill
+
+
+def failed_job(retries, **more):
+    cluster = cluster_with_a_job_that_is(S.RUNNING)
+    cluster.state.spec[0] = cluster.state.spec[0]._replace(retries=retries)
+    return cluster, ended(cluster.state, 0, FAILED | more, 12.0, {})
+
+
+def test_a_job_that_fails_starts_anew_as_often_as_its_retries_say():
+    cluster, event = failed_job(Retries(2))
+    assert (event.error, event.exit_code) == ("exit code 3", 3)
+    assert (event.retry_at_s, event.lost_s) == (21.0, 10.0)
+    cluster.state.retried[0] = 1
+    assert ended(cluster.state, 0, FAILED, 12.0, {}).retry_at_s == 31.0
+    cluster.state.retried[0] = 2
+    assert ended(cluster.state, 0, FAILED, 12.0, {}).outcome == S.FAILED
+
+
+@pytest.mark.parametrize(
+    ("cause", "more", "is_retried"),
+    [
+        ("failed", {}, True),
+        ("exit-3", {}, True),
+        ("exit-4", {}, False),
+        ("exit-137", {"exit_code": -9}, True),
+        ("out_of_memory", {}, False),
+        ("out_of_memory", {"out_of_memory": True}, True),
+        ("node_failure", {}, False),
+    ],
+)
+def test_a_job_starts_anew_only_after_failures_that_its_retries_name(cause, more, is_retried):
+    _, event = failed_job(Retries(1, (cause,)), **more)
+    assert isinstance(event, AttemptLost) == is_retried
+
+
+def test_a_success_and_a_stop_are_never_retried():
+    _, event = failed_job(Retries(1), exit_code=0)
+    assert event.outcome == S.SUCCEEDED
+    cluster = cluster_with_a_job_that_is(S.STOPPING)
+    cluster.state.spec[0] = cluster.state.spec[0]._replace(retries=Retries(1))
+    assert ended(cluster.state, 0, FAILED, 12.0, {}).outcome == S.CANCELLED
+
+
+def test_a_job_that_would_be_given_up_is_retried_and_its_losses_count_anew():
+    cluster = cluster_with_a_job_that_is(S.RUNNING)
+    cluster.state.spec[0] = cluster.state.spec[0]._replace(retries=Retries(1))
+    event = lost(cluster.state, 0, LOST, 12.0, {0: 2})
+    assert event.retry_at_s == pytest.approx(event.at_s + 10.0)
+    assert losses_after(3, event) == 0
