@@ -17,6 +17,7 @@ from rota.cli.looking import last_lines
 from rota.cli.text import printable
 from rota.cli.verdict import truth
 from rota.errors import JobFileError, NeverFitsError, NotFoundError, TransitionError
+from rota.request.dependencies import dependencies_of
 from rota.request.jobfile import (
     PRIORITIES,
     PROCESSES,
@@ -41,6 +42,12 @@ def _handing_in(command: Callable[..., Any]) -> Callable[..., Any]:
             "--resume-from",
             metavar="JOB",
             help="Begin with a copy of the checkpoints that this job, which has ended, has left.",
+        ),
+        click.option(
+            "--after",
+            multiple=True,
+            metavar="JOB",
+            help="Wait until this job has succeeded; JOB:ended or JOB:failed: until it has so.",
         ),
         click.option(
             "--wait", is_flag=True, help="Wait for the end: exit code 0, or 4 if it failed."
@@ -84,6 +91,7 @@ def _handing_in(command: Callable[..., Any]) -> Callable[..., Any]:
 )
 @click.option("--grace", metavar="T", help="With restart: until SIGKILL; 10s by default.")
 @click.option("--retries", metavar="N", help="How often it starts anew after it has failed.")
+@click.option("--tag", "tags", multiple=True, metavar="LABEL", help="A label of your own.")
 @click.option("--time-limit", metavar="T", help="For example 30s, 10m, 2h, 1d.")
 @click.option(
     "--env", "env", multiple=True, metavar="K=V", help="Set a variable; K alone passes yours on."
@@ -118,9 +126,11 @@ def command_request(
     suspend: str,
     grace: str | None,
     retries: str | None,
+    tags: tuple[str, ...],
     time_limit: str | None,
     env: tuple[str, ...],
     resume_from: str | None,
+    after: tuple[str, ...],
 ) -> JobRequest:
     """The job that a command line with the options of ``rota run`` asks for. JobFileError."""
     fields = {
@@ -133,10 +143,12 @@ def command_request(
         "suspend": suspend,
         "grace": grace,
         "retries": retries,
+        "tags": list(tags),
         "time_limit": time_limit,
         "env": own_environment() | dict(_variable(text) for text in env),
         "resources": {"gpus": gpus, "gpu_memory": gpu_memory},
         "resume_from": resume_from,
+        "depends_on": [_awaited(text) for text in after] or None,
     }
     return parse_job(fields, workdir=os.getcwd())
 
@@ -156,12 +168,19 @@ def in_own_environment(request: JobRequest) -> JobRequest:
     return request._replace(env=(*own.items(), *said.items()))
 
 
+def _awaited(text: str) -> dict[str, str]:
+    """``JOB`` or ``JOB:ended`` as an entry of ``depends_on``."""
+    job, colon, when = text.partition(":")
+    return {"job": job} | ({"when": when} if colon else {})
+
+
 @click.command()
 @click.argument("job_file", metavar="JOB.YAML")
 @_handing_in
 def submit(
     job_file: str,
     resume_from: str | None,
+    after: tuple[str, ...],
     wait: bool,
     follow: bool,
     dry_run: bool,
@@ -179,7 +198,9 @@ def submit(
     from rota.cli.jobsource import read_job_file
 
     request = read_job_file(job_file)
+    awaited = dependencies_of([_awaited(text) for text in after] or None)
     if isinstance(request, JobRequest):
+        request = request._replace(depends_on=request.depends_on + awaited)
         request = in_own_environment(request)
         if resume_from is not None:
             request = request._replace(resume_from=resume_from_of(resume_from))
@@ -188,7 +209,8 @@ def submit(
         refuse("--resume-from", resume_from, "the trials of a search begin anew: leave it out")
     from rota.cli.sweepsubmit import hand_in
 
-    request = request._replace(job=in_own_environment(request.job))
+    job = in_own_environment(request.job)
+    request = request._replace(job=job._replace(depends_on=job.depends_on + awaited))
     return hand_in(request, wait or follow, dry_run, as_json)
 
 

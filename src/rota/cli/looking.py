@@ -28,7 +28,7 @@ FEW_ENDED = 5  # jobs that have ended, in a list of jobs
 LAST_LINES, MOST_CHARACTERS = 10, 400  # of a failed job's output, and of each line
 FILTERS = (
     *("id", "name", "sweep", "state", "reason"),
-    *("user", "queue", "priority", "gpus", "node", "attempt"),
+    *("user", "queue", "priority", "gpus", "node", "attempt", "tag"),
 )
 
 
@@ -265,6 +265,8 @@ def _matches(job: dict[str, Any], wanted: Sequence[tuple[str, str]]) -> bool:
     for key, value in wanted:
         if key == "node":
             found = value in [part["node"].lower() for part in job["gpus"]]
+        elif key == "tag":
+            found = value in [tag.lower() for tag in job["tags"]]
         else:
             found = str(values[key]).lower() == value
         if not found:

@@ -172,6 +172,7 @@ def _facts(job: Mapping[str, Any], verdict: Mapping[str, Any]) -> list[tuple[str
         ("suspension", _suspension_text(job)),
         ("queue", job["queue"] or None),
         ("priority", job["priority"]),
+        ("tags", " ".join(job["tags"]) or None),
         ("GPUs", f"{job['num_gpus']}{_range_text(job['sizes'])}, now {places(job)}"),
         ("sharing", sharing_text(verdict["sharing"])),
         ("turns", turns_text(verdict["turns"])),
@@ -196,6 +197,7 @@ def _facts(job: Mapping[str, Any], verdict: Mapping[str, Any]) -> list[tuple[str
         ("state kept", _kept_text(job["memory"])),
         ("checkpoint", _unsaved_text(progress)),
         ("resumed from", job["resume_from"] and f"job {job['resume_from']}"),
+        ("depends on", _dependencies_text(job["depends_on"])),
         ("lost", f"{duration(job['lost_s'])} of work" if job["lost_s"] else None),
         ("lost ranks", job["lost_ranks"] or None),
         ("preempted", f"{times(job['preemptions'])}, moved {times(job['migrations'])}"),
@@ -227,6 +229,11 @@ def _sweep_text(sweep: Mapping[str, Any] | None) -> str | None:
         return None
     params = ", ".join(f"{name} {value}" for name, value in sweep["params"].items())
     return f"trial {sweep['number']} of {sweep['name']}" + (f": {params}" if params else "")
+
+
+def _dependencies_text(dependencies: Sequence[Mapping[str, Any]]) -> str | None:
+    """``job 3 (succeeded), job 4 (ended)``: how each must end."""
+    return ", ".join(f"job {each['job']} ({each['when']})" for each in dependencies) or None
 
 
 def _attempts_text(job: Mapping[str, Any]) -> str:

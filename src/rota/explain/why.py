@@ -1,6 +1,6 @@
 """Explains why a job does not run: each blocker, who holds what it needs, what would start it."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from rota.explain import reservation, trial_wait
@@ -138,6 +138,8 @@ def _blockers(
     if row in state.user_suspended:
         by = state.user_suspended[row] or "its owner"
         found.append(_blocker(Reason.HELD_BY_USER, f"the leave of {by}", f"suspended by {by}"))
+    if waits_for := state.waits_for.get(row):
+        found.append(_dependency(state, waits_for))
     found += _cluster_too_small(state, row)
     if row in state.backoff:
         left_s = max(0.0, state.backoff[row] - now_s)
@@ -149,7 +151,8 @@ def _blockers(
         found.append(turn_blocker(state, row, turns, now_s))
     elif reason == Reason.SLICE_WAITING_TURN:
         found.append(_turn(state, row, now_s))
-    found += _gpus_taken(state, row, elsewhere=turns is None)
+    if not waits_for:
+        found += _gpus_taken(state, row, elsewhere=turns is None)
     earlier = _wait_before(state, row)
     undecided = _is_undecided(state, row)
     if undecided:
@@ -171,6 +174,18 @@ def _blockers(
 
 def _blocker(rule: Reason, need: str, have: str, held_by: Iterable[str] = ()) -> dict[str, Any]:
     return {"rule": rule.name, "need": need, "have": have, "held_by": list(held_by)}
+
+
+def _dependency(state: ClusterState, waits_for: Mapping[int, Sequence[str]]) -> dict[str, Any]:
+    """The jobs whose ends the job waits for."""
+    need = [f"job {state.spec[other].job_id} {_ended(how)}" for other, how in waits_for.items()]
+    ids = state.ids(waits_for)
+    verb = "has" if len(ids) == 1 else "have"
+    return _blocker(Reason.WAIT_DEPENDENCY, few(need), f"{jobs_text(ids)} {verb} not ended", ids)
+
+
+def _ended(how: Sequence[str]) -> str:
+    return " and ".join({"ended": "to have ended"}.get(when, f"to have {when}") for when in how)
 
 
 def _by_policy(state: ClusterState, row: int, reason: Reason, now_s: float) -> dict[str, Any]:
@@ -306,6 +321,9 @@ def _would_start_if(
         return "the lost nodes came back" if state.nodes else "a node joined"
     if row in state.user_suspended:
         return f"its owner let it go on: rota resume {job_id}"
+    if row in state.waits_for:
+        ids = state.ids(state.waits_for[row])
+        return f"{jobs_text(ids)} ended as it waits for, and the policy put it first"
     if row in state.backoff:
         return f"{max(0.0, state.backoff[row] - now_s):.0f} s had passed"
     if Reason.NODE_CLOSED.name in rules:

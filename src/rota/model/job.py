@@ -83,6 +83,21 @@ class Adapt(NamedTuple):
     least_per_gpu: int = 1
 
 
+class Dependency(NamedTuple):
+    """A job that must have ended, in a way of MET_BY, before another one may start."""
+
+    job_id: str
+    when: str = "succeeded"
+
+
+_FAILURES = frozenset((JobState.FAILED, JobState.TIMEOUT, JobState.LOST))
+MET_BY = {
+    "succeeded": frozenset((JobState.SUCCEEDED,)),
+    "failed": _FAILURES,
+    "ended": _FAILURES | {JobState.SUCCEEDED, JobState.CANCELLED},
+}
+
+
 # Causes after which a job may start anew, beside exit-1 to exit-255.
 CAUSES = ("failed", "out_of_memory", "node_failure")
 MAX_BACKOFF_S = 3600.0
@@ -137,6 +152,8 @@ class JobSpec(NamedTuple):
     adapt: Adapt | None = None  # if the scheduler may choose its batches
     trial: SweepTrial | None = None  # of which search it is, and what it tries
     retries: Retries | None = None  # if it may start anew after it has failed
+    depends_on: tuple[Dependency, ...] = ()  # on jobs that were submitted before it
+    tags: tuple[str, ...] = ()  # its user's own labels
 
     @property
     def simulated(self) -> bool:

@@ -11,6 +11,7 @@ from rota.model.job import (
     GRACE_S,
     JOB_NAME,
     Adapt,
+    Dependency,
     Elastic,
     Program,
     Retries,
@@ -18,9 +19,18 @@ from rota.model.job import (
     powers_of_two,
 )
 from rota.request.batch import adapt_of, batch_fields
+from rota.request.dependencies import dependencies_field, dependencies_of
 from rota.request.launchers import launcher_of
 from rota.request.retries import retries_fields, retries_of
-from rota.request.values import check_keys, is_number, refuse, seconds_of, text_of, whole_number
+from rota.request.values import (
+    check_keys,
+    is_number,
+    job_of,
+    refuse,
+    seconds_of,
+    text_of,
+    whole_number,
+)
 
 PRIORITIES = {"low": 10, "normal": 50, "high": 90}
 PROCESSES = ("gpu", "node")
@@ -42,6 +52,8 @@ FIELDS = (
     "time_limit",
     "resume_from",
     "retries",
+    "depends_on",
+    "tags",
 )
 INHERIT = "inherit"  # in env: the names of variables that are passed on
 SWEEP = "sweep"  # of a job file that describes a search: see rota.request.sweepfile
@@ -54,13 +66,14 @@ MAX_TEXT_BYTES = 100_000
 MAX_ENV_BYTES = 500_000
 MAX_PATH_BYTES = 4095
 MAX_GPUS = 1_000_000
+MAX_TAGS = 32
 MAX_GRACE_S = 3600.0
 MAX_PRICE = 1e12
 MAX_SIZES = 1024
 
 _NAME = re.compile(JOB_NAME)
-_JOB = re.compile(r"(@last|[A-Za-z0-9][A-Za-z0-9._-]{0,63})\Z")
 _QUEUE = re.compile(r"[A-Za-z0-9][A-Za-z0-9._/-]{0,63}\Z")
+_TAG = re.compile(r"[A-Za-z0-9][A-Za-z0-9._:=/@+-]{0,63}\Z")
 _ENV_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,254}\Z")
 _RANGE = re.compile(r"([0-9]{1,7})\.\.([0-9]{1,7})\Z")
 _SIZE = re.compile(r"([0-9]{1,9}(?:\.[0-9]{1,9})?) ?(MB|GB|MiB|GiB)\Z")
@@ -93,6 +106,8 @@ class JobRequest(NamedTuple):
     resume_from: str = ""  # the job, by id or name, whose checkpoints it begins with
     gpu_memory_gb: float | None = None  # of each GPU, at most, in 1e9 bytes
     retries: Retries | None = None
+    depends_on: tuple[Dependency, ...] = ()  # jobs by id or name
+    tags: tuple[str, ...] = ()
 
     def to_fields(self) -> dict[str, Any]:
         """The JSON-able fields from which :func:`parse_job` makes this very request."""
@@ -132,6 +147,10 @@ class JobRequest(NamedTuple):
             fields["resume_from"] = self.resume_from
         if self.retries is not None:
             fields["retries"] = retries_fields(self.retries)
+        if self.depends_on:
+            fields["depends_on"] = dependencies_field(self.depends_on)
+        if self.tags:
+            fields["tags"] = list(self.tags)
         return fields
 
 
@@ -192,6 +211,8 @@ def parse_job(fields: Mapping[str, Any], *, workdir: str) -> JobRequest:
         resume_from=resume_from_of(fields.get("resume_from")),
         gpu_memory_gb=_gpu_memory_gb(fields.get("resources")),
         retries=retries_of(fields.get("retries")),
+        depends_on=dependencies_of(fields.get("depends_on")),
+        tags=_tags(fields.get("tags")),
     )
 
 
@@ -227,6 +248,17 @@ def _queue(value: Any) -> str:
     if isinstance(value, str) and _QUEUE.match(value):
         return value
     refuse("queue", value, "use 1 to 64 of A-Z a-z 0-9 . _ / - that begin with a letter or digit")
+
+
+def _tags(value: Any) -> tuple[str, ...]:
+    tags = [] if value is None else value if isinstance(value, list) else [value]
+    if len(tags) > MAX_TAGS:
+        refuse("tags", value, f"a job has at most {MAX_TAGS}")
+    for tag in tags:
+        if not isinstance(tag, str) or not _TAG.match(tag):
+            fix = "labels are 1 to 64 of A-Z a-z 0-9 . _ : = / @ + -"
+            refuse("tags", tag, f"{fix} that begin with a letter or digit")
+    return tuple(dict.fromkeys(tags))
 
 
 def _workdir(value: Any, base: str) -> str:
@@ -435,11 +467,7 @@ def resume_from_of(value: Any) -> str:
     """The job that is named, as text; empty for None. Raises JobFileError."""
     if value is None:
         return ""
-    if type(value) is int and 0 < value < 10**15:
-        return str(value)
-    if isinstance(value, str) and _JOB.match(value):
-        return value
-    refuse("resume_from", value, "write the id of a job that has ended, its name, or @last")
+    return job_of("resume_from", value, "write the id of a job that has ended, its name, or @last")
 
 
 def _time_limit_s(value: Any) -> float | None:

@@ -18,6 +18,7 @@ from rota.model.job import Job, JobState, Program
 from rota.model.reason import Reason
 from rota.model.state.state import ClusterState
 from rota.model.sweep import SweepTrial
+from rota.request.dependencies import dependencies_field
 from rota.request.launchers import launcher_of
 from rota.request.retries import retries_fields
 from rota.server import profiles
@@ -73,6 +74,7 @@ def summary(controller: Any, row: int) -> dict[str, Any]:
         "reason": Reason(job.reason).name,
         "queue": job.spec.vc,
         "priority": job.spec.priority,
+        "tags": list(job.spec.tags),
         "sweep": _sweep(job.spec.trial),
         "num_gpus": controller.state.num_gpus[row],
         "min_gpus": sizes[0],
@@ -106,6 +108,7 @@ async def detail(controller: Any, row: int) -> dict[str, Any]:
         "suspension_why": controller.record.why_suspended.get(row) or None,
         "suspend": program.suspend if program else None,
         "resume_from": (program.resume_from or None) if program else None,
+        "depends_on": dependencies_field(job.spec.depends_on),
         "retries": _retries(controller.state, row),
         "preemptions": job.preemptions,
         "migrations": job.migrations,

@@ -156,6 +156,9 @@ class Simulation:
                     self._expect_next()
             else:
                 return False
+        while state.unmeetable:
+            row, why = next(iter(state.unmeetable.items()))
+            state.apply(JobFinished(now_s, row, JobState.CANCELLED, None, why))
         due = state.decision_needed
         if interval_s is not None:
             due, wake_at_s = False, self._next_tick_s(interval_s)

@@ -10,19 +10,23 @@ class TestMine(PolicyContract):
 import json
 import random
 from copy import deepcopy
+from math import inf
 from typing import Any
 
 import pytest
 
 from rota.model.decide.decision import take_decision
 from rota.model.events import (
+    AttemptLost,
     DecisionTaken,
     JobSubmitted,
     NodeClosed,
     NodeJoined,
     NodeLost,
     NodeOpened,
+    RetryDue,
 )
+from rota.model.job import Dependency, JobSpec, JobState
 from rota.model.reason import Reason
 from rota.model.state.state import ClusterState
 from rota.model.view import View, identity
@@ -37,6 +41,7 @@ SEEDS = (1, 2, 3, 4)
 SLOW = Costs(suspend_s=3.0, resume_s=7.0, migrate_s=11.0, cold_start_s=5.0)
 # Far above what any policy needs for these loads: a policy that never comes to an end stops here.
 MOST_STEPS = 50_000
+MOST_FAILURES = 5
 
 
 class PolicyContract:
@@ -117,6 +122,34 @@ class PolicyContract:
             state.validate()
             self.check_waiting(state)
         assert closings, "no node was closed: the load is too light to test anything"
+        assert min(state.finish_s) >= 0
+
+    @pytest.mark.parametrize("seed", SEEDS)
+    def test_jobs_that_wait_for_others_or_for_a_retry_are_not_started(self, seed: int) -> None:
+        chance = random.Random(seed)
+        jobs = Trace(_in_chains(random_trace(seed).jobs, chance))
+        sim = simulation(jobs, self.policy(), costs=SLOW)
+        state, failures, more = sim.state, 0, True
+        while more:
+            for _ in steps(sim):
+                for row in state.waits_for.keys() | state.backoff.keys():
+                    assert state.target[row] is None, f"{state.spec[row].job_id} is to start"
+                state.validate()
+                self.check_waiting(state)
+                running = [row for row in state.active if state.state[row] == JobState.RUNNING]
+                if running and failures < MOST_FAILURES and chance.random() < 0.3:
+                    failures += 1
+                    row, now_s = chance.choice(running), sim.engine.now_s
+                    lost = (row, state.attempt[row], "exit code 1", 0.0, False, now_s + 9.0, 1)
+                    state.apply(AttemptLost(now_s, *lost))
+                _retry(sim, at_s=sim.engine.now_s)
+            more = _retry(sim, at_s=inf)
+        assert failures, "no job failed: the load is too light to test anything"
+        for row, spec in enumerate(state.spec):
+            for awaited, _ in spec.depends_on:
+                other = state.row_of(awaited)
+                assert other is not None
+                assert state.finish_s[other] <= state.first_start_s[row]
         assert min(state.finish_s) >= 0
 
     @pytest.mark.parametrize("seed", SEEDS)
@@ -274,6 +307,24 @@ def steps(sim: Simulation) -> Any:
 def waiting_rows(state: ClusterState) -> list[int]:
     """The active jobs that the plan gives no GPUs."""
     return [row for row in state.active if state.target[row] is None]
+
+
+def _in_chains(jobs: list[JobSpec], chance: random.Random) -> list[JobSpec]:
+    """The jobs, of which about half depend on one that came before."""
+    return [
+        spec._replace(depends_on=(Dependency(chance.choice(jobs[:place]).job_id),))
+        if place and chance.random() < 0.5
+        else spec
+        for place, spec in enumerate(jobs)
+    ]
+
+
+def _retry(sim: Simulation, at_s: float) -> bool:
+    """Let jobs start anew whose pauses end by then; False if there are none."""
+    due = [row for row, until_s in sim.state.backoff.items() if until_s <= at_s]
+    for row in due:
+        sim.state.apply(RetryDue(sim.engine.now_s, row))
+    return bool(due)
 
 
 def _decisions(events: list[Any]) -> list[Any]:

@@ -40,7 +40,16 @@ from rota.model.events import (
     WorkerRegistered,
     WorkerReported,
 )
-from rota.model.job import Adapt, Elastic, JobSpec, JobState, Program, Retries, Suspension
+from rota.model.job import (
+    Adapt,
+    Dependency,
+    Elastic,
+    JobSpec,
+    JobState,
+    Program,
+    Retries,
+    Suspension,
+)
 from rota.model.notes import DesiredNodes, Notes, Packed, Reserved
 from rota.model.probe import Probe
 from rota.model.sweep import Report, Sweep, SweepTrial
@@ -78,6 +87,9 @@ def every_event() -> list[Event]:
         JobSubmitted(0.46, JobSpec("5", 1, 0.46, trial=trial)),
         JobSubmitted(0.47, JobSpec("6", 1, 0.47, trial=trial._replace(sweep=Sweep("s", "loss")))),
         JobSubmitted(0.48, JobSpec("7", 1, 0.48, retries=Retries(3, ("failed", "exit-3"), 0.1))),
+        JobSubmitted(
+            0.49, JobSpec("8", 1, 0.49, depends_on=(Dependency("7", "ended"),), tags=("a:b",))
+        ),
         SuspendRequested(1.0, 0, "ann"),
         ResumeRequested(2.0, 0),
         StopRequested(3.0, 0, JobState.TIMEOUT),

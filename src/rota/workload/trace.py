@@ -25,6 +25,7 @@ COLUMNS = {
     "memory_gb": ("GB", "memory that it needs of each GPU"),
     "batch": ("samples", "of a whole step, over all its GPUs"),
     "time_limit_s": ("s", "run time after which the job would have been ended"),
+    "depends_on": ("", "jobs that must have ended before it may start: ID;ID=ended"),
 }
 REQUIRED = ("job_id", "submit_s", "duration_s", "num_gpus")
 MAX_GPUS = 1_000_000

@@ -4,7 +4,7 @@ from collections.abc import Callable, Iterator
 from typing import IO, Any
 
 from rota.errors import TraceError
-from rota.model.job import Elastic, JobSpec
+from rota.model.job import Dependency, Elastic, JobSpec
 from rota.workload.trace import COLUMNS, REQUIRED, Trace
 
 WRITTEN = ("csv", "parquet")
@@ -21,6 +21,7 @@ NUMBERS = (
 )
 DEFAULTS = {"priority": 50, "skew": None, "speeds": (), "elastic": None}
 DEFAULTS |= {"gpu_util": None, "memory_gb": None, "batch": None, "time_limit_s": None}
+DEFAULTS |= {"depends_on": ()}
 BATCH = 50_000  # jobs that are text at once
 
 
@@ -90,7 +91,21 @@ def sizes_text(elastic: Elastic | None) -> str:
     return "" if elastic is None else ";".join(map(str, elastic.sizes))
 
 
-PACKED: dict[str, Callable[[Any], str]] = {"speeds": speeds_text, "elastic": sizes_text}
+def dependencies_text(dependencies: tuple[Dependency, ...]) -> str:
+    """The jobs that a job waits for as ``3;5=ended``. Raises TraceError."""
+    texts = []
+    for job_id, when in dependencies:
+        if {";", "="} & set(job_id):
+            raise TraceError(f"{job_id[:80]!r} holds ; or =, which depends_on can't; rename it")
+        texts.append(job_id if when == "succeeded" else f"{job_id}={when}")
+    return _field(";".join(texts))
+
+
+PACKED: dict[str, Callable[[Any], str]] = {
+    "speeds": speeds_text,
+    "elastic": sizes_text,
+    "depends_on": dependencies_text,
+}
 
 
 def _write_parquet(trace: Trace, file: IO[bytes]) -> None:

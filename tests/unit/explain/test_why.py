@@ -25,7 +25,7 @@ from rota.model.events import (
     WorkerRegistered,
     WorkerReported,
 )
-from rota.model.job import Elastic, JobSpec, JobState, Program, Suspension
+from rota.model.job import Dependency, Elastic, JobSpec, JobState, Program, Suspension
 from rota.model.probe import Probe
 from rota.model.reason import Reason
 from rota.model.state.state import ClusterState
@@ -486,3 +486,16 @@ def test_what_a_policy_has_tried_with_a_job_is_told():
     assert cluster.why(0)["trials"] == [
         {"at_s": 90.0, "what": "pack", "predicted": 1.0, "measured": 1.2, "kept": True}
     ]
+
+
+def test_a_job_that_waits_for_others_is_told_which():
+    cluster = Cluster(2, 1, 1)
+    awaited = (Dependency("1"), Dependency("2", "ended"))
+    cluster.apply(JobSubmitted(0.0, JobSpec("3", 1, 0.0, depends_on=awaited)))
+    cluster.decide(1.0)
+    verdict = cluster.why(2)
+    assert (verdict["reason"], verdict["position"]) == ("WAIT_DEPENDENCY", None)
+    (blocker,) = verdict["blockers"]
+    assert blocker["need"] == "job 1 to have succeeded, job 2 to have ended"
+    assert blocker["held_by"] == ["1", "2"]
+    assert verdict["would_start_if"].startswith("jobs 1, 2 ended as it waits for")

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rota.errors import JobFileError
-from rota.model.job import GRACE_S, Adapt, Elastic, Retries
+from rota.model.job import GRACE_S, MET_BY, Adapt, Dependency, Elastic, Retries
 from rota.request.jobfile import (
     FIELDS,
     SUSPEND,
@@ -101,6 +101,9 @@ def test_a_job_without_a_name_gets_its_scripts(run, name):
             for value in (0, -1, True, 1.5, "", "../3", "a b", "@first", ["3"], "x" * 65)
         ),
         ({"resources": {"gpu": 3}}, ["resources", "'gpu'", "did you mean resources.gpus?"]),
+        ({"tags": ["a b"]}, ["tags: 'a b'", "letter or digit"]),
+        ({"tags": [3]}, ["tags: 3", "labels are"]),
+        ({"tags": ["x"] * 33}, ["tags", "at most 32"]),
         ({"queue": "-x"}, ["queue", "'-x'", "letter or digit"]),
         ({"queue": ""}, ["queue", "''"]),
         ({"queue": 7}, ["queue", "7"]),
@@ -316,6 +319,9 @@ names = st.from_regex(r"[A-Za-z][A-Za-z0-9._-]{0,63}", fullmatch=True)
         grace_s=st.floats(0.001, 3600),
         resume_from=st.sampled_from(["", "3", "digits-2", "@last"]),
         gpu_memory_gb=st.none() | st.floats(1e-3, 1e4).map(lambda gb: round(gb, 9)),
+        depends_on=st.just(())
+        | st.tuples(st.builds(Dependency, names, st.sampled_from([*MET_BY]))),
+        tags=st.just(()) | st.just(("paper:v2", "lr=0.1")),
         retries=st.none()
         | st.builds(Retries, st.integers(1, 9), st.just(("failed",)), st.floats(0.01, 1e5)),
     ).map(lambda r: r if r.suspend == "restart" else r._replace(grace_s=GRACE_S))

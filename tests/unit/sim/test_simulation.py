@@ -2,7 +2,7 @@ import pytest
 
 from rota.errors import NeverFitsError, SimulationError
 from rota.model.events import DecisionTaken, NodeJoined, NodeLost, StopRequested, SuspendRequested
-from rota.model.job import JobState
+from rota.model.job import Dependency, JobState
 from rota.model.plan import Plan
 from rota.model.reason import Reason
 from rota.policy.base import Policy
@@ -155,3 +155,20 @@ def test_owners_may_step_in():
         pass
     assert [JobState(code) for code in sim.state.state] == [JobState.SUSPENDED, JobState.CANCELLED]
     sim.state.validate()
+
+
+def test_a_job_waits_for_those_that_it_depends_on():
+    jobs = [job("a", lasts=60), job("b", lasts=10)._replace(depends_on=(Dependency("a"),))]
+    state, _ = run(jobs, Fifo(), "1x2", FREE)
+    assert list(state.first_start_s) == [0.0, 60.0]
+
+
+def test_a_job_that_waits_for_a_failure_is_cancelled_and_those_that_wait_for_it_too():
+    jobs = [
+        job("a", lasts=60),
+        job("b", lasts=10)._replace(depends_on=(Dependency("a", "failed"),)),
+        job("c", lasts=10)._replace(depends_on=(Dependency("b"),)),
+    ]
+    state, _ = run(jobs, Fifo(), "1x2", FREE)
+    assert [JobState(each).name for each in state.state] == ["SUCCEEDED", "CANCELLED", "CANCELLED"]
+    assert list(state.finish_s) == [60.0, 60.0, 60.0]

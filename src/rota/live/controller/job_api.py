@@ -23,7 +23,8 @@ from rota.model.events import (
     StopRequested,
     SuspendRequested,
 )
-from rota.model.job import JobSpec, JobState
+from rota.model.job import MET_BY, Dependency, JobSpec, JobState
+from rota.model.state.ledger import unmet_text
 from rota.model.state.state import ClusterState
 from rota.model.sweep import SweepTrial
 from rota.request.jobfile import JobRequest, program_of
@@ -84,6 +85,8 @@ class Entry(NamedTuple):
             program=program_of(request),
             trial=self.trial,
             retries=request.retries,
+            depends_on=request.depends_on,
+            tags=request.tags,
         )
 
 
@@ -109,6 +112,24 @@ class JobApi:
                 f"NEVER_FITS: resources.gpus is {request.num_gpus}, a gang is on one node, and the "
                 f"largest node has {most}; ask for {most} or fewer"
             )
+        self.dependencies(request)
+
+    def dependencies(self, request: JobRequest) -> tuple[Dependency, ...]:
+        """The jobs that the job is to wait for, by id.
+
+        Raises JobFileError for one that is not there, or has ended so that the job never starts.
+        """
+        found = []
+        for job_id, when in request.depends_on:
+            try:
+                row = self._record.row(job_id, newest=True)
+            except NotFoundError as error:
+                refuse("depends_on", job_id, str(error))
+            spec, outcome = self._state.spec[row], JobState(self._state.state[row])
+            if outcome.is_final and outcome not in MET_BY[when]:
+                refuse("depends_on", job_id, unmet_text(spec, outcome, when))
+            found.append(Dependency(spec.job_id, when))
+        return tuple(dict.fromkeys(found))
 
     async def resumed_from(self, request: JobRequest) -> str:
         """The id of the job whose checkpoints this one is to begin with; empty if of none.
@@ -150,6 +171,7 @@ class JobApi:
             known = self.submitted(user, key, body_hash)  # it may have come again meanwhile
         if known is not None:
             return known
+        request = request._replace(depends_on=self.dependencies(request))
         return await self.enter(Entry(request, user, key, body_hash))
 
     def preview_spec(self, request: JobRequest, user: str) -> JobSpec:

@@ -35,6 +35,7 @@ from rota.model.decide.diff import diff
 from rota.model.events import (
     CommandSent,
     DecisionTaken,
+    JobFinished,
     RetryDue,
     StopRequested,
 )
@@ -237,6 +238,9 @@ class Controller:
             about = {"job_id": state.spec[row].job_id, "attempt": state.attempt[row]}
             kill = {"type": "kill", **about, "why": DRAINED}
             self.record.outboxes.tell(state.nodes[index].name, kill)
+        while state.unmeetable:
+            row, why = next(iter(state.unmeetable.items()))
+            self.journal.note(JobFinished(now_s, row, JobState.CANCELLED, None, why))
         if not self.room.is_tight:
             self._decide_if_due(now_s)
         commands = diff(state)

@@ -45,6 +45,8 @@ class SweepApi:
                     f"Idempotency-Key {key!r} was used for something else; use a new key"
                 )
         self._jobs.check(request.job)
+        awaited = self._jobs.dependencies(request.job)  # by id
+        request = request._replace(job=request.job._replace(depends_on=awaited))
         self._journal.room.check()
         name, now_s = self._record.searches.free_name(request.job.name), self._record.now_s()
         event = SweepSubmitted(now_s, name, user, request.to_fields(), key, body_hash)

@@ -16,7 +16,7 @@ from rota.model.allocation import Allocation, indices
 from rota.model.cluster import Closing, FreeGpus, Node
 from rota.model.commands import RULES, Command
 from rota.model.events import Event
-from rota.model.job import Job, JobSpec, JobState, Suspension
+from rota.model.job import MET_BY, Job, JobSpec, JobState, Suspension
 from rota.model.naming import jobs_text
 from rota.model.reason import Reason
 from rota.model.state.told_notes import ToldNotes
@@ -115,6 +115,11 @@ class Ledger:
         self.stop_outcome: dict[int, JobState] = {}
         self.user_suspended: dict[int, str] = {}  # row -> who asked for it; empty: nobody knows
         self.displaced: dict[int, tuple[int, ...]] = {}  # row -> who got its GPUs, if told
+        # By row, the rows that a job waits for, and how each must end; and who waits for a row.
+        self.waits_for: dict[int, dict[int, list[str]]] = {}
+        self.dependents: dict[int, list[int]] = {}
+        self.unmeetable: dict[int, str] = {}  # why a job can never start, by row: it is to end
+        self._row_of: dict[str, int] = {}  # as far as has been asked for
         self.backoff: dict[int, float] = {}
         self.retried: dict[int, int] = {}  # how often a job has started anew after it had failed
 
@@ -518,11 +523,43 @@ class Ledger:
             self.displaced.pop(row, None)
         if exit_code is not None or message:
             self.ending[row] = (exit_code, message)
+        if self.waits_for:
+            self.waits_for.pop(row, None)
+            self.unmeetable.pop(row, None)
         self.state[row] = outcome
         self.changed_s[row] = at_s
+        if self.dependents:
+            for other in self.dependents.pop(row, ()):
+                self.look_at_dependencies(other, at_s)
         self.notes.end(row, keep_warnings=self.spec[row].simulated)
         if self.keeps_stories:
             self.tell(row, at_s, outcome.name.lower() + (f": {message}" if message else ""))
+
+    def row_of(self, job_id: str) -> int | None:
+        """The row of the job with this id; None if no job has it."""
+        for row in range(len(self._row_of), len(self.spec)):
+            self._row_of[self.spec[row].job_id] = row
+        return self._row_of.get(job_id)
+
+    def look_at_dependencies(self, row: int, at_s: float) -> None:
+        """Let a job that waits for others go on once all have ended as they should.
+
+        If one has ended otherwise, the job can never start: whoever drives the cluster ends it.
+        """
+        waits_for = self.waits_for.get(row, {})
+        for other in [other for other in waits_for if self.state[other] >= FIRST_FINAL]:
+            outcome = JobState(self.state[other])
+            for when in waits_for.pop(other):
+                if outcome not in MET_BY[when] and row not in self.unmeetable:
+                    self.unmeetable[row] = unmet_text(self.spec[other], outcome, when)
+        if waits_for or row in self.unmeetable or row not in self.waits_for:
+            return
+        del self.waits_for[row]
+        self.tell(row, at_s, "all jobs that it depends on have ended")
+        if row not in self.user_suspended:
+            self.reason[row] = WAIT_PRIORITY
+            self.active[row] = None
+            self.note_change(row)
 
     def pause_clock(self, row: int, at_s: float) -> None:
         since = self.since_s[row]
@@ -589,6 +626,13 @@ class Ledger:
             f"job {self.job_name(row)} can't be {verb} while it is "
             f"{JobState(self.state[row]).name} (command on its way: {command}). Its story: {story}"
         )
+
+
+def unmet_text(spec: JobSpec, outcome: JobState, when: str) -> str:
+    """Why a job that depends on another one can never start."""
+    name = f" ({spec.name})" if spec.name else ""
+    wanted = {"succeeded": "success", "failed": "failure"}[when]
+    return f"job {spec.job_id}{name} ended as {outcome.name}, and this job waits for its {wanted}"
 
 
 # Numeric column -> the typecode of its array.

@@ -12,7 +12,7 @@ from rota.model.events import (
     SuspendRequested,
 )
 from rota.model.reason import Reason
-from rota.model.state.ledger import HELD, PENDING, STOPPING, Ledger
+from rota.model.state.ledger import FIRST_FINAL, HELD, PENDING, STOPPING, Ledger
 from rota.model.state.sweeps import add_trial
 
 
@@ -22,11 +22,28 @@ def job_submitted(ledger: Ledger, e: JobSubmitted) -> None:
         _observe_live_jobs(ledger)
     row = ledger.append(spec)
     ledger.begin_story(at_s)
-    ledger.active[row] = None
+    if spec.depends_on:
+        _await_others(ledger, row, at_s)
+    if row not in ledger.waits_for:
+        ledger.active[row] = None
     ledger.priorities.add(spec.priority)
     add_trial(ledger, row, spec)
     ledger.changed.append(row)
     ledger.decision_needed = True
+
+
+def _await_others(ledger: Ledger, row: int, at_s: float) -> None:
+    """The job is out of the policies' sight until the jobs that it depends on have ended."""
+    ledger.waits_for[row] = {}
+    for job_id, when in ledger.spec[row].depends_on:
+        other = ledger.row_of(job_id)
+        if other is None or other >= row:
+            ledger.refuse(row, f"made to depend on job {job_id}, which did not come before it,")
+        ledger.waits_for[row].setdefault(other, []).append(when)
+        if ledger.state[other] < FIRST_FINAL:
+            ledger.dependents.setdefault(other, []).append(row)
+    ledger.reason[row] = Reason.WAIT_DEPENDENCY
+    ledger.look_at_dependencies(row, at_s)
 
 
 def _observe_live_jobs(ledger: Ledger) -> None:
@@ -61,11 +78,13 @@ def resume_requested(ledger: Ledger, e: ResumeRequested) -> None:
     if row not in ledger.user_suspended:
         return
     del ledger.user_suspended[row]
-    ledger.reason[row] = Reason.WAIT_PRIORITY
+    waits = row in ledger.waits_for
+    ledger.reason[row] = Reason.WAIT_DEPENDENCY if waits else Reason.WAIT_PRIORITY
     if ledger.state[row] == HELD:
         ledger.enter(row, PENDING, e.at_s)
     ledger.tell(row, e.at_s, f"resumed by {e.user or 'its owner'}")
-    ledger.active[row] = None
+    if not waits:
+        ledger.active[row] = None
     ledger.note_change(row)
 
 

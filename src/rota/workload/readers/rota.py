@@ -6,7 +6,7 @@ from math import inf
 from sys import intern
 from typing import Any
 
-from rota.model.job import Elastic, JobSpec
+from rota.model.job import MET_BY, Dependency, Elastic, JobSpec
 from rota.request.jobfile import MAX_SIZES
 from rota.workload.readers.base import (
     Report,
@@ -68,6 +68,8 @@ def _value(column: str, text: str) -> Any:
         return whole("batch", text, MAX_BATCH)
     if column == "elastic":
         return parse_sizes(text)
+    if column == "depends_on":
+        return parse_dependencies(text)
     return parse_speeds(text) if column == "speeds" else intern(text)
 
 
@@ -77,6 +79,17 @@ def parse_sizes(text: str) -> Elastic:
     if len(sizes) < 2 or list(sizes) != sorted(set(sizes)) or len(sizes) > MAX_SIZES:
         wrong("elastic", text, f"it must be 2 to {MAX_SIZES} rising numbers of GPUs: 1;2;4")
     return Elastic(sizes)
+
+
+def parse_dependencies(text: str) -> tuple[Dependency, ...]:
+    """``3;5=ended`` as the jobs that a job waits for, by id. Raises TraceError."""
+    found = []
+    for part in text.split(";"):
+        name, equals, when = part.partition("=")
+        if equals and when.strip() not in MET_BY:
+            wrong("depends_on", text, f"after = there is one of {', '.join(MET_BY)}")
+        found.append(Dependency(job_id(name), when.strip() or "succeeded"))
+    return tuple(found)
 
 
 def parse_speeds(text: str) -> tuple[tuple[str, float], ...]:

@@ -3,7 +3,7 @@ import gzip
 import pytest
 
 from rota.errors import TraceError
-from rota.model.job import Elastic
+from rota.model.job import Dependency, Elastic
 from rota.workload.readers import describe_rejected, read_trace
 from rota.workload.readers.files import MAX_BYTES
 from rota.workload.writer import write_trace
@@ -320,3 +320,21 @@ def test_sizes_that_no_job_can_have_are_rejected(write, sizes):
     trace = read_trace(write(f"{OURS},elastic\na,0,60,1,{sizes}\nb,0,60,1,1;2\n"))
     assert [spec.job_id for spec in trace] == ["b"]
     assert "elastic" in trace.rejected[0][1]
+
+
+def test_dependencies_are_read_and_written_back(write, tmp_path):
+    trace = read_trace(write(f"{OURS},depends_on\na,0,60,1,\nb,0,60,2,a\nc,0,60,2,a;b=ended\n"))
+    assert [spec.depends_on for spec in trace] == [
+        (),
+        (Dependency("a"),),
+        (Dependency("a"), Dependency("b", "ended")),
+    ]
+    path = tmp_path / "back.csv"
+    with path.open("wb") as file:
+        write_trace(trace, file)
+    assert list(read_trace(path)) == list(trace)
+
+
+def test_a_dependency_that_cannot_be_is_rejected(write):
+    trace = read_trace(write(f"{OURS},depends_on\na,0,60,1,\nb,0,60,1,a=gone\n"))
+    assert "succeeded, failed, ended" in trace.rejected[0][1]
