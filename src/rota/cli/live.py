@@ -17,6 +17,7 @@ from rota.cli.looking import last_lines
 from rota.cli.text import printable
 from rota.cli.verdict import truth
 from rota.errors import JobFileError, NeverFitsError, NotFoundError, TransitionError
+from rota.request.array import ARRAY
 from rota.request.dependencies import dependencies_of
 from rota.request.jobfile import (
     PRIORITIES,
@@ -27,12 +28,14 @@ from rota.request.jobfile import (
     resume_from_of,
 )
 from rota.request.launchers import advice
+from rota.request.sweepfile import SweepRequest, parse_sweep
 from rota.request.values import refuse
 
 if TYPE_CHECKING:
     from rota.client.client import Client
 
 JOB_FAILED, NEVER_PLACED, INTERRUPTED = 4, 3, 130
+MOST_IDS = 10_000  # in a range
 
 
 def _handing_in(command: Callable[..., Any]) -> Callable[..., Any]:
@@ -67,6 +70,7 @@ def _handing_in(command: Callable[..., Any]) -> Callable[..., Any]:
 
 @click.command(context_settings={"allow_interspersed_args": False})
 @click.argument("command", nargs=-1, required=True, type=click.UNPROCESSED, metavar="COMMAND...")
+@click.option("--array", metavar="INDICES", help="A job for each: 0-9, 1,3,7, or 0-9%3, 3 at once.")
 @click.option("--gpus", default="1", show_default=True, metavar="N", help="GPUs to run on.")
 @click.option("--gpu-memory", metavar="SIZE", help="What it needs of each GPU, at most: 30GB.")
 @click.option("--name", metavar="NAME", help="The script's name by default.")
@@ -111,12 +115,18 @@ def run(
     conda), the job runs in it; of other variables it gets those of `rota up` and of --env. Prints
     the job's id on stdout, and on stderr what is going to happen, and with which Python.
     """
-    return _hand_in(command_request(command, **asked), wait, follow, dry_run, as_json)
+    request = command_request(command, **asked)
+    if isinstance(request, JobRequest):
+        return _hand_in(request, wait, follow, dry_run, as_json)
+    from rota.cli.sweepsubmit import hand_in
+
+    return hand_in(request, wait or follow, dry_run, as_json)
 
 
 def command_request(
     command: Sequence[str],
     *,
+    array: str | None,
     gpus: str,
     gpu_memory: str | None,
     name: str | None,
@@ -131,8 +141,11 @@ def command_request(
     env: tuple[str, ...],
     resume_from: str | None,
     after: tuple[str, ...],
-) -> JobRequest:
-    """The job that a command line with the options of ``rota run`` asks for. JobFileError."""
+) -> JobRequest | SweepRequest:
+    """The job or array that a command line with the options of ``rota run`` asks for.
+
+    Raises JobFileError.
+    """
     fields = {
         # One argument is a shell line, as with ssh; several are a command and its arguments.
         "run": command[0] if len(command) == 1 else shlex.join(command),
@@ -150,7 +163,9 @@ def command_request(
         "resume_from": resume_from,
         "depends_on": [_awaited(text) for text in after] or None,
     }
-    return parse_job(fields, workdir=os.getcwd())
+    if array is None:
+        return parse_job(fields, workdir=os.getcwd())
+    return parse_sweep({**fields, ARRAY: array}, workdir=os.getcwd())
 
 
 def own_environment() -> dict[str, str]:
@@ -166,6 +181,18 @@ def in_own_environment(request: JobRequest) -> JobRequest:
     if own.keys() & said.keys():
         return request
     return request._replace(env=(*own.items(), *said.items()))
+
+
+def _ids(text: str) -> list[str]:
+    """``12[3-7]`` as the ids 123 to 127; other text as it is."""
+    match = re.fullmatch(r"([0-9]{0,9})\[([0-9]{1,9})-([0-9]{1,9})\]", text)
+    if match is None:
+        return [text]
+    first, last = int(match[2]), int(match[3])
+    if not first <= last < first + MOST_IDS:
+        fix = f"write the smaller number first, and at most {MOST_IDS} ids: 12[3-7]"
+        raise click.UsageError(f"{text!r:.80}: {fix}")
+    return [f"{match[1]}{number:0{len(match[2])}}" for number in range(first, last + 1)]
 
 
 def _awaited(text: str) -> dict[str, str]:
@@ -265,11 +292,21 @@ def logs(
 def cancel(jobs: Sequence[str]) -> int:
     """End jobs: their processes are asked, and killed after a while. Twice does no harm.
 
-    The exit code is 1 if a job had ended by itself, or there is none; the others are cancelled.
+    12[3-7] means the jobs 123 to 127; the name of an array or a sweep ends all of its jobs. The
+    exit code is 1 if a job had ended by itself, or there is none; the others are cancelled.
     """
     with connected() as client:
-        before = "; it was cancelled before"
-        return _steer(jobs, client.cancel, "is being stopped", lambda job: before)
+        before, single = "; it was cancelled before", list[str]()
+        names = [name for text in jobs for name in _ids(text)]
+        everything = [] if all(map(str.isdigit, names)) else client.sweeps(everything=True)
+        groups = {sweep["name"] for sweep in everything}
+        for name in names:
+            if name not in groups:
+                single.append(name)
+                continue
+            told = client.cancel_sweep(name)
+            click.echo(f"sweep {name}: {told['outcome']}{'' if told['changed'] else before}")
+        return _steer(single, client.cancel, "is being stopped", lambda job: before)
 
 
 @click.command(epilog=JOB_HELP)

@@ -44,6 +44,8 @@ def plan(ctx: click.Context, words: tuple[str, ...], as_json: bool, **asked: Any
     """
     is_file = len(words) == 1 and (words[0] == "-" or Path(words[0]).suffix in (".yaml", ".yml"))
     request = _of_file(ctx, words[0]) if is_file else command_request(words, **asked)
+    if not isinstance(request, JobRequest):
+        refuse("array", request.job.name, "an array has many jobs: plan one without it")
     with connected() as client:
         try:
             told = client.plan(request)

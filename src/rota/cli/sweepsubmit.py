@@ -11,6 +11,7 @@ from rota.cli.connection import connected
 from rota.cli.present import structure_text
 from rota.cli.text import number_text, printable
 from rota.errors import NeverFitsError
+from rota.request.array import IN_ORDER
 
 if TYPE_CHECKING:
     from rota.client.client import Client
@@ -65,6 +66,8 @@ def follow(client: Client, name: str, timeout_s: float | None = None) -> int:
     click.echo(f"sweep {name} {told['outcome']}{message}", err=True)
     found = told["best"] is not None or "metric" not in told["request"]["sweep"]
     well = told["outcome"] in ENDED_WELL and found
+    if told["request"]["sweep"]["algorithm"]["name"] == IN_ORDER:  # of an array each one counts
+        well = well and not told["trials"]["failed"]
     return 0 if well else SWEEP_FAILED
 
 
@@ -72,6 +75,10 @@ def _truth(begun: Mapping[str, Any], request: SweepRequest) -> str:
     """One line: what is going to happen, and where to look."""
     name = begun["name"]
     taken = f" ({request.job.name!r} was taken)" if name != request.job.name else ""
+    if request.is_array:
+        jobs = "1 job" if request.max_trials == 1 else f"{request.max_trials} jobs"
+        at_once = "" if request.parallel is None else f", {request.parallel} at once"
+        return f"array {name}{taken}: {jobs}{at_once}; `rota sweep show {name}` tells how it stands"
     many = "trials" if request.max_trials is None else f"up to {_counted(request.max_trials)}"
     if request.algorithm == "manual":
         many += " that your own program proposes"

@@ -18,6 +18,7 @@ from rota.model.job import (
     name_of,
     powers_of_two,
 )
+from rota.request.array import ARRAY
 from rota.request.batch import adapt_of, batch_fields
 from rota.request.dependencies import dependencies_field, dependencies_of
 from rota.request.launchers import launcher_of
@@ -180,10 +181,12 @@ def parse_job(fields: Mapping[str, Any], *, workdir: str) -> JobRequest:
     for key in RESOURCES:
         if isinstance(fields, Mapping) and key in fields:
             refuse(key, fields[key], f"it belongs to resources: {{{key}: ...}}")
-    check_keys(fields, (*FIELDS, SWEEP), "")
-    if SWEEP in fields:
+    check_keys(fields, (*FIELDS, SWEEP, ARRAY), "")
+    for key in (SWEEP, ARRAY):
+        if key not in fields:
+            continue
         raise JobFileError(
-            f"{SWEEP}: it makes this a search, and no single job; hand it in with rota submit, "
+            f"{key}: it makes this a search, and no single job; hand it in with rota submit, "
             "or as POST /api/v1/sweeps"
         )
     version = fields.get("version", 1)

@@ -6,6 +6,7 @@ from typing import Any, NamedTuple
 
 from rota.errors import JobFileError, did_you_mean
 from rota.model.sweep import Sweep
+from rota.request.array import ARRAY, IN_ORDER, INDEX, INDEX_ENV, sweep_block
 from rota.request.jobfile import SWEEP, JobRequest, parse_job
 from rota.request.searchspace import (
     Numbers,
@@ -35,10 +36,12 @@ FIELDS = (
 NEED_METRIC = ("goal", "target", "rungs", "reports")
 GOALS = ("maximize", "minimize")
 BY_OPTUNA = ("tpe", "random")
-ALGORITHMS = (*BY_OPTUNA, "grid", "manual")
+GRIDS = ("grid", IN_ORDER)
+ALGORITHMS = (*BY_OPTUNA, *GRIDS, "manual")
 ALGORITHM = ("name", "seed")
 RUNGS = ("eta", "first")
-ENV = ("ROTA_SWEEP", "ROTA_TRIAL", "ROTA_PARAMS", "ROTA_SWEEP_METRIC")  # that each trial gets
+# What each trial gets, the last one in arrays.
+ENV = ("ROTA_SWEEP", "ROTA_TRIAL", "ROTA_PARAMS", "ROTA_SWEEP_METRIC", INDEX_ENV)
 
 MAX_NAME = 48  # characters, so that a trial's name is a job's name
 MAX_METRIC_BYTES = 100
@@ -99,6 +102,11 @@ class SweepRequest(NamedTuple):
                 fields[name] = getattr(self, name)
         return self.job.to_fields() | {SWEEP: fields}
 
+    @property
+    def is_array(self) -> bool:
+        """True if it is an array: jobs that differ in an index alone."""
+        return self.algorithm == IN_ORDER and [name for name, _ in self.space] == [INDEX]
+
     def sweep(self, name: str) -> Sweep:
         """The search as policies know it, under its final name."""
         return Sweep(name, self.metric, self.maximize, self.target, self.reports)
@@ -110,8 +118,8 @@ def shown(fields: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def is_sweep(fields: Any) -> bool:
-    """True if a job file describes a search."""
-    return isinstance(fields, Mapping) and SWEEP in fields
+    """True if a job file describes a search, or an array, which is one of indices."""
+    return isinstance(fields, Mapping) and (SWEEP in fields or ARRAY in fields)
 
 
 def parse_sweep(fields: Mapping[str, Any], *, workdir: str) -> SweepRequest:
@@ -122,6 +130,11 @@ def parse_sweep(fields: Mapping[str, Any], *, workdir: str) -> SweepRequest:
     """
     if not is_sweep(fields):
         raise JobFileError("sweep: it is missing; say what to search, and by which metric")
+    if ARRAY in fields:
+        if SWEEP in fields:
+            refuse(ARRAY, fields[ARRAY], "a job file has an array or a sweep: leave one out")
+        block = sweep_block(fields[ARRAY])
+        fields = {key: fields[key] for key in fields if key != ARRAY} | {SWEEP: block}
     block = fields[SWEEP]
     example = "write fields, for example: {metric: val_acc, goal: maximize, ...}"
     check_keys(block, FIELDS, "sweep.", example)
@@ -167,9 +180,10 @@ def trial_job(
     checked = dict(check_params(request.space, params))
     run = trial_command(request.job.run, checked)
     as_json = json.dumps(checked, ensure_ascii=False)
-    told = zip(ENV, (name, str(number), as_json, request.metric), strict=True)
+    index = str(checked[INDEX]) if request.is_array else ""
+    told = zip(ENV, (name, str(number), as_json, request.metric, index), strict=True)
     env = (*request.job.env, *((key, value) for key, value in told if value))
-    job = request.job._replace(name=f"{name}.{number}", run=run, env=env)
+    job = request.job._replace(name=f"{name}.{index or number}", run=run, env=env)
     return parse_job(job.to_fields(), workdir="")  # the limits of a job hold for it as well
 
 
@@ -193,7 +207,7 @@ def _check_space(space: Space, algorithm: str) -> None:
             "sweep.space: there is no parameter to search; write for example "
             "space: {lr: {log: [1.0e-4, 1.0e-1]}}"
         )
-    if algorithm != "grid":
+    if algorithm not in GRIDS:
         return
     for name, dimension in space:
         if isinstance(dimension, Numbers) and dimension.size() is None:
@@ -254,7 +268,7 @@ def _algorithm(value: Any, metric: str) -> tuple[str, int]:
 
 
 def _max_trials(value: Any, algorithm: str, space: Space) -> int | None:
-    size = grid_size(space) if algorithm == "grid" else None
+    size = grid_size(space) if algorithm in GRIDS else None
     if value is None:
         if algorithm in BY_OPTUNA:
             raise JobFileError(

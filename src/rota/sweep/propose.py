@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 from rota.errors import JobFileError
 from rota.model.sweep import Value
 from rota.model.trial_standing import Standing
+from rota.request.array import IN_ORDER
 from rota.request.searchspace import Choice, Dimension, Numbers, grid_point, grid_size
 from rota.request.sweepfile import BY_OPTUNA, SweepRequest
 from rota.sweep.trial import Trial
@@ -53,6 +54,8 @@ class Proposals:
         if self._study is None:
             size = grid_size(request.space)
             assert size is not None, "a grid has an end"
+            if request.algorithm == IN_ORDER:
+                return grid_point(request.space, number % size)
             order = random.Random(request.seed).sample(range(size), size)
             return grid_point(request.space, order[number % size])
         with _quiet():
