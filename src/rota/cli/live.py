@@ -6,6 +6,7 @@ import shlex
 import sys
 import time
 from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -72,6 +73,10 @@ def _handing_in(command: Callable[..., Any]) -> Callable[..., Any]:
 @click.argument("command", nargs=-1, required=True, type=click.UNPROCESSED, metavar="COMMAND...")
 @click.option("--array", metavar="INDICES", help="A job for each: 0-9, 1,3,7, or 0-9%3, 3 at once.")
 @click.option("--gpus", default="1", show_default=True, metavar="N", help="GPUs to run on.")
+@click.option("--gpu-type", "gpu_types", multiple=True, metavar="TYPE", help="Only on such GPUs.")
+@click.option("--cpus", metavar="N", help="Cores that it needs: ROTA_CPUS and OMP_NUM_THREADS.")
+@click.option("--memory", metavar="SIZE", help="What it needs of the machine's memory: 64GB.")
+@click.option("--setup", metavar="COMMAND", help="Run this on the node before it, once.")
 @click.option("--gpu-memory", metavar="SIZE", help="What it needs of each GPU, at most: 30GB.")
 @click.option("--name", metavar="NAME", help="The script's name by default.")
 @click.option(
@@ -128,6 +133,10 @@ def command_request(
     *,
     array: str | None,
     gpus: str,
+    gpu_types: tuple[str, ...],
+    cpus: str | None,
+    memory: str | None,
+    setup: str | None,
     gpu_memory: str | None,
     name: str | None,
     priority: str | None,
@@ -159,7 +168,14 @@ def command_request(
         "tags": list(tags),
         "time_limit": time_limit,
         "env": own_environment() | dict(_variable(text) for text in env),
-        "resources": {"gpus": gpus, "gpu_memory": gpu_memory},
+        "resources": {
+            "gpus": gpus,
+            "gpu_type": list(gpu_types) or None,
+            "gpu_memory": gpu_memory,
+            "memory": memory,
+            "cpus": cpus,
+        },
+        "setup": setup,
         "resume_from": resume_from,
         "depends_on": [_awaited(text) for text in after] or None,
     }
@@ -181,6 +197,19 @@ def in_own_environment(request: JobRequest) -> JobRequest:
     if own.keys() & said.keys():
         return request
     return request._replace(env=(*own.items(), *said.items()))
+
+
+def _cancel(client: "Client", name: str) -> dict[str, Any]:
+    """End a job, or all of the search or array of that name. Raises NotFoundError for neither."""
+    try:
+        return client.cancel(name)
+    except NotFoundError as error:
+        if name.isdigit() or name not in {
+            sweep["name"] for sweep in client.sweeps(everything=True)
+        }:
+            raise error
+    told = client.cancel_sweep(name)
+    return told | {"id": name, "name": "all of its jobs", "state": told["outcome"]}
 
 
 def _ids(text: str) -> list[str]:
@@ -296,17 +325,10 @@ def cancel(jobs: Sequence[str]) -> int:
     exit code is 1 if a job had ended by itself, or there is none; the others are cancelled.
     """
     with connected() as client:
-        before, single = "; it was cancelled before", list[str]()
+        before = "; it was cancelled before"
         names = [name for text in jobs for name in _ids(text)]
-        everything = [] if all(map(str.isdigit, names)) else client.sweeps(everything=True)
-        groups = {sweep["name"] for sweep in everything}
-        for name in names:
-            if name not in groups:
-                single.append(name)
-                continue
-            told = client.cancel_sweep(name)
-            click.echo(f"sweep {name}: {told['outcome']}{'' if told['changed'] else before}")
-        return _steer(single, client.cancel, "is being stopped", lambda job: before)
+        cancel = partial(_cancel, client)
+        return _steer(names, cancel, "is being stopped", lambda job: before)
 
 
 @click.command(epilog=JOB_HELP)

@@ -174,6 +174,7 @@ def _facts(job: Mapping[str, Any], verdict: Mapping[str, Any]) -> list[tuple[str
         ("priority", job["priority"]),
         ("tags", " ".join(job["tags"]) or None),
         ("GPUs", f"{job['num_gpus']}{_range_text(job['sizes'])}, now {places(job)}"),
+        ("asked for", _asked_text(job)),
         ("sharing", sharing_text(verdict["sharing"])),
         ("turns", turns_text(verdict["turns"])),
         ("resizing", verdict["resizing"]),
@@ -207,6 +208,7 @@ def _facts(job: Mapping[str, Any], verdict: Mapping[str, Any]) -> list[tuple[str
         ("environment", " ".join(job["env"]) or None),
         ("workdir", job["workdir"]),
         ("python", job["python"]),
+        ("setup", job["setup"]),
         ("command", job["run"]),
     ]
     warnings = [*verdict["warnings"], *(job["goodput"] or {"warnings": ()})["warnings"]]
@@ -229,6 +231,15 @@ def _sweep_text(sweep: Mapping[str, Any] | None) -> str | None:
         return None
     params = ", ".join(f"{name} {value}" for name, value in sweep["params"].items())
     return f"trial {sweep['number']} of {sweep['name']}" + (f": {params}" if params else "")
+
+
+def _asked_text(job: Mapping[str, Any]) -> str | None:
+    """``GPUs of a100 or h100, 30 GB of GPU memory, 8 cores, 64 GB of memory``."""
+    asked = [f"GPUs of {' or '.join(job['gpu_types'])}"] if job["gpu_types"] else []
+    asked += [f"{job['gpu_memory_gb']:g} GB of GPU memory"] if job["gpu_memory_gb"] else []
+    asked += [f"{job['cpus']} cores"] if job["cpus"] else []
+    asked += [f"{job['memory_gb']:g} GB of memory"] if job["memory_gb"] else []
+    return ", ".join(asked) or None
 
 
 def _dependencies_text(dependencies: Sequence[Mapping[str, Any]]) -> str | None:

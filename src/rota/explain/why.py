@@ -10,7 +10,13 @@ from rota.explain.turns import blocker as turn_blocker
 from rota.explain.turns import tell as tell_turns
 from rota.model.allocation import Allocation, gpus_text, on_node
 from rota.model.decide.device_memory import memory_keepers
-from rota.model.decide.live_limits import all_gpus, fits_once_open, largest_node, stays_on_node
+from rota.model.decide.live_limits import (
+    all_gpus,
+    fits_once_open,
+    largest_node,
+    of_wanted_types,
+    stays_on_node,
+)
 from rota.model.job import JobState, Suspension
 from rota.model.naming import few, jobs_text
 from rota.model.reason import SENTENCES, Reason
@@ -278,7 +284,7 @@ def _gpus_taken(state: ClusterState, row: int, *, elsewhere: bool) -> list[dict[
     if target is not None and not state.idle.fits(target):
         need, have = f"the GPUs it was given: {_places(state, target)}", "about to be free"
         return [_blocker(Reason.WAIT_RESOURCES, need, have, _holders(state, row, target))]
-    found = []
+    found = _types_taken(state, row)
     unused = _free_on_closed(state)
     free = state.idle.count - unused
     if elsewhere and free < wanted <= free + unused:
@@ -302,6 +308,17 @@ def _gpus_taken(state: ClusterState, row: int, *, elsewhere: bool) -> list[dict[
             holders = _holders(state, row, whole)
             found.append(_blocker(Reason.WAIT_TOPOLOGY, need, f"{free} free", holders))
     return found
+
+
+def _types_taken(state: ClusterState, row: int) -> list[dict[str, Any]]:
+    """That too few GPUs of the types that the job asked for are free, if so."""
+    spec, nodes = state.spec[row], of_wanted_types(state, row)
+    free = max((state.idle.masks[node].bit_count() for node in nodes), default=0)
+    if not spec.gpu_types or not nodes or free >= state.num_gpus[row]:
+        return []
+    whole = Allocation(tuple((node, (1 << state.nodes[node].num_gpus) - 1) for node in nodes))
+    need = f"{gpus_text(state.num_gpus[row])} of {' or '.join(spec.gpu_types)} on one node"
+    return [_blocker(Reason.WAIT_TOPOLOGY, need, f"{free} free", _holders(state, row, whole))]
 
 
 def _would_start_if(
@@ -344,6 +361,8 @@ def _would_start_if(
         return f"its turn came, in {max(0.0, state.wake_at_s - now_s):.0f} s at the earliest"
     if state.reason[row] == Reason.WAIT_RESERVATION and state.notes.reserved is not None:
         return reservation.would_start_if(state, now_s)
+    if types := _types_taken(state, row):
+        return f"{types[0]['need']} were free"
     more = _more_gpus(state, row)
     if Reason.WAIT_QUOTA.name in rules:
         return _room_in_quota(state, row, more)

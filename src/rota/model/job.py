@@ -52,6 +52,9 @@ class Program(NamedTuple):
     suspend: str = "auto"  # how it asks to be suspended where no session of rota.train does it
     grace_s: float = GRACE_S  # for "restart": from SIGTERM to SIGKILL
     resume_from: str = ""  # the id of the job whose checkpoints it begins with
+    setup: str = ""  # what runs on a node before it, once
+    cpus: int = 0  # cores that it asked for; 0: none in particular
+    host_memory_gb: float | None = None  # that it asked for, in 1e9 bytes
 
 
 class Elastic(NamedTuple):
@@ -154,6 +157,7 @@ class JobSpec(NamedTuple):
     retries: Retries | None = None  # if it may start anew after it has failed
     depends_on: tuple[Dependency, ...] = ()  # on jobs that were submitted before it
     tags: tuple[str, ...] = ()  # its user's own labels
+    gpu_types: tuple[str, ...] = ()  # it runs on live nodes of these alone, if there are any
 
     @property
     def simulated(self) -> bool:

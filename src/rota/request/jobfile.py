@@ -31,6 +31,7 @@ from rota.request.values import (
     seconds_of,
     text_of,
     whole_number,
+    whole_within,
 )
 
 PRIORITIES = {"low": 10, "normal": 50, "high": 90}
@@ -55,10 +56,11 @@ FIELDS = (
     "retries",
     "depends_on",
     "tags",
+    "setup",
 )
 INHERIT = "inherit"  # in env: the names of variables that are passed on
 SWEEP = "sweep"  # of a job file that describes a search: see rota.request.sweepfile
-RESOURCES = ("gpus", "gpu_memory")
+RESOURCES = ("gpus", "gpu_type", "gpu_memory", "memory", "cpus")
 ELASTIC = ("sizes", "utility", "price_per_gpu_hour")
 UTILITY = ("deadline", "value")
 
@@ -68,12 +70,15 @@ MAX_ENV_BYTES = 500_000
 MAX_PATH_BYTES = 4095
 MAX_GPUS = 1_000_000
 MAX_TAGS = 32
+MAX_TYPES = 32
+MAX_CPUS = 100_000
 MAX_GRACE_S = 3600.0
 MAX_PRICE = 1e12
 MAX_SIZES = 1024
 
 _NAME = re.compile(JOB_NAME)
 _QUEUE = re.compile(r"[A-Za-z0-9][A-Za-z0-9._/-]{0,63}\Z")
+_TYPE = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,63}\Z")
 _TAG = re.compile(r"[A-Za-z0-9][A-Za-z0-9._:=/@+-]{0,63}\Z")
 _ENV_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,254}\Z")
 _RANGE = re.compile(r"([0-9]{1,7})\.\.([0-9]{1,7})\Z")
@@ -109,6 +114,10 @@ class JobRequest(NamedTuple):
     retries: Retries | None = None
     depends_on: tuple[Dependency, ...] = ()  # jobs by id or name
     tags: tuple[str, ...] = ()
+    gpu_types: tuple[str, ...] = ()
+    host_memory_gb: float | None = None  # for the whole job, in 1e9 bytes
+    cpus: int = 0  # for the whole job; 0: none in particular
+    setup: str = ""
 
     def to_fields(self) -> dict[str, Any]:
         """The JSON-able fields from which :func:`parse_job` makes this very request."""
@@ -152,6 +161,14 @@ class JobRequest(NamedTuple):
             fields["depends_on"] = dependencies_field(self.depends_on)
         if self.tags:
             fields["tags"] = list(self.tags)
+        if self.gpu_types:
+            fields["resources"]["gpu_type"] = list(self.gpu_types)
+        if self.host_memory_gb is not None:
+            fields["resources"]["memory"] = f"{self.host_memory_gb:.9f} GB"
+        if self.cpus:
+            fields["resources"]["cpus"] = self.cpus
+        if self.setup:
+            fields["setup"] = self.setup
         return fields
 
 
@@ -212,17 +229,22 @@ def parse_job(fields: Mapping[str, Any], *, workdir: str) -> JobRequest:
         suspend=suspend,
         grace_s=_grace_s(fields.get("grace"), suspend),
         resume_from=resume_from_of(fields.get("resume_from")),
-        gpu_memory_gb=_gpu_memory_gb(fields.get("resources")),
+        gpu_memory_gb=_size_gb(fields.get("resources"), "gpu_memory", "what a GPU needs"),
         retries=retries_of(fields.get("retries")),
         depends_on=dependencies_of(fields.get("depends_on")),
         tags=_tags(fields.get("tags")),
+        gpu_types=_gpu_types(fields.get("resources")),
+        host_memory_gb=_size_gb(fields.get("resources"), "memory", "what the job needs"),
+        cpus=_cpus(fields.get("resources")),
+        setup=_setup(fields.get("setup")),
     )
 
 
 def program_of(request: JobRequest) -> Program:
     """The program of a live job, as requested."""
     r = request
-    return Program(r.run, r.workdir, r.env, r.processes, r.suspend, r.grace_s, r.resume_from)
+    how = (r.processes, r.suspend, r.grace_s, r.resume_from, r.setup, r.cpus, r.host_memory_gb)
+    return Program(r.run, r.workdir, r.env, *how)
 
 
 def _run(fields: Mapping[str, Any]) -> str:
@@ -336,15 +358,41 @@ def _gpus(resources: Any) -> tuple[int, int]:
     return number, number
 
 
-def _gpu_memory_gb(resources: Any) -> float | None:
-    value = (resources or {}).get("gpu_memory")
+def _size_gb(resources: Any, field: str, what: str) -> float | None:
+    value = (resources or {}).get(field)
     if value is None:
         return None
     size = _SIZE.match(value.strip()) if isinstance(value, str) else None
     gb = round(float(size[1]) * _GB[size[2]], 9) if size is not None else 0.0
     if gb <= 0.0:
-        refuse("resources.gpu_memory", value, "write what a GPU needs at most, such as 30GB")
+        refuse(f"resources.{field}", value, f"write {what} at most, such as 30GB")
     return gb
+
+
+def _gpu_types(resources: Any) -> tuple[str, ...]:
+    value = (resources or {}).get("gpu_type")
+    if value is None:
+        return ()
+    types = value if isinstance(value, list) else [value]
+    for each in types:
+        if not isinstance(each, str) or not _TYPE.match(each):
+            fix = "write a name such as a100, or a list of names: [a100, h100]"
+            refuse("resources.gpu_type", each, fix)
+    if not 0 < len(types) <= MAX_TYPES:
+        refuse("resources.gpu_type", value, f"name 1 to {MAX_TYPES} types, or leave it out")
+    return tuple(dict.fromkeys(types))
+
+
+def _cpus(resources: Any) -> int:
+    value = (resources or {}).get("cpus")
+    return 0 if value is None else whole_within("resources.cpus", value, 1, MAX_CPUS)
+
+
+def _setup(value: Any) -> str:
+    setup = "" if value is None else text_of("setup", value, MAX_TEXT_BYTES)
+    if value is not None and not setup.strip():
+        refuse("setup", value, "say what to run before the job, or leave it out")
+    return setup
 
 
 def _elastic(value: Any, least: int, most: int, processes: str) -> Elastic | None:

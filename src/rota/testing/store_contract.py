@@ -71,6 +71,7 @@ def every_event() -> list[Event]:
     spec = JobSpec(
         "1", 2, 0.1, priority=7, name="\u202ename", time_limit_s=60.0, program=program, skew=0.7
     )
+    prepared = Program("true", "/", setup="pip list", cpus=4, host_memory_gb=0.1)
     sweep = Sweep("lr", "val_acc", False, 0.9, 60)
     trial = SweepTrial(sweep, 7, (("lr", 0.1), ("act", "relu"), ("bias", True), ("width", 64)))
     log: list[Event] = [
@@ -90,6 +91,7 @@ def every_event() -> list[Event]:
         JobSubmitted(
             0.49, JobSpec("8", 1, 0.49, depends_on=(Dependency("7", "ended"),), tags=("a:b",))
         ),
+        JobSubmitted(0.5, JobSpec("9", 1, 0.5, gpu_types=("a100",), program=prepared)),
         SuspendRequested(1.0, 0, "ann"),
         ResumeRequested(2.0, 0),
         StopRequested(3.0, 0, JobState.TIMEOUT),

@@ -101,6 +101,14 @@ def test_a_job_without_a_name_gets_its_scripts(run, name):
             for value in (0, -1, True, 1.5, "", "../3", "a b", "@first", ["3"], "x" * 65)
         ),
         ({"resources": {"gpu": 3}}, ["resources", "'gpu'", "did you mean resources.gpus?"]),
+        ({"setup": " "}, ["setup: ' '", "leave it out"]),
+        ({"memory": "3GB"}, ["memory: '3GB'", "resources: {memory: ...}"]),
+        ({"resources": {"memory": 64}}, ["resources.memory: 64", "such as 30GB"]),
+        ({"resources": {"cpus": 0}}, ["resources.cpus: 0", "from 1"]),
+        ({"resources": {"cpus": "many"}}, ["resources.cpus: 'many'"]),
+        ({"resources": {"gpu_type": []}}, ["resources.gpu_type", "leave it out"]),
+        ({"resources": {"gpu_type": "a100:4"}}, ["resources.gpu_type: 'a100:4'", "such as a100"]),
+        ({"resources": {"gpu_type": [4]}}, ["resources.gpu_type: 4", "[a100, h100]"]),
         ({"tags": ["a b"]}, ["tags: 'a b'", "letter or digit"]),
         ({"tags": [3]}, ["tags: 3", "labels are"]),
         ({"tags": ["x"] * 33}, ["tags", "at most 32"]),
@@ -321,6 +329,10 @@ names = st.from_regex(r"[A-Za-z][A-Za-z0-9._-]{0,63}", fullmatch=True)
         gpu_memory_gb=st.none() | st.floats(1e-3, 1e4).map(lambda gb: round(gb, 9)),
         depends_on=st.just(())
         | st.tuples(st.builds(Dependency, names, st.sampled_from([*MET_BY]))),
+        gpu_types=st.just(()) | st.just(("a100", "h100-80gb")),
+        host_memory_gb=st.none() | st.floats(1e-3, 1e4).map(lambda gb: round(gb, 9)),
+        cpus=st.integers(0, 100),
+        setup=st.just("") | plain.filter(str.strip),
         tags=st.just(()) | st.just(("paper:v2", "lr=0.1")),
         retries=st.none()
         | st.builds(Retries, st.integers(1, 9), st.just(("failed",)), st.floats(0.01, 1e5)),

@@ -245,10 +245,10 @@ def test_what_a_record_leaves_out_is_what_it_was_when_the_record_was_written():
     record = {"type": "JobSubmitted", "at_s": 1.5}
     record["spec"] = spec | {"program": {"run": "true", "workdir": "/"}}
     found = decode(record).spec
-    program = ("true", "/", (), "gpu", "auto", 10.0, "")
+    program = ("true", "/", (), "gpu", "auto", 10.0, "", "", 0, None)
     assert found.program == program
     usual = {"priority": 50, "name": "", "user": "", "vc": "", "model": "", "speeds": ()}
-    usual |= {"depends_on": (), "tags": ()}
+    usual |= {"depends_on": (), "tags": (), "gpu_types": ()}
     assert found._asdict() == dict.fromkeys(JobSpec._fields) | spec | usual | {"program": program}
 
 

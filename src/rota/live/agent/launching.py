@@ -21,6 +21,7 @@ from rota.live.agent.method import choose
 from rota.live.agent.processes import tag_of
 from rota.live.agent.rank import life_name, life_of
 from rota.live.agent.record import VERSION, Record
+from rota.live.agent.setup import SETUP, after_setup
 from rota.live.wire import Message, clock
 
 MAX_SCRIPT_BYTES = 1 << 20
@@ -92,6 +93,10 @@ def rank_requests(
     if step is not None:
         shared |= {"ROTA_NEWCOMER": "1", "ROTA_STEP": str(step)}
     cores = devices.cores_of(list(gpus))
+    run, setup = program["run"], program.get("setup")
+    if setup:
+        shared[SETUP] = setup
+        run = after_setup(run, folder.parents[2] / "setup")
     requests = []
     for position, slot in enumerate(slots):
         rank = str(before + position)
@@ -110,8 +115,8 @@ def rank_requests(
                 "log": str(folder / f"rank{slot}.log"),
                 "env": environment,
                 "workdir": program["workdir"],
-                "run": program["run"],
-                "python": own_python(program["run"], environment, program["workdir"]),
+                "run": run,
+                "python": None if setup else own_python(run, environment, program["workdir"]),
                 "cpus": [cores[position]] if cores and len(slots) == len(cores) else cores,
             }
         )
@@ -133,6 +138,9 @@ def _environment(
         "PYTHONUNBUFFERED": "1",
         "OMP_NUM_THREADS": "1" if devices.kind == "cpu" else os.environ.get("OMP_NUM_THREADS", "4"),
     }
+    if cores := program.get("cpus"):
+        threads = max(1, cores // (len(record.gpus) if program["processes"] == "gpu" else 1))
+        environment |= {"ROTA_CPUS": str(cores), "OMP_NUM_THREADS": str(threads)}
     environment |= program["env"]
     environment |= {
         "ROTA_JOB_ID": record.job_id,

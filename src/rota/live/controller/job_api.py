@@ -2,8 +2,11 @@
 
 import asyncio
 import logging
+import os
 import time
 from typing import NamedTuple
+
+import psutil
 
 from rota.errors import (
     JobFileError,
@@ -87,6 +90,22 @@ class Entry(NamedTuple):
             retries=request.retries,
             depends_on=request.depends_on,
             tags=request.tags,
+            gpu_types=request.gpu_types,
+        )
+
+
+def _check_machine(request: JobRequest) -> None:
+    """Refuse a job that asks for more than this machine, where the nodes are, has in all."""
+    have_gb, cores = psutil.virtual_memory().total / 1e9, os.cpu_count() or 1
+    if request.host_memory_gb is not None and request.host_memory_gb > have_gb:
+        raise NeverFitsError(
+            f"NEVER_FITS: resources.memory is {request.host_memory_gb:g} GB and the machine has "
+            f"{have_gb:.1f} GB; ask for less"
+        )
+    if request.cpus > cores:
+        raise NeverFitsError(
+            f"NEVER_FITS: resources.cpus is {request.cpus} and the machine has {cores}; "
+            f"ask for {cores} or fewer"
         )
 
 
@@ -112,7 +131,29 @@ class JobApi:
                 f"NEVER_FITS: resources.gpus is {request.num_gpus}, a gang is on one node, and the "
                 f"largest node has {most}; ask for {most} or fewer"
             )
+        self._check_types(request)
+        _check_machine(request)
         self.dependencies(request)
+
+    def _check_types(self, request: JobRequest) -> None:
+        """Refuse a job for whose types of GPUs no node is large enough. Raises NeverFitsError."""
+        nodes = [node for node in self._state.nodes if node.alive]
+        wanted = ", ".join(request.gpu_types)
+        sizes = [node.num_gpus for node in nodes if node.gpu_type in request.gpu_types]
+        if not request.gpu_types or not nodes:
+            return
+        if not sizes:
+            types = ", ".join(sorted({node.gpu_type for node in nodes} - {""}))
+            fix = f"ask for {types}" if types else "leave it out, or name them: rota up --gpu-types"
+            have = types or "GPUs whose type nobody named"
+            raise NeverFitsError(
+                f"NEVER_FITS: resources.gpu_type is {wanted} and this cluster has {have}; {fix}"
+            )
+        if request.num_gpus > max(sizes):
+            raise NeverFitsError(
+                f"NEVER_FITS: resources.gpus is {request.num_gpus}, and the largest node of "
+                f"{wanted} has {max(sizes)}; ask for {max(sizes)} or fewer"
+            )
 
     def dependencies(self, request: JobRequest) -> tuple[Dependency, ...]:
         """The jobs that the job is to wait for, by id.

@@ -8,7 +8,7 @@ from typing import Any, NoReturn
 from rota.errors import PlanError, PolicyError
 from rota.model.allocation import Allocation
 from rota.model.decide.device_memory import leave_memory
-from rota.model.decide.live_limits import confine, fits_once_open
+from rota.model.decide.live_limits import fits_once_open, with_wanted_types
 from rota.model.events import DecisionTaken, new
 from rota.model.notes import MOST_CHARS, MOST_WARNINGS, Notes, fault_in
 from rota.model.plan import Plan
@@ -47,7 +47,8 @@ class Decider:
         except (TypeError, ValueError):
             raise PlanError(f"the policy decided {plan!r:.200}, which is no Plan") from None
         if state.one_node_gangs:
-            plan = leave_memory(state, self._confined(plan), partial(self._ask_again, now_s))
+            ask_again = partial(self._ask_again, now_s)
+            plan = leave_memory(state, self._on_live_nodes(plan, now_s), ask_again)
             allocations, reasons, marks, policy_mark, wake_at_s, notes = plan
         state.foreseen = free = view.free_after(plan) if allocations else None
         if allocations or reasons or marks or policy_mark is not None or wake_at_s is not None:
@@ -65,7 +66,7 @@ class Decider:
 
     def _ask_again(self, now_s: float) -> Plan:
         """The policy's plan on the present state."""
-        return self._confined(self._plan(View(self._state, now_s, self.policy)))
+        return self._on_live_nodes(self._plan(View(self._state, now_s, self.policy)), now_s)
 
     def _plan(self, view: View) -> Plan:
         try:
@@ -77,8 +78,11 @@ class Decider:
             raise kind(told) from error
         return plan
 
-    def _confined(self, plan: Any) -> Plan:
-        return confine(self._state, plan if type(plan) is Plan else Plan(*plan))
+    def _on_live_nodes(self, plan: Any, now_s: float) -> Plan:
+        plan = plan if type(plan) is Plan else Plan(*plan)
+        return with_wanted_types(
+            self._state, plan, lambda: self._plan(View(self._state, now_s, self.policy))
+        )
 
 
 def _line_of(policy: type, error: Exception) -> str:

@@ -6,18 +6,16 @@ So the first keeps its GPUs until it ends, whatever the policy plans, unless the
 fit together.
 """
 
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 
 from rota.model.allocation import Allocation
-from rota.model.decide.live_limits import left_free, other_place
+from rota.model.decide.live_limits import MOST_ASKS, hidden, left_free, other_place
 from rota.model.job import Suspension
 from rota.model.measured.usage import usage_of
 from rota.model.plan import Plan
 from rota.model.reason import Reason
 from rota.model.state.state import ClusterState
 
-MOST_ASKS = 10  # for one plan
 FRACTION = 0.9  # of a GPU's memory may be filled by jobs that take turns; the rest is CUDA's own
 
 
@@ -41,7 +39,7 @@ def leave_memory(state: ClusterState, plan: Plan, ask_again: Callable[[], Plan])
         kept.update(row for row in keepers if _makes_room(state, row, plan, wrong))
         if len(kept) == before:  # it is not they that are in the way, but who is suspended
             out.update(wrong, _waiting_unknown(state, plan))
-        with _hidden(state, kept | out):
+        with hidden(state, kept | out):
             plan = ask_again()
     else:
         plan = _with_room(state, plan, _without_room(state, plan, keepers), keepers)
@@ -73,23 +71,6 @@ def _makes_room(state: ClusterState, row: int, plan: Plan, others: list[int]) ->
     if place is None or row not in plan.allocations or row not in state.active:
         return False
     return any(each is not None and _overlap(place, each) for each in wanted)
-
-
-@contextmanager
-def _hidden(state: ClusterState, rows: set[int]) -> Iterator[None]:
-    """Let policies see neither these jobs nor their GPUs, for as long as one plan takes."""
-    active, total_gpus, before = dict(state.active), state.total_gpus, state.plan
-    state.plan = None  # what policies remember with it is of other jobs
-    for row in rows:
-        state.active.pop(row, None)
-        place = state.target[row]
-        state.total_gpus -= 0 if place is None else place.num_gpus
-    try:
-        yield
-    finally:
-        state.active.clear()
-        state.active.update(active)
-        state.total_gpus, state.plan = total_gpus, before
 
 
 def _with_room(

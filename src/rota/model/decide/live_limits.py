@@ -1,10 +1,67 @@
 """Limits of agents that no plan can exceed: gangs over several nodes, moves of processes."""
 
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
 from rota.model.allocation import Allocation, on_node
 from rota.model.cluster import FreeGpus
 from rota.model.plan import Plan
 from rota.model.reason import Reason
 from rota.model.state.state import ClusterState
+
+MOST_ASKS = 10  # a policy, for one plan
+
+
+def with_wanted_types(state: ClusterState, plan: Plan, ask_again: Callable[[], Plan]) -> Plan:
+    """The plan, confined, with every job on GPUs of the types that it asked for.
+
+    Policies do not know of these types. A job that the plan wants on others gets free ones of its
+    own if there are such. Else it waits, and ``ask_again`` gives the policy's plan as if that job
+    was not there, so that it keeps no GPUs from others that it can't use.
+    """
+    confined = confine(state, plan)
+    if not (state.has_typed_jobs and state.one_node_gangs):
+        return confined
+    waiting = set[int]()
+    for _ in range(MOST_ASKS):
+        refused = {
+            row
+            for row, place in plan.allocations.items()
+            if isinstance(place, Allocation) and state.spec[row].gpu_types
+            if confined.allocations.get(row, state.target[row]) is None
+        }
+        if not refused:
+            break
+        waiting |= refused
+        with hidden(state, waiting):
+            plan = ask_again()
+            confined = confine(state, plan)
+    if not waiting:
+        return confined
+    told = {row: _why_not(state, row, state.num_gpus[row]) for row in waiting}
+    news = {
+        row: code
+        for row, code in (confined.reasons | told).items()
+        if row not in told or code != state.reason[row]
+    }
+    return confined._replace(reasons=news)
+
+
+@contextmanager
+def hidden(state: ClusterState, rows: set[int]) -> Iterator[None]:
+    """Let policies see neither these jobs nor their GPUs, for as long as one plan takes."""
+    active, total_gpus, before = dict(state.active), state.total_gpus, state.plan
+    state.plan = None  # what policies remember with it is of other jobs
+    for row in rows:
+        state.active.pop(row, None)
+        place = state.target[row]
+        state.total_gpus -= 0 if place is None else place.num_gpus
+    try:
+        yield
+    finally:
+        state.active.clear()
+        state.active.update(active)
+        state.total_gpus, state.plan = total_gpus, before
 
 
 def confine(state: ClusterState, plan: Plan) -> Plan:
@@ -21,6 +78,8 @@ def confine(state: ClusterState, plan: Plan) -> Plan:
     plan = _with_own_batches(state, plan)
     allocations = plan.allocations
     wrong = [row for row, place in allocations.items() if not _can_be(state, row, place)]
+    if any(state.spec[row].gpu_types for row in wrong):
+        wrong = _movable_for_types(state, plan, wrong)
     free = left_free(state, plan, wrong) if wrong else None
     if free is None:
         return plan
@@ -28,7 +87,8 @@ def confine(state: ClusterState, plan: Plan) -> Plan:
     for row in wrong:
         wanted = allocations[row]
         assert wanted is not None
-        place = other_place(state, row, wanted.num_gpus, free)
+        stays = _can_be(state, row, wanted) and free.fits(wanted)
+        place = wanted if stays else other_place(state, row, wanted.num_gpus, free)
         if place is not None:
             free.take(place)
             place = place.with_batch(wanted.batch)
@@ -77,7 +137,35 @@ def _can_be(state: ClusterState, row: int, place: Allocation | None) -> bool:
         return True  # it is refused as what it is
     home = state.home[row]
     leaves = home is not None and stays_on_node(state, row) and place.nodes() != home.nodes()
-    return len(place.parts) == 1 and not leaves
+    return len(place.parts) == 1 and not leaves and _has_its_types(state, row, place)
+
+
+def _movable_for_types(state: ClusterState, plan: Plan, wrong: list[int]) -> list[int]:
+    """These jobs, and those that start anyway and can make room for them, in the order of choice:
+    those that asked for types come first."""
+    fresh = {
+        row
+        for row, place in plan.allocations.items()
+        if isinstance(place, Allocation) and not place.shared
+        if 0 <= row < len(state.spec) and state.target[row] is None and state.home[row] is None
+    }
+    return sorted(fresh.union(wrong), key=lambda row: (not state.spec[row].gpu_types, row))
+
+
+def of_wanted_types(state: ClusterState, row: int) -> list[int]:
+    """The nodes that policies see whose GPUs are of the types that the job asked for."""
+    wanted = state.spec[row].gpu_types
+    return [
+        index
+        for index, node in enumerate(state.offered)
+        if node.alive and (not wanted or node.gpu_type in wanted)
+    ]
+
+
+def _has_its_types(state: ClusterState, row: int, place: Allocation) -> bool:
+    wanted = state.spec[row].gpu_types
+    nodes = (state.nodes[node] for node in place.nodes() if node < len(state.nodes))
+    return not wanted or all(node.gpu_type in wanted for node in nodes)
 
 
 def left_free(state: ClusterState, plan: Plan, wrong: list[int]) -> FreeGpus | None:
@@ -105,9 +193,9 @@ def other_place(state: ClusterState, row: int, num_gpus: int, free: FreeGpus) ->
     for known in (state.target[row], home):
         if known is not None and known.num_gpus == num_gpus and free.fits(known):
             return known
-    nodes = range(len(free.masks))
+    nodes = of_wanted_types(state, row)
     if home is not None and stays_on_node(state, row):
-        nodes = range(home.nodes()[0], home.nodes()[0] + 1)
+        nodes = [home.nodes()[0]]
     holes = [(free.masks[n].bit_count(), n) for n in nodes if free.masks[n].bit_count() >= num_gpus]
     if not holes:
         return None
@@ -119,6 +207,9 @@ def other_place(state: ClusterState, row: int, num_gpus: int, free: FreeGpus) ->
 
 
 def _why_not(state: ClusterState, row: int, num_gpus: int) -> Reason:
-    if num_gpus > max((node.num_gpus for node in state.offered if node.alive), default=0):
+    there = of_wanted_types(state, row)
+    if num_gpus > max((state.offered[node].num_gpus for node in there), default=0):
         return Reason.NEVER_FITS
+    if state.spec[row].gpu_types:
+        return Reason.WAIT_TOPOLOGY
     return Reason.WAIT_TOPOLOGY if stays_on_node(state, row) else Reason.WAIT_GANG_FRAGMENTED

@@ -133,6 +133,7 @@ class Ledger:
         self.foreseen: FreeGpus | None = None
         self.total_gpus = 0
         self.one_node_gangs = False  # so it is on live nodes: an agent starts whole gangs
+        self.has_typed_jobs = False  # that asked for types of GPUs
         self.priorities: set[int] = set()  # those that any job has had
         self.completed_gpu_s: array[float] = array("d")  # of jobs that ended by themselves
 

@@ -26,6 +26,8 @@ def job_submitted(ledger: Ledger, e: JobSubmitted) -> None:
         _await_others(ledger, row, at_s)
     if row not in ledger.waits_for:
         ledger.active[row] = None
+    if spec.gpu_types:
+        ledger.has_typed_jobs = True
     ledger.priorities.add(spec.priority)
     add_trial(ledger, row, spec)
     ledger.changed.append(row)

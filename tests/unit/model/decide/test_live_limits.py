@@ -9,6 +9,7 @@ from rota.model.events import (
     CommandSent,
     JobFinished,
     JobLaunched,
+    JobResumed,
     JobSubmitted,
     JobSuspended,
     NodeJoined,
@@ -152,3 +153,63 @@ def test_policies_go_on_when_their_plans_are_confined(name):
     state.apply(JobFinished(3.0, 0, JobState.SUCCEEDED, 0))
     decided(state, policy, 3.0)
     assert state.target[2] == on_node(0, 0b11)
+
+
+def typed_state(*jobs):
+    """Two nodes of two GPUs, a t4 and an a100, and waiting jobs (GPUs, types)."""
+    state = ClusterState()
+    for kind in ("t4", "a100"):
+        state.apply(NodeJoined(0.0, kind, 2, "cpu", kind))
+    for index, (gpus, types) in enumerate(jobs):
+        state.apply(JobSubmitted(0.0, job(f"j{index}", gpus)._replace(gpu_types=types)))
+    return state
+
+
+def test_a_job_gets_gpus_of_the_types_that_it_asked_for():
+    state = typed_state((2, ("a100",)), (2, ("h100", "t4")), (1, ()))
+    event = decided(state, create("fifo"))
+    assert event.allocations == {0: on_node(1, 0b11), 1: on_node(0, 0b11)}
+
+
+def test_a_job_whose_types_are_taken_keeps_no_gpus_from_others():
+    state = typed_state((2, ("a100",)), (1, ("a100",)), (2, ()))
+    event = decided(state, create("fifo"))
+    assert event.allocations == {0: on_node(1, 0b11), 2: on_node(0, 0b11)}
+    assert Reason(state.reason[1]) == Reason.WAIT_TOPOLOGY
+    for command in diff(state):
+        state.apply(CommandSent(1.0, command))
+    verdict = explain(state, 1, 1.0)
+    assert verdict["blockers"][0] == {
+        "rule": "WAIT_TOPOLOGY",
+        "need": "1 GPU of a100 on one node",
+        "have": "0 free",
+        "held_by": ["j0"],
+    }
+    assert verdict["would_start_if"] == "1 GPU of a100 on one node were free"
+
+
+def test_a_job_for_whose_types_no_node_is_large_enough_never_fits():
+    state = typed_state((3, ("a100",)), (1, ("h100",)), (1, ()))
+    decided(state, create("fifo-backfill"))
+    assert [Reason(code).name for code in state.reason[:2]] == ["NEVER_FITS", "NEVER_FITS"]
+    assert state.target[2] is not None
+
+
+@pytest.mark.parametrize("name", ["tiresias", "gandiva", "round-robin", "max-min-fairness"])
+def test_no_policy_puts_a_job_on_other_types_whatever_else_happens(name):
+    state, policy = typed_state(*((1, ("a100",)) for _ in range(5)), *((1, ()),) * 3), create(name)
+    for at_s in range(1, 200, 10):
+        event = decided(state, policy, float(at_s))
+        places = [state.target[row] for row in range(5)]
+        assert all(place is None or place.nodes() == (1,) for place in places), event
+        while commands := diff(state):
+            for command in commands:
+                state.apply(CommandSent(float(at_s), command))
+                if type(command).__name__ == "Launch":
+                    state.apply(JobLaunched(float(at_s), command.row, command.attempt))
+                elif type(command).__name__ == "Suspend":
+                    state.apply(JobSuspended(float(at_s), command.row, float(at_s)))
+                else:
+                    state.apply(JobResumed(float(at_s), command.row))
+    assert sum(state.first_start_s[row] >= 0 for row in range(5)) >= 2
+    assert sum(state.first_start_s[row] >= 0 for row in range(5, 8)) >= 2
