@@ -28,7 +28,7 @@ from rota.model.events import (
     RetryDue,
     WorkerRegistered,
 )
-from rota.model.job import JobState, Suspension
+from rota.model.job import Dependency, JobState, Retries, Suspension
 from rota.store.events import EventStore
 from rota.testing.builders import job
 from support.served import served
@@ -120,7 +120,8 @@ class TestRun:
     def test_every_option(self, rota, cluster, monkeypatch):
         monkeypatch.setenv("FROM_HERE", "yes")
         options = "--gpus 2 --name n-1 --priority high --processes node --time-limit 1h"
-        options += " --suspend restart --grace 30s --resume-from 7"
+        options += " --suspend restart --grace 30s --resume-from 7 --retries 3 --tag a --tag b"
+        options += " --cpus 1 --memory 1MB --gpu-memory 2GB --setup ./prepare"
         code, out, _ = rota(
             "run", *options.split(), "--env", "A=b=c", "--env", "FROM_HERE", "--json", "--", "true"
         )
@@ -131,6 +132,37 @@ class TestRun:
         assert spec.program.processes == "node"
         assert (spec.program.suspend, spec.program.grace_s) == ("restart", 30.0)
         assert spec.program.resume_from == "7"
+        assert (spec.retries, spec.tags, spec.memory_gb) == (Retries(3), ("a", "b"), 2.0)
+        assert (spec.program.cpus, spec.program.host_memory_gb) == (1, 0.001)
+        assert spec.program.setup == "./prepare"
+
+    def test_a_job_waits_for_others(self, rota, cluster, tmp_path):
+        for name in ("one", "two"):
+            assert rota("run", "--name", name, "--", "true")[0] == 0
+        assert rota("run", "--after", "one", "--after", "2:ended", "--", "true")[0] == 0
+        assert cluster.controller.state.spec[2].depends_on == (
+            Dependency("1", "succeeded"),
+            Dependency("2", "ended"),
+        )
+        (tmp_path / "job.yaml").write_text("run: 'true'\ndepends_on: [one]\n")
+        assert rota("submit", "--after", "two:failed", "job.yaml")[0] == 0
+        assert [each.job_id for each in cluster.controller.state.spec[3].depends_on] == ["1", "2"]
+        code, _, err = rota("run", "--after", "one:gone", "--", "true")
+        assert (code, err.count("\n")) == (2, 1)
+        assert "depends_on.when: 'gone'" in err
+        code, _, err = rota("run", "--after", "nobody", "--", "true")
+        assert code == 2
+        assert "depends_on: 'nobody' can't be used; there is no job 'nobody'" in err
+        assert "depends on" in rota("show", "3")[1]
+
+    def test_jobs_are_cancelled_by_a_range_of_ids(self, rota, cluster):
+        for _ in range(3):
+            rota("run", "--", "true")
+        assert rota("cancel", "[2-3]")[0] == 0
+        states = [JobState(each) for each in cluster.controller.state.state]
+        assert states == [JobState.PENDING, JobState.CANCELLED, JobState.CANCELLED]
+        code, _, err = rota("cancel", "[3-2]")
+        assert (code, "write the smaller number first" in err) == (2, True)
 
     @pytest.mark.parametrize(
         ("args", "words"),
