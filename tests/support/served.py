@@ -38,7 +38,7 @@ from rota.model.turns import Turns
 from rota.model.view import View
 from rota.policy.base import Policy
 from rota.policy.registry import again, create
-from rota.request.jobfile import JobRequest, program_of
+from rota.request.jobfile import JobRequest
 from rota.server.door import Door
 from rota.server.serve import serve
 from rota.server.sweepdriver import SweepDriver
@@ -124,18 +124,7 @@ class StandInController:
             return row
         self.check(request)
         row = len(self.state.spec)
-        spec = JobSpec(
-            str(row + 1),
-            request.num_gpus,
-            self.now_s(),
-            priority=request.priority,
-            name=request.name,
-            user=user,
-            time_limit_s=request.time_limit_s,
-            elastic=request.elastic,
-            adapt=request.adapt,
-            program=program_of(request),
-        )
+        spec = Entry(request, user, key, body_hash).spec(str(row + 1), self.now_s())
         self.state.apply(JobSubmitted(spec.submit_s, spec))
         if key is not None:
             self._keys[user, key] = (body_hash, row)

@@ -72,3 +72,14 @@ def test_what_can_not_be_planned_is_named(cluster, rota, tmp_path, content, args
     code, _, err = rota("plan", *args, "job.yaml")
     assert code == 2
     assert words in err
+
+
+def test_a_job_that_would_wait_for_another_one_is_told_which(cluster, rota):
+    rota("run", "--name", "first", "--", "true")
+    code, out, _ = rota("plan", "--after", "1", "--", "python", "x.py")
+    assert code == 0
+    assert out.startswith("x: would wait: a job that it depends on has not ended; ")
+    assert "job 1 to have succeeded" in out
+    assert cluster.controller.state.dependents == {}
+    code, _, err = rota("plan", "--array", "0-3", "--", "true")
+    assert (code, "an array has many jobs" in err) == (2, True)

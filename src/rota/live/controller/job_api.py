@@ -118,7 +118,7 @@ class JobApi:
         self._entering: dict[object, tuple[Entry, asyncio.Future[int]]] = {}  # by user and key
 
     def check(self, request: JobRequest) -> None:
-        """Refuse a job that can never run here. Raises NeverFitsError."""
+        """Refuse a job that can never run here. Raises NeverFitsError or JobFileError."""
         have = all_gpus(self._state)
         if self._state.nodes and request.num_gpus > have:
             raise NeverFitsError(
@@ -221,6 +221,7 @@ class JobApi:
         Raises NeverFitsError for one that can never run; see also :meth:`resumed_from`.
         """
         self.check(request)
+        request = request._replace(depends_on=self.dependencies(request))
         spec = Entry(request, user, None, "").spec
         return spec(str(self._record.next_id), self._record.now_s())
 

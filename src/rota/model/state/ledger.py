@@ -180,6 +180,11 @@ class Ledger:
                 setattr(twin, name, copy.copy(value))
         twin.refused = {row: dict(refusals) for row, refusals in self.refused.items()}
         twin.sweeps = {name: list(rows) for name, rows in self.sweeps.items()}
+        twin.dependents = {row: list(rows) for row, rows in self.dependents.items()}
+        twin.waits_for = {
+            row: {other: list(whens) for other, whens in others.items()}
+            for row, others in self.waits_for.items()
+        }
         twin.notes = self.notes.copy()
         if self.told_curves is not None:
             twin.told_curves = self.told_curves.copy()

@@ -126,3 +126,13 @@ def test_a_job_can_depend_only_on_those_before_it():
     for name in ("nobody", "late"):
         with pytest.raises(TransitionError, match="did not come before it"):
             cluster.happens(JobSubmitted, job("late")._replace(depends_on=(Dependency(name),)))
+
+
+def test_what_happens_on_a_copy_leaves_the_state_as_it_was():
+    cluster = waiting("succeeded", "ended")
+    twin = cluster.state.copy()
+    for row in (0, 1):
+        twin.apply(JobFinished(1.0, row, JobState.SUCCEEDED))
+    assert 2 in twin.active
+    assert cluster.state.waits_for == {2: {0: ["succeeded"], 1: ["ended"]}}
+    assert cluster.state.dependents == {0: [2], 1: [2]}
