@@ -118,3 +118,30 @@ def test_a_live_run_with_moves_between_nodes_replays_to_the_same_plans_and_comma
         decisions, commands = replay(events, create("gandiva", settings), keep_indexes=keep_indexes)
         assert decisions > 5
         assert commands > 8
+
+
+@pytest.mark.parametrize("policy", ["gandiva", "fifo-backfill"])
+def test_a_live_run_with_retries_dependencies_and_types_replays_alike(tmp_path, policy):
+    settings = {"quantum_s": "0.5"} if policy == "gandiva" else {}
+    options = ("--gpu-types", "t4,a100")
+    cluster = Cluster(tmp_path, policy, 1, nodes=2, options=options, **settings)
+    a100, again = {"gpus": 1, "gpu_type": "a100"}, {"max": 3, "backoff": 0.3}
+    flaky = 'echo x >> tries; test "$(wc -l < tries)" -ge 3'
+    try:
+        cluster.up()
+        first = cluster.submit(flaky, retries=again, resources=a100)
+        typed = [cluster.train(f"job{i}", "--steps", 100, resources=a100) for i in range(3)]
+        others = [cluster.train(f"other{i}", "--steps", 100) for i in range(2)]
+        last = cluster.submit("true", depends_on=[first, *typed])
+        cluster.kill_controller()
+        cluster.up()
+        for job in (first, *typed, *others, last):
+            cluster.ends(job)
+        assert cluster.show(first)["attempt"] == 3
+    finally:
+        cluster.close()
+    events = read(cluster.folder.database)
+    for keep_indexes in (True, False):
+        decisions, commands = replay(events, create(policy, settings), keep_indexes=keep_indexes)
+        assert decisions > 5
+        assert commands >= 9
