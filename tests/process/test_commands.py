@@ -36,3 +36,13 @@ def test_a_plan_comes_true_and_the_story_and_the_report_tell_it(cluster):
     assert 0 < told["all"]["gpu_utilisation"] <= 1
     assert list(told["users"]) == [client.user]
     assert client.report(last_s=1e-6)["jobs"] == 0
+
+
+def test_lines_of_all_ranks_are_followed_to_the_end(cluster):
+    run = "python -c 'import os; print(\"rank\", os.environ[\"RANK\"])'"
+    job_id = cluster.submit(run, gpus=2)
+    cluster.until_state(job_id, "RUNNING", "SUCCEEDED")
+    followed = sorted(cluster.client.rank_logs(job_id, follow=True))
+    assert followed == [(0, "rank 0"), (1, "rank 1")]
+    cluster.ends(job_id)
+    assert list(cluster.client.rank_logs(job_id)) == followed

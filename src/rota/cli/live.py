@@ -5,7 +5,7 @@ import re
 import shlex
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -35,6 +35,7 @@ from rota.request.values import refuse
 if TYPE_CHECKING:
     from rota.client.client import Client
 
+ALL = "all"  # ranks
 JOB_FAILED, NEVER_PLACED, INTERRUPTED = 4, 3, 130
 MOST_IDS = 10_000  # in a range
 
@@ -275,7 +276,10 @@ def submit(
 @click.option("-f", "--follow", is_flag=True, help="Go on until the job ends; Ctrl-C detaches.")
 @click.option("--tail", type=click.IntRange(0), metavar="N", help="Only the last N lines.")
 @click.option(
-    "--rank", type=click.IntRange(0), metavar="R", help="Which rank: 0, or the one that failed."
+    "--rank",
+    callback=lambda ctx, param, value: _rank_of(value),
+    metavar="R|all",
+    help="Which rank: 0, or the one that failed; all: lines of all, each with its rank.",
 )
 @click.option(
     "--process", type=click.IntRange(0), metavar="N", help="Which process, whatever its rank."
@@ -286,7 +290,7 @@ def logs(
     job: str,
     follow: bool,
     tail: int | None,
-    rank: int | None,
+    rank: int | str | None,
     process: int | None,
     attempt: int | None,
     raw: bool,
@@ -296,6 +300,9 @@ def logs(
     It is what rank 0 printed, or the rank whose error ended the job. Where several processes of an
     elastic job have been rank 0 in turn, their outputs follow one another. Processes that are no
     ranks any more, or never were, are asked for by number, in order of their start.
+
+    With --rank all, lines begin with their rank. When a line was printed is not kept: what is there
+    already comes rank by rank, in blocks, and what comes while it is followed in its order.
     """
     if rank is not None and process is not None:
         raise click.UsageError("--rank and --process: give one of them")
@@ -304,9 +311,9 @@ def logs(
         which: dict[str, Any] = {"rank": rank, "process": process, "attempt": attempt}
         if follow:
             return _follow(client, job_id, tail=tail, raw=raw, **which)
-        for text in client.logs(job_id, tail=tail, **which):
+        for text in _output(client, job_id, tail=tail, **which):
             _write_log(text, raw)
-        first = client.log_piece(job_id, **which)
+        first = client.log_piece(job_id, **(which | {"rank": None if rank == ALL else rank}))
         if first.attempt == 0:
             sentence = client.explain(job_id)["sentence"]
             click.echo(f"job {job_id} has not started: {printable(sentence)}", err=True)
@@ -422,7 +429,7 @@ def _follow(
     client: "Client",
     job_id: str,
     *,
-    rank: int | None = None,
+    rank: int | str | None = None,
     process: int | None = None,
     attempt: int | None = None,
     tail: int | None = None,
@@ -432,7 +439,7 @@ def _follow(
     try:
         _await_start(client, job_id)
         which: dict[str, Any] = {"rank": rank, "process": process, "attempt": attempt}
-        for text in client.logs(job_id, tail=tail, follow=True, **which):
+        for text in _output(client, job_id, tail=tail, follow=True, **which):
             _write_log(text, raw)
         ended = client.job(job_id)
     except KeyboardInterrupt:
@@ -446,6 +453,25 @@ def _follow(
         return 0
     _echo_end(client, ended, has_followed=True)
     return _code_of(ended)
+
+
+def _output(client: "Client", job_id: str, **which: Any) -> Iterator[str]:
+    """What the rank or process printed, or all ranks did, in pieces."""
+    if which["rank"] != ALL:
+        yield from client.logs(job_id, **which)
+        return
+    del which["rank"], which["process"]
+    for rank, line in client.rank_logs(job_id, **which):
+        yield f"[rank {rank}] {line}\n"
+
+
+def _rank_of(text: str | None) -> int | str | None:
+    """A rank, or ``all``. Raises BadParameter."""
+    if text is None or text == ALL:
+        return text
+    if not (text.isascii() and text.isdigit()):
+        raise click.BadParameter(f"{text!r} is no rank: give a number from 0, or {ALL}")
+    return int(text)
 
 
 def _await_start(client: "Client", job_id: str) -> None:

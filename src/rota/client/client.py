@@ -9,6 +9,7 @@ from typing import Any, NamedTuple, Self
 from urllib.parse import quote
 
 from rota.client.connection import FOLLOW_PATIENCE_S, PATIENCE_S, POLL_S, Connection
+from rota.client.outputs import OutputReader, lines_of_ranks
 from rota.errors import ServerError, UnreachableError
 from rota.folder import Folder
 from rota.model.job import JobState
@@ -192,38 +193,29 @@ class Client:
         unless an ``attempt`` is given, through all attempts from the latest on.
         """
         job_id = self.job(job_id)["id"]
-        number, offset, current = attempt, 0, process
-        end: int | None = None  # of the present output
-        while True:
-            piece = self.log_piece(
-                job_id,
-                rank=rank,
-                process=current,
-                attempt=number,
-                offset=offset,
-                tail=tail,
-                patience_s=FOLLOW_PATIENCE_S if follow else PATIENCE_S,
-            )
-            if piece.text:
-                yield piece.text
-            progressed = piece.next_offset != offset
-            offset, tail = piece.next_offset, None
-            end = piece.size if end is None else end
-            if number is None and piece.attempt:
-                number = piece.attempt
-            if piece.attempt:
-                current = piece.process
-            if piece.complete and process is None and piece.next_process is not None:
-                current, offset, end = piece.next_process, 0, None
-            elif piece.complete:
-                latest = self.job(job_id)["attempt"] if follow and attempt is None else 0
-                if number is None or latest <= number:
-                    return
-                number, offset, current = number + 1, 0, process
-            elif not follow and (offset >= end or not progressed):
-                return
-            elif not progressed:
+        which: dict[str, Any] = {"rank": rank, "process": process, "attempt": attempt}
+        reader = OutputReader(self, job_id, **which, tail=tail, follow=follow)
+        while not reader.done:
+            if text := reader.read():
+                yield text
+            if reader.idle:
                 time.sleep(POLL_S)
+
+    def rank_logs(
+        self,
+        job_id: str,
+        *,
+        attempt: int | None = None,
+        tail: int | None = None,
+        follow: bool = False,
+    ) -> Iterator[tuple[int, str]]:
+        """``(rank, line)`` of all ranks of a job; each line without its end.
+
+        Times of lines are not kept: what was printed before comes rank by rank, a piece at a time.
+        With ``follow`` it goes on as :meth:`logs` does, with lines in the order in which they come.
+        """
+        job_id = self.job(job_id)["id"]
+        return lines_of_ranks(self, job_id, attempt=attempt, tail=tail, follow=follow)
 
     # -- searches: a sweep is its name, or @last for the newest ---------------------------------
 

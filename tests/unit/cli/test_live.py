@@ -687,6 +687,20 @@ class TestLogs:
         assert rota("logs", "1", "--rank", "0") == (0, "all is well\n", "")
         assert rota("logs", "1", "--rank", "0", "--process", "1")[0] == 2
 
+    def test_lines_of_all_ranks_begin_with_their_rank(self, rota, cluster):
+        rota("run", "--gpus", "2", "--", "x")
+        cluster.do(cluster.controller.turn)
+        cluster.write_ranks(0, [0, 1])
+        cluster.write_log(0, b"a\nb\n", rank=0)
+        cluster.write_log(0, b"c\nlast", rank=1)
+        finish(cluster)
+        whole = "[rank 0] a\n[rank 0] b\n[rank 1] c\n[rank 1] last\n"
+        assert rota("logs", "1", "--rank", "all") == (0, whole, "")
+        code, out, _ = rota("logs", "1", "--rank", "all", "-f", "--tail", "1")
+        assert (code, out) == (0, "[rank 0] b\n[rank 1] last\n")
+        code, _, err = rota("logs", "1", "--rank", "every")
+        assert (code, "'every' is no rank" in err) == (2, True)
+
     def test_ranks_are_shown_with_their_processes(self, rota, cluster):
         rota("run", "--gpus", "2", "--", "x")
         cluster.do(cluster.controller.turn)
