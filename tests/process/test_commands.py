@@ -39,7 +39,7 @@ def test_a_plan_comes_true_and_the_story_and_the_report_tell_it(cluster):
 
 
 def test_lines_of_all_ranks_are_followed_to_the_end(cluster):
-    run = "python -c 'import os; print(\"rank\", os.environ[\"RANK\"])'"
+    run = 'python -c \'import os; print("rank", os.environ["RANK"])\''
     job_id = cluster.submit(run, gpus=2)
     cluster.until_state(job_id, "RUNNING", "SUCCEEDED")
     followed = sorted(cluster.client.rank_logs(job_id, follow=True))
