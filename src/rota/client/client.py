@@ -5,11 +5,11 @@ import time
 import uuid
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
-from typing import Any, NamedTuple, Self
+from typing import Any, Self
 from urllib.parse import quote
 
 from rota.client.connection import FOLLOW_PATIENCE_S, PATIENCE_S, POLL_S, Connection
-from rota.client.outputs import OutputReader, lines_of_ranks
+from rota.client.outputs import LogPiece, OutputReader, lines_of_ranks
 from rota.errors import ServerError, UnreachableError
 from rota.folder import Folder
 from rota.model.job import JobState
@@ -19,25 +19,6 @@ from rota.request.sweepfile import SweepRequest
 
 END_TIMEOUT_S = 90.0
 MOST_NAMED = 5  # jobs that a cluster waits for
-
-
-class LogPiece(NamedTuple):
-    """Some of a process's output. ``next_offset`` is where to go on; ``complete``: nothing follows.
-
-    ``next_process`` has had the same rank afterwards, if one has; ``rank`` is the process's own,
-    None if it is no rank any more. ``size`` is how long the output was.
-    """
-
-    text: str
-    attempt: int
-    next_offset: int
-    complete: bool
-    job_ended: bool
-    state: str
-    rank: int | None
-    process: int
-    next_process: int | None
-    size: int
 
 
 class Client:

@@ -2,13 +2,51 @@
 
 import time
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Any
+from typing import Any, NamedTuple, Protocol
 
 from rota.client.connection import FOLLOW_PATIENCE_S, PATIENCE_S, POLL_S
 from rota.errors import NotFoundError
 
-if TYPE_CHECKING:
-    from rota.client.client import Client
+
+class LogPiece(NamedTuple):
+    """Some of a process's output. ``next_offset`` is where to go on; ``complete``: nothing follows.
+
+    ``next_process`` has had the same rank afterwards, if one has; ``rank`` is the process's own,
+    None if it is no rank any more. ``size`` is how long the output was.
+    """
+
+    text: str
+    attempt: int
+    next_offset: int
+    complete: bool
+    job_ended: bool
+    state: str
+    rank: int | None
+    process: int
+    next_process: int | None
+    size: int
+
+
+class Source(Protocol):
+    """Where outputs come from: a :class:`rota.client.client.Client`."""
+
+    def job(self, job_id: str) -> dict[str, Any]:
+        """Everything about one job."""
+        ...
+
+    def log_piece(
+        self,
+        job_id: str,
+        *,
+        rank: int | None = None,
+        process: int | None = None,
+        attempt: int | None = None,
+        offset: int = 0,
+        tail: int | None = None,
+        patience_s: float = PATIENCE_S,
+    ) -> LogPiece:
+        """Output of a process from ``offset`` on, or its last ``tail`` lines; maybe not all."""
+        ...
 
 
 class OutputReader:
@@ -19,7 +57,7 @@ class OutputReader:
 
     def __init__(
         self,
-        client: "Client",
+        client: Source,
         job_id: str,
         *,
         rank: int | None = None,
@@ -71,7 +109,7 @@ class OutputReader:
 
 
 def lines_of_ranks(
-    client: "Client", job_id: str, *, attempt: int | None, tail: int | None, follow: bool
+    client: Source, job_id: str, *, attempt: int | None, tail: int | None, follow: bool
 ) -> Iterator[tuple[int, str]]:
     """``(rank, line)`` of all ranks in turn: what each has printed by now, then what comes."""
     which: dict[str, Any] = {"attempt": attempt, "tail": tail, "follow": follow}
@@ -96,7 +134,7 @@ def lines_of_ranks(
             time.sleep(POLL_S)
 
 
-def _is_rank(client: "Client", job_id: str, rank: int, attempt: int | None) -> bool:
+def _is_rank(client: Source, job_id: str, rank: int, attempt: int | None) -> bool:
     try:
         client.log_piece(job_id, rank=rank, attempt=attempt, tail=0, patience_s=FOLLOW_PATIENCE_S)
     except NotFoundError:
