@@ -9,7 +9,7 @@ def ids(jobs):
 
 @pytest.fixture
 def cluster(make_cluster):
-    return make_cluster("smallest-first", gpus=2)
+    return make_cluster("smallest-first", gpus=2, min_run_time_s=0)
 
 
 def test_a_plan_comes_true_and_the_story_and_the_report_tell_it(cluster):
