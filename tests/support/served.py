@@ -79,6 +79,7 @@ class StandInController:
         self.files = JobFiles(self, self, NoAgents())
         self._policy = create(policy)
         self.resizes = self._policy.resizes
+        self.adapts = self._policy.adapts
         self.lost_s: dict[str, float] = {}
         self.state.apply(NodeJoined(self.now_s(), NODE, num_gpus, "cpu"))
 

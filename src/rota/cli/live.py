@@ -414,7 +414,10 @@ def _hand_in(request: JobRequest, wait: bool, follow: bool, dry_run: bool, as_js
             click.echo(f"error: {error}", err=True)
             return NEVER_PLACED
         click.echo(present.structure_text(job) if as_json else job["id"])
-        click.echo(truth(job, client.explain(job["id"])), err=True)
+        verdict = client.explain(job["id"])
+        click.echo(truth(job, verdict), err=True)
+        for warning in verdict["warnings"]:
+            click.echo(f"warning: {printable(warning)}", err=True)
         _echo_advice(request, job["python"])
         if follow:
             return _follow(client, job["id"])

@@ -72,6 +72,7 @@ def run(
         cpu_s,
         describe,
         print_json,
+        refuse_share_of_one,
         tell_jobs,
         tell_missing_profiles,
         tell_warnings,
@@ -97,6 +98,7 @@ def run(
         click.echo(said, err=True)
     tell_missing_profiles([name], case.profiles)
     without_limits([(name, given)], case, drop=False)
+    refuse_share_of_one(given, case)
     tell_jobs(case)
     states: list[tuple[ClusterState, int]] = []
     with one_run(lambda: jobs_ended(states)):

@@ -30,6 +30,7 @@ from rota.cli.simoutput import (
     entry_of,
     entry_of_log,
     print_json,
+    refuse_share_of_one,
     tell_jobs,
     tell_missing_profiles,
     without_limits,
@@ -104,6 +105,8 @@ def run_grid(
     check_seeds(base, seed_list)
     lines = lines_of(policies, axes, base, seed_list)
     tell_remarks(lines)
+    for line in lines:
+        refuse_share_of_one(line.cases[0].given, line.cases[0])
     tell_missing_profiles([name for name, _ in policies], base.profiles)
     found, failures = _run(lines, workers)
     if best_first:

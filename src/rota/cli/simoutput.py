@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import resource
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -12,7 +12,7 @@ import click
 
 from rota.cli.outfile import whole_file
 from rota.cli.text import printable
-from rota.errors import SimulationError
+from rota.errors import InputError, SimulationError
 from rota.model.cluster import parse_cluster
 from rota.model.naming import jobs_text
 from rota.model.state.state import ClusterState
@@ -106,6 +106,22 @@ def without_limits(policies: Policies, case: Case, *, drop: bool) -> Policies:
         err=True,
     )
     return policies
+
+
+def refuse_share_of_one(given: Mapping[str, str], case: Case) -> None:
+    """Raise InputError for shares between owners if a file's jobs have but one."""
+    owner = given.get("fair_share", "no")
+    if owner == "no" or case.workload.file is None:
+        return
+    trace, _ = load(case.workload, case.seed, case.load, 0)
+    names = {getattr(spec, owner) for spec in trace}
+    if len(names) == 1:
+        name = names.pop()
+        who = f"are all of {name!r}" if name else f"have no {owner}"
+        raise InputError(
+            f"fair_share={owner} has no effect: the jobs of {trace.name} {who}; give the trace a "
+            f"column {owner} with more than one, or drop it"
+        )
 
 
 def _has_limits(case: Case) -> bool:

@@ -27,6 +27,7 @@ from rota.model.turns import Turns
 
 UNDECIDED = "the policy has yet to decide about it"
 NO_NODE = "no node has joined yet"
+ADAPTING = "`rota up --policy pollux` does that"
 WAITING = (JobState.PENDING, JobState.SUSPENDED, JobState.HELD, JobState.SUSPENDING)
 
 
@@ -37,6 +38,7 @@ def explain(
     history: Iterable[tuple[float, int]] = (),
     *,
     resizes: bool = False,
+    adapts: bool = True,
     turns: Turns | None = None,
     awaited: Iterable[Mapping[str, str]] = (),
     shortage: str | None = None,
@@ -53,8 +55,9 @@ def explain(
     counts the jobs that want GPUs and have none, by arrival, from 1. ``history`` is
     ``(at_s, reason code)`` as the controller saw it change. ``resizing`` says of a job with a
     range of GPUs why it has as many as it has, or why that can't change, and is None for others;
-    ``resizes``: whether the policy changes the sizes of running jobs. ``warnings`` are the policy's
-    sentences on what the job has told and it can't reckon with, and which batches did not go.
+    ``resizes``: whether the policy changes the sizes of running jobs, ``adapts``: whether it
+    chooses batches. ``warnings`` are the policy's sentences on what the job has told and it can't
+    reckon with, which batches did not go, and that the job's block ``batch`` has no effect.
     ``trials`` are the probes made with the job (:func:`rota.explain.probes.tell`). ``turns`` is
     what the policy says of them, and is told as in
     :func:`rota.explain.turns.tell`; ``sharing`` as in :func:`rota.explain.sharing.sharing_of`.
@@ -91,7 +94,7 @@ def explain(
         "turns": tell_turns(state, row, turns),
         "sharing": sharing_of(state, row),
         "resizing": _resizing(state, row, resizes),
-        "warnings": _warnings(state, row),
+        "warnings": _warnings(state, row, adapts),
         "trials": tell_probes(state, state.notes.probes.get(row, ())),
         "history": [{"at_s": at_s, "reason": Reason(code).name} for at_s, code in history],
     }
@@ -108,9 +111,7 @@ def _resizing(state: ClusterState, row: int, resizes: bool) -> str | None:
     if elastic is None or JobState(state.state[row]).is_final:
         return None
     if not resizes:
-        name = state.policy.partition(" ")[0]
-        policy = f"the policy {name}" if name else "this policy"
-        size = gpus_text(state.num_gpus[row])
+        policy, size = _policy_name(state), gpus_text(state.num_gpus[row])
         return f"it stays at {size}: {policy} does not resize jobs; `rota up --policy elastic` does"
     if state.state[row] != JobState.RUNNING:
         return None
@@ -126,14 +127,22 @@ def _resizing(state: ClusterState, row: int, resizes: bool) -> str | None:
     return why or "its throughput at this size is being measured"
 
 
-def _warnings(state: ClusterState, row: int) -> list[str]:
-    """The policy's present ones, and which batches have not gone."""
+def _warnings(state: ClusterState, row: int, adapts: bool) -> list[str]:
+    """Return the policy's present ones, which batches have not gone, and what is of no effect."""
     refused = [
         f"batches of {samples} samples or more at once on a GPU{gpu_type and ' ' + gpu_type} are "
         f"not chosen any more: {error}"
         for gpu_type, (samples, error) in state.refused.get(row, {}).items()
     ]
-    return [*state.notes.warnings.get(row, ()), *refused]
+    ends = JobState(state.state[row]).is_final
+    idle = state.spec[row].adapt is not None and not adapts and not ends
+    told = [f"batch has no effect: {_policy_name(state)} chooses none; {ADAPTING}"] if idle else []
+    return [*told, *state.notes.warnings.get(row, ()), *refused]
+
+
+def _policy_name(state: ClusterState) -> str:
+    name = state.policy.partition(" ")[0]
+    return f"the policy {name}" if name else "this policy"
 
 
 def _blockers(

@@ -55,6 +55,9 @@ class Policy:
     resizes: bool = False
     """True: it lets running elastic jobs grow and shrink."""
 
+    adapts: bool = False
+    """True: it chooses the batches of jobs that leave that to it."""
+
     autoscaler: Autoscaler | None = None
     """With one it asks for a number of nodes, by the ``nodes`` of its notes."""
 

@@ -151,6 +151,7 @@ def _reading_routes(controller: Any) -> APIRouter:
             controller.now_s(),
             controller.record.history(row),
             resizes=controller.resizes,
+            adapts=controller.adapts,
             turns=controller.turns(row),
             awaited=controller.supply.awaited(),
             shortage=controller.room.shortage() if controller.room.is_tight else None,

@@ -25,6 +25,7 @@ def plan(controller: Any, state: ClusterState, spec: JobSpec, now_s: float) -> d
         row,
         now_s,
         resizes=policy.resizes,
+        adapts=policy.adapts,
         turns=policy.turns(View(state, now_s, policy), row) if row in state.active else None,
         shortage=controller.room.shortage() if controller.room.is_tight else None,
     )

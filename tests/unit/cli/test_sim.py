@@ -41,6 +41,23 @@ def test_costs_can_be_given_one_by_one(rota, trace):
     assert (summary["avg_jct_s"], summary["avg_queue_s"]) == (1408.5, 949.5)
 
 
+OWNED = "job_id,submit_s,duration_s,num_gpus,user\na,0,60,1,ann\nb,0,60,1,{}\n"
+
+
+@pytest.mark.parametrize("command", ["run", "compare"])
+def test_shares_between_users_are_refused_while_there_is_one(rota, tmp_path, command):
+    for user in ("ann", "bob"):
+        (tmp_path / f"{user}.csv").write_text(OWNED.format(user))
+    fair = ("sim", command, "--cluster", "1x4", "--policy", "las:fair_share=user", "--trace")
+    if command == "run":
+        fair = ("sim", "run", "--cluster", "1x4", "--policy", "las", "--set", "fair_share=user")
+        fair += ("--trace",)
+    code, _, err = rota(*fair, tmp_path / "ann.csv")
+    assert code == 2
+    assert "fair_share=user has no effect: the jobs of ann.csv are all of 'ann'; give" in err
+    assert rota(*fair, tmp_path / "bob.csv")[0] == 0
+
+
 def test_compare_prints_one_json_array_in_the_order_asked_for(rota, trace):
     code, out, err = rota(
         *("sim", "compare", "--trace", trace, "--cluster", "1x8", "--no-overheads", "--json"),

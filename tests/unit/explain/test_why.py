@@ -25,7 +25,7 @@ from rota.model.events import (
     WorkerRegistered,
     WorkerReported,
 )
-from rota.model.job import Dependency, Elastic, JobSpec, JobState, Program, Suspension
+from rota.model.job import Adapt, Dependency, Elastic, JobSpec, JobState, Program, Suspension
 from rota.model.probe import Probe
 from rota.model.reason import Reason
 from rota.model.state.state import ClusterState
@@ -499,3 +499,13 @@ def test_a_job_that_waits_for_others_is_told_which():
     assert blocker["need"] == "job 1 to have succeeded, job 2 to have ended"
     assert blocker["held_by"] == ["1", "2"]
     assert verdict["would_start_if"].startswith("jobs 1, 2 ended as it waits for")
+
+
+def test_a_block_of_batches_that_the_policy_does_not_look_at_is_told():
+    state = DrivenCluster(job("a", adapt=Adapt(64)), job("b")).state
+    (told,) = explain(state, 0, 1.0, adapts=False)["warnings"]
+    assert (
+        told == "batch has no effect: this policy chooses none; `rota up --policy pollux` does that"
+    )
+    assert explain(state, 0, 1.0, adapts=True)["warnings"] == []
+    assert explain(state, 1, 1.0, adapts=False)["warnings"] == []

@@ -78,6 +78,7 @@ class Controller:
         self.policy_name = policy_name
         self.policy_settings: Mapping[str, Any] = policy.settings
         self.resizes: bool = policy.resizes
+        self.adapts: bool = policy.adapts
         self._provider = provider
         self.room = room or Room(folder, keeps_reserve=False)
         self.record = Record(store, folder)

@@ -78,6 +78,7 @@ class Pollux(Policy):
 
     name = "pollux"
     resizes = True
+    adapts = True
     SETTINGS = {
         "objective": Setting(
             one_of("service", "length", "pollux"),
