@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import os
 import time
+from collections.abc import Mapping, Set
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -183,6 +184,17 @@ def _gpu_types(text: str) -> list[str]:
     return types
 
 
+def share_of_one(given: Mapping[str, Any], users: Set[str]) -> str:
+    """What to say of shares between users while all jobs are of one; "" if there is nothing."""
+    if given.get("fair_share") != "user" or len(users) > 1:
+        return ""
+    whose = f": all so far are of {printable(*users)}" if users else ""
+    return (
+        f"fair_share=user has no effect before there are jobs of a second user{whose}; "
+        "fair_share=vc shares between queues (rota run --queue)"
+    )
+
+
 def _greet(folder: Folder, url: str, controller: Controller, provider: LocalProvider) -> None:
     from rota.report.setting import setting_text
 
@@ -201,6 +213,8 @@ def _greet(folder: Folder, url: str, controller: Controller, provider: LocalProv
         lines.append(f"taken over: {living} job{'s'[: living != 1]} that had started, on {names}")
     if controller.room.is_tight:
         lines.append(f"warning: {controller.room.complaint()}")
+    if warning := share_of_one(given, {spec.user for spec in controller.state.spec}):
+        lines.append(f"warning: {warning}")
     for difference in provider.differences():
         lines.append(f"{difference}, because jobs may be there; `rota down` frees it")
     lines.append(

@@ -14,8 +14,6 @@ from rota.live.agent.memory import DEFAULT_SHARE
 from rota.live.controller.loop import Controller
 from rota.live.controller.room import Room
 from rota.live.provider.local import LocalProvider, lay_out
-from rota.policy.base import Policy
-from rota.server.calls import caller
 from rota.server.door import raise_open_files
 from rota.server.logfile import LogFile
 from rota.server.serve import run
@@ -55,7 +53,6 @@ def run_cluster(
             f"{policy_name} does not; give --policy pollux --set nodes={least_nodes},{nodes}, or "
             "one number"
         )
-    _refuse_share_of_one(policy, policy_name)
     cores = len(os.sched_getaffinity(0))
     layout = lay_out(nodes, gpus, gpu_types, len(offered_ids()), cores)
     if host_memory_bytes is None:  # the nodes share this machine's
@@ -109,16 +106,6 @@ def run_cluster(
     finally:
         notice.removeHandler(terminal)
         lock.close()
-
-
-def _refuse_share_of_one(policy: Policy, policy_name: str) -> None:
-    """Raise InputError for shares between users: all jobs of a cluster have one, see caller()."""
-    if policy.settings.get("fair_share") == "user":
-        raise InputError(
-            f"policy {policy_name}: fair_share=user has no effect here: all jobs of this cluster "
-            f"are of one user, {caller()}; share between queues by fair_share=vc, and submit with "
-            "--queue"
-        )
 
 
 def _tell_of_others(notice: logging.Logger, store: EventStore, controller: Controller) -> None:
