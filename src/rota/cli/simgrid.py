@@ -128,7 +128,8 @@ def run_grid(
         notes = [f"costs: {costs_text(base.cost_set, base.costs)}", *log_notes(told)]
         if len(policies) > 1:
             notes += verdicts(entries)
-            if turn is not False and not axes:
+            told_apart = len({average_s(entry) for entry in entries if entry.is_choice}) > 1
+            if turn is not False and not axes and told_apart:
                 notes += turn_notes(found, turn, workers)
         click.echo(side_by_side(told, wide=wide, width=width, first=first, more=notes))
     tell_failures(failures)

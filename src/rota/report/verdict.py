@@ -28,6 +28,11 @@ class Difference(NamedTuple):
         half = self.found.half_width
         return half is not None and abs(self.found.mean) > half
 
+    @property
+    def is_exact(self) -> bool:
+        """True if there is no interval, or one of no width: all pairs differ by the same."""
+        return not self.found.half_width
+
     def __str__(self) -> str:
         half = self.found.half_width
         return f"{self.found.mean:+,.0f}" + ("" if half is None else f" ±{half:,.0f}")
@@ -87,6 +92,12 @@ def verdict(entries: Sequence[Entry]) -> str:
     if not known:
         return ""
     best, (next_best, lead) = rivals[0], known[0]
+    if same := [each.policy for each, found in known if not found.found.mean and found.is_exact]:
+        names = few([best.policy, *same])
+        if len(same) == len(known):
+            return f"none: these data show no difference between {names}"
+        said = f"{names} come first, with the same average JCT"
+        return said if lead.by else f"{said}, in one run of few jobs, which tells no interval"
     if lead.found.half_width is None:
         return (
             f"none: {best.policy} is {lead.found.mean:,.0f} s ahead of {next_best.policy} in one "

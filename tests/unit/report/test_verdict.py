@@ -61,3 +61,11 @@ def test_one_run_of_few_jobs_gives_no_verdict():
     assert verdict([entry("a", 100.0), entry("b", 110.0)]).startswith("none: a is 10 s ahead of b")
     assert verdict([entry("a", 100.0)]) == ""
     assert verdict([entry("a", 100.0), entry("b", None)]) == ""
+
+
+def test_policies_that_do_the_same_are_not_ranked():
+    a, b, c = (entry(name, value) for name, value in (("a", 5.0), ("b", 5.0), ("c", 9.0)))
+    assert verdict([a, b]) == "none: these data show no difference between a, b"
+    assert verdict([a, b, c]).startswith("a, b come first, with the same average JCT, in one run")
+    a, b, c = (entry(name, value, 7.0) for name, value in (("a", 5.0), ("b", 5.0), ("c", 9.0)))
+    assert verdict([a, b, c]) == "a, b come first, with the same average JCT"
