@@ -84,6 +84,7 @@ INGREDIENTS = {
     "backfill, if YARN-CS had it": ("YARN-CS", "YARN-CS with backfill"),
     "2D-LAS in two queues": ("FIFO with backfill", "2D-LAS free of cost"),
     "cost of preemption": ("2D-LAS free of cost", "2D-LAS"),
+    "2D-LAS over FIFO with backfill": ("FIFO with backfill", "2D-LAS"),
     "two queues for a continuous order, no cost": (
         "continuous 2D-LAS free of cost",
         "2D-LAS free of cost",
@@ -102,7 +103,7 @@ INGREDIENTS = {
 }
 # Mean seconds between arrivals at which YARN-CS and 2D-LAS are held against each other once more.
 OTHER_GAPS_S = (20.0, 40.0)
-QUEUES = ("YARN-CS", "FIFO", "2D-LAS", "2D-Gittins", "SRTF")
+QUEUES = ("YARN-CS", "FIFO", "FIFO with backfill", "2D-LAS", "2D-Gittins", "SRTF")
 Runs = dict[str, list[dict[str, Any]]]
 
 
