@@ -76,24 +76,26 @@ print(json.dumps({
 """
 
 TURNS = """
-import json, sys
-from resource import RUSAGE_SELF, getrusage
-def cpu_s():
-    usage = getrusage(RUSAGE_SELF)
-    return usage.ru_utime + usage.ru_stime
+import json, signal, sys
 from rota.model.cluster import parse_cluster
 from rota.policy.registry import create
 from rota.sim.machine import Costs
 from rota.sim.simulation import Simulation
 from rota.workload.readers import read_trace
+class Stopped(BaseException):  # no error of the policy that is deciding
+    pass
+def stop(signal, frame):
+    raise Stopped
 trace = read_trace(sys.argv[1])
 sim = Simulation(trace, parse_cluster("16x4"), create(sys.argv[2], {}), Costs())
-goes_on = True
-while goes_on and cpu_s() < float(sys.argv[3]):
-    for _ in range(1000):
-        goes_on = sim.step()
-        if not goes_on:
-            break
+signal.signal(signal.SIGPROF, stop)
+signal.setitimer(signal.ITIMER_PROF, float(sys.argv[3]))
+try:
+    sim.run()
+    goes_on = False
+except Stopped:
+    goes_on = True
+signal.setitimer(signal.ITIMER_PROF, 0)
 print(json.dumps({
     "over": not goes_on,
     "jobs": len(trace),

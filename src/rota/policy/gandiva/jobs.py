@@ -93,9 +93,9 @@ class Notes:
         return self._is_own or bool(self._probes)
 
     @property
-    def is_steady(self) -> bool:
-        """True if it lives somewhere, in no pack, and nothing is being tried with it."""
-        return bool(self.home) and self.pack is None and "move" not in self._mark
+    def is_moved(self) -> bool:
+        """True if a move of the job is under probe."""
+        return "move" in self._mark
 
     def _own(self) -> dict[str, Any]:
         """What is remembered, to be changed."""

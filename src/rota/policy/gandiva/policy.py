@@ -236,13 +236,13 @@ class Round:
             policy_mark=mark if mark != view.policy_mark else None,
             notes=told if told.probes or told.packs else None,
         )
-        if self._is_settled(mark):
+        if self._is_settled(plan, mark):
             until_s = self.homes.passes_until_s()
             parts = self.choice, self.seats, self.moves
             self.rotation = Rotation(self._turn, *parts, plan, mark, until_s)
         return plan
 
-    def _is_settled(self, mark: Mapping[str, Any]) -> bool:
+    def _is_settled(self, plan: Plan, mark: Mapping[str, Any]) -> bool:
         """True if nothing but turns changes until jobs come, end or have waited for long enough."""
         view, before = self.view, self.view.policy_mark or {}
         return (
@@ -253,7 +253,12 @@ class Round:
             and (self._set["pack"] == "off" or self.packing.is_settled())
             and (self._set["migrate"] == "off" or self.moves.are_settled())
             and all(
-                view.spec[row].simulated and view.movable[row] and notes.is_steady
+                view.spec[row].simulated
+                and view.movable[row]
+                and notes.home
+                and notes.pack is None
+                # A move is judged by how its job runs from now on.
+                and not (notes.is_moved and (view.target[row] or plan.allocations.get(row)))
                 for row, notes in self.lodged.items()
             )
         )

@@ -26,7 +26,7 @@ class Rotation(Part):
     """The turns that follow a decision in which nothing was changed but whose turn it is.
 
     It holds for simulated jobs alone, of which no reports come between decisions, and which have
-    no pack, no move under probe, no range of sizes, and no GPU type that may suit them better.
+    no pack, no range of sizes, and no GPU type that may suit them better.
     ``until_s`` is when one of those in the queue is passed no longer. A turn comes to what a whole
     decision would come to; ``looked_at`` counts the jobs whose time was added up for it.
     """
@@ -54,6 +54,8 @@ class Rotation(Part):
         for row, each in notes.items():
             if not each.home:
                 self._queue.setdefault(view.num_gpus[row], []).append(row)
+        self._moved = {row for row, each in self._lodged.items() if each.is_moved}
+        self._is_over = False  # a job of which a move is under probe has its turn
         self._weights = {
             row: (each.weight(view.priority[row]), each.credit)
             for row, each in self._lodged.items()
@@ -78,10 +80,10 @@ class Rotation(Part):
 
     def follows(self, view: View) -> bool:
         """True if all that happened since the last turn is that jobs stopped and went on."""
-        if view.plan is not self._plan or view is not self._view or view.now_s >= self._until_s:
+        if view.plan is not self._plan or view is not self._view or self._is_over:
             return False
         over_s = to_instant(self._mark["began_s"] + self._set["quantum_s"])
-        if view.now_s < over_s or len(view.active) != len(self._notes):
+        if not over_s <= view.now_s < self._until_s or len(view.active) != len(self._notes):
             return False
         self._ran.update(view.changed)
         return (
@@ -101,6 +103,7 @@ class Rotation(Part):
         self._place(chosen, what_if)
         self._ran = {*chosen, *(row for row in self._ran if view.since_s[row] >= 0)}
         self._run = sorted(chosen)
+        self._is_over = not self._moved.isdisjoint(chosen)
         self._tell_queue(what_if)
         times = [self._until_s] if self._until_s < inf else []
         if len(chosen) < len(self._order):
