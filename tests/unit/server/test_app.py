@@ -221,7 +221,8 @@ def test_explain_names_the_blockers(http, cluster):
     cluster.do(cluster.controller.turn)
     verdict = http.get("/api/v1/jobs/3/explain").json()
     assert set(verdict) == {
-        "job_id", "state", "reason", "sentence", "blockers", "would_start_if", "position",
+        "job_id", "state", "reason", "sentence", "blockers", "would_start_if", "awaited",
+        "position",
         "turns",
         "sharing",
         "resizing",
