@@ -1,1 +1,1 @@
-"""The main job, shown: real trainings take turns on this machine, against running one by one."""
+"""The demo: real trainings take turns on this machine, against running one after another."""

@@ -28,7 +28,7 @@ POLICIES = {
 
 
 def main() -> None:
-    """Run the demo and say where its report is."""
+    """Run the demo and print the path of its report."""
     parser = argparse.ArgumentParser(prog="python -m rota.demo", description=main.__doc__)
     parser.add_argument("--quantum", type=float, default=1.0, help="seconds a turn lasts")
     parser.add_argument("--steps", type=int, help="end each after so many steps, for a short try")
@@ -54,9 +54,9 @@ def main() -> None:
 def measure(
     console: Console, home: Path, options: argparse.Namespace, check: Callable[[], None]
 ) -> Comparison:
-    """The measured runs, and what the simulator says to them.
+    """The measured runs, beside the simulator's predictions.
 
-    ``check`` is called a few times a second, and may end it by raising.
+    ``check`` is called a few times a second, and may end the run by raising.
     """
     examples = examples_folder()
     trainings = [each._replace(at_s=0.0) for each in MIX] if options.steps else MIX

@@ -62,11 +62,10 @@ def run_workload(
     gpus: int,
     watch: Callable[[list[dict[str, Any]]], None],
 ) -> Run:
-    """Run jobs to the end, given with the seconds after which each is submitted, in that order;
-    then read what happened.
+    """Run jobs to their end, then read what happened.
 
-    ``watch`` is called a few times a second with the jobs as the API tells them. Raises RotaError
-    if a job fails.
+    Each job comes with the seconds after which it is submitted, in that order. ``watch`` is called
+    a few times a second with the jobs as the API shows them. Raises RotaError if a job fails.
     """
     with private_cluster(home, policy, settings, gpus) as client:
         began_s, ids, left = time.monotonic(), list[str](), list(jobs)

@@ -1,4 +1,4 @@
-"""The figures of the demo: what was measured under each policy, and what was predicted."""
+"""The figures of the demo: measurements under each policy, and predictions."""
 
 from collections.abc import Sequence
 from statistics import fmean, median
@@ -18,8 +18,11 @@ FIRST = 100  # mini-batches
 
 
 class JobFigures(NamedTuple):
-    """One job. Turns are those of the first policy; times are seconds from its submission, by
-    column of :attr:`Comparison.columns`."""
+    """Figures of one job.
+
+    Turns are those of the first policy; times are seconds from its submission, by column of
+    :attr:`Comparison.columns`.
+    """
 
     training: Training
     steps: int
@@ -77,10 +80,10 @@ class Lengths(NamedTuple):
 def compare(
     runs: dict[str, Run], trainings: Sequence[Training], settings: dict[str, dict[str, str]]
 ) -> Comparison:
-    """Put runs of the same trainings beside each other, and beside the simulator's predictions.
+    """Compare runs of the same trainings with each other, and with the simulator's predictions.
 
-    The predictions know the step times and start-up times measured under the first policy and the
-    switch costs measured there; nothing of the other runs.
+    The predictions use the step times and start-up times measured under the first policy and the
+    switch costs measured there, and nothing of the other runs.
     """
     first = next(iter(runs.values()))
     lengths = [needs(first.timeline, row, job) for row, job in enumerate(first.jobs)]
@@ -124,7 +127,7 @@ def compare(
 def needs(timeline: Timeline, row: int, job: JobRecord) -> Lengths:
     """The device time that a job spent before its first step, and per step from then on.
 
-    A step here has its part of all that goes on between steps, such as validation.
+    A step's time includes its part of what happens between steps, such as validation.
     """
     total_s = timeline.device_s(row, 0.0, float("inf"))
     first = next((report for report in job.reports if report["step_time_s"] is not None), None)
@@ -136,7 +139,7 @@ def needs(timeline: Timeline, row: int, job: JobRecord) -> Lengths:
 
 
 def step_time_s(job: JobRecord) -> float:
-    """Mean time per mini-batch, each report weighted by its steps; suspensions are not in it."""
+    """Mean time per mini-batch, each report weighted by its steps; without suspensions."""
     busy_s = steps = 0.0
     before = 0
     for report in job.reports:
@@ -203,7 +206,7 @@ def reported_first_100_s(run: Run, row: int) -> float | None:
 
 
 def average(values: list[float | None]) -> float | None:
-    """Their mean, or None if one is missing: the others alone would flatter."""
+    """The mean, or None if a value is missing: the mean of the others would flatter."""
     known = [value for value in values if value is not None]
     return fmean(known) if known and len(known) == len(values) else None
 

@@ -33,7 +33,7 @@ class Screen:
             self._live.stop()
 
     def show(self, jobs: list[dict[str, Any]]) -> None:
-        """Draw the jobs as they are now."""
+        """Draw the jobs' present state."""
         if self._console.is_terminal:
             self._live.update(self._table(jobs), refresh=True)
         elif self._looks % PLAIN_EVERY == 0:

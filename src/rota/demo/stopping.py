@@ -1,4 +1,4 @@
-"""Being told to stop, by Ctrl-C or by SIGTERM, for certain."""
+"""Stops the demo reliably on Ctrl-C or SIGTERM."""
 
 import signal
 from collections.abc import Callable, Iterator
@@ -7,10 +7,10 @@ from contextlib import contextmanager
 
 @contextmanager
 def stoppable() -> Iterator[Callable[[], None]]:
-    """SIGINT raises KeyboardInterrupt in here, and SIGTERM SystemExit, unless they are ignored.
+    """In this block SIGINT raises KeyboardInterrupt, and SIGTERM SystemExit, unless ignored.
 
-    What is given raises it once more, if there was one. Call it now and then: an exception that
-    comes up in a destructor or a callback of the garbage collection is printed and lost.
+    Yields a function that raises the exception again, if there was one. Call it now and then: an
+    exception raised in a destructor or a callback of the garbage collection is printed and lost.
     """
     told: list[int] = []
 

@@ -1,4 +1,4 @@
-"""The demo's outcome, as a table in the terminal and as a page."""
+"""The demo's result, as tables in the terminal and as a page."""
 
 from collections.abc import Mapping
 from pathlib import Path
@@ -14,7 +14,7 @@ from rota.report.page import Section, Table, write_page
 
 
 def print_story(console: Console, compared: Comparison) -> None:
-    """The tables, and what they say in a sentence each."""
+    """Print the tables, and a sentence about each."""
     _print(console, "Trainings", training_table(compared))
     _print(console, "Turns (gandiva)", turn_table(compared))
     _print(console, "Seconds from submission to the end", completion_table(compared))

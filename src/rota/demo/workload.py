@@ -1,4 +1,4 @@
-"""Trainings for demonstrations and benchmarks: real models on data that is on every machine."""
+"""Trainings for demonstrations and benchmarks: real models on data that every machine has."""
 
 from pathlib import Path
 from typing import NamedTuple
@@ -7,7 +7,7 @@ from rota.errors import InputError
 
 
 class Training(NamedTuple):
-    """One job and what it is to reach; ``at_s`` is when it is submitted, from the beginning on."""
+    """One job and its target; ``at_s`` is the time of its submission, from the beginning on."""
 
     name: str
     script: str

@@ -1,4 +1,4 @@
-"""Probes as the API tells them."""
+"""Probes in the API's form."""
 
 from collections.abc import Iterable
 from typing import Any
@@ -8,7 +8,7 @@ from rota.model.state.state import ClusterState
 
 
 def tell(state: ClusterState, probes: Iterable[Probe]) -> list[dict[str, Any]]:
-    """Probes as the API tells them; ``with``, ``on`` and ``from`` as far as they are known."""
+    """Probes in the API's form; ``with``, ``on`` and ``from`` only if they are known."""
     told = []
     for each in probes:
         fields = each._asdict()

@@ -6,11 +6,11 @@ from rota.model.state.state import ClusterState
 
 
 def sharing_of(state: ClusterState, row: int) -> dict[str, Any] | None:
-    """``{"with", "on", "on_trial", "gain"}``, JSON-able; None of a job that has its GPUs alone.
+    """``{"with", "on", "on_trial", "gain"}``, JSON-able; None for a job that has its GPUs alone.
 
-    Ids of jobs, and the GPUs. ``gain`` is the work of all of them, relative to that of turns on
-    these GPUs, as far as it was measured; ``on_trial`` is True while it is being measured. Both are
-    what the policy's notes tell of the pack.
+    The first two are ids of jobs, and GPUs. ``gain`` is the work of all of them, relative to that
+    of turns on these GPUs, if it was measured; ``on_trial`` is True while it is being measured.
+    Both come from the policy's notes on the pack.
     """
     mates, held = state.sharers(row), state.held[row]
     if not mates or held is None:

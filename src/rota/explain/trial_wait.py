@@ -9,7 +9,7 @@ WOULD_START_IF = "it promised more than one of its search that goes on, or one o
 
 
 def those_ahead(state: ClusterState, row: int) -> list[str]:
-    """The ids of the trials of its search that go on."""
+    """The ids of the running trials of its search."""
     return state.ids(_ahead(state, row))
 
 

@@ -1,4 +1,4 @@
-"""Turns as the API tells them, and the wait for a turn as an entry of a verdict."""
+"""Turns in the API's form, and the wait for a turn as an entry of a verdict."""
 
 from typing import Any
 
@@ -8,7 +8,7 @@ from rota.model.turns import Turns
 
 
 def tell(state: ClusterState, row: int, turns: Turns | None) -> dict[str, Any] | None:
-    """Turns as the API tells them; None where nobody has to wait for one.
+    """Turns in the API's form; None where no job has to wait for one.
 
     ``{"nodes", "running", "waiting", "position", "ends_s"}``: names of nodes, and lists of ids of
     the jobs that have their turn together.

@@ -101,7 +101,7 @@ def explain(
 
 
 def _is_undecided(state: ClusterState, row: int) -> bool:
-    """True if no decision has been taken since the job came, or came back."""
+    """True if no decision has been taken since the job arrived, or came back."""
     waits = state.reason[row] == Reason.WAIT_PRIORITY and state.target[row] is None
     return waits and state.decision_needed and row in state.active and row in state.changed
 
@@ -148,7 +148,7 @@ def _policy_name(state: ClusterState) -> str:
 def _blockers(
     state: ClusterState, row: int, now_s: float, turns: Turns | None
 ) -> list[dict[str, Any]]:
-    """Everything that stands between the job and its GPUs; what the policy said comes first."""
+    """Everything that stands between the job and its GPUs; the policy's reason comes first."""
     found = []
     if row in state.user_suspended:
         by = state.user_suspended[row] or "its owner"
@@ -270,7 +270,7 @@ def _closed_nodes(state: ClusterState) -> str:
 
 
 def _free_on_closed(state: ClusterState) -> int:
-    """The GPUs that nobody has on nodes that take no job."""
+    """Number of GPUs that no job holds on nodes that take no job."""
     return sum(state.idle.masks[index].bit_count() for index in state.closed)
 
 
@@ -282,9 +282,9 @@ def _turn(state: ClusterState, row: int, now_s: float) -> dict[str, Any]:
 
 
 def _gpus_taken(state: ClusterState, row: int, *, elsewhere: bool) -> list[dict[str, Any]]:
-    """The GPUs that are missing, or the very ones that it was promised or must go back to.
+    """The missing GPUs, or the very ones that the job was promised or must return to.
 
-    ``elsewhere``: those of all nodes count, not only of those where it lives.
+    ``elsewhere`` is True if GPUs of all nodes count, and not only those where the job lives.
     """
     wanted = state.num_gpus[row]
     if wanted > state.total_gpus:
@@ -337,7 +337,7 @@ def _would_start_if(
     blockers: list[dict[str, Any]],
     turns: Turns | None,
 ) -> str:
-    """The smallest change that would let the job start, as far as the state tells."""
+    """The smallest change that would let the job start, as far as the state shows."""
     job_id = state.spec[row].job_id
     rules = [blocker["rule"] for blocker in blockers]
     if Reason.NEVER_FITS.name in rules:

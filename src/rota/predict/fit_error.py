@@ -63,10 +63,10 @@ class FitError(NamedTuple):
         return [float(each) for each in variance**0.5]
 
     def _changes(self, places: Places) -> Array:
-        """[n, 7]: by how much log step time changes when a term changes by its spread.
+        """[n, 7]: the change of log step time when a term changes by its spread.
 
-        Exchange that costs nothing is hidden by computing as long as it is short: its slope is 0,
-        and what it does when it is as long as it may be is asked instead.
+        Exchange that costs nothing is hidden by computing while it is short: its slope is 0. The
+        change at its greatest possible length is taken instead.
         """
         slopes = places.slopes(self.terms)
         changes = slopes.of_step * self.spread

@@ -28,10 +28,10 @@ class Gittins:
         return len(self._sizes)
 
     def index(self, attained: float, delta: float = inf) -> float:
-        """The index of a job that has attained so much and is granted ``delta`` > 0 more.
+        """The index of a job that has attained ``attained`` and is granted ``delta`` > 0 more.
 
-        An endless grant gives one over the mean of what is left. Zero if no size in the sample is
-        above ``attained``.
+        An endless grant gives one over the mean of the remaining size. Zero if no size in the
+        sample is above ``attained``.
         """
         sizes, number = self._sizes, len(self._sizes)
         done = bisect_right(sizes, attained)

@@ -124,7 +124,7 @@ class BatchChoice(NamedTuple):
 
 
 class Goodput(NamedTuple):
-    """A job's model on one type of GPU. Two that are equal choose alike."""
+    """A job's model on one type of GPU. Equal models make equal choices."""
 
     step_time: StepTime
     noise: Noise
@@ -141,6 +141,6 @@ class Goodput(NamedTuple):
         return self.noise.efficiency(whole_batch, self.limits.initial)
 
     def goodput(self, gpus: int, nodes: int, batch: int, accumulation: int = 0) -> float:
-        """Samples per second, each counted for what it teaches."""
+        """Samples per second, each weighted by what it teaches."""
         whole_batch = gpus * batch * (accumulation + 1)
         return self.throughput(gpus, nodes, batch, accumulation) * self.efficiency(whole_batch)

@@ -1,6 +1,6 @@
-"""A job's goodput over its GPUs, for its user: what was measured of it, and what follows from that.
+"""A job's goodput over its GPUs, for its user: its measurements, and predictions from them.
 
-The model and the search for the best batch are those that policies choose by.
+The model and the search for the best batch are those that policies use.
 """
 
 from __future__ import annotations
@@ -46,9 +46,9 @@ class Row(NamedTuple):
     """The best that one number of GPUs can do.
 
     ``goodput`` is in samples of the initial batch per second, 0 where no batch is within the
-    limits; ``per_gpu`` samples, computed ``accumulation`` + 1 times. ``known`` says
-    whether steps were measured on so many GPUs, by the job or by others of its kind, or predicted;
-    ``error`` is the relative standard error of the step's time.
+    limits; ``per_gpu`` samples are computed ``accumulation`` + 1 times. ``known`` tells if steps
+    were measured on so many GPUs, by the job or by others of its kind, or predicted; ``error`` is
+    the relative standard error of the step's time.
     """
 
     gpus: int
@@ -68,10 +68,10 @@ class Standing(NamedTuple):
 
 
 class Curve(NamedTuple):
-    """A job's goodput by GPUs, rising; without rows, ``missing`` says in a sentence why not.
+    """A job's goodput by GPUs, rising; without rows, ``missing`` is a sentence with the reason.
 
-    ``noise_scale`` is in samples: infinite where no gradient shows through the noise, None where
-    nobody measured it. ``warnings`` tell what was reported and can't be.
+    ``noise_scale`` is in samples: infinite where no gradient shows through the noise, None where it
+    was not measured. ``warnings`` name impossible reports.
     """
 
     rows: tuple[Row, ...]
@@ -82,7 +82,7 @@ class Curve(NamedTuple):
 
 
 def goodput_curve(told: Told) -> Curve:
-    """The curve of a job. Nothing that it has told raises."""
+    """The curve of a job. No report of the job makes this raise."""
     from rota.predict.throughput_fit import fit
 
     _, dropped = usable(Point(*point) for point in told.own)
@@ -105,7 +105,7 @@ def goodput_curve(told: Told) -> Curve:
 
 
 def _limits(told: BatchRange | None) -> BatchLimits | str:
-    """The batches that the job can train with; else why none are known."""
+    """The batches that the job can train with, or the reason for which none are known."""
     if told is None:
         return "it has told nothing of its batches, as jobs do with their first steps"
     try:

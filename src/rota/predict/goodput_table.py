@@ -1,4 +1,4 @@
-"""The best goodput of many jobs in many allocations at once: what an allocator chooses from."""
+"""The best goodput of many jobs in many allocations at once, from which an allocator chooses."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ class Tables(NamedTuple):
 def canonical(node_gpus: int, most_gpus: int) -> list[tuple[int, int]]:
     """(GPUs, nodes) that a job is offered: powers of two within a node, then whole nodes.
 
-    Beyond 16 nodes not every number is: the next is more by an eighth at most.
+    Beyond 16 nodes some numbers are left out: each is an eighth larger than the one before at most.
     """
     within = [2**i for i in range(node_gpus.bit_length()) if 2**i < node_gpus]
     sizes = [(gpus, 1) for gpus in within]
@@ -80,7 +80,7 @@ def tables(models: Sequence[Goodput], shapes: Sequence[tuple[int, int]]) -> Tabl
 
 
 class _Tried(NamedTuple):
-    """The batches that are tried, [kinds of jobs, shapes, points]; not allowed: no throughput."""
+    """The batches that are tried, [kinds of jobs, shapes, points]; no throughput: not allowed."""
 
     batch: Any
     parts: Any
@@ -129,7 +129,7 @@ def _tried(
 
 
 def best_choice(model: Goodput, gpus: int, nodes: int) -> BatchChoice:
-    """The batch of the highest goodput there, the smallest of equals."""
+    """The batch of the highest goodput there; of equal ones, the smallest."""
     return tables([model], [(gpus, nodes)]).choice(0, 0)
 
 
@@ -155,9 +155,9 @@ def _best(tried: _Tried, kind_of: Sequence[int], models: Sequence[Goodput]) -> T
 
 
 class TableCache:
-    """Tables of the same shapes for the jobs of the day, each worked out when its model changes.
+    """Tables of the same shapes for the present jobs, each computed when its model changes.
 
-    It remembers the models that were asked for last. Throwing it away changes speed only.
+    It remembers the models of the last call. Throwing it away changes speed only.
     """
 
     def __init__(self, shapes: Sequence[tuple[int, int]]) -> None:
@@ -166,7 +166,7 @@ class TableCache:
         self._tables = tables([], self.shapes)
 
     def of(self, models: Sequence[Goodput]) -> Tables:
-        """The tables of these models, a row each; equal models may come several times."""
+        """The tables of these models, a row each; a model may occur several times."""
         import numpy as np
 
         wanted = dict.fromkeys(models)
@@ -180,7 +180,7 @@ class TableCache:
         return self._tables.rows([self._rows[model] for model in models])
 
     def choices(self, asked: Sequence[tuple[Goodput, tuple[int, int]]]) -> list[BatchChoice]:
-        """The best batch of each model at a shape of its own, looked up where it is known."""
+        """The best batch of each model at a shape of its own, from the tables if it is there."""
         columns = {shape: column for column, shape in enumerate(self.shapes)}
         found: dict[int, BatchChoice] = {}
         elsewhere: dict[tuple[int, int], list[int]] = {}

@@ -36,10 +36,10 @@ class Squares(NamedTuple):
 def pair(
     before: float, now: float, product: float, scale_before: float, scale_now: float
 ) -> Squares:
-    """The gradients of two steps in a row, taken as the two parts of one batch.
+    """The gradients of two consecutive steps, treated as the two parts of one batch.
 
-    For batches of a single part. The first two are the squared norms, ``product`` is the inner
-    product. What is found is biased: the weights have changed between the two.
+    For batches of a single part. The first two arguments are the squared norms, ``product`` is the
+    inner product. The result is biased: the weights have changed between the two.
     """
     scale = scale_before + scale_now
     one, other = scale_before / scale, scale_now / scale
@@ -76,10 +76,10 @@ class GradientNoise:
         return max(self._var / self._weight, LEAST_VAR * self.sqr) if self.known else 0.0
 
     def observe(self, squares: Squares, every: int = 1) -> bool:
-        """Take in what was seen of one batch; whether anything could be told from it.
+        """Add the measurements of one batch. True if it was informative.
 
-        It stands for ``every`` so many, of which only this one was looked at. What single gradients
-        have told, with their bias, is forgotten once there are several.
+        It stands for ``every`` batches, of which only this one was measured. Results from single
+        gradients, which are biased, are dropped once there are several gradients in a batch.
         """
         of_parts, of_mean, parts, scale, paired = squares
         if parts < 2 or not squares.finite:
@@ -96,7 +96,7 @@ class GradientNoise:
         return True
 
     def forget(self) -> None:
-        """Begin anew: what is measured from now on has another unit, or is of another kind."""
+        """Start over: later measurements have another unit, or are of another kind."""
         self._sqr = self._var = self._weight = 0.0
 
     def gain(self, scale: float) -> float:
@@ -111,7 +111,7 @@ class GradientNoise:
         return [self._sqr, self._var, self._weight, float(self._paired)]
 
     def load(self, state: list[float]) -> None:
-        """Take over what :meth:`state` gave."""
+        """Load what :meth:`state` returned."""
         self._sqr, self._var, self._weight, paired = state
         self._paired = bool(paired)
 

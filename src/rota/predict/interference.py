@@ -16,12 +16,12 @@ class Load(NamedTuple):
 
 
 class Interference:
-    """Speeds of jobs on one GPU: as they were measured together, else from their utilisation.
+    """Speeds of jobs on one GPU: measured together, or else from their utilisation.
 
     ``pairs`` maps (model, model) to the speeds of both beside each other, relative to alone. Jobs
-    of which no pair is known slow down only where their utilisations add up to more than 1: then
-    each has the GPU for its part of the sum, so that two jobs that keep it busy run at a half, as
-    if they took turns. Of three and more jobs the slow-downs of the known pairs are multiplied.
+    without a known pair slow down only where their utilisations add up to more than 1: then each
+    has the GPU for its part of the sum, so that two jobs that keep it busy run at a half, as if
+    they took turns. For three and more jobs the slow-downs of the known pairs are multiplied.
 
     ``links`` is the part of its speed, below 1, that a job on several nodes loses while another
     such job is on one of its nodes, over whose links both exchange gradients (Qiao et al.,

@@ -1,13 +1,13 @@
 """Predicts how far a training may still get, from its learning curve so far.
 
-A curve is what a metric was at each of its reports; more is better here. Lengths are looked at by
-doublings: a training that rose by some gain from half its reports so far to all of them is taken to
-rise by ``CARRY`` times that when its length doubles again, give or take ``SPREAD`` of it, until
-others that have gone on from there tell how it was with them. Curves of training look alike at all
-lengths, so nothing has to be known of the metric's scale, or of how long training takes. How
-promising a curve is comes as the best chance per report that it passes a goal, over all numbers of
-reports to give it: the order in which independent searches come to their first success soonest, an
-index of Gittins' kind (J. R. Statist. Soc. B 41, 1979).
+A curve is a metric at each of its reports; more is better here. Lengths are compared by doublings:
+if a training rose by some gain from half its reports so far to all of them, it is assumed to rise
+by ``CARRY`` times that when its length doubles again, give or take ``SPREAD`` of it, until other
+trainings that have continued from there provide better numbers. Curves of training look alike at
+all lengths, so neither the metric's scale nor the length of training has to be known. A curve's
+promise is the best chance per report that it passes a goal, over all numbers of reports to give it.
+In this order, independent searches reach their first success soonest: it is an index of Gittins'
+kind (J. R. Statist. Soc. B 41, 1979).
 """
 
 from collections.abc import Iterable, Sequence
@@ -27,7 +27,7 @@ SCALE = 1.4826 / sqrt(6)  # from the median of second differences to the noise o
 
 
 class Promise(NamedTuple):
-    """``rate``: the best chance per report to pass the goal. ``chance``: that it ever does."""
+    """``rate``: the best chance per report to pass the goal; ``chance``: that it ever does."""
 
     rate: float
     chance: float
@@ -107,8 +107,9 @@ class Outlook:
         return max(0.0, level - (self._base if before is None else before))
 
     def _further(self, reports: int) -> tuple[float, float]:
-        """The gain of twice so many reports in parts of that before, as it was with others; and
-        by how much theirs was off that, as a standard deviation.
+        """The gain of a doubling over the gain of the doubling before, as it was with others.
+
+        The second number is the standard deviation of theirs from it.
         """
         power = reports.bit_length() - 1
         if power not in self._carries:
@@ -130,12 +131,12 @@ class Outlook:
 
 
 def _level(curve: Sequence[float], reports: int) -> float:
-    """The mean of the last few of a curve's first so many values."""
+    """The mean of the last few of a curve's first ``reports`` values."""
     return fmean(curve[reports - min(3, reports // 4 + 1) : reports])
 
 
 def _noise(shapes: Sequence[Shape]) -> float:
-    """The standard deviation of a value from its curve, as neighbours on all curves tell it."""
+    """The standard deviation of a value from its curve, from neighbours on all curves."""
     bends = list(chain.from_iterable(shape.bends for shape in shapes))
     return median(bends) * SCALE if bends else 0.0
 

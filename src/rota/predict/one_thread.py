@@ -1,4 +1,4 @@
-"""Small linear algebra on one thread: on several, it waits for them longer than it computes."""
+"""Small linear algebra on one thread: on several, waiting for them costs more than it saves."""
 
 from contextlib import AbstractContextManager
 from functools import lru_cache
@@ -9,7 +9,7 @@ if TYPE_CHECKING:
 
 
 def one_thread() -> AbstractContextManager[object]:
-    """Until the end of the block, matrices are worked on by the calling thread alone."""
+    """Within the block, only the calling thread works on matrices."""
     return _libraries().limit(limits=1, user_api="blas")
 
 

@@ -1,4 +1,4 @@
-"""The time of a step by the number of GPUs that share its batch, fitted to what was measured.
+"""Step time by the number of GPUs that share its batch, fitted to measurements.
 
 The model of Peng et al., *Optimus*, EuroSys 2018, section 3.2, for workers that exchange gradients
 among themselves: a part that the GPUs share, a part that stays, and one that grows with each GPU.
@@ -25,8 +25,8 @@ class StepFit(NamedTuple):
 def fit_steps(points: tuple[tuple[int, float], ...]) -> StepFit:
     """The model with the least sum of squared relative errors at ``(GPUs, seconds)`` points.
 
-    A term is left out where it would be below zero, and where there are fewer sizes than terms the
-    first ones are kept: of a job that has run at one size, all is taken to be shared. Raises
+    A term is left out if it would be below zero. If there are fewer sizes than terms, the first
+    terms are kept: for a job that has run at one size, all time is assumed to be shared. Raises
     ValueError without points.
     """
     if not points:

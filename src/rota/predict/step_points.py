@@ -1,4 +1,4 @@
-"""Measured step times, and which of them a model can be fitted to."""
+"""Measured step times, and the check that a model can be fitted to them."""
 
 from __future__ import annotations
 
@@ -39,9 +39,9 @@ class Point(NamedTuple):
 
 
 def usable(points: Iterable[Point]) -> tuple[list[Point], list[str]]:
-    """The points that can be fitted, and what is wrong with the others.
+    """The points that can be fitted, and the faults of the others.
 
-    On one GPU a step is all computing; nowhere does computing take longer than the step.
+    On one GPU a step is all computing; computing never takes longer than the step.
     """
     kept, dropped = [], []
     for point in points:
@@ -57,7 +57,7 @@ def usable(points: Iterable[Point]) -> tuple[list[Point], list[str]]:
 
 
 class Pooled(NamedTuple):
-    """Points put together, and the numbers of the jobs that they are from."""
+    """Combined points, and the numbers of the jobs they come from."""
 
     points: tuple[StepPoint, ...]
     jobs: set[int]
@@ -90,7 +90,7 @@ def is_usable(point: StepPoint | Point) -> bool:
 
 
 def listed(items: Sequence[str]) -> str:
-    """The first few, and how many more there are."""
+    """The first few items, and the number of the others."""
     more = [f"and {len(items) - NAMED} more"] if len(items) > NAMED else []
     return "; ".join([*items[:NAMED], *more])
 

@@ -1,10 +1,10 @@
-"""Fits the step-time model of a job, or of all jobs of a kind, to what was measured.
+"""Fits the step-time model of a job, or of all jobs of a kind, to measurements.
 
 Loss, bounds, start and priors are those of the code that was published with Pollux (OSDI 2021;
 AdaptDL, branch osdi21-artifact): the root mean square errors of the logarithms of computing and of
-whole steps; what was never measured is taken to cost nothing. Gradients are worked out by hand.
-Beyond what was published, a fit leaves out what contradicts the rest, and tells how far off its
-predictions may be.
+whole steps; a cost that was never measured is assumed to be nothing. Gradients are worked out by
+hand. Beyond what was published, a fit leaves out points that contradict the rest, and estimates the
+error of its predictions.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ MOST_TRIALS = 300  # of the loss; 50 to 150 are usual
 
 
 class Fit(NamedTuple):
-    """A model, the points that it was fitted to, and where the search for it ended."""
+    """A model, the points that it was fitted to, and the end of the search for it."""
 
     step_time: StepTime
     points: tuple[Point, ...]
@@ -59,10 +59,10 @@ class Fit(NamedTuple):
 
 
 def fit(points: Iterable[Point]) -> tuple[Fit | None, tuple[str, ...]]:
-    """The model, None if no point is usable, and warnings that say what was left out and why.
+    """The model, None if no point is usable, and warnings that name what was left out and why.
 
-    Each point counts once. Nothing in them raises. Up to a quarter of them are left out if the
-    rest makes them out to be four times too long, or too short.
+    Each point counts once. No points make this raise. Up to a quarter of them are left out if, by
+    the rest, they are four times too long or too short.
     """
     kept, dropped = usable(points)
     if not kept:
@@ -74,7 +74,7 @@ def fit(points: Iterable[Point]) -> tuple[Fit | None, tuple[str, ...]]:
 
 @lru_cache(maxsize=1024)  # jobs that are alike measure the same, one after another
 def _fitted(points: tuple[Point, ...]) -> tuple[Fit, tuple[str, ...], tuple[str, ...]]:
-    """The model of usable points, what was left out, and what contradicts the rest all the same."""
+    """The model of usable points, what was left out, and what still contradicts the rest."""
     kept, left_out, spare = list(points), list[str](), len(points) // 4
     found = _closest(kept)
     outliers = found.outliers()
@@ -98,7 +98,7 @@ def _without(points: list[Point], outliers: list[Outlier]) -> Minimum:
 
 
 def _closest(points: list[Point]) -> Minimum:
-    """The minimum from the published start; if that is far off, the better of two starts'."""
+    """The minimum from the published start; if that is far off, the better of two starts."""
     objective = Objective(points)
     found = objective.minimum(objective.start)
     if found.loss < FAR_OFF:
@@ -146,7 +146,7 @@ class Objective:
         return np.exp(self.log_compute if len(self.log_compute) else self.log_step)
 
     def scaled_start(self) -> Vector:
-        """A start of the size of what was measured, with slow exchange between nodes."""
+        """A start of the size of the measurements, with slow exchange between nodes."""
         import numpy as np
 
         compute_s = self._compute_s().mean()
@@ -214,7 +214,7 @@ def _rms(error: Vector) -> tuple[float, Vector]:
 
 
 class Outlier(NamedTuple):
-    """A point that took ``ratio`` times as long as a model says."""
+    """A point that took ``ratio`` times as long as a model predicts."""
 
     point: Point
     ratio: float
@@ -245,7 +245,7 @@ class Minimum(NamedTuple):
         return StepTime(**found)  # type: ignore[arg-type]
 
     def outliers(self) -> tuple[list[Outlier], list[Outlier]]:
-        """The points that took far longer than the model says, and far shorter."""
+        """The points that took far longer than the model predicts, and far shorter."""
         model = self.step_time()
         longer, shorter = [], []
         for point in self.points:

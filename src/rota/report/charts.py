@@ -238,7 +238,7 @@ def bars_chart(
 
 
 def _time_axis(update: Any, least_s: float, most_s: float) -> str:
-    """Make an axis of seconds one of round times; what belongs behind its title.
+    """Turn an axis of seconds into one of round times. Returns the end of its title.
 
     It is linear where its ends are close together.
     """

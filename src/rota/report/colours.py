@@ -1,4 +1,4 @@
-"""Colours, dashes, marks and hatching of lines, bars and jobs, whatever draws them."""
+"""Colours, dashes, marks and hatching of lines, bars and jobs, for all figures."""
 
 # Okabe and Ito's colours can be told apart with any kind of colour vision; their yellow is left
 # out, which is hard to see on white, and their black, on black.

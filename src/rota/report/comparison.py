@@ -1,4 +1,4 @@
-"""Runs side by side: which metrics there are, and their means and intervals over seeds."""
+"""Runs side by side: the metrics, and their means and intervals over seeds."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ def _ratio(value: float) -> str:
 
 
 class Metric(NamedTuple):
-    """A metric of a summary: its heading, where it is (``bins.SS.jobs``), and how it is written.
+    """A metric of a summary: its heading, its place (``bins.SS.jobs``), and its format.
 
     No run can have a value below ``least`` or above ``most``.
     """
@@ -206,7 +206,7 @@ def spread_table(entries: Sequence[Entry]) -> tuple[list[str], list[list[str]]]:
 
 
 def _told(entries: Sequence[Entry]) -> list[list[str]]:
-    """A line with what each policy is told of how long jobs are; none if no run tells."""
+    """A line with what each policy is told about job lengths; none if no run has it."""
     told = [entry.information for entry in entries]
     return [["information", *told]] if any(told) else []
 
@@ -216,8 +216,8 @@ def narrow_table(
 ) -> tuple[list[str], list[list[str]], list[str]]:
     """Header and rows of the table in which each entry is a line, with the main metrics.
 
-    Also the headings of those that are left out for the table to be no wider than ``width``.
-    ``beside`` is a column to stand beside the average JCT: its heading, and a cell for each line.
+    Also the headings that are left out so that the table is no wider than ``width``. ``beside`` is
+    a column to stand beside the average JCT: its heading, and a cell for each line.
     """
     many = any(len(entry.summaries) > 1 for entry in entries)
     left_out = {"makespan_s", "preemptions"} if many else set()  # for the intervals to have room
@@ -262,7 +262,7 @@ def _plain(metric: Metric, entry: Entry) -> str:
 def flat_table(entries: Sequence[Entry]) -> tuple[list[str], list[list[Any]]]:
     """Header and rows for other programs: mean, low and high end of every metric's interval.
 
-    The ends are values that can be, and None where there are fewer than two runs.
+    The ends are possible values, and None where there are fewer than two runs.
     """
     metrics = known_metrics(entries)
     points = list(entries[0].point) if entries else []

@@ -1,4 +1,4 @@
-"""The points of the figures of simulated runs, whatever draws them."""
+"""The points of the figures of simulated runs, for all ways of drawing."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ ROOM = 2.0  # how far above the highest mean a figure over an axis goes, for int
 class Point(NamedTuple):
     """A mean, None where unknown; and how far its interval goes below and above it.
 
-    The interval has no length where it is not drawn: of too few runs, it says nothing.
+    The interval has no length where it is not drawn: with too few runs, it has no meaning.
     """
 
     mean: float | None
@@ -49,7 +49,7 @@ class Point(NamedTuple):
 
 
 class Node(NamedTuple):
-    """A node's GPUs among all GPUs, counted through."""
+    """A node's GPUs, by their numbers among all GPUs."""
 
     name: str
     first: int
@@ -62,7 +62,7 @@ class Node(NamedTuple):
 
 
 def completion(entry: Entry) -> tuple[list[float], list[float]]:
-    """(job completion times, share of jobs that needed no more), over all seeds together.
+    """(job completion times, share of jobs that took no longer), over all seeds together.
 
     Begins with no job.
     """

@@ -1,4 +1,4 @@
-"""Lengths of time as people write them, and round values for the axes of figures."""
+"""Lengths of time in words, and round values for the axes of figures."""
 
 from __future__ import annotations
 

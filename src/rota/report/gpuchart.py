@@ -64,7 +64,7 @@ def gpus_chart(entries: Sequence[Entry]) -> Figure:
 
 
 def _gpu_axis(sketch: Sketch) -> dict[str, Any]:
-    """An axis that names nodes, and parts them where there are not too many."""
+    """An axis that names nodes, and separates them if there are not too many."""
     nodes = nodes_of(sketch)
     some = named(nodes, MOST_NAMES)
     parted = [node.first - 0.5 for node in nodes[1:]] if len(nodes) <= MOST_RULES else []

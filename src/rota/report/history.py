@@ -1,4 +1,4 @@
-"""The course of a run, from its events: who waited, which GPUs were held, used and stranded."""
+"""The course of a run, from its events: waiting jobs, and held, used and stranded GPUs."""
 
 from __future__ import annotations
 
@@ -41,12 +41,12 @@ class _Going(NamedTuple):
 
 
 class History:
-    """Moments in order of time, and when each job was through its first mini-batches.
+    """Moments in order of time, and when each job had done its first mini-batches.
 
     ``nodes`` are those that were there before the first event (``Simulation`` has its nodes join
-    before anybody can ask for its log); those that join later come from the events.
-    ``step_s`` gives the time of one mini-batch of a job in seconds, or None if it is not known;
-    then the first 100 count as done after a minute of work, or with the job if that is shorter.
+    before its log can be asked for); those that join later come from the events. ``step_s`` gives
+    the time of one mini-batch of a job in seconds, or None if it is not known; then the first 100
+    count as done after a minute of work, or with the job if that is shorter.
     """
 
     def __init__(
@@ -220,7 +220,7 @@ class History:
             self._running_gpus -= self._held[row].num_gpus
 
     def _pause(self, row: int, at_s: float) -> None:
-        """The job's turn ends: count its work, and see whether its first mini-batches are done."""
+        """End the job's turn: count its work, and check if its first mini-batches are done."""
         self._stand_still(row)
         going = self._going.pop(row, None)
         if going is None:
@@ -245,7 +245,7 @@ class History:
         self._review(row)
 
     def _review(self, row: int) -> None:
-        """Keep track of who waits: whoever holds nothing, and is neither gone nor kept back."""
+        """Update the waiting jobs: those that hold nothing, and are neither gone nor kept back."""
         waits = not (row in self._held or row in self._gone or row in self._kept_back)
         if waits != (row in self._waiting):
             (self._waiting.add if waits else self._waiting.discard)(row)

@@ -47,8 +47,8 @@ MARKS = {"": "", "/": "///", "x": "xxx", "\\": "\\\\\\"}
 def images(entries: Sequence[Entry], axes: Sequence[str] = ()) -> Iterator[tuple[str, bytes]]:
     """The figures of ``entries`` as PNG: (name, bytes) of each.
 
-    ``axes`` are the points to draw figures over. What the entries' sketches don't have is not
-    drawn.
+    ``axes`` are the points to draw figures over. Figures for which the entries have no sketches are
+    not drawn.
     """
     drawings: dict[str, Callable[[Any], None]] = {
         f"{key}-over-{axis}": _sweep(entries, axis, key) for axis in axes for key in OVER_AXIS
@@ -176,7 +176,7 @@ def _slowdown(ax: Any, entries: Sequence[Entry]) -> None:
 
 
 def _gpus(entries: Sequence[Entry]) -> bytes:
-    """A panel for each entry, under each other, over the same time."""
+    """A panel for each entry, one below the other, over the same time."""
     from matplotlib.figure import Figure
 
     sketches = [entry.sketches[0] for entry in entries]

@@ -40,14 +40,14 @@ PER_JOB_COLUMNS = (
 def summarise(
     state: ClusterState, *, decisions: int, policy: str, needs_duration: bool = False
 ) -> dict[str, Any]:
-    """The figures of a run that follow from where every job stands at its end, by name.
+    """Figures of a run that follow from each job's state at its end, by name.
 
     ``jobs`` counts all jobs and ``finished`` those that succeeded; times are averaged over the
-    finished ones alone and are None where there is none. JCT is finish - submit; the median is
-    the mean of the two middle values, other percentiles go by nearest rank; the makespan is last
-    finish - first submit of the finished jobs; a job's queue time is JCT - service - overheads
-    charged to it. ``lost_attempts`` counts the starts of all jobs that did not last until the job's
-    end. ``needs_duration`` marks an oracle. The figures of fairness are those of
+    finished ones alone and are None where there is none. JCT is finish - submit; the median is the
+    mean of the two middle values, other percentiles go by nearest rank; the makespan is last finish
+    - first submit of the finished jobs; a job's queue time is JCT - service - overheads charged to
+    it. ``lost_attempts`` counts the starts of all jobs that did not last until the job's end.
+    ``needs_duration`` marks an oracle. The figures of fairness are those of
     :mod:`rota.report.fairness`; what needs the course of the run is in :mod:`rota.report.history`.
     """
     succeeded = int(JobState.SUCCEEDED)
@@ -83,9 +83,9 @@ def summarise(
 
 
 def of_log(jobs: Iterable[JobSpec], waited_s: Mapping[str, float]) -> dict[str, Any]:
-    """Figures of what a log tells of its own jobs, as those of :func:`summarise`.
+    """Figures of a log's own jobs, as those of :func:`summarise`.
 
-    ``waited_s`` says by id how long jobs waited; of others nothing is told.
+    ``waited_s`` is how long jobs waited, by id; the wait of others is unknown.
     """
     listed = list(jobs)
     rows = [row for row, spec in enumerate(listed) if spec.job_id in waited_s]
@@ -154,7 +154,7 @@ def per_job(state: ClusterState) -> list[tuple[Any, ...]]:
 def _gpu_time(
     state: ClusterState, rows: Sequence[int], makespan_s: float | None
 ) -> dict[str, float | None]:
-    """GPU-seconds charged and lost by all jobs; and what the finished ones had of the cluster's.
+    """GPU-seconds charged and lost by all jobs, and the finished jobs' part of the cluster's.
 
     The cluster's are those of every node that ever joined, lost ones included, over the makespan.
     """

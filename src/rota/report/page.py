@@ -71,12 +71,12 @@ class Section(NamedTuple):
 
 
 def write_page(path: Path, title: str, sections: Sequence[Section]) -> None:
-    """Write one HTML file that needs nothing but itself: scripts and data are inside."""
+    """Write one HTML file that needs no other file: scripts and data are inside."""
     path.write_text(page(title, sections), encoding="utf-8")
 
 
 def page(title: str, sections: Sequence[Section]) -> str:
-    """The same as text. The same sections give the same text, bit for bit."""
+    """The text of that file. The same sections give the same text, bit for bit."""
     from plotly.offline import get_plotlyjs
 
     body = "".join(_section(section, f"figure{i}") for i, section in enumerate(sections))

@@ -4,7 +4,7 @@ from typing import Any
 
 
 def setting_text(value: Any) -> str:
-    """A setting as it is given: 60, not 60.0, and 1,16 for several values."""
+    """A setting as users give it: 60, not 60.0, and 1,16 for several values."""
     if isinstance(value, tuple | list):
         return ",".join(map(setting_text, value))
     if isinstance(value, float) and value.is_integer() and abs(value) < 1e15:

@@ -1,4 +1,4 @@
-"""The page about simulated runs: a table of all figures, and pictures that can be zoomed."""
+"""The page about simulated runs: a table of all figures, and figures that can be zoomed."""
 
 from __future__ import annotations
 
@@ -33,10 +33,10 @@ MEANINGS = (
 
 
 def report(title: str, facts: str, entries: Sequence[Entry], axes: Sequence[str] = ()) -> str:
-    """The page about ``entries``: the text of one HTML file that needs nothing else.
+    """The page about ``entries``: the text of one HTML file that needs no other file.
 
-    ``facts`` says in a sentence what was run; ``axes`` are the points to draw figures over. What
-    the entries' sketches don't have is not drawn.
+    ``facts`` is a sentence about the runs; ``axes`` are the points to draw figures over. Figures
+    for which the entries have no sketches are not drawn.
     """
     return page(title, _sections(facts, entries, axes))
 

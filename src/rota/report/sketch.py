@@ -27,7 +27,7 @@ class Course(NamedTuple):
 
 
 class Piece(NamedTuple):
-    """A job, or several short turns one after the other, on one GPU."""
+    """A job, or several short turns one after another, on one GPU."""
 
     gpu: int  # counted through all nodes
     start_s: float

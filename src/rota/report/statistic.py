@@ -43,7 +43,7 @@ class Interval(NamedTuple):
 
 
 def interval(values: Sequence[float | None]) -> Interval | None:
-    """The mean of what is known, with its 95 % interval by Student's t; None of nothing known.
+    """The mean of the known values, with its 95 % interval by Student's t; None without any.
 
     The half width is ``t(0.975, n - 1) * s / sqrt(n)``, where s is the sample's standard deviation.
     """

@@ -22,7 +22,7 @@ OFF_GPUS = (JobState.PENDING, JobState.HELD, JobState.SUSPENDED)
 
 
 class Point(NamedTuple):
-    """A value of the metric, None where it was no number; ``at_s`` after the sweep's submission."""
+    """A value of the metric, None if it was no number; ``at_s`` is since the sweep's submission."""
 
     step: float
     at_s: float
@@ -30,7 +30,7 @@ class Point(NamedTuple):
 
 
 class Turn(NamedTuple):
-    """A time in which a trial worked, and on which GPUs, each as ``NODE:INDEX``."""
+    """A time in which a trial worked, and its GPUs, each as ``NODE:INDEX``."""
 
     start_s: float
     stop_s: float
@@ -81,7 +81,7 @@ class SweepStory(NamedTuple):
 
     @property
     def parameters(self) -> list[str]:
-        """The names of the space, and after them what trials have beside it."""
+        """The parameters of the space, then those that trials have besides."""
         names = dict.fromkeys(self.space)
         for trial in self.trials:
             names |= dict.fromkeys(trial.params)
@@ -89,9 +89,9 @@ class SweepStory(NamedTuple):
 
 
 def read_sweep(document: Mapping[str, Any], now_s: float) -> SweepStory:
-    """The story that the document of a sweep tells.
+    """The story in a sweep's document.
 
-    ``now_s`` is the time, in seconds since 1970: that until which what goes on is drawn.
+    ``now_s`` is the time, in seconds since 1970, until which running trials are drawn.
     """
     search = document["request"]["sweep"]
     maximize = search.get("goal") == "maximize"
@@ -186,7 +186,7 @@ def ranked(story: SweepStory) -> list[TrialStory]:
 
 
 def best_so_far(story: SweepStory) -> list[tuple[float, float, int]]:
-    """(when, value, number of the trial) of each report that was better than all before it."""
+    """(time, value, trial number) of each report that was better than all before it."""
     reports = sorted(
         (report.at_s, trial.number, report.value)
         for trial in story.trials
@@ -225,7 +225,7 @@ def counts(story: SweepStory) -> dict[str, int]:
 
 
 def value_text(value: Any) -> str:
-    """A metric's value or a parameter's in a few letters: four digits; a dash for None."""
+    """A metric's or parameter's value in a few characters: four digits; a dash for None."""
     if value is None or (isinstance(value, float) and not isfinite(value)):
         return "-"
     if isinstance(value, bool):

@@ -1,4 +1,4 @@
-"""The axes on which sweeps are drawn: of values, of steps, and of each parameter."""
+"""The axes of a sweep's figures: of values, of steps, and of each parameter."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ EVEN = (1.0, 2.0, 5.0, 10.0)
 
 
 class Axis(NamedTuple):
-    """An axis from ``low`` to ``high``, and where it has which words.
+    """An axis from ``low`` to ``high``, with its ticks.
 
     If it is ``log``, ends and places are powers of ten.
     """
@@ -83,7 +83,8 @@ def step_axis(lasts: Sequence[float], least: float) -> Axis:
 def parameter_axis(name: str, story: SweepStory, values: Sequence[Any]) -> tuple[Axis, list[float]]:
     """The axis of a parameter, and the place of each of ``values`` on it.
 
-    What the space says nothing of has an axis by its values. None stands for no value.
+    A parameter that the space does not describe has an axis by its values. None stands for no
+    value.
     """
     fields = story.space.get(name, {})
     numbers = [value for value in values if value is not None]
@@ -104,7 +105,7 @@ def parameter_axis(name: str, story: SweepStory, values: Sequence[Any]) -> tuple
 
 
 def _with_ends(axis: Axis) -> Axis:
-    """The axis with words at its ends, too, where there is room for them."""
+    """The axis with ticks at its ends, too, where there is room for them."""
     near = (axis.high - axis.low) * NEAR
     ticks = list(axis.ticks)
     for place in (axis.low, axis.high):
@@ -128,7 +129,7 @@ def _choices(fields: Mapping[str, Any], values: Sequence[Any]) -> tuple[Axis, li
 
 
 def shortened(value: Any, letters: int = LETTERS) -> str:
-    """The text of a value, the middle of a long one left out."""
+    """The text of a value; the middle of a long one is left out."""
     text = value_text(value)
     half = (letters - 2) // 2
     return text if len(text) <= letters else f"{text[:half]}..{text[-half:]}"

@@ -137,7 +137,7 @@ def trials_chart(story: SweepStory) -> Figure:
 
 
 def _curves(trials: Sequence[TrialStory], most: int, name: str, line: dict[str, Any]) -> Any:
-    """Curves one after the other in one trace, with gaps between; with marks where one is short."""
+    """Curves one after another in one trace, with gaps between; with marks if one is short."""
     import numpy as np
     from plotly.graph_objects import Scatter
 
@@ -195,7 +195,7 @@ def by_standing(story: SweepStory) -> list[tuple[str, list[TrialStory]]]:
 
 
 def _set(update: Any, axis: Axis) -> None:
-    """Make an axis of a figure that one."""
+    """Set an axis of a figure."""
     places = [10**place if axis.log else place for place, _ in axis.ticks]
     more = (axis.high - axis.low) * ROOM_FOR_MARKS
     update(

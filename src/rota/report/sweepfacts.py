@@ -20,7 +20,7 @@ AFTER = ("GPU TIME", "WHY")
 
 
 def facts(story: SweepStory) -> Iterator[tuple[str, str]]:
-    """(name, sentence) of what is to be known of a sweep, the most important first."""
+    """(name, sentence) of each fact about a sweep, the most important first."""
     yield "state", _state(story)
     if story.best is not None and story.best.best is not None:
         best = story.best.best
@@ -79,7 +79,7 @@ def _first_rungs(first: int, eta: int) -> str:
 
 
 def _state_word(trial: TrialStory) -> str:
-    """The state of its job, or what that is for the search."""
+    """The state of the trial's job, or its meaning for the search."""
     if trial.standing == STOPPED:
         return "STOPPED"
     told = trial.standing == FAILED and trial.state in ("SUCCEEDED", "CANCELLED")

@@ -99,7 +99,7 @@ def _who(piece: Piece) -> str:
 
 
 def _lanes(pieces: Sequence[Piece], least_s: float) -> list[tuple[int, int]]:
-    """(lane, how many lanes its GPU has) of each: those that overlap longer are in several."""
+    """(lane, number of lanes on its GPU) of each piece: longer overlaps need several lanes."""
     ends: dict[int, list[float]] = {}  # of the last piece in each lane of a GPU
     found = {}
     for piece in sorted(pieces, key=lambda piece: (piece.start_s, piece.end_s)):

@@ -1,4 +1,4 @@
-"""The page about a sweep: what it came to, pictures that can be zoomed, and a table of trials."""
+"""The page about a sweep: its result, figures that can be zoomed, and a table of trials."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ ZOOM = "Drag to zoom, double-click to see everything again; click a name to hide
 
 
 def sweep_page(story: SweepStory) -> str:
-    """The text of one HTML file about a sweep, which needs nothing else."""
+    """The text of one HTML file about a sweep, which needs no other file."""
     overview = Section("What it came to", "", Table(("", ""), list(facts(story)), prose=True))
     return page(f"Sweep {story.name}", [overview, *_pictures(story), *_words(story)])
 

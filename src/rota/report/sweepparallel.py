@@ -104,7 +104,7 @@ def _lines(
     heights: Sequence[Sequence[float]],
     names: Sequence[str],
 ) -> Any:
-    """One trace with a line for each of the trials; at each axis it can be pointed at."""
+    """One trace with a line for each of the trials; at each axis it can be hovered over."""
     import numpy as np
     from plotly.graph_objects import Scatter
 
@@ -127,7 +127,7 @@ def _lines(
 
 
 def _rails(count: int) -> Any:
-    """The axes themselves: lines from the bottom to the top."""
+    """The axes themselves: lines from bottom to top."""
     from plotly.graph_objects import Scatter
 
     return Scatter(
@@ -141,7 +141,7 @@ def _rails(count: int) -> Any:
 
 
 def _ticks(axes: Sequence[Axis]) -> Iterator[Any]:
-    """The words beside the axes: left of those of parameters, right of that of the value."""
+    """The words beside the axes: left of the parameters' axes, right of the value's."""
     from plotly.graph_objects import Scatter
 
     last = len(axes) - 1

@@ -46,7 +46,7 @@ def encode(event: Event) -> dict[str, Any]:
 
 
 def decode(record: dict[str, Any]) -> Event:
-    """The event that :func:`encode` made ``record`` of. Raises StoreError."""
+    """The event from which :func:`encode` made ``record``. Raises StoreError."""
     name = record.get("type")
     if not isinstance(name, str) or name not in _NAMES:
         raise StoreError(f"{name!r} is not a kind of event that this version knows")
@@ -203,7 +203,7 @@ def _decode_allocation(parts: Any) -> Allocation:
 
 
 def _notes_in_marks(decision: DecisionTaken) -> Notes | None:
-    """The notes of a decision that was written down before plans had notes.
+    """The notes of a decision that was written before plans had notes.
 
     Policies kept them in their marks: ``why``, ``warnings``, ``pack``, and the last five probes,
     whose first five fields are in ``trials`` and the others, of as many of the last, in ``tried``.

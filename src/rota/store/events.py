@@ -57,13 +57,13 @@ class _Standing(NamedTuple):
 class EventStore:
     """Events in the order in which they happened, on disk.
 
-    What :meth:`append` has returned for survives a kill of this process; what was appended as
-    durable survives a power cut too. Usable from several threads; one process at a time should
-    write. Every failure is a StoreError that names the file and what to do about it; on a full
-    disk a StoreFullError, after which the same can be tried again. Once the file or its write-ahead
-    log has been moved, deleted or overwritten by somebody else, each call raises StoreLostError.
-    ``identity`` was made with the file, at random, and is the same in every copy. ``set_aside`` is
-    where a write-ahead log without its file was moved to, if there was one.
+    Events survive a kill of this process once :meth:`append` has returned; durable events survive a
+    power cut too. Usable from several threads; one process at a time should write. Every failure is
+    a StoreError that names the file and the remedy; on a full disk a StoreFullError, after which
+    the same call can be repeated. Once the file or its write-ahead log has been moved, deleted or
+    overwritten by another program, each call raises StoreLostError. ``identity`` was made with the
+    file, at random, and is the same in every copy. ``set_aside`` is where a write-ahead log without
+    its file was moved to, if there was one.
     """
 
     def __init__(self, path: Path) -> None:
@@ -158,7 +158,7 @@ class EventStore:
         return Submission(*found[0]) if found else None
 
     def close(self) -> None:
-        """Let go of the file. Closing twice does no harm."""
+        """Close the file. Closing twice does no harm."""
         with self._lock, suppress(SQLAlchemyError, sqlite3.Error):
             self._engine.dispose()
 
@@ -205,7 +205,7 @@ class EventStore:
     def _transaction(self, what: str, *, durable: bool) -> Iterator[sqlite3.Connection]:
         """A transaction that is committed at the end, and undone if anything goes wrong.
 
-        What was committed to a file that is no longer there raises StoreLostError all the same.
+        A commit to a file that has been replaced raises StoreLostError all the same.
         """
         driver = self._driver
         with self._guarded(what):
@@ -221,7 +221,7 @@ class EventStore:
 
     @contextmanager
     def _guarded(self, what: str) -> Iterator[None]:
-        """Use the database, alone. Raises StoreError for its failures, and if it is not there."""
+        """Use the database exclusively. Raises StoreError if it fails or is missing."""
         with self._lock:
             self._check()
             try:
@@ -260,8 +260,10 @@ class EventStore:
         )
 
     def _checkpoint(self) -> None:
-        """Copy the write-ahead log into the file. SQLite would do so by itself, but then nobody
-        could tell whether it was SQLite that changed the file."""
+        """Copy the write-ahead log into the file.
+
+        SQLite would do so by itself, but then a change by SQLite could not be told from another's.
+        """
         self._new_bytes = 0
         with self._lock, suppress(OSError):
             self._check()
@@ -305,7 +307,7 @@ def _on_connect(driver: Any, _: Any) -> None:
 
 
 def _free_name(path: Path) -> Path:
-    """A name beside ``path`` that nothing has."""
+    """A name beside ``path`` that is not taken."""
     names = (path.with_name(f"{path.name}.set-aside-{number}") for number in count(1))
     return next(name for name in names if not name.exists())
 
@@ -315,9 +317,9 @@ def _on_begin(connection: Connection) -> None:
 
 
 def _is_full(cause: BaseException, folder: Path) -> bool:
-    """True if the database failed for want of room.
+    """True if the database failed because there is no room.
 
-    SQLite says so of a file that can't grow, but not of a quota, nor of the files beside it.
+    SQLite reports a file that can't grow, but neither a quota nor the files beside it.
     """
     code = getattr(cause, "sqlite_errorcode", 0) & 0xFF  # the rest of it tells where it happened
     if code == sqlite3.SQLITE_FULL:

@@ -1,4 +1,4 @@
-"""Searches over hyper-parameters: the driver that proposes trials, and what programs call.
+"""Searches over hyper-parameters: the driver that proposes trials, and the API for programs.
 
 A program calls :func:`search`, or keeps a loop of its own with Optuna and gives it an
 :class:`Objective`.

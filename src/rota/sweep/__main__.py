@@ -1,4 +1,4 @@
-"""``python -m rota.sweep --home DIR``: carries on the searches of that folder's controller."""
+"""``python -m rota.sweep --home DIR``: drives the searches of that folder's controller."""
 
 import argparse
 import logging
@@ -13,7 +13,7 @@ from rota.sweep.driver import Driver
 
 
 def main() -> None:
-    """Carry searches on until standard input ends, which the controller holds open."""
+    """Drive searches until standard input, which the controller holds open, ends."""
     parser = argparse.ArgumentParser(description="Carries on the searches of one controller.")
     parser.add_argument("--home", required=True)
     options = parser.parse_args()
@@ -33,9 +33,9 @@ def main() -> None:
 
 
 def _listen(news: threading.Event) -> None:
-    """Hear of news by whatever comes as input, and end this process with that.
+    """Read news from standard input, and exit this process at its end.
 
-    Whatever it is at then: all that it does can be done again.
+    It may exit at any point: everything it does can be repeated.
     """
     while os.read(sys.stdin.fileno(), 4096):
         news.set()

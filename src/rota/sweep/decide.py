@@ -1,7 +1,7 @@
 """Decides a search's next actions: trials to stop, trials to start, or its end.
 
-A function of what the controller tells of the search, and of nothing else, so that a driver that
-was killed goes on where it was.
+A function of the controller's data about the search alone, so that the successor of a killed driver
+continues where it was.
 """
 
 from bisect import bisect_right, insort
@@ -31,7 +31,7 @@ class Start(NamedTuple):
 
 
 class End(NamedTuple):
-    """The search is over, and what is open of it is to end."""
+    """The search is over, and its open trials must end."""
 
     outcome: str
     message: str
@@ -101,7 +101,7 @@ def _end(request: SweepRequest, told: Mapping[str, Any], trials: Sequence[Trial]
 
 
 def _best(request: SweepRequest, trials: Sequence[Trial]) -> tuple[float, Trial] | None:
-    """The best value and its trial; of equals the one with the lowest number."""
+    """The best value and its trial; of equal ones the trial with the lowest number."""
     bests = [(trial.best(request.maximize), trial) for trial in trials]
     found = [(value, trial) for value, trial in bests if value is not None]
     pick = max if request.maximize else min
@@ -136,7 +136,7 @@ def _stops(request: SweepRequest, trials: Sequence[Trial]) -> list[Stop]:
 
 
 def _rungs(request: SweepRequest, rungs: Rungs, trials: Sequence[Trial]) -> Iterator[int]:
-    """The rungs that trials have come to, as numbers of reports; at the last there is no more."""
+    """The rungs that trials have reached, as numbers of reports; none after the last."""
     most = max((len(trial.reports) for trial in trials), default=0)
     reports = rungs.first
     while reports <= most and (request.reports is None or reports < request.reports):
@@ -147,13 +147,13 @@ def _rungs(request: SweepRequest, rungs: Rungs, trials: Sequence[Trial]) -> Iter
 def _left_behind(
     request: SweepRequest, eta: int, reports: int, trials: Sequence[Trial]
 ) -> Iterator[tuple[int, str]]:
-    """The trials that are not to go on from a rung, and why.
+    """The trials that must stop at a rung, and why.
 
     This is the stopping rule of asynchronous successive halving (Li et al. 2020): of the trials
-    that came to the rung until this one did, itself included, the best 1/eta go on, at least one.
-    Trials that came later don't count, so that the answer stays the same however late it is asked.
-    A trial's value there is its best until then; none at all is worse than any. A training that
-    goes back to a checkpoint comes to a rung anew.
+    that reached the rung until this one did, itself included, the best 1/eta continue, at least
+    one. Trials that came later don't count, so that the answer stays the same however late it is
+    asked. A trial's value there is its best until then; no value is worse than any. A training that
+    goes back to a checkpoint reaches a rung anew.
     """
     came = sorted(
         (trial.reports[reports - 1].at_s, trial.number, trial.best(request.maximize, reports))

@@ -1,7 +1,7 @@
-"""Carries searches on: asks the controller how each stands, and tells it what is to happen next.
+"""Drives searches: asks the controller for their state, and sends it the next actions.
 
-A driver keeps nothing: one that is killed is replaced by another, which goes on from what the
-controller knows. Two at once do no harm, as a trial's number is given once.
+A driver keeps nothing: a killed one is replaced by another, which continues from what the
+controller knows. Two at once do no harm, as a trial's number is assigned once.
 """
 
 import logging
@@ -34,14 +34,14 @@ log = logging.getLogger(__name__)
 
 
 class Wait(NamedTuple):
-    """A search could not be carried on, so many times in a row, and is left alone for a while."""
+    """A search failed so many times in a row, and is left alone for a while."""
 
     times: int
     until_s: float
 
 
 class Driver:
-    """Carries on all searches of one controller."""
+    """Drives all searches of one controller."""
 
     def __init__(self, client: Client, clock: Callable[[], float] = time.monotonic) -> None:
         self._client = client
@@ -51,10 +51,10 @@ class Driver:
         self._reported: dict[str, list[str]] = {}
 
     def run(self, until: Callable[[float, float], bool]) -> None:
-        """Go on until ``until`` says that it is enough.
+        """Continue until ``until`` returns True.
 
-        It waits for so many seconds, its first argument, and then until there is news, or as many
-        have gone by as the second one says.
+        It waits for its first argument in seconds, and then until there is news, or until as many
+        seconds have passed as its second argument says.
         """
         pause_s = most_s = 0.0
         while not until(pause_s, most_s):
@@ -77,9 +77,9 @@ class Driver:
         return min([IDLE_S, *(at_s - self._clock() for at_s in times)])
 
     def look(self) -> bool:
-        """See to each search that is not over; whether anything was to be done.
+        """Look at each search that is not over. True if there was anything to do.
 
-        Raises ServerError if the controller does not tell of them.
+        Raises ServerError if the controller does not answer.
         """
         told = self._client.sweeps()
         running = {each["name"]: each for each in told if each["state"] == "RUNNING"}
@@ -94,7 +94,7 @@ class Driver:
         return acted
 
     def _carry_on(self, name: str, brief: Mapping[str, Any]) -> bool:
-        """One search; what goes wrong with it is no matter of the others'."""
+        """Drive one search; its failures do not affect the others."""
         try:
             acted = self._step_or_end(name, brief)
         except UnreachableError:
@@ -112,7 +112,7 @@ class Driver:
         return acted
 
     def _step_or_end(self, name: str, brief: Mapping[str, Any]) -> bool:
-        """One step; a search that can take none, and never will, is ended."""
+        """Make one step; a search that can make none, and never will, is ended."""
         try:
             return self._step(name, brief)
         except JobFileError as error:
@@ -129,9 +129,9 @@ class Driver:
         return True
 
     def _step(self, name: str, brief: Mapping[str, Any]) -> bool:
-        """Do what is to be done, if there is news or it is time. Returns whether anything was.
+        """Take the due actions, if there is news or it is time. True if there were any.
 
-        ``brief`` is the search without its trials. These stay known if all has been done.
+        ``brief`` is the search without its trials. Its state stays known if all has been done.
         """
         known = self._known.get(name)
         if known is not None and known.cursor == brief["cursor"] and self._clock() < known.next_s:
@@ -162,7 +162,7 @@ class Driver:
         return bool(actions)
 
     def _metrics(self, job_id: str) -> list[str]:
-        """The names of what a job that has ended has reported: maybe its metric was misspelt."""
+        """Names of an ended job's reported metrics: the search's metric may be misspelt."""
         if job_id not in self._reported:
             progress = self._client.job(job_id)["progress"]
             self._reported[job_id] = list(progress.get("metrics") or ())

@@ -10,9 +10,9 @@ from rota.sweep.trial import Trial, reports_of, trial_of
 
 
 class Known:
-    """One search, of which nothing but its ``request`` is known at first.
+    """One search, of which only its ``request`` is known at first.
 
-    ``cursor`` is what to ask with for what is new, ``next_s`` when to look again without news.
+    ``cursor`` marks what has been received, ``next_s`` is when to look again without news.
     """
 
     def __init__(self, told: Mapping[str, Any]) -> None:
@@ -23,9 +23,9 @@ class Known:
         self._reports: dict[int, list[Report]] = {}
 
     def take(self, told: Mapping[str, Any]) -> None:
-        """Take what the controller has told since ``cursor``.
+        """Add the controller's news since ``cursor``.
 
-        A trial may have ``metrics`` beside that: names of others that it has reported.
+        A trial may have ``metrics`` as well: names of other metrics that it has reported.
         """
         self.cursor = told["cursor"]
         for each in told["trials"]:

@@ -61,13 +61,13 @@ class Objective:
         self._handler: Any = None
 
     def __call__(self, trial: optuna.Trial) -> float:
-        """Run a trial to its end; its value. Raises what :meth:`Run.wait` raises."""
+        """Run a trial to its end. Returns its value. Raises what :meth:`Run.wait` raises."""
         return self.start(trial).wait()
 
     def start(self, trial: optuna.Trial) -> Run:
         """Start a trial's job, for loops of ``study.ask`` and ``study.tell``.
 
-        Raises JobFileError for parameters that can't be, TransitionError if the search is over.
+        Raises JobFileError for impossible parameters, TransitionError if the search is over.
         """
         params = dict(trial.params if self._suggest is None else self._suggest(trial))
         client = self._connect()
@@ -81,7 +81,7 @@ class Objective:
         return Run(trial, sweep, self._request.metric, job_id, client, self._interrupted)
 
     def close(self, outcome: str = "DONE", message: str = "") -> None:
-        """End the search on the cluster, and with it the trials that still run."""
+        """End the search on the cluster, with its running trials."""
         with self._lock:
             names, self._sweeps = list(self._sweeps.values()), {}
         if names:
@@ -124,7 +124,7 @@ class Objective:
             raise
 
     def _sweep(self, study: optuna.Study, client: Client) -> str:
-        """The name of the search that has the study's trials, begun if there is none.
+        """The name of the search that has the study's trials, started if there is none.
 
         Programs that run the same job for one study, through its storage, share one search.
         """
@@ -154,21 +154,21 @@ class Objective:
 
 
 def _going(client: Client, request: SweepRequest) -> list[str]:
-    """The searches for this very request that are not over."""
+    """Names of the searches for this very request that are not over."""
     fields = json.loads(json.dumps(shown(request.to_fields())))  # as the controller tells them
     sweeps = (told for told in client.sweeps() if told["state"] == "RUNNING")
     return [told["name"] for told in sweeps if told["request"] == fields]
 
 
 def _key(study: optuna.Study, last: str) -> str:
-    """The same for all programs that begin a search for this study after the ``last`` one."""
+    """A key that is the same for all programs that start a search after the ``last`` one."""
     starts = [trial.datetime_start for trial in study.get_trials(deepcopy=False)]
     began = min(start for start in starts if start is not None)  # one trial is about to run
     return uuid.uuid5(uuid.NAMESPACE_OID, f"{study.study_name} {began} {last}").hex
 
 
 def _name(study: str) -> str:
-    """A study's name as a search may have it."""
+    """A study's name, in the form that searches may have."""
     if study.startswith("no-name-"):  # what Optuna calls studies without a name
         return "study"
     name = re.sub(r"[^A-Za-z0-9._-]+", "-", study).strip("._-")[:MAX_NAME]

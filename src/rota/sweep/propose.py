@@ -1,7 +1,7 @@
-"""Parameters for a search's next trials: from Optuna, which is told of all trials so far.
+"""Parameters for a search's next trials: from Optuna, which is given all trials so far.
 
-Nothing is kept from one time to the next: the same trials, number and seed give the same
-parameters, whichever process asks.
+No state is kept between calls: the same trials, number and seed give the same parameters, whichever
+process asks.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ AGAIN = 10  # how often others are asked for, if the very same parameters were t
 
 
 def import_optuna() -> None:
-    """Import Optuna, which was there when the search was taken. Raises JobFileError."""
+    """Import Optuna, which existed when the search was accepted. Raises JobFileError."""
     try:
         import optuna  # noqa: F401
     except Exception as error:  # whatever a broken installation comes up with
@@ -93,9 +93,9 @@ def _study_of(request: SweepRequest, trials: Sequence[Trial]) -> optuna.Study:
 
 
 def _frozen(request: SweepRequest, trial: Trial) -> optuna.trial.FrozenTrial:
-    """A trial as Optuna has it, with the last of its values: its samplers look at no other.
+    """A trial in Optuna's form, with only its last value: its samplers look at no other.
 
-    The step of that is the number of the report.
+    The step of that value is the number of the report.
     """
     import optuna
 

@@ -1,4 +1,4 @@
-"""A search from Python: hand it in, wait, and have its results."""
+"""Searches from Python: submit one, wait, and get its results."""
 
 import os
 import warnings
@@ -30,7 +30,7 @@ class TrialResult(NamedTuple):
 
 
 class Result(NamedTuple):
-    """A search that is over, with the ``best`` of its trials and all of them by number.
+    """A search that is over, with its ``best`` trial and all trials by number.
 
     ``outcome`` is TARGET, DONE or BUDGET. ``gpu_s`` are GPU-seconds of all trials together.
     """

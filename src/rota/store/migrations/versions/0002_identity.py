@@ -1,4 +1,4 @@
-"""The identity of a log, which tells what jobs of this one left from what those of others did."""
+"""The identity of a log, which distinguishes its jobs' files from those of other logs."""
 
 import secrets
 
