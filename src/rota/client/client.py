@@ -61,7 +61,7 @@ class Client:
         return self._connection.user
 
     def now_s(self) -> float:
-        """The cluster's time, as far as answers have told."""
+        """The cluster's time, by the controller's last answer."""
         return self._connection.now_s()
 
     # -- jobs ----------------------------------------------------------------------------------
@@ -69,7 +69,7 @@ class Client:
     def submit(
         self, job: JobRequest | Mapping[str, Any], *, key: str | None = None
     ) -> dict[str, Any]:
-        """Hand in a job. The same key again gives the same job; by default each call has its own.
+        """Submit a job. The same key again gives the same job; by default each call has its own.
 
         A mapping holds the fields of a job file, with an absolute workdir.
         """
@@ -81,7 +81,7 @@ class Client:
         return self._call("POST", "/jobs", params={"dry_run": "true"}, json_body=_fields(job))
 
     def plan(self, job: JobRequest | Mapping[str, Any]) -> dict[str, Any]:
-        """Where and when a job would start, and whom it would displace; nothing is handed in.
+        """Where and when a job would start, and which jobs it would displace; submits nothing.
 
         It is one decision on a copy of the cluster's state. ``start`` is ``now``, ``after`` (others
         have given their GPUs up), ``waits`` or ``never``. Raises what submit would raise.
@@ -99,7 +99,7 @@ class Client:
         return self._call("GET", _path("jobs", job_id))
 
     def cancel(self, job_id: str) -> dict[str, Any]:
-        """End a job; doing it twice does no harm."""
+        """Cancel a job; cancelling it twice does no harm."""
         return self._call("POST", _path("jobs", job_id, "cancel"))
 
     def suspend(self, job_id: str) -> dict[str, Any]:
@@ -107,7 +107,7 @@ class Client:
         return self._call("POST", _path("jobs", job_id, "suspend"))
 
     def resume(self, job_id: str) -> dict[str, Any]:
-        """Let a suspended job go on."""
+        """Let a suspended job continue."""
         return self._call("POST", _path("jobs", job_id, "resume"))
 
     def explain(self, job_id: str) -> dict[str, Any]:
@@ -163,15 +163,16 @@ class Client:
         tail: int | None = None,
         follow: bool = False,
     ) -> Iterator[str]:
-        """The output of one rank, in pieces; a line stands for what is left out of a long one.
+        """The output of one rank, in pieces; a line stands for a part left out of a long output.
 
-        It is rank 0 unless the job has failed in another: then it is that one. Where processes of
-        an elastic job were rank 0 one after another, so are their outputs. ``process`` is one of
-        them by its number, in order of their start, whatever its rank. Raises NotFoundError.
+        It is rank 0 unless the job has failed in another rank: then it is that one. If several
+        processes of an elastic job were rank 0 one after another, their outputs follow each other.
+        ``process`` selects one process by its number, in order of their start, whatever its rank.
+        Raises NotFoundError.
 
-        It ends where the output ended when it was looked at first, however fast that grows. With
-        ``follow`` it goes on until the job ends, through restarts of the controller and,
-        unless an ``attempt`` is given, through all attempts from the latest on.
+        The output ends where it ended at the call, however fast it grows. With ``follow`` it
+        continues until the job ends, through restarts of the controller and, unless an ``attempt``
+        is given, through all attempts from the latest on.
         """
         job_id = self.job(job_id)["id"]
         which: dict[str, Any] = {"rank": rank, "process": process, "attempt": attempt}
@@ -203,10 +204,10 @@ class Client:
     def submit_sweep(
         self, sweep: SweepRequest | Mapping[str, Any], *, key: str | None = None
     ) -> dict[str, Any]:
-        """Hand in a search; the same key again gives the same one.
+        """Submit a search; the same key again gives the same one.
 
         A mapping holds the fields of a job file with a ``sweep``, with an absolute workdir. The
-        answer's ``name`` may have a number behind it, if the name was taken.
+        answer's ``name`` has a number at its end if the name was taken.
         """
         headers = {"Idempotency-Key": key or uuid.uuid4().hex}
         return self._call("POST", "/sweeps", json_body=_fields(sweep), headers=headers)
@@ -216,28 +217,28 @@ class Client:
         return self._call("POST", "/sweeps", params={"dry_run": "true"}, json_body=_fields(sweep))
 
     def sweeps(self, *, everything: bool = False) -> list[dict[str, Any]]:
-        """Searches that go on and those that ended within the hour, oldest first; or all.
+        """Open searches and those that ended within the hour, oldest first; or all.
 
-        Of their trials it has the numbers by state.
+        Each has the number of its trials by state.
         """
         return self._list("sweeps", everything)
 
     def sweep(self, name: str, *, brief: bool = False, since: str | None = None) -> dict[str, Any]:
-        """One search with all its trials; ``brief`` with their numbers by state alone.
+        """One search with all its trials; ``brief`` with the number of its trials by state alone.
 
-        ``since``, the ``cursor`` of an answer of before: with the trials alone that have changed
-        since, and of their curves what comes after the first ``known`` reports.
+        ``since`` is the ``cursor`` of an earlier answer: then the search comes only with trials
+        that have changed since, and their curves without the first ``known`` reports.
         """
         return self._sweep(name, PATIENCE_S, brief, since)
 
     def cancel_sweep(self, name: str) -> dict[str, Any]:
-        """End a search and its trials; doing it twice does no harm."""
+        """Cancel a search and its trials; cancelling it twice does no harm."""
         return self._call("POST", _path("sweeps", name, "cancel"))
 
     def end_sweep(self, name: str, outcome: str, message: str = "") -> dict[str, Any]:
-        """Say how a search has ended; its trials that still go on are stopped.
+        """End a search with an outcome; its running trials are stopped.
 
-        ``outcome`` is TARGET, DONE, BUDGET, FAILED or CANCELLED. One that has ended stays as it is.
+        ``outcome`` is TARGET, DONE, BUDGET, FAILED or CANCELLED. An ended search keeps its outcome.
         """
         body = {"outcome": outcome, "message": message}
         return self._call("POST", _path("sweeps", name, "end"), json_body=body)
@@ -250,22 +251,23 @@ class Client:
         number: int | None = None,
         key: str | None = None,
     ) -> dict[str, Any]:
-        """Start a trial with these parameters; its job.
+        """Start a trial with these parameters. Returns its job.
 
-        A ``number`` that the search has gives the trial that there is; without one it is the next,
-        and the same key again gives the same trial. Raises TransitionError if the search is over.
+        A ``number`` that the search has gives the existing trial; without one the trial is the
+        next, and the same key again gives the same trial. Raises TransitionError if the search is
+        over.
         """
         body = {"number": number, "params": dict(params)}
         headers = {"Idempotency-Key": key or uuid.uuid4().hex} if number is None else {}
         return self._call("POST", _path("sweeps", name, "trials"), json_body=body, headers=headers)
 
     def trial(self, name: str, number: int, *, since: str | None = None) -> dict[str, Any]:
-        """One trial of a search, as :meth:`sweep` has it, with its curve or what is new of it."""
+        """One trial of a search, as in :meth:`sweep`, with its curve or the new part of it."""
         path = _path("sweeps", name, f"trials/{number}")
         return self._call("GET", path, params={"since": since}, patience_s=FOLLOW_PATIENCE_S)
 
     def stop_trial(self, name: str, number: int, why: str) -> dict[str, Any]:
-        """End a trial, and say why the search does so; one that has ended stays as it is."""
+        """End a trial for the reason ``why``; an ended one keeps its outcome."""
         return self._call(
             "POST", _path("sweeps", name, f"trials/{number}/stop"), json_body={"why": why}
         )
@@ -273,7 +275,7 @@ class Client:
     def follow_sweep(
         self, name: str, *, timeout_s: float | None = None
     ) -> Iterator[dict[str, Any]]:
-        """The search in brief, again and again until it has ended; the last one is how it ended.
+        """The search in brief, again and again until it has ended; the last item is its end.
 
         Raises TimeoutError if it has not ended after ``timeout_s``.
         """
@@ -306,7 +308,7 @@ class Client:
     # -- the cluster ---------------------------------------------------------------------------
 
     def nodes(self, *, everything: bool = False) -> list[dict[str, Any]]:
-        """Nodes that are there, were lost within the hour, or that a job waits for; or all."""
+        """Nodes that exist, were lost within the hour, or that a job waits for; or all."""
         return self._list("nodes", everything)
 
     def awaited_nodes(self) -> list[dict[str, Any]]:
@@ -315,19 +317,19 @@ class Client:
         return found
 
     def cordon(self, node: str) -> dict[str, Any]:
-        """Have a node take no new job; what runs there goes on. The node, and ``changed``."""
+        """Keep new jobs off a node; its jobs continue. Returns the node, and ``changed``."""
         return self._call("POST", _path("nodes", node, "cordon"))
 
     def drain(self, node: str, *, within_s: float | None = None) -> dict[str, Any]:
-        """Have a node take no new job, and its jobs leave it. The node, and ``changed``.
+        """Keep new jobs off a node, and have its jobs leave. Returns the node, and ``changed``.
 
-        A job that can't leave without a loss stays until it ends, or for ``within_s`` seconds;
-        then it is stopped, and starts anew.
+        A job that can't leave without a loss stays until it ends, or for ``within_s`` seconds; then
+        it is stopped, and starts anew.
         """
         return self._call("POST", _path("nodes", node, "drain"), json_body={"within_s": within_s})
 
     def enable(self, node: str) -> dict[str, Any]:
-        """Have a node that was cordoned or drained take jobs again. The node, and ``changed``."""
+        """Let a cordoned or drained node take jobs again. Returns the node, and ``changed``."""
         return self._call("POST", _path("nodes", node, "enable"))
 
     def profiles(self) -> list[dict[str, Any]]:
@@ -350,9 +352,9 @@ class Client:
     ) -> None:
         """End the cluster; returns when its controller no longer answers. Jobs stay queued.
 
-        Meanwhile ``told`` is called with who has yet to end: ``{"jobs": [{"id", "name", "node"}],
+        Meanwhile ``told`` is called with what has yet to end: ``{"jobs": [{"id", "name", "node"}],
         "agents": [node]}``. Raises ServerError, with their names, after ``timeout_s``; None waits
-        for ever. The cluster goes on ending, whoever waits for it.
+        for ever. The cluster continues to end even if the wait is given up.
         """
         left = self._call("POST", "/shutdown")
         self._connection.met = False
@@ -380,7 +382,7 @@ class Client:
 
 
 def who_is_left(ending: Mapping[str, Any]) -> str:
-    """``job 3 (train), job 4 (eval) and the agent of here``, of a cluster that is shut down."""
+    """What a cluster has yet to end, such as ``job 3 (train) and the agent of here``."""
     jobs = [f"job {job['id']} ({job['name']})" for job in ending["jobs"]]
     if len(jobs) > MOST_NAMED:
         jobs[MOST_NAMED:] = [f"{len(jobs) - MOST_NAMED} more jobs"]

@@ -1,4 +1,4 @@
-"""One connection to a controller: where it is, the token, and a call that is repeated."""
+"""One connection to a controller: its address, the token, and calls that are repeated."""
 
 import contextlib
 import getpass
@@ -100,7 +100,7 @@ class Connection:
             pause_s = min(2 * pause_s, 0.5)
 
     def now_s(self) -> float:
-        """The cluster's time, as far as answers have told."""
+        """The cluster's time, by the controller's last answer."""
         return time.time() + self.ahead_s
 
     def _note_time(self, response: httpx.Response) -> None:
@@ -152,7 +152,7 @@ def _encoded(body: Any) -> bytes:
 
 
 def _answer(response: httpx.Response) -> dict[str, Any]:
-    """The JSON of a good answer. Raises the error that a bad one stands for."""
+    """The JSON of a good answer. Raises the error named by a bad one."""
     try:
         body = response.json()
     except ValueError:

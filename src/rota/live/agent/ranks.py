@@ -12,8 +12,8 @@ RECORDS = ("attempt.json", "ended.json")  # of an attempt that is under way, or 
 class Ranks(NamedTuple):
     """The processes of one attempt, numbered in order of their start.
 
-    ``members`` are those that train together, or did at the end, by rank; ``gpus`` is where each of
-    them is; ``leaders`` have been rank 0, one after another; ``num_processes`` have been started;
+    ``members`` are those that train together, or did at the end, by rank; ``gpus`` is the GPU of
+    each; ``leaders`` have been rank 0, one after another; ``num_processes`` have been started;
     ``failed`` is the one whose error ended the job.
     """
 
@@ -27,7 +27,7 @@ class Ranks(NamedTuple):
     def outputs(self, job_id: str, rank: int | None) -> list[int]:
         """The processes whose outputs, in this order, are that of a rank. Raises NotFoundError.
 
-        None is rank 0, or the rank that failed if the job did.
+        None stands for rank 0, or for the rank that failed if the job did.
         """
         if rank is None and self.failed is not None and self.failed not in self.leaders:
             return [self.failed]
@@ -51,12 +51,12 @@ class Ranks(NamedTuple):
             )
 
     def rank_of(self, process: int) -> int | None:
-        """The rank that a process has, or had at the end; None if it was none then."""
+        """The present or last rank of a process; None if it had none."""
         return self.members.index(process) if process in self.members else None
 
 
 def read_ranks(folder: Path) -> Ranks | None:
-    """The processes of the attempt with this folder; None as long as there is no record of it."""
+    """The processes of the attempt with this folder; None while there is no record of it."""
     for name in RECORDS:
         try:
             return _ranks(json.loads((folder / name).read_text()), folder)

@@ -1,4 +1,4 @@
-"""Conversations with agents: their accounts, their answers and reports, and commands to them."""
+"""Conversations with agents: their accounts, answers and reports, and commands to them."""
 
 import asyncio
 import json
@@ -53,10 +53,10 @@ class Channel(Protocol):
 
 
 class AgentSessions:
-    """One conversation for each agent that is connected. What it says is noted in the journal.
+    """One conversation with each connected agent. Their reports go to the journal.
 
-    ``awaited`` are nodes whose agents have yet to say what became of their jobs. With ``ends_jobs``
-    all jobs and agents are to end.
+    ``awaited`` are nodes whose agents have yet to report what became of their jobs. With
+    ``ends_jobs`` all jobs and agents are to end.
     """
 
     def __init__(
@@ -79,15 +79,15 @@ class AgentSessions:
         self.ends_jobs = False
 
     def end_jobs(self) -> None:
-        """Tell all agents, also those that come later, to end their jobs and themselves."""
+        """Tell all agents, present and future ones, to end their jobs and themselves."""
         self.ends_jobs = True
         self._outboxes.tell_all({"type": "shutdown"})
 
     async def serve_agent(self, channel: Channel) -> None:
         """Talk to one agent until its connection ends.
 
-        Raises AgentError for one whose account of its node is not sound, after it has been told
-        what is wrong: nothing of that account counts.
+        Raises AgentError if its account of its node has a fault, after telling it the fault:
+        nothing of that account counts.
         """
         self._num_connections += 1
         number = self._num_connections
@@ -137,9 +137,9 @@ class AgentSessions:
         return hello, curves
 
     def _check_latest(self, node: str, number: int) -> None:
-        """Refuse a hello that comes after that of a later connection. Raises AgentError.
+        """Refuse a hello that arrives after that of a later connection. Raises AgentError.
 
-        Its agent has left it already; it must not take the place of the one that is in use.
+        Its agent has left that connection already; it must not replace the one in use.
         """
         if self._latest.get(node, 0) > number:
             raise AgentError(f"node: a later connection of {node} has said hello already")
@@ -151,7 +151,7 @@ class AgentSessions:
             await channel.send(message if isinstance(message, bytes) else json.dumps(message))
 
     def _greet(self, hello: Message) -> None:
-        """Take an agent's account of its node, mend what differs, repeat what it may lack."""
+        """Take an agent's account of its node, mend differences, repeat what it may lack."""
         state, now_s, node = self._state, self._record.now_s(), hello["node"]
         known, gpu_type = state.node_index.get(node), hello.get("gpu_type", "")
         if known is not None and state.nodes[known].alive:
@@ -194,7 +194,7 @@ class AgentSessions:
         self._turn()
 
     def _disown_foreign(self, node: str, attempts: list[Message]) -> list[Message]:
-        """The attempts on a node that are of this log; the agent is told to end the others."""
+        """The attempts on a node that belong to this log; the agent is told to end the others."""
         own = []
         for message in attempts:
             if not self._record.is_foreign(message):
@@ -211,9 +211,9 @@ class AgentSessions:
         return own
 
     def _hear(self, node: str, message: Message) -> None:
-        """Take note of one message from a node's agent; what is out of date is passed over.
+        """Handle one message from a node's agent; out-of-date messages are ignored.
 
-        Raises AgentError for a message that is not as it is declared.
+        Raises AgentError for a message that does not match its declaration.
         """
         check_from_agent(message)
         kind, now_s = message["type"], self._record.now_s()
@@ -247,7 +247,7 @@ class AgentSessions:
             self._telemetry.note_report(row, message, now_s)
 
     def _note_end(self, row: int, node: str, message: Message, now_s: float) -> None:
-        """An attempt has ended or is lost: written down, and its agents told so."""
+        """Write down that an attempt has ended or is lost, and tell its agents."""
         others = [name for name in self.seats_of(row) if name != node]
         self._telemetry.note_last_report(row, message)
         self._telemetry.write_progress(row, now_s)
@@ -268,7 +268,7 @@ class AgentSessions:
         return [self._state.nodes[index].name for index in seats(self._state, row)]
 
     def _is_present(self, node: str, row: int | None, attempt: int) -> bool:
-        """True if what this node says of an attempt is about the one that there is."""
+        """True if this node's report is about the job's present attempt."""
         if row is None or attempt != self._state.attempt[row]:
             return False
         return self._state.has_processes(row) and node in self.seats_of(row)
@@ -324,9 +324,9 @@ class AgentSessions:
     # -- commands ------------------------------------------------------------------------------
 
     def dispatch(self, command: Command) -> None:
-        """Send a command to its node; if the agent is away it is repeated at its next hello.
+        """Send a command to its node; if the agent is away, it is repeated at its next hello.
 
-        One that is no longer awaited is not sent: it may have waited for room on the disk.
+        A command that is no longer awaited is not sent: it may have waited for room on the disk.
         """
         if self._outstanding_id(command.row) != command.command_id:
             return
@@ -345,5 +345,5 @@ class AgentSessions:
         return [(self._state.nodes[index].name, {"type": "drop", **about}) for index in left]
 
     def _tell_once_written(self, node: str, message: Message) -> None:
-        """Tell an agent something at the end of the next turn: by then it is on disk."""
+        """Send an agent a message at the end of the next turn, when its cause is on disk."""
         self._journal.once_written.append(partial(self._outboxes.tell, node, message))

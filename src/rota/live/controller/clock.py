@@ -1,4 +1,4 @@
-"""The clock of a controller, and how the next one of the same state folder goes on with it."""
+"""The clock of a controller, which the next controller of the state folder continues."""
 
 import json
 import logging
@@ -15,10 +15,10 @@ log = logging.getLogger("rota.controller")
 class Clock:
     """Seconds since the epoch, strictly rising from call to call, whatever the system clock does.
 
-    Until the machine is rebooted it goes on as CLOCK_BOOTTIME does, also from one controller to the
-    next: ``file`` says how far it is ahead of that. After a reboot, and without such a file, it is
-    set by the wall clock. ``after_s`` is a time that every reading must exceed: the last one in the
-    event log.
+    Until the machine is rebooted, this clock passes as CLOCK_BOOTTIME does, also from one
+    controller to the next: ``file`` has the seconds by which it is ahead of that. After a reboot,
+    and without such a file, it is set by the wall clock. ``after_s`` is a time that every reading
+    must exceed: the last one in the event log.
     """
 
     def __init__(self, file: Path, after_s: float = 0.0) -> None:

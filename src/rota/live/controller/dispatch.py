@@ -1,4 +1,4 @@
-"""Commands as messages: what an agent has to know to carry one out, and which agent that is."""
+"""Commands as messages: what an agent needs to carry one out, and which agent gets it."""
 
 from collections.abc import Callable
 from typing import Any
@@ -12,7 +12,7 @@ OWN_BATCH = (0, 0)  # a job goes back to it from what was chosen for it before
 
 
 def command_message(record: Record, command: Command) -> Message:
-    """The message that tells an agent to carry a command out; see :mod:`rota.live.wire`."""
+    """The message for an agent that is to carry a command out; see :mod:`rota.live.wire`."""
     return {
         "type": "command",
         "kind": type(command).__name__.lower(),

@@ -38,9 +38,9 @@ log = logging.getLogger("rota.controller")
 
 
 def check_open(state: ClusterState, row: int, verb: str, now_s: float) -> None:
-    """Raise TransitionError, with what its owner can do, if the job has ended or is about to.
+    """Raise TransitionError with advice if the job has ended or is about to.
 
-    ``verb`` is what was asked for: ``suspended``.
+    ``verb`` is the requested action: ``suspended``.
     """
     job_id, now = state.spec[row].job_id, JobState(state.state[row])
     about = f"job {job_id} ({state.spec[row].name}) can't be {verb}: it"
@@ -57,12 +57,12 @@ def check_open(state: ClusterState, row: int, verb: str, now_s: float) -> None:
 
 
 def local_time(at_s: float, now_s: float) -> str:
-    """A moment of a clock that shows ``now_s`` by now, as users read it on the wall."""
+    """A time of a clock that now shows ``now_s``, as a wall clock shows it."""
     return time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(at_s - now_s + time.time()))
 
 
 class Entry(NamedTuple):
-    """A job that somebody submits."""
+    """A job that a user submits."""
 
     request: JobRequest
     user: str
@@ -71,7 +71,7 @@ class Entry(NamedTuple):
     trial: SweepTrial | None = None
 
     def spec(self, job_id: str, submit_s: float) -> JobSpec:
-        """The job as it is submitted under this id."""
+        """The job as submitted under this id."""
         request = self.request
         return JobSpec(
             job_id=job_id,
@@ -199,7 +199,7 @@ class JobApi:
     async def submit(
         self, request: JobRequest, *, user: str, key: str | None, body_hash: str
     ) -> int:
-        """Accept a job; its row. The same idempotency key gives the same job.
+        """Accept a job. Returns its row. The same idempotency key gives the same job.
 
         When this returns the job is on disk. Raises NeverFitsError, StoreFullError if there is no
         room for it, and JobFileError if the key was used for another job.
@@ -226,7 +226,7 @@ class JobApi:
         return spec(str(self._record.next_id), self._record.now_s())
 
     def submitted(self, user: str, key: str | None, body_hash: str) -> int | None:
-        """The row of the job that came with this key. JobFileError if something else did."""
+        """The row of the job submitted with this key. Raises JobFileError for another request."""
         known = self.find(user, key) if key is not None else None
         if known is not None and known.body_hash == body_hash:
             return known.row
@@ -244,10 +244,10 @@ class JobApi:
             return self._record.store.find_submission(user, key)
 
     def enter(self, entry: Entry) -> asyncio.Future[int]:
-        """Have a job written down with those that are submitted at the same time; its row.
+        """Queue a job to be written with others submitted at the same time. Returns its row.
 
-        To make sure that it is on disk takes as long for many as for one. Raises StoreFullError if
-        there is no room; the other StoreErrors come through the future.
+        One durable write takes as long for many jobs as for one. Raises StoreFullError if there is
+        no room; the other StoreErrors come through the future.
         """
         self._journal.room.check()
         loop = asyncio.get_running_loop()
@@ -258,7 +258,7 @@ class JobApi:
         return row
 
     def write_entries(self) -> None:
-        """Write down, durably, what has been submitted, and tell those who wait for it."""
+        """Write the queued jobs durably, and notify the requests that wait for them."""
         entries, self._entering = list(self._entering.values()), {}
         if not entries:
             return
@@ -295,7 +295,7 @@ class JobApi:
     async def suspend(self, row: int, user: str = "") -> bool:
         """Take a job's GPUs away until it is resumed; False if that was asked for before.
 
-        Raises TransitionError if it is over.
+        Raises TransitionError if the job is over.
         """
         check_open(self._state, row, "suspended", self._record.now_s())
         if row in self._state.user_suspended:
@@ -306,7 +306,7 @@ class JobApi:
     async def resume(self, row: int, user: str = "") -> bool:
         """Let a job that its owner suspended go on; False if its owner has not suspended it.
 
-        Raises TransitionError if it is over.
+        Raises TransitionError if the job is over.
         """
         check_open(self._state, row, "resumed", self._record.now_s())
         if row not in self._state.user_suspended:

@@ -1,4 +1,4 @@
-"""The journal: what has been applied and is yet to be written down, and what follows from it."""
+"""The journal: events that are applied but not yet written, and the actions that follow."""
 
 import asyncio
 import logging
@@ -19,11 +19,11 @@ log = logging.getLogger("rota.controller")
 
 
 class Journal:
-    """Applies events to the record, and writes them down before anything follows from them.
+    """Applies events to the record, and writes them before any action follows from them.
 
-    ``kick`` is set when there is something to decide. ``calls_at_once`` says whether more than new
-    jobs calls for a decision. Once ``stopped`` is set the controller can't go on, and ``failure``
-    says why, or it has ended all there was.
+    ``kick`` is set when there is something to decide. ``calls_at_once`` is True if something
+    besides new jobs calls for a decision. Once ``stopped`` is set the controller has ended all
+    jobs, or can't continue; then ``failure`` is the reason.
     """
 
     def __init__(self, record: Record, room: Room) -> None:
@@ -44,11 +44,11 @@ class Journal:
         return bool(self._write_again_s)
 
     def try_again(self) -> None:
-        """Let the next call of :meth:`write_down` try, however short ago the last one failed."""
+        """Let the next call of :meth:`write_down` try, even soon after a failure."""
         self._write_again_s = 0.0
 
     def apply(self, event: Event) -> None:
-        """Apply an event, and note whether a decision can wait for more of its kind."""
+        """Apply an event, and note if a decision can wait for more of its kind."""
         state = self._record.state
         called, state.decision_needed = state.decision_needed, False
         state.apply(event)
@@ -57,16 +57,16 @@ class Journal:
         state.decision_needed |= called
 
     def note(self, event: Event) -> None:
-        """Apply an event; it is written down at the end of the turn."""
+        """Apply an event, to be written at the end of the turn."""
         self.apply(event)
         self.unwritten.append(event)
         self.kick.set()
 
     def write_down(self) -> bool:
-        """Write down what has been applied, and then do what follows from it.
+        """Write the applied events, then take the actions that follow from them.
 
-        False if there is no room for it on the disk: it is kept, and the next call tries again,
-        but for a moment after such a failure.
+        False if the disk has no room: the events are kept, and the next call tries again, unless it
+        comes shortly after such a failure.
         """
         if self.unwritten:
             if time.monotonic() < self._write_again_s:
@@ -84,7 +84,7 @@ class Journal:
         return True
 
     def append(self, events: Sequence[Event], **how: Any) -> None:
-        """Write events to the log, with the help of the reserve if need be. Raises StoreError."""
+        """Write events to the log, using the reserve if needed. Raises StoreError."""
         with self.giving_up():
             try:
                 self._record.store.append(events, **how)
@@ -94,14 +94,14 @@ class Journal:
                 self._record.store.append(events, **how)
 
     def give_up(self, why: str) -> None:
-        """The controller can't go on: what it knows and what is on disk may differ now."""
+        """Stop the controller: its state and what is on disk may differ now."""
         if not self.failed:
             self.failed, self.failure = True, why
             self.stopped.set()
 
     @contextmanager
     def giving_up(self) -> Iterator[None]:
-        """Give up if the event log is not there any more: nothing would be kept."""
+        """Give up if the event log is gone: nothing would be kept."""
         try:
             yield
         except StoreLostError as error:
@@ -113,7 +113,7 @@ class Journal:
     def write_first(
         self, *events: Event, submissions: Sequence[Submission] = (), durable: bool = False
     ) -> None:
-        """Write events that can't be refused down, then apply them. StoreError changes nothing."""
+        """Write events that can't be refused, then apply them. A StoreError changes nothing."""
         every = [*self.unwritten, *events]
         self.append(every, submissions=submissions, durable=durable)
         self.unwritten = []

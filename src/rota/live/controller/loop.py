@@ -1,10 +1,10 @@
-"""The controller: turns what users and agents say into events, and plans into commands.
+"""The controller: turns reports and requests into events, and plans into commands.
 
-One turn: take note of what has come, let the policy decide if something calls for it, derive the
-commands, write everything down in one transaction, and only then send the commands.
+One turn: apply what has come, let the policy decide if something calls for it, derive the commands,
+write everything down in one transaction, and only then send the commands.
 
 On a full disk (:mod:`rota.live.controller.room`) nothing is decided and nothing sent that is not
-written down; what has come stays in memory, and the controller goes on once there is room.
+written down; what has come stays in memory, and the controller continues once there is room.
 """
 
 import asyncio
@@ -125,7 +125,7 @@ class Controller:
     def end_jobs(self) -> None:
         """Begin to end all jobs and agents; ``stopped`` is set when none is left.
 
-        The jobs start anew with the next controller. :meth:`waits_for` tells who is left.
+        The jobs start anew with the next controller. :meth:`waits_for` tells what is left.
         """
         if not self.agents.ends_jobs:
             self.agents.end_jobs()
@@ -151,9 +151,9 @@ class Controller:
         }
 
     async def stop(self) -> None:
-        """Stop deciding. Jobs, and agents that have any, go on unless they were told to end.
+        """Stop deciding. Jobs, and agents with jobs, continue unless they were told to end.
 
-        Those that were told to, and have yet to, go on ending.
+        Those that were told to end continue to do so.
         """
         self.questions.close()
         for task in self._tasks:
@@ -191,7 +191,7 @@ class Controller:
             self.journal.give_up(str(error))
 
     async def _watch(self) -> None:
-        """Look at the room on the disk and at the nodes, and have a turn taken if that changes."""
+        """Watch the disk and the nodes, and have a turn taken when they change."""
         while True:
             await asyncio.sleep(LOOK_EVERY_S)
             nodes_changed = not self.agents.ends_jobs and self.supply.look()
@@ -217,7 +217,7 @@ class Controller:
         return max(0.0, min(times) - self.now_s()) if times else None
 
     def turn(self) -> None:
-        """One decision, if one is due, and everything that follows from it."""
+        """Take a decision, if one is due, and every action that follows from it."""
         if self.journal.is_behind and not self.journal.write_down():
             return
         if not (self.agents.ends_jobs or self._awaits()):
@@ -225,7 +225,7 @@ class Controller:
         self.journal.write_down()
 
     def _awaits(self) -> bool:
-        """True if agents have yet to tell which jobs ended while there was no controller."""
+        """True if some agents have yet to report the jobs that ended without a controller."""
         return bool(self.agents.awaited) and self.now_s() < self._await_until_s
 
     def _advance(self) -> None:
@@ -270,7 +270,7 @@ class Controller:
             self._paced_until_s = now_s + took_s + min(PACE * took_s, MOST_PACE_S)
 
     def _decide(self, now_s: float) -> None:
-        """Ask the policy. One that fails leaves the last plan in force, and is asked again."""
+        """Ask the policy. If it fails, the last plan stays in force, and it is asked again."""
         self._policy_retry_at_s = self.policy_error = None
         try:
             event = take_decision(self.state, self._policy, now_s)
@@ -285,7 +285,7 @@ class Controller:
         self._log_warnings(event)
 
     def _log_warnings(self, event: DecisionTaken) -> None:
-        """Log what the policy warns of for the first time: policies are pure, and can't do it."""
+        """Log a policy's new warnings: policies are pure, and can't log."""
         told: dict[str, list[int]] = {}
         for row in event.notes.warnings if event.notes is not None else ():
             for since_s, warning in self.state.notes.warned.get(row, {}).values():

@@ -20,7 +20,7 @@ class NodeApi:
     def drain(self, name: str, within_s: float | None = None, user: str = "") -> bool:
         """Have a node's jobs leave it as well; False if it was being drained by the same time.
 
-        What is still there in ``within_s`` seconds is stopped then, and starts anew.
+        Jobs that are still there in ``within_s`` seconds are stopped then, and start anew.
         """
         by_s = None if within_s is None else self._record.now_s() + within_s
         return self._close(name, Closing(drains=True, by_s=by_s), user)

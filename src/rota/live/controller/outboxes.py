@@ -8,19 +8,19 @@ Outbox = asyncio.Queue[Message | bytes]
 
 
 class Outboxes:
-    """The queues of the connected agents, by node, and what each that has told calls itself."""
+    """The queues of the connected agents, by node, and the agents' own ids if they sent them."""
 
     def __init__(self) -> None:
         self.queues: dict[str, Outbox] = {}
         self.agents: dict[str, str | None] = {}
 
     def open(self, node: str, agent: str | None) -> Outbox:
-        """The outbox of a node's new connection, which takes the place of an older one."""
+        """The outbox of a node's new connection, which replaces an older one."""
         self.queues[node], self.agents[node] = Outbox(), agent
         return self.queues[node]
 
     def close(self, node: str, outbox: Outbox) -> None:
-        """The connection has ended, unless another has taken its place."""
+        """Close a connection's outbox, unless another connection has replaced it."""
         if self.queues.get(node) is outbox:
             del self.queues[node], self.agents[node]
 

@@ -1,4 +1,4 @@
-"""The live cluster as far as it is known: its state from the event log, and answers about it."""
+"""The live cluster's state from the event log, and answers about it."""
 
 from collections import Counter
 from typing import Any
@@ -81,7 +81,7 @@ class Record:
         write_last_id(self.folder.last_id, self.next_id - 1)
 
     def _remember(self, event: Event) -> None:
-        """Keep what questions will be asked about."""
+        """Keep the parts of an event that questions will ask for."""
         if isinstance(event, JobSubmitted):
             self.rows[event.spec.job_id] = len(self.state.spec) - 1
         elif isinstance(event, DecisionTaken):
@@ -131,9 +131,9 @@ class Record:
         return None if sent is None else f"{self.store.identity} {sent[0]!r}"
 
     def is_foreign(self, message: Message) -> bool:
-        """True if what an agent tells is about an attempt that this log knows nothing of.
+        """True if an agent's message is about an attempt that this log does not know.
 
-        Agents of before attempts had marks tell none.
+        Agents older than marks send none.
         """
         mark, row = message.get("launch"), self.rows.get(message["job_id"])
         if mark is None:
@@ -151,8 +151,8 @@ class Record:
     def row(self, job_id: str, *, newest: bool = False) -> int:
         """The row of a job by id, by ``@last``, or by a name. Raises NotFoundError.
 
-        Of the jobs with a name it is the ``newest``, if who asks says so: nothing is to be changed.
-        Else it is the only one, or the only one that has not ended.
+        If several jobs have the name, ``newest`` selects the newest one, for callers that change
+        nothing. Otherwise it must be the only one, or the only one that has not ended.
         """
         if job_id == "@last" and self.state.spec:
             return len(self.state.spec) - 1
@@ -176,11 +176,11 @@ class Record:
         raise NotFoundError(f"there is no job {job_id!r}{hint}; `rota ps --all` lists them")
 
     def progress(self, row: int) -> dict[str, Any]:
-        """The latest that the job reported of itself."""
+        """The job's latest report."""
         return self.latest.get(row) or self.state.progress[row] or {}
 
     def device_share(self, row: int) -> float:
-        """The part of its life that the job has held its devices and worked."""
+        """The part of its life in which the job has held its devices and worked."""
         finish_s = self.state.finish_s[row]
         end_s = finish_s if finish_s >= 0 else self.clock.now_s()
         age_s = end_s - self.state.submit_s[row]
@@ -202,7 +202,7 @@ class Record:
         return self.last_node.get((row, self.state.attempt[row]))
 
     def nodes(self) -> list[dict[str, Any]]:
-        """Each node with its devices and who holds which; several jobs may share one."""
+        """Each node with its devices and the jobs on each; several jobs may share one."""
         in_use = {
             index
             for row in range(len(self.state.spec))

@@ -47,9 +47,9 @@ class Findings(NamedTuple):
 
 
 def seats(state: ClusterState, row: int) -> tuple[int, ...]:
-    """The nodes that may rightly have the job's attempt, the one that has its state first.
+    """The nodes that may rightly have the job's attempt, the one with its state first.
 
-    Two while it moves: until it has gone on at the other, its state is where it was.
+    There are two while it moves: until it has continued at the other, its state is at the first.
     """
     held, home = state.held[row], state.home[row]
     if home is None:
@@ -59,9 +59,9 @@ def seats(state: ClusterState, row: int) -> tuple[int, ...]:
 
 
 def overdue(state: ClusterState, now_s: float) -> list[tuple[int, int]]:
-    """(node, row) of each job that should have left a node, which is drained, by now.
+    """(node, row) of each job that should have left a draining node by now.
 
-    Not of those that are on their way.
+    Jobs on their way are left out.
     """
     late = [
         index
@@ -86,11 +86,11 @@ def reconcile(
     losses: dict[int, int],
     last_nodes: Mapping[tuple[int, int], str],
 ) -> Findings:
-    """Hold what an agent says it has against what the state says it should have.
+    """Compare what an agent reports with what the state says it should have.
 
     A job whose processes are neither alive nor known to have ended has lost its attempt. Commands
     on their way are not touched: they are sent again, and agents carry each out once. ``losses``
-    counts each row's lost attempts so far, ``last_nodes`` says where each attempt of a row ran.
+    counts each row's lost attempts so far, ``last_nodes`` has the node of each attempt of a row.
     """
     found = {(message["job_id"], message["attempt"]): message for message in attempts}
     findings = Findings([], [], [], [], [])
@@ -116,7 +116,7 @@ def _check_expected(
     losses: dict[int, int],
     findings: Findings,
 ) -> set[tuple[str, int]]:
-    """Look for each attempt that should be on the node among those found; the keys of these."""
+    """Look for each attempt that should be on the node among those found. Returns their keys."""
     expected: set[tuple[str, int]] = set()
     index = state.node_index[node]
     for row, spec in enumerate(state.spec):
@@ -145,7 +145,7 @@ def _check_expected(
 
 
 def registered(message: Message, row: int, now_s: float) -> WorkerRegistered:
-    """The event for what an agent says of how an attempt can be suspended and resized."""
+    """The event for an agent's report of how an attempt can be suspended and resized."""
     kind = Suspension[message["suspension"].upper()]
     resizable, most_ranks = message.get("resizable", False), message.get("most_ranks", 0)
     more = resizable, most_ranks, message.get("portable", False), message.get("why", "")
@@ -162,7 +162,7 @@ def end_of_attempt(
 ) -> list[Event]:
     """The events for an attempt that a node reports as ended or lost.
 
-    If it was on its way there, it has come there first: nobody lived to say so.
+    If it was moving there, its arrival comes first, which no living agent reported.
     """
     end = ended(state, row, message, now_s, losses)
     places = seats(state, row)
@@ -193,8 +193,10 @@ def ended(
 
 
 def node_left(state: ClusterState, node: str, now_s: float, error: str) -> list[Event]:
-    """The events for a node that is gone, or offers other devices than before: all that ran there
-    is lost, because of ``error``."""
+    """The events for a node that is gone, or now offers other devices.
+
+    All attempts there are lost, because of ``error``.
+    """
     index = state.node_index[node]
     events: list[Event] = []
     for row in range(len(state.spec)):
@@ -208,7 +210,7 @@ def node_left(state: ClusterState, node: str, now_s: float, error: str) -> list[
 def lost(
     state: ClusterState, row: int, message: Message, now_s: float, losses: dict[int, int]
 ) -> Event:
-    """The event for an attempt that vanished: it starts anew, but not for ever."""
+    """The event for a vanished attempt: the job starts anew, but not for ever."""
     if message.get("started") is False:  # that took nothing from the job, and does not count
         return attempt_lost(state, row, now_s, NEVER_STARTED)
     if message.get("goes_on") is True:  # from where it was: nothing is lost but a batch
@@ -259,9 +261,9 @@ def last_heard_s(progress: Mapping[str, Any]) -> float:
 
 
 def attempt_lost(state: ClusterState, row: int, at_s: float, error: str) -> AttemptLost:
-    """The event for an attempt that is gone, with all that it did: the job starts anew.
+    """The event for an attempt that is gone, with all its work: the job starts anew.
 
-    What its script saved of that by itself, nobody but the script knows.
+    Only the job's script knows what it saved by itself.
     """
     done_s = state.work(row, at_s)
     if state.state[row] == JobState.SUSPENDING:  # it went on until it reached its boundary

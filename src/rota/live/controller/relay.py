@@ -12,7 +12,7 @@ from rota.model.commands import Migrate
 def pass_on(record: Record, sender: str, message: Message) -> None:
     """Pass a ``fetch`` or ``fetched`` on to the node that it names.
 
-    Only between the two nodes of a migration that is on its way: whoever else asks is told to stop.
+    Only between the two nodes of a migration in progress: any other node is told to stop.
     """
     row = record.rows.get(message["job_id"])
     about = {"job_id": message["job_id"], "attempt": message["attempt"]}

@@ -1,8 +1,8 @@
-"""The room on the disk of a state folder, and the reserve of it that the controller keeps.
+"""The disk space of a state folder, and the reserve that the controller keeps of it.
 
-On a full disk jobs still end, and that must be written down. So a part of the disk is taken by a
-file of nothing, which is given up when little else is free. From then on nothing new is begun,
-until there is room for the reserve again.
+On a full disk jobs still end, and that must be written down. So an empty file takes a part of the
+disk, and is removed when little else is free. From then on nothing new is begun, until there is
+room for the reserve again.
 """
 
 import contextlib
@@ -20,8 +20,8 @@ log = logging.getLogger("rota.room")
 class Room:
     """The reserve of one state folder.
 
-    ``is_tight`` from when it was given up until it is held again. Without ``keeps_reserve`` there
-    is none to give up, and room is tight from one failure to write until the next :meth:`look`.
+    ``is_tight`` is True from its release until it is held again. Without ``keeps_reserve`` there is
+    none to release, and room is tight from one failure to write until the next :meth:`look`.
     """
 
     def __init__(self, folder: Folder, *, keeps_reserve: bool = True) -> None:
@@ -32,8 +32,10 @@ class Room:
         self._keeps_reserve = keeps_reserve
 
     def look(self) -> bool:
-        """Give the reserve up if little is free, or take it if there is room; whether the room is
-        tight since, or is no longer."""
+        """Release the reserve if little is free, or take it if there is room.
+
+        Returns True if that changes ``is_tight``.
+        """
         before = self.is_tight
         try:
             disk = disk_of(self._folder)
@@ -53,7 +55,7 @@ class Room:
         return before != self.is_tight
 
     def give_up(self) -> bool:
-        """Make room for what must be written; whether there was a reserve to give up."""
+        """Make room for what must be written. True if there was a reserve to release."""
         held, self._held = self._held, False
         if not self.is_tight:
             self.is_tight = True
@@ -64,12 +66,12 @@ class Room:
         return held
 
     def remove(self) -> None:
-        """Leave no reserve behind: the cluster has ended."""
+        """Remove the reserve: the cluster has ended."""
         with contextlib.suppress(OSError):
             self._reserve.unlink()
 
     def check(self) -> None:
-        """Raise StoreFullError, with what its owner can do, if the room is tight."""
+        """Raise StoreFullError, with advice, if there is too little room."""
         if self.is_tight:
             raise StoreFullError(self.complaint())
 
@@ -90,14 +92,14 @@ class Room:
         return f"{_mib(disk.free_bytes)} are free; make room for {_mib(needed)} there"
 
     def _is_there(self) -> bool:
-        """True if a controller before this one has kept it."""
+        """True if an earlier controller has kept it."""
         try:
             return self._reserve.stat().st_size > 0
         except OSError:
             return False
 
     def _take(self, num_bytes: int) -> bool:
-        """Take so much of the disk, or nothing; whether that went."""
+        """Take so much of the disk, or nothing. True if that succeeded."""
         try:
             flags = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW
             descriptor = os.open(self._reserve, flags, 0o600)

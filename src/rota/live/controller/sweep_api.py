@@ -31,7 +31,7 @@ class SweepApi:
     async def submit_sweep(
         self, request: SweepRequest, *, user: str, key: str | None, body_hash: str
     ) -> str:
-        """Accept a search; its name, with ``-2`` or the like behind it if it was taken.
+        """Accept a search. Returns its name, with ``-2`` or the like at its end if it was taken.
 
         The same idempotency key gives the same search. Raises NeverFitsError if no trial can ever
         run here, and JobFileError if the key was used for something else.
@@ -54,9 +54,9 @@ class SweepApi:
         return name
 
     async def end_sweep(self, name: str, outcome: str, message: str) -> bool:
-        """End a search and all of its trials that have not ended; False if it was over before.
+        """End a search and all of its open trials; False if it was over before.
 
-        Raises NotFoundError, and JobFileError for an outcome that is none.
+        Raises NotFoundError, and JobFileError for an unknown outcome.
         """
         search = self._record.searches.find(name)
         if outcome not in OUTCOMES:
@@ -86,11 +86,11 @@ class SweepApi:
         key: str | None = None,
         body_hash: str = "",
     ) -> int:
-        """Accept a trial of a search as a job; its row.
+        """Accept a trial of a search as a job. Returns its row.
 
         A number that exists gives its row, whatever the parameters are; None is the next one. The
         same idempotency key gives the same trial. Raises NotFoundError, TransitionError if the
-        search is over, and JobFileError for parameters that are not of its space.
+        search is over, and JobFileError for parameters outside of its space.
         """
         search = self._record.searches.find(name)
         name, user = search.name, search.submitted.user
@@ -119,9 +119,9 @@ class SweepApi:
         return row.result()
 
     async def stop_trial(self, name: str, number: int, why: str) -> bool:
-        """End a trial that the search needs no longer; False if it has ended or is about to.
+        """End a trial that the search no longer needs; False if it has ended or is about to.
 
-        ``why`` is what its user is told. Raises NotFoundError.
+        ``why`` is shown to its user. Raises NotFoundError.
         """
         row = self._record.searches.row(name, number)
         why = _text("why", why)

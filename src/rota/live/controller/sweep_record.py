@@ -1,6 +1,6 @@
-"""The searches of a live cluster: which there are, what their trials have told, how they ended.
+"""The searches of a live cluster: their trials' reports, and their ends.
 
-Built from events alone, so that a controller that has been restarted knows the same.
+Built from events alone, so that a restarted controller knows the same.
 """
 
 from collections.abc import Callable
@@ -37,7 +37,7 @@ WAITING = (JobState.PENDING, JobState.HELD, JobState.SUSPENDED)
 
 @dataclass
 class Search:
-    """One search: as it was submitted, its trials' rows by number, and its end."""
+    """One search: its request, its trials' rows by number, and its end."""
 
     submitted: SweepSubmitted
     rows: dict[int, int] = field(default_factory=dict)
@@ -68,7 +68,7 @@ class Cursor(NamedTuple):
 
     @classmethod
     def parse(cls, text: str) -> "Cursor | None":
-        """A cursor as it was told; None for what is none."""
+        """The cursor in a text; None if the text is none."""
         parts = text.split(".")
         if len(parts) != 3 or not all(part.isascii() and part.isdigit() for part in parts):
             return None
@@ -79,7 +79,7 @@ class Cursor(NamedTuple):
 
 
 class Best(NamedTuple):
-    """A trial's best report and its place, None if it has no value, after so many notes."""
+    """A trial's best report, None if it has no value, and its place, after so many notes."""
 
     notes: int = 0
     place: int = 0
@@ -88,7 +88,7 @@ class Best(NamedTuple):
 
 @dataclass
 class _Turn:
-    """A time in which a trial worked on the same GPUs; without an end it still does."""
+    """A time in which a trial worked on the same GPUs; without an end it is still working."""
 
     from_s: float
     held: Allocation
@@ -96,9 +96,9 @@ class _Turn:
 
 
 class Searches:
-    """Every search so far, oldest first. :meth:`note` takes each event after the state has.
+    """Every search so far, oldest first. :meth:`note` gets each event after the state has.
 
-    ``on_news`` is called when something has changed of a search that goes on.
+    ``on_news`` is called when an open search has changed.
     """
 
     def __init__(self, state: ClusterState, now_s: Callable[[], float]) -> None:
@@ -112,7 +112,7 @@ class Searches:
         self._ran: dict[int, list[_Turn]] = {}  # by row: when it worked, and where
 
     def note(self, event: Event) -> None:
-        """Take note of what has happened."""
+        """Record an event."""
         if isinstance(event, SweepSubmitted):
             search = self._searches[event.name] = Search(event)
             if event.key is not None:
@@ -145,7 +145,7 @@ class Searches:
         return self._searches[trial.sweep.name]
 
     def _has_news(self, search: Search, *rows: int) -> None:
-        """Something has changed of a search, and of these of its trials."""
+        """Record that a search has changed, and these of its trials."""
         self._news += 1
         search.changed, search.notes = self._news, self._curves.notes
         self._changed.update(dict.fromkeys(rows, self._news))
@@ -161,7 +161,7 @@ class Searches:
             self._has_news(search, row)
 
     def _note_run(self, row: int, at_s: float) -> None:
-        """Note whether the trial works from now on, and on which GPUs."""
+        """Record that the trial works from now on, or stops, and on which GPUs."""
         state, ran = self._state, self._ran[row]
         held = state.resizing.get(row, state.held[row])  # until it has its new size
         works = held if state.since_s[row] >= 0 else None
@@ -198,7 +198,7 @@ class Searches:
         return self._by_key.get((user, key))
 
     def free_name(self, name: str) -> str:
-        """The name, or with ``-2``, ``-3``, ... behind it the first one that no search has had."""
+        """The name, or the first of its forms with ``-2``, ``-3``, ... that no search has had."""
         number, free = 1, name
         while free in self._searches:
             number += 1
@@ -217,7 +217,7 @@ class Searches:
     # -- telling -------------------------------------------------------------------------------
 
     def tell_all(self, since_s: float | None = None) -> list[dict[str, Any]]:
-        """Every search in brief, oldest first; not those that had ended at ``since_s``."""
+        """Every search in brief, oldest first, without those that had ended at ``since_s``."""
         return [
             self.tell(search.name, brief=True)
             for search in self._searches.values()
@@ -225,10 +225,10 @@ class Searches:
         ]
 
     def tell(self, name: str, *, brief: bool = False, since: str | None = None) -> dict[str, Any]:
-        """One search, JSON-able; ``brief``: of its trials how many stand where. NotFoundError.
+        """One search, JSON-able; ``brief`` has only the number of trials by state. NotFoundError.
 
-        ``since``, a ``cursor`` of before: with those trials alone that have changed, and of their
-        curves what is new.
+        ``since`` is an earlier ``cursor``: then only changed trials are included, and the new parts
+        of their curves.
         """
         search, now_s = self.find(name), self._now_s()
         submitted, ended = search.submitted, search.ended
@@ -257,7 +257,7 @@ class Searches:
         }
 
     def tell_trial(self, name: str, number: int, *, since: str | None = None) -> dict[str, Any]:
-        """One trial of a search, as :meth:`tell` has it, and a ``cursor``. Raises NotFoundError."""
+        """One trial of a search, as in :meth:`tell`, and a ``cursor``. Raises NotFoundError."""
         row = self.row(name, number)
         told = self._tell_trial(number, row, self._now_s(), self._known(since))
         cursor = Cursor(self._state.epoch, self._changed[row], self._curves.notes)
@@ -309,9 +309,9 @@ class Searches:
         return state.service(row, now_s) * state.num_gpus[row] + state.extra_gpu_s[row]
 
     def _best_report(self, row: int) -> Report | None:
-        """The report with the best value; the first one of equal ones.
+        """The report with the best value; of equal ones the first.
 
-        Those that were looked at before are looked at again only if the best of them is gone.
+        Reports seen before are looked at again only if the best of them is gone.
         """
         before = self._best_of.get(row, Best())
         if before.notes == self._curves.notes:

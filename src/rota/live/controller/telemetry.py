@@ -36,7 +36,7 @@ class Telemetry:
         self._senseless: set[int] = set()  # rows that have told what can't be
 
     def note_report(self, row: int, message: Message, now_s: float) -> None:
-        """Take note of one message about a job's attempt, other than its end."""
+        """Record one message about a job's attempt, other than its end."""
         kind = message["type"]
         if kind == "progress":
             self._record.latest[row] = message["progress"]
@@ -86,7 +86,7 @@ class Telemetry:
                 self._journal.note(ModelReported(now_s, row, *sizes))
 
     def _note_size(self, row: int, message: Message, now_s: float) -> None:
-        """A job has changed by itself: it has lost a rank, or has had one replaced."""
+        """Record that a job has lost a rank, or has had one replaced, without a command."""
         state = self._state
         held = state.resizing.get(row) or state.held[row]
         if isinstance(state.outstanding[row], Resume | Migrate):
@@ -105,8 +105,11 @@ class Telemetry:
             )
 
     def _note_refusal(self, row: int, message: Message, now_s: float) -> None:
-        """A batch does not go. One that was asked for where the job has other ranks by now, or is
-        wrong as a whole, says nothing of its GPUs: that command fails, and is tried again."""
+        """Record the refusal of a batch.
+
+        The refusal of a requested batch says nothing of the GPUs if the job has other ranks by now,
+        or if the batch is wrong as a whole: then the command fails, and is tried again.
+        """
         state, batch = self._state, (message["batch"][0], message["batch"][1])
         held, command = state.held[row], state.outstanding[row]
         if held is None:
@@ -119,7 +122,7 @@ class Telemetry:
             self._journal.note(BatchRefused(now_s, row, batch, message["error"], of_a_gpu))
 
     def _is_of_the_whole(self, row: int, batch: tuple[int, int], ranks: int) -> bool:
-        """True if so many ranks would take more or fewer samples in all than a batch can have."""
+        """True if so many ranks would take an impossible number of samples in all."""
         reports = self._state.reports
         limits = None if reports is None else reports.batch_range(row)
         if limits is None or batch[0] > limits.most_per_gpu:
@@ -128,13 +131,13 @@ class Telemetry:
         return parts * (batch[0] - 1) >= limits.most or parts * (batch[0] + 1) <= limits.initial
 
     def note_early_size(self, row: int, now_s: float) -> None:
-        """The job has gone on: what was told of its size since it was to do that counts now."""
+        """The job has resumed: apply the change of size that was reported before."""
         message = self._early_sizes.pop(row, None)
         if message is not None and message["attempt"] == self._state.attempt[row]:
             self._note_size(row, message, now_s)
 
     def _check_sense(self, row: int, progress: dict[str, Any]) -> None:
-        """Say once of a job that what it tells of its training is left out, and why."""
+        """Log once per job that its impossible reports of training are left out, and why."""
         try:
             read(progress)
         except InputError as error:
@@ -145,13 +148,13 @@ class Telemetry:
                 log.warning("%s: reports are left out that make no sense: %s", where, error)
 
     def forget_early_size(self, row: int) -> None:
-        """The job does not go on: what was told of its size meanwhile is void."""
+        """The job does not resume: drop the change of size that was reported meanwhile."""
         self._early_sizes.pop(row, None)
 
     # -- progress ------------------------------------------------------------------------------
 
     def note_last_report(self, row: int, message: Message) -> None:
-        """Keep the last report of an attempt that has ended, which comes with the end."""
+        """Keep the last report of an ended attempt, which comes with its end."""
         if message.get("progress"):
             self._record.latest[row] = message["progress"]
             self._check_sense(row, message["progress"])
@@ -162,14 +165,16 @@ class Telemetry:
             self._journal.note(WorkerReported(now_s, row, latest))
 
     def write_sharers(self, row: int, now_s: float) -> None:
-        """Write down how far those are who share the job's GPUs: their conditions change."""
+        """Write the progress of jobs that share the job's GPUs, because their speeds change."""
         profiles, held = self._state.profiles, self._state.held[row]
         for other in profiles.sharers(held, row) if profiles is not None else ():
             self.write_progress(other, now_s)
 
     def _must_be_written(self, row: int, at_s: float) -> bool:
-        """True if a report told then is to be in the log: now and then, and where profiles begin
-        to measure."""
+        """True if a report of that time must be in the log.
+
+        Some are, at intervals; so are those where profiles begin to measure.
+        """
         written_s = (self._state.progress[row] or {}).get("at_s", 0.0)
         profiles = self._state.profiles
         begins = profiles is not None and profiles.awaits(row, at_s)

@@ -39,7 +39,7 @@ class Provider:
     def nodes(self) -> Collection[ProvidedNode]:
         """The nodes that it looks after; some may come and go while the controller runs.
 
-        A node is among them until nothing of its jobs can run there. From then on it is gone.
+        A node stays among them until nothing of its jobs can run there. From then on it is gone.
         """
         raise NotImplementedError
 

@@ -180,7 +180,7 @@ class LocalProvider(Provider):
         await asyncio.gather(*(agent.end() for agent in self._agents.values()))
 
     async def wait_for_end(self, *, connected: Collection[str]) -> None:
-        """Wait until all agents are gone; those that never got as far as to connect are killed."""
+        """Wait until all agents are gone; those that never connected are killed."""
         await asyncio.gather(
             *(
                 agent.wait_for_end(connected=name in connected)
@@ -202,7 +202,7 @@ class LocalProvider(Provider):
 
 
 class _WatchedAgent:
-    """One node's agent, which is given these ``options`` beside those that say which it is."""
+    """One node's agent, which gets these ``options`` besides those that identify it."""
 
     def __init__(self, folder: Folder, node: LocalNode, options: list[str]) -> None:
         self.node = node
@@ -274,7 +274,7 @@ class _WatchedAgent:
                 await asyncio.sleep(END_POLL_S if self._ends else WATCH_EVERY_S)
 
     def _tell_end(self, status: int | None) -> None:
-        """Log how an agent has ended; if it can't go on, whoever started the cluster hears it."""
+        """Log an agent's end; if it can't continue, show it to whoever started the cluster."""
         words = last_words(self._folder.node(self.node.name) / "agent.log") if status else ""
         if not status or status < 0:  # killed by a signal
             log.warning("%s's agent ended with status %s", self.node.name, status)
@@ -317,7 +317,7 @@ class _WatchedAgent:
 
 
 def last_words(log_file: Path) -> str:
-    """The last line in a log; empty if there is none."""
+    """The last line of a log; "" if there is none."""
     try:
         with open(log_file, "rb") as file:
             file.seek(max(0, file.seek(0, os.SEEK_END) - LAST_WORDS_BYTES))
@@ -330,8 +330,8 @@ def last_words(log_file: Path) -> str:
 def former_nodes(folder: Folder) -> list[LocalNode]:
     """The nodes that this state folder has had, as they were last started, by name.
 
-    One without a readable note of that counts as one with all GPUs: somebody must look after its
-    processes, whatever devices they had.
+    A node without a readable record of that counts as one with all GPUs, so that an agent manages
+    its processes, whatever devices they had.
     """
     folders = sorted(folder.path.glob("nodes/*"))
     return [_settings_of(path) or LocalNode(path.name) for path in folders]
@@ -351,7 +351,7 @@ def _is_alive(folder: Folder, name: str) -> bool:
 
 
 def _in_use(folder: Folder, name: str) -> bool:
-    """True if its agent lives, or attempts that nobody has seen the end of are there."""
+    """True if its agent lives, or if it has attempts whose end has not been seen."""
     jobs = folder.node(name) / "jobs"
     unfinished = chain(jobs.glob("*/*/attempt.json"), jobs.glob("*/*/arrival.json"))
     return _is_alive(folder, name) or next(unfinished, None) is not None

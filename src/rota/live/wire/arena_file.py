@@ -51,15 +51,15 @@ class ArenaHeader(NamedTuple):
 class Checksum:
     """The checksum of bytes that are added block by block, at the speed of memory.
 
-    The sum of the 8-byte words of each block, and the CRC-32 of these sums. Every piece but the
-    last is a multiple of BLOCK_BYTES long.
+    It has the sum of the 8-byte words of each block, and the CRC-32 of these sums. Every piece but
+    the last is a multiple of BLOCK_BYTES long.
     """
 
     def __init__(self) -> None:
         self.value = 0
 
     def add(self, piece: Any) -> None:
-        """Take in a piece: anything with the buffer interface."""
+        """Add a piece: anything with the buffer interface."""
         import numpy
 
         view = memoryview(piece).cast("B")
@@ -110,7 +110,7 @@ def verify(path: str | Path) -> None:
 
 @contextmanager
 def _open(path: str | Path) -> Iterator[BinaryIO]:
-    """A file to read; nothing that leads elsewhere, or that whoever reads might wait for.
+    """A file to read, but no link, and nothing that a reader might have to wait for.
 
     Raises ArenaError for each failure to read it.
     """

@@ -1,8 +1,8 @@
-"""The clock of a cluster, which its controller, its agents and their workers read alike.
+"""The clock that a cluster's controller, agents and workers share.
 
-Seconds since the epoch that pass as CLOCK_BOOTTIME does. Nobody can set that clock: whatever
-becomes of the wall clock, jobs are charged for the time that has passed. By how much the cluster's
-time is ahead of CLOCK_BOOTTIME stays the same until the machine is rebooted.
+Seconds since the epoch that pass as CLOCK_BOOTTIME does. Nobody can set that clock: jobs are
+charged for the time that has passed, even if the wall clock is changed. The offset of the cluster's
+time to CLOCK_BOOTTIME stays the same until the machine is rebooted.
 """
 
 import contextlib
@@ -54,9 +54,9 @@ def wall_ahead_s() -> float:
 
 
 def follow(ahead_s: float | None) -> None:
-    """Let :func:`now_s` be so far ahead of CLOCK_BOOTTIME, here and in processes begun later.
+    """Set the offset of :func:`now_s` to CLOCK_BOOTTIME, here and in processes begun later.
 
-    None: as far as the wall clock is at this moment.
+    None stands for the wall clock's offset at this moment.
     """
     global _ahead_s
     _ahead_s = wall_ahead_s() if ahead_s is None else ahead_s

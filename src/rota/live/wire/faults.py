@@ -1,4 +1,4 @@
-"""Holding a message against its declaration: which field is wrong, and what it must be."""
+"""Checks a message against its declaration: names the wrong field, and what it must be."""
 
 import re
 from functools import cache
@@ -32,7 +32,7 @@ NAMES: dict[type[Type], str] = {
 
 
 class Fault(NamedTuple):
-    """The first field of a message that is not as it is declared.
+    """The first field of a message that does not match its declaration.
 
     ``field`` is its path: ``attempts[0].attempt``; ``wanted`` says what it must be.
     """

@@ -79,7 +79,7 @@ class Progress(Struct, kw_only=True):
     adaptation: Adaptation | None = None
 
     def __post_init__(self) -> None:
-        """Names and words can be shown. Raises ValueError."""
+        """Check that names and words can be shown. Raises ValueError."""
         if not all(map(str.isprintable, (*self.metrics, self.unsaved or ""))):
             raise ValueError("text that can't be shown")
 
@@ -91,20 +91,20 @@ class ModelSizes(Struct):
     largest_tensor_bytes: Annotated[int, Meta(gt=0, le=MAX_MODEL_BYTES)]
 
     def __post_init__(self) -> None:
-        """A tensor is not larger than its model. Raises ValueError."""
+        """Check that no tensor is larger than its model. Raises ValueError."""
         if self.largest_tensor_bytes > self.model_bytes:
             raise ValueError("a tensor larger than the model")
 
 
 class MemoryCycle(Struct):
-    """Device memory over a step: the least and the most, and after what it is least."""
+    """Device memory over a step: the least and the most, and the point of the least."""
 
     least_bytes: Bytes
     most_bytes: Bytes
     least_after: Literal["backward", "optimizer", "boundary"]
 
     def __post_init__(self) -> None:
-        """The least is not more than the most. Raises ValueError."""
+        """Check that the least is not more than the most. Raises ValueError."""
         if self.least_bytes > self.most_bytes:
             raise ValueError("the least is more than the most")
 
@@ -143,13 +143,13 @@ class At(Struct, kw_only=True):
 
 
 class Written(Struct, kw_only=True):
-    """Its state is in the arena, so large."""
+    """The rank's state is in the arena; ``bytes`` is its size."""
 
     bytes: Count
 
 
 class Kept(Struct, kw_only=True):
-    """Its state can't be written, for want of room if ``full``, and stays where it is."""
+    """The rank's state can't be written, for want of room if ``full``, and stays where it is."""
 
     error: str
 
@@ -161,7 +161,7 @@ class ElasticShards(Struct, kw_only=True):
 
 
 class Tuned(Struct, kw_only=True):
-    """Batches are so from now on, or not, for this reason."""
+    """The batches from now on; with a ``refusal``, the reason why they were not changed."""
 
     batch: Batch
     refusal: str | None = None
@@ -196,7 +196,7 @@ class InGeneration(Struct, kw_only=True):
 
 
 class Broken(Struct, kw_only=True):
-    """Its group failed, by itself if ``own``; it waits for a place in another."""
+    """The rank's group failed, by its own fault if ``own``; it waits for a place in another."""
 
     generation: Count | None = None
     error: str
@@ -317,7 +317,7 @@ class Resized(About, kw_only=True):
 
 
 class Refused(About, kw_only=True):
-    """A batch does not go on so many ranks, for this reason."""
+    """A batch was refused on so many ranks, for this reason."""
 
     batch: Batch
     gpus: Count
