@@ -7,11 +7,11 @@ from functools import lru_cache
 class Allocation:
     """GPUs of one or more nodes, as ``(node index, bit mask of GPU indices)`` pairs.
 
-    ``shared`` says that the job puts up with others on its GPUs that say so too. ``batch`` is with
-    which batch it trains there: samples that a GPU computes at once, and how often it adds up
-    gradients before a step (0: not); None is the job's own. Immutable and reused: equal one-node
-    allocations made by :func:`on_node` are the same object, so that comparing by identity is enough
-    most of the time.
+    ``shared`` is True if the job shares its GPUs with others whose allocations are shared, too.
+    ``batch`` is the batch it trains with there: samples that a GPU computes at once, and how often
+    it adds up gradients before a step (0: not); None is the job's own. Immutable and reused: equal
+    one-node allocations made by :func:`on_node` are the same object, so that comparing by identity
+    is enough most of the time.
     """
 
     __slots__ = ("batch", "num_gpus", "parts", "shared")

@@ -10,8 +10,8 @@ class Node(NamedTuple):
     """A machine with GPUs, or with device slots that stand for them.
 
     GPUs of one ``island`` (so many neighbouring indices; 0: all of the node) are joined by the
-    fastest links. An empty ``gpu_type`` or ``rack`` is one that nobody named; ``memory_gb`` is that
-    of each GPU, 0 if not known.
+    fastest links. ``gpu_type`` and ``rack`` are empty if unknown; ``memory_gb`` is that of each
+    GPU, 0 if unknown.
     """
 
     name: str
@@ -25,12 +25,12 @@ class Node(NamedTuple):
 
     @property
     def is_live(self) -> bool:
-        """True if an agent runs there, which starts whole gangs and on its own node alone."""
+        """True if an agent runs there; agents start whole gangs, each on its own node alone."""
         return self.kind != "gpu"
 
     @property
     def has_device_memory(self) -> bool:
-        """True if a job can run out of memory of its device there, and is lost then."""
+        """True if a job there can run out of device memory, and would be lost then."""
         return self.kind == "cuda"
 
 
@@ -44,7 +44,7 @@ class Closing(NamedTuple):
 def parse_cluster(text: str) -> list[Node]:
     """The nodes that ``text`` describes.
 
-    ``15x4`` is 15 nodes of 4 GPUs; ``16x4:t4,4x8:a100`` adds two kinds up and names their GPU
+    ``15x4`` is 15 nodes of 4 GPUs; ``16x4:t4,4x8:a100`` combines two kinds and names their GPU
     types; ``:rack=4`` puts every 4 nodes of a kind into a rack, ``:island=2`` joins every 2 GPUs of
     a node by fast links. Raises ClusterSpecError.
     """
@@ -137,7 +137,7 @@ class FreeGpus:
     __copy__ = copy
 
     def set_mask(self, node: int, mask: int) -> None:
-        """Say that exactly the GPUs in ``mask`` are free on ``node``; new nodes come in order."""
+        """Set the free GPUs of ``node`` to exactly those in ``mask``; new nodes come in order."""
         masks = self.masks
         if node == len(masks):
             masks.append(0)
@@ -148,9 +148,9 @@ class FreeGpus:
         self._by_count = None
 
     def fits(self, allocation: Allocation) -> bool:
-        """True if the job can have every GPU of ``allocation``, none of whose nodes is named twice.
+        """True if the job can have every GPU of ``allocation``, which names no node twice.
 
-        A GPU must be free, or shared by others if it is for sharing.
+        A GPU must be free, or shared by others if the allocation is shared.
         """
         masks, parts = self.masks, allocation.parts
         if allocation.shared and self.sharers:
@@ -181,7 +181,7 @@ class FreeGpus:
         return True
 
     def give(self, allocation: Allocation) -> None:
-        """Mark the GPUs of ``allocation``, all of them taken, as free; or as shared by one less."""
+        """Mark the GPUs of ``allocation``, all taken, as free, or as shared by one job less."""
         if allocation.shared:
             self._give_shared(allocation)
             return

@@ -30,7 +30,7 @@ class Suspend(NamedTuple):
 
 
 class Resume(NamedTuple):
-    """Let a suspended job go on, on these GPUs of the node(s) where its state lies."""
+    """Let a suspended job continue on these GPUs of the node(s) where its state lies."""
 
     command_id: int
     row: int
@@ -40,7 +40,7 @@ class Resume(NamedTuple):
 
 
 class Migrate(NamedTuple):
-    """Move a suspended job's state to the node(s) of these GPUs, and let it go on there."""
+    """Move a suspended job's state to the node(s) of these GPUs, and continue it there."""
 
     command_id: int
     row: int
@@ -50,7 +50,7 @@ class Migrate(NamedTuple):
 
 
 class Resize(NamedTuple):
-    """Let a running job go on, on these GPUs, of which it has some already, with a rank on each."""
+    """Change a running job to these GPUs, some of which it has already, with a rank on each."""
 
     command_id: int
     row: int
@@ -60,7 +60,7 @@ class Resize(NamedTuple):
 
 
 class Retune(NamedTuple):
-    """Let a running job go on with another batch, on the GPUs that it has.
+    """Change a running job to another batch, on the GPUs that it has.
 
     ``batch`` as in :class:`~rota.model.allocation.Allocation`.
     """

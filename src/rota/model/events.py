@@ -18,7 +18,7 @@ new = tuple.__new__
 
 
 class NodeJoined(NamedTuple):
-    """A node offers its GPUs; also after it was lost."""
+    """A node offers its GPUs, for the first time or after it was lost."""
 
     at_s: float
     name: str
@@ -31,13 +31,13 @@ class NodeJoined(NamedTuple):
 
 
 def joined(at_s: float, node: Node) -> NodeJoined:
-    """The event that such a node offers its GPUs."""
+    """The event for a node that offers its GPUs."""
     name, num_gpus, kind, _, gpu_type, rack, island, memory_gb = node
     return NodeJoined(at_s, name, num_gpus, kind, gpu_type, rack, island, memory_gb)
 
 
 class NodeLost(NamedTuple):
-    """A node is gone, and what ran there with it; one that is ``given_back`` had nothing left."""
+    """A node is gone, with the jobs that ran there; a ``given_back`` node had none left."""
 
     at_s: float
     name: str
@@ -106,7 +106,7 @@ class RetryDue(NamedTuple):
 
 
 class DecisionTaken(NamedTuple):
-    """The policy's plan, as changes against the one before."""
+    """The policy's plan, as changes to the previous one."""
 
     at_s: float
     seq: int
@@ -164,9 +164,9 @@ class JobResumed(NamedTuple):
 class JobResized(NamedTuple):
     """The job has a rank on each of these GPUs, and on no other.
 
-    ``paused_s`` is the time that its ranks could not work for that. It may come without a command:
-    the job has gone on without ranks that it has lost, so many, or has had one replaced. Then
-    ``cause`` tells why, in words.
+    ``paused_s`` is the time for which its ranks could not work. It may come without a command: the
+    job has continued without ``lost_ranks`` of its ranks, or has had one replaced. Then ``cause``
+    tells why, in words.
     """
 
     at_s: float
@@ -179,7 +179,7 @@ class JobResized(NamedTuple):
 
 
 class JobRetuned(NamedTuple):
-    """The job goes on with another batch, at ``speed`` times the speed that its duration is for."""
+    """The job continues with another batch, at ``speed`` relative to its duration's."""
 
     at_s: float
     row: int
@@ -188,10 +188,10 @@ class JobRetuned(NamedTuple):
 
 
 class BatchRefused(NamedTuple):
-    """The job goes on without the batch that it was given, alone or with its GPUs.
+    """The job continues without the batch that it was given, alone or with its GPUs.
 
-    ``of_a_gpu``: for the samples that are on a GPU at once, so that no larger number goes either;
-    else for its size as a whole on these GPUs.
+    ``of_a_gpu`` is True if the samples on a GPU at once were too many, so that no larger number is
+    possible either; False if its size as a whole was impossible on these GPUs.
     """
 
     at_s: float
@@ -202,9 +202,10 @@ class BatchRefused(NamedTuple):
 
 
 class SpeedChanged(NamedTuple):
-    """A running job goes on faster or slower than before.
+    """A running job has become faster or slower.
 
-    ``by_itself``: its training has become so, and nothing around it, which calls for no decision.
+    ``by_itself`` is True if its training has changed, and nothing around it, which calls for no
+    decision.
     """
 
     at_s: float
@@ -249,7 +250,7 @@ class WorkerReported(NamedTuple):
 
 
 class AttemptLost(NamedTuple):
-    """The job's processes are gone and nobody knows how they ended; it may start anew.
+    """The job's processes are gone and their end is unknown; it may start anew.
 
     ``lost_s`` is the work done since the last checkpoint, in seconds at speed 1. ``got_on``: before
     it was lost, the attempt had done something for the job, and was not one of those that only
@@ -280,8 +281,8 @@ class JobFinished(NamedTuple):
 class SweepSubmitted(NamedTuple):
     """A user's search was accepted under this name, which no other has or has had.
 
-    ``request`` is JSON-able: the fields of its file. ``key`` is the idempotency key that it came
-    with, and ``body_hash`` tells whether something that comes with it once more is the same.
+    ``request`` is JSON-able: the fields of its file. ``key`` is its idempotency key, and
+    ``body_hash`` tells if a later request with that key is the same.
     """
 
     at_s: float
@@ -301,7 +302,7 @@ class TrialStopped(NamedTuple):
 
 
 class SweepEnded(NamedTuple):
-    """A search is over: TARGET, DONE, BUDGET, FAILED or CANCELLED. No trial will come."""
+    """A search is over: TARGET, DONE, BUDGET, FAILED or CANCELLED. It has no further trials."""
 
     at_s: float
     name: str
@@ -310,7 +311,7 @@ class SweepEnded(NamedTuple):
 
 
 class MetricReported(NamedTuple):
-    """A trial has reported the metric of its search: what it has not told before, in order."""
+    """A trial has reported the metric of its search: its new reports, in order."""
 
     at_s: float
     row: int

@@ -161,12 +161,12 @@ class JobSpec(NamedTuple):
 
     @property
     def simulated(self) -> bool:
-        """True if the job has no program: then it runs in simulations alone."""
+        """True if the job has no program: such jobs run only in simulations."""
         return self.program is None
 
 
 class Job(NamedTuple):
-    """A job's whole standing at one moment, made from the columns when someone asks."""
+    """A job's whole state at one moment, made from the columns on request."""
 
     spec: JobSpec
     state: JobState
@@ -186,7 +186,7 @@ class Job(NamedTuple):
 
 
 def name_of(run: str) -> str:
-    """A name for a job that was given none: its script's or program's, in allowed characters."""
+    """A name for an unnamed job: its script's or program's, in allowed characters."""
     import re  # here: simulated jobs have no program
     import shlex
     from os.path import basename

@@ -12,7 +12,7 @@ def jobs_text(ids: Collection[str]) -> str:
 
 
 def few(words: Collection[str], separator: str = ", ") -> str:
-    """Some words, such as the ids of jobs; of many the first ones, and how many more there are."""
+    """Some words, such as ids of jobs; of many the first ones, and the number of the others."""
     more = len(words) - MOST_NAMED
     named = separator.join(islice(words, MOST_NAMED))
     return f"{named} and {more:,} more" if more > 0 else named

@@ -1,4 +1,4 @@
-"""Notes: what a policy tells people of its plan. A policy's memory is its own; notes are read."""
+"""Notes: a policy's messages to people about its plan. Unlike its memory, they are read."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ MOST_CHARS = 1000  # of a sentence
 
 
 class DesiredNodes(NamedTuple):
-    """The ``desired`` number of nodes, and the ``utility`` of the GPUs that jobs are given now.
+    """The ``desired`` number of nodes, and the present ``utility`` of the jobs' GPUs.
 
-    Utility is what part of their GPUs' best the jobs make of all GPUs: the jobs' speedups over one
-    GPU, added up, over the number of GPUs. ``below_since_s`` is the time since which the utility of
-    the desired nodes has been too low; None if it is not.
+    Utility is the sum of the jobs' speedups over one GPU, divided by the number of GPUs.
+    ``below_since_s`` is the time since which the utility of the desired nodes has been too low;
+    None if it is not.
     """
 
     desired: int
@@ -24,7 +24,7 @@ class DesiredNodes(NamedTuple):
 
 
 class Packed(NamedTuple):
-    """Jobs that share a GPU, and their work in sum relative to that of turns on it.
+    """Jobs that share a GPU, and their total work relative to that of turns on it.
 
     ``gain`` is None while it is being measured.
     """

@@ -1,4 +1,4 @@
-"""Probes: what a policy tries with a job, measures, and undoes where it does not pay."""
+"""Probes: trials of a policy with a job, which it measures, and undoes if they do not pay."""
 
 from typing import NamedTuple
 

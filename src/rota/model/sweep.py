@@ -1,6 +1,6 @@
-"""A search over hyper-parameters, as policies know it: a trial is a job that says which one it is.
+"""A search over hyper-parameters, as policies see it: a trial is a job that names its search.
 
-What the trials have reported of their metric comes by :meth:`rota.model.view.View.curve`.
+Trials' reports of their metric come by :meth:`rota.model.view.View.curve`.
 """
 
 from typing import NamedTuple
@@ -11,9 +11,9 @@ Value = str | int | float | bool
 class Sweep(NamedTuple):
     """One search. Its trials have one share among them, that of their priority.
 
-    ``metric`` is the name that trials report, ``maximize`` whether more of it is better. The search
-    is over when a trial reaches the ``target``; a trial makes ``reports`` of the metric in all,
-    None if nobody has told how many.
+    ``metric`` is the name that trials report, ``maximize`` is True if more of it is better. The
+    search is over when a trial reaches the ``target``; a trial makes ``reports`` of the metric in
+    all, None if unknown.
     """
 
     name: str

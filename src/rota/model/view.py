@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 
 def identity(policy: Any) -> str:
-    """The policy's name and settings: what it remembered is valid only for the same identity."""
+    """The policy's name and settings: its memory is valid only for the same identity."""
     return policy.identity or type(policy).__qualname__
 
 
@@ -117,7 +117,7 @@ class View:
         self.renew(now_s)
 
     def renew(self, now_s: float) -> bool:
-        """Show the state as it is now. False if only a new view can: columns were replaced."""
+        """Show the present state. False if that takes a new view, because columns were replaced."""
         state = self._state
         self.now_s = now_s
         self.plan = state.plan
@@ -135,7 +135,7 @@ class View:
         return self._times_replaced == state.times_replaced
 
     def work_s(self, row: int) -> float:
-        """Seconds of its duration that a simulated job has done, which is what its steps tell."""
+        """Seconds of its duration that a simulated job has done, which its steps reveal."""
         return self._state.work(row, self.now_s)
 
     def user(self, row: int) -> str:
@@ -196,9 +196,8 @@ class View:
     def pair(self, row: int, other: int) -> tuple[float, float] | None:
         """The speeds of two jobs that share their GPUs, as parts of those alone.
 
-        As jobs of their kinds were measured beside each other: on the GPU type that ``other`` is
-        on, or was last; if not there, where that was done most often. None unless it was done for
-        both.
+        They are those measured of jobs of their kinds: on the GPU type that ``other`` is on, or was
+        last; if not measured there, where that was done most often. None unless measured for both.
         """
         speeds = []
         place = self.target[other] or self.home[other]
@@ -266,14 +265,14 @@ class View:
         return self._state.duration_s[row] - self._state.work(row, self.now_s)
 
     def true_step_s(self, row: int, gpus: int) -> float:
-        """Seconds of a step with the job's own batch on so many GPUs of as few nodes as can be.
+        """Seconds of a step with the job's own batch on so many GPUs of the fewest nodes.
 
-        A second of work at speed 1 is the step of a job that knows of none.
+        A job without known steps does one step in a second of work at speed 1.
         """
         return self._truth().step_s(row, gpus)
 
     def true_steps_left(self, row: int, *, whole_epochs: bool = False) -> float:
-        """Such steps to the job's end; of ``whole_epochs``, those after the present one, or 1."""
+        """Such steps to the job's end; with ``whole_epochs`` those after the present one, or 1."""
         return self._truth().steps_left(row, self.now_s, whole_epochs)
 
     def _truth(self) -> Truth:
@@ -301,16 +300,16 @@ class View:
         return view
 
     def must_stay(self, row: int) -> bool:
-        """True if a suspended job can go on only on the GPUs where it was.
+        """True if a suspended job can continue only on the GPUs where it was.
 
-        So it is with processes on a GPU that are merely stopped: their device memory stays there.
+        That holds for processes on a GPU that are merely stopped: their device memory stays there.
         """
         return self.home[row] is not None and not self._state.movable[row]
 
     def stays_on_node(self, row: int) -> bool:
-        """True if a suspended job can go on only on GPUs of the node where it was.
+        """True if a suspended job can continue only on GPUs of the node where it was.
 
-        So it is with stopped processes: only what a job's own session writes down can be moved.
+        That holds for stopped processes: only state that a job's own session writes can be moved.
         """
         return self.home[row] is not None and not self._state.portable[row]
 
@@ -328,9 +327,9 @@ class View:
         return self._state.assumed.copy()
 
     def free_after(self, plan: Plan) -> FreeGpus | None:
-        """The GPUs that ``plan`` leaves free, if all its allocations were tried at this instant.
+        """The GPUs that ``plan`` leaves free.
 
-        Otherwise None: somebody else wrote them, or changed them after the what-if.
+        None unless the last what-if at this instant made the plan, and nothing has changed since.
         """
         what_if = self._last_what_if
         return None if what_if is None else what_if.free_after(plan)
@@ -349,9 +348,9 @@ class _NoMarks:
 class WhatIf:
     """A copy of the view's target that can be changed; :meth:`plan` gives the changes.
 
-    Allocations are held against the contract here, one by one, and what they leave free is known
-    here: a plan that came from here unchanged needs neither a second time. ``free_gpus`` is how
-    many GPUs no job has in this what-if.
+    Allocations are checked against the contract here, one by one, and the GPUs they leave free are
+    known here: an unchanged plan of a what-if is checked no second time. ``free_gpus`` is the
+    number of GPUs that no job has in this what-if.
     """
 
     __slots__ = (
@@ -387,7 +386,7 @@ class WhatIf:
         return self._allocations.get(row, self.view.target[row])
 
     def waiting(self, rows: Sequence[int]) -> list[int]:
-        """Those of the rows that have no GPUs in this what-if, in their order."""
+        """The rows without GPUs in this what-if, in their order."""
         target, changed = self.view.target, self._allocations
         if not changed:
             return [row for row in rows if target[row] is None]
@@ -434,12 +433,12 @@ class WhatIf:
             self._reasons[row] = NO_REASON
 
     def change(self, row: int, allocation: Allocation) -> None:
-        """Give the job these GPUs, free ones or of its own, in place of those that it has."""
+        """Replace the job's GPUs by these, which must be free or its own."""
         self.release(row, NO_REASON)
         self.give(row, allocation)
 
     def wait(self, row: int, reason: Reason) -> None:
-        """Say why a job that has no GPUs gets none."""
+        """Give the reason for which a job without GPUs gets none."""
         if self._reasons.get(row, self.view.reason[row]) != reason:
             self._reasons[row] = reason
 
@@ -462,7 +461,7 @@ class WhatIf:
         return plan
 
     def free_after(self, plan: Plan) -> FreeGpus | None:
-        """The GPUs that ``plan`` leaves free; None unless it is this what-if's, and unchanged."""
+        """The GPUs that ``plan`` leaves free; None unless this what-if made it, unchanged."""
         free = self._free
         if free is None or plan is not self._plan or plan.allocations != self._allocations:
             return None

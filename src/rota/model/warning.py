@@ -11,5 +11,5 @@ def kind_of(warning: str) -> str:
 
 
 def is_news(warnings: Iterable[str], known: Iterable[str]) -> bool:
-    """True if these say anything but what is known, with other numbers."""
+    """True if any of these differs from the known ones in more than numbers."""
     return [pattern_of(each) for each in warnings] != [pattern_of(each) for each in known]

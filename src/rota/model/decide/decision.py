@@ -1,4 +1,4 @@
-"""One turn of the wheel: ask the policy, check what it says, write it down as an event."""
+"""One decision: ask the policy, check its plan, and make it an event."""
 
 from functools import partial
 from math import inf, isfinite
@@ -86,8 +86,10 @@ class Decider:
 
 
 def _line_of(policy: type, error: Exception) -> str:
-    """``FILE, line N, in FUNCTION``: the last line of the policy's own module that was under way,
-    or the very last one."""
+    """``FILE, line N, in FUNCTION`` of an error in a policy.
+
+    It is the innermost line of the policy's own module, or the innermost line of all.
+    """
     frames = list(walk_tb(error.__traceback__))
     own = [each for each in frames if each[0].f_globals.get("__name__") == policy.__module__]
     frame, line = (own or frames)[-1]
@@ -95,8 +97,10 @@ def _line_of(policy: type, error: Exception) -> str:
 
 
 def _blame_closed_nodes(state: ClusterState, reasons: dict[int, int]) -> dict[int, int]:
-    """The reasons, with NODE_CLOSED for jobs that the cluster is too small for without nodes that
-    are cordoned or drained."""
+    """The reasons, with NODE_CLOSED where it applies.
+
+    It applies to jobs that would fit if no node were cordoned or drained.
+    """
     told = {}
     for row, code in reasons.items():
         if code == Reason.NEVER_FITS and fits_once_open(state, state.num_gpus[row]):
@@ -113,9 +117,9 @@ def take_decision(state: ClusterState, policy: Any, now_s: float) -> DecisionTak
 
 
 def check(state: ClusterState, plan: Plan, now_s: float, tried: bool = False) -> None:
-    """Hold a plan against the contract. Raises PlanError saying what it breaks.
+    """Check a plan against the contract. Raises PlanError that names the breach.
 
-    ``tried``: a what-if at this instant has done so with the allocations.
+    ``tried`` is True if a what-if at this instant has checked the allocations.
     """
     allocations, reasons, marks, policy_mark, wake_at_s, _ = plan
     if wake_at_s is not None and not (
@@ -157,9 +161,9 @@ def check_notes(state: ClusterState, notes: Notes) -> None:
 
 
 def news(state: ClusterState, notes: Notes) -> Notes | None:
-    """The notes without what earlier ones have told; None if nothing is left.
+    """The notes without what earlier ones have said; None if nothing is left.
 
-    Warnings that differ in their figures alone are none: figures may differ at every decision.
+    Warnings that differ only in their figures are not new: figures may differ at every decision.
     """
     told = state.notes
     why = {row: sentence[:MOST_CHARS] for row, sentence in notes.why.items()}
@@ -228,7 +232,7 @@ def _check_allocations(state: ClusterState, allocations: dict[int, Allocation | 
 
 
 def is_plain(value: Any) -> bool:
-    """True if JSON gives the value back as it is: numbers, text, lists and mappings from text."""
+    """True if JSON preserves the value: numbers, text, lists and mappings from text."""
     if isinstance(value, list):
         try:  # marks are lists of numbers: see to these without a call for each
             if NUMBERS.issuperset(map(type, value)) and isfinite(sum(value)):

@@ -20,12 +20,12 @@ FRACTION = 0.9  # of a GPU's memory may be filled by jobs that take turns; the r
 
 
 def leave_memory(state: ClusterState, plan: Plan, ask_again: Callable[[], Plan]) -> Plan:
-    """The plan without the starts that device memory of other jobs leaves no room for.
+    """The plan without the starts for which device memory of other jobs leaves no room.
 
-    Jobs that were to make room and can't keep their GPUs, and the policy is asked again as if they
+    Jobs that were to make room but can't keep their GPUs, and the policy is asked again as if they
     were not there: ``ask_again`` gives that plan. A job that is still wanted beside the memory of
-    suspended ones gets other free GPUs if there are such; else it waits. The reason of those that
-    have to wait is WAIT_DEVICE_MEMORY. A plan that is all right is given back as it is.
+    suspended ones gets other free GPUs if there are any; else it waits with the reason
+    WAIT_DEVICE_MEMORY. A plan without such starts is returned as it is.
     """
     if not plan.allocations or not any(node.has_device_memory for node in state.nodes):
         return plan
@@ -55,7 +55,7 @@ def leave_memory(state: ClusterState, plan: Plan, ask_again: Callable[[], Plan])
 
 
 def _waiting_unknown(state: ClusterState, plan: Plan) -> list[int]:
-    """The jobs that the plan leaves without GPUs, and that fit beside nobody as far as is known."""
+    """Jobs without GPUs in the plan that, as far as is known, fit beside no other job."""
     return [
         row
         for row in state.active
@@ -66,7 +66,7 @@ def _waiting_unknown(state: ClusterState, plan: Plan) -> list[int]:
 
 
 def _makes_room(state: ClusterState, row: int, plan: Plan, others: list[int]) -> bool:
-    """True if the plan takes GPUs from the job that one of the others is to have."""
+    """True if the plan takes GPUs from the job for one of the others."""
     place, wanted = state.target[row], (plan.allocations[other] for other in others)
     if place is None or row not in plan.allocations or row not in state.active:
         return False
@@ -76,7 +76,7 @@ def _makes_room(state: ClusterState, row: int, plan: Plan, others: list[int]) ->
 def _with_room(
     state: ClusterState, plan: Plan, wrong: list[int], keepers: dict[int, Allocation]
 ) -> Plan:
-    """The plan with the ``wrong`` ones on GPUs that nobody keeps memory of, or on none."""
+    """The plan with the ``wrong`` jobs on GPUs without kept memory, or on none."""
     free = left_free(state, plan, wrong)
     if free is None:
         return plan
@@ -100,7 +100,7 @@ def _with_room(
 
 
 def _without_room(state: ClusterState, plan: Plan, keepers: dict[int, Allocation]) -> list[int]:
-    """The jobs that the plan wants where those that keep memory leave none for them."""
+    """The jobs that the plan places where kept memory leaves them no room."""
     after = {
         row: place
         for row in {*state.active, *state.staying, *plan.allocations}
@@ -113,9 +113,9 @@ def _without_room(state: ClusterState, plan: Plan, keepers: dict[int, Allocation
 
 
 def memory_keepers(state: ClusterState) -> dict[int, Allocation]:
-    """The jobs that can't give their device memory up, and the GPUs where they have it, by row.
+    """The jobs that can't release their device memory, and the GPUs where it is, by row.
 
-    Of a job that has just been started it is not known yet whether it can.
+    Whether a job that has just started can is not known yet.
     """
     found = {}
     for row in {*state.active, *state.staying, *state.unsettled, *state.user_suspended}:
@@ -134,7 +134,7 @@ def memory_keepers(state: ClusterState) -> dict[int, Allocation]:
 def _fits(
     state: ClusterState, row: int, after: dict[int, Allocation], keepers: dict[int, Allocation]
 ) -> bool:
-    """True if the job has room where it is ``after`` the plan, as others are where that says."""
+    """True if the job has room at its place ``after`` the plan, beside the others' places."""
     place = after[row]
     if row in keepers:  # what it has on its GPUs is there already, and it can go to no others
         return _overlap(keepers[row], place)

@@ -20,12 +20,12 @@ STOPPING = int(JobState.STOPPING)
 
 
 def diff(state: ClusterState) -> list[Command]:
-    """The commands that can be sent now to bring what jobs hold closer to the last plan's target.
+    """The commands that can be sent now to bring jobs' GPUs closer to the last plan's target.
 
-    Only jobs without a command on its way get one; but a stop overtakes a suspension, and that a
-    change of batch. GPUs are promised to a job when no other holds them any more: commands that
-    have to wait for a release come out of a later call. Suspensions and stops come first, each
-    group in row order.
+    Only jobs without a command on its way get one; but a stop overtakes a suspension, and a
+    suspension overtakes a change of batch. GPUs are promised to a job once no other holds them:
+    commands that wait for a release come out of a later call. Suspensions and stops come first,
+    each group in row order.
     """
     unsettled = state.unsettled
     if not unsettled:
@@ -74,14 +74,14 @@ def diff(state: ClusterState) -> list[Command]:
 
 
 def _must_wait(state: ClusterState, row: int, held: Allocation, target: Allocation) -> bool:
-    """True if a job is to give GPUs up, and its program has yet to say if it can as it runs."""
+    """True if a job must give GPUs up, and its program has yet to say if it can while running."""
     return held.nodes() == target.nodes() and not target.without(held) and state.has_yet_to_say(row)
 
 
 def _can_resize(state: ClusterState, row: int, held: Allocation, target: Allocation) -> bool:
     """True if a running job can get from ``held`` to ``target`` without a suspension.
 
-    It takes an elastic job, whose ranks are on one node and keep at least one of their GPUs.
+    The job must be elastic, with its ranks on one node, and keep at least one of their GPUs.
     """
     if not state.resizable[row] or state.since_s[row] < 0:
         return False
@@ -92,7 +92,7 @@ def _can_resize(state: ClusterState, row: int, held: Allocation, target: Allocat
 def _promise(promised: dict[int, int], shared: dict[int, int], target: Allocation) -> bool:
     """Add GPUs to those promised, by node; False if some of them are among these already.
 
-    Those in ``shared`` are promised to jobs that put up with each other.
+    GPUs in ``shared`` are promised to jobs that share them with each other.
     """
     mine, others = (shared, promised) if target.shared else (promised, shared)
     for n, mask in target.parts:

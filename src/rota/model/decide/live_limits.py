@@ -68,10 +68,10 @@ def confine(state: ClusterState, plan: Plan) -> Plan:
     """The plan with every gang on one node, and jobs that can't leave their node on theirs.
 
     On a live cluster each agent starts whole gangs, and only state that can be written to a file
-    goes from node to node. A job that the plan wants elsewhere gets other free GPUs if there are
-    such; else it waits, and the reason says for what. A job that does not adapt trains with its own
-    batch: its program can't be told another one. Simulated nodes take every plan. A plan of which
-    nothing has to change is given back as it is: its policy's indexes stay valid.
+    moves between nodes. A job that the plan wants elsewhere gets other free GPUs if there are any;
+    else it waits, with a reason. A job that does not adapt trains with its own batch: its program
+    can't be told another one. Simulated nodes take every plan. A plan without changes is returned
+    as it is: its policy's indexes stay valid.
     """
     if not state.one_node_gangs or not plan.allocations:
         return plan
@@ -113,22 +113,22 @@ def _with_own_batches(state: ClusterState, plan: Plan) -> Plan:
 
 
 def stays_on_node(state: ClusterState, row: int) -> bool:
-    """True if a suspended job can go on only on the node where it was."""
+    """True if a suspended job can continue only on the node where it was."""
     return state.home[row] is not None and not state.portable[row]
 
 
 def largest_node(state: ClusterState) -> int:
-    """The GPUs of the largest node that is there, closed or not."""
+    """GPUs of the largest living node, closed or not."""
     return max((node.num_gpus for node in state.nodes if node.alive), default=0)
 
 
 def all_gpus(state: ClusterState) -> int:
-    """The GPUs of all nodes that are there, closed or not."""
+    """GPUs of all living nodes, closed or not."""
     return sum(node.num_gpus for node in state.nodes if node.alive)
 
 
 def fits_once_open(state: ClusterState, num_gpus: int) -> bool:
-    """True if so many GPUs can be had once no node is closed."""
+    """True if so many GPUs are available once no node is closed."""
     return num_gpus <= (largest_node(state) if state.one_node_gangs else all_gpus(state))
 
 

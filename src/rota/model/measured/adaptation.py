@@ -28,7 +28,7 @@ Place = tuple[int, int, int, str]  # nodes, GPUs, samples on each, type of these
 
 
 class Told(NamedTuple):
-    """One report. ``point`` is the mean of so many ``steps``; None if none was measured."""
+    """One report. ``point`` is the mean of ``steps`` steps; None if none was measured."""
 
     batches: BatchRange
     noise: GradientNoise | None
@@ -63,7 +63,7 @@ def read(progress: Mapping[str, Any]) -> Told | None:
 
 
 def _point(told: Mapping[str, Any]) -> StepPoint:
-    """A step as the model of throughput has it: with a single gradient, however many there are."""
+    """A step in the throughput model's form: with a single gradient, whatever was accumulated."""
     gpus, batch = _count(told, "gpus"), _count(told, "per_gpu")
     gradient_s, step_s = _number(told, "gradient_s"), _number(told, "step_s")
     for name, seconds in (("gradient_s", gradient_s), ("step_s", step_s)):
@@ -80,7 +80,7 @@ def _point(told: Mapping[str, Any]) -> StepPoint:
 
 
 def _learned(progress: Mapping[str, Any], told: Mapping[str, Any], initial: int) -> Learned | None:
-    """Statistical progress; what is left is counted in the samples that the program will take."""
+    """Statistical progress; the rest is counted in the samples that the program will take."""
     done, epoch_samples = _number(told, "scaled_steps"), _number(told, "epoch_samples")
     if done is None or not epoch_samples:
         return None
@@ -124,7 +124,7 @@ class _Job:
     points: tuple[StepPoint, ...] = ()
 
     def count(self, point: StepPoint, steps: int) -> None:
-        """Take the mean of a place once more; beyond so many places nothing new is taken."""
+        """Add one more mean of a place; beyond the limit of places, new ones are ignored."""
         place = point.nodes, point.gpus, point.batch, point.gpu_type
         if place not in self.means and len(self.means) == MOST_POINTS:
             return
@@ -144,11 +144,10 @@ class Adaptations:
     _jobs: Recent[int, _Job] = field(default_factory=lambda: Recent(MOST_JOBS))
 
     def note(self, rows: Rows, e: Event) -> None:
-        """Take note of a job's report; of other events nothing.
+        """Record a job's report; other events are ignored.
 
-        A report that comes again, with news of something else, counts once.
-
-        Steps on shared GPUs tell nothing of the job alone, nor do those on more than it has.
+        A report that is repeated, with news of something else, counts once. Steps on shared GPUs
+        tell nothing of the job alone, nor do those on more than it has.
         """
         if not isinstance(e, WorkerReported) or e.progress.get("adaptation") is None:
             return

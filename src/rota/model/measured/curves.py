@@ -9,9 +9,9 @@ from rota.model.sweep import Report
 class ToldCurves:
     """Every report that counts, by row and in order of steps.
 
-    Training that goes back, to a checkpoint or because a rank was lost, reports steps again. What
-    it says then counts in place of what came at or after that step. Of a program that counts no
-    steps only another attempt is known to begin anew.
+    Training that goes back, to a checkpoint or because a rank was lost, reports steps again. The
+    new reports then replace those at or after that step. If a program counts no steps, only another
+    attempt is known to start over.
 
     ``notes`` is how often something was noted.
     """
@@ -24,7 +24,7 @@ class ToldCurves:
         self._heard: dict[int, tuple[int, int]] = {}  # attempt, number of reports that it has made
 
     def copy(self) -> "ToldCurves":
-        """The same curves, to be read and added to on their own."""
+        """An independent copy of the curves."""
         twin = ToldCurves()
         twin.notes, twin._heard = self.notes, dict(self._heard)
         twin._told = {row: list(told) for row, told in self._told.items()}
@@ -32,7 +32,7 @@ class ToldCurves:
         return twin
 
     def note(self, row: int, attempt: int, reports: Iterable[Report]) -> None:
-        """Take what the attempt of a job has reported since it was noted last."""
+        """Add the reports of a job's attempt since the last call."""
         self.notes += 1
         told, noted = self._told.setdefault(row, []), self._noted.setdefault(row, [])
         for report in reports:
@@ -62,7 +62,7 @@ class ToldCurves:
         return bisect_right(self._noted.get(row, ()), notes)
 
     def curve(self, row: int, now_s: float) -> Sequence[float]:
-        """Their values, without those that are no number; not to be changed."""
+        """The values of the reports, without those that are no number; not to be changed."""
         values = self._values.get(row)
         if values is None:
             told = [report.value for report in self.reports(row)]

@@ -22,7 +22,7 @@ Value = TypeVar("Value")
 
 
 class Recent(dict[Key, Value]):
-    """A mapping that forgets what was set longest ago when it has more than ``most`` entries."""
+    """A mapping that drops the oldest entries when it has more than ``most``."""
 
     def __init__(self, most: int) -> None:
         super().__init__()
@@ -39,7 +39,7 @@ class Recent(dict[Key, Value]):
 
 
 class StepWork(NamedTuple):
-    """The sizes that decide how long a step takes; 0 where the job has not told."""
+    """The sizes that decide how long a step takes; 0 where the job has not reported them."""
 
     model_bytes: int = 0
     batch: int = 0  # samples in a step

@@ -28,7 +28,7 @@ class Placement(NamedTuple):
 
 @dataclass(slots=True)
 class Average:
-    """A weighted mean in which what is older than about an hour of measuring fades."""
+    """A weighted mean in which measurements older than about an hour of measuring fade."""
 
     _total: float = 0.0
     _weight: float = 0.0
@@ -37,7 +37,7 @@ class Average:
     latest: float = 0.0  # the mean of the last one
 
     def add(self, total: float, weight: float, seconds: float) -> None:
-        """Count a measurement that took so many seconds; ``weight`` is more than 0."""
+        """Add a measurement that took ``seconds`` seconds; ``weight`` is more than 0."""
         self._total += total
         self._weight += weight
         self.seconds += seconds
@@ -48,7 +48,7 @@ class Average:
             self.seconds /= 2
 
     def merge(self, other: Average) -> None:
-        """Count everything that ``other`` has."""
+        """Add everything that ``other`` has."""
         if other.count:
             self.add(other._total, other._weight, other.seconds)
             self.count += other.count - 1
@@ -87,14 +87,14 @@ class Profile:
         self.speeds[placement] = speed
 
     def took_memory(self, least_bytes: int | None, most_bytes: int | None) -> None:
-        """A job's memory over a step: of the least the last counts, of the most the largest."""
+        """Add a job's memory over a step: the last value of the least, the largest of the most."""
         if least_bytes is not None:
             self.least_bytes = least_bytes
         if most_bytes is not None:
             self.most_bytes = max(most_bytes, self.most_bytes or 0)
 
     def merge(self, other: Profile) -> None:
-        """Take in what ``other`` knows."""
+        """Add what ``other`` knows."""
         for placement, speed in other.speeds.items():
             own = self.speeds.get(placement) or Average()
             own.merge(speed)

@@ -51,7 +51,7 @@ PLACED_ANEW = (
 
 @dataclass(slots=True)
 class JobProfile:
-    """One job: what was measured of it, and since when its conditions have been what they are."""
+    """One job: its measurements, and the time since which its conditions have not changed."""
 
     profile: Profile = field(default_factory=Profile)
     signature: str = ""  # once it is certain
@@ -63,7 +63,7 @@ class JobProfile:
     until_s: float = inf  # and until when conditions were the same
 
     def disturbed(self, at_s: float) -> None:
-        """Something has changed, or begins to."""
+        """Something has changed, or begins to change."""
         self.since_s = max(self.since_s, at_s)
         self.until_s = min(self.until_s, self.since_s)
         if self.began is not None and self.began["at_s"] >= self.until_s:
@@ -83,19 +83,19 @@ class Profiles:
     # -- reading -------------------------------------------------------------------------------
 
     def signature(self, rows: Rows, row: int) -> str:
-        """The signature of a live job, or the one expected of it; empty if nothing is known."""
+        """The signature of a live job, or the expected one; "" if nothing is known."""
         job, program = self.jobs.get(row), rows.spec[row].program
         if job is not None and job.signature:
             return job.signature
         return self._names.expected(program) if program is not None else ""
 
     def is_certain(self, row: int) -> bool:
-        """True if the job itself has told enough to know its signature."""
+        """True if the job has reported enough to determine its signature."""
         job = self.jobs.get(row)
         return job is not None and bool(job.signature)
 
     def of_signature(self, rows: Rows, row: int) -> Profile | None:
-        """Returns what is known of jobs with the signature of this one."""
+        """Measurements of jobs with the signature of this one."""
         return self.by_signature.get(self.signature(rows, row))
 
     def of_job(self, row: int) -> Profile | None:
@@ -113,7 +113,7 @@ class Profiles:
         return found
 
     def awaits(self, row: int, at_s: float) -> bool:
-        """True if a report told at ``at_s`` would begin a measurement, as none has since then."""
+        """True if a report made at ``at_s`` would begin a measurement, as none has since then."""
         job = self.jobs.get(row)
         if job is None or at_s < job.since_s:
             return False
@@ -122,7 +122,7 @@ class Profiles:
     # -- what happens --------------------------------------------------------------------------
 
     def note(self, rows: Rows, event: Event) -> None:
-        """Take note of an event that has changed the rows."""
+        """Record an event that has changed the rows."""
         if isinstance(event, WorkerReported):
             self._reported(rows, event)
         elif isinstance(event, CommandSent):
@@ -166,7 +166,7 @@ class Profiles:
                 self._place(rows, row, e.at_s)
 
     def _place(self, rows: Rows, row: int, at_s: float) -> None:
-        """The job has what it holds now, or will have it in a moment."""
+        """The job has its present GPUs from now on, or in a moment."""
         before, now = self._placed.pop(row, None), rows.held[row]
         near = {*self.sharers(before, row), *self.sharers(now, row)}
         for node, _ in before.parts if before is not None else ():
@@ -217,13 +217,13 @@ class Profiles:
         self._begin(rows, row, job, told)
 
     def _begin(self, rows: Rows, row: int, job: JobProfile, told: dict[str, Any]) -> None:
-        """Measure from this report on, if it was told under the present conditions."""
+        """Measure from this report on, if it was made under the present conditions."""
         job.began, job.placement, job.until_s = None, None, inf
         if told["at_s"] >= job.since_s:
             job.began, job.placement = told, self._placement(rows, row)
 
     def _settle(self, rows: Rows, row: int, job: JobProfile, work: StepWork) -> None:
-        """The job's signature is known: what was measured of it so far counts there, too."""
+        """The job's signature is known: its measurements so far count there, too."""
         program = rows.spec[row].program
         if program is None:
             return
@@ -236,7 +236,7 @@ class Profiles:
         self.by_signature[job.signature] = profile
 
     def _measure(self, job: JobProfile, before: dict[str, Any], told: dict[str, Any]) -> None:
-        """Count what was done between two reports."""
+        """Add the work done between two reports."""
         placement = job.placement
         if placement is None:
             return
@@ -284,7 +284,7 @@ class Profiles:
 
 
 def _use(profile: Profile, before: dict[str, Any], told: dict[str, Any]) -> None:
-    """Count how far a job used its device and the processor between two reports."""
+    """Add a job's use of its device and the processor between two reports."""
     util, util_since_s = told.get("device_util"), told.get("util_since_s")
     if util is not None and util_since_s is not None and util_since_s >= before["at_s"]:
         seconds = told["at_s"] - util_since_s

@@ -99,9 +99,9 @@ class Truth(Protocol):
     """Facts that only a simulator knows, for policies that declare ``needs_duration``."""
 
     def step_s(self, row: int, gpus: int) -> float:
-        """Seconds of one of the job's steps with its own batch, on as few nodes as can be."""
+        """Seconds of one of the job's steps with its own batch, on the fewest nodes."""
         ...
 
     def steps_left(self, row: int, now_s: float, whole_epochs: bool) -> float:
-        """Steps to its end with its own batch; of ``whole_epochs``, only after the present one."""
+        """Steps to its end with its own batch; ``whole_epochs`` leaves out the present epoch."""
         ...

@@ -8,7 +8,7 @@ from rota.model.state.state import ClusterState
 class Usage(NamedTuple):
     """Part of the time in which a job's GPUs compute, GB of memory of each, and CPU cores in use.
 
-    None: unknown.
+    None where unknown.
     """
 
     gpu_util: float | None

@@ -19,8 +19,10 @@ UNCONCERNED = frozenset({JobSubmitted, MetricReported, ModelReported, WorkerRepo
 
 
 def settle_jobs(ledger: Ledger) -> None:
-    """Say anew which jobs stay on closed nodes, and which of these have their GPUs; called after
-    each event that is not UNCONCERNED while a node is closed."""
+    """Determine which jobs stay on closed nodes, and which of these have their GPUs.
+
+    Called after each event that is not UNCONCERNED while a node is closed.
+    """
     closed = ledger.closed.keys()
     waiting = []
     for row in sorted(ledger.active.keys() | ledger.staying.keys()):
@@ -62,7 +64,7 @@ def _stays(ledger: Ledger, row: int, place: Allocation) -> bool:
 
 
 def _give_back(ledger: Ledger, waiting: list[int]) -> None:
-    """Let suspended jobs that stay have the GPUs where they were, in order, as these come free."""
+    """Give suspended jobs that stay their former GPUs, in order, as these become free."""
     if not waiting:
         return
     taken: Counter[int] = Counter()

@@ -64,7 +64,7 @@ def _suspend_sent(ledger: Ledger, row: int, command: Suspend, at_s: float) -> No
 
 
 def _retune_sent(ledger: Ledger, row: int, command: Retune, at_s: float) -> None:
-    """The job goes on meanwhile."""
+    """The job continues meanwhile."""
 
 
 def _stop_sent(ledger: Ledger, row: int, command: Stop, at_s: float) -> None:

@@ -1,7 +1,7 @@
-"""The ledger of a cluster: a row of columns for each job, the nodes, and who has which GPUs.
+"""The ledger of a cluster: a row of columns for each job, the nodes, and their GPUs.
 
-Nothing is decided here. The functions of this package, one for each kind of event, say what an
-event does to the ledger; the methods below are the steps that they are made of.
+Nothing is decided here. The functions of this package, one for each kind of event, define what an
+event does to the ledger; the methods below are their steps.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ NEEDLESS = "its search needs it no longer: "
 
 
 class Refusal(NamedTuple):
-    """A batch that did not go: so many samples at once on a GPU, and why."""
+    """A refused batch: so many samples at once on a GPU, and the reason."""
 
     samples: int
     error: str
@@ -169,7 +169,7 @@ class Ledger:
         self.notes = ToldNotes()
 
     def copy(self) -> Self:
-        """This state on its own, to try on it what would come of an event or a decision.
+        """An independent copy of this state, on which events and decisions can be tried.
 
         Nothing done to the copy changes this state. The copy keeps no stories, has no observers,
         and no plan that an index of a policy could be for.
@@ -205,7 +205,7 @@ class Ledger:
         return twin
 
     def append(self, spec: JobSpec) -> int:
-        """Add a job that has just arrived; its row."""
+        """Add a job that has just arrived. Returns its row."""
         row = len(self.spec)
         try:
             self._append_numbers(spec)
@@ -224,7 +224,7 @@ class Ledger:
         return row
 
     def begin_story(self, at_s: float) -> None:
-        """The story of the job that was appended last begins."""
+        """Begin the story of the job that was appended last."""
         if self.keeps_stories:
             self._stories.append([(at_s, "submitted")])
 
@@ -377,7 +377,7 @@ class Ledger:
         return started and self.state[row] < FIRST_FINAL
 
     def places(self, parts: Iterable[tuple[int, int]]) -> str:
-        """``node-0:0,1 node-1:3`` for (node index, mask of GPUs) pairs; of no GPUs the node."""
+        """``node-0:0,1 node-1:3`` for (node index, mask of GPUs) pairs; without GPUs, the node."""
         return " ".join(
             self.nodes[node].name + (f":{','.join(map(str, indices(mask)))}" if mask else "")
             for node, mask in parts
@@ -438,9 +438,9 @@ class Ledger:
                 self.settle(row)
 
     def share(self, row: int) -> None:
-        """Let a job that is to share the GPUs that it has, or not any more, do so if it can.
+        """Share the job's GPUs, or stop sharing them, as its target says, if that is possible.
 
-        Its processes have no part in that. Having them for itself takes that the others are gone.
+        The processes of the job are not involved. To stop sharing, the other jobs must be gone.
         """
         held, target = self.held[row], self.target[row]
         if held is None or target is None or held.parts != target.parts:
@@ -453,7 +453,7 @@ class Ledger:
                 self.idle.take(held)
 
     def tell_sharing(self, at_s: float, reasons: dict[int, int]) -> None:
-        """Have stories tell with whom jobs are to share their GPUs from now on, where that changes.
+        """Record in stories with whom jobs share their GPUs from now on, where that changes.
 
         A turn that ends and another that begins with the same jobs change nothing.
         """
@@ -483,7 +483,7 @@ class Ledger:
         )
 
     def size(self, row: int, num_gpus: int) -> None:
-        """Count the job's GPUs anew, and its GPU-seconds so far as they were."""
+        """Set the job's number of GPUs; its GPU-seconds so far keep their value."""
         before = self.num_gpus[row]
         if num_gpus != before:
             self.extra_gpu_s[row] += self.service_s[row] * (before - num_gpus)
@@ -497,7 +497,7 @@ class Ledger:
     def end(
         self, row: int, at_s: float, outcome: JobState, exit_code: int | None, message: str
     ) -> None:
-        """The job ends; an outcome CANCELLED of a trial that its search stopped says so."""
+        """End the job; an outcome CANCELLED of a trial that its search stopped says so."""
         if outcome == JobState.CANCELLED and row in self.needless:
             message = NEEDLESS + self.needless[row]
         target = self.target[row]
@@ -589,7 +589,7 @@ class Ledger:
                 self._leave_to_others()
 
     def _leave_to_others(self) -> None:
-        """Jobs that are to have their GPUs for themselves, and shared them, may have them now."""
+        """Jobs that shared their GPUs and are to have them alone stop sharing where they can."""
         for row in list(self.unsettled):
             self.share(row)
             if self.held[row] is self.target[row]:
@@ -653,7 +653,7 @@ def _overlap(one: Allocation | None, other: Allocation | None) -> bool:
 
 
 def _pickled(value: Any) -> Any:
-    """A copy of what jobs told: many small objects, which pickle copies fastest."""
+    """A copy of jobs' reports: many small objects, which pickle copies fastest."""
     import pickle  # here: simulations do not need it
 
     return pickle.loads(pickle.dumps(value, pickle.HIGHEST_PROTOCOL))  # noqa: S301 - our own bytes

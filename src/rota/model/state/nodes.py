@@ -78,7 +78,7 @@ def _known(ledger: Ledger, name: str, verb: str) -> int:
 
 
 def _offer(ledger: Ledger, index: int, free: int) -> None:
-    """Let policies see the node as it is, with these GPUs free; a closed one as if it was gone."""
+    """Show policies the node as it is, with these GPUs free; a closed one as if it was gone."""
     node, before = ledger.nodes[index], ledger.offered[index]
     if index in ledger.closed:
         node, free = node._replace(alive=False), 0

@@ -49,7 +49,7 @@ def _await_others(ledger: Ledger, row: int, at_s: float) -> None:
 
 
 def _observe_live_jobs(ledger: Ledger) -> None:
-    """Keep from now on what live jobs tell: their profiles, and their training."""
+    """Record live jobs' reports from now on: their profiles, and their training."""
     from rota.model.measured.adaptation import Adaptations  # here: simulations need neither
     from rota.model.measured.profiles import Profiles
 

@@ -10,7 +10,7 @@ from rota.model.state.ledger import Ledger, Refusal
 
 
 def send_resize(ledger: Ledger, row: int, command: Resize, at_s: float) -> None:
-    """The job goes on meanwhile, and has the GPUs that are to come already."""
+    """The job continues meanwhile, and has the coming GPUs already."""
     held = ledger.held[row]
     assert held is not None
     more = command.allocation.without(held)
@@ -64,7 +64,7 @@ def job_retuned(ledger: Ledger, e: JobRetuned) -> None:
 
 
 def fail_retune(ledger: Ledger, row: int) -> None:
-    """A target that is the same GPUs with another batch is given up."""
+    """Give up a target that is the same GPUs with another batch."""
     held, target = ledger.held[row], ledger.target[row]
     if held is not None and target is not None and held.parts == target.parts:
         ledger.target[row] = target.with_batch(held.batch)

@@ -99,7 +99,7 @@ class ClusterState(Ledger):
         self._log: list[Event] | None = None
 
     def apply(self, event: Event) -> None:
-        """Take note of ``event``. Raises TransitionError and leaves the job as it was."""
+        """Apply ``event``. Raises TransitionError and leaves the job as it was."""
         _APPLY[type(event)](self, event)
         if self.closed and type(event) not in closed.UNCONCERNED:
             closed.settle_jobs(self)

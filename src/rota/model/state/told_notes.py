@@ -9,7 +9,7 @@ from rota.model.probe import Probe
 
 
 class ToldNotes:
-    """The notes that stand, by row: see :class:`rota.model.notes.Notes`.
+    """The present notes, by row: see :class:`rota.model.notes.Notes`.
 
     ``warned`` has each kind of warning that a job ever had, as (time, words); it ends with a live
     job. ``probes`` are all that were made, also with jobs that have ended.
@@ -30,7 +30,7 @@ class ToldNotes:
     __hash__ = None  # type: ignore[assignment]
 
     def copy(self) -> ToldNotes:
-        """The same notes, to be added to on their own."""
+        """An independent copy of the notes."""
         twin = ToldNotes()
         twin.why, twin.warnings, twin.packs = dict(self.why), dict(self.warnings), dict(self.packs)
         twin.warned = {row: dict(told) for row, told in self.warned.items()}
@@ -39,7 +39,7 @@ class ToldNotes:
         return twin
 
     def note(self, at_s: float, notes: Notes) -> Iterator[tuple[int, str]]:
-        """Take note of ``notes``; yields the (row, warning) pairs of kinds that are new."""
+        """Record ``notes``; yields the (row, warning) pairs of new kinds."""
         self.why |= notes.why
         for row, packed in notes.packs.items():
             if packed is None:
@@ -71,7 +71,7 @@ class ToldNotes:
                     yield row, sentence
 
     def end(self, row: int, *, keep_warnings: bool) -> None:
-        """A job has ended; a simulation tells its warnings later."""
+        """A job has ended; a simulation reports its warnings later."""
         if self.why:
             self.why.pop(row, None)
         if self.warnings:
@@ -82,7 +82,7 @@ class ToldNotes:
             self.warned.pop(row, None)
 
     def forget(self) -> None:
-        """Another policy decides from now on: what this one told does not hold any more."""
+        """Another policy decides from now on: the former one's notes are void."""
         self.why.clear()
         self.warnings.clear()
         self.packs.clear()
