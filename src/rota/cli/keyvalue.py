@@ -35,7 +35,7 @@ def parse_settings(policy: str, texts: Iterable[str]) -> dict[str, str]:
 
 
 def _example(policy: str, key: str) -> str:
-    """How to write the setting of the policy that ``key`` seems to mean, or else its first.
+    """An example of the policy's setting that ``key`` resembles, or else of its first setting.
 
     Raises PolicySettingError if there is no such policy.
     """

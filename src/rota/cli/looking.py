@@ -107,7 +107,7 @@ def _active_first(jobs: Sequence[dict[str, Any]]) -> tuple[list[dict[str, Any]],
 
 
 def _heading(client: Client, jobs: Sequence[dict[str, Any]]) -> str:
-    """How full the cluster is, who decides, and when the first turn ends."""
+    """The cluster's load, the policy, and the end of the first turn."""
     there = sum(node["num_gpus"] for node in client.nodes() if node["alive"])
     used = {(p["node"], gpu) for job in jobs for p in job["gpus"] for gpu in p["gpus"]}
     waiting = sum(not (present.is_final(job) or job["gpus"]) for job in jobs)
@@ -132,7 +132,7 @@ def cut_to(text: str, height: int) -> str:
 
 
 def last_lines(client: Client, job: Mapping[str, Any]) -> list[str]:
-    """What a failed job printed last, and how to see the rest; nothing for other jobs."""
+    """A failed job's last output, and the way to see the rest; nothing for other jobs."""
     if job["state"] != "FAILED":
         return []
     try:

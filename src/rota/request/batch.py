@@ -1,4 +1,4 @@
-"""The block ``batch`` of a job file: whether the scheduler may choose batches, and which."""
+"""The block ``batch`` of a job file: limits of the batches that the scheduler may choose."""
 
 from typing import Any
 
@@ -12,7 +12,7 @@ MAX_SAMPLES = (1 << 24) - 1  # of a batch
 
 
 def adapt_of(value: Any, gpus: int) -> Adapt | None:
-    """The limits that the block sets; None if the program's batches stay its own.
+    """The limits that the block sets; None if the program chooses its own batches.
 
     ``gpus`` is the least number that the job has. Raises JobFileError.
     """

@@ -88,7 +88,7 @@ _CONTROL = re.compile(r"[\x00-\x1f\x7f]")
 
 
 class JobRequest(NamedTuple):
-    """A job that is well-formed; whether it fits the cluster is the controller's to say.
+    """A well-formed job; the controller decides if it fits the cluster.
 
     ``workdir`` is absolute. ``processes`` is "gpu" for one process per GPU, a rank each, or "node"
     for a single process that sees all GPUs of its node, as a launcher such as torchrun does.
@@ -173,10 +173,10 @@ class JobRequest(NamedTuple):
 
 
 def with_inherited(fields: Any, environ: Mapping[str, str]) -> Any:
-    """The fields with ``env: {inherit: [NAMES]}`` replaced by what these are in ``environ``.
+    """The fields with ``env: {inherit: [NAMES]}`` replaced by the values in ``environ``.
 
-    It is done where a job is handed in: nobody else knows the user's variables. Others in ``env``
-    come before those. Raises JobFileError for a name that is not set.
+    Called where a job is submitted: only the submitting process knows the user's variables. Other
+    entries of ``env`` override them. Raises JobFileError for a name that is not set.
     """
     env = fields.get("env") if isinstance(fields, Mapping) else None
     if not isinstance(env, Mapping) or not isinstance(names := env.get(INHERIT), list):
@@ -189,11 +189,11 @@ def with_inherited(fields: Any, environ: Mapping[str, str]) -> Any:
 
 
 def parse_job(fields: Mapping[str, Any], *, workdir: str) -> JobRequest:
-    """The request that ``fields``, as read from a job file, make.
+    """The request made by ``fields``, as read from a job file.
 
     A relative ``workdir`` in them is taken from ``workdir``, the job file's folder, and is that
-    folder by default; with ``workdir=""`` it must be absolute. Raises JobFileError, which names
-    the field, its value and the fix.
+    folder by default; with ``workdir=""`` it must be absolute. Raises JobFileError, which names the
+    field, its value and the fix.
     """
     for key in RESOURCES:
         if isinstance(fields, Mapping) and key in fields:
@@ -515,7 +515,7 @@ def _grace_s(value: Any, suspend: str) -> float:
 
 
 def resume_from_of(value: Any) -> str:
-    """The job that is named, as text; empty for None. Raises JobFileError."""
+    """The named job, as text; "" for None. Raises JobFileError."""
     if value is None:
         return ""
     return job_of("resume_from", value, "write the id of a job that has ended, its name, or @last")

@@ -1,4 +1,4 @@
-"""Programs that start the processes of a training themselves, one for each GPU of a node."""
+"""Launchers: programs that start the processes of a training themselves, one for each GPU."""
 
 import os
 import re
@@ -23,7 +23,7 @@ _PROGRAM = re.compile(r"python[0-9.]*\Z|.*\.(py|sh)\Z")  # what follows it are i
 
 
 class Launcher(NamedTuple):
-    """A launcher in a command, and the words that follow it."""
+    """A launcher in a command, and the words after it."""
 
     name: str
     words: tuple[str, ...]
@@ -38,7 +38,7 @@ class Launcher(NamedTuple):
 
 
 def launcher_of(run: str) -> Launcher | None:
-    """The first launcher that a command runs; None if there is none, or it is no shell command."""
+    """The first launcher in a command; None if there is none, or if it is no shell command."""
     lexer = shlex.shlex(run, posix=True, punctuation_chars=True)
     lexer.whitespace_split, lexer.commenters = True, ""
     try:

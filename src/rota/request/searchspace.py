@@ -31,8 +31,8 @@ class Numbers(NamedTuple):
     """Numbers from ``low`` to ``high``, both included.
 
     ``whole`` ones are ints, others floats. ``step`` is the distance of neighbours, None if any
-    number between the two will do (any whole one). With ``log``, each order of magnitude is as
-    likely to be tried as the next.
+    number between the two is possible (any whole one). With ``log``, each order of magnitude is
+    equally likely.
     """
 
     low: float
@@ -48,9 +48,9 @@ class Numbers(NamedTuple):
         return int((_exact(self.high) - _exact(self.low)) // _exact(self.step or 1)) + 1
 
     def at(self, index: int) -> Value:
-        """The number of that index, the least first, of those that :meth:`size` counts.
+        """The number with this index among those that :meth:`size` counts, the least first.
 
-        Where there is no end of them, that of index 0 is the least.
+        If they are unlimited, index 0 is the least.
         """
         value = _exact(self.low) + index * _exact(self.step or 1)
         return int(value) if self.whole else min(float(value), float(self.high))
@@ -66,7 +66,7 @@ class Numbers(NamedTuple):
         return fields
 
     def check(self, field: str, value: Any) -> Value:
-        """The value, as this dimension has it. Raises JobFileError."""
+        """The value in the dimension's type. Raises JobFileError."""
         kind = "a whole number" if self.whole else "a number"
         fits = is_number(value) and (not self.whole or _is_whole(value))
         if not fits or not self.low <= value <= self.high:
@@ -88,7 +88,7 @@ class Choice(NamedTuple):
         return len(self.values)
 
     def at(self, index: int) -> Value:
-        """The value of that index, in the order of the job file."""
+        """The value with this index, in the order of the job file."""
         return self.values[index]
 
     def fields(self) -> dict[str, Any]:
@@ -96,7 +96,7 @@ class Choice(NamedTuple):
         return {"choice": list(self.values)}
 
     def check(self, field: str, value: Any) -> Value:
-        """The value, as this dimension has it. Raises JobFileError."""
+        """The value in the dimension's type. Raises JobFileError."""
         for known in self.values:
             if same(known, value):
                 return known
@@ -108,7 +108,7 @@ Space = tuple[tuple[str, Dimension], ...]
 
 
 def parse_space(fields: Any) -> Space:
-    """The dimensions by parameter, as a job file has them. Raises JobFileError."""
+    """The dimensions by parameter, in the job file's order. Raises JobFileError."""
     if fields is None:
         return ()
     if not isinstance(fields, Mapping):
@@ -154,8 +154,8 @@ def grid_point(space: Space, index: int) -> dict[str, Value]:
 def check_params(space: Space, params: Any) -> tuple[tuple[str, Value], ...]:
     """A trial's parameters, in the order of the space. Raises JobFileError.
 
-    Each of the space's must be there, with a value that its dimension has, and no other. Where
-    there is no space, any names and values will do.
+    Each parameter of the space must be there, with a value of its dimension, and no other. Without
+    a space, any names and values are accepted.
     """
     if not isinstance(params, Mapping):
         refuse("params", params, "write a mapping of parameters to values: {lr: 0.1}")
@@ -178,7 +178,7 @@ def check_params(space: Space, params: Any) -> tuple[tuple[str, Value], ...]:
 
 
 def check_name(field: str, name: Any) -> str:
-    """The name of a parameter, if it can be one. Raises JobFileError."""
+    """The name of a parameter, if it is valid. Raises JobFileError."""
     if not isinstance(name, str) or not _PARAMETER.match(name):
         fix = "names of parameters are 1 to 64 letters, digits and _, with no digit first"
         refuse(field, name, fix)
@@ -268,7 +268,7 @@ def _choice(field: str, value: Any) -> Choice:
 
 
 def number_of(field: str, value: Any) -> float:
-    """A number as it is: an int stays one, and 1e-4, which YAML takes for text, becomes one.
+    """The number in a value: an int stays one, and 1e-4, which YAML reads as text, becomes one.
 
     Raises JobFileError.
     """
@@ -291,7 +291,7 @@ def _whole(field: str, value: Any) -> int:
 
 
 def _exact(value: float) -> Decimal:
-    """The number as it is written, so that the third of 0.1, 0.2, ... is 0.3 and nothing beside."""
+    """The number as it is written, so that the third of 0.1, 0.2, ... is exactly 0.3."""
     return Decimal(str(value))
 
 

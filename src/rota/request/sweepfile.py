@@ -63,11 +63,11 @@ class Rungs(NamedTuple):
 
 
 class SweepRequest(NamedTuple):
-    """A search that is well-formed; whether its trials fit the cluster is the controller's to say.
+    """A well-formed search; the controller decides if its trials fit the cluster.
 
-    ``job`` is what each trial is, but for its parameters; it has the search's name. ``max_trials``
-    is None if only the user's own program proposes trials, ``parallel`` None if Rota chooses how
-    many are open at once, ``rungs`` None if trials are not compared before their end. ``metric`` is
+    ``job`` is each trial's job, without its parameters; it has the search's name. ``max_trials`` is
+    None if only the user's own program proposes trials, ``parallel`` None if Rota chooses how many
+    are open at once, ``rungs`` None if trials are not compared before their end. ``metric`` is
     empty if trials report none, and are done when their commands have succeeded.
     """
 
@@ -108,12 +108,12 @@ class SweepRequest(NamedTuple):
         return self.algorithm == IN_ORDER and [name for name, _ in self.space] == [INDEX]
 
     def sweep(self, name: str) -> Sweep:
-        """The search as policies know it, under its final name."""
+        """The search as policies see it, under its final name."""
         return Sweep(name, self.metric, self.maximize, self.target, self.reports)
 
 
 def shown(fields: Mapping[str, Any]) -> dict[str, Any]:
-    """The fields without the values of the environment, which may be secrets: names alone."""
+    """The fields with only the names of environment variables, whose values may be secrets."""
     return {**fields, "env": dict.fromkeys(fields["env"], "")}
 
 
@@ -123,10 +123,10 @@ def is_sweep(fields: Any) -> bool:
 
 
 def parse_sweep(fields: Mapping[str, Any], *, workdir: str) -> SweepRequest:
-    """The request that ``fields``, as read from a job file with a block ``sweep``, make.
+    """The request made by ``fields``, as read from a job file with a block ``sweep``.
 
-    ``workdir`` is as :func:`~rota.request.jobfile.parse_job` takes it. Raises JobFileError, which
-    names the field, its value and the fix.
+    ``workdir`` is as in :func:`~rota.request.jobfile.parse_job`. Raises JobFileError, which names
+    the field, its value and the fix.
     """
     if not is_sweep(fields):
         raise JobFileError("sweep: it is missing; say what to search, and by which metric")
@@ -223,7 +223,7 @@ def _check_space(space: Space, algorithm: str) -> None:
 
 
 def _metric(block: Mapping[str, Any]) -> str:
-    """The name that trials report; empty where nothing in the block asks for one."""
+    """The name that trials report; "" if nothing in the block needs one."""
     value = block.get("metric")
     if value is None:
         for field in NEED_METRIC:
@@ -252,7 +252,7 @@ def _target(value: Any) -> float | None:
 
 
 def _algorithm(value: Any, metric: str) -> tuple[str, int]:
-    """Its name and its seed. What learns from trials is no default where these tell nothing."""
+    """Its name and seed. Algorithms that learn from trials are no default without a metric."""
     fields = value if isinstance(value, Mapping) else {"name": value}
     check_keys(fields, ALGORITHM, "sweep.algorithm.")
     name, seed = fields.get("name"), fields.get("seed")

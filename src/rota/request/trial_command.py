@@ -28,7 +28,7 @@ _ENDS = {"'": "'", "#": "\n"}  # a backslash before these is nothing there
 
 
 class Place(NamedTuple):
-    """A parameter in a command; ``bare``: what is quoted there is one word, whatever it holds."""
+    """A parameter in a command; ``bare`` if a quoted value there is one word, whatever it has."""
 
     start: int
     end: int
@@ -37,7 +37,7 @@ class Place(NamedTuple):
 
 
 def check_command(run: str, space: Space) -> None:
-    """Refuse braces around what is no parameter, and values that can't stand where they would.
+    """Refuse braces around other names than parameters, and values that can't stand there.
 
     Without a space any name may be a parameter. Raises JobFileError.
     """
@@ -57,7 +57,7 @@ def check_command(run: str, space: Space) -> None:
 def trial_command(run: str, params: Mapping[str, Value]) -> str:
     """The command with its parameters. Raises JobFileError if one is missing or can't stand there.
 
-    Braces around a name are doubled to stay; ``${NAME}`` and all other braces stay as they are.
+    Doubled braces around a name stay as single ones; ``${NAME}`` and all other braces stay.
     """
     parts, end = [], 0
     for place in _places(run):
@@ -92,7 +92,7 @@ def _places(run: str) -> Iterator[Place]:
     """The parameters in a command, as bash reads it.
 
     Where quotes are within a substitution within quotes, or in a here-document, nothing that
-    follows counts as bare: this is no parser of bash, and has to be sure.
+    follows counts as bare: this is no parser of bash, and must not be wrong.
     """
     at, within = 0, ""  # "" is bare, else what began: ' " # or ? for what is not known
     for match in _BRACES.finditer(run):

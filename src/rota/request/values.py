@@ -1,4 +1,4 @@
-"""Values in a job file: of which kind they are, and what is said of those that can't be used."""
+"""Values in a job file: their types, and the errors for those that can't be used."""
 
 import re
 import reprlib
@@ -36,7 +36,7 @@ def seconds_of(field: str, value: Any) -> float:
 
 
 def is_number(value: Any) -> bool:
-    """True if it is a number; True and False are none."""
+    """True for a number; True and False are none."""
     return isinstance(value, int | float) and not isinstance(value, bool)
 
 
@@ -58,7 +58,7 @@ def whole_within(
 
 
 def text_of(field: str, value: Any, max_bytes: int) -> str:
-    """Text that can be given to a program, in at most so many bytes. Raises JobFileError."""
+    """Text that a program can be given, in at most so many bytes. Raises JobFileError."""
     if not isinstance(value, str):
         refuse(field, value, "write text; put quotes around it")
     if "\0" in value:
@@ -87,7 +87,7 @@ def check_keys(
     prefix: str,
     fix: str = "write fields, one a line, for example: run: python train.py",
 ) -> None:
-    """Raise JobFileError unless these are fields, of these names; ``prefix`` says whose."""
+    """Raise JobFileError unless these are fields of these names; ``prefix`` names their owner."""
     where = prefix.removesuffix(".") or "job file"
     if not isinstance(fields, Mapping):
         refuse(where, fields, fix)
@@ -99,12 +99,12 @@ def check_keys(
 
 
 def refuse(field: str, value: Any, fix: str) -> NoReturn:
-    """Raise the JobFileError that names the field, its value and what to do about it."""
+    """Raise the JobFileError that names the field, its value and the fix."""
     raise JobFileError(f"{field}: {_shown(value)} can't be used; {fix}")
 
 
 def _shown(value: Any) -> str:
-    """The value for a message: short whatever it is, control characters escaped."""
+    """The value for a message: always short, with control characters escaped."""
     try:
         return _SHORT.repr(value)[:200]
     except Exception:  # any object may come here; one with a broken repr is no reason to fail

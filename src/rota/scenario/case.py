@@ -1,4 +1,4 @@
-"""One simulation, described by values that can be sent to another process; runs of many."""
+"""Simulations described by values that can be sent to another process."""
 
 from __future__ import annotations
 
@@ -42,17 +42,17 @@ class Workload(NamedTuple):
 
 
 class Case(NamedTuple):
-    """One run: which policy, on which jobs and cluster, and what is wanted of it.
+    """One run: its policy, jobs and cluster, and the results that are wanted.
 
-    ``given`` are the policy's settings as text. ``costs`` are charged, or with the name of a
-    ``cost_set``, for each job those of the set with ``costs_given`` in their place.
+    ``given`` are the policy's settings as text. ``costs`` are charged; with the name of a
+    ``cost_set``, each job is charged those of the set, with ``costs_given`` replacing some.
     ``oversubscription`` is by how much links between racks are slower than those of nodes.
-    ``profiles`` is a folder of measured profiles, which then give the speeds; ``interval_s`` has
-    decisions at its multiples alone; with ``node_start_s`` the cluster's nodes are rented as the
-    policy asks for them. ``faults`` are drawn with the case's own seed; the summary tells them as
+    ``profiles`` is a folder of measured profiles, which then give the speeds; ``interval_s`` allows
+    decisions only at its multiples; with ``node_start_s`` the cluster's nodes are rented as the
+    policy asks for them. ``faults`` are drawn with the case's own seed; the summary names them as
     ``faults_given``. ``history`` asks for the figures that need the run's course, ``drawn`` for a
-    sketch of it, ``with_gpus`` for who held which GPU in the sketch. ``interference`` is what part
-    of its speed a job on several nodes loses beside another such job.
+    sketch of it, ``with_gpus`` for the holders of GPUs in the sketch. ``interference`` is the part
+    of its speed that a job on several nodes loses beside another such job.
     """
 
     policy: str
@@ -87,10 +87,10 @@ class CaseResult(NamedTuple):
 def run_cases(
     cases: Sequence[Case], names: Sequence[str], *, workers: int | None, num_jobs: int
 ) -> list[CaseResult | RotaError]:
-    """The results of ``cases``, in their order; of one that fails its error, with its name.
+    """The results of ``cases``, in their order; for a failed case its error, with its name.
 
-    ``names`` tell the cases apart. ``workers`` and ``num_jobs`` (about how many a case simulates)
-    are as for :func:`~rota.scenario.pool.over_cores`.
+    ``names`` identify the cases. ``workers`` and ``num_jobs`` (about how many a case simulates) are
+    as for :func:`~rota.scenario.pool.over_cores`.
     """
     # Runs of the same jobs follow each other: a process keeps the jobs that it drew last.
     order = sorted(range(len(cases)), key=lambda index: _jobs_of(cases[index]))
@@ -124,9 +124,9 @@ def _try_case(case: Case, name: str) -> CaseResult | RotaError:
 def run_to_end(
     case: Case, begun: Callable[[ClusterState, int], None] = lambda state, num_jobs: None
 ) -> tuple[dict[str, Any], ClusterState, Sketch | None]:
-    """The summary of a case, its final state, and its sketch if one was asked for.
+    """The summary of a case, its final state, and its sketch if one is wanted.
 
-    ``begun`` is given the state that is going to change, and how many jobs there will be.
+    ``begun`` is called with the state that will change, and with the number of jobs.
     """
     nodes = parse_cluster(case.cluster)
     trace, load_cpu_s = load(case.workload, case.seed, case.load, sum(n.num_gpus for n in nodes))
@@ -218,7 +218,7 @@ def load(workload: Workload, seed: int, load: float, num_gpus: int) -> tuple[Tra
     """The jobs, and the CPU seconds that it took to read or draw them. Raises TraceError.
 
     A file's jobs have a seed of their own and a load of 1: dividing the arrival times by ``load``
-    makes others of it. Durations stay. The latest workload is kept.
+    gives other loads. Durations stay. The latest workload is kept.
     """
     if workload.file is None:
         return _drawn(workload, seed, load, num_gpus)
@@ -258,7 +258,7 @@ def _faster(trace: Trace, load: float) -> Trace:
 
 
 def uses_catalog(case: Case, trace: Trace, nodes: list[Node]) -> bool:
-    """True if the catalog of models, or the trace by GPU type, says how fast the jobs run."""
+    """True if jobs' speeds come from the catalog of models, or from the trace by GPU type."""
     if case.profiles is not None:
         return False
     if case.speeds == "auto":

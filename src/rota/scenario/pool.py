@@ -1,4 +1,4 @@
-"""One function called many times: over the cores, in processes that end with this one."""
+"""Calls one function many times over the cores, in processes that end with this one."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ _watcher: ContextVar[Watcher | None] = ContextVar("watcher", default=None)
 
 @contextmanager
 def watched(watcher: Watcher) -> Iterator[None]:
-    """``watcher`` hears of all calls that go over the cores in here, however deep down."""
+    """Within the block, ``watcher`` is told of all calls that go over the cores, at any depth."""
     token = _watcher.set(watcher)
     try:
         yield
@@ -112,7 +112,7 @@ def _side_by_side(
 
 @contextmanager
 def _deaf_to_interrupts() -> Iterator[None]:
-    """Processes that are started in here never see Ctrl-C; this one sees it afterwards."""
+    """Processes started in this block never see Ctrl-C; this process sees it afterwards."""
     import signal
 
     before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
@@ -123,7 +123,7 @@ def _deaf_to_interrupts() -> Iterator[None]:
 
 
 def _begin() -> None:
-    """Begin a worker: it ends when its parent does, however that ends."""
+    """Begin a worker: it ends when its parent does, however the parent ends."""
     import multiprocessing
     import threading
 

@@ -16,7 +16,7 @@ UNKNOWN_BYTES = 8e9  # the state of a job whose size nobody tells: of about 700 
 
 @lru_cache(maxsize=4096)
 def state_bytes(model: str, memory_gb: float | None) -> float:
-    """The state that a job keeps on each of its GPUs: by its model, else at most its memory."""
+    """Bytes of state on each of a job's GPUs: by its model, else at most its memory."""
     profile = look_up(model) if model else None
     if profile is not None and profile.size_mib:
         return STATES * profile.size_mib * 2**20
@@ -24,9 +24,9 @@ def state_bytes(model: str, memory_gb: float | None) -> float:
 
 
 def cooperative(spec: JobSpec) -> Costs:
-    """A job that uses ``rota.train``: its state goes to host memory, and its processes stay.
+    """Costs of a job that uses ``rota.train``: its state moves to host memory, its processes stay.
 
-    What does not hang on its size is as measured with small models (:class:`Costs`).
+    Costs that do not depend on its size are as measured with small models (:class:`Costs`).
     """
     return _cooperative(spec.model, spec.memory_gb)
 
@@ -46,7 +46,7 @@ def _cooperative(model: str, memory_gb: float | None) -> Costs:
 
 
 def restart(spec: JobSpec) -> Costs:
-    """A job whose processes end, and are started again to go on from a checkpoint of its own."""
+    """Costs of a job whose processes end, and are started again from its own checkpoint."""
     return _restart(spec.model)
 
 

@@ -1,4 +1,4 @@
-"""Learning curves of simulated trials: as recorded, revealed as far as each has come."""
+"""Learning curves of simulated trials: recorded ones, revealed as far as each has come."""
 
 from collections.abc import Mapping, Sequence
 

@@ -1,4 +1,4 @@
-"""A clock and a heap: what is due next, in a fixed order."""
+"""A clock and a heap: delivers what is due next, in a fixed order."""
 
 from collections.abc import Callable
 from heapq import heapify, heappush
@@ -13,8 +13,9 @@ FINISH, CONFIRM, FAULT, PHASE = 0, 1, 2, 3
 class Engine:
     """Timed entries, delivered by (time, kind, order of scheduling).
 
-    ``heap`` holds them as (time, kind, number, what), the next one first. Jobs arrive in order, and
-    so need no heap: ``arrival_s`` is when the next one does, after all else at that instant.
+    ``heap`` holds them as (time, kind, number, what), the next one first. Jobs arrive in order, so
+    they need no heap: ``arrival_s`` is the next arrival, which comes after all else of that
+    instant.
     """
 
     __slots__ = ("_numbers", "arrival_s", "heap", "now_s")

@@ -150,7 +150,7 @@ class Faults(NamedTuple):
 
 
 class _Slowed:
-    """A speed model under which a job is as slow as the slowest node that it is on."""
+    """A speed model under which a job is as slow as the slowest of its nodes."""
 
     def __init__(self, base: SpeedModel | None) -> None:
         self._base = base
@@ -168,7 +168,7 @@ class _Slowed:
 
 
 class _SlowedPhases(_Slowed):
-    """The same where the speed also changes as a job goes on."""
+    """The same, where the speed also changes as a job proceeds."""
 
     _base: PhasedSpeedModel
 
@@ -233,7 +233,7 @@ class _Course:
         self._schedule(simulation)
 
     def _count_idle(self, state: ClusterState) -> None:
-        """Raise SimulationError if faults keep all jobs from running, however long they go on."""
+        """Raise SimulationError if faults keep all jobs from running for ever."""
         if not state.active or any(state.held[row] is not None for row in state.active):
             self._idle = 0
             return

@@ -1,4 +1,4 @@
-"""The simulated world: carries out commands in virtual time, with the delays that they cost."""
+"""The simulated world: carries out commands in virtual time, with their delays."""
 
 from collections.abc import Callable, Iterator
 from itertools import chain
@@ -35,7 +35,7 @@ class Costs(NamedTuple):
 
     The defaults are measured on a live one-node cluster (docs/reference/simulator.md tells how);
     the time of a migration between nodes is Gandiva's for a warmed destination (1-2 s, OSDI 2018).
-    A job goes on while it is resized, but for the pause.
+    A job continues while it is resized, except for the pause.
     """
 
     suspend_s: float = 0.0015
@@ -50,12 +50,12 @@ FREE = Costs(0.0, 0.0, 0.0, 0.0, 0.0, 0.0)
 
 
 def restarts(seconds: float) -> Costs:
-    """A job that gets GPUs, or others, holds them so long without progress; nothing else costs."""
+    """A job that gets new GPUs holds them so long without progress; nothing else costs."""
     return FREE._replace(cold_start_s=seconds, resume_s=seconds, resize_pause_s=seconds)
 
 
 class Phase(NamedTuple):
-    """The speed of a job, and how much work it will have done when it becomes another one."""
+    """A job's speed, and the work after which it changes."""
 
     speed: float
     until_s: float
@@ -70,12 +70,12 @@ class SpeedModel(Protocol):
 
 
 class PhasedSpeedModel(SpeedModel, Protocol):
-    """One of which the speed also changes as a job goes on."""
+    """A speed model in which the speed also changes as a job proceeds."""
 
     def phase(
         self, spec: JobSpec, allocation: Allocation, nodes: list[Node], work_s: float
     ) -> Phase:
-        """The job's speed after so many seconds of work at speed 1, and till when it holds."""
+        """The job's speed after ``work_s`` of work at speed 1, and the work until it changes."""
         ...
 
 
@@ -95,7 +95,7 @@ class Confirmation(NamedTuple):
 
 
 class Machine:
-    """Knows the true durations; answers commands with events, at once or on the engine's heap."""
+    """Knows true durations; answers commands with events, at once or through the heap."""
 
     def __init__(
         self,
@@ -122,7 +122,7 @@ class Machine:
         return not (told or self.unsteady or self._interference.links)
 
     def execute(self, command: Command) -> None:
-        """Carry out a command; what takes no time is confirmed at once."""
+        """Carry out a command; one that takes no time is confirmed at once."""
         now_s = self._engine.now_s
         self._state.apply(new(CommandSent, (now_s, command)))
         delay_s, event = CARRIED_OUT[type(command)](self, command, now_s)
@@ -167,7 +167,7 @@ class Machine:
         return 0.0, JobFinished(now_s, command.row, self._state.stop_outcome[command.row])
 
     def confirm(self, event: Event) -> None:
-        """Apply what a command has come to; a job that runs now will finish some time."""
+        """Apply a command's confirmation; a job that runs now will finish some time."""
         kind, row = type(event), event.row  # type: ignore[union-attr]
         before = self._state.held[row]
         self._state.apply(event)
@@ -182,7 +182,7 @@ class Machine:
             self.neighbours_changed(before)
 
     def job_runs(self, row: int) -> None:
-        """Note that a job has begun to run: it will finish when its work is complete."""
+        """A job has begun to run: schedule the completion of its work."""
         held = self._state.held[row]
         if self.reports is not None:
             self.reports.runs(row)
@@ -204,7 +204,7 @@ class Machine:
             self._expect_end(row, end_s)
 
     def _expect_end(self, row: int, end_s: float) -> None:
-        """Have the job's end on the heap; now and then, drop those that were moved since.
+        """Put the job's end on the heap, and from time to time drop ends that have moved.
 
         Where jobs take turns, each turn moves the ends of all that were suspended.
         """
@@ -219,12 +219,12 @@ class Machine:
         engine.at(end_s, FINISH, row)
 
     def phase_ends(self, row: int, since_s: float) -> None:
-        """Let a job go on at the speed of its next phase, if it still runs since then."""
+        """Continue a job at the speed of its next phase, if it has run since then."""
         if self._state.since_s[row] == since_s and not self.adapt_speed(row, by_itself=True):
             self._expect_change(row)
 
     def adapt_speed(self, row: int, by_itself: bool = False) -> bool:
-        """Let a running job go on at the speed of its GPUs; whether it was another one."""
+        """Set a running job to the speed of its GPUs. True if that is a change."""
         state = self._state
         held = state.held[row]
         assert held is not None
@@ -236,7 +236,7 @@ class Machine:
         return True
 
     def neighbours_changed(self, allocation: Allocation) -> None:
-        """Let all who share these GPUs, or links, go on at the speeds that they have together."""
+        """Set all jobs that share these GPUs, or links, to the speeds they have together."""
         if not (allocation.shared or len(allocation.parts) > 1):
             return  # so it is for most jobs, and costs them one call less
         if not self._has_neighbours(allocation):
@@ -245,7 +245,7 @@ class Machine:
             self.adapt_speed(row)
 
     def _has_neighbours(self, allocation: Allocation) -> bool:
-        """True if those who are there may slow others down."""
+        """True if other jobs there may slow each other down."""
         return allocation.shared or (len(allocation.parts) > 1 and self._interference.links > 0)
 
     def _running_on(self, allocation: Allocation) -> list[int]:
@@ -253,7 +253,7 @@ class Machine:
         return [row for row, held in self._running() if held.overlaps(allocation)]
 
     def _beside(self, allocation: Allocation) -> list[int]:
-        """Running jobs that exchange gradients over the links of its nodes, if it does."""
+        """Running jobs that exchange gradients over the links of the allocation's nodes."""
         if len(allocation.parts) == 1 or not self._interference.links:
             return []
         nodes = set(allocation.nodes())

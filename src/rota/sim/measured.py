@@ -32,10 +32,10 @@ class Course(NamedTuple):
 class MeasuredSpeeds:
     """Speeds relative to the GPUs and the batch with which a job was submitted.
 
-    What they speed up is statistical progress: the work of a job is what it has learned, whatever
-    batches it learned it with, and each epoch has a speed of its own. On GPUs of a type that the
-    job names in its ``speeds`` all of its steps are so many times as fast as they were measured;
-    on several types it goes at the speed of the slowest.
+    The speed is that of statistical progress: the work of a job is what it has learned, with
+    whatever batches, and each epoch has a speed of its own. On GPUs of a type that the job names in
+    its ``speeds``, all of its steps are faster than measured by that factor; on several types the
+    slowest counts.
     """
 
     source = "profiles"
@@ -64,7 +64,7 @@ class MeasuredSpeeds:
     def phase(
         self, spec: JobSpec, allocation: Allocation, nodes: list[Node], work_s: float
     ) -> Phase:
-        """The job's speed on these GPUs after so much work, and till how much it holds."""
+        """The job's speed on these GPUs after so much work, and the work until it changes."""
         placement = tuple(mask.bit_count() for _, mask in allocation.parts)
         batch = self.batch(spec, allocation)
         course = self.course(spec.model, spec.batch, spec.num_gpus, placement, batch)
@@ -106,14 +106,14 @@ class MeasuredSpeeds:
         return self.profile(spec).split(spec.batch, allocation.num_gpus)
 
     def step_s(self, spec: JobSpec) -> float:
-        """Seconds for one step where the job's duration is for."""
+        """Seconds of a step on the GPUs that the job's duration is for."""
         profile = self.profile(spec)
         batch = profile.split(spec.batch, spec.num_gpus)
         return profile.step_s(consolidated(spec.num_gpus), batch)
 
     @lru_cache(maxsize=4096)  # noqa: B019  as many as there are kinds of jobs
     def ends(self, model: str, batch: int | None, num_gpus: int) -> tuple[float, ...]:
-        """The work at the end of each epoch of jobs that were submitted so."""
+        """The work at the end of each epoch of jobs that asked for this batch and these GPUs."""
         return tuple(accumulate(self._reference(model, batch, num_gpus)))
 
     @lru_cache(maxsize=65536)  # noqa: B019
@@ -137,7 +137,7 @@ class MeasuredSpeeds:
 
 
 def describe_alike(trace: Trace, nodes: Iterable[Node]) -> list[str]:
-    """A sentence on the jobs that run alike on all types of the GPUs, where there are several."""
+    """A sentence on the jobs that run alike on all GPU types, if there are several."""
     types = list(dict.fromkeys(node.gpu_type for node in nodes))
     alike = sum(1 for spec in trace if not any(kind in types for kind, _ in spec.speeds))
     if len(types) < 2 or not alike:
@@ -151,7 +151,7 @@ def describe_alike(trace: Trace, nodes: Iterable[Node]) -> list[str]:
 
 
 def _ratio(then: float, now: float) -> float:
-    """Their ratio without the noise of the last bits, by which equal speeds would differ."""
+    """Their ratio without the noise of the last bits, which would make equal speeds differ."""
     return float(f"{then / now:.12g}")
 
 
@@ -162,9 +162,9 @@ def consolidated(num_gpus: int) -> Placement:
 
 
 def played(trace: Trace, profiles: Mapping[str, Measured]) -> Trace:
-    """The trace with the durations and epochs of the profiles, and the sizes its jobs may have.
+    """The trace with the durations and epochs of the profiles, and the sizes of its jobs.
 
-    A duration is that of the job's whole training on the GPUs and with the batch that it asks for.
+    A duration is that of the job's whole training on the GPUs and with the batch it asks for.
     """
     speeds = MeasuredSpeeds(profiles)
     jobs = []

@@ -1,4 +1,4 @@
-"""Nodes that a simulated cluster rents as its policy wishes, and what that comes to."""
+"""Nodes that a simulated cluster rents as its policy wishes, and their cost."""
 
 from __future__ import annotations
 
@@ -29,11 +29,11 @@ class Scaler(Protocol):
 
 
 class RentedNodes:
-    """A cluster of as many nodes as its policy asks for, of those that there are to rent.
+    """A cluster of as many nodes as its policy asks for, of those that can be rented.
 
-    It begins with the least. A node is there ``start_s`` seconds after it was asked for, and costs
-    from then on that it was asked for; it is given back when it is beyond the desired number and
-    no job has GPUs or state on it. One object serves one simulation.
+    It begins with the least. A node is there ``start_s`` seconds after the request, and costs from
+    the request on; it is given back when it is beyond the desired number and no job has GPUs or
+    state on it. One object serves one simulation.
     """
 
     def __init__(self, start_s: float) -> None:

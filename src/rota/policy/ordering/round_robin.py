@@ -27,18 +27,18 @@ class RoundRobin(Rounds):
         self._credit: dict[int, float] = {}  # given in this decision
 
     def ran(self, view: View, row: int) -> float:
-        """What the job has had of what is shared out: seconds run."""
+        """Seconds that the job has run: its use of what is shared out."""
         return view.attained_s(row)
 
     def had(self, view: View, row: int) -> float:
-        """What the job has had, or is credited with."""
+        """The job's use, with its credit."""
         credit = self._credit.get(row)
         if credit is None:
             credit = view.marks[row] or 0.0
         return self.ran(view, row) + credit
 
     def key(self, view: View, row: int) -> int:
-        """What the job has had, or is credited with, in whole steps."""
+        """The job's use, with its credit, in whole steps."""
         return round(self.had(view, row) * self.per_unit)
 
     def admit(self, view: View, index: Ranking) -> None:

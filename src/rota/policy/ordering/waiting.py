@@ -1,4 +1,4 @@
-"""Who waits, kept from decision to decision, so that nobody is looked at without need."""
+"""The waiting jobs, kept between decisions so that no job is looked at without need."""
 
 from heapq import heapify, heappop, heappush
 

@@ -56,7 +56,7 @@ class BestFit:
 
 
 def share_too_small(demand: Counter[int], most: int) -> list[float]:
-    """For 0 to ``most`` free GPUs of a node, the share of jobs whose gang they are too few for.
+    """For 0 to ``most`` free GPUs of a node, the share of jobs whose gang needs more.
 
     ``demand`` is GPUs -> number of jobs. A gang that fits on no node asks for whole ones.
     """

@@ -33,7 +33,7 @@ def spread(free: FreeGpus, num_gpus: int) -> Allocation | None:
 
 
 def _nodes_with(by_count: list[int]) -> list[int]:
-    """For each count, how many nodes have at least so many free GPUs."""
+    """For each count, the number of nodes with at least so many free GPUs."""
     nodes_with = [0] * len(by_count)
     total = 0
     for count in range(len(by_count) - 1, 0, -1):

@@ -8,7 +8,7 @@ from rota.predict.step_time import fewest_nodes
 
 
 def consolidate_strictly(view: View, free: FreeGpus, row: int) -> Allocation | None:
-    """As :func:`~rota.policy.placement.consolidate.consolidate`, but refuses to scatter a gang.
+    """Like :func:`~rota.policy.placement.consolidate.consolidate`, but never scatters a gang.
 
     None if the gang would get more nodes than it would on the same cluster with all GPUs free.
     """

@@ -99,7 +99,7 @@ class Topology:
 def _nodes_then_room(
     racks: list[list[int]], rooms: list[int], num_gpus: int, i: int
 ) -> tuple[int, int, int]:
-    """How many nodes of the rack ``num_gpus`` take, and how much is free there."""
+    """Number of the rack's nodes that ``num_gpus`` take, and of GPUs free there."""
     nodes = 0
     for count in range(len(racks[i]) - 1, 0, -1):
         takes = min(racks[i][count].bit_count(), -(-num_gpus // count))

@@ -12,7 +12,7 @@ from rota.errors import InputError
 
 @dataclass(frozen=True)
 class Distribution:
-    """Where the sizes of jobs come from: the text that the user gave, and the sizes in it."""
+    """The distribution of job sizes: the user's text, and the sizes in it."""
 
     text: str
     sizes: tuple[float, ...] = ()

@@ -230,9 +230,9 @@ class FeedbackQueues(QueuePositions):
         return free
 
     def _preempt(self, decision: Decision, queue: Queue, free: int) -> tuple[int, list[int]]:
-        """Who of those that run in the queue must stop, in order, so that the others fit.
+        """The running jobs of the queue that must stop, in order, so that the others fit.
 
-        Going from the end, only as many are looked at as hold what is missing: all before them fit.
+        Looks from the end, only at as many jobs as hold what is missing: all before them fit.
         """
         view, row_of, running = decision.view, self._row_of, queue.running
         num_gpus = view.num_gpus
@@ -306,7 +306,7 @@ class FeedbackQueues(QueuePositions):
     # -- clocks --------------------------------------------------------------------------------
 
     def _set_clock(self, view: View, row: int, standing: Standing) -> float:
-        """When the job changes its queue next; in the heap from now on, if that is fixed."""
+        """Time of the job's next change of queue; put on the heap if it is fixed."""
         rules, runs = self._rules, standing.runs
         at_s = rules.demote_at_s(view, row, standing.base_s, standing.queue)
         if runs:
@@ -330,7 +330,7 @@ class FeedbackQueues(QueuePositions):
         return at_s
 
     def _wake_at_s(self, view: View) -> float | None:
-        """When the next job changes its queue, if all that starts now starts at once."""
+        """Time of the next change of queue, if all jobs that start now start at once."""
         standings, heap, now_s = self._standing, self._moves, view.now_s
         first_s = inf
         while heap:

@@ -1,4 +1,4 @@
-"""Who stands where in feedback queues: places, taken and given up in constant time."""
+"""Positions in feedback queues, taken and given up in constant time."""
 
 from collections import deque
 from math import inf

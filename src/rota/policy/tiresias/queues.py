@@ -1,4 +1,4 @@
-"""What a feedback queue is: its rules, who stands in it, and what is remembered of a job."""
+"""A feedback queue: its rules, the jobs in it, and the marks of a job."""
 
 from collections import deque
 from collections.abc import Iterable
@@ -14,12 +14,12 @@ ROUNDING_S = 1e-6  # a job that stopped so close to its threshold has reached it
 
 
 class Mark(NamedTuple):
-    """What is remembered of a job: its place in its queue, and where its last promotion was.
+    """A job's mark: its place in its queue, and the time of its last promotion.
 
     ``place`` says how ``when_s`` and ``position`` order it: jobs that RAN in the queue stand first,
     in the order in which they began to; then PREEMPTED ones, the latest decision first; then those
-    that only ENTERED it. A further decision at the same instant counts on from the positions that
-    are remembered: up, but for PREEMPTED jobs, which come before the earlier ones, down.
+    that only ENTERED it. A further decision at the same instant continues from the remembered
+    positions: upwards, except for PREEMPTED jobs, which come before the earlier ones, downwards.
     ``base_s`` is the run time at the last promotion, ``from_s`` its time.
     """
 
@@ -37,7 +37,7 @@ class Mark(NamedTuple):
 
 
 def free_positions(marks: Iterable[Mark], now_s: float) -> list[int]:
-    """For each place, where positions go on at this instant: from 0 if none is remembered.
+    """For each place, the next position at this instant: 0 if none is remembered.
 
     RAN and ENTERED give the next position, PREEMPTED the one before which the next ones come.
     """
@@ -90,7 +90,7 @@ class Taken:
 
 
 class Rules(NamedTuple):
-    """When a job changes its queue."""
+    """The times at which a job changes its queue."""
 
     thresholds: tuple[float, ...]
     promote_knob: float
@@ -110,7 +110,7 @@ class Rules(NamedTuple):
         return to_instant(at_s) if at_s % 1.0 else at_s
 
     def promote_at_s(self, queue: int, ran_s: float, from_s: float) -> float:
-        """When a waiting job that has run so long since its last promotion is promoted."""
+        """Time at which a waiting job that has run so long since its last promotion is promoted."""
         if not self.promote_knob or not queue or ran_s <= 0:
             return inf
         return to_instant(from_s + ran_s * (1 + self.promote_knob))
@@ -118,7 +118,7 @@ class Rules(NamedTuple):
 
 @dataclass(slots=True)
 class Standing:
-    """Where an active job stands: ``serial`` orders those that run, and those that wait.
+    """An active job's place: ``serial`` orders running jobs, and waiting ones.
 
     ``moves_at_s`` is when it changes its queue, if that is fixed. A job that got GPUs at
     ``starts_s`` sinks at ``sinks_at_s`` if it has run since then.
@@ -151,7 +151,7 @@ class Queue:
     least_gpus: float = inf  # nobody waits for fewer
 
     def line(self, num_gpus: int) -> deque[int]:
-        """Those that wait for so many GPUs, to be added to."""
+        """The jobs that wait for so many GPUs, as a queue to append to."""
         if num_gpus < self.least_gpus:
             self.least_gpus = num_gpus
         line = self.waiting.get(num_gpus)
@@ -161,7 +161,7 @@ class Queue:
 
 
 class Decision:
-    """What one decision comes to, each list in walk order."""
+    """The results of one decision, each list in walk order."""
 
     def __init__(self, view: View) -> None:
         self.view = view

@@ -63,12 +63,12 @@ def read_trace(
 
 
 def remarks(trace: Trace) -> list[str]:
-    """What a reader of the trace's figures should know: what could not be read, and the notes."""
+    """Remarks on the trace for readers of its figures: rejected rows, and the notes."""
     return [*([describe_rejected(trace)] if trace.num_rejected else []), *trace.notes]
 
 
 def describe_rejected(trace: Trace, shown: int = 5) -> str:
-    """What could not be read, in a few lines for a terminal; "" if all could."""
+    """The rejected rows, in a few lines for a terminal; "" if there are none."""
     if not trace.num_rejected:
         return ""
     rows, are = ("row", "is") if trace.num_rejected == 1 else ("rows", "are")

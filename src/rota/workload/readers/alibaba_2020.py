@@ -30,7 +30,7 @@ STATUSES = {"Terminated", "Failed", "Running", "Waiting", "Ready", "Interrupted"
 
 
 class Gathered:
-    """What the tasks of one job come to."""
+    """A job's totals over its tasks."""
 
     __slots__ = ("end_s", "gpus", "ran", "spoiled", "start_s")
 

@@ -1,4 +1,4 @@
-"""What all readers share: the file, the report of what could not be read, tables, fields.
+"""Common parts of all readers: the file, the report of rejected rows, tables, fields.
 
 A reader is a module of this package with one function:
 
@@ -77,7 +77,7 @@ class Source:
 
 
 class Report:
-    """What reading a file left out, and why. ``name`` is its path as messages tell it.
+    """The rows that a reader left out, and why. ``name`` is the file's path for messages.
 
     ``num_rejected`` is exact; ``rejected`` keeps (line, reason) of the first thousand. With
     ``strict`` the first rejected row is a TraceError.

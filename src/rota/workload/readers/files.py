@@ -11,7 +11,7 @@ CHUNK = 1 << 24
 
 
 def read_bytes(path: Path, what: str = "trace", most: int = MAX_BYTES) -> bytes:
-    """What is in a file, out of its gzip members if it is in any.
+    """The contents of a file, decompressed if it is gzip.
 
     ``what`` begins the message. Raises TraceError for a file that can't be read, is damaged, or
     holds more than ``most`` bytes.
@@ -20,7 +20,7 @@ def read_bytes(path: Path, what: str = "trace", most: int = MAX_BYTES) -> bytes:
 
 
 def most_unpacked(packed_bytes: int) -> int:
-    """How many bytes so many may become when they are unpacked, to be believed."""
+    """The most bytes that so many may plausibly become when they are unpacked."""
     return min(MAX_BYTES, max(PLAIN_BYTES, MAX_RATIO * packed_bytes))
 
 

@@ -51,7 +51,7 @@ class Pair(NamedTuple):
 
     @property
     def speeds(self) -> tuple[float, float]:
-        """How fast each is beside the other, relative to alone."""
+        """The speed of each beside the other, relative to alone."""
         return self.beside / self.alone, self.other_beside / self.other_alone
 
 

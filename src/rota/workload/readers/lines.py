@@ -42,11 +42,11 @@ def records(
 
 
 def _rest(lines: Sequence[str], index: int, width: int, delimiter: str) -> int:
-    """How many lines more the row has that ends within quotation marks on line ``index``.
+    """Number of further lines of the row whose quotation marks are open on line ``index``.
 
-    It goes on to where the marks are closed, if that makes it a row of ``width`` fields. Else one
-    of them stands there by mistake: a row that has all its fields then is on its own, and of one
-    that lacks some, the next line may be the rest.
+    The row continues to where the marks are closed, if that makes it a row of ``width`` fields.
+    Otherwise one of the marks is a mistake: a row that has all its fields then is complete, and for
+    one that lacks some, the next line may be the rest.
     """
     for number, text in enumerate(lines[index + 1 : index + 1 + MAX_TORN], start=1):
         if text.count('"') % 2:
@@ -61,7 +61,7 @@ def _rest(lines: Sequence[str], index: int, width: int, delimiter: str) -> int:
 
 
 class Quoting(NamedTuple):
-    """How the text of a line looks whose quotation marks are in place, or still open at its end."""
+    """Patterns of lines whose quotation marks are closed, or still open at the end."""
 
     closed: re.Pattern[str]
     open: re.Pattern[str]

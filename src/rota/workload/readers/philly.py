@@ -112,7 +112,7 @@ def _records(source: Source, report: Report) -> Iterator[tuple[int, Any]]:
 
 
 class Flaws:
-    """What is wrong with a record that could be decoded nevertheless."""
+    """Faults of a record that could be decoded nevertheless."""
 
     def __init__(self) -> None:
         self.found: list[str] = []

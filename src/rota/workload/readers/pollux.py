@@ -24,7 +24,7 @@ GPUS_PER_NODE = 4
 
 
 class Training(NamedTuple):
-    """How long an application trains: steps to its last epoch by batch size, as measured.
+    """An application's training: measured steps to its last epoch, by batch size.
 
     ``most_per_gpu`` is the most samples that fit a GPU; larger batches are accumulated.
     """
