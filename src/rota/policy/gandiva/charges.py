@@ -1,4 +1,4 @@
-"""What Gandiva charges jobs for: the time that they run, of a shared GPU a part."""
+"""Gandiva's charges: the time that jobs run; on a shared GPU, a part of it."""
 
 from collections.abc import Mapping
 
@@ -7,7 +7,7 @@ from rota.policy.gandiva.jobs import Notes
 
 
 class Charges:
-    """How much each job has had, per priority; those with the least have the next turns."""
+    """The charge of each job, by priority; jobs with the least charge have the next turns."""
 
     def __init__(self, view: View, notes: Mapping[int, Notes]) -> None:
         self._view = view
@@ -25,7 +25,7 @@ class Charges:
         return seconds
 
     def reweigh(self, row: int, weight: float) -> None:
-        """From now on the job's turns have another weight; what it has had stays what it was."""
+        """Give the job's turns another weight from now on; its charge so far stays."""
         had = self.had(row)
         self._notes[row].set_weight(weight)
         self._notes[row].credit += had - self.had(row)
@@ -39,9 +39,9 @@ class Charges:
         self._notes[row].credit -= self._shared_s(row) / self._weight(row)
 
     def share_out(self) -> None:
-        """From now on jobs of a pack have parts of its GPU's time that are as their weights.
+        """Divide a pack's GPU time by its jobs' weights from now on.
 
-        So they stay level, and a pack has the turns of all its jobs together: not as many as if
+        So the jobs stay level, and a pack has the turns of all its jobs together: not as many as if
         each of them had the largest of their weights.
         """
         for row, notes in self._notes.items():
@@ -57,7 +57,7 @@ class Charges:
         return self._notes[row].weight(self._view.priority[row])
 
     def _shared_s(self, row: int) -> float:
-        """Of the run time since the pack began, what the others had of the GPU."""
+        """Seconds of the job's run time since the pack began in which others had the GPU."""
         notes = self._notes[row]
         if notes.seen is None:
             return 0.0

@@ -13,14 +13,14 @@ Unit = tuple[int, ...]  # who take turns together: a job, or the jobs of a pack
 
 
 class Choice(Part):
-    """Who is to run now, of those who live somewhere."""
+    """Chooses the jobs that run now, among those with a home."""
 
     def __init__(self, turn: Turn, packing: Packing) -> None:
         super().__init__(turn)
         self._packing = packing
 
     def units(self) -> list[Unit]:
-        """Those who take turns: jobs, and packs of jobs. The least served come first."""
+        """Jobs and packs that take turns, the least served first."""
         units = {self._packing.unit(row) for row, each in self._lodged.items() if each.home}
         return sorted(units, key=self.rank)
 
@@ -29,7 +29,7 @@ class Choice(Part):
         return goes_on(self._view, row, self._set["quantum_s"], self._set["restart_turn_s"])
 
     def rank(self, unit: Unit) -> tuple[int, int]:
-        """What those who take turns have had, in steps; the lowest of them breaks ties."""
+        """The charge of a unit, in steps; the lowest row breaks ties."""
         return in_steps(min(map(self._charges.had, unit))), min(unit)
 
     def choose(self, units: list[Unit], *, over: bool) -> dict[int, None]:
@@ -92,5 +92,5 @@ class Choice(Part):
 
 
 def in_steps(seconds_per_priority: float) -> int:
-    """What was had, as it is compared: sums that are equal on paper are equal here."""
+    """A charge in steps for comparison, so that sums that are equal on paper are equal here."""
     return round(seconds_per_priority * PER_UNIT)

@@ -13,7 +13,7 @@ from rota.policy.gandiva.types import Types
 
 
 class Homes(Part):
-    """Who lives where, from its arrival on."""
+    """Gives each job a home, from its arrival on."""
 
     def __init__(self, turn: Turn, types: Types, idle_from_s: float | None) -> None:
         super().__init__(turn)
@@ -102,9 +102,9 @@ class Homes(Part):
                 self._vain.queue = None
 
     def _known_of(self, queue: Sequence[int]) -> tuple[Any, ...] | None:
-        """All that it depends on whether any of these jobs finds a home; None if that is not all.
+        """Everything on which it depends whether one of these jobs finds a home; None if unknown.
 
-        None, too, if there is one that has just come.
+        It is unknown, too, if one of the jobs has just arrived.
         """
         if self._types.on or self._elastic:
             return None
@@ -119,7 +119,7 @@ class Homes(Part):
         return view.total_gpus, late, self._servers.as_key()
 
     def _kept(self, row: int) -> Home | None:
-        """Where a suspended job's state lies, if it can go on nowhere else."""
+        """Place of a suspended job's state, if the job can continue nowhere else."""
         view, kept = self._view, self._view.home[row]
         if kept is None or not (view.stays_on_node(row) or view.must_stay(row)):
             return None
@@ -215,7 +215,7 @@ class Homes(Part):
         return left_s < -1.0 or (left_s < 1.0 and self._view.now_s >= self._passed_at_s(queued_s))
 
     def _passed_at_s(self, queued_s: float) -> float:
-        """When who waits in the queue since then is passed no longer."""
+        """Time from which a job queued at ``queued_s`` is not passed any more."""
         return to_instant(queued_s + self._set["pass_s"])
 
     def are_settled(self) -> bool:
@@ -225,7 +225,7 @@ class Homes(Part):
         return known and not self._elastic and self.idle_from_s is None
 
     def passes_until_s(self) -> float:
-        """When the next one of those in the queue is passed no longer; infinite without any."""
+        """Time from which the next job in the queue is not passed; infinity without jobs."""
         return min(self._passes_end_s(), default=inf)
 
     def _passes_end_s(self) -> list[float]:
@@ -237,7 +237,7 @@ class Homes(Part):
         ]
 
     def ends_s(self) -> list[float]:
-        """When jobs may grow, and when those in the queue have been passed for long enough."""
+        """Times at which jobs may grow, and at which jobs in the queue are not passed any more."""
         times = self._passes_end_s()
         if self.idle_from_s is not None:
             since_s = self._view.now_s if self._grows_later else self.idle_from_s

@@ -1,4 +1,4 @@
-"""What Gandiva remembers of each job: where it lives, how fast it was, what was tried with it."""
+"""Gandiva's memory of each job: its home, its measured speeds, and the trials with it."""
 
 from collections.abc import Callable, Collection, Mapping
 from typing import Any, NamedTuple
@@ -98,7 +98,7 @@ class Notes:
         return "move" in self._mark
 
     def _own(self) -> dict[str, Any]:
-        """What is remembered, to be changed."""
+        """The job's memory, to be changed."""
         if not self._is_own:
             self._mark, self._is_own = dict(self._mark), True
         return self._mark
@@ -108,12 +108,12 @@ class Notes:
             del self._own()[key]
 
     def set_home(self, home: Home) -> None:
-        """It lives there from now on."""
+        """Set the job's home."""
         self.home = home
         self._own()["home"] = [list(part) for part in home]
 
     def leave(self) -> None:
-        """It lives nowhere, and is not in the queue either."""
+        """Remove the job from its home, and from the queue."""
         self.set_home(())
         self.move = None
         self.set_queued_s(None)
@@ -131,7 +131,7 @@ class Notes:
 
     @property
     def lent(self) -> float:
-        """What it was credited with as it came here, of ``credit``."""
+        """The part of ``credit`` that the job was given when it moved here."""
         return float(self._mark.get("lent", 0.0))
 
     def weight(self, priority: int) -> float:
@@ -150,13 +150,13 @@ class Notes:
             self.credit += seconds
 
     def give_back(self) -> None:
-        """It goes back to where it was: there that credit counts for nothing."""
+        """Return the job to its former home, where that credit counts for nothing."""
         if self.lent:
             self.credit -= self.lent
             del self._own()["lent"]
 
     def set_queued_s(self, at_s: float | None) -> None:
-        """It has been in the queue since then; None if it is not there."""
+        """Set the time since which the job has been in the queue; None if it is not there."""
         self.queued_s = at_s
         if at_s is None:
             self._forget("queued_s")
@@ -192,7 +192,7 @@ class Notes:
 
     @property
     def moved_s(self) -> float | None:
-        """When it was last given another home."""
+        """Time at which the job was last given another home."""
         return self._mark.get("moved_s")
 
     @moved_s.setter
@@ -201,7 +201,7 @@ class Notes:
 
     @property
     def undone(self) -> int:
-        """How many moves in succession were undone, as it was slower elsewhere."""
+        """Number of consecutive moves that were undone, because the job was slower elsewhere."""
         return int(self._mark.get("undone", 0))
 
     @undone.setter
@@ -210,7 +210,7 @@ class Notes:
             self._own()["undone"] = moves
 
     def set_pack(self, pack: Pack | None) -> None:
-        """It shares its GPU with these from now on; None for nobody."""
+        """Set the jobs with which the job shares its GPU from now on; None for none."""
         self.pack = pack
         self._forget("part")
         if pack is None:
@@ -261,7 +261,7 @@ class Notes:
         self._own()["speeds"] = {**self.speeds, kind: speed}
 
     def resized(self, at_s: float) -> None:
-        """How fast it was, at another size, tells nothing any more; nor does its probe."""
+        """Drop the speed measured at another size, and the probe with it."""
         move = self.move
         if move is not None:
             mates = () if move.partner < 0 else (move.partner,)
@@ -328,7 +328,7 @@ def goes_on(view: View, row: int, quantum_s: float, longest_s: float) -> bool:
 
 
 def look(view: View, row: int) -> StepsSeen | None:
-    """How far a job has come in how much run time; None if it does not tell."""
+    """A job's steps and run time so far; None if it does not report steps."""
     ran_s = view.attained_s(row)
     if view.spec[row].simulated:  # a second of its work is a step
         return StepsSeen(ran_s, view.work_s(row))

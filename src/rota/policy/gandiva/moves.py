@@ -23,7 +23,7 @@ SPARE = 0.75  # of a node's GPUs must be free for it to be worth emptying (3 of 
 
 
 class Moves(Part):
-    """Who should live elsewhere. A job that was moved stays for a while.
+    """Chooses jobs that should live elsewhere. A job that was moved stays for a while.
 
     A move that slows its job is undone if there is still room where it was; two jobs that changed
     places change back unless both together have gained.
@@ -59,7 +59,7 @@ class Moves(Part):
         self._change_types()
 
     def _better(self, row: int) -> Home | None:
-        """Where the job should live rather than where it does."""
+        """A better home for the job than its own; None if there is none."""
         home, better = self._notes[row].home, None
         size = sum(gpus for _, gpus in home)
         if len(home) > 1:
@@ -118,9 +118,9 @@ class Moves(Part):
         )
 
     def _stay_s(self, row: int) -> float:
-        """How long a job that was moved stays: one that waits beside idle GPUs, for one quantum.
+        """Time for which a moved job stays; a job that waits beside idle GPUs stays one quantum.
 
-        Twice as long after each move that was undone: the next one may be as vain.
+        It doubles after each move that was undone, since the next move may fail too.
         """
         running = self._view.target[row] is not None
         stay_s: float = self._set["stay_s"] if running else self._set["quantum_s"]
@@ -366,7 +366,7 @@ class Moves(Part):
             notes.moved_s = view.now_s
 
     def ends_s(self) -> list[float]:
-        """When the next probe can be judged, and when to look again for what may be moved."""
+        """Time at which the next probe can be judged, and at which moves are looked for again."""
         view = self._view
         times = []
         for row, notes in self._lodged.items():

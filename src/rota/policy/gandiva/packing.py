@@ -16,7 +16,7 @@ PATIENCE = 20  # times ``trial_s``: a probe is given up if its jobs have not tol
 
 
 class Packing(Part):
-    """Which jobs of one GPU are packed together, under probe or for good."""
+    """Chooses the jobs of one GPU that are packed together, as a probe or for good."""
 
     def __init__(self, turn: Turn, gains: SignatureGains, verdicts: Verdicts) -> None:
         super().__init__(turn)
@@ -53,7 +53,7 @@ class Packing(Part):
         return -1
 
     def ends_s(self) -> list[float]:
-        """When the probes that are under way can be judged."""
+        """Times at which the current probes can be judged."""
         view = self._view
         times = []
         for row, notes in self._lodged.items():
@@ -130,9 +130,9 @@ class Packing(Part):
         notes.apart = {row for row in notes.apart.union(rows) if finish_s[row] < 0}
 
     def try_more(self) -> None:
-        """On each node where jobs take turns, put those together that use their GPU least.
+        """On each node where jobs take turns, pack those that use their GPU least.
 
-        Of combinations that are new only one at a time.
+        Among new combinations, only one is tried at a time.
         """
         by_node = self._by_node()
         self._none_to_pack = not by_node
@@ -250,9 +250,9 @@ class Packing(Part):
                     break
 
     def _by_node(self) -> dict[int, list[Unit]]:
-        """On each node the one-GPU jobs and packs that may be in a pack, the least busy first.
+        """The one-GPU jobs and packs of each node that may be in a pack, the least busy first.
 
-        They are known to leave their GPU idle at times, and are not under probe.
+        They are known to leave their GPU idle at times, and are not in a probe.
         """
         view, found = self._view, dict[int, list[Unit]]()
         for row, notes in self._lodged.items():
@@ -279,7 +279,7 @@ class Packing(Part):
         return Unit(tuple(sorted(rows)), util, gb, signatures, all(map(self.alone, rows)))
 
     def _lodgers(self) -> dict[int, Lodgers]:
-        """Who takes turns on each node; a pack as one."""
+        """The jobs that take turns on each node; a pack counts as one."""
         found = {node: Lodgers(size, [], 0) for node, size in self._servers.sizes.items()}
         for row, notes in self._lodged.items():
             if not notes.home or row != self.unit(row)[0]:
@@ -375,7 +375,7 @@ class Packing(Part):
         return speed_alone(self._view, row, self._lodged[row])
 
     def begin(self) -> None:
-        """Where something has changed, measure from now on; a probe once all of it runs."""
+        """Start measuring where something has changed; for a probe, once all of it runs."""
         view = self._view
         for row, notes in self._notes.items():
             if not notes.were_looked_at:
@@ -391,5 +391,5 @@ class Packing(Part):
 
 
 def _util(usages: Iterable[Usage]) -> float:
-    """What jobs use of one GPU in sum; all of it for each that nobody has told of."""
+    """The jobs' total use of one GPU; a job of unknown use counts as using all of it."""
     return sum(1.0 if use.gpu_util is None else use.gpu_util for use in usages)

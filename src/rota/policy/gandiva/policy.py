@@ -36,7 +36,7 @@ WAITING_TURN = Reason.SLICE_WAITING_TURN  # looked up once: it is compared for e
 
 
 def height(text: str) -> int:
-    """How many times the GPUs of a node may be promised. Raises ValueError."""
+    """Maximum resident GPU demand, as a multiple of the node's GPUs. Raises ValueError."""
     value = int(text)
     if not 1 <= value <= 1000:
         raise ValueError("it must be a whole number from 1 to 1000")
@@ -137,7 +137,7 @@ class Gandiva(RoundRobin):
         return plan
 
     def turns(self, view: View, row: int) -> Turns | None:
-        """Who takes turns on the nodes where the job lives; None of one without a home."""
+        """The jobs that take turns on the nodes of the job's home; None without a home."""
         if has_a_say(self.stages, view):
             return None
         return Round(view, self._set).turns(row)
@@ -193,7 +193,7 @@ class Round:
         self._turn = turn
 
     def plan(self) -> Plan:
-        """What to do now."""
+        """The plan for now."""
         view, notes = self.view, self.notes
         self.homes.forget()
         self.sweeps.weigh()
@@ -264,7 +264,7 @@ class Round:
         )
 
     def turns(self, row: int) -> Turns | None:
-        """Who takes turns where a job lives, as things are. Nothing is decided."""
+        """The jobs that take turns where a job lives, at present. Decides nothing."""
         self.homes.forget()
         self.packing.settle()
         if row not in self.notes or not self.notes[row].home:

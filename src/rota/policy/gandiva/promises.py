@@ -40,12 +40,12 @@ def shares(view: View, rows: Sequence[int], most: int) -> dict[int, float]:
 
 
 def _looks(view: View, row: int) -> int:
-    """How often a trial has run for twice as long as before: silent ones take turns at that."""
+    """Number of times that a trial's run time has doubled: silent trials take turns at that."""
     return int(view.attained_s(row) / LOOK_S).bit_length() if not view.curve(row) else 0
 
 
 def _rates(view: View, rows: Sequence[int], active: Sequence[int]) -> Mapping[int, float]:
-    """By active row, the chance per second of run time to become the best of the search."""
+    """By active row, the chance per second of run time to become the search's best."""
     trial = view.spec[rows[0]].trial
     assert trial is not None
     sweep = trial.sweep
@@ -89,7 +89,7 @@ def _shapes(view: View, rows: Sequence[int], sweep: Sweep, sign: int) -> Iterato
 
 @lru_cache(maxsize=16)
 def _kept(sweep: Sweep) -> dict[int, tuple[Sequence[float], Shape]]:
-    """By row of a trial the curve seen last, and its shape: a view's curves don't change."""
+    """By trial's row, the last curve and its shape: a view's curves don't change."""
     return {}
 
 
@@ -97,9 +97,10 @@ def _kept(sweep: Sweep) -> dict[int, tuple[Sequence[float], Shape]]:
 def _promises(
     shapes: tuple[Shape | None, ...], wholes: tuple[int | None, ...], target: float
 ) -> tuple[list[Promise | None], Promise]:
-    """What each curve promises, None of an empty one, and what a training that has told nothing
-    does; ``wholes`` are the reports that each makes in all. Kept from decision to decision, as
-    reports are seldom.
+    """The promise of each curve, None for an empty one, and that of a training without reports.
+
+    ``wholes`` are the numbers of reports that each makes in all. Cached between decisions, because
+    reports are rare.
     """
     outlook = Outlook([shape for shape in shapes if shape], target)
     promises = [

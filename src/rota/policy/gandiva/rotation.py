@@ -94,7 +94,7 @@ class Rotation(Part):
         )
 
     def plan(self) -> Plan:
-        """Who runs in the turn that begins now, and where."""
+        """The jobs that run in the turn that begins now, and their GPUs."""
         view = self._view
         now_s, quantum_s = view.now_s, self._set["quantum_s"]
         self._count()
@@ -183,7 +183,7 @@ class Rotation(Part):
 
 
 def why_no_home(view: View, num_gpus: int, free_gpus: int) -> Reason:
-    """Why a gang in the queue waits, with so many GPUs free."""
+    """The reason for which a gang in the queue waits, with so many GPUs free."""
     if num_gpus > view.total_gpus:
         return Reason.NEVER_FITS
     return Reason.WAIT_GANG_FRAGMENTED if free_gpus >= num_gpus else Reason.WAIT_RESOURCES

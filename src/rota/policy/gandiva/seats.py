@@ -1,4 +1,4 @@
-"""Which GPUs of their homes jobs have in their turns under Gandiva."""
+"""The GPUs of their homes that jobs get in their turns under Gandiva."""
 
 from collections import Counter
 from collections.abc import Collection, Iterable
@@ -12,7 +12,7 @@ from rota.policy.placement.nodesets import lowest_gpus
 
 
 class Seats(Part):
-    """Where those run whose turn it is: where they were, if that is free."""
+    """Gives jobs GPUs for their turn: those they had before, if these are free."""
 
     def __init__(self, turn: Turn, packing: Packing) -> None:
         super().__init__(turn)

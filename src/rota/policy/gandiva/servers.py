@@ -46,7 +46,7 @@ class Servers:
         self.held: set[int] = set()
 
     def as_key(self) -> tuple[Any, ...]:
-        """All that choosing a home depends on, but for what is asked for."""
+        """Everything that the choice of a home depends on, besides the request."""
         nodes = tuple(
             zip(self.sizes.items(), self.load.values(), self.affinity.values(), strict=True)
         )
@@ -90,7 +90,7 @@ class Servers:
                 self.affinity[node] = 0
 
     def choose(self, num_gpus: int, *, higher: int = 0) -> Home | None:
-        """Where a gang is to live (Algorithm 1); None: it waits in the queue.
+        """The home for a gang (Algorithm 1); None if it must wait in the queue.
 
         Its nodes may be so much ``higher`` than the limit.
         """
@@ -162,7 +162,7 @@ class Servers:
         return None if left else tuple(sorted(home))
 
     def with_its_like(self, home: Home) -> Home | None:
-        """Where gangs of that size live that need several nodes, too, rather than in ``home``.
+        """A home of other gangs of that size on several nodes, better than ``home``.
 
         Gangs on the same nodes leave none of these idle in their turns. None unless more of them
         live there than in ``home``, and no node there would be higher than those of ``home``.
@@ -226,11 +226,11 @@ class Servers:
 
 
 class Vain:
-    """What was looked for in vain, kept from turn to turn: the same need not be tried again.
+    """Searches without success, remembered between turns so that they are not repeated.
 
-    ``homes`` are those than which nothing better was found while :meth:`Servers.as_key` was
-    ``servers``; ``queue`` is what was known of the jobs in the queue, and of the servers, when
-    nobody found a home.
+    ``homes`` are those for which no better home was found while :meth:`Servers.as_key` was
+    ``servers``; ``queue`` is the state of the queue's jobs, and of the servers, when no job found a
+    home.
     """
 
     def __init__(self) -> None:
@@ -247,7 +247,7 @@ class Vain:
 
 @dataclass
 class Lodgers:
-    """Who lives on a node of ``size`` GPUs: gangs, by their GPUs, and jobs and packs of one."""
+    """The gangs of a node of ``size`` GPUs, by their GPUs, and its jobs and packs of one GPU."""
 
     size: int
     gangs: list[int]

@@ -1,4 +1,4 @@
-"""How much work jobs of which signatures do together on one GPU, as probes measured it."""
+"""Work that jobs of given signatures do together on one GPU, as measured by probes."""
 
 from collections.abc import Iterable, Mapping
 
@@ -19,7 +19,7 @@ class SignatureGains:
         self._known = dict(mark)
 
     def mark(self) -> dict[str, list[float]]:
-        """What is known, for the next decision: combination -> (measurements, mean gain)."""
+        """The measurements, for the next decision: combination -> (number, mean gain)."""
         return self._known
 
     def learn(self, signatures: Iterable[str], gain: float, on: str = "") -> None:
@@ -44,7 +44,7 @@ class SignatureGains:
 
 
 def signature_of(view: View, row: int) -> str:
-    """What jobs that behave alike have in common: trials of a search at least that; else empty."""
+    """Signature of jobs that behave alike; for trials of a search at least the search; else ""."""
     trial = view.spec[row].trial
     return view.signature(row) or ("" if trial is None else f"search {trial.sweep.name}")
 

@@ -12,7 +12,7 @@ SMALL = 0.5  # part of a GPU's time: a trial that uses no more may share it from
 
 
 class Sweeps(Part):
-    """Which trials of searches are to wait, as others promise more; the others' weights."""
+    """The trials that must wait because others promise more, and the weights of the others."""
 
     def __init__(
         self,
@@ -70,7 +70,7 @@ class Sweeps(Part):
         return util is not None and util <= SMALL
 
     def _per_gpu(self, row: int, node: int) -> tuple[int, bool]:
-        """How many trials like this do most work on a GPU; whether one more is to be tried."""
+        """The number of such trials that do most work on a GPU; True if one more is to be tried."""
         use, gpu_type = self._view.usage(row), self._view.nodes[node].gpu_type
         memory_gb = inf if use.memory_gb is None else use.memory_gb
         signature, util = signature_of(self._view, row), use.gpu_util or 0.0

@@ -1,4 +1,4 @@
-"""What the parts of one of Gandiva's decisions have in common."""
+"""Common data of the parts of a Gandiva decision."""
 
 from collections.abc import Mapping
 from typing import Any, NamedTuple
@@ -10,7 +10,7 @@ from rota.policy.gandiva.servers import Servers, Vain
 
 
 class Turn(NamedTuple):
-    """What all parts of a decision look at, and change."""
+    """The data that all parts of a decision read and change."""
 
     view: View
     servers: Servers

@@ -56,10 +56,10 @@ class Types(Part):
         self._queue = False  # whether anybody is in the queue
 
     def mark(self) -> dict[str, Any]:
-        """What is remembered of probes, for the next decision.
+        """The memory of probes, for the next decision.
 
-        Of each two types how many in succession showed no difference, and until when there are to
-        be no more; what a move cost a job, in seconds.
+        For each two types, the number of consecutive probes that showed no difference, and the time
+        until which there are to be no more; and the cost of a job's move, in seconds.
         """
         mark: dict[str, Any] = {"vain": self._pauses} if self._pauses else {}
         return mark | ({"moved_s": self._moved_s} if self._moved_s else {})
@@ -203,7 +203,7 @@ class Types(Part):
         return self._to_free(rows, free) or self._exchange(rows)
 
     def looks_s(self) -> list[float]:
-        """When a job will have run, or stayed, for long enough to take part; it may not, then."""
+        """Times at which jobs will have run, or stayed, long enough to take part, if they may."""
         view, times = self._view, []
         if not self.on:
             return []
@@ -224,7 +224,7 @@ class Types(Part):
         return times + [until_s for _, until_s in self._pauses.values()]
 
     def _must_have_run_s(self) -> float:
-        """For so long a job has to have run before it is worth to try another type."""
+        """Seconds that a job must have run before it is worth trying another type."""
         return max(float(self._set["trial_s"]), WORTH * self._moved_s)
 
     def _may_try(self, row: int, kind: str, other: str) -> bool:
@@ -256,7 +256,7 @@ class Types(Part):
         )
 
     def _to_free(self, rows: list[int], free: set[int]) -> TypeMove | None:
-        """To free GPUs of a type on which a job is faster, or may be: nobody knows yet."""
+        """A move to free GPUs of a type on which a job is faster, or may be, if unknown."""
         best: tuple[float, int, TypeMove] | None = None
         for row in rows:
             here, size = self.of(self._notes[row].home), self._notes[row].home[0][1]
@@ -291,10 +291,11 @@ class Types(Part):
     def _pair(
         self, here: list[int], there: list[int], kind: str, other: str
     ) -> tuple[float, TypeMove] | None:
-        """Who leaves type ``kind``, and who comes for it from type ``other``; what both gain first.
+        """The gain, and the exchange of a job on type ``kind`` for one on type ``other``.
 
-        The gain is relative to each where it is. Where it is not known for one of them, the two
-        are worth a probe if on average such a one gains; where for both, if nobody knows better.
+        The gain is relative to each where it is. If it is unknown for one of them, the two are
+        worth a probe if on average such a job gains; if for both, if nothing is known of others
+        either.
         """
         lose = [(r, row) for row in here if (r := self.ratio(row, kind, other)) is not None]
         gain = [(r, -row) for row in there if (r := self.ratio(row, kind, other)) is not None]

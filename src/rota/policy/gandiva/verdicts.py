@@ -1,4 +1,4 @@
-"""What Gandiva expects of a pack before it is made, and what it has to do to be kept."""
+"""What Gandiva expects of a pack before it is made, and what the pack must achieve to be kept."""
 
 from collections.abc import Iterable
 from typing import NamedTuple
@@ -19,7 +19,7 @@ class Unit(NamedTuple):
 
 
 class Verdicts(Part):
-    """Which jobs may share a GPU, by their memory and by measurements of their signatures."""
+    """Decides which jobs may share a GPU, by their memory and by measurements of signatures."""
 
     def __init__(self, turn: Turn, gains: SignatureGains) -> None:
         super().__init__(turn)

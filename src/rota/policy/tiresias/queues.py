@@ -96,7 +96,7 @@ class Rules(NamedTuple):
     promote_knob: float
 
     def demote_at_s(self, view: View, row: int, base_s: float, queue: int) -> float:
-        """When the job reaches its queue's threshold, or -inf if it has; inf in the last queue."""
+        """Time when the job reaches its queue's threshold; -inf: it has; inf: the last queue."""
         thresholds = self.thresholds
         if queue >= len(thresholds):
             return inf
