@@ -37,8 +37,8 @@ class Folder:
         self.path = Path(path).expanduser().absolute()
         self.database = self.path / "rota.db"
         self.reserve = self.path / "reserve"  # room on the disk, given up when that is full
-        self.token = self.path / "token"  # what users show the controller
-        self.agent_token = self.path / "agent.token"  # what agents show it
+        self.token = self.path / "token"  # the token of users
+        self.agent_token = self.path / "agent.token"  # the token of agents
         self.server = self.path / "server.json"  # {"url", "pid"} of the running controller
         self.controller_lock = self.path / "controller.lock"
         self.controller_log = self.path / "controller.log"

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from rota.client.client import Client
 
 OK, NOTE, WARNING, FAILS = "ok", "-", "warning", "fails"
-LEAST_FILES = 4096  # that a cluster with a few hundred jobs has open
+LEAST_FILES = 4096  # open files of a cluster with a few hundred jobs
 CLOCKS_APART_S = 5.0  # of this machine and of what keeps the state folder
 TIMES, TRIAL_S = 5, 180.0
 POLL_S = 0.001

@@ -137,7 +137,7 @@ def _exit_code(args: list[str] | None) -> int:
 
 
 def _flush() -> None:
-    if sys.stdout is not None:  # it is None where the program was started with it closed
+    if sys.stdout is not None:  # None if the program was started with it closed
         sys.stdout.flush()
 
 

@@ -14,7 +14,7 @@ from rota.scenario.pool import watched
 if TYPE_CHECKING:
     from rich.progress import Progress
 
-PATIENCE_S = 1.0  # what is over sooner needs no bar
+PATIENCE_S = 1.0  # shorter work needs no bar
 EVERY_S = 0.5
 
 

@@ -56,7 +56,7 @@ from rota.scenario.turning import LEAST_S, MOST_S, turning_point
 from rota.sim.costsets import costs_text
 from rota.sim.machine import Costs, restarts
 
-Axis = tuple[str, list[str]]  # what changes, and its values
+Axis = tuple[str, list[str]]  # name and values
 MOST_FAILURES = 10
 MOST_VERDICTS = 4
 LONG_TURN_S = 60.0
@@ -263,7 +263,7 @@ def at_point(case: Case, key: str, value: str) -> Case:
         check_cost(seconds, option)
         return case._replace(costs=restarts(seconds), cost_set="")
     if key in FAULT_KEYS:
-        return case  # what one of them may be hangs on the others
+        return case  # valid values depend on the other axes
     if key not in (known := settings(case.policy)):
         others = ("load", "cluster", "restart_s", *Costs._fields, *FAULT_KEYS)
         raise InputError(

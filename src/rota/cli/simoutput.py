@@ -60,7 +60,7 @@ def tell_jobs(case: Case) -> int:
     nodes = parse_cluster(case.cluster)
     trace, _ = load(case.workload, case.seed, case.load, sum(node.num_gpus for node in nodes))
     for text in remarks(trace):
-        if case.profiles is None or text not in trace.notes:  # they tell whence durations are
+        if case.profiles is None or text not in trace.notes:  # notes tell the source of durations
             click.echo(text, err=True)
     unknown: list[str] = []
     if uses_catalog(case, trace, nodes):

@@ -43,7 +43,7 @@ from rota.workload.trace import Trace
 NAME = "pollux-mixes"
 SEEDS = [1, 2, 3]
 NUM_GPUS = 64  # of the cluster
-HOURS = 8.0  # in which the jobs of a published workload arrive
+HOURS = 8.0  # span of arrivals of a published workload
 AS_PROFILED = {"resnet50": "imagenet"}  # the generator's name -> the profile's
 SWEEP_JOBS, SWEEP_S = (5, 20), 60.0
 BASELINE = "Pollux as published"
@@ -108,7 +108,7 @@ def drawn(seed: int, data: Path, mix: Mix) -> Trace:
     """The jobs of a mix."""
     chance, found = Random(f"{mix} {seed}"), by_application(data)
     jobs: list[JobSpec] = []
-    at: list[tuple[float, float]] = []  # as a part of the span, and seconds after that
+    at: list[tuple[float, float]] = []  # (part of the span, further seconds)
     for name, part in arrivals(mix, seed, chance):
         one = chance.choice(found[name])
         for _ in range(chance.randint(*SWEEP_JOBS) if mix.sweeps else 1):

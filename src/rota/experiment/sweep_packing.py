@@ -39,7 +39,7 @@ KINDS = (VAE, SUPER_RESOLUTION, RESNET._replace(utilisation=0.4))
 # Fixed before the first run: at the top 3, packing on against off in the same order.
 JUDGED = 3
 LEAST_RATIO = {"vae": 2.0, "super-resolution": 1.5, "resnet50": 1 / 1.02}
-MOST_RATIO = 100.0  # as many configurations at once could not give more
+MOST_RATIO = 100.0  # running so many configurations at once could not give more
 
 
 class Subject(NamedTuple):

@@ -4,7 +4,7 @@ from rota.model.naming import jobs_text
 from rota.model.notes import Reserved
 from rota.model.state.state import ClusterState
 
-Blocker = tuple[str, str, list[str]]  # what it needs, what there is, and the jobs in the way
+Blocker = tuple[str, str, list[str]]  # need, supply, and the jobs in the way
 
 
 def is_for(state: ClusterState, row: int) -> bool:

@@ -68,13 +68,13 @@ def explain(
     job_state = JobState(state.state[row])
     waits = job_state in WAITING
     if state.reason[row] == Reason.WAIT_DEVICE_MEMORY:
-        turns = None  # those that it would take turns with stay where they are
+        turns = None  # the jobs it takes turns with stay where they are
     turn = turns if turns is not None and turns.position(row) else None
     blockers = _blockers(state, row, now_s, turn) if waits else []
     reason, undecided = Reason(state.reason[row]), _is_undecided(state, row)
     if waits and blockers and reason in (Reason.NONE, Reason.WAIT_PRIORITY) and not undecided:
         reason = Reason[blockers[0]["rule"]]
-    if waits and not state.nodes:  # whatever the policy says
+    if waits and not state.nodes:  # overrides the policy's reason
         reason, undecided = Reason.NODE_UNHEALTHY, False
         blockers = [_blocker(reason, gpus_text(state.num_gpus[row]), NO_NODE)]
     would_start_if = _would_start_if(state, row, now_s, blockers, turn) if blockers else None

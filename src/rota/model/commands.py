@@ -92,8 +92,8 @@ class Rule(NamedTuple):
 
     sent_to: JobState
     becoming: JobState
-    overtakes: tuple[type, ...] = ()  # whose place it takes, if one of them is on its way
-    refusal: str = ""  # what can't be done with another job; empty: be sent such a command
+    overtakes: tuple[type, ...] = ()  # commands on their way that this kind replaces
+    refusal: str = ""  # the action that is impossible in other states; "": sending the command
 
 
 RULES: dict[type, Rule] = {

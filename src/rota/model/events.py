@@ -116,7 +116,7 @@ class DecisionTaken(NamedTuple):
     marks: dict[int, Any]
     policy_mark: Any
     wake_at_s: float | None
-    notes: Notes | None = None  # as far as they are news
+    notes: Notes | None = None  # only the new ones
 
 
 class CommandSent(NamedTuple):

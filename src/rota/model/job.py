@@ -37,7 +37,7 @@ class Suspension(IntEnum):
 
     UNKNOWN = 0
     PROCESS = 1  # its processes are stopped and continued; device memory stays in use
-    BOUNDARY = 2  # it stops by itself at a step boundary and frees the device
+    BOUNDARY = 2  # the job stops by itself at a step boundary and frees the device
     CHECKPOINT = 3  # device memory is copied to the host, then as PROCESS
     RESTART = 4  # its processes end, and are started again to go on from its own checkpoint
 

@@ -9,8 +9,8 @@ from rota.model.job import JobState
 class Standing(Enum):
     """Standing of a trial in its search."""
 
-    OPEN = "open"  # it goes on, or waits to
-    DONE = "done"  # it came to its end, with a value
+    OPEN = "open"  # running, or waiting to run
+    DONE = "done"  # ended with a value
     STOPPED = "stopped"  # the search has ended it, or is about to
     FAILED = "failed"  # nothing can be learned from it but that
     CANCELLED = "cancelled"  # by its user

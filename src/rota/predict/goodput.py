@@ -16,7 +16,7 @@ from rota.predict.step_time import StepTime
 
 LEAST_VAR = 1e-6
 MOST_SAMPLES = 1 << 53  # of a batch: a double has all whole numbers up to there
-MOST_NOISE = 1e100  # what is larger was not measured, and its products overflow
+MOST_NOISE = 1e100  # larger values are no measurements, and their products overflow
 
 
 class Noise(NamedTuple):

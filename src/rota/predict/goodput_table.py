@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
     Matrix = np.ndarray[tuple[int, int], np.dtype[Any]]
 
-POINTS = 50  # whole batch sizes that are tried, in geometric steps from the least to the most
+POINTS = 50  # tried whole batch sizes, in geometric steps from least to most
 BLOCK = 8192  # points that are worked on at once: the memory of larger arrays is fresh each time
 FINE = 8  # numbers of nodes that are offered in each octave, from 8 nodes on
 TOLERANCE = 1e-8  # of rounding up and down
@@ -114,7 +114,7 @@ def _tried(
     batch = np.ceil(local / parts - TOLERANCE)
     batch = np.minimum(batch, np.floor(most / (gpus * parts) + TOLERANCE))
     allowed = (least_per_gpu <= batch) & (batch <= most_per_gpu)
-    batch = np.maximum(batch, 1.0)  # so that what is not allowed has a speed as well
+    batch = np.maximum(batch, 1.0)  # gives batches that are not allowed a speed as well
 
     compute_s = alpha_c + beta_c * batch
     further = gpus - 2

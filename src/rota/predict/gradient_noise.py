@@ -8,7 +8,7 @@ by noise alone. It needs the squared norms of such gradients and that of their m
 import math
 from typing import NamedTuple
 
-THETA = 0.999  # what is kept of the averages after a batch of the initial size
+THETA = 0.999  # weight of the old averages after a batch of the initial size
 LEAST_VAR = 1e-6  # of the signal: less noise than that can't be told from none
 
 
@@ -58,7 +58,7 @@ class GradientNoise:
 
     def __init__(self) -> None:
         self._sqr = self._var = self._weight = 0.0  # smoothed sums, and their weight
-        self._paired = False  # whether they come from batches of a single part
+        self._paired = False  # True if they come from batches of a single part
 
     @property
     def known(self) -> bool:

@@ -8,13 +8,11 @@ from typing import TYPE_CHECKING, NamedTuple
 if TYPE_CHECKING:
     from rota.model.measured.reports import StepPoint
 
-LEAST_S = 1e-6  # what is shorter or longer was not a step
+LEAST_S = 1e-6  # shorter or longer times are no steps
 MOST_S = 86_400.0
 TWO_CLOCKS = 1.5  # times as long as the whole step, computing is measured wrongly
 MOST_COUNT = 1 << 53  # of nodes, GPUs and samples: a double has all whole numbers up to there
-MOST_BATCHES = (
-    8  # for which one number of GPUs and nodes is looked at, where points are put together
-)
+MOST_BATCHES = 8  # batches per number of GPUs and nodes, when points are combined
 NAMED = 3  # points in a warning
 
 

@@ -25,7 +25,7 @@ class Entry(NamedTuple):
     point: dict[str, str]
     summaries: list[dict[str, Any]]
     sketches: list[Sketch]
-    is_log: bool = False  # what a log says of itself, and no run
+    is_log: bool = False  # the log's own record, and no run
 
     @property
     def is_choice(self) -> bool:

@@ -11,7 +11,7 @@ from rota.report.sweep import SweepStory, value_text
 
 FAR_APART = 1000.0  # values whose ends differ by more are drawn on a logarithmic axis
 EARLY_PART = 5.0  # steps are, too, where half of the curves end in so early a part of the axis
-HUGE = 1e300  # what is farther out is drawn there
+HUGE = 1e300  # larger values are drawn there
 MOST_OUT = 0.05  # the part of the values, the worst ones, that may be left out of an axis ...
 MUCH_LONGER = 3.0  # ... if they made it that many times as long
 ROOM = 0.04  # beyond the last value

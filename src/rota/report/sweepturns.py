@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 MOST_BARS = 5000
 THINNEST = 1500  # a pause shorter than this part of the time can't be seen
 MOST_NAMED = 40  # trials beside the axis
-MOST_GPUS = 8  # that are told by name
+MOST_GPUS = 8  # GPUs that are listed by name
 
 
 def turns_chart(story: SweepStory) -> Figure:

@@ -19,7 +19,7 @@ _PORT = {  # the option that says which port they meet at: 29500 for all jobs of
     "accelerate launch": ("--main_process_port", "--main_process_port 0"),
     "deepspeed": ("--master_port", "--master_port and a port of its own"),
 }
-_PROGRAM = re.compile(r"python[0-9.]*\Z|.*\.(py|sh)\Z")  # what follows it are its arguments
+_PROGRAM = re.compile(r"python[0-9.]*\Z|.*\.(py|sh)\Z")  # the words after it are its arguments
 
 
 class Launcher(NamedTuple):

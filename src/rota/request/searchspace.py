@@ -15,7 +15,7 @@ KINDS = ("log", "range", "int", "choice")
 MAX_DIMENSIONS = 100
 MAX_VALUES = 1000  # of a choice
 MAX_VALUE_BYTES = 500
-MAX_WHOLE = 2**53  # whole numbers up to there are the same as floating-point numbers
+MAX_WHOLE = 2**53  # larger whole numbers are not exact as floating-point numbers
 MAX_NUMBER = 1e300
 MAX_STEPS = 10**9
 

@@ -288,7 +288,7 @@ def _parallel(value: Any) -> int | None:
 
 def _rungs(value: Any, reports: int | None) -> Rungs | None:
     """By default the first rung is not at a first report, unless trials make only one."""
-    if value is None or value is False or value == "off":  # as other YAML reads off
+    if value is None or value is False or value == "off":  # other YAML versions read off as False
         return None
     block = {} if value is True or value == "on" else value
     check_keys(block, RUNGS, "sweep.rungs.", "write off, or for example {eta: 3, first: 3}")

@@ -10,7 +10,7 @@ from rota.errors import JobFileError, closest
 MAX_DURATION_S = 3650 * 86400.0
 
 _DURATION = re.compile(r"([0-9]{1,10}(?:\.[0-9]{1,9})?)([smhd]?)\Z")
-_HMS = re.compile(r"(?:([0-9]{1,4})-)?([0-9]{1,5}):([0-5][0-9]):([0-5][0-9])\Z")  # as Slurm's
+_HMS = re.compile(r"(?:([0-9]{1,4})-)?([0-9]{1,5}):([0-5][0-9]):([0-5][0-9])\Z")  # Slurm's format
 _CLOCK = re.compile(r"[0-9]+(:[0-9]+)+(\.[0-9]*)?\Z")
 _SECONDS = {"": 1, "s": 1, "m": 60, "h": 3600, "d": 86400}
 _JOB = re.compile(r"(@last|[A-Za-z0-9][A-Za-z0-9._-]{0,63})\Z")

@@ -290,7 +290,7 @@ def _process_routes(controller: Any) -> APIRouter:
             pass
         except RotaError as error:
             log.warning("an agent's connection was closed: %s", error)
-            with suppress(RuntimeError):  # it may be gone already
+            with suppress(RuntimeError):  # the connection may be gone already
                 await websocket.close(1008)
 
     return router

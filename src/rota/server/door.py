@@ -15,8 +15,8 @@ from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 HEAD_TIMEOUT_S = 10.0  # from the connection, or the last answer, to the end of a request's headers
 MOST_HEAD_BYTES = 1 << 16  # of a request's line and headers, and as much as one read brings
 MOST_STRANGERS = 512
-OTHER_FILES = 128  # that the controller opens: the log, its agents, the logs of jobs
-MOST_FILES = 65536  # that it asks for
+OTHER_FILES = 128  # files that the controller opens: the log, its agents, the logs of jobs
+MOST_FILES = 65536  # files that the controller asks for
 # Accepted at once. What has been asked is read, and its token seen, a few such rounds later: so a
 # caller with a token is known long before MOST_STRANGERS others have come.
 ACCEPTED_AT_ONCE = 32
@@ -100,7 +100,7 @@ class Connection(HttpToolsProtocol):
         super().__init__(app_state=app_state | {"connection": self}, **more)
         self._door = door
         self._deadline: asyncio.TimerHandle | None = None
-        self._head_bytes = 0  # that have come of a request's headers
+        self._head_bytes = 0  # of a request's headers so far
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         """Wait for a request."""

@@ -205,7 +205,7 @@ def _signal_controller(folder: Folder, number: signal.Signals) -> None:
     with contextlib.suppress(OSError, ValueError, KeyError, TypeError):
         pid = json.loads(folder.server.read_text())["pid"]
         open_files = [os.path.realpath(link) for link in Path(f"/proc/{pid}/fd").iterdir()]
-        if os.path.realpath(folder.controller_lock) in open_files:  # else it is over
+        if os.path.realpath(folder.controller_lock) in open_files:  # else the controller is gone
             os.kill(pid, number)
 
 
@@ -235,7 +235,7 @@ def _write_off(folder: Folder, left: set[str]) -> None:
 def _tidy(folder: Folder) -> None:
     """Remove what agents remove when they end: sockets, and states in host memory."""
     for node in folder.path.glob("nodes/*"):
-        with contextlib.suppress(InputError, OSError):  # they are elsewhere
+        with contextlib.suppress(InputError, OSError):  # the files are elsewhere
             socket, arenas = folder.socket(node.name), folder.arenas(node.name)
             socket.unlink(missing_ok=True)
             shutil.rmtree(arenas, ignore_errors=True)

@@ -143,7 +143,7 @@ class SweepDriver:
         with suppress(OSError), open(self._folder.sweep_log, "r+b") as file:
             if file.seek(0, os.SEEK_END) > MOST_LOG_BYTES:
                 file.seek(-KEPT_LOG_BYTES, os.SEEK_END)
-                file.readline()  # it is cut somewhere
+                file.readline()  # a part of a line
                 kept = file.read()
                 file.seek(0)
                 file.truncate()

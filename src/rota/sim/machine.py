@@ -27,7 +27,7 @@ from rota.predict.interference import Interference, Load
 from rota.sim.engine import CONFIRM, FINISH, PHASE, Engine
 
 LEAST_EXPECTED = 256  # entries of the engine's heap before those of no use any more are dropped
-RUNS = frozenset((JobLaunched, JobResumed, JobResized, JobRetuned))  # by which a job begins to run
+RUNS = frozenset((JobLaunched, JobResumed, JobResized, JobRetuned))  # after these a job runs
 
 
 class Costs(NamedTuple):
@@ -110,7 +110,7 @@ class Machine:
         self._costs_of = costs if callable(costs) else lambda spec: costs
         self.speeds = speeds
         self._interference = interference or Interference()
-        self.unsteady = False  # whether a job's speed may change while it starts
+        self.unsteady = False  # True if a job's speed may change while it starts
         self.reports: Reporter | None = None
         self._most_expected = LEAST_EXPECTED
         self._until_s: dict[int, float] = {}  # row -> work at which its speed changes by itself
@@ -238,7 +238,7 @@ class Machine:
     def neighbours_changed(self, allocation: Allocation) -> None:
         """Set all jobs that share these GPUs, or links, to the speeds they have together."""
         if not (allocation.shared or len(allocation.parts) > 1):
-            return  # so it is for most jobs, and costs them one call less
+            return  # the usual case, made fast
         if not self._has_neighbours(allocation):
             return
         for row in sorted({*self._running_on(allocation), *self._beside(allocation)}):

@@ -22,8 +22,8 @@ class Coverage(NamedTuple):
     """
 
     known: int
-    unknown: int  # they name a model of which the catalogue has no step time
-    unnamed: int  # they name no model
+    unknown: int  # jobs of a model without a step time in the catalogue
+    unnamed: int  # jobs without a model
 
 
 class CatalogSpeeds:

@@ -31,7 +31,7 @@ LOCK_WAIT_S = 5.0
 PAGE = 2000  # events read at once
 ROOM_BYTES = 1 << 16  # a disk that has no room for so much is full
 CHECKPOINT_BYTES = 4 << 20  # of new events, after which the write-ahead log goes into the file
-COMMIT_BYTES = 3 * 4096  # that a commit adds to the write-ahead log beside the events
+COMMIT_BYTES = 3 * 4096  # bytes that a commit adds to the write-ahead log besides the events
 
 log = logging.getLogger("rota.store")
 

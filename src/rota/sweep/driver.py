@@ -99,7 +99,7 @@ class Driver:
             acted = self._step_or_end(name, brief)
         except UnreachableError:
             raise
-        except (NotFoundError, TransitionError) as error:  # somebody else has ended it meanwhile
+        except (NotFoundError, TransitionError) as error:  # the search was ended by another caller
             log.info("sweep %s: %s", name, error)
             return False
         except Exception:

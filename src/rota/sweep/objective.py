@@ -118,7 +118,7 @@ class Objective:
 
         try:
             return patiently(submit, self._interrupted)
-        except KeyboardInterrupt:  # it may have arrived
+        except KeyboardInterrupt:  # the request may have arrived
             with contextlib.suppress(RotaError):
                 client.stop_trial(sweep, number, "the program with the study was interrupted")
             raise
@@ -155,7 +155,7 @@ class Objective:
 
 def _going(client: Client, request: SweepRequest) -> list[str]:
     """Names of the searches for this very request that are not over."""
-    fields = json.loads(json.dumps(shown(request.to_fields())))  # as the controller tells them
+    fields = json.loads(json.dumps(shown(request.to_fields())))  # as the controller has them
     sweeps = (told for told in client.sweeps() if told["state"] == "RUNNING")
     return [told["name"] for told in sweeps if told["request"] == fields]
 
@@ -169,7 +169,7 @@ def _key(study: optuna.Study, last: str) -> str:
 
 def _name(study: str) -> str:
     """A study's name, in the form that searches may have."""
-    if study.startswith("no-name-"):  # what Optuna calls studies without a name
+    if study.startswith("no-name-"):  # Optuna's name for a study without a name
         return "study"
     name = re.sub(r"[^A-Za-z0-9._-]+", "-", study).strip("._-")[:MAX_NAME]
     return f"study-{name}".strip("-")[:MAX_NAME] if not name or name.isdigit() else name

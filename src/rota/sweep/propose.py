@@ -30,7 +30,7 @@ def import_optuna() -> None:
     """Import Optuna, which existed when the search was accepted. Raises JobFileError."""
     try:
         import optuna  # noqa: F401
-    except Exception as error:  # whatever a broken installation comes up with
+    except Exception as error:  # any error of a broken installation
         raise JobFileError(
             f"sweep.algorithm: Optuna, which proposes trials, can't be imported ({error!r}); mend "
             "it in the controller's Python: pip install --force-reinstall optuna"
@@ -114,7 +114,7 @@ def _frozen(request: SweepRequest, trial: Trial) -> optuna.trial.FrozenTrial:
 def _state(trial: Trial) -> optuna.trial.TrialState:
     from optuna.trial import TrialState
 
-    if trial.standing is Standing.CANCELLED:  # what it has reported until then is true
+    if trial.standing is Standing.CANCELLED:  # its reports remain valid
         return TrialState.PRUNED if trial.reports else TrialState.FAIL
     return {
         Standing.OPEN: TrialState.RUNNING,

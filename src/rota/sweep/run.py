@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from rota.client.client import Client
 
 POLL_S = 0.25
-MAX_POLL_S = 2.0  # so that many threads with long trials don't ask all the time
+MAX_POLL_S = 2.0  # limits the requests of many threads with long trials
 POLL_PART = 0.02  # of a trial's age
 PATIENCE_S = 60.0  # with a controller that is away: a study is not to end for it
 
@@ -109,7 +109,7 @@ class Run:
         self._close()
 
     def _abandon(self) -> None:
-        with contextlib.suppress(RotaError):  # what ends the program is what is to be told
+        with contextlib.suppress(RotaError):  # the error that ends the program matters more
             why = "the program with the study was interrupted"
             self._client.stop_trial(self.sweep, self.number, why)
         self._close()

@@ -157,7 +157,7 @@ class Adaptation:
         self.limits = self.limits._replace(most_per_rank=fits, most=most)
         self.size = min(size, self.limits.most)
         self.per_rank, self.accumulation = per_rank, accumulation
-        self.world = world if self.size == size else 0  # else it is cut anew
+        self.world = world if self.size == size else 0  # 0: to be cut anew
 
     def _refusal(self, per_rank: int, accumulation: int) -> str | None:
         """The reason for which batches can't be cut like that; None if they can."""

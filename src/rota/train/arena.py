@@ -45,7 +45,7 @@ class Arena:
         self.path = path
         self._map: mmap.mmap | None = None
         self._base: torch.Tensor | None = None  # all bytes of the mapped file
-        self._file: tuple[int, int] | None = None  # what is mapped: device and inode
+        self._file: tuple[int, int] | None = None  # device and inode of the mapped file
 
     # -- writing -------------------------------------------------------------------------------
 
@@ -235,7 +235,7 @@ def set_random_state(state: dict[str, Any]) -> None:
 
         numpy.random.set_state(state["numpy"])
     torch.set_rng_state(state["torch"].clone())
-    if state["cuda"] is not None and torch.cuda.is_available():  # on whichever GPU it is now
+    if state["cuda"] is not None and torch.cuda.is_available():  # for any GPU
         torch.cuda.set_rng_state(state["cuda"].clone())
 
 

@@ -79,11 +79,11 @@ class Checkpoint:
 
     def _save_or_owe(self, path: str) -> None:
         progress, step = self._progress, self._progress.step + self._progress.in_step
-        owed, progress.unsaved = progress.unsaved, None  # as it is once this one is written
+        owed, progress.unsaved = progress.unsaved, None  # the state after this checkpoint
         try:
             self._replica().save(path)
         except OSError as error:
-            if error.errno not in (errno.ENOSPC, errno.EDQUOT):  # else there may be room later
+            if error.errno not in (errno.ENOSPC, errno.EDQUOT):  # no room now, maybe later
                 raise
             progress.unsaved = error.strerror
             self._again_s = time.monotonic() + AGAIN_S

@@ -18,7 +18,7 @@ from rota.train.shard_tree import ShardTree, reduce_tree
 from rota.train.shards import seed_of
 
 TAIL = 5  # numbers at the end of what is added up in single precision: see `Gradients._leaf`
-NOTHING = (0, 0, 0, 0)  # whole numbers below 2**24
+NOTHING = (0, 0, 0, 0)  # of whole numbers below 2**24
 ROOM = 4  # vectors of all gradients that a newcomer makes room for, before it joins
 
 
@@ -40,22 +40,22 @@ class Gradients:
         self._parameters = list(parameters)
         self._norms = norms
         self.squares: Squares | None = None  # of the last batch, if they were measured
-        self.word = self.heard = NOTHING  # what rank 0 has to say with a batch, and has said
+        self.word = self.heard = NOTHING  # rank 0's word for a batch, sent and received
         self._floats = [b for b in buffers if b.is_floating_point() or b.is_complex()]
         self._counters = Counters(buffers)
         self._kept = self._floats + self._counters.changing
         self._place = self._last = 0
-        self.met = False  # whether this group's ranks have compared what they work on, exactly
+        self.met = False  # True once this group's ranks have compared their work in full
         self._trees: dict[torch.dtype, ShardTree] = {}
         self._before: list[torch.Tensor] = []
-        self._alone = False  # whether one piece is the whole batch: its gradients stay in place
-        self._active: list[torch.Tensor] = []  # those of the parameters that are not frozen
+        self._alone = False  # True if one piece is the whole batch: its gradients stay in place
+        self._active: list[torch.Tensor] = []  # the parameters that are not frozen
         self._which = 0  # a number that tells them from another choice
         self._like: dict[torch.dtype, torch.Tensor] = {}
         self._lengths: dict[torch.dtype, list[int]] = {}
         self._free: dict[torch.dtype, list[torch.Tensor]] = {}
-        self._given: list[torch.Tensor] = []  # what `.grad` refers to
-        self._keep = False  # whether others may still ask for the sum of the last batch
+        self._given: list[torch.Tensor] = []  # tensors that `.grad` refers to
+        self._keep = False  # True if others may still ask for the sum of the last batch
         self.reduced: dict[torch.dtype, torch.Tensor] = {}  # of the last batch that was complete
         self.reduced_batch = -1
         self._find_active()

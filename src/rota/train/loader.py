@@ -78,7 +78,7 @@ class Loader:
         self.adaptation = adaptation
         self.seed = _whole("seed", seed)
         self.position = Position()
-        self.whole = False  # whether a rank gets its samples in one piece, whatever its shards
+        self.whole = False  # True if a rank gets its samples in one piece, for any number of shards
         self._shuffle = _flag("shuffle", shuffle)
         self._drop_last = drop_last
         self._num_workers = _count("num_workers", num_workers, 0)

@@ -37,11 +37,11 @@ class LrScaling:
         self.scale = 1.0  # of the present batch
         self.scaled_steps = 0.0
         self.noise = GradientNoise()
-        self._unit = 0  # in which it is measured
+        self._unit = 0  # unit of the measurements
         by_gain = rule in ("adascale", "adamscale", BY_OPTIMIZER)
         self._counts_gains = by_gain if counts_gains is None else counts_gains
         self._warmup_steps = warmup_steps
-        self.measures = by_gain or self._counts_gains  # whether it must know the noise
+        self.measures = by_gain or self._counts_gains  # True if it needs the noise
 
     @property
     def gain(self) -> float:

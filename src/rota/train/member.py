@@ -52,11 +52,11 @@ class Member:
         self.state: DeviceState | None = None
         self.tune: Callable[[int, int], object] | None = None  # called with how batches are to be
         self.rehearses = os.environ.get("ROTA_NEWCOMER") == "1"
-        self.can_return = False  # whether the loop that runs would take it back from standby
+        self.can_return = False  # True if the running loop would take this rank back from standby
         self._parked = False
         self.patience_s = float(os.environ.get("ROTA_GROUP_TIMEOUT_S", PATIENCE_S))
         self._gang = False
-        self._round: int | None = None  # which pause it is that this rank answers
+        self._round: int | None = None  # the pause that this rank answers
         self._hold_at: int | None = None  # the step to hold at, while one is asked for
 
     # -- holding at a boundary -----------------------------------------------------------------

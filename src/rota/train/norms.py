@@ -11,12 +11,12 @@ import torch
 from rota.predict.gradient_noise import Squares, pair
 from rota.train.optimizers import torch_optimizers
 
-Parameters = Mapping[torch.dtype, Sequence[torch.Tensor]]  # those that are trained, by type
+Parameters = Mapping[torch.dtype, Sequence[torch.Tensor]]  # trained parameters by type
 
-FIRST = 32  # so many batches are all measured, of
-EVERY = 8  # later ones a single one, because it takes passes over all gradients
+FIRST = 32  # the first batches are all measured
+EVERY = 8  # later, one of so many is: measuring takes passes over all gradients
 WARM_STEPS = 5  # from then on an optimiser's running means say something (as in AdaptDL)
-CHUNK = 1 << 16  # so many numbers stay in a processor's caches from one operation to the next
+CHUNK = 1 << 16  # numbers that stay in a processor's caches between operations
 
 
 class Divisor(NamedTuple):
@@ -48,7 +48,7 @@ class Norms:
         self._number = 0
         self.unit = 0  # of how many parameters the gradients are divided: others can't be compared
         self.every = 1  # for how many batches each that is measured stands
-        self.due = False  # whether the present batch is
+        self.due = False  # True if the present batch is measured
 
     def begin(self, parameters: Parameters, number: int, *, single: bool) -> None:
         """Start a batch, in a ``single`` part or in several, and decide whether to measure it."""
@@ -168,7 +168,7 @@ class Norms:
             wide = _wide(dtype)
             inverse = self._inverse[dtype] = parameters[0].new_empty(sum(lengths), dtype=wide)
         kinds = {(d.correction, d.eps) if d is not None else None for d in divisors}
-        if len(kinds) == 1 and None not in kinds:  # as nearly always
+        if len(kinds) == 1 and None not in kinds:  # the usual case
             torch.cat([d.mean.reshape(-1) for d in divisors if d is not None], out=inverse)
             places = [(inverse, divisors[0])]
         else:

@@ -129,7 +129,7 @@ class DdpGradients:
         self._parameters = [p for model in models for p in model.parameters()]
         self._active = [p.requires_grad for p in self._parameters]
         self._asked: Places | None = None
-        self.met = False  # as for ``Gradients``; here, they compare in each batch
+        self.met = False  # as in ``Gradients``; here, ranks compare in each batch
         self._kept: list[torch.Tensor | None] = []
         self._handed_over = False
         self.reduced_batch = -1

@@ -31,7 +31,7 @@ def check_kept(values: dict[str, Any]) -> None:
         try:
             with open(os.devnull, "wb") as nowhere:
                 _Trial(nowhere).dump(value)
-        except Exception as error:  # whatever the value's own methods raise
+        except Exception as error:  # any error of the value's own methods
             raise InputError(
                 f"s.save: {name}={type(value).__name__} can't be pickled, so that no other rank "
                 f"can get it ({error}); save numbers, text, tensors, and lists and dicts of them"

@@ -27,7 +27,7 @@ class Progress:
         self.first_100_s: float | None = None
         self._loss: float | None = None
         self._metrics: dict[str, float | None] = {}
-        self.counts_cpu = False  # whether the processor is the device that it trains on
+        self.counts_cpu = False  # True if training runs on the processor
         self._cpu_s = self._cpu_began_s = 0.0  # of this process, in steps since the last report
         self._busy_s = 0.0  # time in steps since the last report, without suspensions
         self._timed_steps = 0

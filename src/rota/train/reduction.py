@@ -25,7 +25,7 @@ class Reduction:
     def __init__(self, world: World) -> None:
         self.gradients: Any = None
         self.wrapped: list[Any] = []  # models for DDP
-        self._undecided: list[Any] = []  # those of which it is not known yet
+        self._undecided: list[Any] = []  # models without a decision yet
         self._asked_for: set[str | None] = set()
         self._world = world
 

@@ -44,7 +44,7 @@ class Replica:
         self.device = device
         self.models: list[torch.nn.Module] = []
         self.others: list[Stateful] = []  # optimisers, schedulers, scalers
-        self.plain: Callable[[], dict[str, Any]] = dict  # what the session keeps: see `load_plain`
+        self.plain: Callable[[], dict[str, Any]] = dict  # the session's values: see `load_plain`
         self.load_plain: Callable[[dict[str, Any]], None] = lambda _: None
 
     def add(self, *parts: Any) -> None:
@@ -233,7 +233,7 @@ def _bundles(tensors: Sequence[torch.Tensor], share: int, shares: int) -> Iterat
         before += tensor.nbytes
         if min(int(middle * shares / total), shares - 1) != share or not tensor.numel():
             continue
-        if tensor.nbytes >= PACK_BYTES:  # it can go from its place to its place
+        if tensor.nbytes >= PACK_BYTES:  # sent directly from place to place
             yield [index]
             continue
         bundle.append(index)

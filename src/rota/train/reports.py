@@ -27,7 +27,7 @@ class Reports:
         self._link = link
         self._world = world
         self._progress = progress
-        self._most_ranks = most_ranks  # as the program's batches can be shared among, once known
+        self._most_ranks = most_ranks  # ranks that can share the program's batches, once known
         # How the agent calls this process, whatever its rank is.
         self._slot = int(os.environ.get("ROTA_SLOT", world.rank))
         self._model: Message | None = None  # its size, and that of its largest tensor

@@ -11,7 +11,7 @@ from rota.train.agreement import compare
 
 # A sum over the shards index * 2**level ... (index + 1) * 2**level - 1.
 Node = tuple[int, int]
-CHUNK = 1 << 20  # so many numbers are on their way at once, and stay in the processor's caches
+CHUNK = 1 << 20  # numbers sent at once; they fit into the processor's caches
 
 
 class ShardTree:

@@ -53,7 +53,7 @@ class SuspensionWait:
         answer: Message = {"type": "kept", "round": message["round"]}
         try:
             num_bytes = self._training.handover.vacate(message["path"])
-        except Exception as error:  # whatever it is: the state is safe where it is
+        except Exception as error:  # any error: the state is safe where it is
             answer["error"] = f"{type(error).__name__}: {error}"[:500]
             answer["full"] = isinstance(error, OSError) and error.errno == errno.ENOSPC
         else:

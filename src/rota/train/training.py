@@ -309,7 +309,7 @@ class Training:
         if batch is None or batch.complete or self._member.rehearses:
             self.end_step()
         elif not batch.begun:
-            self.batch = None  # it is still the next one
+            self.batch = None  # the batch is still the next one
 
     def check_batch(self) -> None:
         """Raises InputError if a batch was taken and not worked through."""

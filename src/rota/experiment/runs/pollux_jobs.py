@@ -11,7 +11,7 @@ from rota.workload.readers import read_trace
 from rota.workload.trace import Trace
 
 WORKLOADS = (1, 2, 3, 4)
-OTHERS = (5, 6, 7, 8)  # which the data may have as well
+OTHERS = (5, 6, 7, 8)  # optional in the data
 JITTER_S = 30.0  # half of the interval, so that no arrival keeps its place in it
 
 Draw = Callable[[int], Trace]

@@ -78,7 +78,7 @@ class Agent:
         self.attempts: dict[tuple[str, int], Attempt] = {}
         self._world = world or World()
         self._id = secrets.token_hex(8)
-        self._is_in_place = is_in_place  # whether the state folder is still the one that it was
+        self._is_in_place = is_in_place  # tells if the state folder is still the same
         self._socket_path = folder.socket(node)
         self._arenas = folder.arenas(node)
         self._memory = HostMemory(self.attempts.values, host_memory_bytes)
@@ -254,7 +254,7 @@ class Agent:
             if attempt.progress:
                 messages.append(attempt.report())
             if attempt.elastic is not None:
-                messages.append(attempt.size_report())  # it may have lost ranks meanwhile
+                messages.append(attempt.size_report())  # ranks may have been lost meanwhile
         return [message for message in messages if message is not None]
 
     def _heard(self, frame: str | bytes) -> None:
@@ -350,8 +350,8 @@ class Agent:
             done = CARRIED_OUT[message["kind"]](self, message)
             if done is not None:
                 await done
-        except Exception as error:  # whatever it is, the controller must hear of it
-            refused = isinstance(error, AgentError)  # what was wrong is said in a line
+        except Exception as error:  # any error must be reported to the controller
+            refused = isinstance(error, AgentError)  # one line describes the fault
             what = f"{message['kind']} of job {message['job_id']}"
             log.warning("%s failed: %s", what, error, exc_info=None if refused else error)
             failed = {"type": "failed", "command_id": message["command_id"], "error": str(error)}
@@ -419,7 +419,7 @@ class Agent:
             self._notify({"type": "set_aside", "what": what} | about(message))
         folder.mkdir(parents=True, exist_ok=True)
         failed = folder / "failed"
-        if failed.exists():  # it was tried; the next try is an attempt of its own
+        if failed.exists():  # it was tried; the next try is a new attempt
             raise AgentError(failed.read_text() or "it could not be started")
         refusal = self._checkpoints.refusal if self._checkpoints is not None else None
         attempt = self._attempt(record_of(message, self.devices, refusal), folder)
@@ -434,7 +434,7 @@ class Agent:
             await attempt.launch(self._zygote.fork, requests)
         except (AgentError, OSError, ValueError) as error:
             (folder / "attempt.json").unlink(missing_ok=True)
-            if attempt in self._disowned:  # of which nobody wants to hear
+            if attempt in self._disowned:  # its end is not reported
                 self._disowned.remove(attempt)
                 return
             del self.attempts[job_id, number]
@@ -442,7 +442,7 @@ class Agent:
                 failed.write_text(str(error))
             raise
         attempt.record.launched_s = clock.now_s()
-        with contextlib.suppress(OSError):  # it runs, and was written down before it was started
+        with contextlib.suppress(OSError):  # it runs, and its record was written before its start
             attempt.save()
         self._notify(attempt.registration())
         self._notify(attempt.ended or done | {"at_s": attempt.record.launched_s})
@@ -467,7 +467,7 @@ class Agent:
         attempt = self.attempts.get((job_id, number))
         if attempt is not None and attempt.ended is not None:
             del self.attempts[job_id, number]
-            with contextlib.suppress(OSError):  # else the next agent has it once more, and forgets
+            with contextlib.suppress(OSError):  # else the next agent finds it again
                 (attempt.folder / "attempt.json").rename(attempt.folder / "ended.json")
 
     def _disown(self, message: Message) -> None:
@@ -489,7 +489,7 @@ class Agent:
 
     async def _end_disowned(self, attempt: Attempt) -> None:
         while attempt.ended is None or any(rank.alive for rank in attempt.ranks):
-            if attempt not in self._disowned:  # it has never begun
+            if attempt not in self._disowned:  # never started
                 return
             await asyncio.sleep(LOOK_AGAIN_S)
         with contextlib.suppress(OSError):

@@ -173,7 +173,7 @@ class Attempt(Account):
             elif self.state == State.SUSPENDING:
                 self.pausing.check_held()
             else:
-                self.pausing.check_resumed()  # it may have been the last that it waited for
+                self.pausing.check_resumed()  # the continuation may have waited for this rank alone
         elif self.elastic is not None and self.elastic.launching:
             return  # a newcomer may be about to start; it asks again
         else:
@@ -305,7 +305,7 @@ class Attempt(Account):
         if not own:
             return
         if self.state not in (State.SUSPENDED, State.RESUMING):
-            rank.suspended = None  # else it still waits: it comes back, or its process has ended
+            rank.suspended = None  # else it still waits, and comes back, or its process has ended
         self.vacating.call_off(f"rank {index} closed its connection")
         self.pausing.check_resumed()
         if self.elastic is None or len(self.members) < 2:

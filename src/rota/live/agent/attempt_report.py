@@ -53,8 +53,8 @@ class Account:
         self.resume_id: int | None = None  # the command that last asked it to go on
         self.stopping = False
         self.complaint = ""  # of a rank that is about to end
-        self.goes_on = False  # whether that rank has written down how the next attempt can
-        self.was_rebooted = False  # whether the machine was, since its processes were started
+        self.goes_on = False  # True if that rank has saved what the next attempt needs
+        self.was_rebooted = False  # True if the machine was, since its processes were started
         self.at_rest: Callable[[], object] = bool  # called when it has been suspended, or vacated
         # Called when an attempt that has come from another node can't go on here.
         self.refused: Callable[[Account], object] = bool
@@ -62,13 +62,13 @@ class Account:
         self._timers: list[asyncio.TimerHandle] = []
         self.shards: int | None = None  # of the program's batches: as many ranks can share them
         self.progress: dict[str, Any] = {}
-        self.usage: Callable[[], dict[str, Any]] = dict  # what it uses: see ``Meter.usage``
+        self.usage: Callable[[], dict[str, Any]] = dict  # its resource use: see ``Meter.usage``
         self.state = State.STARTING
         self.story = Story()
         self.ended: Message | None = None
-        self.unsaved = False  # whether the last try to write the record down has failed
+        self.unsaved = False  # True if the last try to write the record has failed
         self.notify = notify
-        self.crowd = ""  # which rank has several sessions, in words
+        self.crowd = ""  # names the rank that has several sessions
         self.unstopped = 0  # processes of other users, which run on while it is suspended
         # Processes that have device memory, of all jobs on its GPUs: see ``Meter.holders``.
         self.holders: Callable[[], set[int]] = set

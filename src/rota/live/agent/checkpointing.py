@@ -113,7 +113,7 @@ class Checkpointing:
     def adopt(self) -> None:
         """After a change of agents: undo what the former one had begun."""
         if self._attempt.record.suspended_s is not None:
-            if self.taken:  # it may have been about to go on
+            if self.taken:  # a continuation may have been about to begin
                 self._signal(signal.SIGSTOP)
         elif self.is_method:
             self._attempt.spawn(self._undo())

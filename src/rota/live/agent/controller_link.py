@@ -73,7 +73,7 @@ class ControllerLink:
                     await self._converse(connection)
                     complaint = ""
             except AgentError as error:
-                if str(error) != complaint:  # it may be the same for long
+                if str(error) != complaint:  # the error may stay the same for long
                     complaint = str(error)
                     log.error("%s", complaint)
                 await asyncio.sleep(REJECTED_PAUSE_S)

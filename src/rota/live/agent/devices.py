@@ -10,8 +10,8 @@ class Devices(NamedTuple):
     kind: str  # "cuda" or "cpu"
     num_gpus: int
     cores: tuple[int, ...] = ()  # core of each slot, for kind "cpu"
-    ids: tuple[str, ...] = ()  # what CUDA_VISIBLE_DEVICES calls each GPU, for kind "cuda"
-    gpu_type: str = ""  # what whoever started the node calls its GPUs, if anything
+    ids: tuple[str, ...] = ()  # names of GPUs in CUDA_VISIBLE_DEVICES, for kind "cuda"
+    gpu_type: str = ""  # the type given at the node's start, if any
     memory_gb: float = 0.0  # of the GPU that has least; 0 for kind "cpu", and if not known
 
     def cores_of(self, gpus: list[int]) -> list[int]:

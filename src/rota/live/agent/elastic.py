@@ -17,7 +17,7 @@ from rota.live.agent.rank import Rank
 from rota.live.agent.states import State
 from rota.live.wire import Message
 
-STANDBY_S = 600.0  # that long a rank that left is kept, to come back at once
+STANDBY_S = 600.0  # a rank that left is kept so long, to come back at once
 WARM_UP_TIMEOUT_S = 120.0  # a newcomer that needs longer is given up
 LEAVE_S = 1.0  # for those that are not needed any more to end by themselves
 LOOK_EVERY_S = 0.25  # at the pulses of the ranks
@@ -60,7 +60,7 @@ class Elastic:
         self.moved()
         self._command_id: int | None = None
         self._replaced: set[int] = set()  # stragglers that somebody else is taking over from
-        self._lagging = ""  # which rank a newcomer is taking over from, in words
+        self._lagging = ""  # the rank that a newcomer replaces, in words
         self._hung: set[int] = set()  # slots that were killed because others waited for them
         self._losses: list[str] = []  # since the members were last written down, in words
         self.lost: set[int] = set()  # slots that were killed, and that the others survived
@@ -127,7 +127,7 @@ class Elastic:
             (request,) = self._requests([slot], [gpu])
             if request["cpus"]:
                 attempt.world.bind(attempt.ranks[slot].worker, request["cpus"])
-            attempt.ranks[slot].signal(signal.SIGCONT)  # it may have been frozen with the others
+            attempt.ranks[slot].signal(signal.SIGCONT)  # it may have been frozen, like the others
             self._gpu_of[slot] = gpu
         return found
 
@@ -196,7 +196,7 @@ class Elastic:
         finally:
             self.launching -= 1
         if self._attempt.ended is None:
-            self._check_end()  # it may have waited for this
+            self._check_end()  # the end may have waited for this
 
     async def _fork_all(self, slots: list[int], gpus: list[int]) -> None:
         attempt = self._attempt
@@ -209,7 +209,7 @@ class Elastic:
             for slot in slots:
                 await attempt.ranks[slot].abandon()
                 attempt.ranks[slot].gone = attempt.ranks[slot].survived = True
-            if not self.dismissed.intersection(slots):  # else it has been called off already
+            if not self.dismissed.intersection(slots):  # else the resize was called off before
                 self.dismissed.update(slots)
                 self.gang.call_off(f"a newcomer could not be started: {error}")
             return
@@ -290,7 +290,7 @@ class Elastic:
         attempt, gang = self._attempt, self.gang
         if attempt.ended is None:
             self._later(LOOK_EVERY_S, self.look)  # first: whatever comes of this one
-        if attempt.state == State.RUNNING and not attempt.crowd:  # they would share a pulse
+        if attempt.state == State.RUNNING and not attempt.crowd:  # sessions would share a pulse
             step_s = attempt.progress.get("step_time_s") or 0.0
             now_s = attempt.world.monotonic_s()
             hung, straggler = self._pulses.look(gang.members, now_s, step_s, gang.awaited)
@@ -348,7 +348,7 @@ class Elastic:
         self._losses, self._lagging = [], ""
         if error is not None:
             self._log(f"a change of members has ended with {len(gang.members)}: {error}")
-        if gang.members:  # else the next agent, too, is to learn the end from who was the last
+        if gang.members:  # else the last members stay, from whom the next agent learns the end
             attempt.record.members = list(gang.members)
             leaders = attempt.record.leaders
             leaders += [slot for slot in gang.members[:1] if slot != leaders[-1]]
@@ -357,7 +357,7 @@ class Elastic:
         with contextlib.suppress(OSError):  # an agent that comes after this one asks the ranks
             attempt.save(durable=False)
         self._stand_by_again()
-        self._replaced.difference_update(gang.members)  # nobody has taken over from those
+        self._replaced.difference_update(gang.members)  # these have not been replaced
         command_id, self._command_id = self._command_id, None
         self._pulses.forget()
         self._tell_settled(command_id, error, "; ".join(causes), num_lost)

@@ -36,7 +36,7 @@ class Ending:
         self._look_again = look_again
         self._over = over
         self._over_s: float | None = None  # since when no process is left
-        self._was_out_of_the_way = False  # as that was seen first
+        self._was_out_of_the_way = False  # at the first look
 
     # -- by its processes ----------------------------------------------------------------------
 
@@ -57,7 +57,7 @@ class Ending:
             attempt.after(LOOK_AGAIN_S, self._look_again)
         else:
             forked = all(rank.shim or rank.exit is not None for rank in attempt.members)
-            started = attempt.was_rebooted or forked  # else its agent died as it launched it
+            started = attempt.was_rebooted or forked  # else its agent died during the launch
             self._end(
                 State.LOST, error=VANISHED if started else "it never started", started=started
             )

@@ -67,12 +67,12 @@ class Gang:
         self._round = 0  # of holding: an answer to a pause that was called off must not count
         self._votes: set[int] = set()
         self._places: list[int] = []  # the members to be, in order of their ranks
-        self._senders: set[int] = set()  # those of them that have the state
+        self._senders: set[int] = set()  # members-to-be that have the state
         self._formed: set[int] = set()
-        self._broken: dict[int, int] = {}  # who has said so, and of which generation
+        self._broken: dict[int, int] = {}  # members that reported it, with its generation
         self._trains_in: dict[int, int] = {}  # the generation that each member is known to be in
         self._parted: list[int] = []  # members of before that are to go, and still have the state
-        self._standing_by: set[int] = set()  # those of them that have said so
+        self._standing_by: set[int] = set()  # leavers that reported that they stand by
         self._left = self.generation  # the generation that they have left, once they have said so
         self._before: list[int] = []  # the members when places were given out
         self._error = ""
@@ -156,12 +156,12 @@ class Gang:
     def holds(self, slot: int, step: int, round_: int | None) -> None:
         """A member holds at a boundary, as asked in this round or an earlier one."""
         if self.phase == VOTING and round_ == self._round:
-            return  # it has said so before, and is about to vote
+            return  # it has reported it before, and is about to vote
         if self.phase != HOLDING:
             self._send(slot, {"type": "resume", "device": None})
             return
         if round_ != self._round:
-            return  # it has been told to go on meanwhile, and to hold once more
+            return  # it was released meanwhile, and asked to hold again
         self.steps[slot] = step
         if agree_on_step(self.steps, self.members, self._send):
             self.phase = VOTING
@@ -240,7 +240,7 @@ class Gang:
         elif self.phase == FORMING:
             self._give_up()
         elif self.phase == PLACING and self._resize is None:
-            self._place(self._places, self._senders)  # it may not have heard what it was told
+            self._place(self._places, self._senders)  # it may not have received its place
             return
         elif self.phase == PLACING:
             self._abandon_placing(error)
@@ -301,7 +301,7 @@ class Gang:
         if not have_state:
             return
         self.members = list(have_state)
-        if self._resize is not None:  # it ends here, with those that have the state by now
+        if self._resize is not None:  # the resize ends here, with the members that have the state
             self._dismiss(s for s in self._resize.newcomers if s not in have_state)
             self._resize = None
         self._place(have_state, senders=have_state)

@@ -158,7 +158,7 @@ def _environment(
         "MASTER_ADDR": "127.0.0.1",
         "MASTER_PORT": port,
     }
-    if program["processes"] == "node":  # what torchrun takes for what its arguments don't say
+    if program["processes"] == "node":  # torchrun's defaults for missing arguments
         environment |= {
             "PET_NPROC_PER_NODE": str(len(record.gpus)),
             "PET_MASTER_ADDR": "127.0.0.1",

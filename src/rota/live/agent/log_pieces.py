@@ -37,9 +37,9 @@ def read_piece(path: Path, offset: int, limit: int, *, ended: bool) -> Piece:
         return Piece("", offset, offset, True, 0)
     try:
         size = os.fstat(descriptor).st_size
-        offset = min(offset, size)  # it was cut down to less
+        offset = min(offset, size)  # the file was cut to less
         data, gap = b"", offset - 1
-        while gap < offset + len(data):  # else it was cut while it was read
+        while gap < offset + len(data):  # else the file was cut during the reading
             if (end := gap_at(descriptor, offset)) > offset:
                 return Piece(left_out(end - offset), offset, end, end >= size, size)
             length = min(limit, next_gap(descriptor, offset) - offset)

@@ -109,7 +109,7 @@ class Logs:
                 elif path not in alive and known.ended_s is None:
                     known.ended_s = now_s
                     give_back(path)
-            except FileNotFoundError:  # it has yet to come, or its job is on another node by now
+            except FileNotFoundError:  # the log does not exist yet, or its job has moved
                 if path not in alive:
                     del self._logs[path]
                 continue
@@ -136,7 +136,7 @@ def _sizes(job: Path) -> dict[Path, int]:
     """The logs of all attempts of a job, with the disk space of each."""
     sizes = {}
     for path in job.glob("*/*.log"):
-        with contextlib.suppress(OSError):  # it may go elsewhere meanwhile
+        with contextlib.suppress(OSError):  # the log may move meanwhile
             status = path.lstat()
             if stat.S_ISREG(status.st_mode):
                 sizes[path] = status.st_blocks * 512

@@ -47,7 +47,7 @@ class HostMemory:
         self.budget_bytes = budget_bytes
         self._attempts = attempts
         self._task: asyncio.Task[None] | None = None
-        self._again = False  # whether something has come to rest since the last look
+        self._again = False  # True if another job has been suspended since the last look
         self._stuck: set[tuple[str, int, float]] = set()  # suspensions that can't give way
 
     def held_bytes(self) -> int:

@@ -31,8 +31,8 @@ class Seen:
     def __init__(self) -> None:
         self.utils: deque[tuple[float, float]] = deque()  # (since, part of the time)
         self.holders: set[int] = set()  # processes with memory there, at the last sample
-        self.most_bytes = 0  # that it has had of a GPU
-        self.sharers: set[Any] = set()  # who had GPUs with it, at the last sample
+        self.most_bytes = 0  # the most memory it has had on a GPU
+        self.sharers: set[Any] = set()  # attempts on the same GPUs at the last sample
         self.at_s: float | None = None  # of that
 
 

@@ -97,7 +97,7 @@ class Arrival:
             if message.get("want") == "state" and "record" in message:
                 break
         state = {key: message[key] for key in ("record", "files", "state_id")}
-        if self._marked().get("state_id") != state["state_id"]:  # what is here is of another one
+        if self._marked().get("state_id") != state["state_id"]:  # these files are of another state
             self.discard()
             self._mark({"state_id": state["state_id"]})
         size = sum(file["bytes"] for file in state["files"] if file["slot"] is not None)

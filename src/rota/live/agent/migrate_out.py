@@ -65,7 +65,7 @@ class Departure:
         error = await self._vacate()
         if error is not None:
             raise AgentError(error)
-        while any(rank.alive for rank in attempt.ranks):  # they have yet to write their last words
+        while any(rank.alive for rank in attempt.ranks):  # their last output is still to come
             await asyncio.sleep(POLL_S)
         vacated = attempt.record.vacated
         assert vacated is not None

@@ -92,7 +92,7 @@ class Moves:
         key, gpus = (message["job_id"], message["attempt"]), message["gpus"]
         known = self._attempts.get(key)
         if known is not None and known.record.source is None and known.state == State.SUSPENDED:
-            self.leave(key)  # what was left here when it last left this node
+            self.leave(key)  # left from its last stay on this node
             known = None
         if known is not None and known.ended is not None:
             self._send(known.ended, b"")

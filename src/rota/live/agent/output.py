@@ -50,7 +50,7 @@ def keep_last_lines(path: Path, num_bytes: int) -> None:
     draft = path.with_name(f"{path.name}.new")
     with open(path, "rb") as file:
         file.seek(-num_bytes, os.SEEK_END)
-        file.readline()  # it begins in the middle of one
+        file.readline()  # the part begins within a line
         draft.write_bytes(file.read())
     os.replace(draft, path)
 

@@ -46,7 +46,7 @@ class Pausing:
         self._steps: dict[int, int] = {}  # of the ranks that hold at a boundary
         self._round = 0  # counts down: what answers a resize, whose rounds count up, must not count
         self._vacates = False
-        self._stops = False  # it is being suspended, and its processes are being stopped
+        self._stops = False  # True while it is suspended by stopping its processes
 
     # -- commands ------------------------------------------------------------------------------
 
@@ -137,7 +137,7 @@ class Pausing:
     def holds(self, slot: int, step: int, round_: int | None) -> None:
         """A rank holds at a boundary, as asked in this round or an earlier one."""
         if round_ != self._round:
-            return  # it has been asked once more meanwhile, and answers that, too
+            return  # it was asked once more meanwhile, and will answer that, too
         self._steps[slot] = step
         self.check_held()
 
@@ -275,7 +275,7 @@ class Pausing:
         attempt.record.keeps = self._keeps()
         attempt.tell_registration()
         with contextlib.suppress(OSError):  # the next agent lets it go on, and it is asked again
-            attempt.save(durable=False)  # what a power cut takes with it needs no adoption
+            attempt.save(durable=False)  # after a power cut there is nothing to adopt
         self._answer()
         attempt.tell_memory()
         attempt.at_rest()

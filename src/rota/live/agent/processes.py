@@ -13,7 +13,7 @@ import psutil
 
 MOST_LOOKS = 5  # at processes that may go on forking
 TICKS = os.sysconf("SC_CLK_TCK")  # in a second
-LOOK_AGAIN_S = 0.02  # who is killed is not yet gone
+LOOK_AGAIN_S = 0.02  # a killed process takes a moment to end
 
 
 def descendants(pid: int) -> list[int]:

@@ -41,7 +41,7 @@ class Rank:
         self.session = 0  # the process that has that, if it is known
         self.unstopped = 0  # processes of other users: they run on while it is suspended
         self.beside: list[asyncio.StreamWriter] = []  # of sessions opened while that one was open
-        self.survived = False  # it has ended, and the others go on
+        self.survived = False  # True if it has ended, and the others continue
         self.suspended: Message | None = None
         self.log = folder / f"rank{index}.log"  # of all of its lives
         self._pids = folder / f"{name}.pid"

@@ -54,7 +54,7 @@ class Record(msgspec.Struct, kw_only=True, omit_defaults=True):
     members: list[int]
     gpus: list[int]
     max_world: int  # the most members that it may have
-    movable: bool  # whether its processes can change their GPU
+    movable: bool  # True if its processes can change their GPU
     visible: list[int] | None  # the GPUs that its processes see, None where there are none
     suspension: str  # "boundary" if all ranks have one session, else "process"
     launch: str | None = None  # the mark that tells it from others with the same number
@@ -73,10 +73,10 @@ class Record(msgspec.Struct, kw_only=True, omit_defaults=True):
     checkpoint: Checkpoint | None = None  # while its device memory is on the host
     source: str | None = None  # the node that it comes from, until it has gone on here
     fallback: str | None = None  # why it is only stopped, although it was to be done better
-    frozen: bool = False  # whether it was stopped where it was, and not at a boundary
-    stays: bool = False  # whether it has device memory that can't follow it to another GPU
+    frozen: bool = False  # True if it was stopped where it was, and not at a boundary
+    stays: bool = False  # True if it has device memory that can't follow it to another GPU
     keeps: str | None = None  # why a rank says that its process can't end
-    batch: list[int] | None = None  # that it was told to have, until a rank says that it has it
+    batch: list[int] | None = None  # the requested batch, until a rank reports that it has it
     refused: dict[str, Any] | None = None  # the last batch that did not go
     model: dict[str, int] | None = None  # sizes that rank 0 has told
     killed: str | None = None  # why the controller had its processes killed

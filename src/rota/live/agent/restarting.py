@@ -65,7 +65,7 @@ class Restarting:
             for rank in attempt.members:
                 rank.take_grace_back()
             raise
-        if sessions:  # they end with the processes
+        if sessions:  # sessions end with their processes
             attempt.tell_registration()
         self._ask()
 

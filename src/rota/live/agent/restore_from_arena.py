@@ -46,7 +46,7 @@ class Returning:
         self._check_end = check_end
         self._back = back
         self._came: set[int] | None = None  # the slots that have read their arena
-        self._forking = False  # whether ranks are still being started
+        self._forking = False  # True while ranks are being started
         self._tries = 0
         self._failure: str | None = None  # why it is given up
 
@@ -102,7 +102,7 @@ class Returning:
             for slot, request in zip(slots, requests, strict=True):
                 self._refuse_if_over()
                 await attempt.ranks[slot].start(self._starter.fork, request)
-            for path in filter(in_host_memory, arenas.values()):  # as the ranks come to read it
+            for path in filter(in_host_memory, arenas.values()):  # the ranks are about to read them
                 await attempt.world.in_thread(verify, path)
             self._refuse_if_over()
         except (ArenaError, AgentError, OSError, ValueError) as error:
@@ -111,7 +111,7 @@ class Returning:
         self._forking = False
         for slot in slots:
             self._watch(attempt.ranks[slot])
-        if not arenas:  # they go on from a checkpoint of their own
+        if not arenas:  # the ranks continue from a checkpoint of their own
             self._came = set(slots)
         self._check_came()
 
@@ -177,7 +177,7 @@ class Returning:
         """A process has ended. A gang is restored as a whole: the others end, too."""
         attempt = self._attempt
         if self._forking:
-            return  # it is looked at when that has come to its end
+            return  # handled when all have been started
         members = attempt.members
         if any(rank.alive for rank in members):
             if any(rank.exit is not None or rank.gone for rank in members):

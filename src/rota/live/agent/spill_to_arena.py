@@ -172,7 +172,7 @@ class Vacating:
         self._spilled()
         for rank in attempt.ranks:
             rank.send({"type": "end"})
-            if rank.suspended is None:  # it stood by
+            if rank.suspended is None:  # the rank stood by
                 rank.signal(signal.SIGKILL)
         attempt.after(END_TIMEOUT_S, self._kill)
         self.ended()
@@ -202,7 +202,7 @@ class Vacating:
         elif self.returning.under_way:
             self.returning.ended()
         elif any(rank.alive for rank in attempt.ranks):
-            return  # they are ending
+            return  # the processes are ending
         elif attempt.stopping:
             self._ending.without_processes()
         else:

@@ -17,8 +17,8 @@ class State(StrEnum):
     ENDING = "ending"  # no process is left, what they have said may not be read yet
     ENDED = "ended"
     LOST = "lost"
-    REFUSED = "refused"  # it has come from another node, and can't go on here
-    MOVED = "moved"  # it is on another node
+    REFUSED = "refused"  # came from another node, and can't continue here
+    MOVED = "moved"  # is on another node
 
 
 # From one state to another: what has happened then.

@@ -69,7 +69,7 @@ class Tuning:
         command_id, self._command_id = self._command_id, None
         self._want(None)
         if command_id is None:
-            return  # it came with another command
+            return  # another command asked for it
         if refusal is not None:
             attempt.failed(command_id, refusal)
         else:
@@ -88,5 +88,5 @@ class Tuning:
         self.again()
 
     def _save(self) -> None:
-        with contextlib.suppress(OSError):  # it is only lost if this agent is, too
+        with contextlib.suppress(OSError):  # only lost if this agent ends, too
             self._attempt.save(durable=False)

@@ -42,7 +42,7 @@ from rota.model.events import (
 RETRY_S = 5.0  # a failed launch is tried again after so long, times the number of failures
 
 log = logging.getLogger("rota.controller")
-notice = logging.getLogger("rota.notice")  # what whoever has started `rota up` must see as well
+notice = logging.getLogger("rota.notice")  # shown to whoever has started `rota up` as well
 
 
 class Channel(Protocol):
@@ -232,7 +232,7 @@ class AgentSessions:
         if kind == "set_aside":
             notice.warning("node %s: %s", node, message["what"])
             return
-        if self._record.is_foreign(message):  # it is being ended
+        if self._record.is_foreign(message):  # the attempt is being ended
             return
         row = self._record.rows.get(message["job_id"])
         if not self._is_present(node, row, message["attempt"]):
@@ -259,7 +259,7 @@ class AgentSessions:
             for end in end_of_attempt(self._state, row, node, message, now_s, self._record.losses):
                 self._journal.note(end)
         self._tell_once_written(node, {**message, "type": "forget"})
-        for other in others:  # it was on its way there, or had just come from there
+        for other in others:  # the job was moving there, or had just moved from there
             self._tell_once_written(other, {**message, "type": "drop"})
         self._turn()
 
@@ -286,7 +286,7 @@ class AgentSessions:
         ):  # numbers of commands begin anew with another log, or go back with an older copy
             return
         if message["type"] == "failed":
-            if not isinstance(command, Retune):  # which says nothing of how launches go
+            if not isinstance(command, Retune):  # a refused batch says nothing about launches
                 self._failures[row] = self._failures.get(row, 0) + 1
             self._telemetry.forget_early_size(row)
             retry_at_s = now_s + RETRY_S * self._failures.get(row, 1)

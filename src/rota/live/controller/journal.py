@@ -30,7 +30,7 @@ class Journal:
         self._record = record
         self.room = room
         self.unwritten: list[Event] = []  # applied, to be written down at the end of the turn
-        self.once_written: list[Callable[[], object]] = []  # what follows from these events
+        self.once_written: list[Callable[[], object]] = []  # actions that follow from these events
         self._write_again_s = 0.0  # by the monotonic clock; 0 unless the last try found no room
         self.kick = asyncio.Event()
         self.calls_at_once = True

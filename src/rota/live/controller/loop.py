@@ -55,7 +55,7 @@ PACE, MOST_PACE_S = 9.0, 1.0
 AWAIT_S = 10.0  # after a start agents of jobs have so long to tell before anything is decided
 
 log = logging.getLogger("rota.controller")
-notice = logging.getLogger("rota.notice")  # what whoever has started `rota up` must see as well
+notice = logging.getLogger("rota.notice")  # shown to whoever has started `rota up` as well
 
 
 class Controller:
@@ -182,7 +182,7 @@ class Controller:
                     async with asyncio.timeout(self._sleep_s()):
                         await self.journal.kick.wait()
         except StoreLostError:
-            return  # it has given up
+            return  # the journal has given up
         except Exception as error:
             # What is in memory and what is on disk may differ now: only a restart is safe.
             log.critical(
@@ -245,7 +245,7 @@ class Controller:
         if not self.room.is_tight:
             self._decide_if_due(now_s)
         commands = diff(state)
-        if self.room.is_tight:  # what runs may end or take its turn, nothing begins
+        if self.room.is_tight:  # running jobs may end or take their turns, nothing begins
             commands = [each for each in commands if not isinstance(each, Launch)]
         for command in commands:
             self.journal.note(CommandSent(now_s, command))

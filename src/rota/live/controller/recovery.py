@@ -22,7 +22,7 @@ SHUT_DOWN = "the cluster was shut down"
 REBOOTED = "its node was rebooted"
 NEVER_STARTED = "it never started"
 NODE_CHANGED = "its node came back with other devices"
-NO_MEMORY = "out of memory"  # so begins what is told of a batch that did not fit
+NO_MEMORY = "out of memory"  # beginning of an error about a batch that did not fit
 NODE_GONE = "its node is no longer part of the cluster"
 DRAINED = "its node was drained"
 UNCOUNTED = (
@@ -211,7 +211,7 @@ def lost(
     state: ClusterState, row: int, message: Message, now_s: float, losses: dict[int, int]
 ) -> Event:
     """The event for a vanished attempt: the job starts anew, but not for ever."""
-    if message.get("started") is False:  # that took nothing from the job, and does not count
+    if message.get("started") is False:  # this takes nothing from the job, and does not count
         return attempt_lost(state, row, now_s, NEVER_STARTED)
     if message.get("goes_on") is True:  # from where it was: nothing is lost but a batch
         return AttemptLost(now_s, row, state.attempt[row], message["error"])
@@ -266,7 +266,7 @@ def attempt_lost(state: ClusterState, row: int, at_s: float, error: str) -> Atte
     Only the job's script knows what it saved by itself.
     """
     done_s = state.work(row, at_s)
-    if state.state[row] == JobState.SUSPENDING:  # it went on until it reached its boundary
+    if state.state[row] == JobState.SUSPENDING:  # the job continued until its boundary
         done_s += max(0.0, at_s - state.changed_s[row]) * state.speed[row]
     return AttemptLost(at_s, row, state.attempt[row], error, max(0.0, done_s))
 

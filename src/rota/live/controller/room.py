@@ -39,7 +39,7 @@ class Room:
         before = self.is_tight
         try:
             disk = disk_of(self._folder)
-        except OSError:  # whoever writes there next says what is wrong
+        except OSError:  # the next write there reports the error
             return False
         least = disk.reserve_bytes // LEAST_SHARE
         if self._keeps_reserve and not self._held:

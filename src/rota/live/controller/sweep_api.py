@@ -148,4 +148,4 @@ class SweepApi:
 def _text(field: str, value: Any) -> str:
     if not isinstance(value, str) or len(value) > MAX_TEXT:
         refuse(field, value, f"use text of at most {MAX_TEXT} characters")
-    return text_of(field, value, 4 * MAX_TEXT)  # what is no Unicode could not be told to anyone
+    return text_of(field, value, 4 * MAX_TEXT)  # text that is no Unicode could not be sent

@@ -133,10 +133,10 @@ class Searches:
         about = _row_of(event)
         if about is not None and about in self._ran:
             self._note_run(about, event.at_s)
-            if isinstance(event, JobSuspended) and self._ran[about]:  # it went on until then
+            if isinstance(event, JobSuspended) and self._ran[about]:  # the trial ran until then
                 last = self._ran[about][-1]
                 last.to_s = max(last.to_s or 0.0, event.stopped_s)
-            if not isinstance(event, WorkerReported):  # of which nothing is told here
+            if not isinstance(event, WorkerReported):  # not news for clients
                 self._has_news(self._of(about), about)
 
     def _of(self, row: int) -> Search:

@@ -24,7 +24,7 @@ from rota.live.provider.base import AwaitedNode, ProvidedNode, Provider
 WATCH_EVERY_S = 0.5
 END_POLL_S = 0.02
 END_TIMEOUT_S = 60.0  # for all jobs to be asked, killed, and gone
-RESTART_PAUSE_S = 0.2  # so that an agent that can't start does not take a core
+RESTART_PAUSE_S = 0.2  # keeps an agent that can't start from using a core
 LAST_WORDS_BYTES = 4096
 SETTINGS = "node.json"  # in a node's folder: what its agent was last started with
 
@@ -270,7 +270,7 @@ class _WatchedAgent:
                 if status or not self._ends:
                     self._tell_end(status)
                     await asyncio.sleep(RESTART_PAUSE_S)
-            else:  # it could not be started, or a former controller has started it
+            else:  # the agent could not be started, or a former controller started it
                 await asyncio.sleep(END_POLL_S if self._ends else WATCH_EVERY_S)
 
     def _tell_end(self, status: int | None) -> None:

@@ -270,10 +270,10 @@ class Lost(About, kw_only=True, tag_field="type", tag="lost"):
     """An attempt is lost."""
 
     error: str
-    started: bool  # whether it ever began
-    goes_on: bool | None = None  # whether the next attempt can go on from where it was
+    started: bool  # True if it ever began
+    goes_on: bool | None = None  # True if the next attempt can continue from where it was
     rebooted: bool | None = None  # with its machine
-    checkpointed: bool | None = None  # whether it has written something for the next attempt
+    checkpointed: bool | None = None  # True if it has written something for the next attempt
     at_s: Time | None = None  # left out if no agent saw it
     progress: ProgressIfAny = None
 
@@ -290,7 +290,7 @@ class Account(Struct, kw_only=True, tag_field="type", tag="hello"):
     attempts: list[Alive | Arriving | Ended | Lost]
     gpu_type: str | None = None
     memory_gb: Seconds | None = None  # of the GPU that has least
-    agent: str | None = None  # which of all agents it is
+    agent: str | None = None  # identifies the agent
 
 
 class Done(Struct, kw_only=True):

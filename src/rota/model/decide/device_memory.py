@@ -37,7 +37,7 @@ def leave_memory(state: ClusterState, plan: Plan, ask_again: Callable[[], Plan])
         waiting.update(wrong)
         before = len(kept)
         kept.update(row for row in keepers if _makes_room(state, row, plan, wrong))
-        if len(kept) == before:  # it is not they that are in the way, but who is suspended
+        if len(kept) == before:  # not these jobs are in the way, but suspended ones
             out.update(wrong, _waiting_unknown(state, plan))
         with hidden(state, kept | out):
             plan = ask_again()
@@ -136,7 +136,7 @@ def _fits(
 ) -> bool:
     """True if the job has room at its place ``after`` the plan, beside the others' places."""
     place = after[row]
-    if row in keepers:  # what it has on its GPUs is there already, and it can go to no others
+    if row in keepers:  # its memory is there already, and it can move to no other GPUs
         return _overlap(keepers[row], place)
     if place == state.target[row]:
         return True

@@ -55,7 +55,7 @@ def diff(state: ClusterState) -> list[Command]:
                     commands.append(new(Suspend, fields))
                 elif (more := target.without(held)) is not None:
                     starting.append((row, more))
-                else:  # it only gives GPUs up
+                else:  # the job only gives GPUs up
                     commands.append(_start(state, row, target, next_id + len(commands)))
             elif held.batch != target.batch and state.since_s[row] >= 0:
                 fields = (next_id + len(commands), row, state.attempt[row], epoch)

@@ -134,7 +134,7 @@ def fits_once_open(state: ClusterState, num_gpus: int) -> bool:
 
 def _can_be(state: ClusterState, row: int, place: Allocation | None) -> bool:
     if not isinstance(place, Allocation) or not 0 <= row < len(state.spec):
-        return True  # it is refused as what it is
+        return True  # the plan is refused elsewhere
     home = state.home[row]
     leaves = home is not None and stays_on_node(state, row) and place.nodes() != home.nodes()
     return len(place.parts) == 1 and not leaves and _has_its_types(state, row, place)

@@ -19,7 +19,7 @@ from rota.model.measured.reports import BatchRange, GradientNoise, Learned, Step
 if TYPE_CHECKING:
     from rota.model.measured.rows import Rows
 
-MOST_JOBS = 1000  # of which this is kept; of more, those that told something last
+MOST_JOBS = 1000  # jobs that are kept; those with the latest reports stay
 MOST_POINTS = 64  # of one job
 MOST = 1e300
 LONGEST_STEP_S, SHORTEST_STEP_S = 86_400.0, 1e-6

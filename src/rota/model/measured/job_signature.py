@@ -13,7 +13,7 @@ from typing import NamedTuple, TypeVar
 
 from rota.model.job import Program, name_of
 
-MOST_COMMANDS = 4000  # whose last signature is remembered
+MOST_COMMANDS = 4000  # commands whose last signature is kept
 
 _NUMBER = re.compile(r"\d*\.?\d+(?:[eE][+-]?\d+)?")
 

@@ -35,9 +35,9 @@ from rota.model.measured.profile import OTHERS, Placement, Profile
 if TYPE_CHECKING:
     from rota.model.measured.rows import Rows
 
-MOST_SIGNATURES = 1000  # of which profiles are kept; of more, those that were heard of last
+MOST_SIGNATURES = 1000  # kinds with profiles; those with the latest reports stay
 MOST_JOBS = 1000  # likewise
-LEAST_S = 0.1  # what is shorter is not measured by itself
+LEAST_S = 0.1  # shorter times are not measured by themselves
 PLACED_ANEW = (
     JobLaunched,
     JobResumed,
@@ -56,7 +56,7 @@ class JobProfile:
     profile: Profile = field(default_factory=Profile)
     signature: str = ""  # once it is certain
     model_bytes: int = 0
-    trains: bool = False  # whether this attempt has done a step
+    trains: bool = False  # True once this attempt has done a step
     since_s: float = 0.0  # its GPUs, and who shares them, are the same since then
     began: dict[str, Any] | None = None  # the report at which measuring began,
     placement: Placement | None = None  # where that is, if it is clear,
@@ -138,7 +138,7 @@ class Profiles:
 
     def _command_sent(self, rows: Rows, e: CommandSent) -> None:
         row = e.command.row
-        if isinstance(e.command, Suspend | Stop):  # it goes on until its boundary
+        if isinstance(e.command, Suspend | Stop):  # the job continues until its boundary
             self._disturb(self.sharers(self._placed.get(row), row), e.at_s)
         else:
             if isinstance(e.command, Launch):
@@ -194,7 +194,7 @@ class Profiles:
         at_s, step = told.get("at_s"), told.get("step")
         if at_s is None:
             return
-        if step and not job.trains:  # it computes only from now on
+        if step and not job.trains:  # the job computes only from now on
             job.trains, job.began = True, None
             now_s = min(at_s, e.at_s)
             self._disturb([row, *self.sharers(self._placed.get(row), row)], now_s)
@@ -211,7 +211,7 @@ class Profiles:
             if step is None or step > (before or 0):
                 self._measure(job, job.began, told)
             elif step == before:
-                return  # it is still in the step
+                return  # the job is still in the step
         elif job.began is not None and job.began["at_s"] <= at_s <= job.until_s:
             return  # too early to tell
         self._begin(rows, row, job, told)
@@ -273,7 +273,7 @@ class Profiles:
         profile = self.by_signature.get(job.signature)
         if profile is None:
             return [job.profile]
-        self.by_signature[job.signature] = profile  # it was heard of just now
+        self.by_signature[job.signature] = profile  # moves it to the end: the latest report
         return [job.profile, profile]
 
     def _job(self, row: int) -> JobProfile:

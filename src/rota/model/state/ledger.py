@@ -209,7 +209,7 @@ class Ledger:
         row = len(self.spec)
         try:
             self._append_numbers(spec)
-        except BufferError:  # somebody holds a numpy view of a column: leave it the old array
+        except BufferError:  # a numpy view of the column exists: leave it the old array
             for name, typecode in _TYPECODES.items():
                 setattr(self, name, array(typecode, getattr(self, name)[:row]))
             self.times_replaced += 1
@@ -572,7 +572,7 @@ class Ledger:
         if since >= 0:
             self.ran(row, at_s - since if at_s > since else 0.0)
             self.since_s[row] = -1.0
-        elif self.state[row] == SUSPENDING:  # it went on until it reached its boundary, or ended
+        elif self.state[row] == SUSPENDING:  # the job continued until its boundary, or ended
             self.ran(row, max(0.0, at_s - self.changed_s[row]))
 
     def ran(self, row: int, seconds: float) -> None:

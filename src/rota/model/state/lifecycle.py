@@ -90,7 +90,7 @@ def job_suspended(ledger: Ledger, e: JobSuspended) -> None:
     ledger.release(row)
     target = ledger.target[row]
     if target is not None and target.num_gpus not in ledger.sizes(row):
-        ledger.untarget(row)  # it was to become smaller as it ran, and could not
+        ledger.untarget(row)  # the job was to shrink while running, and could not
         ledger.note_change(row)
     ledger.settle(row)
     if ledger.state[row] != STOPPING:

@@ -98,7 +98,7 @@ def batch_refused(ledger: Ledger, e: BatchRefused) -> None:
     if isinstance(command, Retune) and command.batch == e.batch:
         ledger.outstanding[row] = None
         fail_retune(ledger, row)
-    elif held.batch == e.batch:  # it came with its GPUs, and what it has instead is not known
+    elif held.batch == e.batch:  # the batch came with its GPUs; the present one is unknown
         ledger.held[row] = held.with_batch(None)
         if target is not None and target.batch == e.batch:
             ledger.target[row] = target.with_batch(None)

@@ -9,7 +9,7 @@ LARGEST_PRIORITY = 100
 PER_UNIT = PER_S * LARGEST_PRIORITY  # a microsecond of anybody's run time is a step at least
 LEAD = 0.5  # quanta that a gang may be ahead of those whose turn it takes to use idle GPUs
 
-Unit = tuple[int, ...]  # who take turns together: a job, or the jobs of a pack
+Unit = tuple[int, ...]  # takes its turns as a whole: a job, or the jobs of a pack
 
 
 class Choice(Part):

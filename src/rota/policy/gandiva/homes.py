@@ -170,7 +170,7 @@ class Homes(Part):
         if notes.pack is not None or notes.move is not None:
             return  # another size would spoil what is being measured
         if target is None or target.nodes() != tuple(node for node, _ in notes.home):
-            self._grows_later = True  # it is on its way to its home, where it goes on at its size
+            self._grows_later = True  # on its way to its home, where it continues at its size
             return
         if len(notes.home) != 1:
             return

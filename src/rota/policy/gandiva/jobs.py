@@ -72,7 +72,7 @@ class Notes:
         self._before = mark
         self._mark: dict[str, Any] = mark or {}  # not to be changed but through _own
         self._is_own = False
-        self._probes: list[Probe] = []  # that have ended in this decision
+        self._probes: list[Probe] = []  # ended in this decision
         self._was_packed = self._mark.get("pack")
         for told in TOLD_IN_MARKS:
             if told in self._mark:

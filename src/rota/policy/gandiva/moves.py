@@ -82,7 +82,7 @@ class Moves(Part):
         rooms = {node: servers.room(node) for node in servers.sizes}
         free = sum(rooms.values())
         if any(servers.load[n] and room >= SPARE * servers.sizes[n] for n, room in rooms.items()):
-            return False  # it may be emptied
+            return False  # the node may be emptied
         for row in self.gangs() if free else ():
             rest = free
             for node, gpus in notes[row].home:

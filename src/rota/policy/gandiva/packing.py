@@ -210,7 +210,7 @@ class Packing(Part):
         Only jobs of nodes where others wait for their turn, and ``movable`` ones; only on GPUs of
         one type, as speeds are not to be compared else.
         """
-        if self._none_to_pack:  # as this decision has found before
+        if self._none_to_pack:  # this decision has found so before
             return
         by_node, lodgers = self._by_node(), self._lodgers()
         lonely = [
@@ -262,7 +262,7 @@ class Packing(Part):
             usages = [view.usage(each) for each in rows]
             if _util(usages) >= len(rows) or len(view.sizes(row)) > 1:
                 continue
-            if notes.move is not None:  # what is measured now is the move
+            if notes.move is not None:  # the move is being measured now
                 continue
             if not self.is_probed(rows) and not any(map(view.must_stay, rows)):
                 found.setdefault(home[0][0], []).append(self._unit(rows, usages))
@@ -370,7 +370,7 @@ class Packing(Part):
         Its own: jobs of one kind may differ in what numbers of their command stand for, and a pack
         that hurts must not be kept for that.
         """
-        if row in self._changed:  # who has left a pack in this decision was not alone until now
+        if row in self._changed:  # a job that left a pack in this decision was not alone until now
             return self._lodged[row].alone
         return speed_alone(self._view, row, self._lodged[row])
 

@@ -165,7 +165,7 @@ class Round:
             self._began_s = view.now_s
         self.rotation: Rotation | None = None  # the turns that follow, if nothing else happens
         self.notes: dict[int, Notes] = {}
-        self.lodged: dict[int, Notes] = {}  # those who may live somewhere: most may be in the queue
+        self.lodged: dict[int, Notes] = {}  # jobs that may have a home: most may be in the queue
         for row in sorted(view.active):
             mark, notes = view.marks[row], read.get(row) if read else None
             if notes is None or not notes.are_as(mark):

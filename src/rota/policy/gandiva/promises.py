@@ -13,7 +13,7 @@ from rota.model.view import View
 from rota.predict.learning_curve import Outlook, Promise, Shape
 
 LEAST_SHARE = 2.0**-10  # of a search's weight
-STEPS = 4  # in which parts double
+STEPS = 4  # parts of a doubling
 LOOK_S = 1800.0  # for so long a trial may be silent at first before others are looked at
 LEAST_S = 1e-6
 LATE = 3.0  # times what a first report took the others: then a trial promises nothing

@@ -66,7 +66,7 @@ class Rotation(Part):
             for row, each in self._lodged.items()
             if len(each.home) == 1 and each.home[0][1] > 1
         ]
-        self._order = sorted(choice.rank((row,)) for row in self._lodged)  # as they had least
+        self._order = sorted(choice.rank((row,)) for row in self._lodged)  # by the least charge
         places, target = plan.allocations, view.target
         self._run = [row for row in self._lodged if places.get(row, target[row]) is not None]
         self._ran = {*self._run, *(row for row in self._lodged if view.since_s[row] >= 0)}

@@ -24,7 +24,7 @@ class Sweeps(Part):
         super().__init__(turn)
         self._gains = gains
         self._verdicts = verdicts
-        self._goes_on = goes_on  # whether a job's turn is not over yet
+        self._goes_on = goes_on  # tells if a job's turn is not over yet
         self.waiting: set[int] = set()
 
     def weigh(self) -> None:

@@ -53,7 +53,7 @@ class Types(Part):
         self._nodes = {kind: {n for n in self._of if self._of[n] == kind} for kind in kinds}
         self._speeds: dict[tuple[int, str], float | None] = {}  # in this decision, as the ratios
         self._ratios: dict[tuple[str, int, str, str], list[float]] | None = None
-        self._queue = False  # whether anybody is in the queue
+        self._queue = False  # True if jobs are in the queue
 
     def mark(self) -> dict[str, Any]:
         """The memory of probes, for the next decision.

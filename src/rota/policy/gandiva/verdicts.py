@@ -15,7 +15,7 @@ class Unit(NamedTuple):
     util: float  # of 1 for each
     memory_gb: float  # infinite if not known of one
     signatures: tuple[str, ...]
-    measured: bool  # whether it is known how fast each of them is alone
+    measured: bool  # True if the speed of each of them alone is known
 
 
 class Verdicts(Part):

@@ -14,10 +14,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 ROUNDS = 60  # of the search for the price of a unit; about ten are usual
-LEAST_PRICE = 1e-300  # so that doubling it leads anywhere
+LEAST_PRICE = 1e-300  # above 0, so that doubling it increases it
 STEPS = 20  # from a price that is too low by rounding to one that is high enough
 MOST_CELLS = 5e7  # items times capacities, to which dynamic programming goes
-SLACK = 1e-9  # by which a bound may be off, relative to the value
+SLACK = 1e-9  # possible error of a bound, relative to the value
 
 
 class Solution(NamedTuple):

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from rota.policy.pollux.value import Matrix
     from rota.predict.step_time import StepTime
 
-MOST_KINDS = 256  # of which the noise of a job that begins is remembered
+MOST_KINDS = 256  # kinds whose early noise is remembered
 LEAST_EPOCH = 0.02  # of an epoch is left of every job, whatever it has declared
 
 Shape = tuple[int, int]  # (GPUs, nodes)
@@ -65,7 +65,7 @@ class Models:
         self._fits: dict[str, _Fitted] = {}
         self._checked: dict[int, tuple[Told, list[str]]] = {}  # by row: told, and wrong of it
         self._speeds = TypeSpeeds()
-        self._types: list[str] | None = None  # that were asked for last
+        self._types: list[str] | None = None  # of the last call
         self._others: dict[str, set[int]] = {}  # rows that are not active, and may count
         self._active: set[int] = set()  # rows, when it was asked last
         self._seen = 0  # rows that there were then
@@ -161,7 +161,7 @@ class Models:
             for group in changed:
                 found = pooled(told[group])
                 self._keep(group, told[group], [found])
-                if group in self._others:  # what does not count never will: those before only add
+                if group in self._others:  # such points never count: earlier ones only add up
                     self._others[group] &= {members[group][number] for number in found.jobs}
         elif changed or gone:
             self._speeds.learn({g: chain.from_iterable(each) for g, each in told.items()})

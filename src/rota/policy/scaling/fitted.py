@@ -17,7 +17,7 @@ from rota.policy.scaling.sizes import above, below
 MAX_RESIZES = 4
 _REACH = 4  # a jump ends at most at so many times the largest size tried
 _GAP = 1.5  # sizes nearer than this factor to the best need no verifying
-_GUIDES = 2  # so many sizes only tell where to look: few steps do
+_GUIDES = 2  # the first sizes only tell where to look: few steps are enough
 _DOUBT = 0.02  # of the condition's unit: a gain that could be larger is worth a look
 _COARSE = 1.2  # neighbours farther than this factor are tried even if the curve fits
 _SEARCH_SHARE = 0.1  # of the time that remains, at most this goes into the pauses of a search

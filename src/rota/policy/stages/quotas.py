@@ -35,7 +35,7 @@ class Quotas(NamedTuple):
         closed: set[str] = set()
         for row in order:
             queue = spec[row].vc
-            if row in kept or num_gpus[row] > view.total_gpus:  # it uses up nobody's quota
+            if row in kept or num_gpus[row] > view.total_gpus:  # the job uses no quota
                 within.append(row)
             elif queue not in closed and num_gpus[row] <= left.setdefault(queue, others):
                 left[queue] -= num_gpus[row]

@@ -98,7 +98,7 @@ class Stages:
         self.fair_share = fair_share
         self.min_run_time_s = min_run_time_s
         self.placement = placement
-        self.preemptive = preemptive  # whether the policy ever takes GPUs away
+        self.preemptive = preemptive  # True if the policy ever takes GPUs away
 
     def have_a_say(self, view: View) -> bool:
         """True if a walk may differ from the policy's own order, or the placement from ours."""

@@ -129,7 +129,7 @@ class FeedbackQueues(QueuePositions):
                 return False
             else:
                 if standing.runs and view.since_s[row] == standing.starts_s:
-                    unsteady.discard(row)  # as foreseen when it got its GPUs
+                    unsteady.discard(row)  # as expected when it got its GPUs
                     at_s = self._moves_at(row, standing, standing.sinks_at_s)
                 else:
                     at_s = self._set_clock(view, row, standing)

@@ -189,7 +189,7 @@ class Tiresias(Policy):
     ) -> None:
         """Remember who began to run, and who was preempted, each in walk order."""
         if self.within == "fifo":
-            return  # whoever came first stays first, with GPUs or without
+            return  # the first to come stays first, with GPUs or without
         now_s = view.now_s
         stopped: list[int] = []
         for row in order:

@@ -85,7 +85,7 @@ class Taken:
             mark = view.marks[row] if row in view.active else None
             if mark is not None and mark[1:4] == [place, self._now_s, position]:
                 return position if place == PREEMPTED else position + 1
-            positions.pop()  # it has another place by now, or has ended
+            positions.pop()  # the job has another place by now, or has ended
         return 0
 
 
@@ -148,7 +148,7 @@ class Queue:
     used_gpus: int = 0
     waiting: dict[int, deque[int]] = field(default_factory=dict)
     longest: dict[int, int] = field(default_factory=dict)  # a line's length to be cleaned at
-    least_gpus: float = inf  # nobody waits for fewer
+    least_gpus: float = inf  # no job waits for fewer
 
     def line(self, num_gpus: int) -> deque[int]:
         """The jobs that wait for so many GPUs, as a queue to append to."""

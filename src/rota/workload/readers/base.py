@@ -28,7 +28,7 @@ from rota.workload.readers.lines import records, split
 from rota.workload.trace import MAX_GPUS, MAX_ID, MAX_S, SPEEDS, Trace
 
 KEPT = 1000  # rejected rows whose reasons are kept
-UNWRITABLE = re.compile("[\0\n\r\ud800-\udfff]")  # what no field of a CSV file in UTF-8 holds
+UNWRITABLE = re.compile("[\0\n\r\ud800-\udfff]")  # no field of a CSV file in UTF-8 has these
 SHOWN = 80  # characters of a wrong value that a message shows
 Row = TypeVar("Row")
 

@@ -31,7 +31,7 @@ PRIORITY = 50  # of a job of weight 1, unless a larger weight would then be abov
 MAX_PRIORITY = 100
 MAX_STEPS = 10**15
 
-ALONE = "null"  # what the table has for the other job if there is none
+ALONE = "null"  # the table's name for no other job
 
 # Steps per second of a job type on so many GPUs, all workers together, by GPU type; 0: can't run.
 Rates = Callable[[str, int], dict[str, float]]

@@ -7,7 +7,7 @@ from rota.errors import TraceError
 from rota.workload.readers.files import most_unpacked
 
 MOST_ROWS = 50_000_000
-VALUE_BYTES = 8  # what a value counts as, unpacked
+VALUE_BYTES = 8  # assumed size of an unpacked value
 
 
 def header(name: str, data: bytes) -> list[str]:
