@@ -17,7 +17,7 @@ from rota.errors import AgentAwayError, InputError, RotaError, ServerError, Unre
 from rota.folder import Folder
 
 PATIENCE_S = 5.0  # how long a call is repeated while the controller restarts
-FOLLOW_PATIENCE_S = 60.0  # the same for those who wait for a job anyhow
+FOLLOW_PATIENCE_S = 60.0  # the same for callers that wait for a job
 POLL_S = 0.25
 TIMEOUT_S = 30.0
 NEGLIGIBLE_S = 2.0  # clocks may seem to differ by the time that an answer takes

@@ -53,7 +53,7 @@ THRESHOLD = 0.1  # as published
 # Published for a change of membership without restart: about 1 s (Elan, ICDCS 2020).
 PAUSE_S = 1.0
 DEADLINE = 1.5  # times the completion time at the fastest static size
-VALUE = 2.0  # of meeting it, times what the job costs at the size that it starts with
+VALUE = 2.0  # of meeting the deadline, over the job's cost at its first size
 PRICE_PER_GPU_HOUR = 1.0
 AS_JOBS = 3000  # a measurement takes about as long as simulating so many jobs
 PUBLISHED_JCT, PUBLISHED_GPU_TIME = 45.0, 85.1

@@ -32,7 +32,7 @@ NAME = "gandiva-automl"
 SEEDS = list(range(50))  # each a random order of the configurations
 CLUSTER = "4x4"
 CONFIGURATIONS = 100
-RUN_S = 800 * 60.0  # of the configuration that takes the median time for an epoch
+RUN_S = 800 * 60.0  # of the configuration with the median time for an epoch
 POLICIES = ("fifo", "gandiva")
 COSTS = Costs(suspend_s=0.125, resume_s=0.125, migrate_s=2.0, cold_start_s=10.0)
 ACCURACIES = (0.7, 0.8, 0.9)

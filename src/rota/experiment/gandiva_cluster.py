@@ -48,7 +48,7 @@ MEMORY_GB = {VAE.model: 4.3, SUPER_RESOLUTION.model: 7.1, RESNET.model: 10.0}
 
 PUBLISHED_GAIN, PUBLISHED_SOONER = 1.26, 4.5
 GAIN_BOUNDS = (1 + 0.26 * 0.8, 1 + 0.26 * 1.2)
-SOONER_BOUNDS = (PUBLISHED_SOONER, HORIZON_S / FIRST_S)  # at least; more there is not to be had
+SOONER_BOUNDS = (PUBLISHED_SOONER, HORIZON_S / FIRST_S)  # at least; more is impossible there
 WORK_OF_A_RUN = 100_000  # simulated jobs that one run is worth: a minute, by its many decisions
 
 # Beside the verdict, not judged, each for the first seed: how many jobs can be packed, and without

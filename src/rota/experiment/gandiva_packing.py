@@ -118,7 +118,7 @@ class Packed(NamedTuple):
 
     throughput: float
     num_sharing: int  # at its end
-    packs: int  # how often jobs began to share the GPU, or more of them did
+    packs: int  # how often more jobs began to share the GPU
 
 
 def together(policy: str, kind: Kind) -> Packed:

@@ -54,7 +54,7 @@ TRAININGS = (
     Training("noisy-labels", 0.3, 0.70, 0.04, 0.0012),
     Training("compute-bound", 0.0, 0.82, 0.02, 0.0025),
 )
-WARM_UP = Training("warm-up", 0.0, 0.0, 0.0, 0.0)  # after it, a start takes no loading of torch
+WARM_UP = Training("warm-up", 0.0, 0.0, 0.0, 0.0)  # after it, no start has to load torch
 
 SCRIPT = """
 import os, sys, time

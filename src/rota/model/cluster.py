@@ -113,7 +113,7 @@ class FreeGpus:
         self.count = 0
         self.steps = 0
         self.sharers: dict[tuple[int, int], int] = {}
-        self._by_count: list[int] | None = None  # until somebody asks: some only need the masks
+        self._by_count: list[int] | None = None  # made on request: some users only need the masks
         self._largest = 0  # most GPUs that a node has had free
 
     @property

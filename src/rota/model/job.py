@@ -49,8 +49,8 @@ class Program(NamedTuple):
     workdir: str
     env: tuple[tuple[str, str], ...] = ()
     processes: str = "gpu"  # "gpu": one process per GPU (a rank each); "node": one per node
-    suspend: str = "auto"  # how it asks to be suspended where no session of rota.train does it
-    grace_s: float = GRACE_S  # for "restart": from SIGTERM to SIGKILL
+    suspend: str = "auto"  # the requested suspension without a session of rota.train
+    grace_s: float = GRACE_S  # of "restart": seconds from SIGTERM to SIGKILL
     resume_from: str = ""  # the id of the job whose checkpoints it begins with
     setup: str = ""  # what runs on a node before it, once
     cpus: int = 0  # cores that it asked for; 0: none in particular
@@ -147,7 +147,7 @@ class JobSpec(NamedTuple):
     program: Program | None = None
     skew: float | None = None  # largest tensor over model size
     speeds: tuple[tuple[str, float], ...] = ()  # GPU type -> speed there; duration_s is for 1
-    elastic: Elastic | None = None  # if it may have more than num_gpus
+    elastic: Elastic | None = None  # set if it may have more than num_gpus
     gpu_util: float | None = None  # part of the time in which its GPUs compute, alone: 0..1
     memory_gb: float | None = None  # of each GPU, at most, in 1e9 bytes
     batch: int | None = None  # samples of a whole step, over all its GPUs

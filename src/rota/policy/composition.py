@@ -155,7 +155,7 @@ def stages_for(name: str, policy_class: type[Policy], given: Mapping[str, Any]) 
 
 def _placement(values: Mapping[str, Any]) -> Placement | None:
     if values["placement"] == COMMON["placement"].default:
-        return None  # where the policy puts jobs by itself
+        return None  # the policy's own placement
     from rota.policy.placement.registry import placement
 
     return placement(values["placement"], values["pack_limit"])

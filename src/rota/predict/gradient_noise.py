@@ -9,7 +9,7 @@ import math
 from typing import NamedTuple
 
 THETA = 0.999  # weight of the old averages after a batch of the initial size
-LEAST_VAR = 1e-6  # of the signal: less noise than that can't be told from none
+LEAST_VAR = 1e-6  # part of the signal: less noise can't be told from none
 
 
 class Squares(NamedTuple):

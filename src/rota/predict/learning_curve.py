@@ -18,11 +18,11 @@ from typing import NamedTuple
 
 CARRY, SPREAD = 0.6, 0.5
 OPINION = 2.0  # trainings that must have gone on from somewhere until they count as much as CARRY
-DOUBLINGS = 4  # of a curve's length, so far ahead is looked
-BETTER = 0.03  # of the spread of all values: what counts as better than the best so far
-LEAST_NOISE = 0.01  # of that spread: curves that happen to be smooth are not certain
+DOUBLINGS = 4  # how far ahead predictions reach, from a curve's length
+BETTER = 0.03  # part of the spread of all values that counts as an improvement
+LEAST_NOISE = 0.01  # part of that spread: curves that happen to be smooth are not certain
 UNSEEN_REPORTS = 8.0
-NOISE_REPORTS = 1000  # of each curve tell how noisy values are, the last ones; more cost time
+NOISE_REPORTS = 1000  # last reports of each curve that tell how noisy values are; more cost time
 SCALE = 1.4826 / sqrt(6)  # from the median of second differences to the noise of one value
 
 

@@ -21,7 +21,7 @@ class Entry(NamedTuple):
     ``point`` names what differs from line to line besides the policy, such as the load.
     """
 
-    policy: str  # with its settings, and a star if it is an oracle
+    policy: str  # includes its settings, and a star if it is an oracle
     point: dict[str, str]
     summaries: list[dict[str, Any]]
     sketches: list[Sketch]
@@ -220,7 +220,7 @@ def narrow_table(
     a column to stand beside the average JCT: its heading, and a cell for each line.
     """
     many = any(len(entry.summaries) > 1 for entry in entries)
-    left_out = {"makespan_s", "preemptions"} if many else set()  # for the intervals to have room
+    left_out = {"makespan_s", "preemptions"} if many else set()  # makes room for the intervals
     if not any(summary.get("faults") for entry in entries for summary in entry.summaries):
         left_out.add("lost_attempts")
     if not any(summary.get("profiles") for entry in entries for summary in entry.summaries):

@@ -25,7 +25,7 @@ OVER_AXIS = {  # drawn of sweeps
     "avg_queue_s": "average queue time",
     "gpu_utilisation": "GPU use",
 }
-SHARES = ("gpu_utilisation",)  # of them, those from 0 to 1
+SHARES = ("gpu_utilisation",)  # figures from 0 to 1
 BIN_METRICS = {
     "avg_slowdown": Metric("average slowdown", "avg_slowdown", str, least=1.0),
     "avg_jct_s": Metric("average JCT", "avg_jct_s", str),
@@ -34,7 +34,7 @@ GREY = "#999999"  # is seen on white and on black
 YELLOW = "#F0E442"  # too light for a line, but not for a bar
 JOB_COLOURS = [*(colour for colour in COLOURS if colour != GREY), YELLOW]
 BIN_TEXT = f"Small: up to {SMALL_GPUS} GPUs; short: less than {SHORT_S:g} s"
-ROOM = 2.0  # how far above the highest mean a figure over an axis goes, for intervals
+ROOM = 2.0  # height of a figure over an axis, over its highest mean, for intervals
 
 
 class Point(NamedTuple):

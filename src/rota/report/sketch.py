@@ -40,7 +40,7 @@ class Sketch(NamedTuple):
 
     jct_s: list[float]  # rising, at most POINTS of them at equal ranks
     course: Course
-    pieces: list[Piece]  # in no particular order; empty if nobody wanted them
+    pieces: list[Piece]  # in no particular order; empty unless requested
     gpu_names: list[str]
     specs: dict[int, JobSpec]  # of the rows in ``pieces``
     end_s: float

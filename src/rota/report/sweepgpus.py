@@ -17,7 +17,7 @@ from rota.report.sweepturns import MOST_BARS, MOST_NAMED, THINNEST
 if TYPE_CHECKING:
     from plotly.graph_objects import Figure
 
-ROW = 0.86  # of a line's height is filled by its bars
+ROW = 0.86  # part of a line's height that its bars fill
 MOST_NUMBERED = 1000  # bars with the number of their trial
 
 

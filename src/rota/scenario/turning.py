@@ -4,7 +4,7 @@ from collections.abc import Callable, Sequence
 from math import inf, sqrt
 from typing import NamedTuple
 
-LEAST_S, MOST_S = 1.0, 300.0  # of a restart: between these the turn is looked for
+LEAST_S, MOST_S = 1.0, 300.0  # costs of a restart between which the turn is searched
 CLOSE = 1.2  # ratio of two costs between which it is known well enough
 
 # The average JCT of policies, by their places, if each restart takes so many seconds; infinity of

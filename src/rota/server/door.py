@@ -60,7 +60,7 @@ class Door:
     def enter(self, transport: asyncio.Transport) -> None:
         """Somebody has connected. If that is one too many, one who has shown no token must go."""
         self._strangers[transport] = None
-        if self._is_full():  # of a WebSocket nobody tells the end
+        if self._is_full():  # the server does not report the end of a WebSocket
             for group in (self._strangers, self._known):
                 for each in [each for each in group if each.is_closing()]:
                     del group[each]

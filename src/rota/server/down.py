@@ -26,7 +26,7 @@ from rota.live.wire.clock import boot_id
 from rota.store.events import EventStore
 
 CONTROLLER_GRACE_S = 5.0  # from SIGTERM to SIGKILL: a controller leaves jobs alone in both cases
-KILL_TIMEOUT_S = 10.0  # for what was killed to be gone
+KILL_TIMEOUT_S = 10.0  # for killed processes to be gone
 LOOK_AGAIN_S = 0.02
 OF_CLUSTER = ("rota.live.agent", "rota.sweep")  # modules that are started with --home
 

@@ -21,7 +21,7 @@ from rota.server.door import ACCEPTED_AT_ONCE, Connection, Door, usual_limits
 from rota.server.guard import MAX_BODY_BYTES
 from rota.server.sweepdriver import SweepDriver
 
-GRACE_S = 5  # for calls that are being answered when the end comes
+GRACE_S = 5  # for calls still being answered at the end
 WAITING_TO_CONNECT = 1024  # in the kernel, until they are accepted
 
 

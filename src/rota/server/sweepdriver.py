@@ -50,7 +50,7 @@ class SweepDriver:
         self._look = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
         self._input: asyncio.StreamWriter | None = None  # of the process, while there is one
-        self.error: str | None = None  # how it last ended by itself; None once it lives steadily
+        self.error: str | None = None  # its last unexpected end; None once it runs steadily
 
     def start(self) -> None:
         """Begin to watch over it."""

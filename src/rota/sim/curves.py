@@ -11,7 +11,7 @@ class RecordedCurves:
     def __init__(self, state: ClusterState, curves: Mapping[str, Sequence[float]]) -> None:
         self._state = state
         self._curves = curves
-        self._told: dict[int, Sequence[float]] = {}  # by row, as told last
+        self._told: dict[int, Sequence[float]] = {}  # by row, the latest answer
 
     def curve(self, row: int, now_s: float) -> Sequence[float]:
         """The values of the reports that the work done by ``now_s`` comes to."""

@@ -30,11 +30,11 @@ from rota.sim.machine import Phase, PhasedSpeedModel, SpeedModel
 from rota.sim.simulation import Simulation
 from rota.workload.trace import MAX_S, SPEEDS
 
-ROUNDING = 1e-9  # of a checkpoint interval: work so close to its end has reached it
+ROUNDING = 1e-9  # part of a checkpoint interval: work so close to its end has reached it
 MOST_IN_VAIN = 1000  # attempts of a job that may be lost one after another without a checkpoint
 MOST_IDLE = 10_000  # faults that may come one after another while jobs wait and none runs
 LEAST_S = 0.001
-BEGINS, ENDS = 1, 0  # at one instant, what ends comes first
+BEGINS, ENDS = 1, 0  # at one instant, ends come first
 
 
 class What(StrEnum):

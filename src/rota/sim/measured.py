@@ -15,7 +15,7 @@ from rota.workload.measured import Batch, Measured, Placement, epoch_at
 from rota.workload.trace import Trace
 
 GPUS_PER_NODE = 4  # of the cluster that the profiles were measured on
-ROUNDING = 1e-9  # of a job's whole work: so close to an epoch's end it is there
+ROUNDING = 1e-9  # part of a job's whole work: so close to an epoch's end, it is reached
 
 
 class Course(NamedTuple):

@@ -40,7 +40,7 @@ class RentedNodes:
         self._start_s = start_s
         self._nodes: list[Node] = []
         self._there: set[int] = set()
-        self._due_s: dict[int, float] = {}  # of those that are starting
+        self._due_s: dict[int, float] = {}  # of starting nodes
         self._tally = Tally()
 
     def attach(self, simulation: Simulation, nodes: list[Node]) -> list[Node]:

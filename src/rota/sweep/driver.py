@@ -22,12 +22,12 @@ from rota.sweep.decide import FAILED, End, Start, Stop, decide
 from rota.sweep.known import Known
 from rota.sweep.propose import Proposals
 
-POLL_S = 0.3  # from one look to the next, at least
-IDLE_S = 10.0  # at most, even if the controller says nothing
-SHARE = 0.25  # of its time, at most, that goes by looking where nothing is to be done
-LOOK_PAUSE_S = 5.0  # at most, for the sake of that share
+POLL_S = 0.3  # least time between looks
+IDLE_S = 10.0  # most time between looks, even without news
+SHARE = 0.25  # largest part of the time for looks that find nothing to do
+LOOK_PAUSE_S = 5.0  # longest pause for the sake of that part
 MOST_PAUSE_S = 30.0  # after errors
-MOST_TIMES = 12  # in a row, which takes minutes, that a search fails here and is tried again
+MOST_TIMES = 12  # consecutive failures of a search, over minutes, before it is left alone
 MOST_CHARACTERS = 2000  # of a message that the controller takes
 
 log = logging.getLogger(__name__)

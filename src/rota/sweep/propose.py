@@ -23,7 +23,7 @@ from rota.sweep.trial import Trial
 if TYPE_CHECKING:
     import optuna
 
-AGAIN = 10  # how often others are asked for, if the very same parameters were tried before
+AGAIN = 10  # further proposals if the very same parameters were tried before
 
 
 def import_optuna() -> None:
@@ -131,7 +131,7 @@ def _distribution(dimension: Dimension) -> optuna.distributions.BaseDistribution
         IntDistribution,
     )
 
-    if isinstance(dimension, Choice):  # by index, as to Optuna true and 1 are the same
+    if isinstance(dimension, Choice):  # by index, because Optuna takes true and 1 for the same
         return CategoricalDistribution(tuple(range(len(dimension.values))))
     if dimension.step is not None:  # by index as well: numbers a step apart need not be exact
         return IntDistribution(0, _last_index(dimension))

@@ -19,8 +19,8 @@ if TYPE_CHECKING:
 
 POLL_S = 0.25
 MAX_POLL_S = 2.0  # limits the requests of many threads with long trials
-POLL_PART = 0.02  # of a trial's age
-PATIENCE_S = 60.0  # with a controller that is away: a study is not to end for it
+POLL_PART = 0.02  # part of a trial's age
+PATIENCE_S = 60.0  # waits for an absent controller: its restart must not end a study
 
 Answer = TypeVar("Answer")
 
@@ -62,7 +62,7 @@ class Run:
         self.value: float | None = None
         self._client, self._interrupted = client, interrupted
         self._curve: list[list[Any]] = []
-        self._seen = 0  # of its reports
+        self._seen = 0  # number of its reports
         self._cursor: str | None = None
         self._over = False
         self._since_s = time.monotonic()

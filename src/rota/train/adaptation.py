@@ -46,7 +46,7 @@ class Adaptation:
         self.limits = limits
         self.size = limits.initial
         self.per_rank = self.accumulation = 0
-        self.world = 0  # for how many ranks it is cut
+        self.world = 0  # number of ranks it is cut for
         self._fit: tuple[int, int] | None = None  # the size and samples of a piece before these
         self.wanted: tuple[int, int] | None = None  # by the scheduler, for one of the next batches
         self.answers: list[Message] = []  # for the agent

@@ -32,7 +32,7 @@ from rota.live.wire.arena_file import (
 )
 from rota.train.replica import put_together, take_apart
 
-BYTES_A_BLOCK = 512  # of ``st_blocks``, on whichever file system
+BYTES_A_BLOCK = 512  # unit of ``st_blocks`` on every file system
 
 # How a tensor lies in its part of the file: shape, strides, type.
 Form = tuple[tuple[int, ...], tuple[int, ...], Any]

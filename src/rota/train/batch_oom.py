@@ -57,7 +57,7 @@ def step_back(error: object, training: Training) -> str | None:
         training.epoch_over = False  # the exception has left the loop over batches as a break does
         if not training.checkpoint.save_alone():
             return None
-    except Exception:  # of whatever kind: the error that is on its way says what matters
+    except Exception:  # any error: the original one matters more
         return None
     limits = adaptation.limits
     return (

@@ -38,7 +38,7 @@ class Checkpoint:
         self._member = member
         self._progress = progress
         self._looked = False
-        self._again_s = 0.0  # by the monotonic clock: when to try again
+        self._again_s = 0.0  # time of the next try, by the monotonic clock
 
     def save(self) -> None:
         """Write the checkpoint, or owe it if there is no room for it.

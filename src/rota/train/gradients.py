@@ -276,7 +276,7 @@ class Gradients:
         for vector in vectors:
             like = self._likes().get(vector.dtype)
             if like is None or like.numel() != vector.numel():
-                continue  # from before parameters were frozen or unfrozen
+                continue  # made before parameters were frozen or unfrozen
             self._free.setdefault(vector.dtype, []).append(vector)
 
     def _likes(self) -> dict[torch.dtype, torch.Tensor]:

@@ -30,7 +30,7 @@ class Handover:
         self._replica: Replica | None = None
         self._member = member
         self._progress = progress
-        self._stepped: dict[int, int] = {}  # by optimiser: the step in which it was called last
+        self._stepped: dict[int, int] = {}  # by optimiser: the step of its last call
         self._memory: MemoryCycle | None = None
         self._arena: Arena | None = None
         # A worker alone may end and come back: what it starts has its environment, too.

@@ -26,7 +26,7 @@ class Link:
         self._retry_at = 0.0
         self._owner = 0  # the process that connected
         self._hello: Message = {}
-        self.connections = 0  # how many there have been: an agent after another knows nothing
+        self.connections = 0  # number of connections so far: a new agent knows nothing
 
     @property
     def connected(self) -> bool:

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from rota.train.device import DeviceState
     from rota.train.replica import Replica
 
-PATIENCE_S = 60.0  # how long a rank without a group waits for an agent that can tell it another
+PATIENCE_S = 60.0  # how long a rank without a group waits for an agent
 FIXED_BATCHES = (
     "the program has no batches that can be changed: it needs batch: {mode: adapt} in its job "
     "file, and batches from s.loader(...)"
@@ -190,7 +190,7 @@ class Member:
             if message["type"] in ("form", "leave", "standby", "park"):
                 self._go(message)
                 return
-            self.obey(message, 0)  # at the next boundary, whichever it is
+            self.obey(message, 0)  # at any boundary
 
     def _hosts(self, message: Message) -> bool:
         if message["type"] != "host":
@@ -267,7 +267,7 @@ class Member:
                 self.replica.receive(senders)
         except RuntimeError:
             raise  # a rank is lost
-        except Exception as error:  # of a state_dict, or of the program's own values
+        except Exception as error:  # from a state_dict, or from the program's own values
             raise HandoverError(f"{type(error).__name__}: {error}") from None
 
     def share_state(self) -> None:

@@ -15,7 +15,7 @@ Parameters = Mapping[torch.dtype, Sequence[torch.Tensor]]  # trained parameters 
 
 FIRST = 32  # the first batches are all measured
 EVERY = 8  # later, one of so many is: measuring takes passes over all gradients
-WARM_STEPS = 5  # from then on an optimiser's running means say something (as in AdaptDL)
+WARM_STEPS = 5  # before, an optimiser's running means are meaningless (as in AdaptDL)
 CHUNK = 1 << 16  # numbers that stay in a processor's caches between operations
 
 
@@ -46,8 +46,8 @@ class Norms:
         self._last: tuple[int, float, float] | None = None  # its number, squared norm and scale
         self._parameters: Parameters = {}  # of the present batch, and its number
         self._number = 0
-        self.unit = 0  # of how many parameters the gradients are divided: others can't be compared
-        self.every = 1  # for how many batches each that is measured stands
+        self.unit = 0  # number of parameters whose gradients are divided: others can't be compared
+        self.every = 1  # number of batches that each measured one stands for
         self.due = False  # True if the present batch is measured
 
     def begin(self, parameters: Parameters, number: int, *, single: bool) -> None:

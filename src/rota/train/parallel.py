@@ -27,7 +27,7 @@ class Replicated(torch.nn.Module):
         self.module = module
         self._device = device
         self._world = world
-        self._wrapped: list[DistributedDataParallel] = []  # in a list, to be no submodule
+        self._wrapped: list[DistributedDataParallel] = []  # in a list, so that it is no submodule
         self._weighs = False
         self.batch_share = 0.0  # this rank's part of the batch
         self.failure: BaseException | None = None

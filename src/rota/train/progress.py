@@ -35,7 +35,7 @@ class Progress:
         self._batch = 0  # the most samples that a step has had
         self._counted = 0  # samples before the present step
         self.step_s = 0.0  # of the last step
-        self.unsaved: str | None = None  # why the checkpoint that was asked for is not written yet
+        self.unsaved: str | None = None  # why the requested checkpoint is not written yet
         self.adaptation: Callable[[], Message | None] = lambda: None  # see `Training`
         self.times = StepTimes()
         self._began = self._reported = self._opened = time.monotonic()

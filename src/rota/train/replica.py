@@ -121,7 +121,7 @@ class Replica:
         try:
             os.makedirs(os.path.dirname(path), exist_ok=True)
             with contextlib.suppress(FileNotFoundError):
-                os.unlink(draft)  # of a process that was killed
+                os.unlink(draft)  # left by a killed process
             state = self.state()
             status = os.statvfs(os.path.dirname(path))
             free_bytes = status.f_bavail * status.f_frsize
@@ -134,7 +134,7 @@ class Replica:
             os.replace(draft, path)
         except BaseException as error:
             with contextlib.suppress(OSError):
-                os.unlink(draft)  # on a full disk above all
+                os.unlink(draft)  # most needed on a full disk
             cause = _cause(error, handled)
             if cause is not None:
                 raise _with_advice(cause, path) from None

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 GROUP_TIMEOUT_S = 300.0  # validation on one rank keeps the others waiting; `ROTA_GROUP_TIMEOUT_S`
 FORM_TIMEOUT_S = 15.0  # where ranks only meet or vote, none has a reason to be late; likewise
 FIND_TIMEOUT = timedelta(seconds=1)
-LOOK_EVERY_S = 0.002  # for word from the agent, while others are awaited
+LOOK_EVERY_S = 0.002  # checks for the agent's messages while waiting for others
 
 
 class World:

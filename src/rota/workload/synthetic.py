@@ -173,7 +173,7 @@ def _durations(humps: Sequence[Hump], count: int, random: Random) -> list[float]
         u = (index + draw()) / count
         low, slope, mu, sigma = pieces[bisect(bounds, u)]
         within = low + u * slope
-        if not 1e-12 < within < 1 - 1e-12:  # where rounding has left the hump
+        if not 1e-12 < within < 1 - 1e-12:  # rounding has left the hump
             within = 1e-12 if within < 0.5 else 1 - 1e-12
         drawn.append(exp(mu + sigma * quantile(within)) // 1 + 1.0)
     return drawn

@@ -45,9 +45,9 @@ PROGRESS_EVERY_S = 0.25
 CURVES_EVERY_S = 0.1
 SAVE_AGAIN_S = 1.0
 USAGE_EVERY_S = 10.0  # of attempts that do not report
-ADOPTION_S = 3.0  # how long adopted workers have to say hello
+ADOPTION_S = 3.0  # for adopted workers to say hello
 LOOK_AT_FOLDER_S = 0.5
-FAREWELL_S = 5.0  # how long the controller has to take note of the last ends
+FAREWELL_S = 5.0  # for the controller to record the last ends
 
 log = logging.getLogger("rota.agent")
 
@@ -504,7 +504,7 @@ class Agent:
         while self._is_busy():
             await asyncio.sleep(0.02)
         deadline = asyncio.get_running_loop().time() + FAREWELL_S
-        while self.attempts and self._link.connected:  # until it has noted every end
+        while self.attempts and self._link.connected:  # until the controller has recorded every end
             if asyncio.get_running_loop().time() > deadline:
                 break
             await asyncio.sleep(0.02)

@@ -28,7 +28,7 @@ from rota.live.wire.messages import is_memory_cycle, is_model, is_progress, prog
 MAX_MODEL_REPORTS = 100  # of one attempt; each is written down
 MAX_SHARD_REPORTS = 100  # likewise
 MAX_TORN_LINES = 10
-MOST_METRICS_BYTES = 64 << 20  # of reports are kept in a file: the latest
+MOST_METRICS_BYTES = 64 << 20  # bytes of reports kept in a file: the latest
 
 log = logging.getLogger("rota.agent")
 
@@ -78,7 +78,7 @@ class Account:
         self.curve = Curve(folder)
         self._curve_told = 0
         self._metrics = folder / METRICS
-        self._complained = False  # of a report that can't be read
+        self._complained = False  # True once an unreadable report was logged
 
     def become(self, state: State) -> None:
         """Change to another state, as :data:`~rota.live.agent.states.TRANSITIONS` allows.

@@ -23,7 +23,7 @@ from rota.errors import AgentError, ArenaError
 RUNNING, LOCKED, CHECKPOINTED, FAILED = "running", "locked", "checkpointed", "failed"
 LEAST_DRIVER = 570
 LOCK_TIMEOUT_S = 10.0  # for the work that a process has submitted
-MAX_ROUNDS = 10  # of looking for processes that have begun to use the GPU meanwhile
+MAX_ROUNDS = 10  # of looking for further processes that use the GPU
 
 
 class Driver(Protocol):

@@ -9,7 +9,7 @@ from typing import Any
 from rota.live.wire import MOST_METRIC_REPORTS, clock
 from rota.live.wire.messages import is_metric_report
 
-FILE = "curve.jsonl"  # in the attempt's folder; it goes along to another node
+FILE = "curve.jsonl"  # in the attempt's folder; it moves with the attempt
 PIECE_BYTES = 1 << 20  # are read at a time,
 MOST_BYTES = 200 * MOST_METRIC_REPORTS  # and so many in all
 

@@ -19,7 +19,7 @@ from rota.live.wire import Message
 
 STANDBY_S = 600.0  # a rank that left is kept so long, to come back at once
 WARM_UP_TIMEOUT_S = 120.0  # a newcomer that needs longer is given up
-LEAVE_S = 1.0  # for those that are not needed any more to end by themselves
+LEAVE_S = 1.0  # for ranks that are not needed any more to end by themselves
 LOOK_EVERY_S = 0.25  # at the pulses of the ranks
 
 log = logging.getLogger("rota.agent")

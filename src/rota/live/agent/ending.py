@@ -35,7 +35,7 @@ class Ending:
         self._attempt = attempt
         self._look_again = look_again
         self._over = over
-        self._over_s: float | None = None  # since when no process is left
+        self._over_s: float | None = None  # time since which no process is left
         self._was_out_of_the_way = False  # at the first look
 
     # -- by its processes ----------------------------------------------------------------------

@@ -18,7 +18,7 @@ def inherit(folder: Folder, former: str, job_id: str) -> None:
         return
     draft = target.with_name(f"{job_id}.new")
     try:
-        if draft.exists():  # of an agent that was killed meanwhile
+        if draft.exists():  # left by an agent that was killed
             shutil.rmtree(draft)
         shutil.copytree(source, draft, symlinks=True, copy_function=_copy)
         draft.rename(target)

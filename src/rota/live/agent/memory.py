@@ -169,7 +169,7 @@ async def spill(attempt: Attempt) -> str | None:
     assert before is not None
     arenas = {slot: Path(path) for slot, path in before.arenas.items()}
     spilled = {slot: attempt.folder / path.name for slot, path in arenas.items()}
-    useless = spilled  # until all of them are whole, and that is written down
+    useless = spilled  # until all are complete, and recorded
     try:
         for slot, path in arenas.items():
             await to_its_end(copy_file, path, spilled[slot])

@@ -33,7 +33,7 @@ class Seen:
         self.holders: set[int] = set()  # processes with memory there, at the last sample
         self.most_bytes = 0  # the most memory it has had on a GPU
         self.sharers: set[Any] = set()  # attempts on the same GPUs at the last sample
-        self.at_s: float | None = None  # of that
+        self.at_s: float | None = None  # time of the last sample
 
 
 class Meter:
@@ -116,7 +116,7 @@ class Meter:
             on = {gpu: readings.get(self._devices.ids[gpu]) for gpu in attempt.record.gpus}
             sharers = {(a.job_id, a.number) for gpu in on for a in in_use[gpu]}
             _note(seen[key], pids, on, sharers, alone=len(sharers) == 1)
-        for attempt in self._attempts():  # of those that wait, the memory that they took is kept
+        for attempt in self._attempts():  # waiting attempts keep the memory they took
             key = (attempt.job_id, attempt.number)
             if key not in seen and key in self._seen:
                 seen[key] = self._seen[key]

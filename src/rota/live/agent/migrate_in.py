@@ -22,7 +22,7 @@ from rota.live.agent.claim import LAUNCH, release, write_mark
 from rota.live.wire import PIECE_BYTES, Message
 from rota.live.wire.arena_file import verify
 
-MARK = "arrival.json"  # in the attempt's folder, for as long as there is no attempt.json
+MARK = "arrival.json"  # in the attempt's folder, until there is an attempt.json
 ASKED_AHEAD = 4  # pieces
 ASK_AGAIN_S = 1.0
 PATIENCE_S = 60.0  # without a sign of the other node
@@ -53,7 +53,7 @@ class Arrival:
         self._memory = self._arenas = arenas
         self._ask = ask
         self._replies: asyncio.Queue[tuple[Message, bytes]] = asyncio.Queue()
-        self._heard_s = 0.0  # when there was a sign of the other node
+        self._heard_s = 0.0  # time of the last message from the other node
         self._damaged = 0
 
     async def run(self) -> dict[str, Any]:

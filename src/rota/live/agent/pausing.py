@@ -21,7 +21,7 @@ from rota.live.wire import Message
 BOUNDARY_TIMEOUT_S = 10.0  # a job that reaches no boundary for so long, or for so many of
 BOUNDARY_TIMEOUT_STEPS = 5  # its steps if that is more, is stopped where it is
 STOP_POLL_S = 0.001
-STOP_TIMEOUT_S = 5.0  # for processes to stop, which takes those long that wait for a disk
+STOP_TIMEOUT_S = 5.0  # for processes to stop; one that waits for a disk takes that long
 
 
 class Pausing:

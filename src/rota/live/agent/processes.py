@@ -11,7 +11,7 @@ from pathlib import Path
 
 import psutil
 
-MOST_LOOKS = 5  # at processes that may go on forking
+MOST_LOOKS = 5  # at processes that may continue to fork
 TICKS = os.sysconf("SC_CLK_TCK")  # in a second
 LOOK_AGAIN_S = 0.02  # a killed process takes a moment to end
 

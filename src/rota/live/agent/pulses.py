@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 from rota.live.wire import COMPUTING, EVALUATING, PULSE, WAITING
 
-HANGS_AFTER_S = 60.0  # in its own step, or so many times its usual one, while others wait for it
+HANGS_AFTER_S = 60.0  # in its own step, or so many usual steps, while others wait for it
 HANGS_AFTER_STEPS = 20
 SMOOTHING = 0.1  # of the relative throughput, per sample of it
 LAGS_BELOW = 0.8

@@ -35,10 +35,10 @@ class Rank:
         self._watched = False
         self.exit: dict[str, Any] | None = None
         self.gone = False
-        self.found_gone = False  # by an agent that had not seen it there
+        self.found_gone = False  # an agent that had not seen it alive found it gone
         self.never_started = False  # its agent died before: the others of its gang wait for it
-        self.writer: asyncio.StreamWriter | None = None  # of its session, and
-        self.session = 0  # the process that has that, if it is known
+        self.writer: asyncio.StreamWriter | None = None  # of its session
+        self.session = 0  # the process of that session; 0 if unknown
         self.unstopped = 0  # processes of other users: they run on while it is suspended
         self.beside: list[asyncio.StreamWriter] = []  # of sessions opened while that one was open
         self.survived = False  # True if it has ended, and the others continue

@@ -63,19 +63,19 @@ class Record(msgspec.Struct, kw_only=True, omit_defaults=True):
     leaders: list[int] = msgspec.field(default_factory=lambda: [0])
     generation: int = 0  # of the process group of the members
     adapt: dict[str, int | None] | None = None  # limits of batches that the scheduler chooses
-    method: Method = Method(STOP, "")  # how it is suspended where no session does it
+    method: Method = Method(STOP, "")  # the suspension without a session
     launched_s: float = 0.0
     boot_id: str | None = None  # of the boot in which its processes were started
     secret: str | None = None  # the tags of its processes are made from it
     lives: dict[str, int] = {}
-    suspended_s: float | None = None  # since when, while it is suspended
+    suspended_s: float | None = None  # time of the suspension, while it is suspended
     vacated: Vacated | None = None  # while it has no processes
     checkpoint: Checkpoint | None = None  # while its device memory is on the host
     source: str | None = None  # the node that it comes from, until it has gone on here
-    fallback: str | None = None  # why it is only stopped, although it was to be done better
+    fallback: str | None = None  # why it was only stopped, and not suspended by its method
     frozen: bool = False  # True if it was stopped where it was, and not at a boundary
     stays: bool = False  # True if it has device memory that can't follow it to another GPU
-    keeps: str | None = None  # why a rank says that its process can't end
+    keeps: str | None = None  # a rank's reason why its process can't end
     batch: list[int] | None = None  # the requested batch, until a rank reports that it has it
     refused: dict[str, Any] | None = None  # the last batch that did not go
     model: dict[str, int] | None = None  # sizes that rank 0 has told

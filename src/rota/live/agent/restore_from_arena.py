@@ -20,7 +20,7 @@ from rota.live.agent.rank import Rank, life_of
 from rota.live.agent.states import State
 from rota.live.wire.arena_file import read_table, verify
 
-MAX_TRIES = 3  # to bring back an attempt whose processes are killed meanwhile
+MAX_TRIES = 3  # to restore an attempt whose processes are killed meanwhile
 
 
 class Returning:
@@ -48,7 +48,7 @@ class Returning:
         self._came: set[int] | None = None  # the slots that have read their arena
         self._forking = False  # True while ranks are being started
         self._tries = 0
-        self._failure: str | None = None  # why it is given up
+        self._failure: str | None = None  # why it was given up
 
     @property
     def _arenas(self) -> dict[str, str]:
@@ -158,7 +158,7 @@ class Returning:
             return  # killed since it said so: without its arena, its state would be lost
         before, arenas = copy(attempt.record), self._arenas
         attempt.record.vacated = attempt.record.suspended_s = None
-        attempt.record.source = None  # from now on its state is here alone
+        attempt.record.source = None  # from now on the state is here alone
         try:
             # Arenas do not outlast a power cut. A job's own checkpoint does.
             attempt.save(durable=not arenas)

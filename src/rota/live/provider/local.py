@@ -23,10 +23,10 @@ from rota.live.provider.base import AwaitedNode, ProvidedNode, Provider
 
 WATCH_EVERY_S = 0.5
 END_POLL_S = 0.02
-END_TIMEOUT_S = 60.0  # for all jobs to be asked, killed, and gone
+END_TIMEOUT_S = 60.0  # for all jobs to be asked to end, killed, and gone
 RESTART_PAUSE_S = 0.2  # keeps an agent that can't start from using a core
 LAST_WORDS_BYTES = 4096
-SETTINGS = "node.json"  # in a node's folder: what its agent was last started with
+SETTINGS = "node.json"  # in a node's folder: the settings of its agent's last start
 
 log = logging.getLogger("rota.provider")
 

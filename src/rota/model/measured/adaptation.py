@@ -115,7 +115,7 @@ def _count(told: Mapping[str, Any], name: str) -> int:
 class _Job:
     """One job's reports so far."""
 
-    at_s: float = -1.0  # when it told last
+    at_s: float = -1.0  # time of the latest report
     batches: BatchRange | None = None
     noise: GradientNoise | None = None
     learned: Learned | None = None

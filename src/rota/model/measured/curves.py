@@ -19,7 +19,7 @@ class ToldCurves:
     def __init__(self) -> None:
         self.notes = 0
         self._told: dict[int, list[Report]] = {}
-        self._noted: dict[int, list[int]] = {}  # of each report ``notes`` at that time
+        self._noted: dict[int, list[int]] = {}  # for each report, ``notes`` at its time
         self._values: dict[int, list[float]] = {}
         self._heard: dict[int, tuple[int, int]] = {}  # attempt, number of reports that it has made
 

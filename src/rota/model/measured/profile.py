@@ -9,7 +9,7 @@ from typing import NamedTuple
 from rota.model.measured.job_signature import Recent, StepWork
 
 OTHERS = "others"  # beside a job, more than one, or not on just the same GPUs; no signature
-REMEMBERED_S = 3600.0  # of measuring; what is older counts for less and less
+REMEMBERED_S = 3600.0  # seconds of measuring after which measurements fade
 MOST_PLACEMENTS = 64  # of one job or signature
 
 
@@ -32,8 +32,8 @@ class Average:
 
     _total: float = 0.0
     _weight: float = 0.0
-    seconds: float = 0.0  # of measuring that count
-    count: int = 0  # of measurements
+    seconds: float = 0.0  # seconds of measuring that count
+    count: int = 0  # number of measurements
     latest: float = 0.0  # the mean of the last one
 
     def add(self, total: float, weight: float, seconds: float) -> None:
@@ -70,7 +70,7 @@ class Profile:
     many have come to it, ``told_s`` when one told last.
     """
 
-    command: str = ""  # of the last job that was found to have this signature
+    command: str = ""  # of the latest job with this signature
     work: StepWork = field(default_factory=StepWork)
     speeds: Recent[Placement, Average] = field(default_factory=lambda: Recent(MOST_PLACEMENTS))
     device_util: Average = field(default_factory=Average)

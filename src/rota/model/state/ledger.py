@@ -102,7 +102,7 @@ class Ledger:
     def __init__(self, *, keep_stories: bool = True) -> None:
         for name, typecode in _TYPECODES.items():
             setattr(self, name, array(typecode))
-        self.times_replaced = 0  # how often the numeric columns have become other arrays
+        self.times_replaced = 0  # how often the numeric columns were replaced by other arrays
         self.spec: list[JobSpec] = []
         self.target: list[Allocation | None] = []
         self.held: list[Allocation | None] = []
@@ -162,7 +162,7 @@ class Ledger:
         self.epoch = 0
         self.events = 0
         self.observers: list[Callable[[Event], None]] = []  # each is told of every event applied
-        self.profiles: Profiles | None = None  # from the first job with a program on
+        self.profiles: Profiles | None = None  # made at the first job with a program
         # What jobs tell of their training: a driver's, or of live jobs what the log has of it.
         self.reports: Reports | None = None
         self.truth: Truth | None = None  # in a simulation
@@ -352,7 +352,7 @@ class Ledger:
             smaller = tuple(size for size in elastic.sizes if size <= held.num_gpus)
             return smaller or (held.num_gpus,)
         if target is not None and (row in self.unsettled or row in self.backoff):
-            return (target.num_gpus,)  # on its way there
+            return (target.num_gpus,)  # already on its way there
         if not self.resizable[row] or self.since_s[row] < 0:
             return (held.num_gpus,)
         most = self.most_ranks[row]

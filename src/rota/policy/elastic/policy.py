@@ -206,7 +206,7 @@ class Elastic(Policy):
             return Reason.WAIT_RESOURCES
         free = what_if.free.masks
         fitting = [node for node in range(len(room)) if room[node] >= least]
-        if fitting:  # where the fewest are to be given back, then the tightest
+        if fitting:  # where the fewest GPUs must be given back, then the tightest fit
             back = (max(0, least - free[node].bit_count()) for node in fitting)
             return {min(zip(back, (room[n] for n in fitting), fitting, strict=True))[2]: least}
         if view.spec[row].elastic is not None:

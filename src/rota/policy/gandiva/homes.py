@@ -129,7 +129,7 @@ class Homes(Part):
 
     def _room_for(self, row: int) -> Home | None:
         num_gpus = self._view.num_gpus[row]
-        for nodes in self._types.groups(row)[:-1]:  # on fast GPUs if they are free
+        for nodes in self._types.groups(row)[:-1]:  # fast GPUs first, if they are free
             home = self._servers.choose_free(num_gpus, among=nodes)
             if home is not None:
                 return home

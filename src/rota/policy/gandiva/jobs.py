@@ -12,7 +12,7 @@ from rota.model.view import View, WhatIf
 from rota.policy.base import LEAST_TURN_S
 from rota.policy.gandiva.servers import Home
 
-TURN_DOUBLINGS = 30  # at most, so that a turn is a number of seconds however often it doubled
+TURN_DOUBLINGS = 30  # at most, so that a turn stays a finite number of seconds
 MEASURED_S = 1.0  # of run time, at least, before a job's own speed counts as known
 
 

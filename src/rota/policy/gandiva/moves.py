@@ -18,7 +18,7 @@ from rota.policy.gandiva.servers import Home
 from rota.policy.gandiva.turn import Part, Turn
 from rota.policy.gandiva.types import Types
 
-MOST_DOUBLINGS = 8  # of the time that a job stays whose moves were undone
+MOST_DOUBLINGS = 8  # of the time that a job stays after undone moves
 SPARE = 0.75  # of a node's GPUs must be free for it to be worth emptying (3 of 4, OSDI 2018)
 
 
@@ -290,7 +290,7 @@ class Moves(Part):
         elif view.home[row] is not None or view.target[row] is not None:
             mates, places = _mates(partner), (nodes_of(home), nodes_of(before))
             notes.note(Probe(view.now_s, what, predicted, None, True, mates, *places))
-        notes.seen = now  # of what it did elsewhere nothing follows for its speed here
+        notes.seen = now  # its speed elsewhere says nothing about its speed here
 
     def judge(self) -> None:
         """Keep the moves that pay, as far as they can be judged yet, and undo the others."""
@@ -347,7 +347,7 @@ class Moves(Part):
         back = not kept and (
             left or all(node in sizes and room(node) >= gpus for node, gpus in before)
         )
-        types = self._types  # of other types it is remembered how fast the job was there
+        types = self._types  # the job's speeds on other types are remembered
         if not types.on or types.of(before) == types.of(notes.home):
             notes.undone = notes.undone + 1 if back else 0
         notes.move = None

@@ -50,7 +50,7 @@ class Rotation(Part):
         self._nodes = list(view.nodes)
         self._gangs = list(moves.gangs()) if self._set["migrate"] == "on" else []
         self._gang_in_queue = any(not notes[row].home for row in self._gangs)
-        self._queue: dict[int, list[int]] = {}  # by size, the rows of those who live nowhere
+        self._queue: dict[int, list[int]] = {}  # by size, the rows of jobs without a home
         for row, each in notes.items():
             if not each.home:
                 self._queue.setdefault(view.num_gpus[row], []).append(row)

@@ -39,7 +39,7 @@ class Servers:
         self._largest = max(self.sizes.values(), default=0)
         self.load = dict.fromkeys(self.sizes, 0)
         self.affinity = {node: affinity.get(node, 0) for node in self.sizes}
-        self._groups: Counter[Home] = Counter()  # of gangs on several nodes, how many live where
+        self._groups: Counter[Home] = Counter()  # number of gangs on each set of several nodes
         self._limit = limit
         self._strict = strict
         self._whole = whole

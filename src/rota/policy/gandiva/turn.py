@@ -15,7 +15,7 @@ class Turn(NamedTuple):
     view: View
     servers: Servers
     notes: Mapping[int, Notes]
-    lodged: dict[int, Notes]  # of these, those who may live somewhere, in the same order
+    lodged: dict[int, Notes]  # those with a home, in the same order
     charges: Charges
     settings: Mapping[str, Any]
     vain: Vain

@@ -12,7 +12,7 @@ class Unit(NamedTuple):
     """A job, or jobs that are packed, with what they use of one GPU in sum."""
 
     rows: tuple[int, ...]
-    util: float  # of 1 for each
+    util: float  # the sum of their parts, each from 0 to 1
     memory_gb: float  # infinite if not known of one
     signatures: tuple[str, ...]
     measured: bool  # True if the speed of each of them alone is known

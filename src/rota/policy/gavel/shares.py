@@ -18,7 +18,7 @@ Shares = tuple[float, ...]  # one per GPU type
 DECIMALS = 9
 # What the second program gives up so that rounding can't make it infeasible.
 SLACK = 1e-7
-CLOSE = 1e-6  # how near 1 the level must be for a finish-time ratio to count as the least
+CLOSE = 1e-6  # distance of the level from 1 at which a finish-time ratio counts as the least
 MOST_PROGRAMS = 50
 
 

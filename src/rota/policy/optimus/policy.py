@@ -22,7 +22,7 @@ from rota.predict.goodput import Noise
 from rota.predict.step_fit import StepFit, fit_steps
 from rota.predict.step_points import is_usable
 
-UNDECLARED_S = 3600.0  # of work at its least size has a job whose user declared no epochs
+UNDECLARED_S = 3600.0  # assumed work at its least size of a job without declared epochs
 GROWTH = 2  # a job gets at most so many times the GPUs that it has measured itself on
 
 EVERY_S = Setting(turn_s, 60.0, "Seconds after which sizes are looked at anew.")

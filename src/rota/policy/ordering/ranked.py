@@ -105,7 +105,7 @@ class Ranking:
         self._heaps: dict[int, list[tuple[int, int]]] = {}
         self._queued: dict[int, int] = {}  # key of each row that waits, as in its heap
         self._holders: dict[int, None] = {}
-        self._released: list[int] = []  # by the last plan: they rank by what they did until then
+        self._released: list[int] = []  # by the last plan: ranked by what they did until then
         # Rows that are not ranked yet, or whose reason to wait may have to be told.
         self.touched: dict[int, None] = dict.fromkeys(view.active)
         for row in view.active:
@@ -148,7 +148,7 @@ class Ranking:
         starts: list[int] = []
         preempted: list[int] = []
         key = self._key
-        holders = self._holders if heads else ()  # by themselves they fit together
+        holders = self._holders if heads else ()  # without heads, the holders fit together
         for rank, row in sorted([(key(view, row), row) for row in holders]):
             while heads and heads[0] < (rank, row, 0):
                 free -= self._take(view, heads, free, starts)

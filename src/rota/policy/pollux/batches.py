@@ -12,7 +12,7 @@ from rota.policy.pollux.models import Knowledge, Shape
 from rota.predict.goodput import BatchChoice, Goodput
 from rota.predict.goodput_table import TableCache
 
-RETUNE_GAIN = 1.05  # of goodput, for which a batch is changed that has its GPUs already
+RETUNE_GAIN = 1.05  # least ratio of goodputs for a change of batch on unchanged GPUs
 
 
 def settle(

@@ -13,9 +13,9 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-ROUNDS = 60  # of the search for the price of a unit; about ten are usual
+ROUNDS = 60  # of the search for a unit's price; about ten are usual
 LEAST_PRICE = 1e-300  # above 0, so that doubling it increases it
-STEPS = 20  # from a price that is too low by rounding to one that is high enough
+STEPS = 20  # between a price that is too low by rounding and one that is high enough
 MOST_CELLS = 5e7  # items times capacities, to which dynamic programming goes
 SLACK = 1e-9  # possible error of a bound, relative to the value
 
@@ -158,7 +158,7 @@ def _by_room(
     shape = tuple(left + 1)
     if len(open_items) * float(np.prod(shape, dtype=float)) > MOST_CELLS:
         return chosen
-    best = np.zeros(shape)  # by what may be taken at most: the value of the items so far
+    best = np.zeros(shape)  # by capacity: the value of the items so far
     taken = np.zeros((len(open_items), *shape), dtype=np.uint16)
     for number, item in enumerate(open_items):
         reached = np.full(shape, -np.inf)

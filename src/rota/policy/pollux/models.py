@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from rota.predict.step_time import StepTime
 
 MOST_KINDS = 256  # kinds whose early noise is remembered
-LEAST_EPOCH = 0.02  # of an epoch is left of every job, whatever it has declared
+LEAST_EPOCH = 0.02  # least part of an epoch that counts as left, whatever a job has declared
 
 Shape = tuple[int, int]  # (GPUs, nodes)
 Shapes = list[Shape]

@@ -16,7 +16,7 @@ Matrix = np.ndarray[tuple[int, int], np.dtype[Any]]
 
 SMALL = 1e-3  # is added to every speedup, so that one of 0 has a value too
 HOUR_S = 3600.0
-LENGTH_S = 1000.0  # of work on one GPU: jobs of more and of less weigh the less and the more
+LENGTH_S = 1000.0  # work on one GPU at which a job's weight is neutral
 LEAST_LENGTH_S = 60.0
 MOST_LENGTH_S = 1e9  # longer jobs, beyond thirty years, weigh as much
 LEAST_AGE_S = 1.0  # a job that has just been submitted is worth more than nothing

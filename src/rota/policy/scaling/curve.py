@@ -17,7 +17,7 @@ from rota.policy.scaling.observations import Observations
 _LEAST_ERROR = 1e-6  # relative; measurements without any noise still differ by rounding
 _OWN_NOISE_STEPS = 10  # fewer steps at a size say too little of how much they vary
 _LEAST_MISFIT = 0.01  # relative; no formula is nearer to real step times
-_EXCHANGE_GAIN = 9.0  # by how much chi squared must fall: three standard errors
+_EXCHANGE_GAIN = 9.0  # required decrease of chi squared: three standard errors
 Terms = tuple[float, float, float]
 Vector = list[float]
 Matrix = list[Vector]

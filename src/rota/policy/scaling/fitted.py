@@ -18,9 +18,9 @@ MAX_RESIZES = 4
 _REACH = 4  # a jump ends at most at so many times the largest size tried
 _GAP = 1.5  # sizes nearer than this factor to the best need no verifying
 _GUIDES = 2  # the first sizes only tell where to look: few steps are enough
-_DOUBT = 0.02  # of the condition's unit: a gain that could be larger is worth a look
+_DOUBT = 0.02  # a possible gain above this, in the condition's unit, is worth a look
 _COARSE = 1.2  # neighbours farther than this factor are tried even if the curve fits
-_SEARCH_SHARE = 0.1  # of the time that remains, at most this goes into the pauses of a search
+_SEARCH_SHARE = 0.1  # largest part of the remaining time for the pauses of a search
 
 
 class FitScaler:
