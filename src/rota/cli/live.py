@@ -295,7 +295,7 @@ def logs(
     attempt: int | None,
     raw: bool,
 ) -> int:
-    """What a job printed, also after its end. Control characters are written out on a terminal.
+    """Print a job's output, also after its end. On a terminal, control characters are escaped.
 
     It is what rank 0 printed, or the rank whose error ended the job. Where several processes of an
     elastic job have been rank 0 in turn, their outputs follow one another. Processes that are no

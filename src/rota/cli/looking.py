@@ -187,10 +187,11 @@ def show(job: str, as_json: bool) -> None:
 @click.argument("job")
 @json_option
 def why(job: str, as_json: bool) -> None:
-    """Why a job does not run: all that is in its way, who holds it, and what would start it.
+    """Explain why a job does not run: what is in its way, who holds it, what would start it.
 
-    Of a job with a range of GPUs also why it has as many as it has, or what keeps it from changing;
-    of jobs that share GPUs or take turns on a node with whom, and what the policy has tried.
+    For a job with a range of GPUs, also why it has its present number, or what keeps that from
+    changing; for jobs that share GPUs or take turns on a node, with whom, and what the policy has
+    tried.
     """
     with connected() as client:
         verdict = client.explain(job)

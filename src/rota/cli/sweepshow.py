@@ -33,12 +33,12 @@ SWEEP_HELP = "SWEEP is the name of a search, or @last for the newest."
 )
 @json_option
 def show(sweep: str, everything: bool, html_file: str | None, as_json: bool) -> None:
-    """How a search stands: its best, its curves, who ran when, and its trials, best first.
+    """Show a search: its best value, its curves, its timeline, and its trials, best first.
 
-    A trial's VALUE is the best that it has reported of the metric, REPORTS how often it has; WHY
-    tells why the search or a failure ended it. Its job is named SWEEP.TRIAL, for `rota logs` and
-    the like. The pictures are for terminals only; there, parameters that have no room are left out,
-    and WHY, where it has none, is told below the table.
+    A trial's VALUE is its best value of the metric, REPORTS the number of its reports; WHY is the
+    reason for which the search or a failure ended it. Its job is named SWEEP.TRIAL, for `rota logs`
+    and the like. The pictures are for terminals only; there, parameters without room are left out,
+    and WHY without room is printed below the table.
     """
     if html_file is not None:
         from rota.cli.simoptions import require_drawing

@@ -77,7 +77,7 @@ class Client:
         return self._call("POST", "/jobs", json_body=_fields(job), headers=headers)
 
     def check(self, job: JobRequest | Mapping[str, Any]) -> dict[str, Any]:
-        """What submit would accept, without submitting it. Raises what submit would raise."""
+        """Check a job as submit does, without submitting it. Raises what submit would raise."""
         return self._call("POST", "/jobs", params={"dry_run": "true"}, json_body=_fields(job))
 
     def plan(self, job: JobRequest | Mapping[str, Any]) -> dict[str, Any]:
@@ -213,7 +213,7 @@ class Client:
         return self._call("POST", "/sweeps", json_body=_fields(sweep), headers=headers)
 
     def check_sweep(self, sweep: SweepRequest | Mapping[str, Any]) -> dict[str, Any]:
-        """What submit_sweep would accept, without submitting it. Raises what that would raise."""
+        """Check a search as submit_sweep does, without submitting it; raises the same errors."""
         return self._call("POST", "/sweeps", params={"dry_run": "true"}, json_body=_fields(sweep))
 
     def sweeps(self, *, everything: bool = False) -> list[dict[str, Any]]:
@@ -341,7 +341,7 @@ class Client:
         return self._list("policies")
 
     def report(self, *, last_s: float | None = None) -> dict[str, Any]:
-        """How jobs fared, those that went on or ended in the last ``last_s`` seconds; or all."""
+        """Figures of the jobs that ran or ended in the last ``last_s`` seconds; or of all."""
         return self._call("GET", "/report", params={"last_s": last_s})
 
     def shut_down(
@@ -382,7 +382,7 @@ class Client:
 
 
 def who_is_left(ending: Mapping[str, Any]) -> str:
-    """What a cluster has yet to end, such as ``job 3 (train) and the agent of here``."""
+    """The jobs and agents that have yet to end, such as ``job 3 (train) and the agent of here``."""
     jobs = [f"job {job['id']} ({job['name']})" for job in ending["jobs"]]
     if len(jobs) > MOST_NAMED:
         jobs[MOST_NAMED:] = [f"{len(jobs) - MOST_NAMED} more jobs"]

@@ -131,7 +131,7 @@ def for_each_seed(
 
 
 def information(*policies: str) -> dict[str, str]:
-    """What each policy is told about job lengths, for the settings of an outcome."""
+    """Each policy's information on job lengths, for the settings of an outcome."""
     return {name: information_of(create(name)) for name in policies}
 
 

@@ -27,7 +27,7 @@ def standing(state: ClusterState, now_s: float) -> Blocker:
 
 
 def in_the_way(state: ClusterState, now_s: float) -> Blocker:
-    """What a job lacks that could start, if it did not delay the one with set-aside GPUs."""
+    """The blocker of a job that could start, but would delay the one with set-aside GPUs."""
     reserved = _of(state)
     need = f"GPUs that {_name(state)} leaves"
     if reserved.at_s is None:

@@ -14,7 +14,7 @@ def those_ahead(state: ClusterState, row: int) -> list[str]:
 
 
 def standing(state: ClusterState, row: int, now_s: float) -> str:
-    """What the trial has reported, and what the running trials have; of many, the best values.
+    """The reports of the trial and of the running trials; of many trials, the best values.
 
     Raises KeyError for a job that is no trial.
     """

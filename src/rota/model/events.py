@@ -1,4 +1,4 @@
-"""What has happened, in past tense; only events change a ``ClusterState``.
+"""Events: facts in past tense, which alone change a ``ClusterState``.
 
 ``at_s`` is the cluster's clock in seconds, ``row`` the job's number in order of arrival.
 """

@@ -38,13 +38,13 @@ class Policy:
     """
 
     name: str = ""
-    """What tables and messages call it."""
+    """Its name in tables and messages."""
 
     SETTINGS: Mapping[str, Setting] = {}
     """Its own settings, by name; the class takes their values as keywords."""
 
     information: str = UNDECLARED
-    """What it is told of how long jobs are: a word of :mod:`rota.policy.information`."""
+    """The information on job lengths it gets: a word of :mod:`rota.policy.information`."""
 
     needs_duration: bool = False
     """True makes it an oracle, which reads the durations that a trace knows."""
@@ -74,7 +74,7 @@ class Policy:
     """Settings of its own that have no effect beside any common one."""
 
     instead: str = ""
-    """What it does instead, with a common one; a clause for messages."""
+    """Its behaviour with a common setting instead; a clause for messages."""
 
     # What the registry sets where it makes a policy by name.
     identity: str = ""
@@ -84,7 +84,7 @@ class Policy:
     """The values of all its own settings, and of the common ones that are not at their defaults."""
 
     remark: str = ""
-    """What its settings turn off of it, in a sentence; empty for nothing."""
+    """Sentence that names what its settings turn off; "" for nothing."""
 
     def decide(self, view: View) -> Plan:
         """The target of every active job, as changes to the previous plan."""

@@ -35,5 +35,5 @@ class Declares(Protocol):
 
 
 def information_of(policy: Declares) -> str:
-    """What a policy declares that it is told, under its settings; UNDECLARED if nothing."""
+    """The information that a policy with its settings declares; UNDECLARED if it declares none."""
     return ORACLE if policy.needs_duration else policy.information

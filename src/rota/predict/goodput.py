@@ -41,7 +41,7 @@ class Noise(NamedTuple):
         return initial * self.var / self.sqr if self.sqr > 0 else inf
 
     def efficiency(self, batch: float, initial: float) -> float:
-        """What a sample teaches in a batch of ``batch``, relative to one of ``initial``.
+        """Progress by a sample in a batch of ``batch``, relative to one of ``initial``.
 
         (phi + M0) / (phi + M), and never above 1.
         """
@@ -137,7 +137,7 @@ class Goodput(NamedTuple):
         return gpus * batch * (accumulation + 1) / step_s
 
     def efficiency(self, whole_batch: int) -> float:
-        """What a sample teaches in a whole batch of that size, relative to the initial one."""
+        """Progress by a sample in a whole batch of that size, relative to the initial one."""
         return self.noise.efficiency(whole_batch, self.limits.initial)
 
     def goodput(self, gpus: int, nodes: int, batch: int, accumulation: int = 0) -> float:

@@ -44,7 +44,7 @@ class Entry(NamedTuple):
 
     @property
     def information(self) -> str:
-        """What the policy is told about job lengths; "" if the runs do not say."""
+        """The policy's information on job lengths; "" if the runs do not say."""
         return next((summary.get("information", "") for summary in self.summaries), "")
 
 

@@ -1,4 +1,4 @@
-"""How jobs have fared on a live cluster: the figures of a simulated run, over its event log."""
+"""Report on a live cluster's jobs: the figures of a simulated run, from its event log."""
 
 from __future__ import annotations
 

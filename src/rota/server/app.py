@@ -216,7 +216,7 @@ def _cluster_routes(controller: Any, driver: SweepDriver) -> APIRouter:
 
     @router.get("/profiles")
     async def list_profiles() -> JSONResponse:
-        """What was measured of each kind of jobs."""
+        """The measurements of each kind of jobs."""
         return JSONResponse({"profiles": jobs.finite(profiles.kinds(controller.state))})
 
     @router.get("/policies")
@@ -233,7 +233,7 @@ def _cluster_routes(controller: Any, driver: SweepDriver) -> APIRouter:
     async def report(
         last_s: Annotated[float | None, Query(gt=0, le=MAX_DURATION_S)] = None,
     ) -> JSONResponse:
-        """How jobs fared, all of them or those of the last seconds, from the event log."""
+        """Figures of all jobs, or of those of the last seconds, from the event log."""
         now_s, state = controller.now_s(), controller.state.copy()
         # The log may be long, and the controller decides on this loop.
         told = await run_in_threadpool(_report, controller, state, now_s, last_s)
@@ -266,7 +266,7 @@ def _process_routes(controller: Any) -> APIRouter:
 
     @router.get("/healthz")
     async def healthz() -> JSONResponse:
-        """That the process answers; the only route without a token."""
+        """Answers while the process runs; the only route without a token."""
         return JSONResponse({"status": "ok"})
 
     @router.get("/readyz")

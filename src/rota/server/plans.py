@@ -1,4 +1,4 @@
-"""What the API says of a job that might be submitted: where and when it would start."""
+"""The API's preview of a job: where and when it would start if it were submitted."""
 
 from typing import Any
 

@@ -144,7 +144,7 @@ def _as_json(told: Mapping[str, Any]) -> str:
 
 
 def _planned(controller: Any, sweep: SweepRequest) -> dict[str, Any]:
-    """What would be accepted, with an example of a trial's command. Raises NeverFitsError."""
+    """The sweep as accepted, with an example of a trial's command. Raises NeverFitsError."""
     controller.jobs.check(sweep.job)
     params = {name: each.at(0) for name, each in sweep.space}
     # Without a space the parameters are whatever the user's program will say.

@@ -1,4 +1,4 @@
-"""What users see of the goodput of a job whose batches the scheduler chooses."""
+"""The goodput, for users, of a job whose batches the scheduler chooses."""
 
 from typing import Any
 
@@ -11,7 +11,7 @@ from rota.predict.step_time import fewest_nodes
 
 
 def told_by(state: ClusterState, row: int, now_s: float, progress: dict[str, Any]) -> Told | None:
-    """What is known of a job's goodput; None for a job that chooses its own batches.
+    """Facts about a job's goodput; None for a job that chooses its own batches.
 
     ``progress`` is the job's latest report.
     """

@@ -57,7 +57,7 @@ class Search:
 
 
 class Cursor(NamedTuple):
-    """How much of a search a client has seen: ``news`` and ``notes`` of reports, in an ``epoch``.
+    """A client's position in the news of a search: ``news`` and ``notes``, in an ``epoch``.
 
     The controller of another epoch counts anew, and sends everything.
     """
@@ -264,7 +264,7 @@ class Searches:
         return told | {"cursor": str(cursor)}
 
     def _known(self, since: str | None) -> Cursor | None:
-        """What was sent with a cursor; None for a cursor of another epoch."""
+        """The position of a cursor; None for a cursor of another epoch."""
         cursor = Cursor.parse(since) if since is not None else None
         return cursor if cursor is not None and cursor.epoch == self._state.epoch else None
 

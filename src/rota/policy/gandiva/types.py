@@ -28,7 +28,7 @@ class TypeMove(NamedTuple):
 
 
 class Types(Part):
-    """What is known of speeds by GPU type: what each job did itself, alone, where it has been.
+    """Knowledge of speeds by GPU type: each job's own, alone, on the types it has been on.
 
     No type is better than another by name: of two jobs the one that gains more by the first type,
     relative to itself on the second, should have the first. A job of which that is not known tries

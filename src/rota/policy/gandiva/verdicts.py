@@ -1,4 +1,4 @@
-"""What Gandiva expects of a pack before it is made, and what the pack must achieve to be kept."""
+"""Gandiva's expectations of a pack: before it is made, and to be kept."""
 
 from collections.abc import Iterable
 from typing import NamedTuple

@@ -25,7 +25,7 @@ Shapes = list[Shape]
 
 
 class Knowledge(NamedTuple):
-    """What is known of one job.
+    """Knowledge of one job.
 
     ``model`` is None and ``most_seen`` is 0 before anything was measured. ``left_steps`` is what
     its user declared, less its progress, in steps of the initial batch. ``warnings`` tell of

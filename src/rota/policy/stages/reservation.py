@@ -20,7 +20,7 @@ from rota.policy.placement.nodesets import lowest_gpus
 
 
 class Backfill:
-    """Who may pass the first of a walk that does not fit, and the reservation of that one.
+    """The reservation of the first job of a walk that does not fit, and the jobs that may pass it.
 
     ``end_s`` says of a row when the job ends at the latest, if it starts or goes on now.
     """
@@ -36,7 +36,7 @@ class Backfill:
             self.reservation = reservation
 
     def note(self) -> Reserved | None:
-        """What people are told of the reservation."""
+        """The reservation as a note for people."""
         return None if self.reservation is None else self.reservation.note()
 
 
@@ -83,7 +83,7 @@ class Reservation:
         return elsewhere if elsewhere is not None and self._leaves_room(elsewhere) else None
 
     def note(self) -> Reserved:
-        """What people are told of it: the jobs to wait for are those on its GPUs."""
+        """The reservation as a note for people: the jobs to wait for are those on its GPUs."""
         assert self.place is not None
         masks = dict(self.place.parts)
         awaited = (
