@@ -112,7 +112,7 @@ class EventStore:
         rows = [_row(item) for item in events]
         if not rows:
             return
-        with self._transaction("can't be written", durable=durable) as driver:
+        with self._transaction(durable=durable) as driver:
             driver.executemany("INSERT INTO event (type, body) VALUES (?, ?)", rows)
             driver.executemany(
                 "INSERT INTO submission (user, key, body_hash, row) VALUES (?, ?, ?, ?)",
@@ -145,7 +145,7 @@ class EventStore:
 
     def next_epoch(self) -> int:
         """Count one more life of the controller, durably: 1, then 2, ..."""
-        with self._transaction("can't be written", durable=True) as driver:
+        with self._transaction(durable=True) as driver:
             epoch = driver.execute("INSERT INTO controller_life DEFAULT VALUES").lastrowid
         assert epoch is not None
         return epoch
@@ -202,13 +202,13 @@ class EventStore:
             return self._driver.execute(query, values).fetchall()
 
     @contextmanager
-    def _transaction(self, what: str, *, durable: bool) -> Iterator[sqlite3.Connection]:
+    def _transaction(self, *, durable: bool) -> Iterator[sqlite3.Connection]:
         """A transaction that is committed at the end, and undone if anything goes wrong.
 
         A commit to a file that has been replaced raises StoreLostError all the same.
         """
         driver = self._driver
-        with self._guarded(what):
+        with self._guarded("can't be written"):
             self._set_synchronous("FULL" if durable else "NORMAL")
             driver.execute("BEGIN IMMEDIATE")
             try:

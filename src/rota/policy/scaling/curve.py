@@ -16,6 +16,7 @@ from rota.policy.scaling.observations import Observations
 
 _LEAST_ERROR = 1e-6  # relative; measurements without any noise still differ by rounding
 _OWN_NOISE_STEPS = 10  # fewer steps at a size say too little of how much they vary
+_MISFIT_DEVIATIONS = 3.0  # standard errors
 _LEAST_MISFIT = 0.01  # relative; no formula is nearer to real step times
 _EXCHANGE_GAIN = 9.0  # required decrease of chi squared: three standard errors
 Terms = tuple[float, float, float]
@@ -63,10 +64,10 @@ class ScalingCurve(NamedTuple):
         return self.residuals[-1][1]
 
 
-def fit_curve(observations: Observations, *, deviations: float = 3.0) -> ScalingCurve:
+def fit_curve(observations: Observations) -> ScalingCurve:
     """The curve that fits the measured throughput; with one size, perfect scaling.
 
-    A measured size misfits if it is ``deviations`` standard errors off. One worker exchanges
+    A measured size misfits if it is three standard errors off. One worker exchanges
     nothing: if the curve misses a size, and two others are known, the size of a single worker is
     left out of the fit and kept as it was measured. Raises InputError if nothing has been measured.
     """
@@ -75,9 +76,9 @@ def fit_curve(observations: Observations, *, deviations: float = 3.0) -> Scaling
         raise InputError("scaling curve: no step has been counted yet")
     errors = relative_errors(observations)
     known = [(size, 1.0 / observations[size].mean, errors[size]) for size in sizes]
-    curve = _fit(known, known, deviations)
+    curve = _fit(known, known)
     if curve.misfit and sizes[0] == 1 and len(sizes) > 2:
-        return _fit(known[1:], known, deviations)
+        return _fit(known[1:], known)
     return curve
 
 
@@ -98,7 +99,7 @@ def relative_errors(observations: Observations) -> dict[int, float]:
 _Known = list[tuple[int, float, float]]
 
 
-def _fit(used: _Known, every: _Known, deviations: float) -> ScalingCurve:
+def _fit(used: _Known, every: _Known) -> ScalingCurve:
     columns: tuple[int, ...] = (0, 1) if len(used) > 1 else (1,)
     chi, terms = _least_squares(used, columns)
     if len(used) > 2:
@@ -108,7 +109,7 @@ def _fit(used: _Known, every: _Known, deviations: float) -> ScalingCurve:
     residuals, misfit = [], False
     for size, seconds, error in every:
         off = log(_seconds(terms, size) / seconds)
-        beyond = abs(off) > max(deviations * error, _LEAST_MISFIT)
+        beyond = abs(off) > max(_MISFIT_DEVIATIONS * error, _LEAST_MISFIT)
         misfit = misfit or beyond
         residuals.append((size, off if beyond else 0.0))
     spare = len(used) - len(columns)
