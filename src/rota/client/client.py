@@ -81,7 +81,7 @@ class Client:
         return self._call("POST", "/jobs", params={"dry_run": "true"}, json_body=_fields(job))
 
     def plan(self, job: JobRequest | Mapping[str, Any]) -> dict[str, Any]:
-        """Where and when a job would start, and which jobs it would displace; submits nothing.
+        """Preview a job's start: where, when, and which jobs it would displace; submits nothing.
 
         It is one decision on a copy of the cluster's state. ``start`` is ``now``, ``after`` (others
         have given their GPUs up), ``waits`` or ``never``. Raises what submit would raise.

@@ -13,7 +13,7 @@ def is_for(state: ClusterState, row: int) -> bool:
 
 
 def standing(state: ClusterState, now_s: float) -> Blocker:
-    """When the job for which GPUs are set aside starts at the latest, and after whom."""
+    """The latest start of the job for which GPUs are set aside, and the jobs before it."""
     reserved = _of(state)
     ids = state.ids(reserved.awaited)
     if reserved.at_s is None:

@@ -215,7 +215,7 @@ class SpeedChanged(NamedTuple):
 
 
 class WorkerRegistered(NamedTuple):
-    """It became known how the job can be suspended, and where it can continue.
+    """The job's ways of suspension became known, and the places where it can continue.
 
     If ``movable``, the job can continue on other GPUs; if ``portable``, also on another node.
     ``most_ranks`` is the most ranks that can share the program's batches, 0 if it has not reported

@@ -53,7 +53,7 @@ class StepTime(NamedTuple):
 
 
 class Shape(NamedTuple):
-    """Where a gang runs: type of its GPUs, number of nodes, and links between them.
+    """A gang's place: type of its GPUs, number of nodes, and links between them.
 
     ``slower_links`` as in :meth:`StepTime.sync_s`: above 1 where the gang spans racks whose links
     to each other are slower than those of the nodes.

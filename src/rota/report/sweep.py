@@ -154,7 +154,7 @@ def _trial(
 
 
 def _unsaid(document: Mapping[str, Any], trial: TrialStory) -> str:
-    """Why a trial failed, if nothing else says so; "" otherwise."""
+    """The reason for a trial's failure, if nothing else gives it; "" otherwise."""
     if trial.standing != FAILED:
         return ""
     if trial.state == JobState.SUCCEEDED.name and not trial.curve:

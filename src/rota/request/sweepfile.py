@@ -53,7 +53,7 @@ MAX_GPU_HOURS = 1e9
 
 
 class Rungs(NamedTuple):
-    """Where trials are compared: at report ``first``, and at each ``eta`` times as many reports.
+    """The rungs at which trials are compared: report ``first``, then ``eta`` times as many each.
 
     The best 1/``eta`` of the trials that came so far go on.
     """
@@ -287,7 +287,7 @@ def _parallel(value: Any) -> int | None:
 
 
 def _rungs(value: Any, reports: int | None) -> Rungs | None:
-    """By default the first rung is not at a first report, unless trials make only one."""
+    """The rungs; by default none is at a first report, unless trials make only one."""
     if value is None or value is False or value == "off":  # other YAML versions read off as False
         return None
     block = {} if value is True or value == "on" else value

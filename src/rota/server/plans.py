@@ -66,7 +66,7 @@ def _mates(state: ClusterState, row: int) -> list[int]:
 
 
 def _gpus(state: ClusterState, allocation: Allocation | None) -> list[dict[str, Any]]:
-    """As the API tells the GPUs of a job."""
+    """The GPUs of a job in the API's form."""
     if allocation is None:
         return []
     parts = allocation.gpus()

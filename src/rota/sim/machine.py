@@ -132,7 +132,7 @@ class Machine:
             self.confirm(event)
 
     def costs(self, row: int) -> Costs:
-        """What commands cost this job."""
+        """The costs of commands for this job."""
         return self._costs_of(self._state.spec[row])
 
     def _launch(self, command: Launch, now_s: float) -> tuple[float, Event]:
@@ -285,7 +285,7 @@ class Machine:
         return max(to_instant(at_s), state.since_s[row]) if at_s % 1.0 else at_s
 
     def speed(self, row: int, allocation: Allocation) -> float:
-        """How fast the job runs on these GPUs now."""
+        """The job's present speed on these GPUs."""
         spec = self._state.spec[row]
         speed = 1.0
         if self.speeds is not None:

@@ -108,7 +108,7 @@ def _switches(state: ClusterState, machine: Machine, now_s: float) -> list[Switc
 
 
 def _next_s(state: ClusterState, machine: Machine, engine: Engine) -> float:
-    """When the next thing happens; ends of jobs that have stopped since are dropped."""
+    """Time of the next entry; ends of jobs that have stopped since are dropped."""
     heap = engine.heap
     while heap:
         at_s, kind, _, what = heap[0]

@@ -65,7 +65,7 @@ def _reason(
     told: Mapping[str, Any],
     reports: Sequence[Report],
 ) -> str:
-    """Why a trial failed, or why its search has stopped it."""
+    """The reason for which a trial failed, or its search has stopped it."""
     metric = request.metric
     if standing is Standing.STOPPED:
         return str(told["why"])

@@ -64,7 +64,7 @@ class ProviderContract:
     def test_a_node_that_is_asked_for_is_awaited_with_the_reason_until_it_is_there(
         self, provider: Provider
     ) -> None:
-        """It is asked for once, however often it is asked for."""
+        """A node is requested once, however often it is asked for."""
 
         async def story() -> None:
             wanted = least(provider) + 1
@@ -94,7 +94,7 @@ class ProviderContract:
     def test_fewer_nodes_end_the_waiting_and_take_none_away_that_is_there(
         self, provider: Provider
     ) -> None:
-        """Who has a node with jobs decides when it goes."""
+        """A request for fewer nodes never takes a node away: the caller releases it."""
 
         async def story() -> None:
             there = alive(provider)

@@ -1,4 +1,4 @@
-"""What jobs have left on the nodes: outputs, ranks, checkpoints. The agents there tell it."""
+"""Files of jobs on the nodes, read by the agents there: outputs, ranks, checkpoints."""
 
 from rota.errors import AgentAwayError, NotFoundError, ServerError
 from rota.live.controller.questions import PATIENCE_S, Questions

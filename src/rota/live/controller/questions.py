@@ -16,7 +16,7 @@ AT_ONCE = 4  # questions on their way to one agent
 
 
 class Questions:
-    """Those that agents have yet to answer; ``outboxes`` are where they are told."""
+    """Questions that agents have yet to answer; they are sent through ``outboxes``."""
 
     def __init__(self, outboxes: Outboxes) -> None:
         self._outboxes = outboxes
@@ -27,7 +27,7 @@ class Questions:
         self._limits: set[asyncio.Timeout] = set()  # of those who wait
 
     async def ask(self, node: str, question: Question, patience_s: float = PATIENCE_S) -> Found:
-        """What the agent of a node has found; one that is away, or goes, is waited for.
+        """The answer of a node's agent; waits for an agent that is away, or goes away.
 
         Raises AgentAwayError if it does not answer in time.
         """

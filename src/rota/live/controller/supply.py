@@ -18,7 +18,7 @@ notice = logging.getLogger("rota.notice")  # what whoever has started `rota up` 
 
 
 class Supply:
-    """What the controller hears of a provider, and asks of it.
+    """The controller's requests to a provider, and the news it gets from it.
 
     Nodes that are asked for are none of the cluster's until their agents have said hello.
     """

@@ -157,7 +157,7 @@ class LocalProvider(Provider):
         ]
 
     def errors(self) -> Sequence[str]:
-        """Why agents can't go on, each reason once."""
+        """The reasons why agents can't continue, each once."""
         return [error for agent in self._agents.values() for error in agent.take_errors()]
 
     async def start(self) -> None:
@@ -232,7 +232,7 @@ class _WatchedAgent:
             await self._task
 
     async def give_up(self) -> None:
-        """As :meth:`end`; nobody has told an agent to end that is not there yet."""
+        """Like :meth:`end`; an agent that is not there yet has not been told to end."""
         self._is_unwanted = not _in_use(self._folder, self.node.name)
         if self._process is not None and self._is_unwanted:
             self._process.kill()

@@ -97,7 +97,7 @@ class RankList(Struct, tag_field="type", tag="ranks"):
 
 
 class CheckpointFolder(Struct, tag_field="type", tag="checkpoints"):
-    """Where a job's checkpoints are, or would be."""
+    """The folder of a job's checkpoints, which may not exist yet."""
 
     path: str
     holds_any: bool
@@ -118,7 +118,7 @@ Found = Output | RankList | CheckpointFolder | NoAnswer
 
 
 class Answer(Struct):
-    """What was found for the question with this number."""
+    """The answer to the question with this number."""
 
     number: Number
     found: Found

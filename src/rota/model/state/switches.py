@@ -1,4 +1,4 @@
-"""What the events of jobs that stop, and of jobs that go on, come to for the ledger in the end.
+"""Changes to the ledger by a job's stop or start, from its command to its confirmation.
 
 A simulation that nobody watches brings the ledger there at once: see :mod:`rota.sim.switching`.
 """
@@ -10,7 +10,7 @@ EVENTS_EACH = 2  # a command that is sent, and what confirms it
 
 
 def stop(ledger: Ledger, row: int, sent_s: float, at_s: float) -> None:
-    """As Suspend, sent at ``sent_s``, and JobSuspended at ``at_s``, without changed rows."""
+    """Apply a Suspend sent at ``sent_s`` and JobSuspended at ``at_s``, without changed rows."""
     held = ledger.held[row]
     assert held is not None
     ledger.pause_clock(row, sent_s)
@@ -25,7 +25,7 @@ def stop(ledger: Ledger, row: int, sent_s: float, at_s: float) -> None:
 def go_on(
     ledger: Ledger, row: int, target: Allocation, sent_s: float, at_s: float, speed: float
 ) -> None:
-    """As Launch, Resume or Migrate, sent at ``sent_s``, and what confirms it at ``at_s``."""
+    """Apply a Launch, Resume or Migrate of ``sent_s``, and its confirmation at ``at_s``."""
     home = ledger.home[row]
     if ledger.state[row] == PENDING:
         ledger.attempt[row] += 1

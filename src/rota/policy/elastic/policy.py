@@ -279,6 +279,6 @@ def _spread(room: Room, gpus: int) -> Places:
 
 
 def _why(choice: Choice, size: int) -> str:
-    """Why its scaler wants ``choice`` for a job that has ``size`` GPUs, for its user."""
+    """For the user: the reason for the scaler's ``choice`` for a job of ``size`` GPUs."""
     verb = "keeps" if choice.size == size else "wants"
     return f"its scaler {verb} {gpus_text(choice.size)}: {choice.why}"

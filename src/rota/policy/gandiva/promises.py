@@ -45,7 +45,7 @@ def _looks(view: View, row: int) -> int:
 
 
 def _rates(view: View, rows: Sequence[int], active: Sequence[int]) -> Mapping[int, float]:
-    """By active row, the chance per second of run time to become the search's best."""
+    """The chance per second of run time to become the search's best, by active row."""
     trial = view.spec[rows[0]].trial
     assert trial is not None
     sweep = trial.sweep
@@ -89,7 +89,7 @@ def _shapes(view: View, rows: Sequence[int], sweep: Sweep, sign: int) -> Iterato
 
 @lru_cache(maxsize=16)
 def _kept(sweep: Sweep) -> dict[int, tuple[Sequence[float], Shape]]:
-    """By trial's row, the last curve and its shape: a view's curves don't change."""
+    """The last curve and its shape, by trial's row: a view's curves don't change."""
     return {}
 
 
