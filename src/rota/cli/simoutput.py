@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import resource
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
@@ -42,6 +41,8 @@ def print_json(value: Any) -> None:
 
     Raises SimulationError if a number in it is not finite, which JSON has no word for.
     """
+    import json
+
     try:
         text = json.dumps(value, indent=2, default=str, allow_nan=False)
     except ValueError:

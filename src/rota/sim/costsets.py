@@ -1,11 +1,16 @@
 """Named sets of command costs: for each job, by its size as far as it is known."""
 
+from __future__ import annotations
+
 from collections.abc import Callable
 from functools import lru_cache
+from typing import TYPE_CHECKING
 
 from rota.model.job import JobSpec
 from rota.sim.machine import FREE, Costs, restarts
-from rota.workload.catalog import look_up
+
+if TYPE_CHECKING:
+    from rota.workload.catalog import ModelProfile
 
 RESTART_S = 30.0  # from a checkpoint, on average over Pollux' models (OSDI 2021, section 5)
 COPY_BYTES_S = 10e9  # between a GPU and its host: of the 16 GB/s of PCIe 3.0, what copies reach
@@ -17,7 +22,7 @@ UNKNOWN_BYTES = 8e9  # the state of a job whose size nobody tells: of about 700 
 @lru_cache(maxsize=4096)
 def state_bytes(model: str, memory_gb: float | None) -> float:
     """Bytes of state on each of a job's GPUs: by its model, else at most its memory."""
-    profile = look_up(model) if model else None
+    profile = _profile(model)
     if profile is not None and profile.size_mib:
         return STATES * profile.size_mib * 2**20
     return UNKNOWN_BYTES if memory_gb is None else memory_gb * 1e9
@@ -56,8 +61,17 @@ def _restart(model: str) -> Costs:
 
 
 def _restart_s(model: str) -> float:
-    profile = look_up(model) if model else None
+    profile = _profile(model)
     return profile.restart_s if profile is not None and profile.restart_s else RESTART_S
+
+
+def _profile(model: str) -> ModelProfile | None:
+    """The catalog's profile of a model; None for an unknown or empty name."""
+    if not model:
+        return None
+    from rota.workload.catalog import look_up  # here: many traces name no models
+
+    return look_up(model)
 
 
 SETS: dict[str, Callable[[JobSpec], Costs]] = {"cooperative": cooperative, "restart": restart}

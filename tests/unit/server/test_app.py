@@ -229,7 +229,6 @@ def test_explain_names_the_blockers(http, cluster):
         "warnings",
         "trials",
         "history",
-        "awaited",
     }  # fmt: skip
     assert verdict["blockers"][0]["held_by"] == ["1", "2"]
     assert verdict["history"][0]["at_s"] == 1.0

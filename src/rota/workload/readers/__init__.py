@@ -5,7 +5,6 @@
 
 from importlib import import_module
 from pathlib import Path
-from statistics import median
 from typing import Any
 
 from rota.errors import TraceError
@@ -53,7 +52,8 @@ def read_trace(
         if unit != "s":
             scale = DURATION_UNITS[unit]
             found = [spec._replace(duration_s=spec.duration_s * scale) for spec in found]
-        median_s = median(spec.duration_s for spec in found[:: max(1, len(found) // SAMPLE)])
+        sample = found[:: max(1, len(found) // SAMPLE)]
+        median_s = sorted(spec.duration_s for spec in sample)[len(sample) // 2]
         if median_s > LONG_S:
             report.note(
                 f"the median of the durations is {median_s / 86_400:.0f} days: if they are "

@@ -7,7 +7,6 @@ from sys import intern
 from typing import Any
 
 from rota.model.job import MET_BY, Dependency, Elastic, JobSpec
-from rota.request.jobfile import MAX_SIZES
 from rota.workload.readers.base import (
     Report,
     Source,
@@ -75,6 +74,8 @@ def _value(column: str, text: str) -> Any:
 
 def parse_sizes(text: str) -> Elastic:
     """``1;2;4`` as the sizes that a job may have. Raises TraceError."""
+    from rota.request.jobfile import MAX_SIZES  # here: few traces have sizes
+
     sizes = tuple(whole("elastic", part) for part in text.split(";"))
     if len(sizes) < 2 or list(sizes) != sorted(set(sizes)) or len(sizes) > MAX_SIZES:
         wrong("elastic", text, f"it must be 2 to {MAX_SIZES} rising numbers of GPUs: 1;2;4")
