@@ -45,6 +45,8 @@ def traces(max_jobs=8, gangs=(1, 2, 3, 4, 8), priorities=(25, 50, 100)):
     spec = st.builds(
         JobSpec,
         elastic=st.none(),
+        depends_on=st.just(()),
+        gpu_types=st.just(()),
         job_id=st.just(""),
         num_gpus=st.sampled_from(gangs),
         submit_s=EIGHTHS,

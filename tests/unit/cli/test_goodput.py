@@ -131,10 +131,12 @@ def test_what_a_policy_warns_of_is_told_by_why_and_show_and_not_twice(rota, repo
     reports.points = (*ALONE, StepPoint(1, 2, 8, 0.1, 1e9))
     told = json.loads(rota("show", "adaptive", "--json")[1])["goodput"]["warnings"]
     cluster.controller.state.notes.warnings[0] = (*told, "and another")
-    assert json.loads(rota("why", "adaptive", "--json")[1])["warnings"] == [*told, "and another"]
+    no_effect, *warnings = json.loads(rota("why", "adaptive", "--json")[1])["warnings"]
+    assert no_effect.startswith("batch has no effect: the policy fifo ")
+    assert warnings == [*told, "and another"]
     for verb in ("why", "show"):
         lines = [line for line in rota(verb, "adaptive")[1].splitlines() if "warning" in line]
-        assert [line.split(maxsplit=1)[1] for line in lines] == [*told, "and another"]
+        assert [line.split(maxsplit=1)[1] for line in lines] == [no_effect, *told, "and another"]
 
 
 def test_without_noise_it_says_that_every_sample_counts(rota, reports):

@@ -87,8 +87,8 @@ def test_a_load_makes_the_jobs_of_a_file_arrive_faster(rota, trace):
 def test_a_sweep_runs_every_combination(rota, trace):
     args = ("sim", "sweep", "--trace", trace, "--cluster", "1x8", "--policy", "tiresias")
     code, out, _ = rota(
-        *(*args, "--set", "promote_knob=0", "--no-overheads", "--json"),
-        *("--over", "thresholds=600|600,1800", "--over", "resume_s=0,60"),
+        *(*args, "--set", "promote_knob=0", "--set", "min_run_time_s=0", "--no-overheads"),
+        *("--over", "thresholds=600|600,1800", "--over", "resume_s=0,60", "--json"),
     )
     assert code == 0
     runs = json.loads(out)

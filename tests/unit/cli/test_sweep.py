@@ -283,7 +283,7 @@ class TestWait:
 
 def test_a_sweep_is_no_job_and_it_says_so(rota, sweep_file):
     rota("submit", sweep_file())
-    code, out, err = rota("cancel", "digits")
+    code, out, err = rota("suspend", "digits")
     assert (code, out) == (1, "")
     assert "digits is a sweep, and no job; `rota sweep show digits`" in err
     assert "`rota sweep cancel digits` ends it" in err

@@ -6,8 +6,6 @@ import os
 import time
 from typing import NamedTuple
 
-import psutil
-
 from rota.errors import (
     JobFileError,
     NeverFitsError,
@@ -96,7 +94,8 @@ class Entry(NamedTuple):
 
 def _check_machine(request: JobRequest) -> None:
     """Refuse a job that asks for more than this machine, where the nodes are, has in all."""
-    have_gb, cores = psutil.virtual_memory().total / 1e9, os.cpu_count() or 1
+    have_gb = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 1e9
+    cores = os.cpu_count() or 1
     if request.host_memory_gb is not None and request.host_memory_gb > have_gb:
         raise NeverFitsError(
             f"NEVER_FITS: resources.memory is {request.host_memory_gb:g} GB and the machine has "

@@ -105,6 +105,8 @@ def _field(kinds: list[Type], value: Any, name: str) -> Type:
             return LiteralType(tuple(each.tag for each in every))
     if isinstance(kinds[0], DictType):
         return kinds[0].value_type
+    if name == objects[0].tag_field:
+        return LiteralType((objects[0].tag,))
     return next(each.type for each in objects[0].fields if each.encode_name == name)
 
 

@@ -52,8 +52,8 @@ def read_trace(
         if unit != "s":
             scale = DURATION_UNITS[unit]
             found = [spec._replace(duration_s=spec.duration_s * scale) for spec in found]
-        sample = found[:: max(1, len(found) // SAMPLE)]
-        median_s = sorted(spec.duration_s for spec in sample)[len(sample) // 2]
+        durations = sorted(spec.duration_s for spec in found[:: max(1, len(found) // SAMPLE)])
+        median_s = (durations[len(durations) // 2] + durations[(len(durations) - 1) // 2]) / 2
         if median_s > LONG_S:
             report.note(
                 f"the median of the durations is {median_s / 86_400:.0f} days: if they are "

@@ -2,6 +2,7 @@
 
 import asyncio
 import signal
+from pathlib import Path
 
 import pytest
 from tests.support.attempts import attempt_in
@@ -24,6 +25,7 @@ class FakeRank:
         self.writer = self.suspended = None
         self.session, self.beside, self.unstopped = 0, [], 0
         self.told, self.signals, self.pause = [], [], {}
+        self.log = Path(f"rank{index}.log")
 
     @property
     def alive(self):
