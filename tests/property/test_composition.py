@@ -194,8 +194,11 @@ class Stubborn:
         rest = [row for row in order if row not in kept]
         return run_first_that_fit(what_if, kept + rest, preempted=preempted, waits=waits)
 
+    def break_off(self, view, released):
+        return False
+
     def own_mark(self, view):
         return view.policy_mark
 
-    def finish(self, what_if, **mark):
+    def finish(self, what_if, *, spare_young=False, **mark):
         return what_if.plan(**mark)
