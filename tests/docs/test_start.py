@@ -11,6 +11,7 @@ import yaml
 
 from rota.cli.up import up
 from rota.request.jobfile import parse_job, with_inherited
+from rota.request.sweepfile import is_sweep, parse_sweep
 
 ROOT = Path(__file__).parents[2]
 START = ROOT / "docs" / "start"
@@ -61,7 +62,8 @@ def slurm_options() -> list[tuple[str, str]]:
 @pytest.mark.parametrize(("option", "field"), slurm_options())
 def test_every_option_of_slurm_has_fields_that_job_files_take(option: str, field: str) -> None:
     fields = yaml.safe_load(field) | {"run": "python train.py"}
-    parse_job(with_inherited(fields, {"A": "1"}), workdir="/")
+    parse = parse_sweep if is_sweep(fields) else parse_job
+    parse(with_inherited(fields, {"A": "1"}), workdir="/")
 
 
 def test_the_service_starts_rota_as_rota_can_be_started() -> None:
