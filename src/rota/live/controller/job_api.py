@@ -180,7 +180,7 @@ class JobApi:
         if not value:
             return ""
         try:
-            row = self._record.row(value)
+            row = self._record.row(value, newest=True)
         except NotFoundError as error:
             refuse("resume_from", value, str(error))
         job_id, name = self._state.spec[row].job_id, self._state.spec[row].name

@@ -377,20 +377,20 @@ def test_a_job_begins_with_the_checkpoints_of_one_that_has_ended_and_left_some(t
 
     async def scenario():
         async with controlled(tmp_path) as controller:
-            row = await submit(controller, name="first")
+            row = await submit(controller, name="same")
             await refused(controller, 7, "there is no job '7'", "rota ps --all")
-            await refused(controller, "first", "job 1 (first) is PENDING", "rota wait 1")
+            await refused(controller, "same", "job 1 (same) is PENDING", "rota wait 1")
             await controller.jobs.cancel(row)
-            await refused(controller, 1, "job 1 (first) has never started", "leave it out")
+            await refused(controller, 1, "job 1 (same) has never started", "leave it out")
             agent = Agent(controller, Folder(tmp_path))
             agent.hello()
-            await run_to_its_end(controller, agent, name="second")
+            await run_to_its_end(controller, agent, name="same")
             left = Folder(tmp_path).checkpoints("2")
-            await refused(controller, 2, "job 2 (second) has left no checkpoint", str(left))
+            await refused(controller, 2, "job 2 (same) has left no checkpoint", str(left))
             left.mkdir(parents=True)
             await refused(controller, 2, "has left no checkpoint")
             (left / "rota.pt").touch()
-            for name in ("second", "2"):
+            for name in ("same", "2"):  # the newest of that name
                 row = await run_to_its_end(controller, agent, resume_from=name)
                 assert controller.state.spec[row].program.resume_from == "2"
             # The same job, handed in twice while the agent is asked.
