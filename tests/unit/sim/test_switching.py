@@ -57,11 +57,10 @@ def differences(one, other):
     return [name for name in COLUMNS if getattr(states[0], name) != getattr(states[1], name)]
 
 
-@pytest.mark.parametrize("seed", range(2))
 @pytest.mark.parametrize("costs", COSTS)
 @pytest.mark.parametrize("policy", POLICIES)
-def test_nobody_can_tell_switches_made_at_once_from_their_events(policy, costs, seed):
-    jobs = random_trace(seed, num_jobs=30)
+def test_nobody_can_tell_switches_made_at_once_from_their_events(policy, costs):
+    jobs = random_trace(0, num_jobs=30)
     watched, events = ended(jobs, policy, COSTS[costs], watched=True)
     alone, made = ended(jobs, policy, COSTS[costs], watched=False)
     assert differences(watched, alone) == []
@@ -69,7 +68,7 @@ def test_nobody_can_tell_switches_made_at_once_from_their_events(policy, costs, 
     assert len(made) < len(events)
 
 
-@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize("seed", range(2))
 def test_nor_where_nodes_fail_and_jobs_crash(seed):
     long = Trace([each._replace(duration_s=9 * each.duration_s) for each in random_trace(seed)])
     faults = Faults(seed=seed, mtbf_s=4000.0, mttr_s=500.0, worker_mtbf_s=20_000.0)
