@@ -62,13 +62,8 @@ class Tried:
             (self.cluster.base / name / "go").touch()
 
     def worker(self, job: str) -> psutil.Process:
-        """The process that runs its program."""
-
-        def pid() -> int | None:
-            (rank,) = self.cluster.show(job)["ranks"]
-            return rank["pid"]
-
-        return psutil.Process(until(pid, "its process is known"))
+        """The process that runs its program, also while its agent is stopped."""
+        return until(lambda: self.cluster.of_job(job), "its process is known")[0]
 
     def kill(self, victim: str, process: psutil.Process | None = None) -> None:
         """Kill the controller or a node's agent, and have it started again."""
