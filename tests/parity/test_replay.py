@@ -52,7 +52,7 @@ def replay(events: list, policy, *, keep_indexes: bool) -> tuple[int, int]:
     return decisions, commands
 
 
-QUEUES = {"thresholds": "1", "promote_knob": "2"}
+QUEUES = {"thresholds": "1", "promote_knob": "2", "min_run_time_s": "0"}
 
 
 @pytest.mark.parametrize(

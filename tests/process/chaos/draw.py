@@ -10,7 +10,7 @@ PROGRAMS = Path(__file__).parents[1] / "scripts" / "chaos"
 POLICIES: dict[str, dict[str, str]] = {
     "fifo-backfill": {},
     "gandiva": {"quantum_s": "0.5", "trial_s": "1.0", "idle_s": "1.0", "stay_s": "1.0"},
-    "tiresias": {"thresholds": "1", "promote_knob": "2"},
+    "tiresias": {"thresholds": "1", "promote_knob": "2", "min_run_time_s": "0"},
     "elastic": {"look_s": "0.5", "threshold": "0.01"},
     "pollux": {"interval_s": "1.0", "restart_s": "1.0", "horizon_s": "30.0"},
     "las": {"quantum_s": "0.7"},
