@@ -459,7 +459,7 @@ def _follow(
 
 
 def _output(client: "Client", job_id: str, **which: Any) -> Iterator[str]:
-    """What the rank or process printed, or all ranks did, in pieces."""
+    """Output of the rank or process, or of all ranks, in pieces."""
     if which["rank"] != ALL:
         yield from client.logs(job_id, **which)
         return

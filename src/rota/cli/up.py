@@ -185,7 +185,7 @@ def _gpu_types(text: str) -> list[str]:
 
 
 def share_of_one(given: Mapping[str, Any], users: Set[str]) -> str:
-    """What to say of shares between users while all jobs are of one; "" if there is nothing."""
+    """Warning about shares between users while all jobs are of one; "" if there is nothing."""
     if given.get("fair_share") != "user" or len(users) > 1:
         return ""
     whose = f": all so far are of {printable(*users)}" if users else ""

@@ -143,7 +143,7 @@ def _is_rank(client: Source, job_id: str, rank: int, attempt: int | None) -> boo
 
 
 def _next_piece(reader: OutputReader) -> str:
-    """What has come; a rank that a later attempt does not have is done."""
+    """Output that has come; a rank that a later attempt does not have is done."""
     try:
         return reader.read()
     except NotFoundError:

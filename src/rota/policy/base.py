@@ -65,7 +65,7 @@ class Policy:
     """True: it honours :attr:`stages`, which the settings common to all orderings become."""
 
     stages: Stages | None = None
-    """What the common settings come to; None of defaults that do nothing."""
+    """Stages that the common settings make; None of defaults that do nothing."""
 
     weighs_priority: bool = False
     """True: it uses priorities itself, so that ``priority`` is none of its common settings."""

@@ -50,7 +50,7 @@ def body_hash(fields: Any) -> str:
 
 
 async def caller(rota_user: Annotated[str | None, Header()] = None) -> str:
-    """Who asks, as the header ``Rota-User`` says; without it, the owner of this process.
+    """The user who asks, as the header ``Rota-User`` says; without it, the owner of this process.
 
     There are no accounts: whoever has the token may give any name. Raises InputError.
     """

@@ -32,7 +32,7 @@ def after_setup(run: str, folder: Path) -> str:
 
 
 def digest(command: str, workdir: Path, path: str) -> str:
-    """What tells a setup from another one: the command, and what it finds."""
+    """Digest that identifies a setup: of the command, and what it finds."""
     told = hashlib.sha256(repr((command, str(workdir.resolve()), path)).encode())
     for name in LOCKS:
         file = workdir / name

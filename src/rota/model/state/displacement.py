@@ -1,4 +1,4 @@
-"""Who took whose GPUs: derived from each decision, so that logs of before tell it as well."""
+"""Jobs that took the GPUs of others, derived from each decision: logs of before tell it as well."""
 
 from __future__ import annotations
 
