@@ -19,6 +19,7 @@ if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
 CLUSTERS = [Path(__file__).parent / name for name in ("process", "parity")]
+PAGES = Path(__file__).parent / "docs" / "test_examples.py"
 
 
 @pytest.hookimpl(tryfirst=True)
@@ -30,11 +31,12 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             item.add_marker(pytest.mark.process)
             if not live:
                 item.add_marker(pytest.mark.cluster)
-        elif live or cluster:
+        elif live or (cluster and item.path != PAGES):
             # `make test-cluster` looks nowhere else.
             mark = (live or cluster).name
             raise pytest.UsageError(
-                f"{item.nodeid} is marked {mark}; only tests in tests/process and tests/parity are"
+                f"{item.nodeid} is marked {mark}; only tests in tests/process and tests/parity are,"
+                " and examples of pages"
             )
 
 

@@ -23,6 +23,13 @@ from rota.demo.cluster import private_cluster
 
 ROOT = Path(__file__).parents[2]
 PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").rglob("*.md"))]
+# A newcomer's `make test` runs the examples of the start pages, `make test-cluster` the others.
+IN_TARGETS = [
+    pytest.param(
+        page, marks=[] if "start" in page.parts or page.parent == ROOT else pytest.mark.cluster
+    )
+    for page in PAGES
+]
 RUN = ("python", "sh")
 SHOWN = ("text", "toml", "yaml")  # what readers look at; a marker may make files of them
 
@@ -143,7 +150,7 @@ def _masked(text: str) -> str:
 
 
 @pytest.mark.process
-@pytest.mark.parametrize("page", PAGES, ids=name_of)
+@pytest.mark.parametrize("page", IN_TARGETS, ids=name_of)
 def test_the_examples_of_a_page_run(
     page: Path,
     tmp_path: Path,

@@ -41,7 +41,7 @@ def test_every_test_is_in_one_of_the_two_targets():
     recipe = re.compile(r"^(test|test-cluster): .*\n\t@\$\(PYTEST\) \$\(\w+\) (.*)", re.MULTILINE)
     assert dict(recipe.findall((ROOT / "Makefile").read_text())) == {
         "test": '-m "not cluster"',
-        "test-cluster": f"-m cluster {' '.join(CLUSTERS)}",
+        "test-cluster": f"-m cluster {' '.join(CLUSTERS)} tests/docs/test_examples.py",
     }
     stages = re.findall(r"^stage ([\w-]+)", (ROOT / ".ci/run").read_text(), re.MULTILINE)
     assert stages == ["test", "test-cluster", "lint", "types"]

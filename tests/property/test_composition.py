@@ -70,7 +70,7 @@ def policy(name, given=None):
 @pytest.mark.parametrize("stage", STAGES)
 @pytest.mark.parametrize("name", COMPOSING)
 @given(jobs=traces())
-@settings(max_examples=8, deadline=None)
+@settings(max_examples=4, deadline=None)
 def test_every_job_gets_its_whole_gang_and_its_whole_run(name, stage, jobs):
     sim = simulation(jobs, policy(name, STAGES[stage]), "2x4")
     while sim.step():
@@ -101,7 +101,7 @@ def waiting(state):
 
 @pytest.mark.parametrize("name", COMPOSING)
 @given(jobs=traces(gangs=(1, 2)))
-@settings(max_examples=20, deadline=None)
+@settings(max_examples=10, deadline=None)
 def test_a_queue_never_has_more_than_its_quota_if_quotas_are_not_lent(name, jobs):
     given = {"quotas": "x=4;y=2;*=2", "borrow": "no", "min_run_time_s": "8"}
     sim = simulation(jobs, policy(name, given), "2x4")
@@ -112,7 +112,7 @@ def test_a_queue_never_has_more_than_its_quota_if_quotas_are_not_lent(name, jobs
 
 @pytest.mark.parametrize("name", PROMPT)
 @given(jobs=traces(gangs=(1, 2, 3, 4)))
-@settings(max_examples=20, deadline=None)
+@settings(max_examples=10, deadline=None)
 def test_nobody_within_the_quota_of_the_queue_waits_for_those_who_borrow(name, jobs):
     sim = simulation(jobs, policy(name, {"quotas": "x=4;y=2;*=2"}), "1x8")
     state = sim.state
@@ -125,7 +125,7 @@ def test_nobody_within_the_quota_of_the_queue_waits_for_those_who_borrow(name, j
 
 @pytest.mark.parametrize("name", PROMPT)
 @given(jobs=traces())
-@settings(max_examples=20, deadline=None)
+@settings(max_examples=10, deadline=None)
 def test_nobody_waits_for_jobs_of_a_lower_priority(name, jobs):
     sim = simulation(jobs, policy(name), "2x4")
     state = sim.state
@@ -138,7 +138,7 @@ def test_nobody_waits_for_jobs_of_a_lower_priority(name, jobs):
 
 @pytest.mark.parametrize("name", COMPOSING)
 @given(jobs=traces(priorities=(50,)))
-@settings(max_examples=8, deadline=None)
+@settings(max_examples=4, deadline=None)
 def test_equal_priorities_have_no_effect_whatever_they_are(name, jobs):
     plain, _ = run(jobs, policy(name), "2x4")
     higher = Trace([spec._replace(priority=100) for spec in jobs])
@@ -151,7 +151,7 @@ def test_equal_priorities_have_no_effect_whatever_they_are(name, jobs):
 
 @pytest.mark.parametrize("name", PREEMPTIVE)
 @given(jobs=traces(), minimum=st.sampled_from([8.0, 40.0]))
-@settings(max_examples=20, deadline=None)
+@settings(max_examples=10, deadline=None)
 def test_nobody_loses_gpus_before_the_minimum_run_time(name, jobs, minimum):
     costs = Costs(suspend_s=0.5, resume_s=2.0, migrate_s=1.0, cold_start_s=4.0)
     given = {"min_run_time_s": str(minimum), "fair_share": "user", "fair_period_s": "16"}
@@ -176,7 +176,7 @@ RANKED = [n for n in COMPOSING if issubclass(policy_class(n), Ranked) and n != "
 
 @pytest.mark.parametrize("name", RANKED)
 @given(jobs=traces(max_jobs=14, priorities=(50,)))
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=20, deadline=None)
 def test_an_index_changes_nothing_but_the_speed(name, jobs):
     indexed, plain = policy(name), policy(name)
     plain.stages = Stubborn()

@@ -42,7 +42,7 @@ MOST_STEPS = 20_000
 
 @pytest.mark.parametrize("name", BUILT_IN)
 @given(jobs=traces(max_jobs=8, gangs=(1, 2, 4, 8)), faults=FAULTS, costs=COSTS)
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=20, deadline=None)
 def test_all_jobs_finish_and_their_time_is_accounted_for(name, jobs, faults, costs):
     policy = create(name, SETTINGS.get(name))
     sim = Simulation(jobs, parse_cluster("1x4,2x2"), policy, costs, faults=faults)
@@ -68,7 +68,7 @@ def test_all_jobs_finish_and_their_time_is_accounted_for(name, jobs, faults, cos
 
 @pytest.mark.parametrize("name", BUILT_IN)
 @given(jobs=traces(max_jobs=6, gangs=(1, 2, 4)), faults=FAULTS)
-@settings(max_examples=15, deadline=None)
+@settings(max_examples=7, deadline=None)
 def test_the_same_faults_give_the_same_events_twice(name, jobs, faults):
     def log():
         policy = create(name, SETTINGS.get(name))
@@ -93,7 +93,7 @@ NUMBERS = st.one_of(TENS, st.floats(), st.sampled_from([0.0, 5e-324, 1e-320, 1e3
 )
 @example(0.1, 1e4, None, None, 6)
 @example(1000.0, 1.0, None, 1e-320, 1)
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=30, deadline=None)
 def test_a_run_ends_or_says_why_not_whatever_the_numbers_are(
     mtbf_s, mttr_s, worker_mtbf_s, checkpoint_s, gang
 ):
@@ -110,7 +110,7 @@ def test_a_run_ends_or_says_why_not_whatever_the_numbers_are(
 
 
 @given(faults=FAULTS, lasts=st.integers(1, 4000))
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=75, deadline=None)
 def test_one_job_on_one_gpu_ends_when_a_calculation_by_hand_says(faults, lasts):
     sim = Simulation(
         Trace([job(lasts=lasts)]), parse_cluster("1x1"), create("fifo"), FREE, faults=faults

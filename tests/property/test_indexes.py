@@ -129,7 +129,7 @@ def meddle(sim, what, which):
 
 @pytest.mark.parametrize("name", PAIRS)
 @given(jobs=traces(), costs=st.sampled_from([FREE, SLOW]))
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=30, deadline=None)
 def test_a_policy_with_indexes_gives_the_events_of_one_that_looks_at_every_job(name, jobs, costs):
     indexed, plain = PAIRS[name]()
     assert events(indexed, jobs, costs) == events(plain, jobs, costs)
@@ -137,7 +137,7 @@ def test_a_policy_with_indexes_gives_the_events_of_one_that_looks_at_every_job(n
 
 @pytest.mark.parametrize("name", PAIRS)
 @given(jobs=traces(), costs=st.sampled_from([FREE, SLOW]), meddling=MEDDLING)
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=30, deadline=None)
 def test_so_it_is_when_owners_suspend_jobs_and_nodes_fail(name, jobs, costs, meddling):
     indexed, plain = PAIRS[name]()
     assert events(indexed, jobs, costs, meddling) == events(plain, jobs, costs, meddling)
@@ -149,7 +149,7 @@ def test_so_it_is_when_owners_suspend_jobs_and_nodes_fail(name, jobs, costs, med
     costs=st.sampled_from([FREE, SLOW]),
     forget=st.frozensets(st.integers(0, 40), max_size=8),
 )
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=30, deadline=None)
 def test_so_it_is_when_several_decisions_fall_on_one_instant(name, jobs, costs, forget):
     indexed, plain = PAIRS[name]()
     assert events(indexed, jobs, costs, forget=forget) == events(plain, jobs, costs)

@@ -29,7 +29,7 @@ def closed_form(a):
 
 
 @given(SERIAL, st.floats(0.02, 0.6), st.integers(1, 40), st.integers(20, 60))
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=20, deadline=None)
 def test_both_scalers_end_where_throughput_stops_scaling(a, threshold, start, most):
     assume(start <= most)
     exact = ((1 - a) / threshold - 1) / a
@@ -44,7 +44,7 @@ def test_both_scalers_end_where_throughput_stops_scaling(a, threshold, start, mo
 
 
 @given(SERIAL, st.floats(0.001, 10.0), st.integers(1, 40))
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=20, deadline=None)
 def test_both_scalers_end_where_time_is_worth_no_more_than_it_costs(a, slope, start):
     sizes, price = tuple(range(1, 41)), 0.01  # value per second, price per worker and second
     bound = slope * (1 - a) / (price * a)
@@ -63,7 +63,7 @@ RATES = st.lists(st.floats(0.5, 20.0), min_size=2, max_size=7)
 
 
 @given(RATES, st.integers(0, 6))
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=33, deadline=None)
 def test_on_any_curve_it_never_ends_at_a_size_that_measured_worse(rates, at):
     sizes = tuple(1 << power for power in range(len(rates)))
     curve = dict(zip(sizes, rates, strict=True))
@@ -115,7 +115,7 @@ def total(jobs, sizes):
 
 
 @given(st.lists(claims(), min_size=1, max_size=4), st.integers(0, 20))
-@settings(max_examples=300)
+@settings(max_examples=100)
 def test_the_allotment_is_the_best_there_is(jobs, spare):
     gpus = sum(job.sizes[0] for job in jobs) + spare
     sizes = allot(gpus, jobs)
@@ -124,7 +124,7 @@ def test_the_allotment_is_the_best_there_is(jobs, spare):
 
 
 @given(st.lists(claims(), min_size=1, max_size=4), st.integers(0, 20))
-@settings(max_examples=300)
+@settings(max_examples=100)
 def test_without_effort_it_is_short_by_less_than_the_largest_step(jobs, spare):
     gpus = sum(job.sizes[0] for job in jobs) + spare
     sizes = allot(gpus, jobs, effort=0)

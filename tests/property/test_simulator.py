@@ -33,7 +33,7 @@ def policy(name):
 
 @pytest.mark.parametrize("name", BUILT_IN)
 @given(jobs=traces(), costs=COSTS)
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=15, deadline=None)
 def test_service_is_conserved_and_time_adds_up(name, jobs, costs):
     state, decisions = run(jobs, policy(name), "1x4,2x2", costs)
     state.validate()
@@ -50,7 +50,7 @@ def test_service_is_conserved_and_time_adds_up(name, jobs, costs):
 
 @pytest.mark.parametrize("name", BUILT_IN)
 @given(jobs=traces(max_jobs=8))
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=12, deadline=None)
 def test_gpus_are_never_over_allocated_at_any_event(name, jobs):
     sim = simulation(jobs, policy(name), "1x4,2x2")
     while sim.step():
@@ -59,7 +59,7 @@ def test_gpus_are_never_over_allocated_at_any_event(name, jobs):
 
 @pytest.mark.parametrize("name", BUILT_IN)
 @given(jobs=traces(), seed=st.randoms(use_true_random=False))
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=12, deadline=None)
 def test_the_order_in_which_a_trace_is_written_does_not_matter(name, jobs, seed):
     shuffled = list(jobs)
     seed.shuffle(shuffled)
@@ -71,7 +71,7 @@ def test_the_order_in_which_a_trace_is_written_does_not_matter(name, jobs, seed)
 
 @pytest.mark.parametrize("name", BUILT_IN)
 @given(jobs=traces(max_jobs=8, gangs=(1, 2, 4, 8)), later=st.integers(1, 64))
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=12, deadline=None)
 def test_a_trace_that_begins_later_ends_later_and_is_otherwise_the_same(name, jobs, later):
     # With these gangs no time is ever rounded, so that even ties between events stay ties.
     moved = Trace([spec._replace(submit_s=spec.submit_s + 32.0 * later) for spec in jobs])
@@ -85,7 +85,7 @@ def test_a_trace_that_begins_later_ends_later_and_is_otherwise_the_same(name, jo
     lengths=st.lists(st.integers(1, 20), min_size=1, max_size=5),
     arrivals=st.lists(st.integers(0, 15), min_size=5, max_size=5),
 )
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=30, deadline=None)
 def test_shortest_remaining_is_the_best_of_all_schedules_of_one_gpu(lengths, arrivals):
     jobs = [
         job(i, at=at, lasts=lasts)
@@ -97,7 +97,7 @@ def test_shortest_remaining_is_the_best_of_all_schedules_of_one_gpu(lengths, arr
 
 
 @given(lengths=st.lists(EIGHTHS, min_size=1, max_size=5))
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=30, deadline=None)
 def test_with_equal_arrivals_shortest_remaining_is_shortest_first(lengths):
     state, _ = run([job(i, lasts=lasts) for i, lasts in enumerate(lengths)], create("srtf"), "1x1")
     ends, at = [], 0.0
@@ -110,7 +110,7 @@ def test_with_equal_arrivals_shortest_remaining_is_shortest_first(lengths):
 
 @pytest.mark.parametrize("name", BUILT_IN)
 @given(lengths=st.lists(st.integers(1, 20), min_size=1, max_size=4))
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=12, deadline=None)
 def test_no_policy_beats_shortest_remaining_on_one_gpu(name, lengths):
     jobs = [job(i, lasts=lasts) for i, lasts in enumerate(lengths)]
     best, _ = run(jobs, create("srtf"), "1x1", FREE)

@@ -15,7 +15,7 @@ from rota.folder import HOST_MEMORY
 from .cluster import POLICIES, Cluster
 
 FIRST, SEEDS = (
-    int(os.environ.get(name, default)) for name, default in (("FIRST", 0), ("SEEDS", 200))
+    int(os.environ.get(name, default)) for name, default in (("FIRST", 0), ("SEEDS", 100))
 )
 AT_ONCE = 20  # in one test: a cluster lives for some hundredths of a second
 

@@ -39,6 +39,17 @@ from rota.workload.trace import Trace
 
 SEEDS = (1, 2, 3, 4)
 SLOW = Costs(suspend_s=3.0, resume_s=7.0, migrate_s=11.0, cold_start_s=5.0)
+# A load with each seed, in turn under one setting and the other.
+LOADS = [
+    pytest.param(seed, costs, id=f"{seed}-{name}")
+    for seed, (name, costs) in zip(SEEDS, 2 * [("free", FREE), ("slow", SLOW)], strict=True)
+]
+CLOSINGS = [
+    pytest.param(seed, drains, id=f"{seed}-{name}")
+    for seed, (name, drains) in zip(
+        SEEDS, 2 * [("cordoned", False), ("drained", True)], strict=True
+    )
+]
 # Far above what any policy needs for these loads: a policy that never comes to an end stops here.
 MOST_STEPS = 50_000
 MOST_FAILURES = 5
@@ -60,15 +71,13 @@ class PolicyContract:
 
     # -- the promises --------------------------------------------------------------------------
 
-    @pytest.mark.parametrize("costs", [FREE, SLOW], ids=["free", "slow"])
-    @pytest.mark.parametrize("seed", SEEDS)
+    @pytest.mark.parametrize(("seed", "costs"), LOADS)
     def test_gangs_are_whole_and_gpus_are_never_given_twice(self, seed: int, costs: Costs) -> None:
         sim = simulation(random_trace(seed), self.policy(), costs=costs)
         for _ in steps(sim):
             sim.state.validate()
 
-    @pytest.mark.parametrize("costs", [FREE, SLOW], ids=["free", "slow"])
-    @pytest.mark.parametrize("seed", SEEDS)
+    @pytest.mark.parametrize(("seed", "costs"), LOADS)
     def test_every_job_finishes_having_run_its_whole_duration(
         self, seed: int, costs: Costs
     ) -> None:
@@ -76,8 +85,7 @@ class PolicyContract:
         state = simulation(jobs, self.policy(), costs=costs).run().state
         assert list(state.service_s) == pytest.approx([spec.duration_s for spec in jobs])
 
-    @pytest.mark.parametrize("costs", [FREE, SLOW], ids=["free", "slow"])
-    @pytest.mark.parametrize("seed", SEEDS)
+    @pytest.mark.parametrize(("seed", "costs"), LOADS)
     def test_lost_nodes_are_not_used_and_the_queue_goes_on(self, seed: int, costs: Costs) -> None:
         chance = random.Random(seed)
         sim = simulation(random_trace(seed, max_gpus=4), self.policy(), "3x4", costs)
@@ -96,8 +104,7 @@ class PolicyContract:
         assert losses, "no node was lost: the load is too light to test anything"
         assert min(state.finish_s) >= 0
 
-    @pytest.mark.parametrize("drains", [False, True], ids=["cordoned", "drained"])
-    @pytest.mark.parametrize("seed", SEEDS)
+    @pytest.mark.parametrize(("seed", "drains"), CLOSINGS)
     def test_closed_nodes_take_no_new_job_and_the_queue_goes_on(
         self, seed: int, drains: bool
     ) -> None:
@@ -152,7 +159,7 @@ class PolicyContract:
                 assert state.finish_s[other] <= state.first_start_s[row]
         assert min(state.finish_s) >= 0
 
-    @pytest.mark.parametrize("seed", SEEDS)
+    @pytest.mark.parametrize("seed", SEEDS[:2])
     def test_the_same_load_gives_the_same_events_twice(self, seed: int) -> None:
         jobs = random_trace(seed)
         assert self.events(jobs) == self.events(jobs)
@@ -162,8 +169,7 @@ class PolicyContract:
         jobs = random_trace(seed)
         assert self.events(jobs, rebuild=random.Random(seed)) == self.events(jobs)
 
-    @pytest.mark.parametrize("costs", [FREE, SLOW], ids=["free", "slow"])
-    @pytest.mark.parametrize("seed", SEEDS)
+    @pytest.mark.parametrize(("seed", "costs"), LOADS)
     def test_indexes_thrown_away_at_any_decision_change_no_event(
         self, seed: int, costs: Costs
     ) -> None:
@@ -172,7 +178,7 @@ class PolicyContract:
         assert self.events(jobs, forget=random.Random(seed), costs=costs) == kept
         assert self.events(jobs, forget=_Always(), costs=costs) == kept
 
-    @pytest.mark.parametrize("seed", SEEDS)
+    @pytest.mark.parametrize("seed", SEEDS[:2])
     def test_deciding_changes_nothing_that_the_view_shows(self, seed: int) -> None:
         watched = _Watched(self.policy())
         sim = simulation(random_trace(seed), watched)
@@ -235,7 +241,7 @@ class PolicyContract:
             f"information is {told!r}; set it to one of {', '.join(map(repr, INFORMATION))}"
         )
 
-    @pytest.mark.parametrize("seed", SEEDS)
+    @pytest.mark.parametrize("seed", SEEDS[:2])
     def test_labels_that_it_is_not_told_change_no_decision(self, seed: int) -> None:
         if information_of(self.policy()) not in (NONE, HISTORY, DECLARED):
             pytest.skip("the policy is told the labels of jobs")

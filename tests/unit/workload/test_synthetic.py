@@ -88,7 +88,7 @@ def test_a_number_of_jobs_arrives_in_the_span_that_makes_the_load(asked):
     assert load(trace, 512, last_s) == pytest.approx(asked, rel=0.05)
 
 
-@pytest.mark.parametrize("asked", [0.5, 1.0, 1.5])
+@pytest.mark.parametrize("asked", [0.5, 1.5])
 @pytest.mark.parametrize("name", ["philly", "philly-multi", "acme"])
 def test_a_span_holds_the_jobs_that_make_the_load(name, asked):
     span_s = 14 * 86400.0
