@@ -4,6 +4,7 @@ import asyncio
 import json
 import threading
 import time
+from array import array
 from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -14,6 +15,7 @@ from typing import Any
 from rota.errors import InputError, NeverFitsError, NotFoundError
 from rota.folder import Folder
 from rota.live.agent.answers import look_up
+from rota.live.agent.line_times import times_file
 from rota.live.controller.job_api import Entry, check_open
 from rota.live.controller.job_files import JobFiles
 from rota.live.controller.loop import Controller
@@ -103,6 +105,8 @@ class StandInController:
         for command in diff(self.state):
             self.state.apply(CommandSent(now_s, command))
             self.state.apply(JobLaunched(now_s, command.row, command.attempt))
+            job_id = self.state.spec[command.row].job_id
+            self._folder.attempt(NODE, job_id, command.attempt).mkdir(parents=True, exist_ok=True)
 
     def check(self, request: JobRequest) -> None:
         if request.num_gpus > self.state.total_gpus:
@@ -193,6 +197,9 @@ class StandInController:
     def node_of(self, row: int, attempt: int) -> str | None:
         return NODE if 0 < attempt <= self.state.attempt[row] else None
 
+    def has_started(self, row: int, attempt: int) -> bool:
+        return self.node_of(row, attempt) is not None
+
     async def resumed_from(self, request: JobRequest) -> str:
         return request.resume_from
 
@@ -270,6 +277,11 @@ class Served:
         path.parent.mkdir(parents=True, exist_ok=True)
         with path.open("ab") as file:
             file.write(data)
+
+    def write_times(self, row: int, *entries: tuple[float, int], rank: int = 0) -> None:
+        """Write down, as an agent does, how long a log of the latest attempt was at which times."""
+        numbers = array("d", (number for entry in entries for number in entry))
+        times_file(self.log_path(row, rank)).write_bytes(numbers.tobytes())
 
     def write_ranks(self, row: int, members: list[int], **more: Any) -> None:
         """Write down, as an agent does, which processes of the latest attempt are which ranks."""

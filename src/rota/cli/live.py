@@ -8,14 +8,15 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 import click
 
 from rota.cli import present
 from rota.cli.connection import JOB_HELP, connected, json_option
 from rota.cli.looking import last_lines
-from rota.cli.text import printable
+from rota.cli.moment import moment_of
+from rota.cli.text import printable, stamp
 from rota.cli.verdict import truth
 from rota.errors import JobFileError, NeverFitsError, NotFoundError, TransitionError
 from rota.request.array import ARRAY
@@ -34,8 +35,8 @@ from rota.request.values import refuse
 
 if TYPE_CHECKING:
     from rota.client.client import Client
+    from rota.client.outputs import LogLine
 
-ALL = "all"  # ranks
 JOB_FAILED, NEVER_PLACED, INTERRUPTED = 4, 3, 130
 MOST_IDS = 10_000  # in a range
 
@@ -285,14 +286,20 @@ def submit(
     "--process", type=click.IntRange(0), metavar="N", help="Which process, whatever its rank."
 )
 @click.option("--attempt", type=click.IntRange(1), metavar="N", help="The latest by default.")
+@click.option("--since", metavar="T", help="Only lines of the last 10m, 2h; or since an ISO time.")
+@click.option("--timestamps", is_flag=True, help="Begin each line with when it was printed.")
+@click.option("--system", is_flag=True, help="Also what Rota did to the job, among the lines.")
 @click.option("--raw", is_flag=True, help="Let control characters reach the terminal.")
 def logs(
     job: str,
     follow: bool,
     tail: int | None,
-    rank: int | str | None,
+    rank: int | Literal["all"] | None,
     process: int | None,
     attempt: int | None,
+    since: str | None,
+    timestamps: bool,
+    system: bool,
     raw: bool,
 ) -> int:
     """Print a job's output, also after its end. On a terminal, control characters are escaped.
@@ -301,19 +308,30 @@ def logs(
     elastic job have been rank 0 in turn, their outputs follow one another. Processes that are no
     ranks any more, or never were, are asked for by number, in order of their start.
 
-    With --rank all, lines begin with their rank. When a line was printed is not kept: what is there
-    already comes rank by rank, in blocks, and what comes while it is followed in its order.
+    With --rank all, lines begin with their rank, and come in the order of their times. With
+    --system, lines that begin with a time and [rota] tell the job's story: that it was submitted,
+    started, suspended, for whom. Times are right to about a second; of a line that was printed
+    while the agent was away it is when the last of these was printed. Jobs that an older Rota has
+    run have none. Lines come whole.
     """
     if rank is not None and process is not None:
         raise click.UsageError("--rank and --process: give one of them")
+    since_s = None if since is None else moment_of("--since", since)
     with connected() as client:
         job_id = client.job(job)["id"]
         which: dict[str, Any] = {"rank": rank, "process": process, "attempt": attempt}
+        since_s = None if since_s is None else since_s + client.ahead_s
+        shown: dict[str, Any] = {
+            "tail": tail,
+            "since_s": since_s,
+            "timestamps": timestamps,
+            "system": system,
+        }
         if follow:
-            return _follow(client, job_id, tail=tail, raw=raw, **which)
-        for text in _output(client, job_id, tail=tail, **which):
+            return _follow(client, job_id, raw=raw, **shown, **which)
+        for text in _output(client, job_id, **shown, **which):
             _write_log(text, raw)
-        first = client.log_piece(job_id, **(which | {"rank": None if rank == ALL else rank}))
+        first = client.log_piece(job_id, **(which | {"rank": None if rank == "all" else rank}))
         if first.attempt == 0:
             sentence = client.explain(job_id)["sentence"]
             click.echo(f"job {job_id} has not started: {printable(sentence)}", err=True)
@@ -428,21 +446,11 @@ def _hand_in(request: JobRequest, wait: bool, follow: bool, dry_run: bool, as_js
     return 0
 
 
-def _follow(
-    client: "Client",
-    job_id: str,
-    *,
-    rank: int | str | None = None,
-    process: int | None = None,
-    attempt: int | None = None,
-    tail: int | None = None,
-    raw: bool = False,
-) -> int:
+def _follow(client: "Client", job_id: str, *, raw: bool = False, **shown: Any) -> int:
     """Print what the job prints until it ends. Ctrl-C leaves it running, and says so."""
     try:
         _await_start(client, job_id)
-        which: dict[str, Any] = {"rank": rank, "process": process, "attempt": attempt}
-        for text in _output(client, job_id, tail=tail, follow=True, **which):
+        for text in _output(client, job_id, follow=True, **shown):
             _write_log(text, raw)
         ended = client.job(job_id)
     except KeyboardInterrupt:
@@ -458,22 +466,47 @@ def _follow(
     return _code_of(ended)
 
 
-def _output(client: "Client", job_id: str, **which: Any) -> Iterator[str]:
+def _output(
+    client: "Client",
+    job_id: str,
+    *,
+    rank: int | Literal["all"] | None = None,
+    timestamps: bool = False,
+    system: bool = False,
+    **which: Any,
+) -> Iterator[str]:
     """Output of the rank or process, or of all ranks, in pieces."""
-    if which["rank"] != ALL:
-        yield from client.logs(job_id, **which)
+    if rank != "all" and not (timestamps or system):
+        yield from client.logs(job_id, rank=rank, **which)
         return
-    del which["rank"], which["process"]
-    for rank, line in client.rank_logs(job_id, **which):
-        yield f"[rank {rank}] {line}\n"
+    for line in client.log_lines(job_id, rank=rank, system=system, **which):
+        begin = f"[rank {line.rank}] " if rank == "all" else ""
+        if line.system:
+            begin = "[rota] "
+        if timestamps or system:
+            at_s = _time_of(line, job_id)
+            begin = f"{stamp(at_s)} {begin}" if timestamps or line.system else begin
+        yield f"{begin}{line.text}\n"
 
 
-def _rank_of(text: str | None) -> int | str | None:
+def _time_of(line: "LogLine", job_id: str) -> float:
+    """When a line was printed. Raises NotFoundError if that was not kept."""
+    if line.at_s is None:
+        raise NotFoundError(
+            f"the times of lines of job {job_id} were not kept, because an older Rota ran it; "
+            f"leave --timestamps and --system out; `rota show {job_id}` tells its story"
+        )
+    return line.at_s
+
+
+def _rank_of(text: str | None) -> int | Literal["all"] | None:
     """A rank, or ``all``. Raises BadParameter."""
-    if text is None or text == ALL:
-        return text
+    if text is None:
+        return None
+    if text == "all":
+        return "all"
     if not (text.isascii() and text.isdigit()):
-        raise click.BadParameter(f"{text!r} is no rank: give a number from 0, or {ALL}")
+        raise click.BadParameter(f"{text!r} is no rank: give a number from 0, or all")
     return int(text)
 
 

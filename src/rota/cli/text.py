@@ -50,6 +50,11 @@ def clock(at_s: float) -> str:
     return time.strftime("%H:%M:%S" if is_today else "%Y-%m-%d %H:%M:%S", local)
 
 
+def stamp(at_s: float) -> str:
+    """Local time as ISO 8601 has it, to the second, read as :func:`clock` does."""
+    return time.strftime("%Y-%m-%dT%H:%M:%S", time.localtime(at_s - _ahead_s()))
+
+
 def size_text(num_bytes: int) -> str:
     """Such as ``526.4 MiB``."""
     unit, size = "B", float(num_bytes)

@@ -5,11 +5,11 @@ import time
 import uuid
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
-from typing import Any, Self
+from typing import Any, Literal, Self
 from urllib.parse import quote
 
 from rota.client.connection import FOLLOW_PATIENCE_S, PATIENCE_S, POLL_S, Connection
-from rota.client.outputs import LogPiece, OutputReader, lines_of_ranks
+from rota.client.outputs import LogLine, LogPiece, OutputReader, lines_of
 from rota.errors import ServerError, UnreachableError
 from rota.folder import Folder
 from rota.model.job import JobState
@@ -141,14 +141,18 @@ class Client:
         attempt: int | None = None,
         offset: int = 0,
         tail: int | None = None,
+        since_s: float | None = None,
+        times: bool = False,
         patience_s: float = PATIENCE_S,
     ) -> LogPiece:
         """Output of a process from ``offset`` on, or its last ``tail`` lines; maybe not all.
 
-        Without ``process`` it is the first that had the rank; see :meth:`logs`.
+        Without ``process`` it is the first that had the rank; see :meth:`logs`. ``times``: with the
+        times of its lines.
         """
-        params = {"rank": rank, "process": process, "attempt": attempt}
-        params |= {"offset": offset, "tail": tail}
+        params: dict[str, Any] = {"rank": rank, "process": process, "attempt": attempt}
+        params |= {"offset": offset, "tail": tail, "since_s": since_s}
+        params["times"] = "true" if times else None
         path = _path("jobs", job_id, "logs")
         answer = self._call("GET", path, params=params, patience_s=patience_s)
         return LogPiece(*(answer[name] for name in LogPiece._fields))
@@ -161,6 +165,7 @@ class Client:
         process: int | None = None,
         attempt: int | None = None,
         tail: int | None = None,
+        since_s: float | None = None,
         follow: bool = False,
     ) -> Iterator[str]:
         """The output of one rank, in pieces; a line stands for a part left out of a long output.
@@ -168,7 +173,9 @@ class Client:
         It is rank 0 unless the job has failed in another rank: then it is that one. If several
         processes of an elastic job were rank 0 one after another, their outputs follow each other.
         ``process`` selects one process by its number, in order of their start, whatever its rank.
-        Raises NotFoundError.
+        ``since_s`` leaves out lines that were printed before that time of the cluster's clock, to
+        about a second: ``client.now_s() - 600``. Raises NotFoundError, also for an output that was
+        removed.
 
         The output ends where it ended at the call, however fast it grows. With ``follow`` it
         continues until the job ends, through restarts of the controller and, unless an ``attempt``
@@ -176,12 +183,35 @@ class Client:
         """
         job_id = self.job(job_id)["id"]
         which: dict[str, Any] = {"rank": rank, "process": process, "attempt": attempt}
-        reader = OutputReader(self, job_id, **which, tail=tail, follow=follow)
+        reader = OutputReader(self, job_id, **which, tail=tail, since_s=since_s, follow=follow)
         while not reader.done:
-            if text := reader.read():
+            if text := reader.read().text:
                 yield text
             if reader.idle:
                 time.sleep(POLL_S)
+
+    def log_lines(
+        self,
+        job_id: str,
+        *,
+        rank: int | Literal["all"] | None = None,
+        process: int | None = None,
+        attempt: int | None = None,
+        tail: int | None = None,
+        since_s: float | None = None,
+        system: bool = False,
+        follow: bool = False,
+    ) -> Iterator[LogLine]:
+        """What :meth:`logs` yields as whole lines with their times; rank ``all``: of all ranks.
+
+        With ``system`` the job's story is among them. They come in the order of their times, which
+        are right to about a second; lines of a job that an older Rota has run have none, and come
+        rank by rank. With ``follow`` it goes on as :meth:`logs` does, with lines as they come.
+        """
+        job_id = self.job(job_id)["id"]
+        which: dict[str, Any] = {"rank": rank, "process": process, "attempt": attempt}
+        which |= {"tail": tail, "since_s": since_s, "system": system, "follow": follow}
+        return lines_of(self, job_id, **which)
 
     def rank_logs(
         self,
@@ -189,15 +219,13 @@ class Client:
         *,
         attempt: int | None = None,
         tail: int | None = None,
+        since_s: float | None = None,
         follow: bool = False,
     ) -> Iterator[tuple[int, str]]:
-        """``(rank, line)`` of all ranks of a job; each line without its end.
-
-        Times of lines are not kept: what was printed before comes rank by rank, a piece at a time.
-        With ``follow`` it goes on as :meth:`logs` does, with lines in the order in which they come.
-        """
-        job_id = self.job(job_id)["id"]
-        return lines_of_ranks(self, job_id, attempt=attempt, tail=tail, follow=follow)
+        """``(rank, line)`` of all ranks of a job, as :meth:`log_lines` yields them."""
+        which: dict[str, Any] = {"attempt": attempt, "tail": tail, "since_s": since_s}
+        lines = self.log_lines(job_id, rank="all", **which, follow=follow)
+        return ((line.rank or 0, line.text) for line in lines)
 
     # -- searches: a sweep is its name, or @last for the newest ---------------------------------
 

@@ -174,15 +174,18 @@ def _reading_routes(controller: Any) -> APIRouter:
         offset: Annotated[int, Query(ge=0, le=1 << 60)] = 0,
         limit: Annotated[int, Query(ge=4, le=MAX_PIECE_BYTES)] = 1 << 16,
         tail: Annotated[int | None, Query(ge=0, le=1 << 30)] = None,
+        since_s: Annotated[float | None, Query(ge=0, le=1e12)] = None,
+        times: bool = False,
     ) -> JSONResponse:
-        """A piece of one rank's output, from a byte offset or the last lines.
+        """A piece of one rank's output, from a byte offset or a time on, or the last lines.
 
         Without ``attempt`` it is the latest one's. ``complete``: nothing will ever follow.
         """
         row = controller.record.row(job_id, newest=True)
         number = attempt or controller.state.attempt[row]
         which = {"rank": rank, "process": process}
-        where = {"offset": offset, "limit": limit, "tail": tail}
+        where: dict[str, Any] = {"offset": offset, "limit": limit, "tail": tail}
+        where |= {"since_s": since_s, "times": times}
         found = await controller.files.output(row, number, **which, **where)
         return JSONResponse(_piece(controller, row, number, found))
 
@@ -341,6 +344,7 @@ def _piece(controller: Any, row: int, attempt: int, found: Output) -> dict[str, 
         "offset": found.offset,
         "next_offset": found.next_offset,
         "size": found.size,
+        "times": found.times,
         "complete": found.complete,
         "job_ended": state.is_final,
     }

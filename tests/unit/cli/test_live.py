@@ -4,6 +4,7 @@ import csv
 import io
 import json
 import re
+import shutil
 import signal
 import subprocess
 import sys
@@ -18,6 +19,7 @@ from rota.cli import up
 from rota.cli.jobsource import _load_yaml
 from rota.cli.main import main
 from rota.cli.present import nodes_text
+from rota.cli.text import stamp
 from rota.cli.verdict import why_text
 from rota.folder import Folder, hold_lock
 from rota.model.events import (
@@ -700,6 +702,56 @@ class TestLogs:
         assert (code, out) == (0, "[rank 0] b\n[rank 1] last\n")
         code, _, err = rota("logs", "1", "--rank", "every")
         assert (code, "'every' is no rank" in err) == (2, True)
+
+    def test_lines_begin_with_their_times_and_the_story_is_told(self, rota, cluster):
+        rota("run", "--", "x")
+        cluster.do(cluster.controller.turn)
+        cluster.write_ranks(0, [0])
+        cluster.write_log(0, b"a\nb\n")
+        for option in (["--timestamps"], ["--since", "1h"], ["--system"]):
+            code, _, err = rota("logs", "1", *option)
+            assert (code, "because an older Rota ran it; leave --" in err) == (1, True)
+        (submitted_s, _), (started_s, _) = cluster.controller.state.story(0)
+        first, second = stamp(started_s + 1), stamp(started_s + 60)
+        cluster.write_times(0, (started_s + 1, 2), (started_s + 60, 4))
+        assert re.fullmatch(r"20\d\d-\d\d-\d\dT\d\d:\d\d:\d\d", first)
+        assert rota("logs", "1", "--timestamps") == (0, f"{first} a\n{second} b\n", "")
+        told = rota("logs", "1", "--timestamps", "--rank", "all")[1]
+        assert told == f"{first} [rank 0] a\n{second} [rank 0] b\n"
+        begin = f"{stamp(submitted_s)} [rota] submitted\n{stamp(started_s)} [rota] started\n"
+        assert rota("logs", "1", "--system")[1] == f"{begin}a\nb\n"
+        finish(cluster)
+        code, told, _ = rota("logs", "1", "--system", "-f", "--since", "1h")
+        assert (code, "[rota] succeeded\n" in told) == (0, True)
+        assert rota("logs", "1", "--since", stamp(submitted_s))[1] == "a\nb\n"
+
+    @pytest.mark.parametrize(
+        ("since", "said"),
+        [
+            ("soon", "write how long ago, such as 10m"),
+            ("5 minutes", "write how long ago"),
+            ("0s", "write for example 30s"),
+            ("2999-01-01", "that time is yet to come"),
+            ("2026-13-01", "write how long ago"),
+        ],
+    )
+    def test_a_time_that_is_none_is_refused_in_a_line(self, rota, since, said):
+        code, out, err = rota("logs", "1", "--since", since)
+        assert (code, out, err.count("\n")) == (2, "", 1)
+        assert err.startswith(f"error: --since: {since!r} can't be used; ") and said in err
+
+    def test_an_output_that_was_removed_is_told(self, rota, cluster):
+        rota("run", "--", "x")
+        cluster.do(cluster.controller.turn)
+        finish(cluster)
+        folder = cluster.log_path(0).parent
+        shutil.rmtree(folder)
+        code, out, err = rota("logs", "1")
+        assert (code, out) == (1, "")
+        assert err == (
+            f"error: the output of job 1 is no longer there: its folder {folder} on node here "
+            "is gone\n"
+        )
 
     def test_ranks_are_shown_with_their_processes(self, rota, cluster):
         rota("run", "--gpus", "2", "--", "x")

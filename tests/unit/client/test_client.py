@@ -2,6 +2,7 @@
 
 import http.server
 import json
+import shutil
 import threading
 import time
 from contextlib import contextmanager
@@ -273,6 +274,82 @@ class TestLogs:
         finish(cluster)
         assert "".join(pieces) == "second\n"
         assert list(client.logs("1", attempt=1, follow=True)) == ["first\n"]
+
+
+class TestLines:
+    def begins(self, client, cluster, num_gpus=1):
+        client.submit(JOB._replace(num_gpus=num_gpus))
+        cluster.do(cluster.controller.turn)
+        cluster.write_ranks(0, list(range(num_gpus)))
+
+    def prints(self, cluster, *lines, rank=0):
+        """The rank prints each text by its time, and nothing else."""
+        sizes, text = [], ""
+        for at_s, line in lines:
+            text += line
+            sizes.append((at_s, len(text)))
+        cluster.log_path(0, rank).write_text(text)
+        cluster.write_times(0, *sizes, rank=rank)
+
+    def test_lines_have_their_times_also_those_that_came_in_parts(self, client, cluster):
+        self.begins(client, cluster)
+        self.prints(cluster, (10.0, "a\nb"), (20.0, "egin\n\n"), (30.0, "last"))
+        told = [(10.0, "a"), (10.0, "begin"), (20.0, ""), (30.0, "last")]
+        assert [(line.at_s, line.text) for line in client.log_lines("1")] == told
+        cluster.write_log(0, b"\n")
+        finish(cluster)
+        following = client.log_lines("1", follow=True)
+        assert [(line.at_s, line.text) for line in following] == told
+        since = client.log_lines("1", since_s=15.0)
+        assert [line.text for line in since] == ["", "last"]
+        assert "".join(client.logs("1", since_s=25.0)) == "last\n"
+
+    def test_lines_of_all_ranks_come_in_the_order_of_their_times(self, client, cluster):
+        self.begins(client, cluster, num_gpus=2)
+        self.prints(cluster, (10.0, "a\n"), (30.0, "c\n" * 40_000))
+        self.prints(cluster, (20.0, "b\n"), (40.0, "d\n"), rank=1)
+        finish(cluster)
+        told = [(0, "a"), (1, "b"), *[(0, "c")] * 40_000, (1, "d")]
+        for follow in (False, True):
+            assert list(client.rank_logs("1", follow=follow)) == told
+        assert list(client.rank_logs("1", since_s=35.0)) == [(1, "d")]
+
+    def test_without_times_they_come_rank_by_rank(self, client, cluster):
+        self.begins(client, cluster, num_gpus=2)
+        cluster.write_log(0, b"a\nb\n", rank=0)
+        cluster.write_log(0, b"c\n", rank=1)
+        lines = client.log_lines("1", rank="all")
+        assert [(line.at_s, line.rank, line.text) for line in lines] == [
+            (None, 0, "a"),
+            (None, 0, "b"),
+            (None, 1, "c"),
+        ]
+
+    def test_the_story_is_told_among_the_lines(self, client, cluster):
+        self.begins(client, cluster)
+        started_s = client.job("1")["first_start_s"]
+        self.prints(cluster, (started_s + 0.001, "hello\n"))
+        lines = client.log_lines("1", system=True, follow=True)
+        told = [next(lines) for _ in range(3)]
+        assert [(line.system, line.text) for line in told] == [
+            (True, "submitted"),
+            (True, "started"),
+            (False, "hello"),
+        ]
+        finish(cluster)
+        (last,) = lines
+        assert (last.system, last.text) == (True, "succeeded")
+        assert last.at_s == client.job("1")["finish_s"]
+        since = client.log_lines("1", system=True, since_s=last.at_s)
+        assert [line.text for line in since] == ["succeeded"]
+
+    def test_an_output_that_was_removed_is_an_error(self, client, cluster):
+        self.begins(client, cluster, num_gpus=2)
+        finish(cluster)
+        shutil.rmtree(cluster.log_path(0).parent)
+        for lines in (client.logs("1"), client.log_lines("1"), client.rank_logs("1")):
+            with pytest.raises(NotFoundError, match="output of job 1 is no longer there"):
+                list(lines)
 
 
 class TestSomethingElseAtTheAddress:

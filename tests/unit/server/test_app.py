@@ -325,7 +325,6 @@ class TestLogs:
         submit(http)
         cluster.do(cluster.controller.turn)
         path = cluster.log_path(0)
-        path.parent.mkdir(parents=True)
         if kind == "link":
             path.symlink_to(folder.token)
         elif kind == "pipe":

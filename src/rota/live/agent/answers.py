@@ -8,7 +8,8 @@ from pathlib import Path
 
 from rota.errors import AgentError, NotFoundError
 from rota.folder import Folder
-from rota.live.agent.log_pieces import read_piece, tail_offset
+from rota.live.agent.line_times import LineTimes, read_times
+from rota.live.agent.log_pieces import Piece, line_offset, read_piece, tail_offset
 from rota.live.agent.ranks import Ranks, read_ranks
 from rota.live.wire import Message
 from rota.live.wire.questions import (
@@ -19,6 +20,7 @@ from rota.live.wire.questions import (
     AskRanks,
     CheckpointFolder,
     Found,
+    LinesAt,
     NoAnswer,
     Output,
     Question,
@@ -39,10 +41,14 @@ def look_up(folder: Folder, node: str, question: Question) -> Found:
         if isinstance(question, AskCheckpoints):
             return _checkpoints(folder.checkpoints(question.job_id))
         attempt = folder.attempt(question.node, question.job_id, question.attempt)
-        if question.node != node and not attempt.is_dir():
+        is_there = attempt.is_dir()
+        if question.node != node and not is_there:
             return NoAnswer(f"node {node} has no files of node {question.node}", not_here=True)
         if isinstance(question, AskRanks):
             return _ranks(read_ranks(attempt))
+        if question.started and not is_there:
+            what = f"the output of job {question.job_id} is no longer there"
+            return NoAnswer(f"{what}: its folder {attempt} on node {node} is gone", wrong=True)
         return _output(attempt, question)
     except NotFoundError as error:
         return NoAnswer(str(error), wrong=True)
@@ -69,6 +75,15 @@ def _output(attempt: Path, asked: AskOutput) -> Output:
     over = asked.over or following is not None
     log = attempt / f"rank{process}.log"
     start = asked.offset if asked.tail is None else tail_offset(log, asked.tail)
+    times = read_times(log) if asked.times or asked.since_s is not None else None
+    if asked.since_s is not None:
+        if times is None:
+            raise NotFoundError(
+                f"the times of lines of job {asked.job_id} were not kept, because an older Rota "
+                "ran it; leave --since out"
+            )
+        since = times.since(asked.since_s)
+        start = max(start, line_offset(log, since))
     piece = read_piece(log, start, min(asked.limit, MOST_ANSWER_BYTES), ended=over)
     return Output(
         process=process,
@@ -79,7 +94,20 @@ def _output(attempt: Path, asked: AskOutput) -> Output:
         next_offset=piece.next_offset,
         size=piece.size,
         complete=over and piece.at_end,
+        times=None if times is None else _times(piece, times),
     )
+
+
+def _times(piece: Piece, times: LineTimes) -> list[LinesAt]:
+    """The times of the lines in a piece: as many as it has, also if the last one is not whole."""
+    found: list[LinesAt] = []
+    for offset in piece.lines:
+        at_s = times.at_s(offset)
+        if found and found[-1].at_s == at_s:
+            found[-1] = LinesAt(found[-1].lines + 1, at_s)
+        else:
+            found.append(LinesAt(1, at_s))
+    return found
 
 
 def _process(ranks: Ranks | None, asked: AskOutput) -> tuple[int, int | None, int | None]:

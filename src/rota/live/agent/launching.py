@@ -17,6 +17,7 @@ from rota.errors import AgentError
 from rota.folder import Folder
 from rota.live.agent.curve import FILE as CURVE
 from rota.live.agent.devices import Devices
+from rota.live.agent.line_times import begin as begin_times
 from rota.live.agent.method import choose
 from rota.live.agent.processes import tag_of
 from rota.live.agent.rank import life_name, life_of
@@ -101,6 +102,9 @@ def rank_requests(
     for position, slot in enumerate(slots):
         rank = str(before + position)
         name = life_name(slot, life_of(record.lives, slot))
+        log = folder / f"rank{slot}.log"
+        with suppress(OSError):  # without room for times, it is run all the same
+            begin_times(log)
         environment = shared | {"RANK": rank, "LOCAL_RANK": rank, "ROTA_SLOT": str(slot)}
         environment["ROTA_PULSE"] = str(folder / f"rank{slot}.pulse")
         if adopt is not None:
@@ -112,7 +116,7 @@ def rank_requests(
                 "name": name,
                 "tag": tag_of(record.secret, name),
                 "folder": str(folder),
-                "log": str(folder / f"rank{slot}.log"),
+                "log": str(log),
                 "env": environment,
                 "workdir": program["workdir"],
                 "run": run,

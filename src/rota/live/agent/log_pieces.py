@@ -16,13 +16,17 @@ BLOCK = 1 << 16
 
 
 class Piece(NamedTuple):
-    """Text, the offset after it, whether the file held no more, and how long it is."""
+    """Text, the offset after it, whether the file held no more, and how long it is.
+
+    ``lines`` are the offsets at which the lines of the text begin, or go on.
+    """
 
     text: str
     offset: int
     next_offset: int
     at_end: bool
     size: int
+    lines: list[int]
 
 
 def read_piece(path: Path, offset: int, limit: int, *, ended: bool) -> Piece:
@@ -34,14 +38,16 @@ def read_piece(path: Path, offset: int, limit: int, *, ended: bool) -> Piece:
     """
     descriptor = _open(path)
     if descriptor is None:
-        return Piece("", offset, offset, True, 0)
+        return Piece("", offset, offset, True, 0, [])
     try:
         size = os.fstat(descriptor).st_size
         offset = min(offset, size)  # the file was cut to less
         data, gap = b"", offset - 1
         while gap < offset + len(data):  # else the file was cut during the reading
             if (end := gap_at(descriptor, offset)) > offset:
-                return Piece(left_out(end - offset), offset, end, end >= size, size)
+                text = left_out(end - offset)
+                lines = [offset] * text.count("\n")
+                return Piece(text, offset, end, end >= size, size, lines)
             length = min(limit, next_gap(descriptor, offset) - offset)
             data = os.pread(descriptor, length, offset)
             gap = next_gap(descriptor, offset)
@@ -52,7 +58,36 @@ def read_piece(path: Path, offset: int, limit: int, *, ended: bool) -> Piece:
     decoder = codecs.getincrementaldecoder("utf-8")("replace")
     text = decoder.decode(data, final=end == gap and (ended or not at_end))
     next_offset = offset + len(data) - len(decoder.getstate()[0])
-    return Piece(text, offset, next_offset, at_end, size)
+    lines = _lines(data[: next_offset - offset], offset)
+    return Piece(text, offset, next_offset, at_end, size, lines)
+
+
+def _lines(data: bytes, offset: int) -> list[int]:
+    """Offsets of the beginnings of lines in the data, the first of which may have begun before."""
+    starts, at = [], 0
+    while at < len(data):
+        starts.append(offset + at)
+        newline = data.find(b"\n", at)
+        at = newline + 1 if newline >= 0 else len(data)
+    return starts
+
+
+def line_offset(path: Path, offset: int | None) -> int:
+    """The offset of the first line that begins at or after an offset; None: of what is to come.
+
+    Where no line ends for long, as with bars of progress, it is the offset itself.
+    """
+    descriptor = _open(path)
+    if descriptor is None:
+        return offset or 0
+    try:
+        if offset is None:
+            return os.fstat(descriptor).st_size
+        before = max(0, offset - 1)
+        end = os.pread(descriptor, BLOCK, before).find(b"\n")
+        return offset if offset == 0 or end < 0 else before + end + 1
+    finally:
+        os.close(descriptor)
 
 
 def tail_offset(path: Path, lines: int) -> int:

@@ -16,7 +16,15 @@ from pathlib import Path
 
 from rota.folder import Disk, disk_of
 from rota.live.agent.attempt import Attempt
-from rota.live.agent.output import ALIGNMENT, LEAST_BYTES, cut, give_back, take_ahead
+from rota.live.agent.line_times import TimeKeeper, leave_out
+from rota.live.agent.output import (
+    ALIGNMENT,
+    LEAST_BYTES,
+    cut,
+    give_back,
+    left_out_of,
+    take_ahead,
+)
 
 LIMIT_BYTES = 1 << 30  # of all logs of a job on one node
 LEAST_LIMIT_BYTES = 4 * LEAST_BYTES
@@ -31,8 +39,9 @@ log = logging.getLogger("rota.agent")
 class _Log:
     """One log that a process writes to, or wrote to until a moment ago."""
 
-    def __init__(self) -> None:
+    def __init__(self, path: Path) -> None:
         self.size = -1  # when it was looked at last
+        self.times = TimeKeeper(path)
         self.ahead_until = 0  # room for it to become so long was taken
         self.ended_s: float | None = None
 
@@ -61,7 +70,9 @@ class Logs:
             try:
                 disk = disk_of(self._folder)
                 # It takes a while to cut a large file, and the agent has more to do.
-                await asyncio.gather(*(asyncio.to_thread(cut, *each) for each in self.look(disk)))
+                await asyncio.gather(
+                    *(asyncio.to_thread(_shorten, *each) for each in self.look(disk))
+                )
                 pause_s = min(pause_s, max(disk.free_bytes / FASTEST_BYTES_S, SHORTEST_PAUSE_S))
             except OSError as error:
                 if not self._complained:
@@ -96,17 +107,21 @@ class Logs:
         living = [attempt for attempt in self._attempts() if attempt.ended is None]
         alive = {rank.log for attempt in living for rank in attempt.ranks}
         for path in alive - self._logs.keys():
-            self._logs[path] = _Log()
+            self._logs[path] = _Log(path)
         for path, known in list(self._logs.items()):
             try:
-                size = path.lstat().st_size
+                status = path.lstat()
+                size = status.st_size
                 if size > known.size:
                     grown.append(path)
                 known.size = size
+                ends = path not in alive and known.ended_s is None
+                with contextlib.suppress(OSError):  # of a full disk: later times tell of it
+                    known.times.look(status, now_s, ended=ends)
                 if path in alive and not disk.is_low:
                     if known.ahead_until - size < AHEAD_BYTES // 2:
                         known.ahead_until = take_ahead(path, AHEAD_BYTES) + AHEAD_BYTES
-                elif path not in alive and known.ended_s is None:
+                elif ends:
                     known.ended_s = now_s
                     give_back(path)
             except FileNotFoundError:  # the log does not exist yet, or its job has moved
@@ -130,6 +145,13 @@ class Logs:
             cuts[path] = LEAST_BYTES
             free_bytes += size - LEAST_BYTES
         return cuts
+
+
+def _shorten(log: Path, keep_bytes: int) -> None:
+    """Cut a log, and the times of what is no longer there. Raises OSError."""
+    cut(log, keep_bytes)
+    if (gap := left_out_of(log)) is not None:
+        leave_out(log, *gap)
 
 
 def _sizes(job: Path) -> dict[Path, int]:

@@ -27,7 +27,7 @@ ASKED_AHEAD = 4  # pieces
 ASK_AGAIN_S = 1.0
 PATIENCE_S = 60.0  # without a sign of the other node
 MAX_DAMAGED = 10  # pieces
-FILE_NAME = re.compile(r"[a-z0-9]+\.(log|jsonl)\Z")
+FILE_NAME = re.compile(r"[a-z0-9]+\.(log|times|jsonl)\Z")
 
 
 class Arrival:

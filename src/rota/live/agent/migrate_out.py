@@ -13,6 +13,7 @@ from pathlib import Path
 from rota.errors import AgentError
 from rota.live.agent.attempt import Attempt
 from rota.live.agent.curve import FILE as CURVE
+from rota.live.agent.line_times import note_end, times_file
 from rota.live.agent.memory import vacate
 from rota.live.agent.output import left_out_of
 from rota.live.agent.record import json_of
@@ -70,6 +71,8 @@ class Departure:
         vacated = attempt.record.vacated
         assert vacated is not None
         slots = {_arena_name(slot): int(slot) for slot in vacated.arenas}
+        for rank in attempt.ranks:
+            note_end(rank.log)
         files = [
             {
                 "name": name,
@@ -104,7 +107,7 @@ class Departure:
         attempt = self._attempt
         arenas = attempt.record.vacated.arenas if attempt.record.vacated is not None else {}
         paths = {_arena_name(slot): Path(path) for slot, path in arenas.items()}
-        told = [attempt.folder / f"rank{rank.index}.log" for rank in attempt.ranks]
+        told = [path for rank in attempt.ranks for path in (rank.log, times_file(rank.log))]
         told += [attempt.folder / METRICS, attempt.folder / CURVE]
         return paths | {path.name: path for path in told if path.exists()}
 

@@ -24,7 +24,7 @@ def cut(path: Path, keep_bytes: int) -> None:
     A quarter of what is kept is the beginning. If a job has put something else in the file's place,
     that is left alone. Raises OSError.
     """
-    descriptor = _open(path)
+    descriptor = open_plain(path)
     if descriptor is None:
         return
     try:
@@ -60,7 +60,7 @@ def take_ahead(path: Path, num_bytes: int) -> int:
 
     0 if a job has put something else in its place. Raises OSError.
     """
-    descriptor = _open(path)
+    descriptor = open_plain(path)
     if descriptor is None:
         return 0
     try:
@@ -73,7 +73,7 @@ def take_ahead(path: Path, num_bytes: int) -> int:
 
 def give_back(path: Path) -> None:
     """Release the space reserved for a file that nobody writes to any more. Raises OSError."""
-    descriptor = _open(path)
+    descriptor = open_plain(path)
     if descriptor is not None:
         try:
             os.ftruncate(descriptor, os.fstat(descriptor).st_size)
@@ -115,7 +115,7 @@ def left_out(num_bytes: int) -> str:
     )
 
 
-def _open(path: Path) -> int | None:
+def open_plain(path: Path) -> int | None:
     """A plain file without other names, open for changes; else None. Raises OSError."""
     flags = os.O_RDWR | os.O_APPEND | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
     try:

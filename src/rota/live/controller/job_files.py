@@ -39,18 +39,25 @@ class JobFiles:
         offset: int = 0,
         limit: int,
         tail: int | None = None,
+        since_s: float | None = None,
+        times: bool = False,
     ) -> Output:
         """A piece of what a process of an attempt has printed; see :class:`AskOutput`.
 
-        Raises NotFoundError for a rank or process that there is not, ServerError for a file that
-        can't be read, AgentAwayError if nobody is there who has it.
+        Raises NotFoundError for a rank or process that there is not, and an output that is gone,
+        ServerError for a file that can't be read, AgentAwayError if nobody is there who has it.
         """
         state, node = self._record.state, self._record.node_of(row, attempt)
         over = JobState(state.state[row]).is_final or attempt < state.attempt[row]
         if node is None:  # it has not started
             process = process or rank or 0
             return Output(
-                process=process, rank=rank or 0, offset=offset, next_offset=offset, complete=over
+                process=process,
+                rank=rank or 0,
+                offset=offset,
+                next_offset=offset,
+                complete=over,
+                times=[] if times else None,
             )
         question = AskOutput(
             node=node,
@@ -62,6 +69,9 @@ class JobFiles:
             limit=limit,
             tail=tail,
             over=over,
+            since_s=since_s,
+            times=times,
+            started=self._record.has_started(row, attempt),
         )
         found = await self._found_at(node, question)
         assert isinstance(found, Output)

@@ -195,6 +195,10 @@ class Record:
         key = (row, attempt)
         return self.last_node.get(key) or self._launched.get(key, (0.0, None))[1]
 
+    def has_started(self, row: int, attempt: int) -> bool:
+        """True if the processes of an attempt have run."""
+        return (row, attempt) in self.last_node
+
     def state_on(self, row: int) -> str | None:
         """The node where the state of a started job lies; None if it has none."""
         if not self.state.has_processes(row):

@@ -4,7 +4,7 @@ An ``ask`` of the controller carries a number and a question, the agent's ``answ
 and what it has found. Agents of before don't know the question, and say nothing.
 """
 
-from typing import Annotated, Any
+from typing import Annotated, Any, NamedTuple
 
 import msgspec
 from msgspec import Meta, Struct
@@ -31,7 +31,9 @@ class AskOutput(OfAttempt, tag_field="type", tag="output"):
     """A piece of what a process has printed, from ``offset`` on or of the last ``tail`` lines.
 
     Without ``process`` it is the first that had the rank, or with ``tail`` the last; without
-    ``rank`` rank 0, or the rank that failed. ``over``: the attempt prints nothing any more.
+    ``rank`` rank 0, or the rank that failed. ``since_s``: only lines that were printed at this time
+    or later; ``times``: with the times of lines. ``over``: the attempt prints nothing any more.
+    ``started``: it has run, so that there must be an output.
     """
 
     rank: Number | None = None
@@ -40,6 +42,9 @@ class AskOutput(OfAttempt, tag_field="type", tag="output"):
     limit: Number = MOST_ANSWER_BYTES
     tail: Number | None = None
     over: bool = False
+    since_s: float | None = None
+    times: bool = False
+    started: bool = False
 
 
 class AskRanks(OfAttempt, tag_field="type", tag="ranks"):
@@ -65,11 +70,19 @@ class Ask(Struct):
 # -- answers ---------------------------------------------------------------------------------------
 
 
+class LinesAt(NamedTuple):
+    """The number of lines, one after another, that were printed by a time, and that time."""
+
+    lines: int
+    at_s: float
+
+
 class Output(Struct, kw_only=True, tag_field="type", tag="output"):
     """A piece of one process's output, which has ``size`` bytes so far.
 
     ``rank`` is what the process has, or had at the end. ``next_process`` has the rank after it.
-    ``complete``: nothing will ever follow ``next_offset``.
+    ``complete``: nothing will ever follow ``next_offset``. ``times`` are those of all lines in the
+    text, of which the first may have begun before it; None if they were not asked for or kept.
     """
 
     process: Number
@@ -80,6 +93,7 @@ class Output(Struct, kw_only=True, tag_field="type", tag="output"):
     next_offset: Number
     size: Number = 0
     complete: bool
+    times: list[LinesAt] | None = None
 
 
 class RankProcess(Struct):
@@ -106,7 +120,8 @@ class CheckpointFolder(Struct, tag_field="type", tag="checkpoints"):
 class NoAnswer(Struct, tag_field="type", tag="none"):
     """There is nothing to tell, for this reason.
 
-    ``not_here``: the node has no files of the attempt. ``wrong``: it never had such a process.
+    ``not_here``: the node has no files of the attempt. ``wrong``: it never had such a process, or
+    has its output no longer.
     """
 
     error: str

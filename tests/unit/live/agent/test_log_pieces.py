@@ -2,7 +2,7 @@
 
 import pytest
 
-from rota.live.agent.log_pieces import read_piece, tail_offset
+from rota.live.agent.log_pieces import line_offset, read_piece, tail_offset
 from rota.live.agent.output import LEAST_BYTES, cut, left_out
 
 MIB = 1 << 20
@@ -88,4 +88,20 @@ def test_half_a_character_before_a_gap_waits_for_nothing(tmp_path):
 def test_an_output_that_is_shorter_than_before_goes_on_at_its_end(tmp_path):
     file = tmp_path / "rank0.log"
     file.write_bytes(b"short\n")
-    assert read_piece(file, 1000, 100, ended=False) == ("", 6, 6, True, 6)
+    assert read_piece(file, 1000, 100, ended=False) == ("", 6, 6, True, 6, [])
+
+
+def test_lines_are_told_by_the_offsets_at_which_they_begin_or_go_on(tmp_path):
+    file = tmp_path / "rank0.log"
+    file.write_bytes(b"one\n\xff\n\nlast \xe2\x98")
+    assert read_piece(file, 1, 100, ended=False).lines == [1, 4, 6, 7]
+    assert read_piece(file, 0, 4, ended=False).lines == [0]
+
+
+@pytest.mark.parametrize(
+    ("offset", "begins"), [(0, 0), (1, 4), (4, 4), (5, 8), (8, 8), (9, 9), (None, 12)]
+)
+def test_the_first_line_at_or_after_an_offset(tmp_path, offset, begins):
+    file = tmp_path / "rank0.log"
+    file.write_bytes(b"one\ntwo\nlast")
+    assert line_offset(file, offset) == begins

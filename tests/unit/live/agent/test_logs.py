@@ -9,6 +9,7 @@ import pytest
 
 from rota.folder import Disk
 from rota.live.agent import logs as module
+from rota.live.agent.line_times import begin, read_times, times_file
 from rota.live.agent.logs import AHEAD_BYTES, KEPT_IN_MIND_S, LEAST_LIMIT_BYTES, Logs
 from rota.live.agent.output import LEAST_BYTES
 
@@ -134,6 +135,26 @@ def test_the_room_is_given_back_at_the_end_of_the_agent(node):
     node.attempts.remove(gone)  # the controller has heard of its end
     node.logs.close()
     assert [held(file) for file in files] == [MIB, MIB + AHEAD_BYTES, MIB]
+
+
+def test_times_of_lines_are_kept_to_the_end_and_cut_with_their_log(node):
+    attempt = node.attempt("1")
+    file = attempt.ranks[0].log
+    begin(file)
+    for _ in range(8):
+        with open(file, "ab") as log:
+            log.write(b"x" * MIB)
+        node.now_s += 2.0
+        node.look()
+    whole = times_file(file).stat().st_size
+    attempt.ended = {}
+    with open(file, "ab") as log:
+        log.write(b"end\n")
+    node.look()
+    assert times_file(file).stat().st_size == whole * 9 // 8
+    module._shorten(file, LEAST_BYTES)
+    assert times_file(file).stat().st_size < whole
+    assert read_times(file).since(0.0) == 0
 
 
 def test_no_room_is_taken_of_a_disk_that_has_little(node):

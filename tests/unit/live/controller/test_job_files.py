@@ -2,12 +2,15 @@
 
 import asyncio
 import contextlib
+import shutil
+from array import array
 
 import pytest
 
 from rota.errors import AgentAwayError, NotFoundError, ServerError
 from rota.folder import Folder
 from rota.live.agent.answers import look_up
+from rota.live.agent.line_times import times_file
 from rota.live.controller.job_files import JobFiles
 from rota.live.controller.questions import AT_ONCE, Questions
 from rota.live.controller.record import Record
@@ -189,7 +192,49 @@ def test_files_of_a_node_that_is_gone_are_told_by_an_agent_that_has_them(desk):
     asyncio.run(story())
 
 
+def test_an_output_whose_folder_was_removed_is_an_error_that_names_it(desk):
+    desk.prints("hello\n")
+    folder = desk.folder.attempt("node0", "the-job", 1)
+
+    async def story():
+        async with desk.agent("node0"):
+            shutil.rmtree(folder.parent)
+            with pytest.raises(
+                NotFoundError, match=f"job the-job is no longer .*: its .* {folder} "
+            ):
+                await desk.text()
+            desk.record.last_node.clear()  # its launch has failed: there was never any
+            desk.record._launched[0, 1] = 0.0, "node0"
+            assert await desk.text() == ""
+
+    asyncio.run(story())
+
+
+def test_times_of_lines_are_told_where_they_were_kept(desk):
+    log = desk.folder.log("node0", "the-job", 1, 0)
+    desk.prints("a\nb\nc\n")
+
+    async def story():
+        async with desk.agent("node0"):
+            found = await desk.files.output(0, 1, limit=100, times=True)
+            assert found.times is None
+            with pytest.raises(NotFoundError, match="older Rota ran it; leave --since out"):
+                await desk.text(since_s=1.0)
+            times_file(log).write_bytes(array("d", [10.0, 2, 20.0, 6]).tobytes())
+            found = await desk.files.output(0, 1, limit=100, times=True)
+            assert found.times == [(1, 10.0), (2, 20.0)]
+            assert await desk.text(since_s=10.0) == "a\nb\nc\n"
+            assert await desk.text(since_s=10.5) == "b\nc\n"
+            assert await desk.text(since_s=10.5, tail=1) == "c\n"
+            assert await desk.text(since_s=10.5, tail=3) == "b\nc\n"
+            assert await desk.text(since_s=1e12) == ""
+
+    asyncio.run(story())
+
+
 def test_an_answer_that_nobody_asked_for_is_passed_over(desk):
+    desk.prints("")
+
     async def story():
         reading = asyncio.create_task(desk.text())
         outbox = desk.connect("node0")
