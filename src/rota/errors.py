@@ -22,7 +22,8 @@ RotaError
 └── ServerError             the controller's answer to a client call
     ├── UnreachableError    no controller answers
     ├── AuthError           the token is missing, wrong or of the wrong kind
-    └── NotFoundError       no such job, search or trial
+    ├── NotOwnerError       it is for the owner of a job, or of the cluster, alone
+    └── NotFoundError       no such job, search or trial; an output that is gone
 """
 
 from collections.abc import Iterable
@@ -120,8 +121,12 @@ class AuthError(ServerError):
     """The token is missing, wrong or of the wrong kind."""
 
 
+class NotOwnerError(ServerError):
+    """It is for the owner of a job, or of the cluster, alone."""
+
+
 class NotFoundError(ServerError):
-    """There is no such job, search or trial."""
+    """There is no such job, search or trial, or the output of a job is gone."""
 
 
 def closest(word: str, known: Iterable[str]) -> str | None:

@@ -2,6 +2,10 @@
 
 import pytest
 
+from rota.errors import NotFoundError
+
+from .conftest import until
+
 
 def ids(jobs):
     return [job["id"] for job in jobs]
@@ -46,3 +50,51 @@ def test_lines_of_all_ranks_are_followed_to_the_end(cluster):
     assert followed == [(0, "rank 0"), (1, "rank 1")]
     cluster.ends(job_id)
     assert list(cluster.client.rank_logs(job_id)) == followed
+
+
+def until_file(name):
+    return f"until [ -e {name} ]; do sleep 0.02; done; "
+
+
+def test_lines_and_the_story_come_in_the_order_of_their_times(cluster):
+    client = cluster.client
+    run = until_file("go") + "echo first; " + until_file("more") + "echo second"
+    job_id = cluster.submit(run)
+    cluster.until_state(job_id, "RUNNING")
+    (cluster.base / "go").touch()
+    times = cluster.folder.attempt(cluster.node_names()[0], job_id, 1) / "rank0.times"
+    until(lambda: times.stat().st_size, "its agent has seen the first line")
+    client.suspend(job_id)
+    cluster.until_state(job_id, "SUSPENDED")
+    client.resume(job_id)
+    cluster.until_state(job_id, "RUNNING")
+    (cluster.base / "more").touch()
+    cluster.ends(job_id)
+    told = list(client.log_lines(job_id, system=True, follow=True))
+    marks = ["started", "first", f"suspended by {client.user}", "resumed", "second", "succeeded"]
+    assert [line.text for line in told if line.text in marks] == marks
+    times_s = [line.at_s for line in told]
+    assert times_s == sorted(times_s)
+    (second,) = [line for line in told if line.text == "second"]
+    assert "".join(client.logs(job_id, since_s=second.at_s)) == "second\n"
+
+
+def test_a_job_is_cleaned_up_although_agent_and_controller_are_killed(cluster):
+    client = cluster.client
+    job_id = cluster.submit("echo x; echo w > $ROTA_CHECKPOINT_DIR/weights")
+    cluster.ends(job_id)
+    rest = cluster.folder.path / "checkpoints" / "cleaned" / "7.1"
+    rest.mkdir(parents=True)  # left by an agent that was killed amid a removal
+    cluster.kill(cluster.agent())
+    assert client.clean(job_id)["num_bytes"] > 0
+    until(lambda: not rest.exists(), "the next agent has removed the rest")
+    left = [
+        *cluster.folder.path.glob("nodes/*/jobs/*"),
+        *cluster.folder.path.glob("checkpoints/[0-9]*"),
+    ]
+    assert left == []
+    cluster.kill_controller()
+    cluster.up()
+    with pytest.raises(NotFoundError, match=f"removed by {client.user} with `rota clean`"):
+        list(client.logs(job_id))
+    assert client.clean(job_id)["num_bytes"] == 0

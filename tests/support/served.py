@@ -16,6 +16,7 @@ from rota.errors import InputError, NeverFitsError, NotFoundError
 from rota.folder import Folder
 from rota.live.agent.answers import look_up
 from rota.live.agent.line_times import times_file
+from rota.live.controller.cleaner import Cleaner
 from rota.live.controller.job_api import Entry, check_open
 from rota.live.controller.job_files import JobFiles
 from rota.live.controller.loop import Controller
@@ -62,6 +63,7 @@ class StandInController:
         # Whoever asks one part of a controller asks all of this one.
         self.record = self.jobs = self.sweeps = self.telemetry = self.journal = self.agents = self
         self.searches = self.supply = self
+        self.being_cleaned: Counter[int] = Counter()
         self.policy_name = policy
         self.policy_settings: dict[str, Any] = {}
         self.policy_error: str | None = None
@@ -79,6 +81,7 @@ class StandInController:
         self.room = Room(folder, keeps_reserve=False)
         self._folder = folder
         self.files = JobFiles(self, self, NoAgents())
+        self.cleaner = Cleaner(self, self, self.files)  # type: ignore[arg-type]
         self._policy = create(policy)
         self.resizes = self._policy.resizes
         self.adapts = self._policy.adapts
@@ -196,6 +199,12 @@ class StandInController:
 
     def node_of(self, row: int, attempt: int) -> str | None:
         return NODE if 0 < attempt <= self.state.attempt[row] else None
+
+    def origin(self, row: int) -> str:
+        return "this log"
+
+    def write_first(self, event: Event) -> None:
+        self.state.apply(event)
 
     def has_started(self, row: int, attempt: int) -> bool:
         return self.node_of(row, attempt) is not None

@@ -214,7 +214,7 @@ def _cancel(client: "Client", name: str) -> dict[str, Any]:
     return told | {"id": name, "name": "all of its jobs", "state": told["outcome"]}
 
 
-def _ids(text: str) -> list[str]:
+def ids_of(text: str) -> list[str]:
     """``12[3-7]`` as the ids 123 to 127; other text as it is."""
     match = re.fullmatch(r"([0-9]{0,9})\[([0-9]{1,9})-([0-9]{1,9})\]", text)
     if match is None:
@@ -351,7 +351,7 @@ def cancel(jobs: Sequence[str]) -> int:
     """
     with connected() as client:
         before = "; it was cancelled before"
-        names = [name for text in jobs for name in _ids(text)]
+        names = [name for text in jobs for name in ids_of(text)]
         cancel = partial(_cancel, client)
         return _steer(names, cancel, "is being stopped", lambda job: before)
 

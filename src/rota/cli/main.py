@@ -43,6 +43,7 @@ COMMANDS = {
         "suspend": Entry("rota.cli.live:suspend", "Take a job off its GPUs until it is resumed."),
         "resume": Entry("rota.cli.live:resume", "Let a suspended job go on."),
         "cancel": Entry("rota.cli.live:cancel", "End a job."),
+        "clean": Entry("rota.cli.clean:clean", "Remove what jobs that have ended have left."),
     },
     "Searches": {
         "sweep": Entry("rota.cli.sweep:sweep", "Look at searches over hyper-parameters."),

@@ -110,6 +110,19 @@ class Client:
         """Let a suspended job continue."""
         return self._call("POST", _path("jobs", job_id, "resume"))
 
+    def clean(
+        self, job_id: str, *, keep_checkpoints: bool = False, dry_run: bool = False
+    ) -> dict[str, Any]:
+        """Remove the output and the checkpoints of a job that has ended; twice does no harm.
+
+        Returns the job with ``num_bytes``, that these took on the disk; with ``dry_run`` they stay.
+        Raises NotOwnerError unless the job or the cluster is the user's, and TransitionError for a
+        job that has not ended, or whose checkpoints an active job may need.
+        """
+        params = {"keep_checkpoints": keep_checkpoints, "dry_run": dry_run}
+        asked = {name: "true" if value else None for name, value in params.items()}
+        return self._call("POST", _path("jobs", job_id, "clean"), params=asked)
+
     def explain(self, job_id: str) -> dict[str, Any]:
         """The reasons for which a job does not run: see :func:`rota.explain.why.explain`."""
         return self._call("GET", _path("jobs", job_id, "explain"))

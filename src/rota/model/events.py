@@ -278,6 +278,18 @@ class JobFinished(NamedTuple):
     message: str = ""
 
 
+class JobCleaned(NamedTuple):
+    """The output of a job that has ended was removed for ``user``, and its checkpoints unless kept.
+
+    What it has left elsewhere is there.
+    """
+
+    at_s: float
+    row: int
+    user: str = ""
+    keeps_checkpoints: bool = False
+
+
 class SweepSubmitted(NamedTuple):
     """A user's search was accepted under this name, which no other has or has had.
 
@@ -343,6 +355,7 @@ Event = (
     | WorkerReported
     | AttemptLost
     | JobFinished
+    | JobCleaned
     | SweepSubmitted
     | TrialStopped
     | SweepEnded

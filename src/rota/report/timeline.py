@@ -155,6 +155,7 @@ HANDLERS: dict[type, Callable[[Timeline, Any], None] | None] = {
     events.WorkerReported: None,
     events.AttemptLost: Timeline._attempt_lost,
     events.JobFinished: Timeline._job_finished,
+    events.JobCleaned: None,
     events.SweepSubmitted: None,
     events.TrialStopped: None,
     events.SweepEnded: None,

@@ -110,6 +110,17 @@ def _job_routes(controller: Any) -> APIRouter:
         row = controller.record.row(job_id)
         return _steered(controller, row, await controller.jobs.cancel(row, user))
 
+    @router.post("/jobs/{job_id}/clean")
+    async def clean(
+        job_id: str, user: Caller, keep_checkpoints: bool = False, dry_run: bool = False
+    ) -> JSONResponse:
+        """Remove what a job that has ended has left, or with dry_run tell how much that is."""
+        row = controller.record.row(job_id)
+        num_bytes = await controller.cleaner.clean(
+            row, user, keeps_checkpoints=keep_checkpoints, dry_run=dry_run
+        )
+        return JSONResponse(jobs.summary(controller, row) | {"num_bytes": num_bytes})
+
     return router
 
 

@@ -1,6 +1,5 @@
 """Reads from a call what routes need: its body, its key, and its user."""
 
-import getpass
 import hashlib
 import json
 from typing import Annotated, Any
@@ -9,6 +8,7 @@ from urllib.parse import unquote
 from fastapi import Depends, Header, Request
 
 from rota.errors import InputError
+from rota.live.controller.cleaner import process_owner
 from rota.request.values import seconds_of
 
 MAX_KEY_CHARACTERS = 200
@@ -62,10 +62,7 @@ async def caller(rota_user: Annotated[str | None, Header()] = None) -> str:
                 "printable characters, percent-encoded"
             )
         return name
-    try:
-        return getpass.getuser()
-    except (KeyError, OSError):
-        return "unknown"
+    return process_owner()
 
 
 Caller = Annotated[str, Depends(caller)]

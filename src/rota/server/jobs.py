@@ -90,6 +90,7 @@ def summary(controller: Any, row: int) -> dict[str, Any]:
         "attempt": job.attempt,
         "exit_code": job.exit_code,
         "message": job.message,
+        "cleaned": _cleaned(controller.state, row),
         "progress": progress,
         "eta_s": None if job.state.is_final else _eta_s(progress, share),
     }
@@ -212,6 +213,14 @@ def _sweep(trial: SweepTrial | None) -> dict[str, Any] | None:
     if trial is None:
         return None
     return {"name": trial.sweep.name, "number": trial.number, "params": dict(trial.params)}
+
+
+def _cleaned(state: ClusterState, row: int) -> str | None:
+    """What was removed of a job that has ended: ``output``, ``all``, or None."""
+    cleaned = state.cleaned.get(row)
+    if cleaned is None:
+        return None
+    return "output" if cleaned.keeps_checkpoints else "all"
 
 
 def _retries(state: ClusterState, row: int) -> dict[str, Any] | None:

@@ -16,6 +16,7 @@ from rota.errors import (
     AuthError,
     InputError,
     NotFoundError,
+    NotOwnerError,
     RotaError,
     ServerError,
     StoreError,
@@ -26,6 +27,7 @@ from rota.errors import (
 MEDIA_TYPE = "application/problem+json"
 STATUS = {
     AuthError: 401,
+    NotOwnerError: 403,
     NotFoundError: 404,
     TransitionError: 409,
     InputError: 422,

@@ -16,6 +16,7 @@ from rota.model.events import (
     CommandSent,
     DecisionTaken,
     Event,
+    JobCleaned,
     JobFinished,
     JobLaunched,
     JobResized,
@@ -126,6 +127,7 @@ def every_event() -> list[Event]:
         AttemptLost(12.5, 0, 2, "exit code 3", 0.5, True, 22.5, 3),
         JobFinished(13.0, 0, JobState.FAILED, -9, "killed"),
         JobFinished(14.0, 1, JobState.SUCCEEDED),
+        JobCleaned(14.5, 1, "ann", True),
         SweepSubmitted(
             15.0, "s", "me", {"sweep": {"space": {"lr": {"log": [1e-4, 0.1]}}}}, "k", "h"
         ),

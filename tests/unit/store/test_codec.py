@@ -112,6 +112,7 @@ STRATEGIES = {
     "given_back": st.booleans(),
     "got_on": st.booleans(),
     "drains": st.booleans(),
+    "keeps_checkpoints": st.booleans(),
     "by_s": st.none() | seconds,
     "cause": words,
     "lost_ranks": rows,

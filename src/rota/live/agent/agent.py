@@ -23,6 +23,7 @@ from rota.folder import Folder
 from rota.live.agent.answers import answer
 from rota.live.agent.attempt import Attempt
 from rota.live.agent.claim import claim
+from rota.live.agent.cleaning import remove_cleaned
 from rota.live.agent.controller_link import ControllerLink
 from rota.live.agent.cuda_checkpoint import Checkpoints, Driver, NvidiaDriver
 from rota.live.agent.devices import Devices
@@ -39,7 +40,7 @@ from rota.live.agent.world import World
 from rota.live.agent.zygote_link import ZygoteLink
 from rota.live.wire import MAX_LINE_BYTES, Message, clock, decode, pack, unpack
 from rota.live.wire.messages import from_worker
-from rota.live.wire.questions import ask_of
+from rota.live.wire.questions import Clean, ask_of
 
 PROGRESS_EVERY_S = 0.25
 CURVES_EVERY_S = 0.1
@@ -114,6 +115,7 @@ class Agent:
         self._moves.adopt()
         self._spawn(self._logs.run())
         self._remove_orphans()
+        self._spawn(asyncio.to_thread(remove_cleaned, self.folder, self.node))
         await self._wait_for_hellos()
         self._spawn(self._link.run())
         self._spawn(self._tell_progress())
@@ -340,7 +342,10 @@ class Agent:
 
     async def _answer(self, message: Message) -> None:
         """Tell the controller what it asks about files of this node."""
-        self._notify(await answer(self.folder, self.node, ask_of(message)))
+        ask = ask_of(message)
+        self._notify(await answer(self.folder, self.node, ask))
+        if isinstance(ask.question, Clean):
+            await asyncio.to_thread(remove_cleaned, self.folder, ask.question.node)
 
     async def _carry_out(self, message: Message) -> None:
         try:

@@ -8,6 +8,7 @@ from pathlib import Path
 
 from rota.errors import AgentError, NotFoundError
 from rota.folder import Folder
+from rota.live.agent.cleaning import clean
 from rota.live.agent.line_times import LineTimes, read_times
 from rota.live.agent.log_pieces import Piece, line_offset, read_piece, tail_offset
 from rota.live.agent.ranks import Ranks, read_ranks
@@ -19,7 +20,9 @@ from rota.live.wire.questions import (
     AskOutput,
     AskRanks,
     CheckpointFolder,
+    Clean,
     Found,
+    Freed,
     LinesAt,
     NoAnswer,
     Output,
@@ -40,10 +43,15 @@ def look_up(folder: Folder, node: str, question: Question) -> Found:
     try:
         if isinstance(question, AskCheckpoints):
             return _checkpoints(folder.checkpoints(question.job_id))
+        if isinstance(question, Clean):
+            num_bytes = clean(folder, node, question)
+            if num_bytes is None:
+                return _none_of(question.node, node)
+            return Freed(num_bytes)
         attempt = folder.attempt(question.node, question.job_id, question.attempt)
         is_there = attempt.is_dir()
         if question.node != node and not is_there:
-            return NoAnswer(f"node {node} has no files of node {question.node}", not_here=True)
+            return _none_of(question.node, node)
         if isinstance(question, AskRanks):
             return _ranks(read_ranks(attempt))
         if question.started and not is_there:
@@ -56,6 +64,10 @@ def look_up(folder: Folder, node: str, question: Question) -> Found:
         return NoAnswer(str(error))
     except OSError as error:
         return NoAnswer(f"node {node}: {error.filename or folder.path}: {error.strerror}")
+
+
+def _none_of(other: str, node: str) -> NoAnswer:
+    return NoAnswer(f"node {node} has no files of node {other}", not_here=True)
 
 
 def _checkpoints(path: Path) -> CheckpointFolder:

@@ -30,12 +30,12 @@ def claim(folder: Folder, node: str, message: Message) -> list[str]:
     job, checkpoints = attempt.parent, folder.checkpoints(job_id)
     beside = checkpoints.with_name(f"{job_id}.{ORIGIN}")
     said = []
-    if _mark_of(job / ORIGIN) not in ("", origin):
+    if mark_of(job / ORIGIN) not in ("", origin):
         said.append(f"{job} is of another job; it is {set_aside(job, aside, job_id)} now")
-    if os.path.lexists(checkpoints) and _mark_of(beside) not in ("", origin):
+    if os.path.lexists(checkpoints) and mark_of(beside) not in ("", origin):
         place = set_aside(checkpoints, checkpoints.parent / "set-aside", job_id)
         said.append(f"{checkpoints} is of another job; it is {place} now")
-    if attempt.exists() and _mark_of(attempt / LAUNCH) != launch and any(attempt.iterdir()):
+    if attempt.exists() and mark_of(attempt / LAUNCH) != launch and any(attempt.iterdir()):
         place = set_aside(attempt, aside, f"{job_id}-{number}")
         said.append(f"{attempt} is of another attempt; it is {place} now")
     attempt.mkdir(parents=True, exist_ok=True)
@@ -57,13 +57,13 @@ def release(attempt: Path) -> None:
 
 def write_mark(file: Path, mark: str) -> None:
     """Write a mark, completely or not at all, unless it exists."""
-    if _mark_of(file) != mark:
+    if mark_of(file) != mark:
         draft = file.with_name(f"{file.name}.new")
         draft.write_text(mark)
         os.replace(draft, file)
 
 
-def _mark_of(file: Path) -> str:
+def mark_of(file: Path) -> str:
     """The mark; empty if there is none."""
     try:
         return file.read_text(errors="replace")

@@ -149,9 +149,10 @@ class Logs:
 
 def _shorten(log: Path, keep_bytes: int) -> None:
     """Cut a log, and the times of what is no longer there. Raises OSError."""
-    cut(log, keep_bytes)
-    if (gap := left_out_of(log)) is not None:
-        leave_out(log, *gap)
+    with contextlib.suppress(FileNotFoundError):  # its job has moved, or was cleaned up
+        cut(log, keep_bytes)
+        if (gap := left_out_of(log)) is not None:
+            leave_out(log, *gap)
 
 
 def _sizes(job: Path) -> dict[Path, int]:

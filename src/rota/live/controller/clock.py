@@ -3,6 +3,7 @@
 import json
 import logging
 import os
+import time
 from pathlib import Path
 
 from rota.live.wire.clock import boot_id, boottime_s, read_ahead_s, wall_ahead_s
@@ -46,3 +47,8 @@ def _write(file: Path, ahead_s: float) -> None:
         os.replace(draft, file)
     except OSError as error:
         log.warning("%s can't be written: %s; the next controller's time may differ", file, error)
+
+
+def local_time(at_s: float, now_s: float) -> str:
+    """A time of a clock that now shows ``now_s``, as a wall clock shows it."""
+    return time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(at_s - now_s + time.time()))

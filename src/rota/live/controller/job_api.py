@@ -3,7 +3,6 @@
 import asyncio
 import logging
 import os
-import time
 from typing import NamedTuple
 
 from rota.errors import (
@@ -13,6 +12,7 @@ from rota.errors import (
     StoreError,
     TransitionError,
 )
+from rota.live.controller.clock import local_time
 from rota.live.controller.job_files import JobFiles
 from rota.live.controller.journal import Journal
 from rota.live.controller.record import Record
@@ -52,11 +52,6 @@ def check_open(state: ClusterState, row: int, verb: str, now_s: float) -> None:
             f"{about} has been stopping since {local_time(state.changed_s[row], now_s)}; "
             f"wait for its end with `rota wait {job_id}`"
         )
-
-
-def local_time(at_s: float, now_s: float) -> str:
-    """A time of a clock that now shows ``now_s``, as a wall clock shows it."""
-    return time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(at_s - now_s + time.time()))
 
 
 class Entry(NamedTuple):
@@ -189,6 +184,8 @@ class JobApi:
             fix = f"wait with `rota wait {job_id}`, or end it with `rota cancel {job_id}`"
             refuse("resume_from", value, f"job {job_id} ({name}) is {state.name}: {fix}")
         found = await self._files.checkpoints(row)
+        if self._record.being_cleaned[row]:
+            refuse("resume_from", value, f"job {job_id} ({name}) is being cleaned up")
         if found is None or not found.holds_any:
             where = f"left no checkpoint in {found.path}" if found else "never started"
             fix = "leave it out, to begin at the beginning"

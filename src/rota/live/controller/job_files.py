@@ -1,6 +1,7 @@
 """Files of jobs on the nodes, read by the agents there: outputs, ranks, checkpoints."""
 
 from rota.errors import AgentAwayError, NotFoundError, ServerError
+from rota.live.controller.clock import local_time
 from rota.live.controller.questions import PATIENCE_S, Questions
 from rota.live.controller.record import Record
 from rota.live.provider.base import Provider
@@ -9,7 +10,9 @@ from rota.live.wire.questions import (
     AskOutput,
     AskRanks,
     CheckpointFolder,
+    Clean,
     Found,
+    Freed,
     NoAnswer,
     Output,
     Question,
@@ -17,6 +20,8 @@ from rota.live.wire.questions import (
     RankProcess,
 )
 from rota.model.job import JobState
+
+CLEANING_PATIENCE_S = 25.0  # while an agent adds up sizes, and less than a client waits
 
 
 class JobFiles:
@@ -48,6 +53,13 @@ class JobFiles:
         ServerError for a file that can't be read, AgentAwayError if nobody is there who has it.
         """
         state, node = self._record.state, self._record.node_of(row, attempt)
+        if (cleaned := state.cleaned.get(row)) is not None:
+            by = f" by {cleaned.user}" if cleaned.user else ""
+            job_id = state.spec[row].job_id
+            raise NotFoundError(
+                f"the output of job {job_id} is no longer there: it was removed{by} "
+                f"with `rota clean` at {local_time(cleaned.at_s, self._record.now_s())}"
+            )
         over = JobState(state.state[row]).is_final or attempt < state.attempt[row]
         if node is None:  # it has not started
             process = process or rank or 0
@@ -99,6 +111,32 @@ class JobFiles:
         found = await self._found_at(node, AskCheckpoints(state.spec[row].job_id))
         assert isinstance(found, CheckpointFolder)
         return found
+
+    async def clean(self, row: int, *, keeps_checkpoints: bool, dry_run: bool) -> int:
+        """Have agents remove what a job has left, or only tell how many bytes that takes.
+
+        What no node of the cluster has is gone already. Raises AgentAwayError, ServerError.
+        """
+        record, num_bytes = self._record, 0
+        attempts = range(record.state.attempt[row], 0, -1)
+        nodes = [record.node_of(row, attempt) for attempt in attempts]
+        for node in dict.fromkeys(node for node in nodes if node is not None):
+            question = Clean(
+                node=node,
+                job_id=record.state.spec[row].job_id,
+                origin=record.origin(row),
+                checkpoints=not keeps_checkpoints and node == nodes[0],
+                dry_run=dry_run,
+            )
+            in_cluster = node in self._provider.names
+            for asked in [node] if in_cluster else list(record.outboxes.queues):
+                found = await self._questions.ask(asked, question, CLEANING_PATIENCE_S)
+                if not (isinstance(found, NoAnswer) and found.not_here):
+                    told = _told(found)
+                    assert isinstance(told, Freed)
+                    num_bytes += told.num_bytes
+                    break
+        return num_bytes
 
     async def _found_at(
         self, node: str, question: Question, patience_s: float = PATIENCE_S

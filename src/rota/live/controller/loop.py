@@ -17,6 +17,7 @@ from typing import Any
 from rota.errors import StoreLostError
 from rota.folder import Folder
 from rota.live.controller.agent_sessions import AgentSessions
+from rota.live.controller.cleaner import Cleaner
 from rota.live.controller.job_api import JobApi
 from rota.live.controller.job_files import JobFiles
 from rota.live.controller.journal import Journal
@@ -62,7 +63,7 @@ class Controller:
     """Owns the cluster's state. All methods run on one event loop, and none waits half-way.
 
     ``record`` is what is known, ``journal`` what has yet to be written down; users ask ``jobs``,
-    ``files`` and ``sweeps``, administrators ``node_api``, agents talk to ``agents``.
+    ``files``, ``cleaner`` and ``sweeps``, administrators ``node_api``, agents talk to ``agents``.
     """
 
     def __init__(
@@ -87,6 +88,7 @@ class Controller:
         self.questions = Questions(self.record.outboxes)
         self.files = JobFiles(self.record, self.questions, provider)
         self.jobs = JobApi(self.record, self.journal, self.files)
+        self.cleaner = Cleaner(self.record, self.journal, self.files)
         self.node_api = NodeApi(self.record, self.journal)
         self.sweeps = SweepApi(self.record, self.journal, self.jobs)
         self.telemetry = Telemetry(self.record, self.journal)

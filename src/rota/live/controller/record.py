@@ -56,6 +56,7 @@ class Record:
         self.models: dict[int, tuple[int, int]] = {}  # by row: bytes in all, in the largest tensor
         self.lost_ranks: Counter[int] = Counter()  # by row: those that it has gone on without
         self.why_suspended: dict[int, str] = {}  # in the way that it is, by row
+        self.being_cleaned: Counter[int] = Counter()  # by row: requests to remove its files
         self.outboxes = Outboxes()
         self.last_node: dict[tuple[int, int], str] = {}  # (row, attempt) -> where it ran last
         self.limits_s: dict[int, float] = {}  # of jobs that have started and not ended, by row

@@ -3,7 +3,8 @@
 from typing import Any
 
 from rota.errors import JobFileError, TransitionError
-from rota.live.controller.job_api import Entry, JobApi, local_time
+from rota.live.controller.clock import local_time
+from rota.live.controller.job_api import Entry, JobApi
 from rota.live.controller.journal import Journal
 from rota.live.controller.record import Record
 from rota.model.events import Event, StopRequested, SweepEnded, SweepSubmitted, TrialStopped

@@ -1,5 +1,7 @@
 """Questions of a controller to an agent about files of its node, and the agent's answers.
 
+To have files removed is a question as well: it can be asked again, and its answer is awaited.
+
 An ``ask`` of the controller carries a number and a question, the agent's ``answer`` the same number
 and what it has found. Agents of before don't know the question, and say nothing.
 """
@@ -57,7 +59,20 @@ class AskCheckpoints(Struct, tag_field="type", tag="checkpoints"):
     job_id: str
 
 
-Question = AskOutput | AskRanks | AskCheckpoints
+class Clean(Struct, kw_only=True, tag_field="type", tag="clean"):
+    """Remove what a job that has ended has left on a node, with ``checkpoints`` these as well.
+
+    ``origin`` tells it from others that had its id. With ``dry_run`` only tell how much that is.
+    """
+
+    node: str
+    job_id: str
+    origin: str
+    checkpoints: bool
+    dry_run: bool = False
+
+
+Question = AskOutput | AskRanks | AskCheckpoints | Clean
 
 
 class Ask(Struct):
@@ -117,6 +132,12 @@ class CheckpointFolder(Struct, tag_field="type", tag="checkpoints"):
     holds_any: bool
 
 
+class Freed(Struct, tag_field="type", tag="freed"):
+    """Files are removed, or would be, that take so many bytes of the disk."""
+
+    num_bytes: Number
+
+
 class NoAnswer(Struct, tag_field="type", tag="none"):
     """There is nothing to tell, for this reason.
 
@@ -129,7 +150,7 @@ class NoAnswer(Struct, tag_field="type", tag="none"):
     wrong: bool = False
 
 
-Found = Output | RankList | CheckpointFolder | NoAnswer
+Found = Output | RankList | CheckpointFolder | Freed | NoAnswer
 
 
 class Answer(Struct):

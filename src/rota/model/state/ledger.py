@@ -15,7 +15,7 @@ from rota.errors import PlanError, TransitionError
 from rota.model.allocation import Allocation, indices
 from rota.model.cluster import Closing, FreeGpus, Node
 from rota.model.commands import RULES, Command
-from rota.model.events import Event
+from rota.model.events import Event, JobCleaned
 from rota.model.job import MET_BY, Job, JobSpec, JobState, Suspension
 from rota.model.naming import jobs_text
 from rota.model.reason import Reason
@@ -122,6 +122,8 @@ class Ledger:
         self._row_of: dict[str, int] = {}  # as far as has been asked for
         self.backoff: dict[int, float] = {}
         self.retried: dict[int, int] = {}  # how often a job has started anew after it had failed
+
+        self.cleaned: dict[int, JobCleaned] = {}  # by row, the last time
 
         self.nodes: list[Node] = []
         self.offered: list[Node] = []  # the nodes as policies see them

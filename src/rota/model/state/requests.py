@@ -5,6 +5,7 @@ from __future__ import annotations
 from functools import partial
 
 from rota.model.events import (
+    JobCleaned,
     JobSubmitted,
     ResumeRequested,
     RetryDue,
@@ -107,6 +108,14 @@ def stop_requested(ledger: Ledger, e: StopRequested) -> None:
     ledger.stop_outcome[row] = e.outcome
     ledger.enter(row, STOPPING, e.at_s)
     ledger.settle(row)
+
+
+def job_cleaned(ledger: Ledger, e: JobCleaned) -> None:
+    before = ledger.cleaned.get(e.row)
+    kept = e.keeps_checkpoints and (before is None or before.keeps_checkpoints)
+    ledger.cleaned[e.row] = e._replace(keeps_checkpoints=kept)
+    what = "its output was removed" if kept else "its output and checkpoints were removed"
+    ledger.tell(e.row, e.at_s, f"{what} by {e.user}" if e.user else what)
 
 
 def retry_due(ledger: Ledger, e: RetryDue) -> None:

@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 from rota.model import events
 from rota.model.commands import RULES, Suspend
 from rota.model.events import Event
+from rota.model.job import JobState
 from rota.model.state import (
     closed,
     commands,
@@ -39,6 +40,7 @@ _NOT_ENDED = frozenset(range(FIRST_FINAL))
 _OPEN = _NOT_ENDED - {STOPPING}
 _STARTED = _NOT_ENDED - {PENDING, HELD}
 _RUNNING = frozenset((RUNNING,))
+_ENDED = frozenset(range(FIRST_FINAL, len(JobState)))
 
 HANDLERS: dict[type, Handler] = {
     events.NodeJoined: Handler(nodes.node_joined),
@@ -67,6 +69,7 @@ HANDLERS: dict[type, Handler] = {
     events.WorkerReported: Handler(lifecycle.worker_reported),
     events.AttemptLost: Handler(lifecycle.attempt_lost, _STARTED, "lost attempt {0.attempt}"),
     events.JobFinished: Handler(lifecycle.job_finished, _NOT_ENDED, "finished ({0.outcome.name})"),
+    events.JobCleaned: Handler(requests.job_cleaned, _ENDED, "cleaned up"),
     events.SweepSubmitted: Handler(sweeps.search_changed),
     events.TrialStopped: Handler(sweeps.trial_stopped, _OPEN, "stopped by its search"),
     events.SweepEnded: Handler(sweeps.search_changed),

@@ -1,0 +1,79 @@
+"""Removes files that jobs which have ended have left on a node: logs, reports, checkpoints.
+
+A folder is first moved aside, all or nothing, and then removed: an agent removes what one before it
+that was killed has moved aside.
+"""
+
+import contextlib
+import os
+import shutil
+import stat
+from collections.abc import Iterator
+from pathlib import Path
+
+from rota.errors import AgentError
+from rota.folder import Folder, set_aside
+from rota.live.agent.claim import ORIGIN, mark_of
+from rota.live.wire.questions import Clean
+
+ASIDE = "cleaned"  # the folder, in a node's and beside checkpoints, of what is to be removed
+UNDER_WAY = ("attempt.json", "arrival.json")  # of an attempt that the agent still has
+
+
+def clean(folder: Folder, node: str, asked: Clean) -> int | None:
+    """Move aside what a job has left. Returns how many bytes of the disk that takes.
+
+    None if there is nothing of a job of another node. With ``dry_run`` all stays in place. Raises
+    AgentError if the job has not left the node yet, OSError.
+    """
+    job = folder.node(asked.node) / "jobs" / asked.job_id
+    found = [*_left_by(folder, job, asked)]
+    if asked.node != node and not found:
+        return None
+    if asked.node == node and any(file.name in UNDER_WAY for file in job.glob("*/*.json")):
+        raise AgentError(
+            f"node {node} has not heard of the end of job {asked.job_id} yet; try again in a moment"
+        )
+    num_bytes = sum(_size_of(path) for path in found)
+    if not asked.dry_run:
+        for path in found:
+            aside = path.parent if path != job else job.parents[1]
+            set_aside(path, aside / ASIDE, path.name)
+    return num_bytes
+
+
+def remove_cleaned(folder: Folder, node: str) -> None:
+    """Remove what was moved aside, here and by agents before."""
+    for aside in (folder.node(node) / ASIDE, folder.path / "checkpoints" / ASIDE):
+        for path in aside.glob("*"):
+            with contextlib.suppress(OSError):  # another agent of this machine may be faster
+                if path.is_symlink() or not path.is_dir():
+                    path.unlink()
+                else:
+                    shutil.rmtree(path, ignore_errors=True)
+
+
+def _left_by(folder: Folder, job: Path, asked: Clean) -> Iterator[Path]:
+    """The paths of what this very job has left, not another one that had its id."""
+    if os.path.lexists(job) and mark_of(job / ORIGIN) in ("", asked.origin):
+        yield job
+    checkpoints = folder.checkpoints(asked.job_id)
+    origin = checkpoints.with_name(f"{asked.job_id}.{ORIGIN}")
+    if asked.checkpoints and mark_of(origin) in ("", asked.origin):
+        yield from (path for path in (checkpoints, origin) if os.path.lexists(path))
+
+
+def _size_of(path: Path) -> int:
+    """Bytes of the disk that a file takes, or a folder with all that is in it; links lead nowhere.
+
+    What vanishes meanwhile takes none.
+    """
+    num_bytes, paths = 0, [path]
+    while paths:
+        with contextlib.suppress(FileNotFoundError, NotADirectoryError):
+            status = os.lstat(path := paths.pop())
+            num_bytes += status.st_blocks * 512
+            if stat.S_ISDIR(status.st_mode):
+                with os.scandir(path) as entries:
+                    paths += [Path(entry.path) for entry in entries]
+    return num_bytes
