@@ -105,6 +105,10 @@ def test_what_a_job_prints_on_both_nodes_is_one_log(two_nodes):
     lines = "".join(cluster.client.logs(job)).splitlines()
     expected = [f"step {i} on {source if i < 6 else target}" for i in range(12)]
     assert [line for line in lines if line.startswith("step")] == expected
+    (resumed_s,) = [at["at_s"] for at in show["story"] if at["line"] == f"resumed on {target}"]
+    times = {line.text: line.at_s for line in cluster.client.log_lines(job)}
+    assert [*times.values()] == sorted(times.values())
+    assert times[f"step 5 on {source}"] <= resumed_s
     assert cluster.show(job)["state_on"] is None
     cluster.client.cancel(blocker)
 

@@ -343,9 +343,19 @@ class Agent:
     async def _answer(self, message: Message) -> None:
         """Tell the controller what it asks about files of this node."""
         ask = ask_of(message)
+        if isinstance(ask.question, Clean):
+            await self._let_go(ask.question.job_id)
         self._notify(await answer(self.folder, self.node, ask))
         if isinstance(ask.question, Clean):
             await asyncio.to_thread(remove_cleaned, self.folder, ask.question.node)
+
+    async def _let_go(self, job_id: str) -> None:
+        """Wait for a while until the controller has heard of the end of a job's attempts."""
+        deadline = asyncio.get_running_loop().time() + FAREWELL_S
+        while any(key[0] == job_id for key in self.attempts):
+            if asyncio.get_running_loop().time() > deadline:
+                return
+            await asyncio.sleep(LOOK_AGAIN_S)
 
     async def _carry_out(self, message: Message) -> None:
         try:

@@ -1,4 +1,4 @@
-"""Files of jobs on the nodes, read by the agents there: outputs, ranks, checkpoints."""
+"""Files of jobs on the nodes, read and removed by the agents there: outputs, ranks, checkpoints."""
 
 from rota.errors import AgentAwayError, NotFoundError, ServerError
 from rota.live.controller.clock import local_time
