@@ -6,6 +6,7 @@ import os
 import shutil
 import subprocess
 import threading
+from types import SimpleNamespace
 
 import pytest
 from tests.support.attempts import attempt_in
@@ -17,6 +18,7 @@ from rota.live.agent.agent import Agent
 from rota.live.agent.devices import Devices
 from rota.live.agent.record import record_from
 from rota.live.wire.clock import boottime_s
+from rota.live.wire.questions import Clean, ask_message
 
 
 def guest(job_id):
@@ -75,6 +77,31 @@ def test_an_attempt_of_another_log_that_is_disowned_before_it_has_begun_is_in_no
         assert not (folder.attempt("node0", "1", 1) / "attempt.json").exists()
 
     asyncio.run(story())
+
+
+def test_files_of_a_job_are_removed_once_the_agent_has_let_go_of_it(tmp_path):
+    folder = Folder(tmp_path)
+    file = folder.attempt("node0", "1", 1) / "attempt.json"
+    file.parent.mkdir(parents=True)
+    file.write_text("{}")
+    question = Clean(node="node0", job_id="1", origin="", checkpoints=True)
+
+    async def story():
+        agent = Agent(folder, "node0", Devices("cpu", 2, (0, 0)), os.getpid())
+        agent._notify = (said := []).append
+        agent.attempts["1", 1] = SimpleNamespace(ended={"type": "ended"}, folder=file.parent)
+        cleaning = asyncio.create_task(agent._answer(ask_message(7, question)))
+        for _ in range(20):
+            await asyncio.sleep(0)
+        assert said == []
+        agent._forget("1", 1)
+        await cleaning
+        (told,) = said
+        assert told["number"] == 7
+        assert told["found"]["num_bytes"] > 0
+
+    asyncio.run(story())
+    assert not [*folder.node("node0").glob("jobs/*"), *folder.node("node0").glob("cleaned/*")]
 
 
 @pytest.mark.process
