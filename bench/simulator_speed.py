@@ -5,7 +5,7 @@
 Every figure is user and system time of a process of its own, with Python's start-up and the reading
 of the trace: a script that imports the simulator, and `rota sim run`, which prints a summary too.
 ``--data`` names a folder with ``philly/philly_week_2017-10-09.csv.gz`` (job_id, submit_s,
-duration_s, num_gpus); its first 10,000 jobs are run on 64 nodes of 4 GPUs without overheads, as the
+duration_s, num_gpus); its first 10,000 jobs are run on 64 nodes of 4 GPUs without costs, as the
 public simulator runs such a trace. Its figures are quoted, not measured here. Generated loads
 (profile ``philly``, seed 0, load 1.0) show how the cost of an event grows with the number of jobs:
 from 10,000 to 100,000, and to 1,000,000 on 1250 nodes of 8. ``muri/muri_trace1.csv.gz`` in the same
@@ -135,7 +135,7 @@ def replay_philly(folder: Path | None, repeats: int) -> None:
             report(f"{policy}, simulate()", policy, script, repeats)
             rota = str(Path(sys.executable).with_name("rota"))
             command = [rota, "sim", "run", "--trace", trace]
-            command += ["--cluster", "64x4", "--no-overheads", "--policy", policy]
+            command += ["--cluster", "64x4", "--no-costs", "--policy", policy]
             command += [part for pair in pairs for part in ("--set", pair)]
             report(f"{policy}, rota sim run", policy, command, repeats)
 

@@ -183,7 +183,7 @@ def test_every_profile_and_every_figure_of_a_trace_is_explained() -> None:
     assert not missing(keys, page("traces"))
 
 
-def test_every_overhead_has_its_default_in_the_table() -> None:
+def test_every_cost_has_its_default_in_the_table() -> None:
     for name, default in Costs()._asdict().items():
         assert f"| `--{name.replace('_', '-')}` | {default:g} s |" in page("simulator")
         assert not missing([name], page("simulator"))

@@ -39,7 +39,9 @@ COST_OPTIONS = [
         metavar="SECONDS",
         help="Charge so much whenever a job gets GPUs, or others, and nothing else.",
     ),
-    click.option("--no-overheads", is_flag=True, help="Charge nothing for any command."),
+    click.option(
+        "--no-costs", "--no-overheads", is_flag=True, help="Charge nothing for any command."
+    ),
     *(
         click.option(
             f"--{name.replace('_', '-')}",
@@ -65,7 +67,7 @@ class Charges(NamedTuple):
 
 
 def parse_costs(
-    no_overheads: bool,
+    no_costs: bool,
     restart_s: float | None = None,
     cost_set: str | None = None,
     **given: float | None,
@@ -76,7 +78,7 @@ def parse_costs(
     """
     chosen = {key: value for key, value in given.items() if value is not None}
     named = {"--costs": cost_set is not None, "--restart-s": restart_s is not None}
-    named |= {"--no-overheads": no_overheads}
+    named |= {"--no-costs": no_costs}
     whole = [option for option, is_given in named.items() if is_given]
     others = whole[1:]
     if whole and whole[0] != "--costs":
@@ -85,7 +87,7 @@ def parse_costs(
         raise InputError(f"{whole[0]} and {others[0]} contradict each other; drop one")
     for key, value in chosen.items():
         check_cost(value, f"--{key.replace('_', '-')}")
-    if no_overheads:
+    if no_costs:
         return Charges(FREE)
     if cost_set is not None and cost_set not in SETS:
         read = _read_file(cost_set)

@@ -183,7 +183,7 @@ def parse_case(
     cluster: str | None,
     speeds: str,
     oversubscription: float,
-    no_overheads: bool,
+    no_costs: bool,
     profiles: str | None,
     interval_s: float | None,
     node_start_s: float | None,
@@ -212,7 +212,7 @@ def parse_case(
     check_rented(node_start_s, faults)
     if not 0 <= interference < 1:
         raise InputError(f"--interference: {interference:g} is not a part of 1, such as 0.25")
-    charges = parse_costs(no_overheads, restart_s, cost_set, **costs)
+    charges = parse_costs(no_costs, restart_s, cost_set, **costs)
     workload = Workload(trace_file, format_, strict, profile, num_jobs, span, unit)
     check_workload(workload)
     return Case(

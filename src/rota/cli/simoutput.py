@@ -267,7 +267,7 @@ def title_of(entries: Sequence[Entry]) -> str:
 
 
 def facts(entries: Sequence[Entry], drawn_by_chance: bool) -> str:
-    """Sentence about the runs: jobs, overheads, speeds, seeds, faults."""
+    """Sentence about the runs: jobs, costs, speeds, seeds, faults."""
     summaries = [summary for entry in entries for summary in entry.summaries]
     first, seeds = summaries[0], sorted({summary["seed"] for summary in summaries})
     swept = entries[0].point
@@ -277,7 +277,7 @@ def facts(entries: Sequence[Entry], drawn_by_chance: bool) -> str:
     faults = [f"{k} {value}" for k, value in first["faults"].items() if k not in swept]
     parts = [
         f"{first['jobs']:,} jobs of {title_of(entries)}",
-        f"overheads: {', '.join(charged) or 'none'}",
+        f"costs: {', '.join(charged) or 'none'}",
         f"speeds: {first['speeds']}",
     ]
     if drawn_by_chance:

@@ -99,7 +99,7 @@ def _settings() -> dict[str, Any]:
         "workload": "rota.workload.published.tiresias_480",
         "jobs": NUM_JOBS,
         "cluster": CLUSTER,
-        "overheads": "none",
+        "costs": "none",
         "information": information(*POLICIES),
         "trio": {
             "cluster": EXAMPLE_CLUSTER,

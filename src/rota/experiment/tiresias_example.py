@@ -70,5 +70,5 @@ def _settings() -> dict[str, Any]:
         "policies": {label: [name, each] for label, (name, each, _, _) in POLICIES.items()},
         "baseline": "fifo",
         "information": information(*(name for name, *_ in POLICIES.values()), "fifo"),
-        "overheads": "none",
+        "costs": "none",
     }

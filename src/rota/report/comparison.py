@@ -128,7 +128,7 @@ METRICS = (
     Metric("migrated", "migrations", _count),
     Metric("restarts", "restarts", _count),
     Metric("restarts/job", "restarts_per_job", _ratio),
-    Metric("overhead GPU s", "overhead_gpu_s", _seconds),
+    Metric("cost GPU s", "overhead_gpu_s", _seconds),
     Metric("node failures", "node_failures", _count),
     Metric("node hours", "node_hours", lambda value: f"{value:,.1f}"),
     Metric("avg nodes", "avg_nodes", _ratio),

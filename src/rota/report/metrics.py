@@ -45,7 +45,7 @@ def summarise(
     ``jobs`` counts all jobs and ``finished`` those that succeeded; times are averaged over the
     finished ones alone and are None where there is none. JCT is finish - submit; the median is the
     mean of the two middle values, other percentiles go by nearest rank; the makespan is last finish
-    - first submit of the finished jobs; a job's queue time is JCT - service - overheads charged to
+    - first submit of the finished jobs; a job's queue time is JCT - service - costs charged to
     it. ``lost_attempts`` counts the starts of all jobs that did not last until the job's end.
     ``needs_duration`` marks an oracle. The figures of fairness are those of
     :mod:`rota.report.fairness`; what needs the course of the run is in :mod:`rota.report.history`.

@@ -20,7 +20,7 @@ from rota.report.statistic import FEWEST_DRAWN
 
 MEANINGS = (
     ("JCT", "job completion time: from submission to the end"),
-    ("queue", "what is left of the JCT without the time of service and of charged overheads"),
+    ("queue", "JCT less the time of service and the costs charged to the job"),
     ("first 100", "time from submission to the end of a job's first 100 mini-batches"),
     ("slowdown", "JCT over run time without any wait, or over 10 s where that is longer"),
     ("rho", "JCT over the JCT on an equal share of the cluster; above 1, sharing was unfair"),

@@ -55,7 +55,7 @@ def random_trace(seed: int, *, num_jobs: int = 25, max_gpus: int = 8) -> Trace:
 def simulation(
     jobs: Trace | Iterable[JobSpec], policy: Any, cluster: str = "2x4", costs: Costs = FREE
 ) -> Simulation:
-    """A simulation that has not begun; free of overheads unless ``costs`` says otherwise."""
+    """A simulation that has not begun; free of costs unless ``costs`` says otherwise."""
     jobs = jobs if isinstance(jobs, Trace) else Trace(jobs)
     return Simulation(jobs, parse_cluster(cluster), policy, costs)
 
@@ -63,6 +63,6 @@ def simulation(
 def run(
     jobs: Trace | Iterable[JobSpec], policy: Any, cluster: str = "2x4", costs: Costs = FREE
 ) -> Result:
-    """The result of a whole simulation; free of overheads unless ``costs`` says otherwise."""
+    """The result of a whole simulation; free of costs unless ``costs`` says otherwise."""
     jobs = jobs if isinstance(jobs, Trace) else Trace(jobs)
     return simulate(jobs, parse_cluster(cluster), policy, costs)

@@ -18,12 +18,12 @@ def test_restarts_alone_may_cost():
     costs = parse_costs(False, 30.0, resume_s=None).costs
     assert (costs.cold_start_s, costs.resume_s, costs.resize_pause_s) == (30.0, 30.0, 30.0)
     assert sum(costs) == 90.0
-    for no_overheads, given, other in (
-        (True, {}, "no-overheads"),
+    for no_costs, given, other in (
+        (True, {}, "no-costs"),
         (False, {"suspend_s": 1.0}, "suspend-s"),
     ):
         with pytest.raises(InputError, match=f"--restart-s and --{other} contradict"):
-            parse_costs(no_overheads, 30.0, **given)
+            parse_costs(no_costs, 30.0, **given)
     with pytest.raises(InputError, match="--restart-s: -1"):
         parse_costs(False, -1.0)
     with pytest.raises(InputError, match="--costs and --restart-s contradict"):

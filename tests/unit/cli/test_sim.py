@@ -17,7 +17,7 @@ KEYS += ("events", "decisions", "cpu_s")
 def test_run_prints_one_json_object_and_nothing_else(rota, trace):
     code, out, err = rota(
         *("sim", "run", "--trace", trace, "--cluster", "1x8", "--policy", "tiresias"),
-        *("--set", "thresholds=600,1800", "--set", "promote_knob=0", "--no-overheads", "--json"),
+        *("--set", "thresholds=600,1800", "--set", "promote_knob=0", "--no-costs", "--json"),
     )
     assert (code, err) == (0, "")
     summary = json.loads(out)
@@ -60,7 +60,7 @@ def test_shares_between_users_are_refused_while_there_is_one(rota, tmp_path, com
 
 def test_compare_prints_one_json_array_in_the_order_asked_for(rota, trace):
     code, out, err = rota(
-        *("sim", "compare", "--trace", trace, "--cluster", "1x8", "--no-overheads", "--json"),
+        *("sim", "compare", "--trace", trace, "--cluster", "1x8", "--no-costs", "--json"),
         *("--policy", "srtf", "--policy", "fifo"),
         *("--policy", "tiresias:thresholds=600:promote_knob=0:within=first-start"),
     )
@@ -73,7 +73,7 @@ def test_compare_prints_one_json_array_in_the_order_asked_for(rota, trace):
 
 
 def test_the_tables_mark_oracles_and_name_settings(rota, trace):
-    args = ("--trace", trace, "--cluster", "1x8", "--no-overheads")
+    args = ("--trace", trace, "--cluster", "1x8", "--no-costs")
     _, table, _ = rota(
         *("sim", "compare", *args, "--policy", "srtf", "--policy", "fifo"),
         *("--policy", "tiresias:thresholds=600"),
@@ -92,7 +92,7 @@ def test_the_per_job_table_is_written_whole(rota, trace, tmp_path):
     out_csv = tmp_path / "out.csv"
     out_csv.write_text("old")
     args = ("sim", "run", "--trace", trace, "--cluster", "1x8", "--policy", "fifo")
-    code, out, _ = rota(*args, "--no-overheads", "--per-job", out_csv, "--json")
+    code, out, _ = rota(*args, "--no-costs", "--per-job", out_csv, "--json")
     assert code == 0
     with out_csv.open(newline="") as file:
         rows = list(csv.DictReader(file))
@@ -136,7 +136,7 @@ def test_what_settings_turn_off_is_told_beside_the_figures(rota, trace):
         (["--policy", "tiresias", "--set", "within=a", "--set", "within=b"], "given twice"),
         (["--policy", "fifo", "--resume-s", "-1"], "--resume-s: -1.0"),
         (["--policy", "fifo", "--resume-s", "nan"], "--resume-s: nan"),
-        (["--policy", "fifo", "--resume-s", "1", "--no-overheads"], "contradict"),
+        (["--policy", "fifo", "--resume-s", "1", "--no-costs"], "contradict"),
         (["--policy", "fifo", "--cluster", "8"], "15x4"),
         (["--policy", "fifo", "--trace", "nothing.csv"], "nothing.csv"),
         (["--policy", "fifo", "--format", "tiresias"], "'num_gpu' is missing"),
@@ -222,6 +222,23 @@ def test_the_page_names_the_jobs_and_the_seed_where_it_matters(rota, trace, tmp_
     rota("sim", "compare", *drawn, "--seeds", "0-3", "--html", page)
     assert "<title>philly-20 on 2x8</title>" in page.read_text()
     assert "seeds: 0, 1, 2, 3." in page.read_text()
+
+
+def test_tables_and_pages_call_costs_by_the_name_of_their_option(rota, trace, tmp_path):
+    page = tmp_path / "page.html"
+    args = ("sim", "compare", "--trace", trace, "--cluster", "1x8", "--policy", "tiresias")
+    _, out, _ = rota(*args, "--costs", "restart", "--wide", "--html", page)
+    assert "cost GPU s" in out
+    text = page.read_text()
+    assert "costs: resume_s 30" in text
+    assert "overhead" not in out + text.partition("<script")[0]
+
+
+def test_the_older_name_of_no_costs_is_taken_too(rota, trace):
+    args = ("sim", "run", "--trace", trace, "--cluster", "1x8", "--policy", "fifo", "--json")
+    code, out, _ = rota(*args, "--no-overheads")
+    assert code == 0
+    assert json.loads(out)["overheads"] == FREE._asdict()
 
 
 def test_json_has_no_number_that_is_not_one(rota, trace, monkeypatch):

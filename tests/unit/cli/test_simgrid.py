@@ -77,7 +77,7 @@ def test_all_figures_are_in_the_wide_table(rota, trace):
 
 def test_a_load_makes_the_jobs_of_a_file_arrive_faster(rota, trace):
     args = ("sim", "compare", "--trace", trace, "--cluster", "9x8", "--policy", "fifo", "--json")
-    _, out, _ = rota(*args, "--loads", "1,2", "--no-overheads")
+    _, out, _ = rota(*args, "--loads", "1,2", "--no-costs")
     first, second = json.loads(out)
     # There is room for all: who arrives last (at 570 s) or runs longest ends last.
     assert first["avg_jct_s"] == second["avg_jct_s"]
@@ -87,7 +87,7 @@ def test_a_load_makes_the_jobs_of_a_file_arrive_faster(rota, trace):
 def test_a_sweep_runs_every_combination(rota, trace):
     args = ("sim", "sweep", "--trace", trace, "--cluster", "1x8", "--policy", "tiresias")
     code, out, _ = rota(
-        *(*args, "--set", "promote_knob=0", "--set", "min_run_time_s=0", "--no-overheads"),
+        *(*args, "--set", "promote_knob=0", "--set", "min_run_time_s=0", "--no-costs"),
         *("--over", "thresholds=600|600,1800", "--over", "resume_s=0,60", "--json"),
     )
     assert code == 0
@@ -426,7 +426,7 @@ def test_durations_that_can_hardly_be_seconds_are_told_with_the_fix(rota, tmp_pa
     args = ("sim", "run", "--trace", file, "--cluster", "1x2", "--policy", "fifo", "--json")
     _, out, err = rota(*args)
     assert "the median of the durations is 23 days: if they are milliseconds, give --unit ms" in err
-    _, out, err = rota(*args, "--unit", "ms", "--no-overheads")
+    _, out, err = rota(*args, "--unit", "ms", "--no-costs")
     assert (json.loads(out)["avg_jct_s"], err) == (2000.0, "")
     code, _, err = rota("sim", "run", *DRAWN, "--policy", "fifo", "--unit", "ms")
     assert code == 2 and "no effect on drawn jobs" in err
