@@ -8,7 +8,7 @@ from rich.console import Console
 from rich.table import Table as TerminalTable
 
 from rota.demo.cluster import Run
-from rota.demo.figures import Comparison
+from rota.demo.figures import BASELINE, Comparison
 from rota.report.charts import bars_chart, curves_chart, slots_chart
 from rota.report.page import Section, Table, write_page
 
@@ -98,11 +98,13 @@ def sentences(compared: Comparison) -> list[str]:
             for name, values in figures
         ]
         told.append(f"{policy} against {last}: {', '.join(changes)}.")
+    baseline = _times(compared.completion_s[f"{last} predicted"], compared.baseline_s)
     first = compared.jobs[0]
     ends = ", ".join(f"{first.completion_s[_measured(p)]:.0f} s ({p})" for p in compared.policies)
     return [
         *told,
         f"Who pays: {first.training.name}, which came first, takes {ends}.",
+        f"{BASELINE} against {last}, both in the simulator: completion {baseline}.",
         "sim: the simulator's prediction, from the step times and switch costs measured under "
         f"{compared.policies[0]}.",
     ]

@@ -6,6 +6,7 @@ import pytest
 
 from rota.demo.cluster import JobRecord, Run
 from rota.demo.figures import (
+    BASELINE,
     Lengths,
     compare,
     completions_s,
@@ -14,6 +15,7 @@ from rota.demo.figures import (
     settings_of,
     step_time_s,
 )
+from rota.demo.story import sentences
 from rota.demo.workload import EQUALS, MIX
 from rota.report.timeline import Segment, Switches, Timeline
 from rota.sim.machine import Costs
@@ -84,6 +86,23 @@ def test_the_prediction_of_fifo_is_what_such_jobs_do():
     for averages in (compared.first_100_s, compared.completion_s, compared.all_done_s):
         assert averages["fifo predicted"] == pytest.approx(averages["fifo measured"])
     assert all(job.reached for job in compared.jobs)
+    assert compared.baseline_s == pytest.approx(compared.completion_s["fifo predicted"])
+    assert "fifo-backfill against fifo, both in the simulator: completion alike." in sentences(
+        compared
+    )
+
+
+def test_backfill_ends_jobs_sooner_where_one_fits_beside_the_first():
+    """A job of two slots waits for the first one, and the third could run beside that."""
+    lengths = [Lengths(1.0, 0.03, length_s) for length_s in (43.0, 9.0, 11.0)]
+    trainings = [
+        each._replace(at_s=0.0, gpus=gpus) for each, gpus in zip(MIX, (1, 2, 1), strict=False)
+    ]
+    average_s = {
+        policy: fmean(completions_s(predict(trainings, lengths, 2, policy, {}, Costs(0, 0, 0, 0))))
+        for policy in ("fifo", BASELINE)
+    }
+    assert average_s == {"fifo": (43 + 52 + 63) / 3, BASELINE: (43 + 52 + 11) / 3}
 
 
 def test_turns_bring_the_first_100_mini_batches_forward_in_the_prediction():
