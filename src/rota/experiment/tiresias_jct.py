@@ -74,6 +74,7 @@ VARIANTS = {
     "2D-Gittins, three queues, learned": Variant("tiresias-gittins", LAS | THREE),
     "continuous 2D-LAS": Variant("las", {"quantum_s": "60"}),
     "continuous 2D-LAS free of cost": Variant("las", {"quantum_s": "60"}, FREE),
+    "Gandiva": Variant("gandiva", {}),  # the default of ``rota up``
     "SRTF": Variant("srtf", {}),
     "SRSF": Variant("srsf", {}),
 }
@@ -85,6 +86,7 @@ INGREDIENTS = {
     "2D-LAS in two queues": ("FIFO with backfill", "2D-LAS free of cost"),
     "cost of preemption": ("2D-LAS free of cost", "2D-LAS"),
     "2D-LAS over FIFO with backfill": ("FIFO with backfill", "2D-LAS"),
+    "Gandiva over FIFO with backfill": ("FIFO with backfill", "Gandiva"),
     "two queues for a continuous order, no cost": (
         "continuous 2D-LAS free of cost",
         "2D-LAS free of cost",
