@@ -10,16 +10,23 @@ from pathlib import Path
 
 from rota.predict.step_time import Shape, StepTime, relative_speed
 from rota.workload.catalog import ModelProfile, load, sources
+from rota.workload.catalog.core_curve import CoreCurve
 
 PAGE = Path(__file__).parent / "research" / "catalog.md"
 HEADING = "\n## The catalogue\n"
 SCATTERED = 4  # GPUs, each on a node of its own
 FIT = ("scattered", "points", "error", "source")
+CURVE = (
+    "phase",
+    "speed by cores per GPU",
+    "cores that saturate a GPU",
+    "cores in use",
+    "use of the GPU",
+    "source",
+)
 OTHER = (
     "noise scale over a run",
     "memory MiB",
-    "speed by cores per GPU",
-    "cores that saturate a GPU",
     "restart s",
 )
 
@@ -55,7 +62,12 @@ def tables() -> str:
             ("model", "GPU", "samples per GPU", *StepTime._fields, *FIT),
             (step_row(p, kind) for p in profiles for kind in sorted(p.step_times)),
         ),
-        "\n### Gradient noise, memory, cores, restarts\n",
+        "\n### Speed by CPU cores\n",
+        *table(
+            ("model", *CURVE),
+            (core_row(p.name, curve) for p in profiles for curve in p.core_curves),
+        ),
+        "\n### Gradient noise, memory, restarts\n",
         *table(
             ("model", *OTHER),
             (row for p in profiles if any((row := other_row(p))[1:])),
@@ -106,16 +118,29 @@ def step_row(profile: ModelProfile, kind: str) -> tuple[str, ...]:
     )
 
 
+def core_row(name: str, curve: CoreCurve) -> tuple[str, ...]:
+    speeds = ", ".join(f"{cores:g}: {speed:g}" for cores, speed in curve.points)
+    if not speeds:
+        speeds = f"1 / ({curve.fixed:g} + {curve.by_core:g} / cores)"
+    used = "" if curve.cpu_cores is None else f"{curve.cpu_cores:g} of {curve.used_at:g}"
+    return (
+        f"`{name}`",
+        curve.phase,
+        speeds,
+        "" if curve.saturating_cores is None else f"{curve.saturating_cores:g}",
+        used,
+        "" if curve.device_util is None else f"{curve.device_util:.0%}",
+        curve.source,
+    )
+
+
 def other_row(profile: ModelProfile) -> tuple[str, ...]:
     noise = ", ".join(f"{phi:,.0f}" for phi in profile.noise)
     low, high = figure(profile, "memory_min_mib"), figure(profile, "memory_max_mib")
-    cpu = ", ".join(f"{cores:g}: {speed:g}" for cores, speed in profile.cpu)
     return (
         f"`{profile.name}`",
         f"{noise} at {profile.noise_batch:g} ({profile.sources['noise']})" if noise else "",
         f"{low} to {high}" if low else "",
-        f"{cpu} ({profile.sources['cpu']})" if cpu else "",
-        figure(profile, "saturating_cores"),
         figure(profile, "restart_s"),
     )
 

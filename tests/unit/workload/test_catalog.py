@@ -1,11 +1,12 @@
 import math
 import re
+import tomllib
 from itertools import chain
 
 import pytest
 
 from rota.errors import InputError
-from rota.workload.catalog import find, gpu_type, load, look_up, sources
+from rota.workload.catalog import FOLDER, find, gpu_type, load, look_up, sources
 
 
 @pytest.mark.parametrize(
@@ -71,13 +72,15 @@ def test_a_model_of_unknown_size_has_no_skew():
 def test_every_figure_names_a_source_that_is_told():
     known = sources()
     for profile in load().values():
-        named = chain(profile.sources.values(), (fit.source for fit in profile.fits.values()))
+        told = (*profile.fits.values(), *profile.core_curves)
+        named = chain(profile.sources.values(), (each.source for each in told))
         for source in named:
             assert set(source.split()) <= set(known), profile.name
         figures = {
             key: value
             for key, value in profile._asdict().items()
-            if key not in ("name", "task", "aliases", "step_times", "fits", "sources")
+            if key
+            not in ("name", "task", "aliases", "step_times", "fits", "core_curves", "sources")
         }
         told = {key for key, value in figures.items() if value} - {"noise_batch"}
         assert told == set(profile.sources), profile.name
@@ -91,8 +94,11 @@ def test_figures_are_of_a_size_that_can_be():
             assert 0.5 * whole_mib < profile.size_mib < 1.02 * whole_mib, profile.name
         assert profile.skew is None or 0 < profile.skew < 1
         assert list(profile.noise) == [phi for phi in profile.noise if 0 < phi < math.inf]
-        cores = [count for count, _ in profile.cpu]
-        assert cores == sorted(set(cores))
+        for curve in profile.core_curves:
+            cores = [count for count, _ in curve.points]
+            assert cores == sorted(set(cores))
+            assert bool(cores) != bool(curve.by_core)
+            assert (curve.cpu_cores is None) == (curve.used_at is None)
         for kind, model in profile.step_times.items():
             terms = [term for term in model if term is not None]
             assert all(0 <= term < 100 for term in terms), (profile.name, kind)
@@ -137,3 +143,33 @@ def test_resnet50_holds_a_seventy_seventh_of_its_memory_at_the_boundary_of_a_ste
     assert round(profile.memory_min_mib * 2**20 / 1e9, 1) == 0.3
     assert round(profile.memory_max_mib * 2**20 / 1e9) == 23
     assert profile.memory_max_mib / profile.memory_min_mib == pytest.approx(76.7, abs=0.05)
+
+
+def test_every_curve_by_cores_is_of_a_model_of_the_catalogue():
+    listed = tomllib.loads((FOLDER / "cores.toml").read_text())
+    assert set(listed) <= set(load())
+    assert sum(len(profile.core_curves) for profile in load().values()) == sum(
+        map(len, listed.values())
+    )
+
+
+@pytest.mark.parametrize(
+    ("cores", "speed"), [(0.5, 0.185), (1, 0.37), (3.5, 1.15), (7.5, 2.075), (9, 2.4), (24, 2.4)]
+)
+def test_a_measured_curve_is_linear_between_its_points_and_flat_beyond(cores, speed):
+    curve = find("resnet18_imagenet").core_curve("train")
+    assert curve.speed(cores) == pytest.approx(speed)
+    assert curve.relative(cores, 9) == pytest.approx(speed / 2.4)
+
+
+def test_the_jobs_of_sads_abstract_have_the_ratios_that_it_states():
+    overfeat = find("overfeat").core_curve("train")
+    assert overfeat.relative(7, 14) == pytest.approx(0.55)
+    assert overfeat.speed(41) == overfeat.speed(40) > overfeat.speed(39)
+    (resnet,) = (c for c in find("resnet50").core_curves if c.source == "sad")
+    assert resnet._replace(saturating_cores=None).relative(7, 14) == pytest.approx(0.8)
+    assert resnet.speed(14) == resnet.speed(7)
+    nmt = find("nmt")
+    assert nmt.core_curve("validate").relative(4, 24) == pytest.approx(0.25)
+    assert nmt.core_curve("train").relative(24, 4) == 1
+    assert nmt.core_curve("test") is None

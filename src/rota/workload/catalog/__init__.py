@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 
 from rota.errors import InputError, did_you_mean
 from rota.predict.step_time import StepTime
+from rota.workload.catalog.core_curve import CoreCurve
 
 FOLDER = Path(__file__).parent
 # Figures of models.toml that are one number each.
@@ -21,7 +22,6 @@ FIGURES = (
     "memory_min_mib",
     "memory_max_mib",
     "restart_s",
-    "saturating_cores",
 )
 
 
@@ -45,7 +45,8 @@ class ModelProfile(NamedTuple):
 
     ``sources`` names the source of each figure by its key in :func:`sources`. ``batch`` is the
     samples per GPU that speeds are for. ``noise`` is the gradient noise scale in samples over
-    equal parts of a run at batch size ``noise_batch``. ``cpu`` is ``(cores per GPU, speed)``.
+    equal parts of a run at batch size ``noise_batch``. Each of ``core_curves`` names
+    its own source.
     """
 
     name: str
@@ -58,13 +59,16 @@ class ModelProfile(NamedTuple):
     memory_min_mib: float | None = None
     memory_max_mib: float | None = None
     restart_s: float | None = None
-    saturating_cores: float | None = None
-    cpu: tuple[tuple[float, float], ...] = ()
+    core_curves: tuple[CoreCurve, ...] = ()
     noise: tuple[float, ...] = ()
     noise_batch: float | None = None
     step_times: dict[str, StepTime] = {}
     fits: dict[str, Fit] = {}
     sources: dict[str, str] = {}
+
+    def core_curve(self, phase: str) -> CoreCurve | None:
+        """The first curve of the phase, None if none was published."""
+        return next((curve for curve in self.core_curves if curve.phase == phase), None)
 
     @property
     def skew(self) -> float | None:
@@ -77,9 +81,10 @@ class ModelProfile(NamedTuple):
 @lru_cache(maxsize=1)
 def load() -> dict[str, ModelProfile]:
     """Every model of the catalogue by name, in the order of its file."""
-    models, steps, noise = _read("models"), _read("step_times"), _read("gradient_noise")
+    models, cores = _read("models"), _read("cores")
+    steps, noise = _read("step_times"), _read("gradient_noise")
     return {
-        name: _profile(name, table, steps.get(name, {}), noise.get(name, {}))
+        name: _profile(name, table, steps.get(name, {}), noise.get(name, {}), cores.get(name, []))
         for name, table in models.items()
     }
 
@@ -152,14 +157,14 @@ def _read(name: str) -> Any:
 
 
 def _profile(
-    name: str, table: dict[str, Any], steps: dict[str, Any], noise: dict[str, Any]
+    name: str,
+    table: dict[str, Any],
+    steps: dict[str, Any],
+    noise: dict[str, Any],
+    curves: list[dict[str, Any]],
 ) -> ModelProfile:
     figures = {key: table[key]["value"] for key in FIGURES if key in table}
     named = {key: table[key]["source"] for key in FIGURES if key in table}
-    if "cpu" in table:
-        cpu = table["cpu"]
-        figures["cpu"] = tuple(zip(cpu["cores"], cpu["speed"], strict=True))
-        named["cpu"] = cpu["source"]
     if noise:
         figures |= {"noise": tuple(noise["phi"]), "noise_batch": noise["batch"]}
         named["noise"] = noise["source"]
@@ -169,9 +174,15 @@ def _profile(
         aliases=tuple(table.get("aliases", ())),
         step_times={kind: StepTime(**_only(StepTime, of)) for kind, of in steps.items()},
         fits={kind: Fit(**_only(Fit, of)) for kind, of in steps.items()},
+        core_curves=tuple(_curve(of) for of in curves),
         sources=named,
         **figures,
     )
+
+
+def _curve(table: dict[str, Any]) -> CoreCurve:
+    points = zip(table.get("cores", ()), table.get("speed", ()), strict=True)
+    return CoreCurve(points=tuple(points), **_only(CoreCurve, table))
 
 
 def _only(kind: Any, table: dict[str, Any]) -> dict[str, Any]:
