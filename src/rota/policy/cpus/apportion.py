@@ -1,0 +1,202 @@
+"""Apportions the cores of one node among the jobs on it.
+
+Cores are told in thousandths and dealt out in quanta: whole cores, or quarters. Speed by cores need
+not be concave (Mohan et al., *Synergy*, OSDI 2022, measured ResNet-18 at 1.75 with 6 cores and at
+2.4 with 9), so that handing out one core after another falls short of the best; an exact knapsack
+does not.
+"""
+
+from collections.abc import Sequence
+from functools import lru_cache
+from math import isfinite
+from typing import NamedTuple
+
+from rota.errors import InputError
+from rota.policy.scaling.allotment import Claim, allot
+
+CORE = 1000  # thousandths
+RULES = ("equal", "proportional", "sad")
+FLOORS = ("none", "proportional")
+AS_FAST = 1e-9  # relative difference of speeds that is rounding
+ALL = 1 << 62  # of the combinations that an exact solution looks at
+
+
+class CoreClaim(NamedTuple):
+    """One job's claim on the cores of a node.
+
+    ``share`` is its proportional share in thousandths of a core: the node's cores by the part of
+    the node's GPUs that the job holds. ``speeds[k - 1]`` is its speed with k quanta, in any unit;
+    the last one holds for more. Without speeds nothing is known of the job, which then has its
+    share. ``least`` and ``most`` bound its cores, in thousandths.
+    """
+
+    share: int
+    speeds: tuple[float, ...] = ()
+    weight: float = 1.0
+    least: int = 0
+    most: int | None = None
+
+
+def apportion(
+    claims: Sequence[CoreClaim],
+    cores: int,
+    rule: str = "sad",
+    *,
+    floor: str = "proportional",
+    quantum: int = CORE,
+) -> list[int]:
+    """Thousandths of a core for each claim, within ``cores`` thousandths, and none of them 0.
+
+    ``proportional`` gives each its share, ``equal`` all cores in proportion to the shares. ``sad``
+    makes the sum of weight times speed, relative to the speed with the share, as large as it can
+    be; with ``floor=proportional`` no job is slower than with its share, with ``none`` each keeps a
+    quantum. Of equal sums, the one with fewer cores in use is taken, then the one that gives more
+    to earlier claims. Cores without a gain go to jobs that they do not slow down, quantum by
+    quantum to the job with the least cores for its share, the earlier one first.
+
+    Floors that do not fit together are given up, then the ``least`` of claims; with fewer quanta
+    than claims, every claim gets the same part of the cores. Raises InputError for words and
+    numbers that make no sense.
+    """
+    _check(claims, cores, rule, floor, quantum)
+    quanta = cores // quantum
+    if quanta < len(claims):
+        return [cores // len(claims) for _ in claims]
+    if rule != "sad":
+        return [each * quantum for each in _by_share(claims, quanta, quantum, rule)]
+    ranges = _ranges(claims, quanta, quantum)
+    options = _all_options(claims, ranges, quantum, floor)
+    if sum(each.sizes[0] for each in options) > quanta:
+        options = _all_options(claims, ranges, quantum, None)
+    held = allot(quanta, options, effort=ALL)
+    most = [
+        _last_as_fast(claim.speeds, has, top)
+        for claim, has, (_, top) in zip(claims, held, ranges, strict=True)
+    ]
+    _deal(held, quanta - sum(held), claims, most)
+    return [each * quantum for each in held]
+
+
+def worth(claims: Sequence[CoreClaim], held: Sequence[int], *, quantum: int = CORE) -> float:
+    """The sum that ``sad`` makes large, for ``held`` thousandths of each claim.
+
+    Claims without speeds count nothing.
+    """
+    total = 0.0
+    for claim, cores in zip(claims, held, strict=True):
+        if claim.speeds:
+            last = len(claim.speeds)
+            speed = claim.speeds[min(max(1, cores // quantum), last) - 1]
+            share = claim.speeds[min(max(1, claim.share // quantum), last) - 1]
+            total += claim.weight * speed / share
+    return total
+
+
+def _check(claims: Sequence[CoreClaim], cores: int, rule: str, floor: str, quantum: int) -> None:
+    if rule not in RULES:
+        raise InputError(f"cpus: {rule!r} must be one of {', '.join(RULES)}")
+    if floor not in FLOORS:
+        raise InputError(f"cpu_floor: {floor!r} must be one of {', '.join(FLOORS)}")
+    if quantum < 1:
+        raise InputError(f"quantum: {quantum} thousandths of a core must be above zero")
+    if cores < len(claims):
+        raise InputError(
+            f"cores: {cores} thousandths of a core are not one for each of {len(claims)} jobs"
+        )
+    for claim in claims:
+        if claim.share < 1 or not (isfinite(claim.weight) and claim.weight > 0):
+            raise InputError(
+                f"claim: share {claim.share} and weight {claim.weight} must be above zero"
+            )
+        if claim.least < 0 or (claim.most is not None and claim.most < max(claim.least, 1)):
+            raise InputError(
+                f"claim: {claim.least} to {claim.most} thousandths of a core; give the smaller "
+                "number first"
+            )
+
+
+def _ranges(claims: Sequence[CoreClaim], quanta: int, quantum: int) -> list[tuple[int, int]]:
+    """The fewest and the most quanta of each claim; the fewest fit together."""
+    found = []
+    for claim in claims:
+        most = quanta if claim.most is None else min(quanta, max(1, claim.most // quantum))
+        found.append((min(most, max(1, -(-claim.least // quantum))), most))
+    if sum(least for least, _ in found) > quanta:
+        return [(1, most) for _, most in found]
+    return found
+
+
+def _by_share(claims: Sequence[CoreClaim], quanta: int, quantum: int, rule: str) -> list[int]:
+    """Quanta in proportion to the shares: of all cores, or no more than the shares themselves."""
+    ranges = _ranges(claims, quanta, quantum)
+    held = [least for least, _ in ranges]
+    if rule == "proportional":
+        wanted = [max(1, claim.share // quantum) for claim in claims]
+        most = [
+            max(least, min(share, top)) for share, (least, top) in zip(wanted, ranges, strict=True)
+        ]
+        ranges = list(zip(held, most, strict=True))
+    _deal(held, quanta - sum(held), claims, [most for _, most in ranges])
+    return held
+
+
+def _last_as_fast(speeds: tuple[float, ...], held: int, most: int) -> int:
+    """The most quanta up to which the speed does not fall."""
+    last = held
+    while last < min(most, len(speeds)) and speeds[last] >= speeds[last - 1] * (1 - AS_FAST):
+        last += 1
+    return most if last >= len(speeds) else last
+
+
+def _deal(held: list[int], left: int, claims: Sequence[CoreClaim], most: Sequence[int]) -> None:
+    """Give ``left`` quanta one by one to the claim that has the least for its share."""
+    from heapq import heapify, heappop, heappush
+
+    queue = [
+        (quanta / claim.share, row)
+        for row, (quanta, claim) in enumerate(zip(held, claims, strict=True))
+        if quanta < most[row]
+    ]
+    heapify(queue)
+    while left and queue:
+        _, row = heappop(queue)
+        held[row] += 1
+        left -= 1
+        if held[row] < most[row]:
+            heappush(queue, (held[row] / claims[row].share, row))
+
+
+def _all_options(
+    claims: Sequence[CoreClaim],
+    ranges: Sequence[tuple[int, int]],
+    quantum: int,
+    floor: str | None,
+) -> list[Claim]:
+    return [
+        _options(claim, least, most, quantum, floor)
+        for claim, (least, most) in zip(claims, ranges, strict=True)
+    ]
+
+
+@lru_cache(maxsize=8192)  # curves change with what jobs report, far less often than decisions
+def _options(claim: CoreClaim, least: int, most: int, quantum: int, floor: str | None) -> Claim:
+    """The numbers of quanta worth having: each more than the one before, and faster.
+
+    Without a ``floor``, a claim of unknown speed does not insist on its share either.
+    """
+    share = min(most, max(least, claim.share // quantum))
+    if not claim.speeds:
+        return Claim((share if floor else least,), (0.0,))
+    if not all(isfinite(speed) and speed > 0 for speed in claim.speeds):
+        raise InputError(f"claim: speeds {list(claim.speeds)} must be finite and above zero")
+    known, last = claim.speeds, len(claim.speeds)
+    base = known[min(share, last) - 1]
+    slowest = base * (1 - AS_FAST) if floor == "proportional" else 0.0
+    sizes, values, fastest = list[int](), list[float](), 0.0
+    for quanta in range(least, max(least, min(most, last)) + 1):
+        speed = known[min(quanta, last) - 1]
+        if speed >= slowest and speed > fastest * (1 + AS_FAST):
+            sizes.append(quanta)
+            values.append(claim.weight * speed / base)
+            fastest = speed
+    return Claim(tuple(sizes), tuple(values))

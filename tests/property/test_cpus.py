@@ -1,0 +1,149 @@
+"""Cores of a node, apportioned: whatever the curves, against enumeration and simpler rules."""
+
+from itertools import product
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from pytest import approx
+
+from rota.policy.cpus.apportion import CORE, CoreClaim, apportion, worth
+
+SPEEDS = st.lists(st.integers(1, 40), min_size=1, max_size=6).map(
+    lambda all: tuple(map(float, all))
+)
+RISING = SPEEDS.map(lambda speeds: tuple(sorted(speeds)))
+GAINS = st.lists(st.integers(0, 9), min_size=1, max_size=8)
+
+
+def concave(gains):
+    """Speeds that rise by less and less with each core."""
+    speeds = [1.0]
+    for gain in sorted(gains, reverse=True):
+        speeds.append(speeds[-1] + gain)
+    return tuple(speeds)
+
+
+@st.composite
+def nodes(draw, curves):
+    """(claims, thousandths of all cores): jobs whose shares fit into the cores, one GPU each."""
+    share = draw(st.integers(1, 3))
+    spare = draw(st.integers(0, 2))
+    claims = [
+        CoreClaim(share * CORE, curve, draw(st.sampled_from([0.5, 1.0, 2.0])))
+        for curve in draw(st.lists(curves, min_size=1, max_size=4))
+    ]
+    return claims, (len(claims) + spare) * share * CORE
+
+
+@st.composite
+def any_node(draw):
+    """Claims with any share and bounds, known speeds or none; cores for all of them or not."""
+    claims = []
+    for _ in range(draw(st.integers(1, 5))):
+        least = draw(st.integers(0, 9000))
+        most = draw(st.none() | st.integers(max(least, 1), 20000))
+        share = draw(st.integers(1, 12000))
+        claims.append(CoreClaim(share, draw(st.just(()) | SPEEDS), 1.0, least, most))
+    return claims, draw(st.integers(len(claims), 24000))
+
+
+def fast_enough(claim, cores):
+    share = worth([claim], [claim.share])
+    return worth([claim], [cores]) >= share * (1 - 1e-9)
+
+
+def best_sum(claims, cores, floor):
+    """The largest sum of all ways to deal out whole cores."""
+    counts = range(1, cores // CORE + 1)
+    return max(
+        worth(claims, [count * CORE for count in held])
+        for held in product(counts, repeat=len(claims))
+        if sum(held) * CORE <= cores
+        and (
+            floor == "none"
+            or all(fast_enough(claim, n * CORE) for claim, n in zip(claims, held, strict=True))
+        )
+    )
+
+
+def greedy(claims, cores):
+    """One core after another from the shares on, to the job that gains most by it."""
+    held = [claim.share for claim in claims]
+    for _ in range((cores - sum(held)) // CORE):
+        gains = []
+        for row, claim in enumerate(claims):
+            more = worth([claim], [held[row] + CORE])
+            gains.append((more - worth([claim], [held[row]]), -row))
+        held[-max(gains)[1]] += CORE
+    return held
+
+
+@given(nodes(SPEEDS), st.sampled_from(["proportional", "none"]))
+@settings(max_examples=80)
+def test_no_way_to_deal_out_cores_is_worth_more(node, floor):
+    claims, cores = node
+    held = apportion(claims, cores, floor=floor)
+    assert sum(held) <= cores
+    assert worth(claims, held) == approx(best_sum(claims, cores, floor))
+
+
+@given(nodes(RISING))
+@settings(max_examples=150)
+def test_it_is_worth_as_much_as_every_simpler_rule_and_more_than_static_shares(node):
+    claims, cores = node
+    sad, equal, static = (
+        worth(claims, apportion(claims, cores, rule)) for rule in ("sad", "equal", "proportional")
+    )
+    assert sad >= worth(claims, greedy(claims, cores)) - 1e-9
+    assert sad >= equal - 1e-9
+    assert equal >= static - 1e-9
+
+
+@given(nodes(GAINS.map(concave)))
+@settings(max_examples=100)
+def test_on_concave_curves_greedy_from_the_shares_is_worth_as_much_as_equal_parts(node):
+    claims, cores = node
+    equal = worth(claims, apportion(claims, cores, "equal"))
+    assert worth(claims, greedy(claims, cores)) >= equal - 1e-9
+
+
+@given(nodes(SPEEDS))
+@settings(max_examples=150)
+def test_nobody_is_slower_than_with_its_proportional_share(node):
+    claims, cores = node
+    held = apportion(claims, cores)
+    assert all(fast_enough(claim, each) for claim, each in zip(claims, held, strict=True))
+
+
+@given(
+    any_node(),
+    st.sampled_from(["sad", "equal", "proportional"]),
+    st.sampled_from(["proportional", "none"]),
+    st.sampled_from([1000, 250, 100]),
+)
+@settings(max_examples=200)
+def test_a_node_never_gives_more_cores_than_it_has_and_nobody_has_none(node, rule, floor, quantum):
+    claims, cores = node
+    held = apportion(claims, cores, rule, floor=floor, quantum=quantum)
+    assert sum(held) <= cores
+    assert min(held) > 0
+    if cores // quantum >= len(claims):
+        assert not any(each % quantum for each in held)
+        for claim, each in zip(claims, held, strict=True):
+            assert claim.most is None or each <= max(claim.most, quantum)
+        least = [min(max(1, -(-c.least // quantum)), _most(c, quantum, cores)) for c in claims]
+        if sum(least) <= cores // quantum:
+            assert all(each >= low * quantum for each, low in zip(held, least, strict=True))
+    assert apportion(claims, cores, rule, floor=floor, quantum=quantum) == held
+
+
+def _most(claim, quantum, cores):
+    most = cores // quantum
+    return most if claim.most is None else min(most, max(1, claim.most // quantum))
+
+
+@given(nodes(RISING))
+@settings(max_examples=100)
+def test_no_core_is_idle_that_slows_nobody_down(node):
+    claims, cores = node
+    assert sum(apportion(claims, cores)) == cores
