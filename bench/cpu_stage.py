@@ -1,0 +1,219 @@
+"""Cores for jobs: what apportioning them costs and is worth, and how many probes a curve takes.
+
+    python bench/cpu_stage.py
+
+The curves by CPU cores are those of the catalogue, on nodes of 24 cores and 8 GPUs. Printed are
+
+* CPU time of apportioning the cores of 16 nodes of 8 jobs, with curves met before and with new ones
+  (median, least and most of 20 rounds), and of one node of 6 jobs beside enumeration of all ways to
+  deal out its cores. Target: at most 5 ms, and 100 times faster than enumeration;
+* what the sums of relative speeds are short of the best, on 200 nodes, for cores dealt out greedily
+  one by one, in equal parts, and as static shares;
+* probes of step times, 2 % noise, 20 seeds: until the sequential design stops, and until Synergy's
+  offline profiler does (from all cores, half as many while a step takes within 10 % as long as the
+  one before, else one core less). Target: at most half as many. Neither knows the curve; the errors
+  that are left, of the fitted model and of straight lines between the profiler's points, are means
+  over 1 to 24 cores, and so is the number of probes after which they first were 5 %.
+
+Exits with 1 if a target is missed or another way to deal out cores is worth more.
+"""
+
+import random
+import sys
+from collections.abc import Callable, Iterator
+from itertools import pairwise
+from statistics import fmean, median
+from time import process_time
+
+from rota.policy.cpus import apportion as stage
+from rota.policy.cpus.apportion import CORE, CoreClaim, apportion, worth
+from rota.predict.core_design import next_cores
+from rota.predict.core_points import CorePoint
+from rota.predict.cpu_demand import fit
+from rota.workload.catalog import load
+from rota.workload.catalog.core_curve import CoreCurve
+
+CORES, JOBS, SHARE, NODES = 24, 8, 3, 16
+ROUNDS, SAMPLES, SEEDS = 20, 200, 20
+NOISE, PRECISE = 0.02, 0.05
+MOST_MS, TIMES_FASTER, FEWER = 5.0, 100.0, 0.5
+COUNTS = range(1, CORES + 1)
+
+
+def main() -> int:
+    curves = {
+        f"{name}, {curve.phase} ({curve.source})": curve
+        for name, profile in load().items()
+        for curve in profile.core_curves
+    }
+    reached = [times(list(curves.values())), shortfalls(list(curves.values())), probes(curves)]
+    return 0 if all(reached) else 1
+
+
+# -- apportioning ----------------------------------------------------------------------------------
+
+
+def node(curves: list[CoreCurve], chance: random.Random, jobs: int = JOBS) -> list[CoreClaim]:
+    """Claims of jobs on a node that its GPUs fill."""
+    drawn = [chance.choice(curves) for _ in range(jobs)]
+    share = CORES // jobs * CORE
+    return [CoreClaim(share, tuple(curve.speed(c) for c in COUNTS)) for curve in drawn]
+
+
+def times(curves: list[CoreCurve]) -> bool:
+    chance = random.Random(18)
+    nodes = [node(curves, chance) for _ in range(NODES)]
+
+    def all_nodes() -> None:
+        for claims in nodes:
+            apportion(claims, CORES * CORE)
+
+    new = measured(all_nodes, stage._options.cache_clear)
+    known = measured(all_nodes, lambda: None)
+    print(f"{'apportioning 16 nodes of 8 jobs, CPU ms':52} median (least, most)")
+    for name, each in (("curves met before", known), ("new curves", new)):
+        print(f"  {name:50} {median(each):.2f} ({min(each):.2f}, {max(each):.2f})")
+
+    claims = node(curves, chance, 6)
+    ours = median(measured(lambda: apportion(claims, CORES * CORE), stage._options.cache_clear))
+    began = process_time()
+    best = max(worth(claims, held) for held in enumerated(claims, CORES))
+    brute = (process_time() - began) * 1e3
+    same = abs(best - worth(claims, apportion(claims, CORES * CORE))) < 1e-9
+    print(f"  {'one node of 6 jobs':50} {ours:.3f}")
+    print(f"  {'the same by enumeration':50} {brute:.0f}, {brute / ours:.0f} times as long")
+    print(f"  {'with the same sum of speeds':50} {'yes' if same else 'NO'}")
+    return same and median(new) <= MOST_MS and brute >= TIMES_FASTER * ours
+
+
+def measured(work: Callable[[], None], before: Callable[[], None]) -> list[float]:
+    """CPU ms of each round."""
+    found = []
+    for _ in range(ROUNDS):
+        before()
+        began = process_time()
+        work()
+        found.append((process_time() - began) * 1e3)
+    return found
+
+
+def enumerated(claims: list[CoreClaim], cores: int) -> Iterator[list[int]]:
+    """All ways to deal out whole cores with which nobody is slower than with its share."""
+    if not claims:
+        yield []
+        return
+    first, *rest = claims
+    floor = worth([first], [first.share]) - 1e-9
+    for count in range(1, cores - len(rest) + 1):
+        if worth([first], [count * CORE]) >= floor:
+            for held in enumerated(rest, cores - count):
+                yield [count * CORE, *held]
+
+
+def shortfalls(curves: list[CoreCurve]) -> bool:
+    chance = random.Random(3)
+    short: dict[str, list[float]] = {"greedy": [], "equal": [], "proportional": []}
+    for _ in range(SAMPLES):
+        claims = node(curves, chance, chance.randint(2, JOBS))
+        claims = [claim._replace(share=SHARE * CORE) for claim in claims]
+        best = worth(claims, apportion(claims, CORES * CORE))
+        others = {rule: apportion(claims, CORES * CORE, rule) for rule in ("equal", "proportional")}
+        for rule, held in {"greedy": greedy(claims), **others}.items():
+            short[rule].append(1 - worth(claims, held) / best)
+    print(f"\n{'short of the best sum of speeds, 2 to 8 jobs on a node':56} mean    most")
+    for rule, parts in short.items():
+        print(f"  {rule:54} {fmean(parts):5.1%}  {max(parts):6.1%}")
+    return min(map(min, short.values())) >= -1e-9
+
+
+def greedy(claims: list[CoreClaim]) -> list[int]:
+    """One core after another to the job that gains most, from the fewest that are fast enough."""
+    held = []
+    for claim in claims:
+        floor = worth([claim], [claim.share]) - 1e-9
+        held.append(next(c for c in COUNTS if worth([claim], [c * CORE]) >= floor) * CORE)
+    while sum(held) < CORES * CORE:
+        gains = [
+            worth([claim], [has + CORE]) - worth([claim], [has])
+            for claim, has in zip(claims, held, strict=True)
+        ]
+        held[gains.index(max(gains))] += CORE
+    return held
+
+
+# -- probes ----------------------------------------------------------------------------------------
+
+
+def probes(curves: dict[str, CoreCurve]) -> bool:
+    print(f"\n{'probes, mean of 20 seeds':36} until it stops        error then          to 5 %")
+    print(f"{'':36}" + f" {'ours':>7} {'profiler':>11}" * 3)
+    rows = {name: curve_probes(curve) for name, curve in curves.items()}
+    rows["all"] = [fmean(column) for column in zip(*rows.values(), strict=True)]
+    for name, (ours, theirs, error, their_error, to, they_to) in rows.items():
+        stops = f"{ours:8.2f} {theirs:11.2f}"
+        print(f"  {name:34}{stops} {error:7.1%} {their_error:11.1%} {to:7.2f} {they_to:11.2f}")
+    ours, theirs, error, *_ = rows["all"]
+    print(f"  {'ours by the profiler':34}{ours / theirs:8.2f}")
+    return ours <= FEWER * theirs and error <= PRECISE
+
+
+def curve_probes(curve: CoreCurve) -> list[float]:
+    """Of ours and of the profiler: probes until it stops, the error then, probes to 5 %."""
+    rows = []
+    for seed in range(SEEDS):
+        chance = random.Random(seed)
+        noisy = {c: 1 / curve.speed(c) * (1 + chance.gauss(0, NOISE)) for c in COUNTS}
+        ours, theirs = list(sequential(noisy)), list(halved(noisy))
+        fits = [off(curve, fitted(ours[:n])) for n in range(1, len(ours) + 1)]
+        lines = [off(curve, between(theirs[:n])) for n in range(1, len(theirs) + 1)]
+        ends = fits[-1], lines[-1], to_error(fits), to_error(lines)
+        rows.append((len(ours), len(theirs), *ends))
+    return [fmean(column) for column in zip(*rows, strict=True)]
+
+
+def sequential(noisy: dict[int, float]) -> Iterator[CorePoint]:
+    points: list[CorePoint] = []
+    while (cores := next_cores(points, list(COUNTS), SHARE)) is not None:
+        points.append(CorePoint(cores, noisy[int(cores)]))
+        yield points[-1]
+
+
+def halved(noisy: dict[int, float]) -> Iterator[CorePoint]:
+    """Synergy's offline profiler (github.com/msr-fiddle/synergy) for one GPU."""
+    cores, before = CORES, None
+    while cores >= 1:
+        now = noisy[cores]
+        yield CorePoint(cores, now)
+        near = before is None or abs(before - now) / before < 0.1
+        cores, before = (cores // 2 if near else cores - 1), now
+
+
+def fitted(points: list[CorePoint]) -> Callable[[float], float]:
+    found, _ = fit(points)
+    return found.demand.speed if found else lambda cores: 1 / points[0].step_s
+
+
+def between(points: list[CorePoint]) -> Callable[[float], float]:
+    """Speeds on straight lines between points, and in proportion to the cores below them."""
+    known = [(0.0, 0.0), *sorted((point.cores, 1 / point.step_s) for point in points)]
+
+    def speed(cores: float) -> float:
+        for (low, slower), (high, faster) in pairwise(known):
+            if cores <= high:
+                return slower + (faster - slower) * (cores - low) / (high - low)
+        return known[-1][1]
+
+    return speed
+
+
+def off(curve: CoreCurve, speed: Callable[[float], float]) -> float:
+    return fmean(abs(speed(c) / curve.speed(c) - 1) for c in COUNTS)
+
+
+def to_error(errors: list[float]) -> int:
+    """The number of probes after which the error is small enough, or all."""
+    return next((n for n, error in enumerate(errors, 1) if error <= PRECISE), len(errors))
+
+
+if __name__ == "__main__":
+    sys.exit(main())
