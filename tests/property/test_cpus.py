@@ -1,12 +1,16 @@
-"""Cores of a node, apportioned: whatever the curves, against enumeration and simpler rules."""
+"""Cores of a node, apportioned and predicted: whatever the curves and whatever is reported."""
 
 from itertools import product
+from math import isfinite
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from pytest import approx
 
 from rota.policy.cpus.apportion import CORE, CoreClaim, apportion, worth
+from rota.predict.core_design import next_cores
+from rota.predict.core_points import CorePoint
+from rota.predict.cpu_demand import CpuDemand, fit
 
 SPEEDS = st.lists(st.integers(1, 40), min_size=1, max_size=6).map(
     lambda all: tuple(map(float, all))
@@ -79,7 +83,7 @@ def greedy(claims, cores):
 
 
 @given(nodes(SPEEDS), st.sampled_from(["proportional", "none"]))
-@settings(max_examples=80)
+@settings(max_examples=60)
 def test_no_way_to_deal_out_cores_is_worth_more(node, floor):
     claims, cores = node
     held = apportion(claims, cores, floor=floor)
@@ -88,7 +92,7 @@ def test_no_way_to_deal_out_cores_is_worth_more(node, floor):
 
 
 @given(nodes(RISING))
-@settings(max_examples=150)
+@settings(max_examples=60)
 def test_it_is_worth_as_much_as_every_simpler_rule_and_more_than_static_shares(node):
     claims, cores = node
     sad, equal, static = (
@@ -108,7 +112,7 @@ def test_on_concave_curves_greedy_from_the_shares_is_worth_as_much_as_equal_part
 
 
 @given(nodes(SPEEDS))
-@settings(max_examples=150)
+@settings(max_examples=60)
 def test_nobody_is_slower_than_with_its_proportional_share(node):
     claims, cores = node
     held = apportion(claims, cores)
@@ -121,7 +125,7 @@ def test_nobody_is_slower_than_with_its_proportional_share(node):
     st.sampled_from(["proportional", "none"]),
     st.sampled_from([1000, 250, 100]),
 )
-@settings(max_examples=200)
+@settings(max_examples=100)
 def test_a_node_never_gives_more_cores_than_it_has_and_nobody_has_none(node, rule, floor, quantum):
     claims, cores = node
     held = apportion(claims, cores, rule, floor=floor, quantum=quantum)
@@ -147,3 +151,53 @@ def _most(claim, quantum, cores):
 def test_no_core_is_idle_that_slows_nobody_down(node):
     claims, cores = node
     assert sum(apportion(claims, cores)) == cores
+
+
+# -- predictions -----------------------------------------------------------------------------------
+
+REPORTS = st.lists(
+    st.builds(
+        CorePoint,
+        st.sampled_from([0.25, 1, 3, 6, 24, 128, 4096, 0, -1, float("nan")]),
+        st.floats() | st.floats(1e-6, 86_400) | st.floats(0.1, 1.0),
+        st.sampled_from(["v100", "a100"]),
+    ),
+    max_size=6,
+)
+
+
+@given(REPORTS)
+@settings(max_examples=60)
+def test_whatever_is_reported_predictions_are_finite_and_above_zero(points):
+    found, warnings = fit(points)
+    assert all(isinstance(warning, str) for warning in warnings)
+    if found is None:
+        return
+    for gpu_type in found.demand.gpu_s:
+        steps = [found.demand.step_s(cores, gpu_type) for cores in (0.25, 1, 5, 24, 4096)]
+        assert all(isfinite(step_s) and step_s > 0 for step_s in steps)
+        assert found.demand.knee(gpu_type) >= 0
+        assert all(error >= 0 for error in found.errors([0.25, 5, 4096], gpu_type))
+
+
+@given(
+    st.floats(0.01, 10),
+    st.floats(0.01, 100),
+    st.floats(1, 10),
+    st.integers(1, 8),
+    st.integers(1, 4),
+)
+@settings(max_examples=60)
+def test_the_sequential_design_ends_within_four_probes_that_tell_the_curve(
+    gpu_s, by_core_s, gamma, share, jobs
+):
+    true, points = CpuDemand({"": gpu_s}, by_core_s, gamma=gamma), []
+    candidates = range(1, share * jobs + 1)
+    while (cores := next_cores(points, candidates, share)) is not None:
+        assert cores in candidates
+        points.append(CorePoint(cores, true.step_s(cores)))
+    assert len({point.cores for point in points}) == len(points) <= 4
+    found, _ = fit(points)
+    if found is not None:
+        for cores in range(share, candidates[-1] + 1):
+            assert found.demand.step_s(cores) == approx(true.step_s(cores), rel=0.15)

@@ -65,6 +65,20 @@ def test_of_overfeat_and_resnet50_on_too_few_cores_the_one_that_needs_fewer_give
     assert apportion(normalised, 21 * CORE, floor="none") == [14000, 7000]
 
 
+def test_a_job_that_goes_over_to_validation_gets_the_cores_that_shorten_it():
+    """Of 4 cores for each GPU, training keeps one busy; 24 shorten validation by 75 %."""
+    training, validating = (
+        CoreClaim(4 * CORE, tuple(curve.speed(cores + 1) for cores in range(24)))
+        for curve in find("nmt").core_curves
+    )
+    flat = claim("gnmt", share=4)
+    before = apportion([training, *[flat] * 5], NODE)
+    after = apportion([validating, *[flat] * 5], NODE)
+    assert after[0] == 19 * CORE > before[0]
+    assert apportion([validating], NODE) == [NODE]
+    assert worth([validating], [NODE]) == pytest.approx(4)
+
+
 def test_quarters_of_a_core_are_dealt_out_where_they_are_the_quantum():
     claims = [claim("alexnet", share=1, quantum=250), claim("gnmt", share=1, quantum=250)]
     assert apportion(claims, 2 * CORE, quantum=250) == [1000, 1000]
