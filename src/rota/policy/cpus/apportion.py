@@ -85,10 +85,8 @@ def worth(claims: Sequence[CoreClaim], held: Sequence[int], *, quantum: int = CO
     total = 0.0
     for claim, cores in zip(claims, held, strict=True):
         if claim.speeds:
-            last = len(claim.speeds)
-            speed = claim.speeds[min(max(1, cores // quantum), last) - 1]
-            share = claim.speeds[min(max(1, claim.share // quantum), last) - 1]
-            total += claim.weight * speed / share
+            speed = _speed(claim, cores // quantum)
+            total += claim.weight * speed / _speed(claim, claim.share // quantum)
     return total
 
 
@@ -178,6 +176,11 @@ def _all_options(
     ]
 
 
+def _speed(claim: CoreClaim, quanta: int) -> float:
+    """The speed with so many quanta; less than one counts as one."""
+    return claim.speeds[min(max(quanta, 1), len(claim.speeds)) - 1]
+
+
 @lru_cache(maxsize=8192)  # curves change with what jobs report, far less often than decisions
 def _options(claim: CoreClaim, least: int, most: int, quantum: int, floor: str | None) -> Claim:
     """The numbers of quanta worth having: each more than the one before, and faster.
@@ -189,12 +192,11 @@ def _options(claim: CoreClaim, least: int, most: int, quantum: int, floor: str |
         return Claim((share if floor else least,), (0.0,))
     if not all(isfinite(speed) and speed > 0 for speed in claim.speeds):
         raise InputError(f"claim: speeds {list(claim.speeds)} must be finite and above zero")
-    known, last = claim.speeds, len(claim.speeds)
-    base = known[min(share, last) - 1]
-    slowest = base * (1 - AS_FAST) if floor == "proportional" else 0.0
+    base = _speed(claim, claim.share // quantum)
+    slowest = _speed(claim, share) * (1 - AS_FAST) if floor == "proportional" else 0.0
     sizes, values, fastest = list[int](), list[float](), 0.0
-    for quanta in range(least, max(least, min(most, last)) + 1):
-        speed = known[min(quanta, last) - 1]
+    for quanta in range(least, max(least, min(most, len(claim.speeds))) + 1):
+        speed = _speed(claim, quanta)
         if speed >= slowest and speed > fastest * (1 + AS_FAST):
             sizes.append(quanta)
             values.append(claim.weight * speed / base)

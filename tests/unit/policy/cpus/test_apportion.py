@@ -101,6 +101,16 @@ def test_jobs_stay_within_the_cores_that_they_ask_for():
     ]
 
 
+def test_speeds_count_relative_to_the_share_whatever_the_bounds():
+    """A core makes the first job faster by a quarter of its speed, the second by a third."""
+    first = CoreClaim(4000, (1.0, 2.0, 3.0, 4.0, 5.0, 5.0), least=1000, most=5000)
+    second = CoreClaim(3000, (1.0, 2.0, 3.0, 4.0, 4.0, 4.0), most=6000)
+    assert apportion([first, second], 8 * CORE) == [4000, 4000]
+    assert worth([first, second], [4000, 4000]) == pytest.approx(1 + 4 / 3)
+    bounded = [first, second._replace(least=4000)]
+    assert apportion(bounded, 8 * CORE, floor="none") == [4000, 4000]
+
+
 def test_floors_that_do_not_fit_together_are_given_up_and_then_least_numbers_of_cores():
     steep = CoreClaim(4000, (1.0, 2.0, 3.0, 4.0))
     assert apportion([steep, steep], 6 * CORE) == [4000, 2000]
