@@ -51,9 +51,9 @@ def any_node(draw):
     return claims, draw(st.integers(len(claims), 24000))
 
 
-def fast_enough(claim, cores):
+def fast_enough(claim, cores, slack=0.0):
     share = worth([claim], [claim.share])
-    return worth([claim], [cores]) >= share * (1 - 1e-9)
+    return worth([claim], [cores]) >= share * (1 - slack - 1e-9)
 
 
 def best_sum(claims, cores, floor):
@@ -111,12 +111,12 @@ def test_on_concave_curves_greedy_from_the_shares_is_worth_as_much_as_equal_part
     assert worth(claims, greedy(claims, cores)) >= equal - 1e-9
 
 
-@given(nodes(SPEEDS))
+@given(nodes(SPEEDS), st.sampled_from([0.0, 0.03, 0.2]))
 @settings(max_examples=60)
-def test_nobody_is_slower_than_with_its_proportional_share(node):
+def test_nobody_is_slower_than_with_its_proportional_share_by_more_than_the_slack(node, slack):
     claims, cores = node
-    held = apportion(claims, cores)
-    assert all(fast_enough(claim, each) for claim, each in zip(claims, held, strict=True))
+    held = apportion(claims, cores, slack=slack)
+    assert all(fast_enough(claim, each, slack) for claim, each in zip(claims, held, strict=True))
 
 
 @given(

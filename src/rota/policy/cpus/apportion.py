@@ -43,31 +43,33 @@ def apportion(
     rule: str = "sad",
     *,
     floor: str = "proportional",
+    slack: float = 0.0,
     quantum: int = CORE,
 ) -> list[int]:
     """Thousandths of a core for each claim, within ``cores`` thousandths, and none of them 0.
 
     ``proportional`` gives each its share, ``equal`` all cores in proportion to the shares. ``sad``
     makes the sum of weight times speed, relative to the speed with the share, as large as it can
-    be; with ``floor=proportional`` no job is slower than with its share, with ``none`` each keeps a
-    quantum. Of equal sums, the one with fewer cores in use is taken, then the one that gives more
-    to earlier claims. Cores without a gain go to jobs that they do not slow down, quantum by
-    quantum to the job with the least cores for its share, the earlier one first.
+    be. With ``floor=proportional`` no job is slower than with its share by more than ``slack``
+    (0.03 is 3 %, for predicted speeds); with ``none`` each job keeps a quantum. Of equal sums, the
+    one with fewer cores in use is taken, then the one that gives more to earlier claims. Cores
+    without a gain go to jobs that they do not slow down, quantum by quantum to the job with the
+    least cores for its share, the earlier one first.
 
     Floors that do not fit together are given up, then the ``least`` of claims; with fewer quanta
     than claims, every claim gets the same part of the cores. Raises InputError for words and
     numbers that make no sense.
     """
-    _check(claims, cores, rule, floor, quantum)
+    _check(claims, cores, rule, floor, slack, quantum)
     quanta = cores // quantum
     if quanta < len(claims):
         return [cores // len(claims) for _ in claims]
     if rule != "sad":
         return [each * quantum for each in _by_share(claims, quanta, quantum, rule)]
     ranges = _ranges(claims, quanta, quantum)
-    options = _all_options(claims, ranges, quantum, floor)
+    options = _all_options(claims, ranges, quantum, floor, slack)
     if sum(each.sizes[0] for each in options) > quanta:
-        options = _all_options(claims, ranges, quantum, None)
+        options = _all_options(claims, ranges, quantum, None, slack)
     held = allot(quanta, options, effort=ALL)
     most = [
         _last_as_fast(claim.speeds, has, top)
@@ -90,11 +92,15 @@ def worth(claims: Sequence[CoreClaim], held: Sequence[int], *, quantum: int = CO
     return total
 
 
-def _check(claims: Sequence[CoreClaim], cores: int, rule: str, floor: str, quantum: int) -> None:
+def _check(
+    claims: Sequence[CoreClaim], cores: int, rule: str, floor: str, slack: float, quantum: int
+) -> None:
     if rule not in RULES:
         raise InputError(f"cpus: {rule!r} must be one of {', '.join(RULES)}")
     if floor not in FLOORS:
         raise InputError(f"cpu_floor: {floor!r} must be one of {', '.join(FLOORS)}")
+    if not 0 <= slack < 1:
+        raise InputError(f"slack: {slack:g} must be a part of a speed, from 0 to below 1")
     if quantum < 1:
         raise InputError(f"quantum: {quantum} thousandths of a core must be above zero")
     if cores < len(claims):
@@ -169,9 +175,10 @@ def _all_options(
     ranges: Sequence[tuple[int, int]],
     quantum: int,
     floor: str | None,
+    slack: float,
 ) -> list[Claim]:
     return [
-        _options(claim, least, most, quantum, floor)
+        _options(claim, least, most, quantum, floor, slack)
         for claim, (least, most) in zip(claims, ranges, strict=True)
     ]
 
@@ -182,7 +189,9 @@ def _speed(claim: CoreClaim, quanta: int) -> float:
 
 
 @lru_cache(maxsize=8192)  # curves change with what jobs report, far less often than decisions
-def _options(claim: CoreClaim, least: int, most: int, quantum: int, floor: str | None) -> Claim:
+def _options(
+    claim: CoreClaim, least: int, most: int, quantum: int, floor: str | None, slack: float
+) -> Claim:
     """The numbers of quanta worth having: each more than the one before, and faster.
 
     Without a ``floor``, a claim of unknown speed does not insist on its share either.
@@ -193,7 +202,7 @@ def _options(claim: CoreClaim, least: int, most: int, quantum: int, floor: str |
     if not all(isfinite(speed) and speed > 0 for speed in claim.speeds):
         raise InputError(f"claim: speeds {list(claim.speeds)} must be finite and above zero")
     base = _speed(claim, claim.share // quantum)
-    slowest = _speed(claim, share) * (1 - AS_FAST) if floor == "proportional" else 0.0
+    slowest = _speed(claim, share) * (1 - slack - AS_FAST) if floor == "proportional" else 0.0
     sizes, values, fastest = list[int](), list[float](), 0.0
     for quanta in range(least, max(least, min(most, len(claim.speeds))) + 1):
         speed = _speed(claim, quanta)

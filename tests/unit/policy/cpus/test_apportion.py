@@ -85,6 +85,14 @@ def test_quarters_of_a_core_are_dealt_out_where_they_are_the_quantum():
     assert apportion(claims, 2 * CORE, quantum=250, floor="none") == [1750, 250]
 
 
+def test_with_slack_a_job_that_seems_little_slower_gives_cores_away():
+    nearly_flat = CoreClaim(3000, (0.98, 0.99, 1.0))
+    claims = [nearly_flat, claim("alexnet")]
+    assert apportion(claims, 6 * CORE) == [3000, 3000]
+    assert apportion(claims, 6 * CORE, slack=0.01) == [2000, 4000]
+    assert apportion(claims, 6 * CORE, slack=0.03) == [1000, 5000]
+
+
 def test_a_job_of_unknown_speed_has_its_share_and_spare_cores():
     unknown, flat = CoreClaim(3000), CoreClaim(3000, (1.0,))
     assert apportion([unknown, claim("alexnet")], 12 * CORE) == [3000, 9000]
@@ -140,6 +148,8 @@ def test_of_equal_jobs_the_earlier_has_the_odd_core():
     [
         ({"rule": "fair"}, "cpus: 'fair' must be one of equal, proportional, sad"),
         ({"floor": "half"}, "cpu_floor: 'half' must be one of none, proportional"),
+        ({"slack": -0.1}, "slack: -0.1 must be a part of a speed"),
+        ({"slack": float("nan")}, "slack: nan must be a part of a speed"),
         ({"quantum": 0}, "quantum: 0 thousandths"),
         ({"cores": 1}, "cores: 1 thousandths of a core are not one for each of 2 jobs"),
         ({"claims": [CoreClaim(0)]}, "share 0 and weight 1.0 must be above zero"),
