@@ -199,15 +199,15 @@ def _options(
     share = min(most, max(least, claim.share // quantum))
     if not claim.speeds:
         return Claim((share if floor else least,), (0.0,))
-    if not all(isfinite(speed) and speed > 0 for speed in claim.speeds):
+    if not (isfinite(sum(claim.speeds)) and min(claim.speeds) > 0):
         raise InputError(f"claim: speeds {list(claim.speeds)} must be finite and above zero")
     base = _speed(claim, claim.share // quantum)
     slowest = _speed(claim, share) * (1 - slack - AS_FAST) if floor == "proportional" else 0.0
-    sizes, values, fastest = list[int](), list[float](), 0.0
-    for quanta in range(least, max(least, min(most, len(claim.speeds))) + 1):
-        speed = _speed(claim, quanta)
-        if speed >= slowest and speed > fastest * (1 + AS_FAST):
+    sizes, values, enough = list[int](), list[float](), slowest
+    known = claim.speeds[least - 1 : most] or claim.speeds[-1:]
+    for quanta, speed in enumerate(known, least):
+        if speed >= enough:
             sizes.append(quanta)
             values.append(claim.weight * speed / base)
-            fastest = speed
+            enough = speed * (1 + AS_FAST)
     return Claim(tuple(sizes), tuple(values))
