@@ -61,6 +61,11 @@ class TestTiresias(PolicyContract):
         return create("tiresias", {"thresholds": "100,400", "promote_knob": "2"})
 
 
+class TestTiresiasWithCpuCores(PolicyContract):
+    def policy(self) -> Any:
+        return create("tiresias", {"thresholds": "100,400", "promote_knob": "2", "cpus": "equal"})
+
+
 class TestTiresiasByFirstStart(PolicyContract):
     def policy(self) -> Any:
         return create("tiresias", {"thresholds": "100,400", "within": "first-start"})
@@ -71,6 +76,13 @@ class TestGandiva(PolicyContract):
 
     def policy(self) -> Any:
         return create("gandiva", {"quantum_s": "20"})
+
+
+class TestGandivaWithCpuCores(PolicyContract):
+    work_conserving = False
+
+    def policy(self) -> Any:
+        return create("gandiva", {"quantum_s": "20", "cpus": "equal"})
 
 
 class TestGandivaAsPublished(PolicyContract):

@@ -34,6 +34,7 @@ from rota.model.sweep import Report
 from rota.model.turns import Turns
 from rota.policy.base import Setting
 from rota.policy.composition import COMMON
+from rota.policy.cpus.settings import CPU_SETTINGS
 from rota.policy.information import INFORMATION, information_of
 from rota.policy.registry import BUILT_IN, create, policy_class
 from rota.predict.goodput_curve import BY_KIND, MEASURED, PREDICTED, Present, Told
@@ -143,6 +144,11 @@ def test_every_word_for_what_a_policy_is_told_is_explained() -> None:
 def test_every_common_setting_is_explained_with_its_default() -> None:
     _, _, text = page("policies").partition("## Settings that every ordering takes")
     assert not [key for key, setting in COMMON.items() if row_of(key, setting) not in text]
+
+
+def test_every_setting_of_cpu_cores_is_explained_with_its_default() -> None:
+    _, _, text = page("policies").partition("## Settings that every policy takes")
+    assert not [key for key, setting in CPU_SETTINGS.items() if row_of(key, setting) not in text]
 
 
 def row_of(key: str, setting: Setting) -> str:

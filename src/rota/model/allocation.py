@@ -82,6 +82,16 @@ class Allocation:
         """The same GPUs, used with that batch."""
         return self if batch == self.batch else of_parts(self.parts, self.shared, batch)
 
+    def shares(self, amount: int) -> list[tuple[int, int]]:
+        """``amount`` split over the nodes as the GPUs are: whole parts, by (node index, part)."""
+        parts, gpus, before = [], 0, 0
+        for node, mask in self.parts:
+            gpus += mask.bit_count()
+            upto = amount * gpus // self.num_gpus
+            parts.append((node, upto - before))
+            before = upto
+        return parts
+
     def nodes(self) -> tuple[int, ...]:
         """The node indices, in rising order."""
         return tuple(node for node, _ in self.parts)
@@ -116,3 +126,8 @@ def shared_on_node(node: int, mask: int) -> Allocation:
 def gpus_text(count: int) -> str:
     """A number of GPUs in words: ``1 GPU``, ``2 GPUs``."""
     return "1 GPU" if count == 1 else f"{count} GPUs"
+
+
+def cores_text(millicores: int) -> str:
+    """Thousandths of a CPU core in words: ``1 CPU core``, ``2.5 CPU cores``."""
+    return "1 CPU core" if millicores == 1000 else f"{millicores / 1000:.10g} CPU cores"

@@ -11,7 +11,8 @@ class Node(NamedTuple):
 
     GPUs of one ``island`` (so many neighbouring indices; 0: all of the node) are joined by the
     fastest links. ``gpu_type`` and ``rack`` are empty if unknown; ``memory_gb`` is that of each
-    GPU, 0 if unknown.
+    GPU, 0 if unknown. ``millicores`` are the CPU cores that its jobs may use, in thousandths, and
+    ``host_memory_gb`` is the memory of the machine that they may use; 0 if unknown.
     """
 
     name: str
@@ -22,6 +23,8 @@ class Node(NamedTuple):
     rack: str = ""
     island: int = 0
     memory_gb: float = 0.0
+    millicores: int = 0
+    host_memory_gb: float = 0.0
 
     @property
     def is_live(self) -> bool:
@@ -46,18 +49,27 @@ def parse_cluster(text: str) -> list[Node]:
 
     ``15x4`` is 15 nodes of 4 GPUs; ``16x4:t4,4x8:a100`` combines two kinds and names their GPU
     types; ``:rack=4`` puts every 4 nodes of a kind into a rack, ``:island=2`` joins every 2 GPUs of
-    a node by fast links. Raises ClusterSpecError.
+    a node by fast links; ``:cpus=24`` gives each node 24 CPU cores, ``:mem=500`` 500 GB of memory.
+    Raises ClusterSpecError.
     """
     nodes: list[Node] = []
     racks = 0
     for part in text.split(","):
         shape, *traits = part.strip().split(":")
         count, size = _shape(shape, text)
-        gpu_type, rack_size, island = _traits(part, traits, size)
+        gpu_type, numbers = _traits(part, traits, size)
+        rack_size = numbers["rack"]
+        kind = Node(
+            "",
+            size,
+            gpu_type=gpu_type,
+            island=numbers["island"],
+            millicores=1000 * numbers["cpus"],
+            host_memory_gb=float(numbers["mem"]),
+        )
         for i in range(count):
             rack = f"rack{racks + i // rack_size}" if rack_size else ""
-            name = f"node{len(nodes)}"
-            nodes.append(Node(name, size, gpu_type=gpu_type, rack=rack, island=island))
+            nodes.append(kind._replace(name=f"node{len(nodes)}", rack=rack))
         racks += -(-count // rack_size) if rack_size else 0
     return nodes
 
@@ -76,8 +88,8 @@ def _shape(shape: str, text: str) -> tuple[int, int]:
     return int(count), int(size)
 
 
-def _traits(part: str, traits: list[str], num_gpus: int) -> tuple[str, int, int]:
-    gpu_type, numbers = "", {"rack": 0, "island": 0}
+def _traits(part: str, traits: list[str], num_gpus: int) -> tuple[str, dict[str, int]]:
+    gpu_type, numbers = "", {"rack": 0, "island": 0, "cpus": 0, "mem": 0}
     for trait in traits:
         key, equals, value = trait.partition("=")
         if not equals and not gpu_type and trait.replace("-", "").replace("_", "").isalnum():
@@ -87,14 +99,15 @@ def _traits(part: str, traits: list[str], num_gpus: int) -> tuple[str, int, int]
         else:
             raise ClusterSpecError(
                 f"cluster: {trait!r} in {part.strip()!r} can't be read; after NODESxGPUS come the "
-                "GPU type, rack=NODES and island=GPUS, for example 16x8:a100:rack=4:island=4"
+                "GPU type, rack=NODES, island=GPUS, cpus=CORES and mem=GB, each a whole number "
+                "from 1 to 1000000, for example 16x8:a100:rack=4:island=4:cpus=24:mem=500"
             )
     island = numbers["island"]
     if island and num_gpus % island:
         raise ClusterSpecError(
             f"cluster: island={island} in {part.strip()!r} does not divide {num_gpus} GPUs"
         )
-    return gpu_type, numbers["rack"], island
+    return gpu_type, numbers
 
 
 class FreeGpus:

@@ -11,13 +11,18 @@ from rota.model.job import JobState
 
 
 class Launch(NamedTuple):
-    """Start the job's processes on these GPUs, all of them or none."""
+    """Start the job's processes on these GPUs, all of them or none.
+
+    ``millicores``, here as in other commands, are the CPU cores that the job may use as a whole, in
+    thousandths, split over its nodes as its GPUs are; None: as many as it likes.
+    """
 
     command_id: int
     row: int
     attempt: int
     epoch: int
     allocation: Allocation
+    millicores: int | None = None
 
 
 class Suspend(NamedTuple):
@@ -37,6 +42,7 @@ class Resume(NamedTuple):
     attempt: int
     epoch: int
     allocation: Allocation
+    millicores: int | None = None
 
 
 class Migrate(NamedTuple):
@@ -47,6 +53,7 @@ class Migrate(NamedTuple):
     attempt: int
     epoch: int
     allocation: Allocation
+    millicores: int | None = None
 
 
 class Resize(NamedTuple):
@@ -57,6 +64,16 @@ class Resize(NamedTuple):
     attempt: int
     epoch: int
     allocation: Allocation
+
+
+class SetCpus(NamedTuple):
+    """Let a running job use so many CPU cores; ``millicores`` as in :class:`Launch`."""
+
+    command_id: int
+    row: int
+    attempt: int
+    epoch: int
+    millicores: int | None
 
 
 class Retune(NamedTuple):
@@ -81,7 +98,7 @@ class Stop(NamedTuple):
     epoch: int
 
 
-Command = Launch | Suspend | Resume | Migrate | Resize | Retune | Stop
+Command = Launch | Suspend | Resume | Migrate | Resize | Retune | SetCpus | Stop
 
 
 class Rule(NamedTuple):
@@ -98,14 +115,17 @@ class Rule(NamedTuple):
 
 RULES: dict[type, Rule] = {
     Launch: Rule(JobState.PENDING, JobState.STARTING),
-    # A change of batch waits for a whole step.
-    Suspend: Rule(JobState.RUNNING, JobState.SUSPENDING, overtakes=(Retune,)),
+    # A change of batch waits for a whole step; cores that a job loses anyway need not be set.
+    Suspend: Rule(JobState.RUNNING, JobState.SUSPENDING, overtakes=(Retune, SetCpus)),
     Resume: Rule(JobState.SUSPENDED, JobState.SUSPENDED),
     Migrate: Rule(JobState.SUSPENDED, JobState.MIGRATING),
     Resize: Rule(JobState.RUNNING, JobState.RUNNING, refusal="resized"),
     Retune: Rule(JobState.RUNNING, JobState.RUNNING, refusal="retuned"),
+    SetCpus: Rule(JobState.RUNNING, JobState.RUNNING, refusal="given CPU cores"),
     Stop: Rule(
-        JobState.STOPPING, JobState.STOPPING, overtakes=(Suspend, Resume, Migrate, Resize, Retune)
+        JobState.STOPPING,
+        JobState.STOPPING,
+        overtakes=(Suspend, Resume, Migrate, Resize, Retune, SetCpus),
     ),
 }
 

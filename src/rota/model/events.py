@@ -28,12 +28,15 @@ class NodeJoined(NamedTuple):
     rack: str = ""
     island: int = 0
     memory_gb: float = 0.0
+    millicores: int = 0
+    host_memory_gb: float = 0.0
 
 
 def joined(at_s: float, node: Node) -> NodeJoined:
     """The event for a node that offers its GPUs."""
-    name, num_gpus, kind, _, gpu_type, rack, island, memory_gb = node
-    return NodeJoined(at_s, name, num_gpus, kind, gpu_type, rack, island, memory_gb)
+    fields = node._asdict()
+    del fields["alive"]
+    return NodeJoined(at_s, **fields)
 
 
 class NodeLost(NamedTuple):
@@ -117,6 +120,8 @@ class DecisionTaken(NamedTuple):
     policy_mark: Any
     wake_at_s: float | None
     notes: Notes | None = None  # only the new ones
+    cpus: dict[int, int | None] | None = None
+    stage_marks: dict[str, Any] | None = None
 
 
 class CommandSent(NamedTuple):
@@ -184,6 +189,18 @@ class JobRetuned(NamedTuple):
     at_s: float
     row: int
     batch: tuple[int, int] | None
+    speed: float = 1.0
+
+
+class CpusSet(NamedTuple):
+    """The job continues with so many CPU cores, at ``speed`` relative to its duration's.
+
+    ``millicores`` are thousandths of a core, of the whole job; None: as many as it likes.
+    """
+
+    at_s: float
+    row: int
+    millicores: int | None
     speed: float = 1.0
 
 
@@ -348,6 +365,7 @@ Event = (
     | JobResumed
     | JobResized
     | JobRetuned
+    | CpusSet
     | BatchRefused
     | SpeedChanged
     | WorkerRegistered

@@ -158,6 +158,7 @@ class JobSpec(NamedTuple):
     depends_on: tuple[Dependency, ...] = ()  # on jobs that were submitted before it
     tags: tuple[str, ...] = ()  # its user's own labels
     gpu_types: tuple[str, ...] = ()  # it runs on live nodes of these alone, if there are any
+    cpus_per_gpu: tuple[int, int] | None = None  # least and most CPU cores for each of its GPUs
 
     @property
     def simulated(self) -> bool:

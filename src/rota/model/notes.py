@@ -52,7 +52,7 @@ class Notes(NamedTuple):
     hold now, none of them to take back earlier ones; ``probes`` that have ended now; ``packs``,
     None for a job that shares its GPU no longer. ``nodes`` is the number of nodes that the policy
     wants now; None if it asks for none. ``reserved`` says for whom GPUs are set aside now; None:
-    for nobody.
+    for nobody. ``why_cpus`` a job has as many CPU cores as it has, a sentence by row.
 
     Sentences may quote what jobs reported: their first ``MOST_CHARS`` characters are told, and of
     each job's warnings the first ``MOST_WARNINGS``.
@@ -64,15 +64,17 @@ class Notes(NamedTuple):
     packs: dict[int, Packed | None] = {}
     nodes: DesiredNodes | None = None
     reserved: Reserved | None = None
+    why_cpus: dict[int, str] = {}
 
 
 def fault_in(notes: Notes) -> str:
     """Describes what is wrong with a policy's notes; "" if nothing is."""
     if type(notes) is not Notes:
         return f"its notes are {notes!r:.100}, no Notes"
-    for row, sentence in notes.why.items():
-        if not _is_sentence(sentence):
-            return f"why row {row} has its GPUs is {sentence!r:.100}, no text"
+    for what, told in (("GPUs", notes.why), ("CPU cores", notes.why_cpus)):
+        for row, sentence in told.items():
+            if not _is_sentence(sentence):
+                return f"why row {row} has its {what} is {sentence!r:.100}, no text"
     for row, warnings in notes.warnings.items():
         if type(warnings) is not tuple or not all(map(_is_sentence, warnings)):
             return f"the warnings of row {row} are {warnings!r:.100}, no tuple of texts"

@@ -37,6 +37,8 @@ class View:
     :class:`rota.model.state.ledger.Ledger` says what they mean. ``active`` holds the rows that
     the policy decides on; ``changed`` those that changed since the last decision (with repeats);
     ``plan`` the plan that the last decision applied, if it was made in this process;
+    ``target_cpus`` and ``held_cpus`` the CPU cores of jobs, in thousandths, as the plan wants them
+    and as they are; ``stage_marks`` what stages beside the policy remember, by stage;
     ``priorities`` every priority that a job has had so far; ``completed_gpu_s`` the GPU-seconds of
     each job that ended by itself, in order of their ends, only ever appended to; ``free_gpus`` how
     many GPUs the plan so far gives to nobody. A node that is cordoned or drained is not alive in
@@ -57,6 +59,7 @@ class View:
         "first_start_s",
         "free_gpus",
         "held",
+        "held_cpus",
         "home",
         "marks",
         "movable",
@@ -77,9 +80,11 @@ class View:
         "since_s",
         "skew",
         "spec",
+        "stage_marks",
         "submit_s",
         "suspension",
         "target",
+        "target_cpus",
         "total_gpus",
     )
 
@@ -94,6 +99,7 @@ class View:
         self.finish_s: array[float] = state.finish_s
         self.first_start_s: array[float] = state.first_start_s
         self.held = state.held
+        self.held_cpus: Mapping[int, int] = state.held_cpus
         self.home = state.home
         self.movable: array[int] = state.movable
         self.nodes: list[Node] = state.offered
@@ -112,6 +118,7 @@ class View:
         self.submit_s: array[float] = state.submit_s
         self.suspension: array[int] = state.suspension
         self.target = state.target
+        self.target_cpus: Mapping[int, int] = state.target_cpus
         self.now_s = now_s
         self.marks: Any = None
         self.renew(now_s)
@@ -129,9 +136,10 @@ class View:
         if state.policy == self._policy:
             self.marks = state.marks
             self.policy_mark: Any = state.policy_mark
+            self.stage_marks: Mapping[str, Mapping[str, Any]] = state.stage_marks
         else:
             self.marks = _NoMarks()
-            self.policy_mark = None
+            self.policy_mark, self.stage_marks = None, {}
         return self._times_replaced == state.times_replaced
 
     def work_s(self, row: int) -> float:
@@ -320,7 +328,7 @@ class View:
 
     def unchanged(self, *, wake_at_s: float | None = None) -> Plan:
         """The plan to leave everything as it is."""
-        return new(Plan, ({}, {}, {}, None, wake_at_s, None))
+        return new(Plan, ({}, {}, {}, None, wake_at_s, None, None, None))
 
     def free_now(self) -> FreeGpus:
         """A copy of the GPUs that the plan so far leaves free."""
@@ -457,7 +465,7 @@ class WhatIf:
         # The plan's allocations are a copy, so that whether they are still ours can be told.
         allocations = self._allocations.copy() if self._allocations else {}
         changes = (allocations, self._reasons, self._marks, policy_mark, wake_at_s, notes)
-        self._plan = plan = new(Plan, changes)
+        self._plan = plan = new(Plan, (*changes, None, None))
         return plan
 
     def free_after(self, plan: Plan) -> FreeGpus | None:

@@ -13,6 +13,7 @@ from rota.model.view import View
 from rota.policy.information import UNDECLARED
 
 if TYPE_CHECKING:
+    from rota.policy.cpus.stage import CpuStage
     from rota.policy.stages.autoscale import Autoscaler
     from rota.policy.stages.selection import Stages
 
@@ -66,6 +67,9 @@ class Policy:
 
     stages: Stages | None = None
     """Stages that the common settings make; None of defaults that do nothing."""
+
+    cpus: CpuStage | None = None
+    """Apportions the CPU cores of nodes among the jobs of each plan; None leaves cores alone."""
 
     weighs_priority: bool = False
     """True: it uses priorities itself, so that ``priority`` is none of its common settings."""

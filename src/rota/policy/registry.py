@@ -6,6 +6,7 @@ from typing import Any
 from rota.errors import PolicySettingError, did_you_mean
 from rota.policy.base import Policy, Setting
 from rota.policy.composition import check_alone, common_settings, remark_on, stages_for
+from rota.policy.cpus.settings import CPU_SETTINGS, check_cpu_settings, cpu_stage
 
 BUILT_IN = {
     "easy-backfill": "rota.policy.ordering.easy:EasyBackfill",
@@ -63,9 +64,13 @@ def _checked_class(name: str, found: Any) -> type[Policy]:
 
 
 def settings(name: str) -> dict[str, Setting]:
-    """The settings that a policy takes, by name: its own, then those common to all orderings."""
+    """The settings that a policy takes, by name.
+
+    Its own come first, then those common to all orderings, then those that any policy takes.
+    """
     kind = policy_class(name)
-    return dict(kind.SETTINGS) | common_settings(kind)
+    own = dict(kind.SETTINGS)
+    return own | common_settings(kind) | CPU_SETTINGS | own
 
 
 def create(name: str, given: dict[str, str] | None = None) -> Policy:
@@ -91,17 +96,21 @@ def create(name: str, given: dict[str, str] | None = None) -> Policy:
             raise PolicySettingError(
                 f"policy {name}: {key}={text!r} can't be used: {error}. {known[key].help}"
             ) from None
-    common = {
+    beside = {
         key: value
         for key, value in values.items()
         if key not in own and value != known[key].default
     }
+    common, cpus = _parted(beside)
     check_alone(name, kind, given or {}, common)
+    check_cpu_settings(name, cpus)
     values = {key: value for key, value in values.items() if key in own}
     policy = kind(**values)
     if stages := stages_for(name, kind, common):
         policy.stages = stages
-    values |= common
+    if cpus:
+        policy.cpus = cpu_stage(cpus)
+    values |= beside
     policy.identity = name + "".join(f" {key}={values[key]}" for key in sorted(values))
     policy.settings = values
     policy.remark = remark_on(name, kind, common)
@@ -111,12 +120,21 @@ def create(name: str, given: dict[str, str] | None = None) -> Policy:
 def again(policy: Policy) -> Policy:
     """A new object of the same policy with the same settings, and without its indexes."""
     kind, values = type(policy), policy.settings
-    common = {key: value for key, value in values.items() if key not in kind.SETTINGS}
+    beside = {key: value for key, value in values.items() if key not in kind.SETTINGS}
+    common, cpus = _parted(beside)
     twin = kind(**{key: value for key, value in values.items() if key in kind.SETTINGS})
     if stages := stages_for(kind.name, kind, common):
         twin.stages = stages
+    if cpus:
+        twin.cpus = cpu_stage(cpus)
     twin.identity, twin.settings, twin.remark = policy.identity, values, policy.remark
     return twin
+
+
+def _parted(values: dict[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Values of settings common to all orderings, and those of settings of CPU cores."""
+    common = {key: value for key, value in values.items() if key not in CPU_SETTINGS}
+    return common, {key: value for key, value in values.items() if key in CPU_SETTINGS}
 
 
 def remark(policy: Policy) -> str:

@@ -184,7 +184,7 @@ class History:
         self._going[e.row] = _Going(e.at_s, e.speed)
         self._advance(e.row)
 
-    def _speed_changed(self, e: events.SpeedChanged | events.JobRetuned) -> None:
+    def _speed_changed(self, e: events.SpeedChanged | events.JobRetuned | events.CpusSet) -> None:
         self._pause(e.row, e.at_s)
         self._going[e.row] = _Going(e.at_s, e.speed)
         self._advance(e.row)
@@ -288,6 +288,7 @@ HANDLERS: dict[type, Callable[[History, Any], None] | None] = {
     events.JobResumed: History._started,
     events.JobResized: History._resized,
     events.JobRetuned: History._speed_changed,
+    events.CpusSet: History._speed_changed,
     events.BatchRefused: None,
     events.SpeedChanged: History._speed_changed,
     events.WorkerRegistered: None,

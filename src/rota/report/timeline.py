@@ -148,6 +148,7 @@ HANDLERS: dict[type, Callable[[Timeline, Any], None] | None] = {
     events.JobResumed: Timeline._job_resumed,
     events.JobResized: Timeline._job_resized,
     events.JobRetuned: None,
+    events.CpusSet: None,
     events.BatchRefused: None,
     events.SpeedChanged: None,
     events.WorkerRegistered: None,

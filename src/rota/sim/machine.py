@@ -7,9 +7,20 @@ from typing import Any, NamedTuple, Protocol
 
 from rota.model.allocation import Allocation
 from rota.model.cluster import Node
-from rota.model.commands import Command, Launch, Migrate, Resize, Resume, Retune, Stop, Suspend
+from rota.model.commands import (
+    Command,
+    Launch,
+    Migrate,
+    Resize,
+    Resume,
+    Retune,
+    SetCpus,
+    Stop,
+    Suspend,
+)
 from rota.model.events import (
     CommandSent,
+    CpusSet,
     Event,
     JobFinished,
     JobLaunched,
@@ -27,7 +38,8 @@ from rota.predict.interference import Interference, Load
 from rota.sim.engine import CONFIRM, FINISH, PHASE, Engine
 
 LEAST_EXPECTED = 256  # entries of the engine's heap before those of no use any more are dropped
-RUNS = frozenset((JobLaunched, JobResumed, JobResized, JobRetuned))  # after these a job runs
+# After these a job runs.
+RUNS = frozenset((JobLaunched, JobResumed, JobResized, JobRetuned, CpusSet))
 
 
 class Costs(NamedTuple):
@@ -79,6 +91,26 @@ class PhasedSpeedModel(SpeedModel, Protocol):
         ...
 
 
+class CpuModel(Protocol):
+    """Speeds of jobs by the CPU cores that they may use, relative to those of their placement."""
+
+    def factor(
+        self,
+        spec: JobSpec,
+        allocation: Allocation,
+        nodes: list[Node],
+        millicores: int,
+        work_s: float,
+    ) -> float:
+        """The part of its speed on these GPUs that the job has with so many cores, above 0.
+
+        ``millicores`` are thousandths of a core, of the whole job; ``work_s`` is the work that it
+        has done, at speed 1: where a job's need of cores changes as it proceeds, the speed model is
+        a :class:`PhasedSpeedModel`, whose phases tell when.
+        """
+        ...
+
+
 class Reporter(Protocol):
     """Listener that is told when a job begins to run somewhere, to report measurements."""
 
@@ -104,11 +136,13 @@ class Machine:
         costs: Costs | Callable[[JobSpec], Costs],
         speeds: SpeedModel | None = None,
         interference: Interference | None = None,
+        cpus: CpuModel | None = None,
     ) -> None:
         self._engine = engine
         self._state = state
         self._costs_of = costs if callable(costs) else lambda spec: costs
         self.speeds = speeds
+        self._cpus = cpus  # None: cores make no job faster or slower
         self._interference = interference or Interference()
         self.unsteady = False  # True if a job's speed may change while it starts
         self.reports: Reporter | None = None
@@ -162,6 +196,12 @@ class Machine:
         assert held is not None
         speed = self.speed(row, held.with_batch(command.batch))
         return 0.0, JobRetuned(now_s, row, command.batch, speed)
+
+    def _set_cpus(self, command: SetCpus, now_s: float) -> tuple[float, Event]:
+        row, held = command.row, self._state.held[command.row]
+        assert held is not None
+        speed = self._speed_with(row, held, command.millicores)
+        return 0.0, CpusSet(now_s, row, command.millicores, speed)
 
     def _stop(self, command: Stop, now_s: float) -> tuple[float, Event]:
         return 0.0, JobFinished(now_s, command.row, self._state.stop_outcome[command.row])
@@ -285,11 +325,17 @@ class Machine:
         return max(to_instant(at_s), state.since_s[row]) if at_s % 1.0 else at_s
 
     def speed(self, row: int, allocation: Allocation) -> float:
-        """The job's present speed on these GPUs."""
+        """The job's present speed on these GPUs, with the CPU cores that it holds."""
+        return self._speed_with(row, allocation, self._state.held_cpus.get(row))
+
+    def _speed_with(self, row: int, allocation: Allocation, millicores: int | None) -> float:
         spec = self._state.spec[row]
         speed = 1.0
         if self.speeds is not None:
             speed = self._true_speed(row, spec, allocation)
+        if millicores is not None and self._cpus is not None:
+            work_s = self._state.work(row, self._engine.now_s)
+            speed *= self._cpus.factor(spec, allocation, self._state.nodes, millicores, work_s)
         if not self._has_neighbours(allocation):
             return speed
         if allocation.shared:
@@ -327,5 +373,6 @@ CARRIED_OUT: dict[type, Callable[[Machine, Any, float], tuple[float, Event]]] = 
     Migrate: Machine._resume,
     Resize: Machine._resize,
     Retune: Machine._retune,
+    SetCpus: Machine._set_cpus,
     Stop: Machine._stop,
 }

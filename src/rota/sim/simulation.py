@@ -16,7 +16,7 @@ from rota.model.state.state import ClusterState
 from rota.policy.base import Policy, checked
 from rota.predict.interference import Interference
 from rota.sim.engine import CONFIRM, FAULT, FINISH, PHASE, Engine
-from rota.sim.machine import Costs, Machine, SpeedModel
+from rota.sim.machine import Costs, CpuModel, Machine, SpeedModel
 from rota.sim.switching import switch
 from rota.workload.trace import Trace
 
@@ -74,6 +74,7 @@ class Simulation:
         interval_s: float | None = None,
         cloud: Cloud | None = None,
         curves: Mapping[str, Sequence[float]] | None = None,
+        cpus: CpuModel | None = None,
     ) -> None:
         self.policy = checked(policy)
         self.cloud = cloud
@@ -81,7 +82,7 @@ class Simulation:
         self.engine = Engine()
         self.state = ClusterState(keep_stories=False)
         costs = Costs() if costs is None else costs
-        self.machine = Machine(self.engine, self.state, costs, speeds, interference)
+        self.machine = Machine(self.engine, self.state, costs, speeds, interference, cpus)
         if policy.needs_duration or hasattr(speeds, "phase"):
             from rota.sim.truth import attach  # here: most simulations need none of it
 
@@ -236,8 +237,9 @@ def simulate(
     interval_s: float | None = None,
     cloud: Cloud | None = None,
     curves: Mapping[str, Sequence[float]] | None = None,
+    cpus: CpuModel | None = None,
 ) -> Result:
     """Run ``trace`` on ``nodes`` under ``policy``; see :class:`Simulation`."""
     more: Any = {"speeds": speeds, "faults": faults, "interference": interference}
-    more |= {"interval_s": interval_s, "cloud": cloud, "curves": curves}
+    more |= {"interval_s": interval_s, "cloud": cloud, "curves": curves, "cpus": cpus}
     return Simulation(trace, nodes, policy, costs, **more).run()

@@ -30,7 +30,7 @@ def switch(state: ClusterState, machine: Machine, engine: Engine) -> bool:
     """
     if state.observers or state.keeps_stories or state.closed or state.backoff:
         return False
-    if not machine.is_steady:
+    if not machine.is_steady or state.target_cpus or state.held_cpus:
         return False
     switches = _switches(state, machine, engine.now_s)
     if not switches:

@@ -10,6 +10,8 @@ from rota.sim.machine import FREE, Costs
 from rota.sim.simulation import Result, Simulation, simulate
 from rota.workload.trace import Trace
 
+CLUSTER = "2x4:cpus=9"
+
 
 def job(
     job_id: int | str = 0, gpus: int = 1, *, at: float = 0.0, lasts: float = 60.0, **more: Any
@@ -53,7 +55,7 @@ def random_trace(seed: int, *, num_jobs: int = 25, max_gpus: int = 8) -> Trace:
 
 
 def simulation(
-    jobs: Trace | Iterable[JobSpec], policy: Any, cluster: str = "2x4", costs: Costs = FREE
+    jobs: Trace | Iterable[JobSpec], policy: Any, cluster: str = CLUSTER, costs: Costs = FREE
 ) -> Simulation:
     """A simulation that has not begun; free of costs unless ``costs`` says otherwise."""
     jobs = jobs if isinstance(jobs, Trace) else Trace(jobs)
@@ -61,7 +63,7 @@ def simulation(
 
 
 def run(
-    jobs: Trace | Iterable[JobSpec], policy: Any, cluster: str = "2x4", costs: Costs = FREE
+    jobs: Trace | Iterable[JobSpec], policy: Any, cluster: str = CLUSTER, costs: Costs = FREE
 ) -> Result:
     """The result of a whole simulation; free of costs unless ``costs`` says otherwise."""
     jobs = jobs if isinstance(jobs, Trace) else Trace(jobs)

@@ -298,6 +298,7 @@ class PolicyContract:
                 sim.state.plan = None
                 sim.state.marks = [_through_json(mark) for mark in sim.state.marks]
                 sim.state.policy_mark = _through_json(sim.state.policy_mark)
+                sim.state.stage_marks = _through_json(sim.state.stage_marks)
         return events
 
 
@@ -368,6 +369,7 @@ class _Watched(Policy):
         self._policy = policy
         self.identity = identity(policy)
         self.needs_duration = policy.needs_duration
+        self.cpus = policy.cpus
 
     def decide(self, view: View) -> Any:
         before = deepcopy(_columns(self.state))

@@ -8,12 +8,23 @@ import pytest
 
 from rota.errors import StoreError
 from rota.model.allocation import Allocation, on_node
-from rota.model.commands import Command, Launch, Migrate, Resize, Resume, Retune, Stop, Suspend
+from rota.model.commands import (
+    Command,
+    Launch,
+    Migrate,
+    Resize,
+    Resume,
+    Retune,
+    SetCpus,
+    Stop,
+    Suspend,
+)
 from rota.model.events import (
     AttemptLost,
     BatchRefused,
     CommandFailed,
     CommandSent,
+    CpusSet,
     DecisionTaken,
     Event,
     JobCleaned,
@@ -78,7 +89,7 @@ def every_event() -> list[Event]:
     log: list[Event] = [
         NodeJoined(0.1, "here", 4, "cpu"),
         NodeLost(0.2, "here"),
-        NodeJoined(0.25, "there", 8, "gpu", "a100", "rack1", 4),
+        NodeJoined(0.25, "there", 8, "gpu", "a100", "rack1", 4, 80.0, 23_500, 512.5),
         NodeClosed(0.26, "there"),
         NodeClosed(0.27, "there", True, 1e9 + 0.1, "ann"),
         NodeOpened(0.28, "there"),
@@ -93,6 +104,7 @@ def every_event() -> list[Event]:
             0.49, JobSpec("8", 1, 0.49, depends_on=(Dependency("7", "ended"),), tags=("a:b",))
         ),
         JobSubmitted(0.5, JobSpec("9", 1, 0.5, gpu_types=("a100",), program=prepared)),
+        JobSubmitted(0.51, JobSpec("10", 1, 0.51, cpus_per_gpu=(2, 8))),
         SuspendRequested(1.0, 0, "ann"),
         ResumeRequested(2.0, 0),
         StopRequested(3.0, 0, JobState.TIMEOUT),
@@ -112,12 +124,27 @@ def every_event() -> list[Event]:
         DecisionTaken(
             5.8, 4, "easy", {}, {}, {}, None, None, Notes(reserved=Reserved(2, 9.5, (0, 1)))
         ),
+        DecisionTaken(
+            5.9,
+            5,
+            "gandiva cpus=equal",
+            {},
+            {},
+            {},
+            None,
+            None,
+            Notes(why_cpus={0: "it waits for data"}),
+            {0: 2500, 1: None},
+            {"cpus": {"0": [1, 2.5], "period": None}},
+        ),
         CommandFailed(6.0, 0, 1, "no such file", 7.5),
         JobLaunched(7.0, 0, 1, 0.25),
         SpeedChanged(7.5, 0, 0.1),
         JobSuspended(8.0, 0, 7.9),
         JobResumed(9.0, 0),
         JobRetuned(9.4, 0, (32, 1), 1.25),
+        CpusSet(9.43, 0, 2500, 0.75),
+        CpusSet(9.44, 0, None),
         BatchRefused(9.45, 0, (64, 1), "kein Platz für 64", False),
         JobResized(9.5, 0, on_node(2, 3), 1.75, 0.125, "rank 1 hung and was killed", 1),
         WorkerRegistered(10.0, 0, Suspension.BOUNDARY, True, True, 8, False),
@@ -136,12 +163,13 @@ def every_event() -> list[Event]:
         SweepEnded(18.0, "s", "TARGET", "trial 3 reached 0.95"),
     ]
     commands: list[Command] = [
-        Launch(1, 0, 1, 1, on_node(0, 3)),
+        Launch(1, 0, 1, 1, on_node(0, 3), 7500),
         Suspend(2, 0, 1, 1),
         Resume(3, 0, 1, 1, on_node(2, 1)),
         Migrate(4, 0, 1, 2, TWO_NODES),
         Resize(5, 0, 1, 2, on_node(2, 3)),
         Retune(6, 0, 1, 2, (32, 0)),
+        SetCpus(7, 0, 1, 2, 2500),
         Stop(6, 0, 1, 2),
     ]
     return log + [CommandSent(20.0, command) for command in commands]

@@ -99,3 +99,15 @@ def test_a_node_named_twice_does_not_fit():
 def test_nodes_are_numbered_from_zero():
     with pytest.raises(ValueError, match="from 0"):
         Allocation(((-1, 0b1),))
+
+
+def test_a_cluster_tells_the_cores_and_the_memory_of_its_nodes():
+    here, there = parse_cluster("1x8:v100:cpus=24:mem=500,1x4")
+    assert (here.gpu_type, here.millicores, here.host_memory_gb) == ("v100", 24_000, 500.0)
+    assert (there.millicores, there.host_memory_gb) == (0, 0.0)
+
+
+@pytest.mark.parametrize("trait", ["cpus=0", "cpus=2.5", "cpus=-1", "cpus=", "cpus", "mem=1e3"])
+def test_cores_and_memory_that_are_no_whole_number_are_refused_with_an_example(trait):
+    with pytest.raises(ClusterSpecError, match=rf"'{trait}' in '1x8:a:{trait}' .*cpus=24:mem=500"):
+        parse_cluster(f"1x8:a:{trait}")

@@ -3,12 +3,14 @@ import pytest
 from rota.errors import PolicySettingError
 from rota.policy.base import Policy
 from rota.policy.composition import COMMON
+from rota.policy.cpus.settings import CPU_SETTINGS
 from rota.policy.registry import create, remark, settings
 
 
 def test_orderings_take_the_common_settings_beside_their_own():
-    assert list(settings("tiresias"))[-len(COMMON) :] == list(COMMON)
-    assert set(settings("fifo")) == set(COMMON)
+    beside = [*COMMON, *CPU_SETTINGS]
+    assert list(settings("tiresias"))[-len(beside) :] == beside
+    assert list(settings("fifo")) == beside
 
 
 def test_a_policy_that_weighs_priorities_does_not_rank_by_them():
@@ -41,9 +43,9 @@ def test_a_third_partys_policy_takes_them_only_if_it_says_that_it_composes(monke
         pass
 
     monkeypatch.setattr("rota.policy.registry.policy_class", lambda name: Theirs)
-    assert settings("theirs") == {}
+    assert settings("theirs") == CPU_SETTINGS
     Theirs.composes = True
-    assert set(settings("theirs")) == set(COMMON)
+    assert set(settings("theirs")) == {*COMMON, *CPU_SETTINGS}
     assert create("theirs", {"quotas": "equal"}).stages.quotas.equal
     with pytest.raises(PolicySettingError, match="policy theirs: borrow=no has no effect"):
         create("theirs", {"borrow": "no"})

@@ -78,6 +78,7 @@ specs = st.builds(
     epochs=st.none() | seconds,
     adapt=st.none() | st.builds(Adapt, rows, st.none() | rows, rows),
     trial=st.none() | trials,
+    cpus_per_gpu=st.none() | st.tuples(rows, rows),
 )
 places = st.lists(st.tuples(rows, rows), max_size=2).map(tuple)
 probes = st.builds(
@@ -99,6 +100,7 @@ notes = st.builds(
     st.dictionaries(rows, st.lists(probes, min_size=1, max_size=2).map(tuple), max_size=3),
     st.dictionaries(rows, st.none() | packs, max_size=3),
     st.none() | st.builds(DesiredNodes, rows, seconds, st.none() | seconds),
+    why_cpus=st.dictionaries(rows, words, max_size=2),
 )
 STRATEGIES = {
     "at_s": seconds,
@@ -120,6 +122,10 @@ STRATEGIES = {
     "rack": words,
     "island": rows,
     "memory_gb": seconds,
+    "host_memory_gb": seconds,
+    "millicores": st.none() | rows,
+    "cpus": st.none() | st.dictionaries(rows, st.none() | rows, max_size=3),
+    "stage_marks": st.none() | st.dictionaries(words, json_values, max_size=2),
     "model_bytes": rows,
     "largest_tensor_bytes": rows,
     "wake_at_s": st.none() | seconds,
@@ -162,6 +168,7 @@ STRATEGIES = {
 OF_KIND = {
     events.SweepEnded: {"outcome": words},
     events.BatchRefused: {"batch": chosen_batches},
+    events.NodeJoined: {"millicores": rows},
 }
 
 

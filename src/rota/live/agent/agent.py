@@ -406,6 +406,9 @@ class Agent:
         if (attempt := self._of(message)) is not None:
             attempt.tuning.tune(message["command_id"], message.get("batch"))
 
+    def _set_cpus(self, message: Message) -> None:
+        raise AgentError(f"node {self.node} does not hold jobs to CPU cores")
+
     def _stop(self, message: Message) -> None:
         if (attempt := self._of(message)) is not None:
             attempt.stop()
@@ -534,6 +537,7 @@ CARRIED_OUT: dict[str, Callable[[Agent, Message], Coroutine[Any, Any, None] | No
     "migrate": Agent._migrate,
     "resize": Agent._resize,
     "retune": Agent._retune,
+    "setcpus": Agent._set_cpus,
     "stop": Agent._stop,
 }
 

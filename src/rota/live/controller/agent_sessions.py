@@ -28,9 +28,20 @@ from rota.live.controller.telemetry import Telemetry
 from rota.live.wire import Message, decode
 from rota.live.wire.messages import check_from_agent
 from rota.model.allocation import Allocation
-from rota.model.commands import Command, Launch, Migrate, Resize, Resume, Retune, Stop, Suspend
+from rota.model.commands import (
+    Command,
+    Launch,
+    Migrate,
+    Resize,
+    Resume,
+    Retune,
+    SetCpus,
+    Stop,
+    Suspend,
+)
 from rota.model.events import (
     CommandFailed,
+    CpusSet,
     JobLaunched,
     JobResized,
     JobResumed,
@@ -286,7 +297,7 @@ class AgentSessions:
         ):  # numbers of commands begin anew with another log, or go back with an older copy
             return
         if message["type"] == "failed":
-            if not isinstance(command, Retune):  # a refused batch says nothing about launches
+            if not isinstance(command, Retune | SetCpus):  # they say nothing about launches
                 self._failures[row] = self._failures.get(row, 0) + 1
             self._telemetry.forget_early_size(row)
             retry_at_s = now_s + RETRY_S * self._failures.get(row, 1)
@@ -316,6 +327,8 @@ class AgentSessions:
         elif isinstance(command, Retune):
             self._telemetry.write_progress(row, now_s)
             self._journal.note(JobRetuned(now_s, row, command.batch))
+        elif isinstance(command, SetCpus):
+            self._journal.note(CpusSet(now_s, row, command.millicores))
 
     def _outstanding_id(self, row: int) -> int | None:
         command = self._state.outstanding[row]

@@ -5,7 +5,17 @@ from typing import Any
 
 from rota.live.controller.record import Record
 from rota.live.wire import Message
-from rota.model.commands import Command, Launch, Migrate, Resize, Resume, Retune, Stop, Suspend
+from rota.model.commands import (
+    Command,
+    Launch,
+    Migrate,
+    Resize,
+    Resume,
+    Retune,
+    SetCpus,
+    Stop,
+    Suspend,
+)
 from rota.model.state.state import ClusterState
 
 OWN_BATCH = (0, 0)  # a job goes back to it from what was chosen for it before
@@ -33,6 +43,7 @@ def _of_a_launch(record: Record, command: Launch) -> Message:
     fields: Message = {
         "gpus": _gpus(command),
         "batch": command.allocation.batch,
+        "millicores": command.millicores,
         "program": program._asdict() | {"env": dict(program.env)},
         "name": spec.name,
         "at_s": record.state.changed_s[command.row],
@@ -42,6 +53,10 @@ def _of_a_launch(record: Record, command: Launch) -> Message:
     if spec.adapt is not None:
         fields["adapt"] = spec.adapt._asdict() | {"min_gpus": spec.num_gpus}
     return fields
+
+
+def _of_a_return(record: Record, command: Resume | Migrate) -> Message:
+    return {**_of_other_gpus(record, command), "millicores": command.millicores}
 
 
 def _of_other_gpus(record: Record, command: Resume | Migrate | Resize) -> Message:
@@ -55,7 +70,7 @@ def _of_a_migration(record: Record, command: Migrate) -> Message:
     home = record.state.home[command.row]
     assert home is not None, "a job that migrates is suspended"
     source = record.state.nodes[home.nodes()[0]].name
-    return {**_of_other_gpus(record, command), "source": source}
+    return {**_of_a_return(record, command), "source": source}
 
 
 def _gpus(command: Launch | Resume | Migrate | Resize) -> list[int]:
@@ -66,10 +81,11 @@ def _gpus(command: Launch | Resume | Migrate | Resize) -> list[int]:
 FIELDS: dict[type, Callable[[Record, Any], Message]] = {
     Launch: _of_a_launch,
     Suspend: lambda record, command: {},
-    Resume: _of_other_gpus,
+    Resume: _of_a_return,
     Migrate: _of_a_migration,
     Resize: _of_other_gpus,
     Retune: lambda record, command: {"batch": command.batch or OWN_BATCH},
+    SetCpus: lambda record, command: {"millicores": command.millicores},
     Stop: lambda record, command: {},
 }
 

@@ -10,7 +10,7 @@ from rota.live.controller.recovery import registered
 from rota.live.wire import Message
 from rota.live.wire.messages import is_model
 from rota.model.allocation import on_node
-from rota.model.commands import Migrate, Resume, Retune
+from rota.model.commands import Migrate, Resume, Retune, SetCpus
 from rota.model.events import (
     BatchRefused,
     JobResized,
@@ -91,7 +91,7 @@ class Telemetry:
         held = state.resizing.get(row) or state.held[row]
         if isinstance(state.outstanding[row], Resume | Migrate):
             self._early_sizes[row] = message  # an agent that comes back tells it before its answer
-        busy = not isinstance(state.outstanding[row], Retune | None)
+        busy = not isinstance(state.outstanding[row], Retune | SetCpus | None)
         if state.since_s[row] < 0 or held is None or busy:
             return
         gpus = on_node(held.parts[0][0], sum(1 << gpu for gpu in message["gpus"]))

@@ -1,24 +1,24 @@
 """One decision: ask the policy, check its plan, and make it an event."""
 
 from functools import partial
-from math import inf, isfinite
 from traceback import walk_tb
 from typing import Any, NoReturn
 
 from rota.errors import PlanError, PolicyError
 from rota.model.allocation import Allocation
+from rota.model.decide.cpus import check_cpus, with_cpus
 from rota.model.decide.device_memory import leave_memory
 from rota.model.decide.live_limits import fits_once_open, with_wanted_types
+from rota.model.decide.plain import check_wake, is_plain
 from rota.model.events import DecisionTaken, new
 from rota.model.notes import MOST_CHARS, MOST_WARNINGS, Notes, fault_in
-from rota.model.plan import Plan
+from rota.model.plan import CpuPlan, Plan
 from rota.model.reason import Reason
 from rota.model.state.state import ClusterState
 from rota.model.view import View, identity
 from rota.model.warning import is_news
 
 CODES = frozenset(map(int, Reason))
-NUMBERS = frozenset((int, float))
 
 
 class Decider:
@@ -43,20 +43,27 @@ class Decider:
             view = self._view = View(state, now_s, self.policy)
         plan = self._plan(view)
         try:
-            allocations, reasons, marks, policy_mark, wake_at_s, notes = plan
+            allocations, reasons, marks, policy_mark, wake_at_s, notes, _, _ = plan
         except (TypeError, ValueError):
             raise PlanError(f"the policy decided {plan!r:.200}, which is no Plan") from None
         if state.one_node_gangs:
             ask_again = partial(self._ask_again, now_s)
             plan = leave_memory(state, self._on_live_nodes(plan, now_s), ask_again)
-            allocations, reasons, marks, policy_mark, wake_at_s, notes = plan
+            allocations, reasons, marks, policy_mark, wake_at_s, notes, _, _ = plan
         state.foreseen = free = view.free_after(plan) if allocations else None
         if allocations or reasons or marks or policy_mark is not None or wake_at_s is not None:
             check(state, plan, now_s, free is not None)
         told = plan
+        if self.policy.cpus is not None:
+            told = self._with_cpus(view, plan)
+            notes = told.notes
+        elif state.target_cpus and state.policy != self._identity and plan.cpus is None:
+            told = plan._replace(cpus=dict.fromkeys(state.target_cpus))  # cores of another policy
+        if told.cpus or (allocations and state.target_cpus):
+            check_cpus(state, told)
         if notes is not None:
             check_notes(state, notes)
-            told = plan._replace(notes=news(state, notes))
+            told = told._replace(notes=news(state, notes))
         if state.closed and reasons:
             told = told._replace(reasons=_blame_closed_nodes(state, reasons))
         event = new(DecisionTaken, (now_s, state.decision_seq + 1, self._identity, *told))
@@ -72,11 +79,22 @@ class Decider:
         try:
             plan: Plan = self.policy.decide(view)
         except Exception as error:
-            where = _line_of(type(self.policy), error)
-            told = f"policy {self._identity}: {type(error).__name__}: {error} ({where})"
-            kind = PlanError if isinstance(error, PlanError) else PolicyError
-            raise kind(told) from error
+            self._blame(self.policy, error)
         return plan
+
+    def _with_cpus(self, view: View, plan: Plan) -> Plan:
+        """The plan with what the policy's stage of CPU cores adds; the plan itself stays."""
+        try:
+            added: CpuPlan = self.policy.cpus.assign(view, plan)
+        except Exception as error:
+            self._blame(self.policy.cpus, error)
+        return with_cpus(self._state, plan, added, view.now_s)
+
+    def _blame(self, asked: object, error: Exception) -> NoReturn:
+        where = _line_of(type(asked), error)
+        told = f"policy {self._identity}: {type(error).__name__}: {error} ({where})"
+        kind = PlanError if isinstance(error, PlanError) else PolicyError
+        raise kind(told) from error
 
     def _on_live_nodes(self, plan: Any, now_s: float) -> Plan:
         plan = plan if type(plan) is Plan else Plan(*plan)
@@ -121,13 +139,8 @@ def check(state: ClusterState, plan: Plan, now_s: float, tried: bool = False) ->
 
     ``tried`` is True if a what-if at this instant has checked the allocations.
     """
-    allocations, reasons, marks, policy_mark, wake_at_s, _ = plan
-    if wake_at_s is not None and not (
-        isinstance(wake_at_s, int | float) and now_s < wake_at_s < inf
-    ):
-        raise PlanError(
-            f"the plan wants to be woken at {wake_at_s!r} s, which is no time after now ({now_s} s)"
-        )
+    allocations, reasons, marks, policy_mark, wake_at_s = plan[:5]
+    check_wake(wake_at_s, now_s)
     active = state.active
     for row in allocations:
         if row not in active:
@@ -152,7 +165,7 @@ def check_notes(state: ClusterState, notes: Notes) -> None:
     """Raise PlanError saying what is wrong with a plan's notes."""
     if fault := fault_in(notes):
         raise PlanError(f"of the plan, {fault}")
-    for rows in (notes.why, notes.warnings, notes.probes, notes.packs):
+    for rows in (notes.why, notes.warnings, notes.probes, notes.packs, notes.why_cpus):
         for row in rows:
             if row not in state.active:
                 _refuse_row(row)
@@ -166,13 +179,13 @@ def news(state: ClusterState, notes: Notes) -> Notes | None:
     Warnings that differ only in their figures are not new: figures may differ at every decision.
     """
     told = state.notes
-    why = {row: sentence[:MOST_CHARS] for row, sentence in notes.why.items()}
+    why, why_cpus = _new_of(notes.why, told.why), _new_of(notes.why_cpus, told.why_cpus)
     warnings = {
         row: tuple(sentence[:MOST_CHARS] for sentence in sentences[:MOST_WARNINGS])
         for row, sentences in notes.warnings.items()
     }
     left = Notes(
-        {row: sentence for row, sentence in why.items() if told.why.get(row) != sentence},
+        why,
         {
             row: sentences
             for row, sentences in warnings.items()
@@ -182,8 +195,14 @@ def news(state: ClusterState, notes: Notes) -> Notes | None:
         {row: pack for row, pack in notes.packs.items() if told.packs.get(row) != pack},
         notes.nodes,
         notes.reserved,
+        why_cpus,
     )
     return None if left == Notes(nodes=told.nodes, reserved=told.reserved) else left
+
+
+def _new_of(sentences: dict[int, str], told: dict[int, str]) -> dict[int, str]:
+    shortened = ((row, sentence[:MOST_CHARS]) for row, sentence in sentences.items())
+    return {row: sentence for row, sentence in shortened if told.get(row) != sentence}
 
 
 def _refuse_row(row: int) -> NoReturn:
@@ -229,19 +248,3 @@ def _check_allocations(state: ClusterState, allocations: dict[int, Allocation | 
             raise PlanError(
                 f"the plan gives job {state.spec[row].job_id} GPUs of {names} that are taken"
             )
-
-
-def is_plain(value: Any) -> bool:
-    """True if JSON preserves the value: numbers, text, lists and mappings from text."""
-    if isinstance(value, list):
-        try:  # marks are lists of numbers: see to these without a call for each
-            if NUMBERS.issuperset(map(type, value)) and isfinite(sum(value)):
-                return True
-        except OverflowError:  # an integer that no float can hold
-            pass
-        return all(is_plain(each) for each in value)
-    if isinstance(value, float):
-        return isfinite(value)
-    if isinstance(value, dict):
-        return all(isinstance(key, str) and is_plain(each) for key, each in value.items())
-    return value is None or isinstance(value, str | int)

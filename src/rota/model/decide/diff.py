@@ -2,12 +2,14 @@
 
 from rota.model.allocation import Allocation
 from rota.model.commands import (
+    RULES,
     Command,
     Launch,
     Migrate,
     Resize,
     Resume,
     Retune,
+    SetCpus,
     Stop,
     Suspend,
     may_follow,
@@ -17,15 +19,16 @@ from rota.model.job import JobState
 from rota.model.state.state import ClusterState
 
 STOPPING = int(JobState.STOPPING)
+OVERTAKEN = RULES[Suspend].overtakes
 
 
 def diff(state: ClusterState) -> list[Command]:
     """The commands that can be sent now to bring jobs' GPUs closer to the last plan's target.
 
     Only jobs without a command on its way get one; but a stop overtakes a suspension, and a
-    suspension overtakes a change of batch. GPUs are promised to a job once no other holds them:
-    commands that wait for a release come out of a later call. Suspensions and stops come first,
-    each group in row order.
+    suspension overtakes a change of batch or of CPU cores. GPUs are promised to a job once no other
+    holds them: commands that wait for a release come out of a later call. Suspensions and stops
+    come first, each group in row order.
     """
     unsettled = state.unsettled
     if not unsettled:
@@ -34,6 +37,7 @@ def diff(state: ClusterState) -> list[Command]:
     starting: list[tuple[int, Allocation]] = []
     next_id, epoch = state.next_command_id, state.epoch
     standings, outstanding, backoff = state.state, state.outstanding, state.backoff
+    target_cpus, held_cpus = state.target_cpus, state.held_cpus
     for row in unsettled if len(unsettled) == 1 else sorted(unsettled):
         if row in backoff:
             continue
@@ -60,7 +64,10 @@ def diff(state: ClusterState) -> list[Command]:
             elif held.batch != target.batch and state.since_s[row] >= 0:
                 fields = (next_id + len(commands), row, state.attempt[row], epoch)
                 commands.append(Retune(*fields, target.batch))
-        elif type(sent) is Retune and state.target[row] is None:
+            elif state.since_s[row] >= 0 and target_cpus.get(row) != held_cpus.get(row):
+                fields = (next_id + len(commands), row, state.attempt[row], epoch)
+                commands.append(SetCpus(*fields, target_cpus.get(row)))
+        elif type(sent) in OVERTAKEN and state.target[row] is None:
             fields = (next_id + len(commands), row, state.attempt[row], epoch)
             commands.append(new(Suspend, fields))
     promised: dict[int, int] = {}
@@ -105,13 +112,13 @@ def _promise(promised: dict[int, int], shared: dict[int, int], target: Allocatio
 
 
 def _start(state: ClusterState, row: int, target: Allocation, command_id: int) -> Command:
-    home = state.home[row]
+    home, cpus = state.home[row], state.target_cpus.get(row)
     if home is None and state.held[row] is None:
-        return new(Launch, (command_id, row, state.attempt[row] + 1, state.epoch, target))
+        return new(Launch, (command_id, row, state.attempt[row] + 1, state.epoch, target, cpus))
     fields = (command_id, row, state.attempt[row], state.epoch, target)
     if state.held[row] is not None:
         return new(Resize, fields)
     assert home is not None
     if home is target or home.nodes() == target.nodes():
-        return new(Resume, fields)
-    return new(Migrate, fields)
+        return new(Resume, (*fields, cpus))
+    return new(Migrate, (*fields, cpus))

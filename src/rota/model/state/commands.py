@@ -5,9 +5,20 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from rota.model.commands import RULES, Launch, Migrate, Resize, Resume, Retune, Stop, Suspend
+from rota.model.commands import (
+    RULES,
+    Launch,
+    Migrate,
+    Resize,
+    Resume,
+    Retune,
+    SetCpus,
+    Stop,
+    Suspend,
+)
 from rota.model.events import CommandFailed, CommandSent
 from rota.model.reason import Reason
+from rota.model.state.cpus import fail_cpus
 from rota.model.state.ledger import (
     HELD,
     PENDING,
@@ -50,6 +61,8 @@ def _start_sent(ledger: Ledger, row: int, command: Launch | Resume | Migrate, at
     if ledger.held[row] is not None or not ledger.idle.take(allocation):
         ledger.refuse(row, f"sent {type(command).__name__}")
     ledger.held[row] = allocation
+    if command.millicores is not None:
+        ledger.held_cpus[row] = command.millicores
     if allocation.num_gpus != ledger.num_gpus[row]:
         ledger.size(row, allocation.num_gpus)
     if type(command) is Launch:
@@ -63,7 +76,7 @@ def _suspend_sent(ledger: Ledger, row: int, command: Suspend, at_s: float) -> No
     ledger.changed_s[row] = at_s
 
 
-def _retune_sent(ledger: Ledger, row: int, command: Retune, at_s: float) -> None:
+def _change_sent(ledger: Ledger, row: int, command: Retune | SetCpus, at_s: float) -> None:
     """The job continues meanwhile."""
 
 
@@ -112,6 +125,11 @@ def _retune_failed(ledger: Ledger, e: CommandFailed) -> None:
     _back_off(ledger, e)
 
 
+def _set_cpus_failed(ledger: Ledger, e: CommandFailed) -> None:
+    fail_cpus(ledger, e.row)
+    _back_off(ledger, e)
+
+
 def _back_off(ledger: Ledger, e: CommandFailed) -> None:
     ledger.backoff[e.row] = e.retry_at_s  # not again at once
 
@@ -122,7 +140,8 @@ SENT: dict[type, Callable[[Ledger, int, Any, float], None]] = {
     Resume: _start_sent,
     Migrate: _start_sent,
     Resize: send_resize,
-    Retune: _retune_sent,
+    Retune: _change_sent,
+    SetCpus: _change_sent,
     Stop: _stop_sent,
 }
 FAILED: dict[type, Callable[[Ledger, CommandFailed], None]] = {
@@ -132,6 +151,7 @@ FAILED: dict[type, Callable[[Ledger, CommandFailed], None]] = {
     Migrate: _resume_failed,
     Resize: _resize_failed,
     Retune: _retune_failed,
+    SetCpus: _set_cpus_failed,
     Stop: _back_off,
 }
 

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from rota.model.events import DecisionTaken
+from rota.model.state.cpus import aim_at_cpus
 from rota.model.state.displacement import note_displaced
 from rota.model.state.ledger import Ledger
 
 
 def decision_taken(ledger: Ledger, e: DecisionTaken) -> None:
-    _, seq, policy, allocations, reasons, marks, policy_mark, wake_at_s, notes = e
+    _, seq, policy, allocations, reasons, marks, policy_mark, wake_at_s, notes, cpus, stages = e
     if allocations:
         if ledger.keeps_stories:
             note_displaced(ledger, allocations)
@@ -21,6 +24,7 @@ def decision_taken(ledger: Ledger, e: DecisionTaken) -> None:
     if policy != ledger.policy:
         ledger.policy, ledger.policy_mark = policy, None
         ledger.marks = [None] * len(ledger.marks)
+        ledger.stage_marks.clear()
         ledger.notes.forget()
     if marks:
         for row, mark in marks.items():
@@ -30,8 +34,23 @@ def decision_taken(ledger: Ledger, e: DecisionTaken) -> None:
             ledger.tell(row, e.at_s, f"warning: {warning}")
     if policy_mark is not None:
         ledger.policy_mark = policy_mark
+    if cpus:
+        aim_at_cpus(ledger, cpus)
+    if stages:
+        _remember(ledger, stages)
     ledger.wake_at_s = wake_at_s
     ledger.decision_seq = seq
     ledger.decision_needed = False
     ledger.plan = None
     ledger.changed.clear()
+
+
+def _remember(ledger: Ledger, stage_marks: dict[str, dict[str, Any]]) -> None:
+    """Note what stages want to remember; a value of None ends an entry."""
+    for stage, changes in stage_marks.items():
+        marks = ledger.stage_marks.setdefault(stage, {})
+        for key, value in changes.items():
+            if value is None:
+                marks.pop(key, None)
+            else:
+                marks[key] = value

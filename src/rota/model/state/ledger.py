@@ -48,6 +48,8 @@ class Ledger:
     Numeric columns are ``array.array`` ("d" for seconds, "q" for the rest); a time that has not
     come is -1. ``target`` is where the last plan wants a job (assumed), ``held`` what it holds
     (confirmed, or promised to a command on its way), ``home`` where a suspended job's state lies.
+    ``target_cpus`` and ``held_cpus`` are the same of CPU cores, in thousandths and by row: a job
+    that is in neither may use as many as it likes.
     ``speed`` is that of a running job relative to what its duration is for, ``lag_s`` by how much
     its work lags behind its service, ``lost_s`` the work that it lost and had to do again.
     ``skew`` is the share of the largest tensor in its model, -1 if nobody told. ``num_gpus`` is
@@ -119,6 +121,8 @@ class Ledger:
         self.waits_for: dict[int, dict[int, list[str]]] = {}
         self.dependents: dict[int, list[int]] = {}
         self.unmeetable: dict[int, str] = {}  # why a job can never start, by row: it is to end
+        self.target_cpus: dict[int, int] = {}
+        self.held_cpus: dict[int, int] = {}
         self._row_of: dict[str, int] = {}  # as far as has been asked for
         self.backoff: dict[int, float] = {}
         self.retried: dict[int, int] = {}  # how often a job has started anew after it had failed
@@ -158,6 +162,7 @@ class Ledger:
         self.plan: object = None  # the plan that the last decision applied, if made in this process
         self.policy = ""
         self.policy_mark: Any = None
+        self.stage_marks: dict[str, dict[str, Any]] = {}  # of stages beside the policy, by stage
         self.wake_at_s: float | None = None
         self.decision_seq = 0
         self.next_command_id = 1
@@ -182,6 +187,7 @@ class Ledger:
                 setattr(twin, name, copy.copy(value))
         twin.refused = {row: dict(refusals) for row, refusals in self.refused.items()}
         twin.sweeps = {name: list(rows) for name, rows in self.sweeps.items()}
+        twin.stage_marks = {stage: dict(marks) for stage, marks in self.stage_marks.items()}
         twin.dependents = {row: list(rows) for row, rows in self.dependents.items()}
         twin.waits_for = {
             row: {other: list(whens) for other, whens in others.items()}
@@ -432,7 +438,9 @@ class Ledger:
             elif target[row] is not None and held[row] is not None:
                 self.preemptions[row] += 1
             target[row] = allocation
-            if allocation is not None and held[row] is not None:
+            if allocation is None:
+                self.target_cpus.pop(row, None)
+            elif held[row] is not None:
                 self.share(row)
             if (held[row] is None) != (allocation is None):
                 self.unsettled[row] = None
@@ -506,6 +514,11 @@ class Ledger:
         if target is not None:
             self.assumed.give(target)
         self.target[row] = self.home[row] = None
+        if self.target_cpus:
+            self.target_cpus.pop(row, None)
+        if self.stage_marks:
+            for marks in self.stage_marks.values():
+                marks.pop(str(row), None)
         self.release(row)
         self.outstanding[row] = self.marks[row] = None
         self.active.pop(row, None)
@@ -587,6 +600,8 @@ class Ledger:
         if held is not None:
             self.idle.give(held)
             self.held[row] = None
+            if self.held_cpus:
+                self.held_cpus.pop(row, None)
             if held.shared:
                 self._leave_to_others()
 
@@ -602,12 +617,15 @@ class Ledger:
         if old is not None:
             self.assumed.give(old)
             self.target[row] = None
+            self.target_cpus.pop(row, None)
         self.settle(row)
 
     def settle(self, row: int) -> None:
         """Keep ``unsettled`` to the rows for which a command is needed or on its way."""
         held, target = self.held[row], self.target[row]
         settled = held is target or (held is not None and held == target)
+        if settled and (self.target_cpus or self.held_cpus):
+            settled = self.target_cpus.get(row) == self.held_cpus.get(row)
         if settled and self.outstanding[row] is None and self.state[row] != STOPPING:
             self.unsettled.pop(row, None)
         else:

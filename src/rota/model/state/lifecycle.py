@@ -53,7 +53,7 @@ def _confirm_start(
     if ledger.state[row] == STOPPING:
         ledger.settle(row)
         return
-    if held is ledger.target[row]:
+    if held is ledger.target[row] and not ledger.target_cpus:
         ledger.unsettled.pop(row, None)
     else:
         ledger.settle(row)

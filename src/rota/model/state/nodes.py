@@ -13,7 +13,7 @@ from rota.model.state.lifecycle import lose_attempt
 def node_joined(ledger: Ledger, e: NodeJoined) -> None:
     full = (1 << e.num_gpus) - 1
     index = ledger.node_index.get(e.name)
-    node = Node(e.name, e.num_gpus, e.kind, True, e.gpu_type, e.rack, e.island, e.memory_gb)
+    node = Node(e.name, e.num_gpus, e.kind, True, *e[4:])
     if index is None:
         index = len(ledger.nodes)
         ledger.node_index[e.name] = index

@@ -12,6 +12,7 @@ from rota.model.job import JobState
 from rota.model.state import (
     closed,
     commands,
+    cpus,
     decisions,
     lifecycle,
     nodes,
@@ -60,6 +61,7 @@ HANDLERS: dict[type, Handler] = {
     events.JobResumed: Handler(lifecycle.job_resumed, answers=lifecycle.RESUMES),
     events.JobResized: Handler(resizing.job_resized, _RUNNING, "resized"),
     events.JobRetuned: Handler(resizing.job_retuned, _RUNNING, "retuned"),
+    events.CpusSet: Handler(cpus.cpus_set, _RUNNING, "given CPU cores"),
     events.BatchRefused: Handler(resizing.batch_refused, _STARTED, "told of a batch"),
     events.SpeedChanged: Handler(
         lifecycle.speed_changed, _RUNNING, "told to run at speed {0.speed}"

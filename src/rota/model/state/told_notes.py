@@ -17,6 +17,7 @@ class ToldNotes:
 
     def __init__(self) -> None:
         self.why: dict[int, str] = {}
+        self.why_cpus: dict[int, str] = {}
         self.warnings: dict[int, tuple[str, ...]] = {}
         self.warned: dict[int, dict[str, tuple[float, str]]] = {}
         self.probes: dict[int, list[Probe]] = {}
@@ -33,6 +34,7 @@ class ToldNotes:
         """An independent copy of the notes."""
         twin = ToldNotes()
         twin.why, twin.warnings, twin.packs = dict(self.why), dict(self.warnings), dict(self.packs)
+        twin.why_cpus = dict(self.why_cpus)
         twin.warned = {row: dict(told) for row, told in self.warned.items()}
         twin.probes = {row: list(probes) for row, probes in self.probes.items()}
         twin.nodes = self.nodes
@@ -41,6 +43,7 @@ class ToldNotes:
     def note(self, at_s: float, notes: Notes) -> Iterator[tuple[int, str]]:
         """Record ``notes``; yields the (row, warning) pairs of new kinds."""
         self.why |= notes.why
+        self.why_cpus |= notes.why_cpus
         for row, packed in notes.packs.items():
             if packed is None:
                 self.packs.pop(row, None)
@@ -74,6 +77,8 @@ class ToldNotes:
         """A job has ended; a simulation reports its warnings later."""
         if self.why:
             self.why.pop(row, None)
+        if self.why_cpus:
+            self.why_cpus.pop(row, None)
         if self.warnings:
             self.warnings.pop(row, None)
         if self.packs:
@@ -84,6 +89,7 @@ class ToldNotes:
     def forget(self) -> None:
         """Another policy decides from now on: the former one's notes are void."""
         self.why.clear()
+        self.why_cpus.clear()
         self.warnings.clear()
         self.packs.clear()
         self.nodes = self.reserved = None

@@ -1,1 +1,1 @@
-"""The CPU cores of jobs on the nodes where a policy has placed them."""
+"""CPU cores of nodes, apportioned among the jobs of any policy's plan (SAD, SoCC 2018)."""

@@ -6,7 +6,8 @@ import pytest
 
 from rota.errors import PlanError, PolicyError
 from rota.model.allocation import Allocation, on_node
-from rota.model.decide.decision import Decider, is_plain, take_decision
+from rota.model.decide.decision import Decider, take_decision
+from rota.model.decide.plain import is_plain
 from rota.model.events import JobSubmitted, NodeJoined, ResumeRequested, WorkerRegistered
 from rota.model.job import JobState, Suspension
 from rota.model.plan import Plan
