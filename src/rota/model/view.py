@@ -464,8 +464,9 @@ class WhatIf:
         """The changes made on this what-if. ``policy_mark`` None keeps the policy's own mark."""
         # The plan's allocations are a copy, so that whether they are still ours can be told.
         allocations = self._allocations.copy() if self._allocations else {}
-        changes = (allocations, self._reasons, self._marks, policy_mark, wake_at_s, notes)
-        self._plan = plan = new(Plan, (*changes, None, None))
+        reasons, marks = self._reasons, self._marks
+        changes = (allocations, reasons, marks, policy_mark, wake_at_s, notes, None, None)
+        self._plan = plan = new(Plan, changes)
         return plan
 
     def free_after(self, plan: Plan) -> FreeGpus | None:

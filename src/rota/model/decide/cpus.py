@@ -41,6 +41,8 @@ def with_cpus(state: ClusterState, plan: Plan, added: CpuPlan, now_s: float) -> 
 def check_cpus(state: ClusterState, plan: Plan) -> None:
     """Raise PlanError if the plan gives cores to nobody, or more of a node than that has."""
     cpus = plan.cpus or {}
+    if not cpus and not plan.allocations:
+        return
     for row, millicores in cpus.items():
         if row not in state.active:
             raise PlanError(

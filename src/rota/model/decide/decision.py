@@ -24,11 +24,12 @@ CODES = frozenset(map(int, Reason))
 class Decider:
     """Takes one decision after another by one policy on one state, with one view of it."""
 
-    __slots__ = ("_identity", "_state", "_view", "policy")
+    __slots__ = ("_identity", "_stage", "_state", "_view", "policy")
 
     def __init__(self, state: ClusterState, policy: Any) -> None:
         self.policy = policy
         self._identity = identity(policy)
+        self._stage = policy.cpus
         self._state = state
         self._view = View(state, 0.0, policy)
 
@@ -43,24 +44,20 @@ class Decider:
             view = self._view = View(state, now_s, self.policy)
         plan = self._plan(view)
         try:
-            allocations, reasons, marks, policy_mark, wake_at_s, notes, _, _ = plan
+            allocations, reasons, marks, policy_mark, wake_at_s, notes, cpus, _ = plan
         except (TypeError, ValueError):
             raise PlanError(f"the policy decided {plan!r:.200}, which is no Plan") from None
         if state.one_node_gangs:
             ask_again = partial(self._ask_again, now_s)
             plan = leave_memory(state, self._on_live_nodes(plan, now_s), ask_again)
-            allocations, reasons, marks, policy_mark, wake_at_s, notes, _, _ = plan
+            allocations, reasons, marks, policy_mark, wake_at_s, notes, cpus, _ = plan
         state.foreseen = free = view.free_after(plan) if allocations else None
         if allocations or reasons or marks or policy_mark is not None or wake_at_s is not None:
             check(state, plan, now_s, free is not None)
         told = plan
-        if self.policy.cpus is not None:
+        if self._stage is not None or cpus or state.target_cpus:
             told = self._with_cpus(view, plan)
             notes = told.notes
-        elif state.target_cpus and state.policy != self._identity and plan.cpus is None:
-            told = plan._replace(cpus=dict.fromkeys(state.target_cpus))  # cores of another policy
-        if told.cpus or (allocations and state.target_cpus):
-            check_cpus(state, told)
         if notes is not None:
             check_notes(state, notes)
             told = told._replace(notes=news(state, notes))
@@ -83,12 +80,22 @@ class Decider:
         return plan
 
     def _with_cpus(self, view: View, plan: Plan) -> Plan:
-        """The plan with what the policy's stage of CPU cores adds; the plan itself stays."""
-        try:
-            added: CpuPlan = self.policy.cpus.assign(view, plan)
-        except Exception as error:
-            self._blame(self.policy.cpus, error)
-        return with_cpus(self._state, plan, added, view.now_s)
+        """The plan with what the policy's stage of CPU cores adds, checked.
+
+        The policy's plan itself stays. Without a stage, cores given under another policy are
+        anybody's again.
+        """
+        state = self._state
+        if self._stage is not None:
+            try:
+                added: CpuPlan = self._stage.assign(view, plan)
+            except Exception as error:
+                self._blame(self._stage, error)
+            plan = with_cpus(state, plan, added, view.now_s)
+        elif plan.cpus is None and state.policy != self._identity:
+            plan = plan._replace(cpus=dict.fromkeys(state.target_cpus))
+        check_cpus(state, plan)
+        return plan
 
     def _blame(self, asked: object, error: Exception) -> NoReturn:
         where = _line_of(type(asked), error)
