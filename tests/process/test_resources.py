@@ -43,7 +43,7 @@ def test_a_job_is_told_the_cores_that_it_asked_for(cluster):
     assert (show["cpus"], show["memory_gb"]) == (1, 0.001)
     assert "".join(cluster.client.logs(job)) == "1 1\n"
     for more, word in (({"cpus": 99_999}, "cpus"), ({"memory": "999999GB"}, "memory")):
-        with pytest.raises(NeverFitsError, match=f"resources.{word} is .* the machine has"):
+        with pytest.raises(NeverFitsError, match=f"resources.{word} is .* the largest node has"):
             cluster.submit("true", resources={"gpus": 1} | more)
 
 

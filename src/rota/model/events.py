@@ -47,6 +47,14 @@ class NodeLost(NamedTuple):
     given_back: bool = False
 
 
+class NodeCpusChanged(NamedTuple):
+    """Jobs may use more or fewer CPU cores of the node from now on, in thousandths."""
+
+    at_s: float
+    name: str
+    millicores: int
+
+
 class NodeClosed(NamedTuple):
     """An administrator, ``user``, has the node take no new job; ``drains``: its jobs leave it, too.
 
@@ -350,6 +358,7 @@ class MetricReported(NamedTuple):
 Event = (
     NodeJoined
     | NodeLost
+    | NodeCpusChanged
     | NodeClosed
     | NodeOpened
     | JobSubmitted

@@ -273,6 +273,7 @@ class History:
 HANDLERS: dict[type, Callable[[History, Any], None] | None] = {
     events.NodeJoined: History._node_joined,
     events.NodeLost: History._node_lost,
+    events.NodeCpusChanged: None,
     events.NodeClosed: None,
     events.NodeOpened: None,
     events.JobSubmitted: History._job_submitted,

@@ -133,6 +133,7 @@ class Timeline:
 HANDLERS: dict[type, Callable[[Timeline, Any], None] | None] = {
     events.NodeJoined: Timeline._node_joined,
     events.NodeLost: Timeline._node_lost,
+    events.NodeCpusChanged: None,
     events.NodeClosed: None,
     events.NodeOpened: None,
     events.JobSubmitted: Timeline._job_submitted,

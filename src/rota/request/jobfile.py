@@ -60,7 +60,7 @@ FIELDS = (
 )
 INHERIT = "inherit"  # in env: the names of variables that are passed on
 SWEEP = "sweep"  # of a job file that describes a search: see rota.request.sweepfile
-RESOURCES = ("gpus", "gpu_type", "gpu_memory", "memory", "cpus")
+RESOURCES = ("gpus", "gpu_type", "gpu_memory", "memory", "cpus", "cpus_per_gpu")
 ELASTIC = ("sizes", "utility", "price_per_gpu_hour")
 UTILITY = ("deadline", "value")
 
@@ -117,6 +117,7 @@ class JobRequest(NamedTuple):
     gpu_types: tuple[str, ...] = ()
     host_memory_gb: float | None = None  # for the whole job, in 1e9 bytes
     cpus: int = 0  # for the whole job; 0: none in particular
+    cpus_per_gpu: tuple[int, int] | None = None  # the least and the most that the scheduler gives
     setup: str = ""
 
     def to_fields(self) -> dict[str, Any]:
@@ -167,6 +168,9 @@ class JobRequest(NamedTuple):
             fields["resources"]["memory"] = f"{self.host_memory_gb:.9f} GB"
         if self.cpus:
             fields["resources"]["cpus"] = self.cpus
+        if self.cpus_per_gpu is not None:
+            least, most = self.cpus_per_gpu
+            fields["resources"]["cpus_per_gpu"] = least if least == most else f"{least}..{most}"
         if self.setup:
             fields["setup"] = self.setup
         return fields
@@ -236,6 +240,7 @@ def parse_job(fields: Mapping[str, Any], *, workdir: str) -> JobRequest:
         gpu_types=_gpu_types(fields.get("resources")),
         host_memory_gb=_size_gb(fields.get("resources"), "memory", "what the job needs"),
         cpus=_cpus(fields.get("resources")),
+        cpus_per_gpu=_cpus_per_gpu(fields.get("resources")),
         setup=_setup(fields.get("setup")),
     )
 
@@ -346,15 +351,19 @@ def _gpus(resources: Any) -> tuple[int, int]:
     if resources is None:
         return 1, 1
     check_keys(resources, RESOURCES, "resources.", "write a mapping, for example: {gpus: 2}")
-    value = resources.get("gpus", 1)
+    return _range_of("resources.gpus", resources.get("gpus", 1), MAX_GPUS, "1..8")
+
+
+def _range_of(field: str, value: Any, most_of_all: int, example: str) -> tuple[int, int]:
+    """The ends of a range of whole numbers from 1; both are the same for a single number."""
     if isinstance(value, str) and (match := _RANGE.match(value.strip())):
         least, most = int(match[1]), int(match[2])
-        if not 1 <= least <= most <= MAX_GPUS:
-            refuse("resources.gpus", value, "write the smaller number first, for example 1..8")
+        if not 1 <= least <= most <= most_of_all:
+            refuse(field, value, f"write the smaller number first, for example {example}")
         return least, most
     number = whole_number(value)
-    if number is None or not 1 <= number <= MAX_GPUS:
-        refuse("resources.gpus", value, "write a whole number, 1 or more, or a range such as 1..8")
+    if number is None or not 1 <= number <= most_of_all:
+        refuse(field, value, f"write a whole number, 1 or more, or a range such as {example}")
     return number, number
 
 
@@ -386,6 +395,17 @@ def _gpu_types(resources: Any) -> tuple[str, ...]:
 def _cpus(resources: Any) -> int:
     value = (resources or {}).get("cpus")
     return 0 if value is None else whole_within("resources.cpus", value, 1, MAX_CPUS)
+
+
+def _cpus_per_gpu(resources: Any) -> tuple[int, int] | None:
+    """The least and the most CPU cores for each GPU."""
+    value = (resources or {}).get("cpus_per_gpu")
+    if value is None:
+        return None
+    if resources.get("cpus") is not None:
+        fix = "it excludes resources.cpus, a number for the whole job: give one of the two"
+        refuse("resources.cpus_per_gpu", value, fix)
+    return _range_of("resources.cpus_per_gpu", value, MAX_CPUS, "2..8")
 
 
 def _setup(value: Any) -> str:

@@ -106,6 +106,15 @@ def test_a_job_without_a_name_gets_its_scripts(run, name):
         ({"resources": {"memory": 64}}, ["resources.memory: 64", "such as 30GB"]),
         ({"resources": {"cpus": 0}}, ["resources.cpus: 0", "from 1"]),
         ({"resources": {"cpus": "many"}}, ["resources.cpus: 'many'"]),
+        ({"resources": {"cpus_per_gpu": 0}}, ["resources.cpus_per_gpu: 0", "1 or more", "2..8"]),
+        ({"resources": {"cpus_per_gpu": "0..4"}}, ["resources.cpus_per_gpu: '0..4'", "2..8"]),
+        ({"resources": {"cpus_per_gpu": "8..2"}}, ["'8..2'", "the smaller number first"]),
+        ({"resources": {"cpus_per_gpu": 1.5}}, ["resources.cpus_per_gpu: 1.5", "whole number"]),
+        (
+            {"resources": {"cpus_per_gpu": 2, "cpus": 4}},
+            ["resources.cpus_per_gpu: 2", "excludes resources.cpus", "one of the two"],
+        ),
+        ({"cpus_per_gpu": 2}, ["cpus_per_gpu: 2", "resources: {cpus_per_gpu: ...}"]),
         ({"resources": {"gpu_type": []}}, ["resources.gpu_type", "leave it out"]),
         ({"resources": {"gpu_type": "a100:4"}}, ["resources.gpu_type: 'a100:4'", "such as a100"]),
         ({"resources": {"gpu_type": [4]}}, ["resources.gpu_type: 4", "[a100, h100]"]),
@@ -332,11 +341,14 @@ names = st.from_regex(r"[A-Za-z][A-Za-z0-9._-]{0,63}", fullmatch=True)
         gpu_types=st.just(()) | st.just(("a100", "h100-80gb")),
         host_memory_gb=st.none() | st.floats(1e-3, 1e4).map(lambda gb: round(gb, 9)),
         cpus=st.integers(0, 100),
+        cpus_per_gpu=st.none() | st.just((2, 8)) | st.just((3, 3)),
         setup=st.just("") | plain.filter(str.strip),
         tags=st.just(()) | st.just(("paper:v2", "lr=0.1")),
         retries=st.none()
         | st.builds(Retries, st.integers(1, 9), st.just(("failed",)), st.floats(0.01, 1e5)),
-    ).map(lambda r: r if r.suspend == "restart" else r._replace(grace_s=GRACE_S))
+    )
+    .map(lambda r: r if r.suspend == "restart" else r._replace(grace_s=GRACE_S))
+    .map(lambda r: r._replace(cpus_per_gpu=None) if r.cpus else r)
 )
 def test_a_request_comes_back_from_its_fields(request):
     assert parse_job(json.loads(json.dumps(request.to_fields())), workdir="") == request

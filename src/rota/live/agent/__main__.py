@@ -12,6 +12,7 @@ from rota.errors import InputError
 from rota.folder import Folder, hold_lock, is_in_place
 from rota.live.agent.agent import Agent
 from rota.live.agent.devices import discover
+from rota.live.agent.host import usable_memory_gb, usable_millicores
 from rota.live.wire import clock
 
 
@@ -26,6 +27,7 @@ def main() -> None:
     parser.add_argument("--host-memory", type=int, help="bytes that suspended jobs may hold")
     parser.add_argument("--log-limit", type=int, help="bytes that the logs of a job may hold")
     parser.add_argument("--open-files", type=int, help="that each process of a job may have")
+    parser.add_argument("--nodes-here", type=int, default=1, help="that share this machine")
     parser.add_argument("--controller-pid", type=int, help="of a controller on this machine")
     options = parser.parse_args()
     if options.open_files is not None:
@@ -48,7 +50,11 @@ def run(folder: Folder, options: argparse.Namespace) -> None:
     if lock is None:
         sys.exit(f"rota agent: another agent of node {options.node} runs on {folder.path}")
     clock.follow(clock.read_ahead_s(folder.clock))
-    devices = discover(options.gpus, options.first_gpu)._replace(gpu_type=options.gpu_type)
+    devices = discover(options.gpus, options.first_gpu)._replace(
+        gpu_type=options.gpu_type,
+        millicores=usable_millicores() // options.nodes_here,
+        host_memory_gb=usable_memory_gb() / options.nodes_here,
+    )
     agent = Agent(
         folder,
         options.node,

@@ -241,6 +241,8 @@ class Agent:
             "kind": self.devices.kind,
             "gpu_type": self.devices.gpu_type,
             "memory_gb": self.devices.memory_gb,
+            "millicores": self.devices.millicores,
+            "host_memory_gb": self.devices.host_memory_gb,
             "agent": self._id,
             "attempts": [
                 *(attempt.observed() for attempt in self.attempts.values()),

@@ -47,6 +47,7 @@ from rota.model.events import (
     JobResumed,
     JobRetuned,
     JobSuspended,
+    NodeCpusChanged,
     NodeJoined,
 )
 
@@ -173,7 +174,10 @@ class AgentSessions:
                     self._journal.note(event)
         if known is None or not state.nodes[known].alive:
             gpus, gb = (hello["num_gpus"], hello["kind"], gpu_type), hello.get("memory_gb", 0.0)
-            self._journal.note(NodeJoined(now_s, node, *gpus, memory_gb=gb))
+            host = (hello.get("millicores", 0), hello.get("host_memory_gb", 0.0))
+            self._journal.note(NodeJoined(now_s, node, *gpus, "", 0, gb, *host))
+        elif hello.get("millicores", had := state.nodes[known].millicores) != had:
+            self._journal.note(NodeCpusChanged(now_s, node, hello["millicores"]))
         attempts = self._disown_foreign(node, hello["attempts"])
         for attempt in attempts:
             row = self._record.rows.get(attempt["job_id"])

@@ -2,7 +2,7 @@
 
 import asyncio
 import logging
-import os
+from math import inf
 from typing import NamedTuple
 
 from rota.errors import (
@@ -16,6 +16,7 @@ from rota.live.controller.clock import local_time
 from rota.live.controller.job_files import JobFiles
 from rota.live.controller.journal import Journal
 from rota.live.controller.record import Record
+from rota.model.allocation import gpus_text
 from rota.model.decide.live_limits import all_gpus, largest_node
 from rota.model.events import (
     Event,
@@ -84,22 +85,7 @@ class Entry(NamedTuple):
             depends_on=request.depends_on,
             tags=request.tags,
             gpu_types=request.gpu_types,
-        )
-
-
-def _check_machine(request: JobRequest) -> None:
-    """Refuse a job that asks for more than this machine, where the nodes are, has in all."""
-    have_gb = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 1e9
-    cores = os.cpu_count() or 1
-    if request.host_memory_gb is not None and request.host_memory_gb > have_gb:
-        raise NeverFitsError(
-            f"NEVER_FITS: resources.memory is {request.host_memory_gb:g} GB and the machine has "
-            f"{have_gb:.1f} GB; ask for less"
-        )
-    if request.cpus > cores:
-        raise NeverFitsError(
-            f"NEVER_FITS: resources.cpus is {request.cpus} and the machine has {cores}; "
-            f"ask for {cores} or fewer"
+            cpus_per_gpu=request.cpus_per_gpu,
         )
 
 
@@ -126,7 +112,7 @@ class JobApi:
                 f"largest node has {most}; ask for {most} or fewer"
             )
         self._check_types(request)
-        _check_machine(request)
+        self._check_host(request)
         self.dependencies(request)
 
     def _check_types(self, request: JobRequest) -> None:
@@ -147,6 +133,38 @@ class JobApi:
             raise NeverFitsError(
                 f"NEVER_FITS: resources.gpus is {request.num_gpus}, and the largest node of "
                 f"{wanted} has {max(sizes)}; ask for {max(sizes)} or fewer"
+            )
+
+    def _check_host(self, request: JobRequest) -> None:
+        """Refuse a job that asks for more cores or memory than any node has that could hold it.
+
+        A node whose agent has not told what it has could hold any job. Raises NeverFitsError.
+        """
+        wanted, gpus = request.gpu_types, request.num_gpus
+        nodes = [
+            node
+            for node in self._state.nodes
+            if node.alive and node.num_gpus >= gpus and (not wanted or node.gpu_type in wanted)
+        ]
+        most_gb = max((node.host_memory_gb or inf for node in nodes), default=inf)
+        if request.host_memory_gb is not None and request.host_memory_gb > most_gb:
+            raise NeverFitsError(
+                f"NEVER_FITS: resources.memory is {request.host_memory_gb:g} GB, and the largest "
+                f"node has {most_gb:.1f} GB; ask for less"
+            )
+        cores = max((node.millicores / 1000 or inf for node in nodes), default=inf)
+        if request.cpus > cores:
+            raise NeverFitsError(
+                f"NEVER_FITS: resources.cpus is {request.cpus}, and the largest node has "
+                f"{cores:g}; ask for {max(1, int(cores))} or fewer"
+            )
+        least, _ = request.cpus_per_gpu or (0, 0)
+        if least * gpus > cores:
+            fits = int(cores / gpus)
+            fix = f"ask for {fits} or fewer" if fits else "leave it out, or ask for fewer GPUs"
+            raise NeverFitsError(
+                f"NEVER_FITS: resources.cpus_per_gpu is {least} at least, {least * gpus} cores for "
+                f"{gpus_text(gpus)}, and the largest node has {cores:g}; {fix}"
             )
 
     def dependencies(self, request: JobRequest) -> tuple[Dependency, ...]:

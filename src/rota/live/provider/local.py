@@ -108,6 +108,7 @@ class LocalProvider(Provider):
             "--log-limit": log_limit_bytes,
         }
         options = [f"{name}={limit}" for name, limit in limits.items() if limit is not None]
+        options.append(f"--nodes-here={len(self.layout)}")
         self._agents = {
             node.name: _WatchedAgent(folder, node, options) for node in self.layout.values()
         }

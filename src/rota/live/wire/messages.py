@@ -290,6 +290,8 @@ class Account(Struct, kw_only=True, tag_field="type", tag="hello"):
     attempts: list[Alive | Arriving | Ended | Lost]
     gpu_type: str | None = None
     memory_gb: Seconds | None = None  # of the GPU that has least
+    millicores: Count | None = None  # thousandths of a CPU core that jobs may use
+    host_memory_gb: Seconds | None = None  # of the machine, that jobs may use
     agent: str | None = None  # identifies the agent
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from rota.errors import TransitionError
 from rota.model.cluster import Closing, Node
-from rota.model.events import NodeClosed, NodeJoined, NodeLost, NodeOpened
+from rota.model.events import NodeClosed, NodeCpusChanged, NodeJoined, NodeLost, NodeOpened
 from rota.model.reason import Reason
 from rota.model.state.ledger import Ledger
 from rota.model.state.lifecycle import lose_attempt
@@ -44,6 +44,13 @@ def node_lost(ledger: Ledger, e: NodeLost) -> None:
     ledger.nodes[index] = ledger.nodes[index]._replace(alive=False)
     ledger.idle.set_mask(index, 0)
     _offer(ledger, index, 0)
+
+
+def node_cpus_changed(ledger: Ledger, e: NodeCpusChanged) -> None:
+    index = _known(ledger, e.name, "given CPU cores")
+    for nodes in (ledger.nodes, ledger.offered):
+        nodes[index] = nodes[index]._replace(millicores=e.millicores)
+    ledger.decision_needed = True
 
 
 def node_closed(ledger: Ledger, e: NodeClosed) -> None:

@@ -46,6 +46,7 @@ _ENDED = frozenset(range(FIRST_FINAL, len(JobState)))
 HANDLERS: dict[type, Handler] = {
     events.NodeJoined: Handler(nodes.node_joined),
     events.NodeLost: Handler(nodes.node_lost),
+    events.NodeCpusChanged: Handler(nodes.node_cpus_changed),
     events.NodeClosed: Handler(nodes.node_closed),
     events.NodeOpened: Handler(nodes.node_opened),
     events.JobSubmitted: Handler(requests.job_submitted),

@@ -19,9 +19,9 @@ def test_without_gpus_there_is_a_slot_per_core_and_more_share_them_in_turn(monke
 def test_no_more_gpus_are_offered_than_there_are(monkeypatch):
     monkeypatch.setattr(devices, "count_gpus", lambda: 4)
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
-    assert discover(None) == ("cuda", 4, (), ("0", "1", "2", "3"), "", 0.0)
-    assert discover(2) == ("cuda", 2, (), ("0", "1"), "", 0.0)
-    assert discover(2, 1) == ("cuda", 2, (), ("1", "2"), "", 0.0)
+    assert discover(None) == Devices("cuda", 4, ids=("0", "1", "2", "3"))
+    assert discover(2) == Devices("cuda", 2, ids=("0", "1"))
+    assert discover(2, 1) == Devices("cuda", 2, ids=("1", "2"))
     assert discover(9).num_gpus == 4
     assert discover(None).cores_of([0]) == []
 
@@ -29,7 +29,7 @@ def test_no_more_gpus_are_offered_than_there_are(monkeypatch):
 def test_gpus_that_are_hidden_from_the_agent_are_not_offered(monkeypatch):
     monkeypatch.setattr(devices, "count_gpus", lambda: 4)
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "3,1")
-    assert discover(None) == ("cuda", 2, (), ("3", "1"), "", 0.0)
+    assert discover(None) == Devices("cuda", 2, ids=("3", "1"))
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
     assert discover(1).kind == "cpu"
 
