@@ -54,12 +54,18 @@ def check_cpus(state: ClusterState, plan: Plan) -> None:
             _refuse(state, row, f"{millicores!r:.100} thousandths of a CPU core; the least is 1")
         if plan.allocations.get(row, state.target[row]) is None:
             _refuse(state, row, f"{cores_text(millicores)} and no GPUs")
-    given = dict.fromkeys(range(len(state.nodes)), 0)
+    given: dict[int, int] = {}
+    target, planned = state.target, plan.allocations
     for row, millicores in (state.target_cpus | cpus).items():
-        place = plan.allocations.get(row, state.target[row])
-        if millicores is not None and place is not None:
-            for node, share in place.shares(millicores):
-                given[node] += share
+        place = planned[row] if row in planned else target[row]
+        if millicores is None or place is None:
+            continue
+        if len(place.parts) == 1:  # the usual case, made fast
+            node = place.parts[0][0]
+            given[node] = given.get(node, 0) + millicores
+            continue
+        for node, share in place.shares(millicores):
+            given[node] = given.get(node, 0) + share
     for node, total in given.items():
         limit = state.nodes[node].millicores
         if total > limit:

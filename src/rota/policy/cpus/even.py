@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from math import floor
+from math import floor, inf
 
+from rota.model.cluster import Node
 from rota.model.plan import CpuPlan, Plan
 from rota.model.view import View
 from rota.policy.cpus.stage import CpuStage, Resident, Residents, cores_to_share
@@ -24,16 +25,15 @@ class Even(CpuStage):
         self._residents = Residents()
         self._of_node: dict[int, dict[int, float]] = {}  # node -> row -> thousandths of a core
 
-    def most_per_gpu(self, millicores: int, num_gpus: int) -> float:
-        """The most for a GPU of a node with so many cores and GPUs."""
+    def most_per_gpu(self, node: Node) -> float:
+        """The most for a GPU of the node, in thousandths of a core."""
         raise NotImplementedError
 
     def assign(self, view: View, plan: Plan) -> CpuPlan:
         residents, wanted = self._residents, dict[int, int | None]()
         touched = residents.follow(view, plan)
-        for node in touched:
-            cores = cores_to_share(view, node)
-            most = self.most_per_gpu(cores, view.nodes[node].num_gpus)
+        for node, cores in cores_to_share(view, touched).items():
+            most = self.most_per_gpu(view.nodes[node])
             on_node = residents.on(view, node) if cores else ()
             self._of_node[node] = level(on_node, cores, most)
         for row in {row for node in touched for row in residents.rows(node)}:
@@ -59,15 +59,15 @@ class Even(CpuStage):
 class Equal(Even):
     """All cores of a node, evenly over its GPUs that are in use now."""
 
-    def most_per_gpu(self, millicores: int, num_gpus: int) -> float:
-        return float(millicores)
+    def most_per_gpu(self, node: Node) -> float:
+        return inf
 
 
 class Proportional(Even):
     """For each GPU in use its part of the node's cores; those of idle GPUs stay idle."""
 
-    def most_per_gpu(self, millicores: int, num_gpus: int) -> float:
-        return millicores / num_gpus
+    def most_per_gpu(self, node: Node) -> float:
+        return node.millicores / node.num_gpus
 
 
 def level(residents: Sequence[Resident], cores: float, most: float) -> dict[int, float]:

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from math import inf
 from typing import NamedTuple
 
-from rota.model.allocation import Allocation
+from rota.model.allocation import Allocation, indices
 from rota.model.cluster import Node
 from rota.model.plan import CpuPlan, Plan
 from rota.model.view import View
@@ -50,7 +51,7 @@ class Residents:
 
     def __init__(self) -> None:
         self.place: dict[int, Allocation] = {}
-        self._rows: dict[int, dict[int, None]] = {}
+        self._masks: dict[int, dict[int, int]] = {}  # node -> row -> its GPUs there
         self._nodes: list[Node] = []
         self._plan: Plan | None = None
 
@@ -58,7 +59,7 @@ class Residents:
         """Go on to ``plan``. Returns the nodes whose jobs, or cores, may not be those of before."""
         target, planned, active = view.target, plan.allocations, view.active
         if view.plan is None or view.plan is not self._plan:
-            self.place, self._rows, self._nodes = {}, {}, []
+            self.place, self._masks, self._nodes = {}, {}, []
             rows: Iterable[int] = active
         else:
             rows = {*view.changed, *planned}
@@ -81,47 +82,45 @@ class Residents:
         return touched
 
     def _move(self, row: int, before: Allocation | None, place: Allocation | None) -> None:
-        for node in before.nodes() if before is not None else ():
-            self._rows[node].pop(row, None)
-        if place is None:
-            self.place.pop(row, None)
-            return
-        self.place[row] = place
-        for node in place.nodes():
-            self._rows.setdefault(node, {})[row] = None
+        if before is not None:
+            del self.place[row]
+            for node, _ in before.parts:
+                self._masks[node].pop(row)
+        if place is not None:
+            self.place[row] = place
+            for node, mask in place.parts:
+                self._masks.setdefault(node, {})[row] = mask
 
-    def rows(self, node: int) -> list[int]:
-        """The jobs with GPUs of the node, rising."""
-        return sorted(self._rows.get(node, ()))
+    def rows(self, node: int) -> Iterable[int]:
+        """The jobs with GPUs of the node."""
+        return self._masks.get(node, ())
 
     def on(self, view: View, node: int) -> list[Resident]:
         """The jobs with GPUs of the node, by rising row."""
-        rows = self.rows(node)
-        masks = {row: dict(self.place[row].parts)[node] for row in rows}
-        shared = [row for row in rows if self.place[row].shared]
-        found = []
-        for row in rows:
-            whole = masks[row].bit_count()
-            gpus = float(whole)
-            if self.place[row].shared:
-                mine = (1 << gpu for gpu in range(masks[row].bit_length()) if masks[row] >> gpu & 1)
-                gpus = sum(1 / sum(bool(masks[other] & gpu) for other in shared) for gpu in mine)
-            least, most = view.spec[row].cpus_per_gpu or (0.0, float("inf"))
+        masks, found = self._masks.get(node, {}), []
+        for row in sorted(masks):
+            mask = masks[row]
+            whole = mask.bit_count()
+            bounds = view.spec[row].cpus_per_gpu
+            least, most = (0, inf) if bounds is None else bounds
+            gpus = self._part(masks, mask) if self.place[row].shared else float(whole)
             found.append(Resident(row, gpus, 1000.0 * least * whole, 1000.0 * most * whole))
         return found
 
+    def _part(self, masks: dict[int, int], mine: int) -> float:
+        """The GPUs in ``mine``, each divided by the number of jobs that share it."""
+        return sum(1 / sum(each >> gpu & 1 for each in masks.values()) for gpu in indices(mine))
 
-def cores_to_share(view: View, node: int) -> int:
-    """Thousandths of a core that the jobs of a plan may have of the node; 0 if none, or unknown.
 
-    Cores of jobs that are not the policy's to move, on nodes that close, are theirs.
+def cores_to_share(view: View, nodes: Iterable[int]) -> dict[int, int]:
+    """Thousandths of a core that the jobs of a plan may have of each node; 0 if none, or unknown.
+
+    Jobs that no policy may move, because a node of theirs closes, keep what they have.
     """
-    about = view.nodes[node]
-    if not about.alive:
-        return 0
-    kept = 0
+    left = {node: view.nodes[node].millicores if view.nodes[node].alive else 0 for node in nodes}
     for row in view.target_cpus.keys() - view.active.keys():
         place = view.target[row]
-        if place is not None:
-            kept += dict(place.shares(view.target_cpus[row])).get(node, 0)
-    return max(0, about.millicores - kept)
+        for node, share in place.shares(view.target_cpus[row]) if place is not None else ():
+            if node in left:
+                left[node] = max(0, left[node] - share)
+    return left
