@@ -39,7 +39,9 @@ WORKLOAD_OPTIONS = [
     SPAN,
 ]
 
-CLUSTER_HELP = "For example 15x4: 15 nodes of 4 GPUs; 16x4:t4,4x8:a100:rack=4 adds up kinds."
+CLUSTER_HELP = (
+    "For example 15x4: 15 nodes of 4 GPUs; 16x4:t4,4x8:a100:rack=4:cpus=24 adds up kinds."
+)
 
 WORLD_OPTIONS = [
     click.option(

@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from rota.errors import RotaError
+from rota.errors import PolicySettingError, RotaError
 from rota.model.cluster import Node, parse_cluster
 from rota.model.job import JobSpec
 from rota.model.state.state import ClusterState
@@ -137,6 +137,12 @@ def run_to_end(
     elif uses_catalog(case, trace, nodes):
         trace, speeds = _with_speeds(trace, nodes, case.oversubscription)
     policy: Any = create(case.policy, case.given)
+    if policy.cpus is not None and not any(node.millicores for node in nodes):
+        raise PolicySettingError(
+            f"policy {case.policy}: cpus={policy.settings['cpus']} has no effect on a cluster that "
+            "tells no CPU cores; add them, for example "
+            f"--cluster {case.cluster}:cpus=24, or drop it"
+        )
     faults = None if case.faults is None else case.faults._replace(seed=case.seed)
     rented = _rented(case)
     simulation = Simulation(

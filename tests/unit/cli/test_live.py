@@ -543,6 +543,7 @@ class TestUp:
             (["--set", "quantums=5"], "did you mean 'quantum_s'"),
             (["--policy", "fifo", "--set", "borrow"], "write for example borrow=yes"),
             (["--set", "quotas=equal", "--set", "types=on"], "types=on and quotas=equal exclude"),
+            (["--set", "cpus=equal"], "cpus=equal can't be used here"),
         ],
         ids=str,
     )

@@ -113,6 +113,17 @@ def test_a_run_that_fails_leaves_the_old_per_job_table(rota, trace, tmp_path):
     assert out_csv.read_text() == "old"
 
 
+def test_cores_are_shared_out_only_where_the_cluster_has_some(rota, trace):
+    shares = ("sim", "run", "--trace", trace, "--policy", "fifo", "--set", "cpus=equal")
+    code, _, err = rota(*shares, "--cluster", "1x8")
+    assert code == 2
+    assert "cpus=equal has no effect" in err
+    assert "--cluster 1x8:cpus=24" in err
+    code, out, _ = rota(*shares, "--cluster", "1x8:cpus=24:mem=500", "--json")
+    assert code == 0
+    assert json.loads(out)["settings"]["cpus"] == "equal"
+
+
 def test_what_settings_turn_off_is_told_beside_the_figures(rota, trace):
     said = "policy gandiva: with quotas=equal, jobs take turns over the whole cluster"
     world = ("--trace", trace, "--cluster", "2x4")
