@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from rota.model.cluster import FreeGpus, parse_cluster
-from rota.model.events import JobSubmitted, NodeJoined
+from rota.model.events import JobSubmitted, joined
 from rota.model.job import JobSpec
 from rota.model.state.state import ClusterState
 from rota.model.view import View
@@ -25,8 +25,7 @@ CLUSTERS = ("3x4", "5x8:island=4", "6x4:rack=2", "2x8:a100:rack=1:island=2,4x2:t
 def view_of(cluster: str, num_gpus: int, skew: float | None) -> View:
     state = ClusterState(keep_stories=False)
     for node in parse_cluster(cluster):
-        _, size, _, _, gpu_type, rack, island, _ = node
-        state.apply(NodeJoined(0.0, node.name, size, "gpu", gpu_type, rack, island))
+        state.apply(joined(0.0, node))
     state.apply(JobSubmitted(0.0, JobSpec("a", num_gpus, 0.0, 60.0, skew=skew)))
     state.apply(JobSubmitted(0.0, JobSpec("b", 2, 0.0, 60.0)))
     return View(state, 0.0, None)

@@ -4,7 +4,7 @@ import pytest
 
 from rota.model.allocation import Allocation
 from rota.model.cluster import FreeGpus, parse_cluster
-from rota.model.events import JobSubmitted, NodeJoined
+from rota.model.events import JobSubmitted, joined
 from rota.model.job import JobSpec
 from rota.model.state.state import ClusterState
 from rota.model.view import View
@@ -21,8 +21,7 @@ def make_view() -> MakeView:
     ) -> View:
         state = ClusterState(keep_stories=False)
         for node in parse_cluster(cluster):
-            _, num_gpus, _, _, gpu_type, rack, island, _ = node
-            state.apply(NodeJoined(0.0, node.name, num_gpus, "gpu", gpu_type, rack, island))
+            state.apply(joined(0.0, node))
         gangs = list(gangs)
         skews = [None] * len(gangs) if skews is None else list(skews)
         for i, (gpus, skew) in enumerate(zip(gangs, skews, strict=True)):
