@@ -5,6 +5,7 @@ from __future__ import annotations
 import operator
 import random
 import sys
+import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
@@ -87,6 +88,7 @@ class Loader:
         self._batches = batches
         self._order: tuple[int, Sequence[int]] = (-1, ())
         self._stream: _Stream | None = None
+        self._wait_s = 0.0
 
     def __iter__(self) -> Iterator[Iterable[Any]]:
         """The batches left in the present epoch.
@@ -108,6 +110,11 @@ class Loader:
     def varies(self) -> bool:
         """True if the size of batches may change."""
         return self.per_rank is not None or self.adaptation is not None
+
+    @property
+    def workers(self) -> int:
+        """Number of processes that load data; 0: the program itself does."""
+        return self._stream.workers if self._stream is not None else 0
 
     @property
     def initial(self) -> int:
@@ -149,6 +156,7 @@ class Loader:
 
     def load(self, piece: Piece, *, ahead: bool = True) -> Any:
         """The samples of a piece, collated; ``ahead``: by workers, with the following pieces."""
+        since_s = time.monotonic()
         where = (self.position.epoch, self.position.batches, piece)
         if self._num_workers and ahead:
             if self._stream is None or not self._stream.leads_to(where, self._world):
@@ -157,8 +165,14 @@ class Loader:
             loaded = self._stream.next()
         else:
             loaded = _load(self.dataset, self._collate, self._seed(piece), piece.samples)
+        self._wait_s += time.monotonic() - since_s
         set_seeds(self._seed(piece))
         return loaded
+
+    def take_wait_s(self) -> float:
+        """Seconds that the program has waited for data since the last call."""
+        wait_s, self._wait_s = self._wait_s, 0.0
+        return wait_s
 
     def advance(self) -> None:
         """Move to the next batch."""
@@ -218,10 +232,11 @@ class _Stream:
         self._places = places
         seeds = [seed_of(loader.seed, batches, piece.shard) for _, batches, piece in places]
         tasks = [(seed, p.samples) for seed, (_, _, p) in zip(seeds, places, strict=True)]
+        self.workers = loader._num_workers
         self._loader = DataLoader(
             _Pieces(loader.dataset, loader._collate, tasks),
             batch_size=None,
-            num_workers=loader._num_workers,
+            num_workers=self.workers,
         )
         self._iterator: Any = iter(self._loader)
 

@@ -9,6 +9,7 @@ from typing import Any
 
 from rota.errors import InputError
 from rota.live.wire import Message, clock
+from rota.train.phase_times import PhaseTimes
 from rota.train.step_times import StepTimes
 
 MILESTONE = 100  # time to the first 100 mini-batches is a figure of its own (Gandiva, OSDI 2018)
@@ -38,6 +39,7 @@ class Progress:
         self.unsaved: str | None = None  # why the requested checkpoint is not written yet
         self.adaptation: Callable[[], Message | None] = lambda: None  # see `Training`
         self.times = StepTimes()
+        self.phases = PhaseTimes()
         self._began = self._reported = self._opened = time.monotonic()
 
     def note(
@@ -61,12 +63,14 @@ class Progress:
         self._began = time.monotonic()
         self._cpu_began_s = time.process_time()
         self._counted = self.samples
+        self.phases.begin_step()
 
     def end_step(self) -> bool:
         """Count a step. True if a report is due."""
         now = time.monotonic()
         self.step_s = now - self._began
         self._busy_s += self.step_s
+        self.phases.end_step(self.step_s)
         self._cpu_s += time.process_time() - self._cpu_began_s
         self._timed_steps += 1
         self.step += 1
@@ -95,6 +99,7 @@ class Progress:
             "util_since_s": self._util_since_s,
             "adaptation": self.adaptation(),
             "unsaved": self.unsaved,
+            "phases": self.phases.message(),
         }
 
     def _device_util(self) -> float | None:
@@ -108,6 +113,7 @@ class Progress:
         self._busy_s, self._cpu_s, self._timed_steps = 0.0, 0.0, 0
         self._util_since_s = clock.now_s()
         self.times.sent()
+        self.phases.sent()
 
 
 def _finite(name: str, value: Any) -> float | None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import time
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
@@ -329,8 +330,10 @@ class Session:
     def evaluate(self) -> Iterator[None]:
         """Mark a validation phase: ``with s.evaluate()``; ranks that wait for it are not stuck."""
         self._pulse.enter(EVALUATING)
+        since_s = time.monotonic()
         try:
             yield
+            self._progress.phases.evaluated(time.monotonic() - since_s)
         finally:
             self._pulse.enter(COMPUTING)
 

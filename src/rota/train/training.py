@@ -262,6 +262,8 @@ class Training:
         Raises InputError if it was not.
         """
         self.check_batch()
+        if self.batch is not None and self.loader is not None:
+            self._progress.phases.loaded(self.loader.take_wait_s(), self.loader.workers)
         due = self._progress.end_step()
         self._progress.in_step = False
         if self.batch is not None:

@@ -71,6 +71,26 @@ def test_of_batches_that_are_chosen_only_the_known_numbers_are_passed_on():
     assert progress_of(GOOD | {"adaptation": None}) == GOOD
 
 
+STEPS = {"steps": 4, "step_s": 0.5, "wait_s": 0.2, "since_s": 1.0, "workers": 2}
+
+
+def test_of_the_times_of_phases_only_the_known_figures_are_passed_on():
+    evaluation = {"steps": 1, "step_s": 3, "wait_s": None, "since_s": 1.0, "workers": None}
+    told = {"train": STEPS | {"other": "x" * 1000}, "evaluate": evaluation}
+    assert progress_of(GOOD | {"phases": told})["phases"] == told | {"train": STEPS}
+    assert progress_of(GOOD | {"phases": None}) == GOOD
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [3, {"sleep": STEPS}, {"train": STEPS | {"wait_s": float("nan")}}, {"train": {}}],
+    ids=["no mapping", "no phase", "no number", "nothing"],
+)
+def test_a_report_whose_times_of_phases_can_not_be_counts_without_them(wrong):
+    assert is_progress(GOOD | {"phases": wrong})
+    assert progress_of(GOOD | {"phases": wrong}) == GOOD
+
+
 @pytest.mark.parametrize(
     "bad",
     [

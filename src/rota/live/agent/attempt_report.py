@@ -12,6 +12,7 @@ from collections.abc import Callable, Coroutine
 from pathlib import Path
 from typing import Any
 
+from rota.errors import InputError
 from rota.folder import in_host_memory
 from rota.live.agent.curve import Curve
 from rota.live.agent.launching import checkpoints, node_name
@@ -24,6 +25,7 @@ from rota.live.agent.states import State, Story
 from rota.live.agent.world import World
 from rota.live.wire import MAX_LINE_BYTES, METRICS, Message
 from rota.live.wire.messages import is_memory_cycle, is_model, is_progress, progress_of
+from rota.model.measured.phase_times import read as read_phases
 
 MAX_MODEL_REPORTS = 100  # of one attempt; each is written down
 MAX_SHARD_REPORTS = 100  # likewise
@@ -78,7 +80,8 @@ class Account:
         self.curve = Curve(folder)
         self._curve_told = 0
         self._metrics = folder / METRICS
-        self._complained = False  # True once an unreadable report was logged
+        self._complained = False  # True once an unreadable report was logged,
+        self._complained_of_phases = False  # and once times of phases that can't be
 
     def become(self, state: State) -> None:
         """Change to another state, as :data:`~rota.live.agent.states.TRANSITIONS` allows.
@@ -365,6 +368,7 @@ class Account:
                 self._complained = True
                 log.warning("job %s: a report that is no report is left out", self.job_id)
             return
+        self._check_phases(message)
         self.progress = _kept(message, self.world.now_s())
         with contextlib.suppress(OSError):
             with open(self._metrics, "a") as file:
@@ -372,6 +376,15 @@ class Account:
                 size = file.tell()
             if size > MOST_METRICS_BYTES:
                 keep_last_lines(self._metrics, MOST_METRICS_BYTES // 2)
+
+    def _check_phases(self, message: Message) -> None:
+        """Log once that times of phases which can't be are left out, and why."""
+        try:
+            read_phases(message)
+        except InputError as error:
+            if not self._complained_of_phases:
+                self._complained_of_phases = True
+                log.warning("job %s: times that make no sense are left out: %s", self.job_id, error)
 
     def note_model(self, message: Any) -> None:
         """Keep the sizes that rank 0 tells of its model, and pass them on if they are new."""

@@ -13,6 +13,7 @@ from weakref import WeakKeyDictionary
 from rota.live.agent.devices import Devices
 from rota.live.agent.nvml import PERIOD_S, Nvml, Reading
 from rota.live.agent.processes import TICKS, descendants
+from rota.live.agent.pulses import phase_of
 from rota.live.agent.states import State
 from rota.live.wire import clock
 
@@ -50,9 +51,14 @@ class Meter:
 
         ``cpu_s`` is the CPU time of all its processes up to ``cpu_at_s``, which may be a moment
         ago; ``device_util`` the part of the time since ``util_since_s`` that they kept their GPUs
-        busy; ``memory_most_bytes`` the most memory that they have had on one of them.
+        busy; ``memory_most_bytes`` the most memory that they have had on one of them; ``phase``
+        what the session of its first rank is in: ``train`` or ``evaluate``.
         """
         told: dict[str, Any] = {}
+        if attempt.members:
+            phase = phase_of(attempt.folder, attempt.members[0].index)
+            if phase is not None:
+                told["phase"] = phase
         if attempt.members and all(rank.alive for rank in attempt.members):
             told["cpu_s"], told["cpu_at_s"] = self._cpu_time(attempt)
         seen = self._seen.get((attempt.job_id, attempt.number))

@@ -7,6 +7,7 @@ from statistics import median
 from typing import NamedTuple
 
 from rota.live.wire import COMPUTING, EVALUATING, PULSE, WAITING
+from rota.model.measured.phase_times import EVALUATE, TRAIN
 
 HANGS_AFTER_S = 60.0  # in its own step, or so many usual steps, while others wait for it
 HANGS_AFTER_STEPS = 20
@@ -59,7 +60,7 @@ class Pulses:
         slots = list(slots)
         if self._began_s is None:
             self._began_s = now_s
-        beats = {slot: beat for slot in slots if (beat := self._read(slot)) is not None}
+        beats = {s: beat for s in slots if (beat := beat_of(self._folder, s)) is not None}
         if len(beats) < len(slots):
             return None, None
         patience_s = max(HANGS_AFTER_S, HANGS_AFTER_STEPS * step_s)
@@ -101,9 +102,18 @@ class Pulses:
         worst = min(slots[1:], key=self._smoothed.__getitem__)
         return worst if self._smoothed[worst] < LAGS_BELOW else None
 
-    def _read(self, slot: int) -> Beat | None:
-        try:
-            data = (self._folder / f"rank{slot}.pulse").read_bytes()
-            return Beat(*PULSE.unpack(data))
-        except (OSError, struct.error):
-            return None
+
+def beat_of(folder: Path, slot: int) -> Beat | None:
+    """The last entry of an attempt's rank; None if it has no session."""
+    try:
+        return Beat(*PULSE.unpack((folder / f"rank{slot}.pulse").read_bytes()))
+    except (OSError, struct.error):
+        return None
+
+
+def phase_of(folder: Path, slot: int) -> str | None:
+    """The phase that a rank's session is in: ``train`` or ``evaluate``; None without a session."""
+    beat = beat_of(folder, slot)
+    if beat is None:
+        return None
+    return EVALUATE if beat.phase == EVALUATING else TRAIN

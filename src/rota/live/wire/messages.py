@@ -10,11 +10,12 @@ from typing import Annotated, Any, Literal
 import msgspec
 from msgspec import Meta, Struct
 
-from rota.errors import AgentError
+from rota.errors import AgentError, InputError
 from rota.live.wire import MAX_NUMBER, Message, decode
 from rota.live.wire.faults import fault_in
 from rota.live.wire.questions import Answer
 from rota.model.job import Suspension
+from rota.model.measured.phase_times import read as read_phases
 
 MAX_COUNT = 1 << 62
 MAX_SECONDS = 1e11  # since 1970, or of a step
@@ -77,6 +78,7 @@ class Progress(Struct, kw_only=True):
     first_100_s: Seconds | None = None  # the time of its first 100 steps
     unsaved: str | None = None  # why the checkpoint that was asked for is not written yet
     adaptation: Adaptation | None = None
+    phases: Any = None  # times of steps and validations: see rota.model.measured.phase_times
 
     def __post_init__(self) -> None:
         """Check that names and words can be shown. Raises ValueError."""
@@ -429,15 +431,23 @@ def is_progress(message: Any) -> bool:
 
 
 def progress_of(message: Message) -> Message:
-    """The declared fields of a well-formed report, and no others."""
+    """The declared fields of a well-formed report, and no others.
+
+    Times of phases that can't be are left out.
+    """
     told = {key: message[key] for key in Progress.__struct_fields__ if key in message}
-    for name in ("unsaved", "adaptation"):
+    for name in ("unsaved", "adaptation", "phases"):
         if told.get(name, ...) is None:
             del told[name]
     if "unsaved" in told:
         told["unsaved"] = told["unsaved"][:MAX_WORDS]
     if "adaptation" in told:
         told["adaptation"] = {key: told["adaptation"].get(key) for key in ADAPTATION}
+    if "phases" in told:
+        try:
+            told["phases"] = {each.phase: each.told() for each in read_phases(told)}
+        except InputError:
+            del told["phases"]
     return told
 
 

@@ -341,3 +341,17 @@ def test_a_suspension_that_is_asked_for_again_meanwhile_is_answered_once(kept):
     assert first.told == ["pause"]
     answers = [m for m in kept.heard if "command_id" in m]
     assert [(m["type"], m["command_id"]) for m in answers] == [("done", 8)]
+
+
+def test_times_of_steps_that_can_not_be_are_left_out_with_one_warning(kept, caplog):
+    report = {"type": "report", "at_s": 1.0, "step": 3, "metrics": {}, "loss": 0.5}
+    sound = {"steps": 4, "step_s": 0.5, "wait_s": 0.2, "since_s": 0.5, "workers": 2}
+    for wait_s in (0.75, -1.0, float("nan")):
+        phases = {"train": sound | {"wait_s": wait_s}}
+        kept.attempt.heard(0, report | {"phases": phases})
+        assert kept.attempt.progress == {"at_s": 1.0, "step": 3, "metrics": {}, "loss": 0.5}
+    (line,) = [record.getMessage() for record in caplog.records]
+    assert line.startswith("job 5: ")
+    assert "phases.train.wait_s: 0.75 s is more than the whole step's 0.5 s" in line
+    kept.attempt.heard(0, report | {"phases": {"train": sound}})
+    assert kept.attempt.progress["phases"] == {"train": sound}

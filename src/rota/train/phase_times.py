@@ -1,0 +1,76 @@
+"""Measures the seconds of steps and of validations, and how long steps wait for their data."""
+
+from __future__ import annotations
+
+from rota.live.wire import Message, clock
+
+
+class Window:
+    """Sums of one phase since the last report."""
+
+    def __init__(self) -> None:
+        self.steps = 0
+        self.seconds = 0.0
+        self.wait_s: float | None = None  # None: nobody measures waits
+
+    def add(self, seconds: float, wait_s: float | None) -> None:
+        """Count a step, or a whole validation."""
+        self.steps += 1
+        self.seconds += seconds
+        if wait_s is not None:
+            self.wait_s = (self.wait_s or 0.0) + wait_s
+
+    def message(self) -> Message:
+        """Mean seconds of a step, and of waiting for data in it."""
+        wait_s = None if self.wait_s is None else self.wait_s / self.steps
+        return {"steps": self.steps, "step_s": self.seconds / self.steps, "wait_s": wait_s}
+
+
+class PhaseTimes:
+    """The times of both phases since the last report.
+
+    Neither suspensions nor validations are part of a step.
+    """
+
+    def __init__(self) -> None:
+        self._windows: dict[str, Window] = {}
+        self._since_s = clock.now_s()
+        self._workers: int | None = None  # processes that load data; None without a loader
+        self._wait_s: float | None = None  # in the present step
+        self._evaluated_s = 0.0  # likewise
+
+    def begin_step(self) -> None:
+        """Start with a new step."""
+        self._wait_s, self._evaluated_s = None, 0.0
+
+    def loaded(self, wait_s: float, workers: int) -> None:
+        """The present step has waited so long for data, which so many worker processes load."""
+        self._wait_s, self._workers = wait_s, workers
+
+    def end_step(self, seconds: float) -> None:
+        """A step is over that took so long, validations in it included."""
+        seconds -= self._evaluated_s
+        if seconds > 0:
+            wait_s = None if self._wait_s is None else min(self._wait_s, seconds)
+            self._window("train").add(seconds, wait_s)
+
+    def evaluated(self, seconds: float) -> None:
+        """A validation is over that took so long."""
+        self._evaluated_s += seconds
+        if seconds > 0:
+            self._window("evaluate").add(seconds, None)
+
+    def _window(self, phase: str) -> Window:
+        return self._windows.setdefault(phase, Window())
+
+    def message(self) -> Message | None:
+        """The part of a report about phases; None if nothing was measured."""
+        if not self._windows:
+            return None
+        facts = {"since_s": self._since_s, "workers": self._workers}
+        return {phase: window.message() | facts for phase, window in self._windows.items()}
+
+    def sent(self) -> None:
+        """Take the means anew from here on."""
+        self._windows = {}
+        self._since_s = clock.now_s()
