@@ -193,6 +193,15 @@ class View:
         profiles = self._state.profiles
         return None if profiles is None else profiles.of_signature(self._state, row)
 
+    def phase(self, row: int) -> str:
+        """The phase that a job is in: ``train`` or ``evaluate``.
+
+        A program tells it by a session; of another one it is detected from its use of devices and
+        CPU, where the phase that it began in counts as training.
+        """
+        profiles = self._state.profiles
+        return "train" if profiles is None else profiles.phase(row)
+
     def step_s(self, row: int, placement: Placement) -> float | None:
         """Mean seconds per step of the job in such a placement, else of its kind; None: unknown."""
         for known in (self.own_profile(row), self.profile(row)):

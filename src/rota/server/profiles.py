@@ -51,4 +51,16 @@ def _figures(profile: Profile) -> dict[str, Any]:
             }
             for placement, speed in sorted(profile.speeds.items())
         ],
+        "cpu_points": [
+            {
+                **place._asdict(),
+                "step_s": point.step_s.mean,
+                "wait_s": point.wait_s.mean,
+                "wait_share": point.wait_share,
+                "device_util": point.device_util.mean,
+                "cpu_cores": point.cpu_cores.mean,
+                "count": point.step_s.count or point.cpu_cores.count,
+            }
+            for place, point in profile.cpu_points.items()
+        ],
     }

@@ -8,7 +8,8 @@ from rota.live.wire import Message, clock
 class Window:
     """Sums of one phase since the last report."""
 
-    def __init__(self) -> None:
+    def __init__(self, since_s: float) -> None:
+        self.since_s = since_s
         self.steps = 0
         self.seconds = 0.0
         self.wait_s: float | None = None  # None: nobody measures waits
@@ -23,7 +24,12 @@ class Window:
     def message(self) -> Message:
         """Mean seconds of a step, and of waiting for data in it."""
         wait_s = None if self.wait_s is None else self.wait_s / self.steps
-        return {"steps": self.steps, "step_s": self.seconds / self.steps, "wait_s": wait_s}
+        return {
+            "steps": self.steps,
+            "step_s": self.seconds / self.steps,
+            "wait_s": wait_s,
+            "since_s": self.since_s,
+        }
 
 
 class PhaseTimes:
@@ -34,7 +40,6 @@ class PhaseTimes:
 
     def __init__(self) -> None:
         self._windows: dict[str, Window] = {}
-        self._since_s = clock.now_s()
         self._workers: int | None = None  # processes that load data; None without a loader
         self._wait_s: float | None = None  # in the present step
         self._evaluated_s = 0.0  # likewise
@@ -52,25 +57,27 @@ class PhaseTimes:
         seconds -= self._evaluated_s
         if seconds > 0:
             wait_s = None if self._wait_s is None else min(self._wait_s, seconds)
-            self._window("train").add(seconds, wait_s)
+            self._window("train", seconds + self._evaluated_s).add(seconds, wait_s)
 
     def evaluated(self, seconds: float) -> None:
         """A validation is over that took so long."""
         self._evaluated_s += seconds
         if seconds > 0:
-            self._window("evaluate").add(seconds, None)
+            self._window("evaluate", seconds).add(seconds, None)
 
-    def _window(self, phase: str) -> Window:
-        return self._windows.setdefault(phase, Window())
+    def _window(self, phase: str, seconds: float) -> Window:
+        """The sums of a phase, which begin so many seconds ago unless they have begun before."""
+        return self._windows.setdefault(phase, Window(clock.now_s() - seconds))
 
     def message(self) -> Message | None:
         """The part of a report about phases; None if nothing was measured."""
         if not self._windows:
             return None
-        facts = {"since_s": self._since_s, "workers": self._workers}
-        return {phase: window.message() | facts for phase, window in self._windows.items()}
+        told = {phase: window.message() for phase, window in self._windows.items()}
+        if "train" in told:
+            told["train"]["workers"] = self._workers
+        return told
 
     def sent(self) -> None:
         """Take the means anew from here on."""
         self._windows = {}
-        self._since_s = clock.now_s()

@@ -282,16 +282,17 @@ class Agent:
             self._link.tell(pack(message, piece))
 
     async def _tell_progress(self) -> None:
-        """Pass new reports on; for jobs that do not report, send their use now and then."""
-        told: dict[tuple[str, int], tuple[Any, float]] = {}
+        """Pass new reports and phases on; of jobs that do not report, their use now and then."""
+        told: dict[tuple[str, int], tuple[Any, str | None, float]] = {}
         while True:
             await asyncio.sleep(PROGRESS_EVERY_S)
             now_s = clock.now_s()
             for key, attempt in self.attempts.items():
-                last, at_s = told.setdefault(key, (attempt.progress, now_s))
+                phase = attempt.phase
+                last, phase_before, at_s = told.setdefault(key, (attempt.progress, phase, now_s))
                 silent = attempt.state == State.RUNNING and now_s - at_s > USAGE_EVERY_S
-                if silent or last is not attempt.progress:
-                    told[key] = (attempt.progress, now_s)
+                if silent or last is not attempt.progress or phase != phase_before:
+                    told[key] = (attempt.progress, phase, now_s)
                     self._notify(attempt.report())
             told = {key: value for key, value in told.items() if key in self.attempts}
 

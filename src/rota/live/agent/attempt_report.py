@@ -19,6 +19,7 @@ from rota.live.agent.launching import checkpoints, node_name
 from rota.live.agent.method import RESTART, STAYS, STOP, SUSPENSIONS, Method
 from rota.live.agent.output import keep_last_lines
 from rota.live.agent.processes import tag_of
+from rota.live.agent.pulses import phase_of
 from rota.live.agent.rank import Rank, life_of
 from rota.live.agent.record import Record, json_of
 from rota.live.agent.states import State, Story
@@ -119,6 +120,11 @@ class Account:
     def members(self) -> list[Rank]:
         """The ranks that train together, in order; newcomers are none yet."""
         return [self.ranks[slot] for slot in self.record.members]
+
+    @property
+    def phase(self) -> str | None:
+        """The phase that the session of its first rank is in; None without a session."""
+        return phase_of(self.folder, self.record.members[0]) if self.record.members else None
 
     @property
     def cooperates(self) -> bool:

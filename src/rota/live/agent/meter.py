@@ -13,7 +13,6 @@ from weakref import WeakKeyDictionary
 from rota.live.agent.devices import Devices
 from rota.live.agent.nvml import PERIOD_S, Nvml, Reading
 from rota.live.agent.processes import TICKS, descendants
-from rota.live.agent.pulses import phase_of
 from rota.live.agent.states import State
 from rota.live.wire import clock
 
@@ -55,10 +54,8 @@ class Meter:
         what the session of its first rank is in: ``train`` or ``evaluate``.
         """
         told: dict[str, Any] = {}
-        if attempt.members:
-            phase = phase_of(attempt.folder, attempt.members[0].index)
-            if phase is not None:
-                told["phase"] = phase
+        if (phase := attempt.phase) is not None:
+            told["phase"] = phase
         if attempt.members and all(rank.alive for rank in attempt.members):
             told["cpu_s"], told["cpu_at_s"] = self._cpu_time(attempt)
         seen = self._seen.get((attempt.job_id, attempt.number))

@@ -19,9 +19,11 @@ from rota.model.events import (
     WorkerReported,
 )
 from rota.model.measured.adaptation import read
+from rota.model.measured.phase_times import TRAIN
 from rota.model.sweep import Report
 
 LOG_PROGRESS_EVERY_S = 10.0
+LOG_PHASES_EVERY_S = 2.0  # switches of a job's phase; shorter phases tell nothing
 
 log = logging.getLogger("rota.controller")
 
@@ -33,6 +35,7 @@ class Telemetry:
         self._record, self._journal, self._state = record, journal, record.state
         self.memory: dict[int, dict[str, Any]] = {}  # by row: see the agent's ``Attempt.memory``
         self._early_sizes: dict[int, Message] = {}  # by row: told before the job has gone on here
+        self._switched_s: dict[int, float] = {}  # by row: when a switch of phase was written last
         self._senseless: set[int] = set()  # rows that have told what can't be
 
     def note_report(self, row: int, message: Message, now_s: float) -> None:
@@ -41,7 +44,9 @@ class Telemetry:
         if kind == "progress":
             self._record.latest[row] = message["progress"]
             self._check_sense(row, message["progress"])
-            if self._must_be_written(row, message["progress"]["at_s"]):
+            if self._has_switched(row, now_s) or self._must_be_written(
+                row, message["progress"]["at_s"]
+            ):
                 self.write_progress(row, now_s)
         elif kind == "registered":
             self._note_registration(row, message, now_s)
@@ -179,3 +184,13 @@ class Telemetry:
         profiles = self._state.profiles
         begins = profiles is not None and profiles.awaits(row, at_s)
         return bool(begins or at_s - written_s >= LOG_PROGRESS_EVERY_S)
+
+    def _has_switched(self, row: int, now_s: float) -> bool:
+        """True if a job's phase is another one than in the log, unless that has just changed."""
+        latest, written = self._record.latest[row], self._state.progress[row] or {}
+        if latest.get("phase", TRAIN) == written.get("phase", TRAIN):
+            return False
+        if now_s - self._switched_s.get(row, 0.0) < LOG_PHASES_EVERY_S:
+            return False
+        self._switched_s[row] = now_s
+        return True

@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from rota.errors import InputError
 from rota.model.events import Event, WorkerReported
+from rota.model.measured.average import Average
 from rota.model.measured.job_signature import Recent
-from rota.model.measured.profile import Average
 from rota.model.measured.reports import BatchRange, GradientNoise, Learned, StepPoint
 
 if TYPE_CHECKING:

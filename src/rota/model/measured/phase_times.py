@@ -50,20 +50,29 @@ def read(progress: Mapping[str, Any]) -> tuple[PhaseTime, ...]:
     return tuple(_read(phase, entry) for phase, entry in told.items())
 
 
+def times_in(progress: Mapping[str, Any]) -> tuple[PhaseTime, ...]:
+    """The times of phases in a report; none if they can't be."""
+    try:
+        return read(progress)
+    except InputError:
+        return ()
+
+
 def _read(phase: Any, entry: Any) -> PhaseTime:
     if phase not in PHASES:
         raise InputError(f"phases: {phase!r:.80} is no phase; there are {' and '.join(PHASES)}")
     where = f"phases.{phase}"
     if not isinstance(entry, Mapping):
         raise InputError(f"{where}: {entry!r:.80} is no mapping")
-    step_s, wait_s, workers = (entry.get(name) for name in ("step_s", "wait_s", "workers"))
+    told: dict[str, Any] = dict.fromkeys(PhaseTime._fields[1:]) | dict(entry)
+    steps, step_s, wait_s = told["steps"], told["step_s"], told["wait_s"]
+    since_s, workers = told["since_s"], told["workers"]
     if not _is_number(step_s, SHORTEST_S, LONGEST_S):
         raise InputError(f"{where}.step_s: {step_s!r:.80} s is no time for a step")
     if wait_s is not None and not _is_number(wait_s, 0.0, LONGEST_S):
         raise InputError(f"{where}.wait_s: {wait_s!r:.80} s is no time to wait")
     if wait_s is not None and wait_s > step_s:
         raise InputError(f"{where}.wait_s: {wait_s!r} s is more than the whole step's {step_s!r} s")
-    steps, since_s = entry.get("steps"), entry.get("since_s")
     if not _is_whole(steps, 1, MOST_STEPS):
         raise InputError(f"{where}.steps: {steps!r:.80} is no whole number above 0")
     if not _is_number(since_s, 0.0, MOST_SECONDS):

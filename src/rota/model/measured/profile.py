@@ -6,11 +6,13 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
+from rota.model.measured.average import Average
+from rota.model.measured.cpu_points import CpuPlace, CpuPoint
 from rota.model.measured.job_signature import Recent, StepWork
 
 OTHERS = "others"  # beside a job, more than one, or not on just the same GPUs; no signature
-REMEMBERED_S = 3600.0  # seconds of measuring after which measurements fade
 MOST_PLACEMENTS = 64  # of one job or signature
+MOST_POINTS = 128  # likewise, by CPU cores
 
 
 class Placement(NamedTuple):
@@ -27,44 +29,11 @@ class Placement(NamedTuple):
 
 
 @dataclass(slots=True)
-class Average:
-    """A weighted mean in which measurements older than about an hour of measuring fade."""
-
-    _total: float = 0.0
-    _weight: float = 0.0
-    seconds: float = 0.0  # seconds of measuring that count
-    count: int = 0  # number of measurements
-    latest: float = 0.0  # the mean of the last one
-
-    def add(self, total: float, weight: float, seconds: float) -> None:
-        """Add a measurement that took ``seconds`` seconds; ``weight`` is more than 0."""
-        self._total += total
-        self._weight += weight
-        self.seconds += seconds
-        self.count += 1
-        self.latest = total / weight
-        if self.seconds > REMEMBERED_S:
-            self._total, self._weight = self._total / 2, self._weight / 2
-            self.seconds /= 2
-
-    def merge(self, other: Average) -> None:
-        """Add everything that ``other`` has."""
-        if other.count:
-            self.add(other._total, other._weight, other.seconds)
-            self.count += other.count - 1
-            self.latest = other.latest
-
-    @property
-    def mean(self) -> float | None:
-        """The mean; None if nothing was measured."""
-        return self._total / self._weight if self._weight else None
-
-
-@dataclass(slots=True)
 class Profile:
     """Measurements of one job, or of the jobs of a signature.
 
-    ``speeds`` are seconds per step by placement. ``device_util`` (0..1) and ``cpu_cores`` (seconds
+    ``speeds`` are seconds per step by placement, ``cpu_points`` step times and use by the CPU cores
+    that jobs might use, in each of their phases. ``device_util`` (0..1) and ``cpu_cores`` (seconds
     of CPU time in a second, of all ranks) are those of jobs that had their GPUs for themselves.
     Memory is that of each GPU over a step, at least and at most, None if unknown. ``jobs`` is how
     many have come to it, ``told_s`` when one told last.
@@ -73,6 +42,7 @@ class Profile:
     command: str = ""  # of the latest job with this signature
     work: StepWork = field(default_factory=StepWork)
     speeds: Recent[Placement, Average] = field(default_factory=lambda: Recent(MOST_PLACEMENTS))
+    cpu_points: Recent[CpuPlace, CpuPoint] = field(default_factory=lambda: Recent(MOST_POINTS))
     device_util: Average = field(default_factory=Average)
     cpu_cores: Average = field(default_factory=Average)
     least_bytes: int | None = None
@@ -85,6 +55,12 @@ class Profile:
         speed = self.speeds.get(placement) or Average()
         speed.add(seconds, steps, seconds)
         self.speeds[placement] = speed
+
+    def cpu_point(self, place: CpuPlace) -> CpuPoint:
+        """The measurements under these conditions, to be added to."""
+        point = self.cpu_points.get(place) or CpuPoint()
+        self.cpu_points[place] = point  # moves it to the end: the latest one
+        return point
 
     def took_memory(self, least_bytes: int | None, most_bytes: int | None) -> None:
         """Add a job's memory over a step: the last value of the least, the largest of the most."""
@@ -99,6 +75,8 @@ class Profile:
             own = self.speeds.get(placement) or Average()
             own.merge(speed)
             self.speeds[placement] = own
+        for place, point in other.cpu_points.items():
+            self.cpu_point(place).merge(point)
         self.device_util.merge(other.device_util)
         self.cpu_cores.merge(other.cpu_cores)
         self.took_memory(other.least_bytes, other.most_bytes)

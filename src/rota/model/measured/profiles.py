@@ -18,6 +18,7 @@ from rota.model.events import (
     AttemptLost,
     CommandFailed,
     CommandSent,
+    CpusSet,
     Event,
     JobFinished,
     JobLaunched,
@@ -29,7 +30,10 @@ from rota.model.events import (
     StopRequested,
     WorkerReported,
 )
+from rota.model.measured.cpu_points import CpuPlace, Used, used_between
 from rota.model.measured.job_signature import Recent, Signatures, StepWork, signature_of
+from rota.model.measured.phase_times import EVALUATE, PHASES, TRAIN, times_in
+from rota.model.measured.phases import Phases
 from rota.model.measured.profile import OTHERS, Placement, Profile
 
 if TYPE_CHECKING:
@@ -46,7 +50,9 @@ PLACED_ANEW = (
     StopRequested,
     CommandFailed,
     AttemptLost,
+    CpusSet,
 )
+MIXED = 0.1  # part of a validation that may have had other cores
 
 
 @dataclass(slots=True)
@@ -61,6 +67,12 @@ class JobProfile:
     began: dict[str, Any] | None = None  # the report at which measuring began,
     placement: Placement | None = None  # where that is, if it is clear,
     until_s: float = inf  # and until when conditions were the same
+    phase: str = TRAIN
+    phases: Phases = field(default_factory=Phases)  # if its program does not tell its phase
+    cpu_place: CpuPlace | None = None  # at the report at which measuring began, if it is clear
+    timed_s: float = 0.0  # time of the last report whose step times were counted
+    workers: int | None = None  # of its loader while it trained last
+    last: tuple[CpuPlace, Used] | None = None  # use that counts to the phase that shows next
 
     def disturbed(self, at_s: float) -> None:
         """Something has changed, or begins to change."""
@@ -119,6 +131,11 @@ class Profiles:
             return False
         return job.began is None or at_s > job.until_s
 
+    def phase(self, row: int) -> str:
+        """The phase that a job is in; the first one until it tells, or shows, another."""
+        job = self.jobs.get(row)
+        return job.phase if job is not None else TRAIN
+
     # -- what happens --------------------------------------------------------------------------
 
     def note(self, rows: Rows, event: Event) -> None:
@@ -142,7 +159,8 @@ class Profiles:
             self._disturb(self.sharers(self._placed.get(row), row), e.at_s)
         else:
             if isinstance(e.command, Launch):
-                self._job(row).trains = False
+                job = self._job(row)
+                job.trains, job.phase, job.phases, job.last = False, TRAIN, Phases(), None
             self._place(rows, row, e.at_s)
 
     def _finished(self, rows: Rows, e: JobFinished) -> None:
@@ -175,6 +193,7 @@ class Profiles:
             self._placed[row] = now
             for node, mask in now.parts:
                 self._on_node.setdefault(node, {})[row] = mask
+        self._job(row).phases.cores_changed()
         self._disturb([row, *sorted(near)], at_s)
 
     def _disturb(self, rows: Iterable[int], at_s: float) -> None:
@@ -192,6 +211,8 @@ class Profiles:
     def _reported(self, rows: Rows, e: WorkerReported) -> None:
         row, told, job = e.row, e.progress, self._job(e.row)
         at_s, step = told.get("at_s"), told.get("step")
+        if told.get("phase") in PHASES:
+            job.phase = told["phase"]
         if at_s is None:
             return
         if step and not job.trains:  # the job computes only from now on
@@ -206,6 +227,7 @@ class Profiles:
         for profile in self._profiles(job):
             profile.told_s = e.at_s
             profile.took_memory(told.get("memory_least_bytes"), told.get("memory_most_bytes"))
+        self._time(rows, row, job, told)
         if job.began is not None and job.began["at_s"] + LEAST_S <= at_s <= job.until_s:
             before = job.began.get("step")
             if step is None or step > (before or 0):
@@ -218,9 +240,10 @@ class Profiles:
 
     def _begin(self, rows: Rows, row: int, job: JobProfile, told: dict[str, Any]) -> None:
         """Measure from this report on, if it was made under the present conditions."""
-        job.began, job.placement, job.until_s = None, None, inf
+        job.began, job.placement, job.cpu_place, job.until_s = None, None, None, inf
         if told["at_s"] >= job.since_s:
             job.began, job.placement = told, self._placement(rows, row)
+            job.cpu_place = self._cpu_place(rows, row, job.placement)
 
     def _settle(self, rows: Rows, row: int, job: JobProfile, work: StepWork) -> None:
         """The job's signature is known: its measurements so far count there, too."""
@@ -241,11 +264,66 @@ class Profiles:
         if placement is None:
             return
         steps = (told.get("step") or 0) - (before.get("step") or 0)
+        used = used_between(before, told)
         for profile in self._profiles(job):
             if steps > 0:
                 profile.timed(placement, steps, told["at_s"] - before["at_s"])
             if not placement.beside:
-                _use(profile, before, told)
+                used.add_to(profile.device_util, profile.cpu_cores)
+        if job.cpu_place is not None:
+            self._used(job, job.cpu_place, used, before, told)
+
+    def _time(self, rows: Rows, row: int, job: JobProfile, told: dict[str, Any]) -> None:
+        """Add the step times that a report has by phase, measured under the present conditions."""
+        if not job.timed_s < told["at_s"] or told["at_s"] < job.since_s:
+            return
+        place = self._cpu_place(rows, row, self._placement(rows, row))
+        if place is None:
+            return
+        for time in times_in(told):
+            mixed_s = MIXED * time.steps * time.step_s if time.phase == EVALUATE else 0.0
+            if time.since_s + mixed_s >= job.since_s:
+                where = place._replace(phase=time.phase, workers=time.workers)
+                for profile in self._profiles(job):
+                    profile.cpu_point(where).timed(time)
+                job.timed_s = told["at_s"]
+                job.workers = time.workers if time.phase == TRAIN else job.workers
+
+    def _used(
+        self,
+        job: JobProfile,
+        place: CpuPlace,
+        used: Used,
+        before: dict[str, Any],
+        told: dict[str, Any],
+    ) -> None:
+        """Add a job's use between two reports to its phase.
+
+        If the program tells its phase, use that spans both counts to none. Else the phase is
+        detected, and what a switch began with is known only with the next report.
+        """
+        if told.get("phase") is None:
+            if job.phases.add(used.sample()):
+                job.phase = PHASES[job.phases.phase]
+            if job.last is not None:
+                self._count(job, *job.last)
+            job.last = place, used
+        elif told["phase"] == before.get("phase") and not any(
+            time.phase == EVALUATE for time in times_in(told)
+        ):
+            self._count(job, place._replace(workers=job.workers), used)
+
+    def _count(self, job: JobProfile, place: CpuPlace, used: Used) -> None:
+        for profile in self._profiles(job):
+            profile.cpu_point(place._replace(phase=job.phase)).used(used)
+
+    def _cpu_place(self, rows: Rows, row: int, placement: Placement | None) -> CpuPlace | None:
+        """Conditions that decide what CPU cores are worth; None if the job shares its GPUs."""
+        held = rows.held[row]
+        if placement is None or placement.beside or held is None:
+            return None
+        size = placement.gpu_type, placement.num_gpus, placement.num_nodes
+        return CpuPlace(*size, TRAIN, rows.held_cpus.get(row), None, held.batch)
 
     def _placement(self, rows: Rows, row: int) -> Placement | None:
         """The job's present GPUs, and the job beside it; None if they are unclear."""
@@ -281,16 +359,3 @@ class Profiles:
         if job is None:
             self.jobs[row] = job = JobProfile()
         return job
-
-
-def _use(profile: Profile, before: dict[str, Any], told: dict[str, Any]) -> None:
-    """Add a job's use of its device and the processor between two reports."""
-    util, util_since_s = told.get("device_util"), told.get("util_since_s")
-    if util is not None and util_since_s is not None and util_since_s >= before["at_s"]:
-        seconds = told["at_s"] - util_since_s
-        if seconds > 0:
-            profile.device_util.add(min(max(util, 0.0), 1.0) * seconds, seconds, seconds)
-    if told.get("cpu_at_s") is not None and before.get("cpu_at_s") is not None:
-        seconds, used_s = told["cpu_at_s"] - before["cpu_at_s"], told["cpu_s"] - before["cpu_s"]
-        if seconds > 0 and used_s >= 0:
-            profile.cpu_cores.add(used_s, seconds, seconds)

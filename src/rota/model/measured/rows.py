@@ -16,3 +16,4 @@ class Rows(Protocol):
     spec: list[JobSpec]
     held: list[Allocation | None]
     nodes: list[Node]
+    held_cpus: dict[int, int]

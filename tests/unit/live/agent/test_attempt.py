@@ -11,7 +11,9 @@ from tests.support.attempts import attempt_in
 from rota.folder import Folder
 from rota.live.agent import attempt_report as account
 from rota.live.agent import ending
+from rota.live.wire import COMPUTING, EVALUATING, WAITING
 from rota.live.wire.clock import boottime_s
+from rota.train.pulse import Pulse
 
 SIZES = {"model_bytes": 400, "largest_tensor_bytes": 100}
 
@@ -355,3 +357,11 @@ def test_times_of_steps_that_can_not_be_are_left_out_with_one_warning(kept, capl
     assert "phases.train.wait_s: 0.75 s is more than the whole step's 0.5 s" in line
     kept.attempt.heard(0, report | {"phases": {"train": sound}})
     assert kept.attempt.progress["phases"] == {"train": sound}
+
+
+def test_the_phase_of_a_job_is_that_of_the_pulse_of_its_first_rank(kept):
+    assert kept.attempt.phase is None, "it has no session"
+    pulse = Pulse(str(kept.folder / "rank0.pulse"))
+    for phase, told in ((WAITING, "train"), (EVALUATING, "evaluate"), (COMPUTING, "train")):
+        pulse.enter(phase)
+        assert kept.attempt.phase == told

@@ -5,7 +5,6 @@ import os
 import subprocess
 import sys
 import time
-from pathlib import Path
 from types import SimpleNamespace
 
 import pynvml
@@ -15,8 +14,6 @@ from rota.live.agent import meter as meter_module
 from rota.live.agent.devices import Devices
 from rota.live.agent.meter import Meter, cpu_seconds
 from rota.live.agent.nvml import Reading
-from rota.live.wire import COMPUTING, EVALUATING, WAITING
-from rota.train.pulse import Pulse
 
 A, B = 101, 201  # processes of two jobs
 DEVICES = Devices("cuda", 2, ids=("0", "GPU-a"))
@@ -24,11 +21,11 @@ DEVICES = Devices("cuda", 2, ids=("0", "GPU-a"))
 
 class Rank:
     def __init__(self, shim):
-        self.shim, self.alive, self.index = shim, True, 0
+        self.shim, self.alive = shim, True
 
 
 class Attempt:
-    folder = Path("/nowhere")
+    phase = None
 
     def __init__(self, job_id, shim, *gpus, state="running"):
         self.job_id, self.number, self.state = job_id, 1, state
@@ -184,14 +181,3 @@ def test_without_a_driver_jobs_are_not_looked_at_and_run_all_the_same(monkeypatc
 
 def _no_driver():
     raise pynvml.NVMLError(pynvml.NVML_ERROR_DRIVER_NOT_LOADED)
-
-
-def test_the_phase_of_a_session_is_that_of_its_pulse(tmp_path, monkeypatch):
-    attempt = Attempt("1", A, 0)
-    node = Node(monkeypatch, attempt)
-    attempt.folder = tmp_path
-    assert "phase" not in node.meter.usage(attempt), "a program without a session tells none"
-    pulse = Pulse(str(tmp_path / "rank0.pulse"))
-    for phase, told in ((WAITING, "train"), (EVALUATING, "evaluate"), (COMPUTING, "train")):
-        pulse.enter(phase)
-        assert node.meter.usage(attempt)["phase"] == told

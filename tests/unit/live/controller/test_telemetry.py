@@ -2,6 +2,7 @@
 
 import asyncio
 
+from rota.live.controller import telemetry
 from rota.model.allocation import shared_on_node
 from rota.model.events import JobResized, WorkerReported
 from rota.model.job import JobState
@@ -44,6 +45,25 @@ async def says(controller, agent, *reports):
         agent.says(**report)
         await agent.quiet()
     controller.turn()
+
+
+def test_a_switch_of_phase_is_written_down_at_once_but_not_each_of_many(tmp_path, monkeypatch):
+    async def scenario():
+        async with controlled(tmp_path) as controller:
+            agent = Agent(controller)
+            agent.hello()
+            row = await start(controller, agent)
+            zero_s = controller.now_s()
+            for n, phase in enumerate(["train", "train", "evaluate", "evaluate", "train"], 1):
+                report = told("1", zero_s + 0.25 * n, n)
+                report["progress"]["phase"] = phase
+                await says(controller, agent, report)
+            assert written(controller) == [(row, 1), (row, 3)]
+            monkeypatch.setattr(telemetry, "LOG_PHASES_EVERY_S", 0.0)
+            await says(controller, agent, report)
+            assert written(controller) == [(row, 1), (row, 3), (row, 5)]
+
+    asyncio.run(scenario())
 
 
 def test_one_report_in_ten_seconds_is_written_down_and_the_last(tmp_path):

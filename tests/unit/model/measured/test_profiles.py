@@ -22,8 +22,9 @@ from rota.model.events import (
 )
 from rota.model.job import JobSpec, JobState, Program
 from rota.model.measured import profiles as profiles_module
+from rota.model.measured.average import REMEMBERED_S, Average
 from rota.model.measured.job_signature import Recent
-from rota.model.measured.profile import OTHERS, REMEMBERED_S, Average, Placement
+from rota.model.measured.profile import OTHERS, Placement
 from rota.model.measured.usage import Usage
 from rota.model.state.state import ClusterState
 from rota.model.view import View
