@@ -10,7 +10,7 @@ from rota.cli.goodput import goodput_lines
 from rota.cli.profiles import profile_lines
 from rota.cli.table import render, wide, width_of_terminal
 from rota.cli.text import clock, duration, folded, printable, size_text, times
-from rota.cli.verdict import sharing_text, standing_text, trial_lines, turns_text
+from rota.cli.verdict import data_text, sharing_text, standing_text, trial_lines, turns_text
 from rota.model.job import JobState
 
 COLUMNS = (
@@ -181,6 +181,7 @@ def _facts(job: Mapping[str, Any], verdict: Mapping[str, Any]) -> list[tuple[str
         ("attempts", _attempts_text(job)),
         ("run", f"{duration(job['run_s'])} of {duration(job['age_s'])} ({job['share']:.0%})"),
         ("progress", progress_text(progress)),
+        ("data", data_text(verdict.get("data_wait"))),
     ]
     told = {
         "loss": progress.get("loss"),

@@ -5,6 +5,7 @@ from typing import Any
 
 from rota.cli.table import render, wide, width_of_terminal
 from rota.cli.text import clock, folded, printable
+from rota.explain.data_wait import NOTABLE
 from rota.model.allocation import gpus_text
 from rota.model.naming import few
 from rota.model.naming import jobs_text as jobs_named
@@ -27,6 +28,7 @@ def why_text(verdict: Mapping[str, Any]) -> str:
         ("turns", turns_text(turns)),
         ("sharing", sharing_text(verdict.get("sharing"))),
         ("size", verdict["resizing"]),
+        ("data", data_text(verdict.get("data_wait"), above=NOTABLE)),
         *(("warning", warning) for warning in verdict["warnings"]),
     ]
     for name, value in facts:
@@ -38,6 +40,13 @@ def why_text(verdict: Mapping[str, Any]) -> str:
         lines.append("history")
         lines += [f"  {clock(item['at_s'])}  {item['reason']}" for item in history[-20:]]
     return "\n".join(lines)
+
+
+def data_text(wait: Mapping[str, Any] | None, above: float | None = None) -> str | None:
+    """``waits for data 38 % of each step``; None if that is unknown, or not above a share."""
+    if wait is None or (above is not None and wait["share"] <= above):
+        return None
+    return str(wait["sentence"])
 
 
 def blocker_lines(blockers: Sequence[Mapping[str, Any]], width: float) -> list[str]:

@@ -23,6 +23,7 @@ from rota.model.events import (
     JobSubmitted,
     NodeJoined,
     NodeLost,
+    WorkerReported,
 )
 from rota.model.job import JobState
 from rota.model.notes import DesiredNodes, Notes, Packed
@@ -102,6 +103,21 @@ class TestSharing:
         hand_in(rota, "a", "b")
         pack(cluster, gain=None)
         assert "here:0 with job 2, on trial" in rota("why", "1")[1]
+
+
+class TestData:
+    @pytest.mark.parametrize(("wait_s", "percent"), [(0.19, 38), (0.005, 1)])
+    def test_show_tells_how_long_steps_wait(self, rota, cluster, wait_s, percent):
+        hand_in(rota, "a")
+        cluster.do(cluster.controller.turn)
+        for command in cluster.do(lambda: diff(cluster.controller.state)):
+            cluster.apply(CommandSent(1.0, command), JobLaunched(1.0, 0, command.attempt))
+        times = {"steps": 10, "step_s": 0.5, "wait_s": wait_s, "since_s": 1.0, "workers": 2}
+        told = {"at_s": 2.0, "step": 10, "phases": {"train": times}}
+        cluster.apply(WorkerReported(2.0, 0, told))
+        line = f"data         waits for data {percent} % of each step"
+        assert line in rota("show", "1")[1]
+        assert json.loads(rota("why", "1", "--json")[1])["data_wait"]["wait_s"] == wait_s
 
 
 class TestTurns:

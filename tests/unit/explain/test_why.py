@@ -44,6 +44,7 @@ SCHEMA = [
     "position",
     "turns",
     "sharing",
+    "data_wait",
     "resizing",
     "warnings",
     "trials",
