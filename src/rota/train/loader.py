@@ -7,7 +7,7 @@ import random
 import sys
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import Any
+from typing import Any, Literal
 
 import torch
 from torch.utils.data import DataLoader, IterableDataset, default_collate
@@ -60,7 +60,7 @@ class Loader:
         shuffle: bool = True,
         seed: int = 0,
         drop_last: bool = False,
-        num_workers: int = 0,
+        num_workers: int | Literal["auto"] = 0,
         collate_fn: Callable[[list[Any]], Any] | None = None,
         world: World,
         batches: Callable[[], Iterator[Iterable[Any]]],
@@ -82,7 +82,7 @@ class Loader:
         self.whole = False  # True if a rank gets its samples in one piece, for any number of shards
         self._shuffle = _flag("shuffle", shuffle)
         self._drop_last = drop_last
-        self._num_workers = _count("num_workers", num_workers, 0)
+        self._num_workers = _workers(num_workers)  # None: by CPU cores
         self._collate_fn = collate_fn
         self._world = world
         self._batches = batches
@@ -158,7 +158,7 @@ class Loader:
         """The samples of a piece, collated; ``ahead``: by workers, with the following pieces."""
         since_s = time.monotonic()
         where = (self.position.epoch, self.position.batches, piece)
-        if self._num_workers and ahead:
+        if self._num_workers != 0 and ahead:
             if self._stream is None or not self._stream.leads_to(where, self._world):
                 self.close()
                 self._stream = _Stream(self, self._world, where)
@@ -232,7 +232,10 @@ class _Stream:
         self._places = places
         seeds = [seed_of(loader.seed, batches, piece.shard) for _, batches, piece in places]
         tasks = [(seed, p.samples) for seed, (_, _, p) in zip(seeds, places, strict=True)]
-        self.workers = loader._num_workers
+        workers = loader._num_workers
+        if workers is None:
+            workers = min(world.cores.workers(world.size), len(tasks))
+        self.workers = workers
         self._loader = DataLoader(
             _Pieces(loader.dataset, loader._collate, tasks),
             batch_size=None,
@@ -378,6 +381,16 @@ def _count(name: str, value: Any, least: int) -> int:
     if number < least:
         raise wrong
     return number
+
+
+def _workers(value: Any) -> int | None:
+    """The number of workers; None for ``auto``."""
+    if isinstance(value, str) and value == "auto":
+        return None
+    try:
+        return _count("num_workers", value, 0)
+    except InputError as error:
+        raise InputError(f"{error}, or 'auto'") from None
 
 
 def _flag(name: str, value: Any) -> bool:

@@ -62,7 +62,7 @@ class Member:
     # -- holding at a boundary -----------------------------------------------------------------
 
     def obey(self, message: Message, step: int) -> None:
-        """Note where the agent wants this rank to hold, or a hold called off, or new batches."""
+        """Note where to hold, a hold called off, new batches, or other cores, as the agent says."""
         if message["type"] == "tune":
             self._tune(message["batch"])
         elif message["type"] == "pause":
@@ -72,6 +72,8 @@ class Member:
             self._hold_at = max(self._hold_at, message["step"])
         elif message["type"] == "resume":
             self._hold_at = None
+        elif message["type"] == "cpus":
+            self.world.cores.millicores = message["millicores"]
 
     def _tune(self, batch: list[int]) -> None:
         if self.tune is not None:

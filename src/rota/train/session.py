@@ -6,7 +6,7 @@ import os
 import time
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 from rota.errors import InputError
 from rota.live.wire import COMPUTING, EVALUATING
@@ -192,7 +192,7 @@ class Session:
         shuffle: bool = True,
         seed: int = 0,
         drop_last: bool = False,
-        num_workers: int = 0,
+        num_workers: int | Literal["auto"] = 0,
         collate_fn: Callable[[list[Any]], Any] | None = None,
     ) -> Loader:
         """The training data: an elastic, resumable, deterministic loader of global batches.
@@ -206,7 +206,11 @@ class Session:
 
         With ``adapt`` the scheduler chooses batches, of ``batch_size`` samples at first; by default
         it does if the job file says so (``batch: {mode: adapt}``). Then the noise in gradients is
-        measured, and learning rates follow the batch, by default as suits the optimiser. See
+        measured, and learning rates follow the batch, by default as suits the optimiser.
+
+        ``num_workers`` processes load a rank's pieces ahead; with ``auto`` one for each CPU core
+        that the rank may use, from 1 to 32, counted anew in each epoch: samples and augmentation
+        are the same for any number. See
         :class:`rota.train.loader.Loader` for the rest, and for its errors.
         """
         loader = self._training.load(

@@ -10,6 +10,8 @@ from collections.abc import Callable
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
+from rota.train.cores import Cores
+
 if TYPE_CHECKING:
     import torch
 
@@ -26,6 +28,7 @@ class World:
         self.rank = int(os.environ.get("RANK", "0"))
         self.size = int(os.environ.get("WORLD_SIZE", "1"))
         self.generation = int(os.environ.get("ROTA_GENERATION", "0"))
+        self.cores = Cores()
         self.timeout_s = float(os.environ.get("ROTA_GROUP_TIMEOUT_S", GROUP_TIMEOUT_S))
         self.form_timeout_s = float(os.environ.get("ROTA_FORM_TIMEOUT_S", FORM_TIMEOUT_S))
         self._store: torch.distributed.TCPStore | None = None

@@ -105,6 +105,37 @@ def test_order_and_augmentation_do_not_depend_on_the_number_of_ranks_or_workers(
     assert epoch_of(make(num_workers=1), (1, 3)) == expected
 
 
+def test_auto_takes_as_many_workers_as_cores_in_each_epoch_anew_for_the_same_bits():
+    loader, fixed = make(num_workers="auto"), make()
+    counts = []
+    for epoch, millicores in enumerate((2500, 1000, 2000)):
+        loader._world.cores.millicores = millicores
+        loader._world.cores.bound = lambda: 8
+        loader.next_epoch(epoch)
+        fixed.next_epoch(epoch)
+        seen = []
+        while len(loader.indices()):
+            for piece in loader.pieces_of(0):
+                seen.append(loader.load(piece))
+                same = fixed.load(piece)
+                assert all(map(torch.equal, seen[-1], same))
+            loader._world.cores.millicores = 16000  # it waits for the next epoch
+            counts.append(loader.workers)
+            loader.advance()
+            fixed.advance()
+    loader.close()
+    assert counts == [2] * 4 + [1] * 4 + [2] * 4
+
+
+def test_no_more_workers_are_started_than_there_are_pieces():
+    loader = make(Numbers(6), shards=2, num_workers="auto")
+    loader._world.cores.millicores = 16000
+    loader._world.cores.bound = lambda: 16
+    loader.load(loader.pieces_of(0)[0])
+    assert loader.workers == 2
+    loader.close()
+
+
 def test_seed_and_epoch_change_the_order_and_shuffle_can_be_left_out():
     first = [index for batch in epoch_of(make()) for index, _ in batch]
     other = [index for batch in epoch_of(make(seed=1)) for index, _ in batch]
@@ -184,7 +215,8 @@ class Stream(IterableDataset):
         ({"batch_size": 0}, "batch_size=0 must be a whole number from 1"),
         ({"batch_size": True}, "batch_size=True must be"),
         ({"shards": 1.5}, r"shards=1\.5 must be"),
-        ({"num_workers": -1}, "num_workers=-1 must be a whole number from 0"),
+        ({"num_workers": -1}, "num_workers=-1 must be a whole number from 0, or 'auto'"),
+        ({"num_workers": "all"}, "num_workers='all' must be a whole number from 0, or 'auto'"),
         ({"shards": 7}, "a batch of 6 samples can't be cut into 7 shards; use a larger batch_size"),
         ({"dataset": Numbers(2)}, "the dataset has 2 samples.*less than one for each shard"),
         ({"dataset": Numbers(5), "drop_last": True}, "less than one batch"),

@@ -171,6 +171,55 @@ def test_a_suspended_worker_tells_the_next_agent_that_it_is(agent):
     worker.ends()
 
 
+def test_the_cores_that_an_agent_tells_are_known_at_the_next_boundary(agent, monkeypatch):
+    class Noting(Worker):
+        def _run(self):
+            with Session() as s:
+                for step in s.steps(self._total):
+                    assert self.may_step.acquire(timeout=30)
+                    self.steps.append(step)
+                    self.cores.append(s._world.cores.millicores)
+
+    monkeypatch.delenv("ROTA_CPUS", raising=False)
+    Noting.cores = []
+    worker = Noting()
+    agent.accept()
+    agent.says(type="cpus", millicores=2500)
+    agent.says(type="pause", gang=False)
+    worker.goes(1)
+    agent.hears("suspended")
+    agent.says(type="resume", device=None)
+    agent.says(type="cpus", millicores=None)
+    agent.says(type="pause", gang=False)
+    worker.goes(1)
+    agent.hears("suspended")
+    agent.says(type="resume", device=None)
+    worker.ends()
+    assert worker.cores == [None, 2500] + [None] * 8
+
+
+def test_validations_are_reported_by_themselves(agent):
+    class Validating(Worker):
+        def _run(self):
+            with Session() as s:
+                for step in s.steps(self._total):
+                    assert self.may_step.acquire(timeout=30)
+                    self.steps.append(step)
+                    with s.evaluate():
+                        pass
+
+    worker = Validating()
+    agent.accept()
+    agent.says(type="pause", gang=False)
+    worker.goes(1)
+    phases = agent.hears("report")["phases"]
+    assert set(phases) == {"train", "evaluate"}
+    assert phases["train"]["steps"] == phases["evaluate"]["steps"] == 1
+    agent.hears("suspended")
+    agent.says(type="resume", device=None)
+    worker.ends()
+
+
 def test_without_an_agent_the_loop_runs(monkeypatch):
     monkeypatch.delenv("ROTA_AGENT_SOCKET", raising=False)
     with Session() as s:

@@ -16,6 +16,7 @@ What agents hear of workers, and controllers of agents, is declared in
 | | vacate | path, round: write the state into an arena there, while suspended |
 | | end | the state is in the arena: end with the exit code VACATED |
 | | tune | batch, [0, 0] for the job's own |
+| | cpus | millicores: thousandths of a CPU core for all ranks, or null: any number |
 | | vote | all hold at this step: vote in the process group |
 | | host | generation: open its meeting place |
 | | form | generation, host, port, rank, world, senders: meet the others, after a second vote |
