@@ -33,13 +33,15 @@ class Window:
 
 
 class PhaseTimes:
-    """The times of both phases since the last report.
+    """The times of steps since the last report, and of the last validation.
 
-    Neither suspensions nor validations are part of a step.
+    The validation is told again until there is another: not every report is kept. Neither
+    suspensions nor validations are part of a step.
     """
 
     def __init__(self) -> None:
-        self._windows: dict[str, Window] = {}
+        self._steps: Window | None = None
+        self._validation: Window | None = None
         self._workers: int | None = None  # processes that load data; None without a loader
         self._wait_s: float | None = None  # in the present step
         self._evaluated_s = 0.0  # likewise
@@ -57,27 +59,26 @@ class PhaseTimes:
         seconds -= self._evaluated_s
         if seconds > 0:
             wait_s = None if self._wait_s is None else min(self._wait_s, seconds)
-            self._window("train", seconds + self._evaluated_s).add(seconds, wait_s)
+            if self._steps is None:
+                self._steps = Window(clock.now_s() - seconds - self._evaluated_s)
+            self._steps.add(seconds, wait_s)
 
     def evaluated(self, seconds: float) -> None:
         """A validation is over that took so long."""
         self._evaluated_s += seconds
         if seconds > 0:
-            self._window("evaluate", seconds).add(seconds, None)
-
-    def _window(self, phase: str, seconds: float) -> Window:
-        """The sums of a phase, which begin so many seconds ago unless they have begun before."""
-        return self._windows.setdefault(phase, Window(clock.now_s() - seconds))
+            self._validation = Window(clock.now_s() - seconds)
+            self._validation.add(seconds, None)
 
     def message(self) -> Message | None:
         """The part of a report about phases; None if nothing was measured."""
-        if not self._windows:
-            return None
-        told = {phase: window.message() for phase, window in self._windows.items()}
-        if "train" in told:
-            told["train"]["workers"] = self._workers
-        return told
+        told = {}
+        if self._steps is not None:
+            told["train"] = self._steps.message() | {"workers": self._workers}
+        if self._validation is not None:
+            told["evaluate"] = self._validation.message()
+        return told or None
 
     def sent(self) -> None:
-        """Take the means anew from here on."""
-        self._windows = {}
+        """Take the means of steps anew from here on."""
+        self._steps = None

@@ -30,7 +30,7 @@ def test_validations_are_told_by_themselves_and_are_no_part_of_the_step_they_are
     step(times, 10.0, 0.25, evaluated=[4.0, 5.0])
     told = times.message()
     assert (told["train"]["step_s"], told["train"]["wait_s"]) == (1.0, 0.25)
-    assert (told["evaluate"]["steps"], told["evaluate"]["step_s"]) == (2, 4.5)
+    assert (told["evaluate"]["steps"], told["evaluate"]["step_s"]) == (1, 5.0), "the last one"
     assert told["evaluate"]["wait_s"] is None
 
 
@@ -39,6 +39,16 @@ def test_a_validation_between_two_steps_is_not_taken_from_the_next_one():
     times.evaluated(4.0)
     step(times, 1.0)
     assert times.message()["train"]["step_s"] == 1.0
+
+
+def test_the_last_validation_is_told_until_there_is_another():
+    times = PhaseTimes()
+    times.evaluated(4.0)
+    first = times.message()
+    times.sent()
+    assert times.message() == first
+    times.evaluated(5.0)
+    assert times.message()["evaluate"]["step_s"] == 5.0
 
 
 def test_where_nobody_measures_waits_none_are_told():

@@ -70,7 +70,8 @@ class JobProfile:
     phase: str = TRAIN
     phases: Phases = field(default_factory=Phases)  # if its program does not tell its phase
     cpu_place: CpuPlace | None = None  # at the report at which measuring began, if it is clear
-    timed_s: float = 0.0  # time of the last report whose step times were counted
+    timed_s: float = 0.0  # time of the last report whose step times were counted,
+    validated_s: float = 0.0  # and the beginning of the last validation that was
     workers: int | None = None  # of its loader while it trained last
     last: tuple[CpuPlace, Used] | None = None  # use that counts to the phase that shows next
 
@@ -281,13 +282,17 @@ class Profiles:
         if place is None:
             return
         for time in times_in(told):
+            if time.phase == EVALUATE and time.since_s <= job.validated_s:
+                continue  # a report tells the last validation, however long ago it was
             mixed_s = MIXED * time.steps * time.step_s if time.phase == EVALUATE else 0.0
             if time.since_s + mixed_s >= job.since_s:
                 where = place._replace(phase=time.phase, workers=time.workers)
                 for profile in self._profiles(job):
                     profile.cpu_point(where).timed(time)
-                job.timed_s = told["at_s"]
-                job.workers = time.workers if time.phase == TRAIN else job.workers
+                if time.phase == TRAIN:
+                    job.timed_s, job.workers = told["at_s"], time.workers
+                else:
+                    job.validated_s = time.since_s
 
     def _used(
         self,
@@ -309,7 +314,8 @@ class Profiles:
                 self._count(job, *job.last)
             job.last = place, used
         elif told["phase"] == before.get("phase") and not any(
-            time.phase == EVALUATE for time in times_in(told)
+            time.phase == EVALUATE and time.since_s + time.step_s >= before["at_s"]
+            for time in times_in(told)
         ):
             self._count(job, place._replace(workers=job.workers), used)
 
