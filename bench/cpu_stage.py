@@ -132,7 +132,9 @@ def shortfalls(curves: list[CoreCurve]) -> bool:
     for _ in range(SAMPLES):
         claims = node(curves, chance, chance.randint(2, JOBS))
         best = worth(claims, apportion(claims, CORES * CORE))
-        others = {rule: apportion(claims, CORES * CORE, rule) for rule in ("equal", "proportional")}
+        static = [SHARE * CORE] * len(claims)
+        equal = [CORES // len(claims) * CORE] * len(claims)
+        others = {"equal": equal, "proportional": static}
         for rule, held in {"greedy": greedy(claims), **others}.items():
             short[rule].append(1 - worth(claims, held) / best)
     print(f"\n{'short of the best sum of speeds, 2 to 8 jobs on a node':56} mean    most")

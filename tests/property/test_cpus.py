@@ -1,13 +1,15 @@
 """Cores of a node, apportioned and predicted: whatever the curves and whatever is reported."""
 
 from itertools import product
-from math import isfinite
+from math import inf, isfinite
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from pytest import approx
 
 from rota.policy.cpus.apportion import CORE, CoreClaim, apportion, worth
+from rota.policy.cpus.even import level
+from rota.policy.cpus.stage import Resident
 from rota.predict.core_design import next_cores
 from rota.predict.core_points import CorePoint
 from rota.predict.cpu_demand import CpuDemand, fit
@@ -70,6 +72,12 @@ def best_sum(claims, cores, floor):
     )
 
 
+def even(claims, cores, most=inf):
+    """The cores dealt out by shares alone, up to ``most`` times these."""
+    residents = [Resident(row, each.share, 0.0, inf) for row, each in enumerate(claims)]
+    return [int(cores) for _, cores in sorted(level(residents, cores, most).items())]
+
+
 def greedy(claims, cores):
     """One core after another from the shares on, to the job that gains most by it."""
     held = [claim.share for claim in claims]
@@ -95,9 +103,8 @@ def test_no_way_to_deal_out_cores_is_worth_more(node, floor):
 @settings(max_examples=60)
 def test_it_is_worth_as_much_as_every_simpler_rule_and_more_than_static_shares(node):
     claims, cores = node
-    sad, equal, static = (
-        worth(claims, apportion(claims, cores, rule)) for rule in ("sad", "equal", "proportional")
-    )
+    ways = apportion(claims, cores), even(claims, cores), even(claims, cores, 1.0)
+    sad, equal, static = (worth(claims, held) for held in ways)
     assert sad >= worth(claims, greedy(claims, cores)) - 1e-9
     assert sad >= equal - 1e-9
     assert equal >= static - 1e-9
@@ -107,7 +114,7 @@ def test_it_is_worth_as_much_as_every_simpler_rule_and_more_than_static_shares(n
 @settings(max_examples=100)
 def test_on_concave_curves_greedy_from_the_shares_is_worth_as_much_as_equal_parts(node):
     claims, cores = node
-    equal = worth(claims, apportion(claims, cores, "equal"))
+    equal = worth(claims, even(claims, cores))
     assert worth(claims, greedy(claims, cores)) >= equal - 1e-9
 
 
@@ -121,14 +128,13 @@ def test_nobody_is_slower_than_with_its_proportional_share_by_more_than_the_slac
 
 @given(
     any_node(),
-    st.sampled_from(["sad", "equal", "proportional"]),
     st.sampled_from(["proportional", "none"]),
     st.sampled_from([1000, 250, 100]),
 )
 @settings(max_examples=100)
-def test_a_node_never_gives_more_cores_than_it_has_and_nobody_has_none(node, rule, floor, quantum):
+def test_a_node_never_gives_more_cores_than_it_has_and_nobody_has_none(node, floor, quantum):
     claims, cores = node
-    held = apportion(claims, cores, rule, floor=floor, quantum=quantum)
+    held = apportion(claims, cores, floor=floor, quantum=quantum)
     assert sum(held) <= cores
     assert min(held) > 0
     if cores // quantum >= len(claims):
@@ -138,7 +144,7 @@ def test_a_node_never_gives_more_cores_than_it_has_and_nobody_has_none(node, rul
         least = [min(max(1, -(-c.least // quantum)), _most(c, quantum, cores)) for c in claims]
         if sum(least) <= cores // quantum:
             assert all(each >= low * quantum for each, low in zip(held, least, strict=True))
-    assert apportion(claims, cores, rule, floor=floor, quantum=quantum) == held
+    assert apportion(claims, cores, floor=floor, quantum=quantum) == held
 
 
 def _most(claim, quantum, cores):

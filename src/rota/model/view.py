@@ -11,7 +11,9 @@ from rota.model.allocation import Allocation
 from rota.model.cluster import FreeGpus, Node
 from rota.model.events import new
 from rota.model.job import JobSpec
+from rota.model.measured.core_times import core_times
 from rota.model.measured.pace import Pace, pace_of
+from rota.model.measured.phase_times import TRAIN
 from rota.model.measured.usage import Usage, usage_of
 from rota.model.notes import Notes
 from rota.model.plan import Plan
@@ -22,7 +24,14 @@ if TYPE_CHECKING:
     import numpy as np
 
     from rota.model.measured.profile import Placement, Profile
-    from rota.model.measured.reports import BatchRange, GradientNoise, Learned, StepPoint, Truth
+    from rota.model.measured.reports import (
+        BatchRange,
+        CoreTime,
+        GradientNoise,
+        Learned,
+        StepPoint,
+        Truth,
+    )
 
 
 def identity(policy: Any) -> str:
@@ -199,8 +208,21 @@ class View:
         A program tells it by a session; of another one it is detected from its use of devices and
         CPU, where the phase that it began in counts as training.
         """
+        if self._state.cores is not None:
+            return self._state.cores.phase(row)
         profiles = self._state.profiles
-        return "train" if profiles is None else profiles.phase(row)
+        return TRAIN if profiles is None else profiles.phase(row)
+
+    def core_times(self, row: int, place: Allocation, phase: str) -> tuple[CoreTime, ...]:
+        """Step times by CPU cores in a phase, in an order of their own; empty if unknown.
+
+        They are those of its kind, and of the job itself, on as many GPUs and nodes as ``place``
+        has and with its batch; of the same cores the mean.
+        """
+        if self._state.cores is not None:
+            return self._state.cores.core_times(row, place, phase, self.now_s)
+        own, kind = self.own_profile(row), self.profile(row)
+        return core_times([each for each in (kind, own) if each is not None], place, phase)
 
     def step_s(self, row: int, placement: Placement) -> float | None:
         """Mean seconds per step of the job in such a placement, else of its kind; None: unknown."""

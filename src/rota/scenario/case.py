@@ -22,6 +22,7 @@ from rota.workload.trace import Trace
 
 if TYPE_CHECKING:
     from rota.report.sketch import Sketch
+    from rota.sim.cores import Validating
     from rota.sim.faults import Faults
     from rota.sim.measured import MeasuredSpeeds
     from rota.sim.rented import RentedNodes
@@ -131,7 +132,7 @@ def run_to_end(
     nodes = parse_cluster(case.cluster)
     trace, load_cpu_s = load(case.workload, case.seed, case.load, sum(n.num_gpus for n in nodes))
     began_s = time.process_time()
-    speeds: CatalogSpeeds | MeasuredSpeeds | None = None
+    speeds: CatalogSpeeds | MeasuredSpeeds | Validating | None = None
     if case.profiles is not None:
         trace, speeds = _with_profiles(trace, case.profiles)
     elif uses_catalog(case, trace, nodes):
@@ -143,6 +144,13 @@ def run_to_end(
             "tells no CPU cores; add them, for example "
             f"--cluster {case.cluster}:cpus=24, or drop it"
         )
+    cores = None
+    if policy.cpus is not None:
+        from rota.sim.cores import CatalogCores, Validating, validates  # here: others need none
+
+        cores = CatalogCores(seed=case.seed)
+        if case.profiles is None and validates(trace):
+            speeds = Validating(speeds)
     faults = None if case.faults is None else case.faults._replace(seed=case.seed)
     rented = _rented(case)
     simulation = Simulation(
@@ -155,6 +163,7 @@ def run_to_end(
         interference=Interference(links=case.interference),
         interval_s=case.interval_s,
         cloud=rented,
+        cpus=cores,
     )
     if case.history or case.drawn:
         simulation.state.log = []

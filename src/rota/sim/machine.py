@@ -92,7 +92,13 @@ class PhasedSpeedModel(SpeedModel, Protocol):
 
 
 class CpuModel(Protocol):
-    """Speeds of jobs by the CPU cores that they may use, relative to those of their placement."""
+    """Speeds of jobs by the CPU cores that they may use, relative to those of their placement.
+
+    ``noise`` is that of the step times that jobs tell, as a part of them, drawn by ``seed``.
+    """
+
+    noise: float
+    seed: int
 
     def factor(
         self,
@@ -110,12 +116,16 @@ class CpuModel(Protocol):
         """
         ...
 
+    def phase(self, spec: JobSpec, work_s: float) -> str:
+        """The phase that the job is in after so much work: ``train`` or ``evaluate``."""
+        ...
+
 
 class Reporter(Protocol):
     """Listener that is told when a job begins to run somewhere, to report measurements."""
 
     def runs(self, row: int) -> None:
-        """Note that the job runs on what it holds."""
+        """Note that the job runs on what it holds, and in the phase in which it is, from now on."""
         ...
 
 
@@ -142,17 +152,17 @@ class Machine:
         self._state = state
         self._costs_of = costs if callable(costs) else lambda spec: costs
         self.speeds = speeds
-        self._cpus = cpus  # None: cores make no job faster or slower
+        self.cpus = cpus  # None: cores make no job faster or slower
         self._interference = interference or Interference()
         self.unsteady = False  # True if a job's speed may change while it starts
-        self.reports: Reporter | None = None
+        self.reporters: list[Reporter] = []
         self._most_expected = LEAST_EXPECTED
         self._until_s: dict[int, float] = {}  # row -> work at which its speed changes by itself
 
     @property
     def is_steady(self) -> bool:
         """True if jobs that share no GPU run at one speed, and nobody is to know when they do."""
-        told = self.reports is not None or hasattr(self.speeds, "phase")
+        told = self.reporters or hasattr(self.speeds, "phase")
         return not (told or self.unsteady or self._interference.links)
 
     def execute(self, command: Command) -> None:
@@ -224,8 +234,8 @@ class Machine:
     def job_runs(self, row: int) -> None:
         """A job has begun to run: schedule the completion of its work."""
         held = self._state.held[row]
-        if self.reports is not None:
-            self.reports.runs(row)
+        for each in self.reporters:
+            each.runs(row)
         unsteady = self.unsteady or (held is not None and self._has_neighbours(held))
         if not (unsteady and self.adapt_speed(row)):
             if self._until_s:
@@ -261,6 +271,8 @@ class Machine:
     def phase_ends(self, row: int, since_s: float) -> None:
         """Continue a job at the speed of its next phase, if it has run since then."""
         if self._state.since_s[row] == since_s and not self.adapt_speed(row, by_itself=True):
+            for each in self.reporters:
+                each.runs(row)
             self._expect_change(row)
 
     def adapt_speed(self, row: int, by_itself: bool = False) -> bool:
@@ -333,9 +345,9 @@ class Machine:
         speed = 1.0
         if self.speeds is not None:
             speed = self._true_speed(row, spec, allocation)
-        if millicores is not None and self._cpus is not None:
+        if millicores is not None and self.cpus is not None:
             work_s = self._state.work(row, self._engine.now_s)
-            speed *= self._cpus.factor(spec, allocation, self._state.nodes, millicores, work_s)
+            speed *= self.cpus.factor(spec, allocation, self._state.nodes, millicores, work_s)
         if not self._has_neighbours(allocation):
             return speed
         if allocation.shared:

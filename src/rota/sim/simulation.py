@@ -87,6 +87,11 @@ class Simulation:
             from rota.sim.truth import attach  # here: most simulations need none of it
 
             attach(self.state, self.machine)
+        if cpus is not None and policy.cpus is not None and policy.cpus.learns:
+            from rota.sim.cores import NoisyCoreTimes  # likewise
+
+            self.state.cores = times = NoisyCoreTimes(self.state, self.machine)
+            self.machine.reporters.append(times)
         if curves is not None:
             from rota.sim.curves import RecordedCurves  # likewise
 

@@ -15,7 +15,8 @@ def attach(state: ClusterState, machine: Machine) -> None:
     speeds = machine.speeds
     if isinstance(speeds, MeasuredSpeeds):
         state.truth = MeasuredTruth(state, speeds)
-        state.reports = machine.reports = MeasuredReports(state, speeds)
+        state.reports = reports = MeasuredReports(state, speeds)
+        machine.reporters.append(reports)
     else:
         state.truth = PlainTruth(state, speeds)
 

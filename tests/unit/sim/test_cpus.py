@@ -40,7 +40,7 @@ def test_a_job_slows_down_as_others_take_cores_and_speeds_up_as_they_end():
     sent = [e.command for e in state.log if isinstance(e, CommandSent)]
     assert [(c.row, c.millicores) for c in sent if isinstance(c, SetCpus)] == [(0, 4000), (0, 8000)]
     assert [e.speed for e in state.log if isinstance(e, CpusSet)] == [0.5, 1.0]
-    assert ("a", 4000, 10.0) in sim.machine._cpus.asked
+    assert ("a", 4000, 10.0) in sim.machine.cpus.asked
     history = History(state.log, sim.state.nodes)
     assert history.figures()
 

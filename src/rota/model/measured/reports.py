@@ -7,7 +7,10 @@ sets it itself (:mod:`rota.model.measured.adaptation`); policies ask the view.
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from typing import NamedTuple, Protocol
+from typing import TYPE_CHECKING, NamedTuple, Protocol
+
+if TYPE_CHECKING:
+    from rota.model.allocation import Allocation
 
 
 class StepPoint(NamedTuple):
@@ -24,6 +27,17 @@ class StepPoint(NamedTuple):
     compute_s: float
     step_s: float
     gpu_type: str = ""
+
+
+class CoreTime(NamedTuple):
+    """Seconds of a step of a job that may use ``millicores`` thousandths of a CPU core in all.
+
+    In the phase ``evaluate`` it is a whole validation. ``gpu_type`` is empty if nobody named it.
+    """
+
+    gpu_type: str
+    millicores: int
+    step_s: float
 
 
 class GradientNoise(NamedTuple):
@@ -84,6 +98,20 @@ class Reports(Protocol):
 
     def learned(self, row: int, now_s: float) -> Learned | None:
         """The job's progress."""
+        ...
+
+
+class CoreReports(Protocol):
+    """Step times of simulated jobs by CPU cores, and their phases, by row."""
+
+    def phase(self, row: int) -> str:
+        """The phase that the job is in, ``train`` or ``evaluate``."""
+        ...
+
+    def core_times(
+        self, row: int, place: Allocation, phase: str, now_s: float
+    ) -> tuple[CoreTime, ...]:
+        """Times measured up to now of the job, or its kind, on GPUs like those of ``place``."""
         ...
 
 

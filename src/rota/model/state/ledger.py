@@ -24,7 +24,7 @@ from rota.model.state.told_notes import ToldNotes
 if TYPE_CHECKING:
     from rota.model.measured.curves import ToldCurves
     from rota.model.measured.profiles import Profiles
-    from rota.model.measured.reports import Curves, Reports, Truth
+    from rota.model.measured.reports import CoreReports, Curves, Reports, Truth
 
 # As plain integers: columns are compared with them at every event.
 PENDING, STARTING, RUNNING = int(JobState.PENDING), int(JobState.STARTING), int(JobState.RUNNING)
@@ -173,6 +173,7 @@ class Ledger:
         # What jobs tell of their training: a driver's, or of live jobs what the log has of it.
         self.reports: Reports | None = None
         self.truth: Truth | None = None  # in a simulation
+        self.cores: CoreReports | None = None  # in a simulation where step times depend on cores
         self.notes = ToldNotes()
 
     def copy(self) -> Self:

@@ -8,14 +8,13 @@ does not.
 
 from collections.abc import Sequence
 from functools import lru_cache
-from math import isfinite
+from math import inf, isfinite
 from typing import NamedTuple
 
 from rota.errors import InputError
 from rota.policy.scaling.allotment import Claim, allot
 
 CORE = 1000  # thousandths
-RULES = ("equal", "proportional", "sad")
 FLOORS = ("none", "proportional")
 AS_FAST = 1e-9  # relative difference of speeds that is rounding
 ALL = 1 << 62  # of the combinations that an exact solution looks at
@@ -40,7 +39,6 @@ class CoreClaim(NamedTuple):
 def apportion(
     claims: Sequence[CoreClaim],
     cores: int,
-    rule: str = "sad",
     *,
     floor: str = "proportional",
     slack: float = 0.0,
@@ -48,9 +46,8 @@ def apportion(
 ) -> list[int]:
     """Thousandths of a core for each claim, within ``cores`` thousandths, and none of them 0.
 
-    ``proportional`` gives each its share, ``equal`` all cores in proportion to the shares. ``sad``
-    makes the sum of weight times speed, relative to the speed with the share, as large as it can
-    be. With ``floor=proportional`` no job is slower than with its share by more than ``slack``
+    The sum of weight times speed, relative to the speed with the share, is as large as it can be.
+    With ``floor=proportional`` no job is slower than with its share by more than ``slack``
     (0.03 is 3 %, for predicted speeds); with ``none`` each job keeps a quantum. Of equal sums, the
     one with fewer cores in use is taken, then the one that gives more to earlier claims. Cores
     without a gain go to jobs that they do not slow down, quantum by quantum to the job with the
@@ -60,12 +57,10 @@ def apportion(
     than claims, every claim gets the same part of the cores. Raises InputError for words and
     numbers that make no sense.
     """
-    _check(claims, cores, rule, floor, slack, quantum)
+    _check(claims, cores, floor, slack, quantum)
     quanta = cores // quantum
     if quanta < len(claims):
         return [cores // len(claims) for _ in claims]
-    if rule != "sad":
-        return [each * quantum for each in _by_share(claims, quanta, quantum, rule)]
     ranges = _ranges(claims, quanta, quantum)
     options = _all_options(claims, ranges, quantum, floor, slack)
     if sum(each.sizes[0] for each in options) > quanta:
@@ -80,7 +75,7 @@ def apportion(
 
 
 def worth(claims: Sequence[CoreClaim], held: Sequence[int], *, quantum: int = CORE) -> float:
-    """The sum that ``sad`` makes large, for ``held`` thousandths of each claim.
+    """The sum that :func:`apportion` makes large, for ``held`` thousandths of each claim.
 
     Claims without speeds count nothing.
     """
@@ -92,11 +87,37 @@ def worth(claims: Sequence[CoreClaim], held: Sequence[int], *, quantum: int = CO
     return total
 
 
-def _check(
-    claims: Sequence[CoreClaim], cores: int, rule: str, floor: str, slack: float, quantum: int
-) -> None:
-    if rule not in RULES:
-        raise InputError(f"cpus: {rule!r} must be one of {', '.join(RULES)}")
+def fewest(claim: CoreClaim, quanta: int, floor: str, slack: float, quantum: int) -> int:
+    """The fewest quanta with which its floor is kept, of so many; its share if nothing is known."""
+    options = _options(claim, *_range(claim, quanta, quantum), quantum, floor, slack)
+    return options.sizes[0]
+
+
+def bears(
+    claims: Sequence[CoreClaim],
+    held: Sequence[int],
+    *,
+    floor: str = "proportional",
+    slack: float = 0.0,
+    quantum: int = CORE,
+) -> bool:
+    """True if with ``held`` thousandths each claim is within its bounds, and above its floor."""
+    for claim, cores in zip(claims, held, strict=True):
+        most = inf if claim.most is None else max(quantum, claim.most)
+        if not claim.least <= cores <= most:
+            return False
+        share = int(min(claim.share, most))
+        if not claim.speeds:
+            if cores // quantum < share // quantum:
+                return False
+        elif floor == "proportional":
+            slowest = _speed(claim, share // quantum) * (1 - slack - AS_FAST)
+            if _speed(claim, cores // quantum) < slowest:
+                return False
+    return True
+
+
+def _check(claims: Sequence[CoreClaim], cores: int, floor: str, slack: float, quantum: int) -> None:
     if floor not in FLOORS:
         raise InputError(f"cpu_floor: {floor!r} must be one of {', '.join(FLOORS)}")
     if not 0 <= slack < 1:
@@ -119,29 +140,18 @@ def _check(
             )
 
 
+def _range(claim: CoreClaim, quanta: int, quantum: int) -> tuple[int, int]:
+    """The fewest and the most quanta within the claim's bounds, of so many."""
+    most = quanta if claim.most is None else min(quanta, max(1, claim.most // quantum))
+    return min(most, max(1, -(-claim.least // quantum))), most
+
+
 def _ranges(claims: Sequence[CoreClaim], quanta: int, quantum: int) -> list[tuple[int, int]]:
     """The fewest and the most quanta of each claim; the fewest fit together."""
-    found = []
-    for claim in claims:
-        most = quanta if claim.most is None else min(quanta, max(1, claim.most // quantum))
-        found.append((min(most, max(1, -(-claim.least // quantum))), most))
+    found = [_range(claim, quanta, quantum) for claim in claims]
     if sum(least for least, _ in found) > quanta:
         return [(1, most) for _, most in found]
     return found
-
-
-def _by_share(claims: Sequence[CoreClaim], quanta: int, quantum: int, rule: str) -> list[int]:
-    """Quanta in proportion to the shares: of all cores, or no more than the shares themselves."""
-    ranges = _ranges(claims, quanta, quantum)
-    held = [least for least, _ in ranges]
-    if rule == "proportional":
-        wanted = [max(1, claim.share // quantum) for claim in claims]
-        most = [
-            max(least, min(share, top)) for share, (least, top) in zip(wanted, ranges, strict=True)
-        ]
-        ranges = list(zip(held, most, strict=True))
-    _deal(held, quanta - sum(held), claims, [most for _, most in ranges])
-    return held
 
 
 def _last_as_fast(speeds: tuple[float, ...], held: int, most: int) -> int:

@@ -17,13 +17,15 @@ OFF = "off"
 STAGES = {
     "equal": "rota.policy.cpus.even:Equal",
     "proportional": "rota.policy.cpus.even:Proportional",
+    "sad": "rota.policy.cpus.sad:Sad",
 }
 CPU_SETTINGS = {
     "cpus": Setting(
         one_of(OFF, *STAGES),
         OFF,
         "How the CPU cores of a node are shared out: off: not at all; equal: all of them evenly "
-        "over the GPUs in use; proportional: for each GPU in use its part of the node's cores.",
+        "over the GPUs in use; proportional: for each GPU in use its part of the node's cores; "
+        "sad: by what cores are worth to each job, as it has told or shows in trials.",
     ),
     "cpu_floor": Setting(
         one_of("proportional", "none"),

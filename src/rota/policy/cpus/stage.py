@@ -16,8 +16,11 @@ class CpuStage:
     """The base class of every stage of CPU cores: asked after the policy, at each decision.
 
     Like a policy it is a function of the view, and of the plan that the policy has just made on
-    it; what it must remember comes back in ``view.stage_marks["cpus"]``.
+    it; what it must remember comes back in ``view.stage_marks["cpus"]``. ``learns`` says that it
+    goes by what jobs tell of their step times.
     """
+
+    learns = False
 
     def __init__(self, *, floor: str = "proportional", period_s: float = 300.0) -> None:
         self.floor = floor
@@ -54,11 +57,13 @@ class Residents:
         self._masks: dict[int, dict[int, int]] = {}  # node -> row -> its GPUs there
         self._nodes: list[Node] = []
         self._plan: Plan | None = None
+        self.is_new = True  # made anew with the last plan
 
     def follow(self, view: View, plan: Plan) -> set[int]:
         """Go on to ``plan``. Returns the nodes whose jobs, or cores, may not be those of before."""
         target, planned, active = view.target, plan.allocations, view.active
-        if view.plan is None or view.plan is not self._plan:
+        self.is_new = view.plan is None or view.plan is not self._plan
+        if self.is_new:
             self.place, self._masks, self._nodes = {}, {}, []
             rows: Iterable[int] = active
         else:
@@ -94,6 +99,14 @@ class Residents:
     def rows(self, node: int) -> Iterable[int]:
         """The jobs with GPUs of the node."""
         return self._masks.get(node, ())
+
+    def nodes(self) -> list[int]:
+        """The nodes of which jobs have GPUs, rising."""
+        return sorted(node for node, masks in self._masks.items() if masks)
+
+    def masks(self, node: int) -> list[tuple[int, int]]:
+        """The jobs with GPUs of the node, by rising row, and a mask of these."""
+        return sorted(self._masks.get(node, {}).items())
 
     def on(self, view: View, node: int) -> list[Resident]:
         """The jobs with GPUs of the node, by rising row."""

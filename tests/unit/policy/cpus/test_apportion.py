@@ -1,7 +1,7 @@
 import pytest
 
 from rota.errors import InputError
-from rota.policy.cpus.apportion import CORE, CoreClaim, apportion, worth
+from rota.policy.cpus.apportion import CORE, CoreClaim, apportion, bears, fewest, worth
 from rota.workload.catalog import find
 
 NODE = 24 * CORE
@@ -39,7 +39,7 @@ def test_the_best_sums_for_synergys_curves_are_found_and_nobody_is_slower(models
     claims = [claim(model) for model in models]
     held = apportion(claims, NODE)
     assert worth(claims, held) == pytest.approx(best, abs=1e-6)
-    assert worth(claims, apportion(claims, NODE, "equal")) == pytest.approx(8)
+    assert worth(claims, [3 * CORE] * 8) == pytest.approx(8)
     for each, cores in zip(claims, held, strict=True):
         assert worth([each], [cores]) >= 1 - 1e-9
 
@@ -132,21 +132,13 @@ def test_spare_cores_go_to_nobody_whom_they_slow_down():
     assert apportion([falling, falling], 8 * CORE) == [2000, 2000]
 
 
-def test_equal_parts_are_of_all_cores_and_static_shares_leave_those_of_idle_gpus():
-    claims = [claim("alexnet"), claim("gnmt", share=6)]
-    assert apportion(claims, NODE, "equal") == [8000, 16000]
-    assert apportion(claims, NODE, "proportional") == [3000, 6000]
-
-
 def test_of_equal_jobs_the_earlier_has_the_odd_core():
     assert apportion([claim("alexnet")] * 2, 7 * CORE) == [4000, 3000]
-    assert apportion([claim("alexnet")] * 2, 7 * CORE, "equal") == [4000, 3000]
 
 
 @pytest.mark.parametrize(
     ("change", "words"),
     [
-        ({"rule": "fair"}, "cpus: 'fair' must be one of equal, proportional, sad"),
         ({"floor": "half"}, "cpu_floor: 'half' must be one of none, proportional"),
         ({"slack": -0.1}, "slack: -0.1 must be a part of a speed"),
         ({"slack": float("nan")}, "slack: nan must be a part of a speed"),
@@ -159,10 +151,38 @@ def test_of_equal_jobs_the_earlier_has_the_odd_core():
     ],
 )
 def test_bad_input_is_told_by_name_and_value(change, words):
-    given = {"claims": [CoreClaim(3000)] * 2, "cores": NODE, "rule": "sad"} | change
+    given = {"claims": [CoreClaim(3000)] * 2, "cores": NODE} | change
     with pytest.raises(InputError, match=words):
         apportion(**given)
 
 
 def test_no_jobs_hold_no_cores():
     assert apportion([], NODE) == []
+
+
+def test_a_claim_bears_what_leaves_it_its_floor_and_its_bounds():
+    alexnet, unknown = claim("alexnet"), CoreClaim(3000)
+    bounded = CoreClaim(3000, (1.0,), least=2000, most=4000)
+
+    def borne(one, cores, **more):
+        return bears([one], [cores], **more)
+
+    assert borne(alexnet, 3000)
+    assert not borne(alexnet, 2000)
+    assert borne(alexnet, 2000, floor="none")
+    assert borne(CoreClaim(3000, (0.98, 1.0)), 1000, slack=0.03)
+    assert not borne(unknown, 2000, floor="none")
+    assert [borne(bounded, cores) for cores in (1000, 2000, 4000, 5000)] == [
+        False,
+        True,
+        True,
+        False,
+    ]
+
+
+def test_the_fewest_quanta_of_a_claim_are_those_of_its_floor():
+    assert fewest(claim("alexnet"), 24, "proportional", 0.03, CORE) == 3
+    assert fewest(claim("gnmt"), 24, "proportional", 0.03, CORE) == 1
+    assert fewest(claim("alexnet"), 24, "none", 0.03, CORE) == 1
+    assert fewest(CoreClaim(3000), 24, "proportional", 0.03, CORE) == 3
+    assert fewest(CoreClaim(3000, (1.0,), least=2000), 24, "none", 0.0, CORE) == 2

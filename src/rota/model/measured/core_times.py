@@ -1,0 +1,35 @@
+"""Step times by CPU cores, out of profiles: what a curve by cores is fitted to."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import TYPE_CHECKING
+
+from rota.model.measured.reports import CoreTime
+
+if TYPE_CHECKING:
+    from rota.model.allocation import Allocation
+    from rota.model.measured.profile import Profile
+
+
+def core_times(profiles: Iterable[Profile], place: Allocation, phase: str) -> tuple[CoreTime, ...]:
+    """The mean times of a phase on GPUs like those of ``place``, by GPU type and cores.
+
+    The first profile that knows a type and a number of cores tells their time, whatever number of
+    workers loaded the data. Times under no control of cores are left out.
+    """
+    like = place.num_gpus, len(place.parts), phase, place.batch
+    known: dict[tuple[str, int], float] = {}
+    for profile in profiles:
+        sums: dict[tuple[str, int], tuple[float, int]] = {}
+        for at, point in profile.cpu_points.items():
+            mean = point.step_s.mean
+            if at.millicores is None or mean is None:
+                continue
+            if (at.num_gpus, at.num_nodes, at.phase, at.batch) == like:
+                key = at.gpu_type, at.millicores
+                total, count = sums.get(key, (0.0, 0))
+                sums[key] = total + mean * point.step_s.count, count + point.step_s.count
+        for key, (total, count) in sums.items():
+            known.setdefault(key, total / count)
+    return tuple(CoreTime(*key, step_s) for key, step_s in sorted(known.items()))

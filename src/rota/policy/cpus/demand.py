@@ -1,0 +1,62 @@
+"""Speeds of jobs by CPU cores, from the step times that they and their kinds have told."""
+
+from __future__ import annotations
+
+from functools import lru_cache
+from math import exp, isfinite, log
+
+from rota.model.allocation import Allocation
+from rota.model.view import View
+from rota.predict.core_design import next_cores
+from rota.predict.core_points import CorePoint
+from rota.predict.cpu_demand import CoreFit, fit
+
+GRAIN = 0.01  # of logarithms of step times: smaller changes of a mean call for no new fit
+
+Points = tuple[CorePoint, ...]
+
+
+def gpu_type_of(view: View, place: Allocation) -> str:
+    """The types of these GPUs, as measurements name them."""
+    return "+".join(sorted({view.nodes[node].gpu_type for node in place.nodes()}))
+
+
+def points_of(view: View, row: int, place: Allocation, phase: str) -> Points:
+    """What is known of the job's step times in a phase by the cores for each GPU, rounded."""
+    return tuple(
+        CorePoint(millicores / (1000 * place.num_gpus), _rounded(step_s), gpu_type)
+        for gpu_type, millicores, step_s in view.core_times(row, place, phase)
+    )
+
+
+def _rounded(step_s: float) -> float:
+    if not (isfinite(step_s) and step_s > 0):
+        return step_s  # left out by whoever fits a curve
+    return float(f"{exp(round(log(step_s) / GRAIN) * GRAIN):.6g}")
+
+
+@lru_cache(maxsize=4096)
+def curve(points: Points, gpu_type: str) -> CoreFit | None:
+    """The curve by cores on a type of GPU; None if it is not known."""
+    found, _ = fit(points)
+    return found if found is not None and gpu_type in found.demand.gpu_s else None
+
+
+@lru_cache(maxsize=8192)
+def speeds(
+    points: Points, gpu_type: str, gpus: int, quantum: int, quanta: int
+) -> tuple[float, ...]:
+    """Steps in a second with 1, 2, ... quanta for so many GPUs; empty if that is not known."""
+    found = curve(points, gpu_type)
+    if found is None:
+        return ()
+    each = quantum / (1000 * gpus)
+    return tuple(found.demand.speed(count * each, gpu_type) for count in range(1, quanta + 1))
+
+
+@lru_cache(maxsize=4096)
+def wanted(
+    points: Points, candidates: tuple[float, ...], share: float, gpu_type: str
+) -> float | None:
+    """The cores for each GPU at which a measurement tells most; None if enough is known."""
+    return next_cores(points, candidates, share, gpu_type)
