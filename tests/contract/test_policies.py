@@ -66,6 +66,12 @@ class TestTiresiasWithCpuCores(PolicyContract):
         return create("tiresias", {"thresholds": "100,400", "promote_knob": "2", "cpus": "equal"})
 
 
+class TestTiresiasWithCoresByTheirWorth(PolicyContract):
+    def policy(self) -> Any:
+        given = {"thresholds": "100,400", "promote_knob": "2", "cpus": "sad", "cpu_period_s": "30"}
+        return create("tiresias", given)
+
+
 class TestTiresiasByFirstStart(PolicyContract):
     def policy(self) -> Any:
         return create("tiresias", {"thresholds": "100,400", "within": "first-start"})
@@ -83,6 +89,14 @@ class TestGandivaWithCpuCores(PolicyContract):
 
     def policy(self) -> Any:
         return create("gandiva", {"quantum_s": "20", "cpus": "equal"})
+
+
+class TestGandivaWithCoresByTheirWorth(PolicyContract):
+    work_conserving = False
+
+    def policy(self) -> Any:
+        given = {"quantum_s": "20", "cpus": "sad", "cpu_floor": "none", "cpu_period_s": "45"}
+        return create("gandiva", given)
 
 
 class TestGandivaAsPublished(PolicyContract):

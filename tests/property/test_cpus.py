@@ -1,5 +1,7 @@
 """Cores of a node, apportioned and predicted: whatever the curves and whatever is reported."""
 
+import json
+import random
 from itertools import product
 from math import inf, isfinite
 
@@ -7,12 +9,22 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from pytest import approx
 
+from rota.model.cluster import parse_cluster
+from rota.model.events import DecisionTaken
 from rota.policy.cpus.apportion import CORE, CoreClaim, apportion, worth
 from rota.policy.cpus.even import level
 from rota.policy.cpus.stage import Resident
+from rota.policy.registry import create
 from rota.predict.core_design import next_cores
 from rota.predict.core_points import CorePoint
 from rota.predict.cpu_demand import CpuDemand, fit
+from rota.sim.cores import CatalogCores, Validating
+from rota.sim.machine import Costs
+from rota.sim.simulation import Simulation
+from rota.testing.builders import job
+from rota.workload.trace import Trace
+
+SLOW = Costs(suspend_s=1.0, resume_s=2.0, migrate_s=3.0, cold_start_s=4.0)
 
 SPEEDS = st.lists(st.integers(1, 40), min_size=1, max_size=6).map(
     lambda all: tuple(map(float, all))
@@ -207,3 +219,78 @@ def test_the_sequential_design_ends_within_four_probes_that_tell_the_curve(
     if found is not None:
         for cores in range(share, candidates[-1] + 1):
             assert found.demand.step_s(cores) == approx(true.step_s(cores), rel=0.15)
+
+
+# -- the stage of a policy -------------------------------------------------------------------------
+
+MODELS = ("alexnet", "resnet18_imagenet", "gnmt", "nmt", "deepspeech2", "")
+
+
+@st.composite
+def queues(draw):
+    """Jobs of 1 to 3 GPUs that come at random, with and without bounds on their cores."""
+    jobs, at_s = [], 0.0
+    for row in range(draw(st.integers(2, 8))):
+        at_s += draw(st.sampled_from([0.0, 7.0, 120.0]))
+        bounds = draw(st.sampled_from([None, None, None, (1, 2), (4, 9)]))
+        lasts_s = draw(st.sampled_from([5.0, 90.0, 1500.0]))
+        gpus, model = draw(st.integers(1, 3)), draw(st.sampled_from(MODELS))
+        jobs.append(job(row, gpus, at=at_s, lasts=lasts_s, model=model, cpus_per_gpu=bounds))
+    return Trace(jobs)
+
+
+def simulated(jobs, policy, floor, rebuild=None):
+    """Every decision of a simulation on two unequal nodes, with checks after each step."""
+    given = {"cpus": "sad", "cpu_floor": floor, "cpu_period_s": "60"}
+    cluster = parse_cluster("1x2:cpus=8,1x3:cpus=4")
+    cpus = CatalogCores(noise=0.05, seed=3)
+    sim = Simulation(jobs, cluster, create(policy, given), SLOW, cpus=cpus, speeds=Validating(None))
+    state = sim.state
+    state.log = []
+    while sim.step():
+        for node, given_cores in cores_given(state).items():
+            assert given_cores <= state.nodes[node].millicores
+        for row, millicores in state.target_cpus.items():
+            assert millicores > 0
+            assert state.target[row] is not None
+        if rebuild is not None and rebuild.random() < 0.3:
+            sim.policy, state.plan = create(policy, given), None
+            state.stage_marks = json.loads(json.dumps(state.stage_marks))
+            state.marks = json.loads(json.dumps(state.marks))
+            state.policy_mark = json.loads(json.dumps(state.policy_mark))
+    assert not state.target_cpus
+    return [event for event in state.log if isinstance(event, DecisionTaken)]
+
+
+def cores_given(state):
+    given = dict.fromkeys(range(len(state.nodes)), 0)
+    for row, millicores in state.target_cpus.items():
+        for node, share in state.target[row].shares(millicores):
+            given[node] += share
+    return given
+
+
+@given(
+    queues(),
+    st.sampled_from(["fifo-backfill", "round-robin"]),
+    st.sampled_from(["proportional", "none"]),
+)
+@settings(max_examples=25)
+def test_under_any_queue_nodes_give_no_more_than_they_have_and_a_rebuilt_stage_decides_alike(
+    jobs, policy, floor
+):
+    decided = simulated(jobs, policy, floor)
+    again = simulated(jobs, policy, floor, random.Random(1))
+    assert json.dumps(decided, default=repr) == json.dumps(again, default=repr)
+
+
+@given(queues())
+@settings(max_examples=25)
+def test_a_job_of_which_nothing_is_known_has_its_share(jobs):
+    given = {"cpus": "sad", "cpu_period_s": "60"}
+    cluster = parse_cluster("2x4:cpus=8")
+    blind = Trace(spec._replace(cpus_per_gpu=None) for spec in jobs)
+    sim = Simulation(blind, cluster, create("fifo-backfill", given), SLOW)
+    while sim.step():
+        for row, millicores in sim.state.target_cpus.items():
+            assert millicores >= 2000 * sim.state.target[row].num_gpus

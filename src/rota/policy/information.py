@@ -6,7 +6,10 @@ declare, as well. What jobs measure of themselves every policy may read.
 
 from __future__ import annotations
 
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
+
+if TYPE_CHECKING:
+    from rota.policy.cpus.stage import CpuStage
 
 NONE = "none"
 LABEL = "label"
@@ -25,6 +28,7 @@ INFORMATION = {
     ORACLE: "the truth, which no live scheduler knows",
 }
 UNDECLARED = "undeclared"
+WITH_LABEL = {NONE: LABEL, DECLARED: DECLARED_AND_LABEL}
 
 
 class Declares(Protocol):
@@ -32,8 +36,15 @@ class Declares(Protocol):
 
     information: str
     needs_duration: bool
+    cpus: CpuStage | None
 
 
 def information_of(policy: Declares) -> str:
-    """The information that a policy with its settings declares; UNDECLARED if it declares none."""
-    return ORACLE if policy.needs_duration else policy.information
+    """The information that a policy with its settings declares; UNDECLARED if it declares none.
+
+    A stage of CPU cores that learns is told which jobs are of one kind.
+    """
+    if policy.needs_duration:
+        return ORACLE
+    told = policy.information
+    return WITH_LABEL.get(told, told) if policy.cpus and policy.cpus.learns else told

@@ -143,7 +143,7 @@ class NoisyCoreTimes:
         self._stints: dict[int, Stint] = {}
         self._due: list[tuple[float, int, int]] = []  # when, row and number of a stint
         self._sums: dict[Kind, dict[tuple[str, int], tuple[float, int]]] = {}
-        self._told: dict[Kind, tuple[CoreTime, ...]] = {}  # of sums, until they change
+        self._told: dict[Kind, tuple[CoreTime, ...]] = {}  # their means
         self._count = 0
 
     def runs(self, row: int) -> None:
@@ -153,7 +153,7 @@ class NoisyCoreTimes:
         assert place is not None
         phase = self._phase(row, now_s)
         millicores, before = state.held_cpus.get(row), self._stints.get(row)
-        self._catch_up(now_s)
+        self.catch_up(now_s)
         if before is not None and before.phase != phase and state.target_cpus:
             state.changed.append(row)
             state.decision_needed = True
@@ -177,15 +177,7 @@ class NoisyCoreTimes:
         self, row: int, place: Allocation, phase: str, now_s: float
     ) -> tuple[CoreTime, ...]:
         """The mean times of the job's kind, by GPU type and cores."""
-        self._catch_up(now_s)
-        kind = self._kind(row, place, phase)
-        told = self._told.get(kind)
-        if told is None:
-            sums = self._sums.get(kind, {})
-            told = self._told[kind] = tuple(
-                CoreTime(*key, total / count) for key, (total, count) in sorted(sums.items())
-            )
-        return told
+        return self._told.get(self._kind(row, place, phase), ())
 
     def _phase(self, row: int, now_s: float) -> str:
         cpus = self._machine.cpus
@@ -208,8 +200,8 @@ class NoisyCoreTimes:
         if left_s > 0:
             heappush(self._due, (now_s + left_s, row, stint.number))
 
-    def _catch_up(self, now_s: float) -> None:
-        """Let jobs tell what they have measured by now."""
+    def catch_up(self, now_s: float) -> None:
+        """Let jobs tell what they have measured by now: before each decision."""
         while self._due and self._due[0][0] <= now_s:
             _, row, number = heappop(self._due)
             stint = self._stints[row]
@@ -228,4 +220,7 @@ class NoisyCoreTimes:
         kind, key = self._kind(row, stint.place, stint.phase), (gpu_type, stint.millicores)
         total, count = self._sums.setdefault(kind, {}).get(key, (0.0, 0))
         self._sums[kind][key] = total + step_s, count + 1
-        self._told.pop(kind, None)
+        self._told[kind] = tuple(
+            CoreTime(*key, total / count)
+            for key, (total, count) in sorted(self._sums[kind].items())
+        )

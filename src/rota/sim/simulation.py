@@ -3,7 +3,7 @@
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from heapq import heappop
 from math import ceil, inf
-from typing import Any, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 from rota.errors import NeverFitsError, SimulationError
 from rota.model.cluster import Node
@@ -19,6 +19,9 @@ from rota.sim.engine import CONFIRM, FAULT, FINISH, PHASE, Engine
 from rota.sim.machine import Costs, CpuModel, Machine, SpeedModel
 from rota.sim.switching import switch
 from rota.workload.trace import Trace
+
+if TYPE_CHECKING:
+    from rota.sim.cores import NoisyCoreTimes
 
 SUCCEEDED, RUNNING = JobState.SUCCEEDED, int(JobState.RUNNING)
 
@@ -78,6 +81,7 @@ class Simulation:
     ) -> None:
         self.policy = checked(policy)
         self.cloud = cloud
+        self._core_times: NoisyCoreTimes | None = None
         self.interval_s = interval_s
         self.engine = Engine()
         self.state = ClusterState(keep_stories=False)
@@ -88,10 +92,10 @@ class Simulation:
 
             attach(self.state, self.machine)
         if cpus is not None and policy.cpus is not None and policy.cpus.learns:
-            from rota.sim.cores import NoisyCoreTimes  # likewise
+            from rota.sim import cores  # likewise
 
-            self.state.cores = times = NoisyCoreTimes(self.state, self.machine)
-            self.machine.reporters.append(times)
+            self._core_times = self.state.cores = cores.NoisyCoreTimes(self.state, self.machine)
+            self.machine.reporters.append(self._core_times)
         if curves is not None:
             from rota.sim.curves import RecordedCurves  # likewise
 
@@ -170,6 +174,8 @@ class Simulation:
             due, wake_at_s = False, self._next_tick_s(interval_s)
         if due or (wake_at_s is not None and wake_at_s <= now_s):
             self._decided_s = now_s
+            if self._core_times is not None:
+                self._core_times.catch_up(now_s)
             if self._decider.policy is not self.policy:
                 self._decider = Decider(state, self.policy)
             self._decider.decide(now_s)

@@ -6,6 +6,7 @@ from typing import Any
 
 from rota.model.cluster import parse_cluster
 from rota.model.job import JobSpec
+from rota.sim.cores import CatalogCores
 from rota.sim.machine import FREE, Costs
 from rota.sim.simulation import Result, Simulation, simulate
 from rota.workload.trace import Trace
@@ -57,9 +58,12 @@ def random_trace(seed: int, *, num_jobs: int = 25, max_gpus: int = 8) -> Trace:
 def simulation(
     jobs: Trace | Iterable[JobSpec], policy: Any, cluster: str = CLUSTER, costs: Costs = FREE
 ) -> Simulation:
-    """A simulation that has not begun; free of costs unless ``costs`` says otherwise."""
+    """A simulation that has not begun; free of costs unless ``costs`` says otherwise.
+
+    Where the policy's stage apportions CPU cores, jobs tell of them as the catalogue has it.
+    """
     jobs = jobs if isinstance(jobs, Trace) else Trace(jobs)
-    return Simulation(jobs, parse_cluster(cluster), policy, costs)
+    return Simulation(jobs, parse_cluster(cluster), policy, costs, cpus=CatalogCores())
 
 
 def run(

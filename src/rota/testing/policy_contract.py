@@ -382,7 +382,7 @@ class _Watched(Policy):
 
 def _columns(state: ClusterState) -> dict[str, Any]:
     columns = {name: value for name, value in vars(state).items() if not name.startswith("_")}
-    for lookup in ("reports", "truth"):  # what a driver knows, no columns
+    for lookup in ("reports", "truth", "cores"):  # what a driver knows, no columns
         del columns[lookup]
     free = {name: columns.pop(name) for name in ("assumed", "idle")}
     return columns | {

@@ -6,6 +6,7 @@ from functools import lru_cache
 from math import exp, isfinite, log
 
 from rota.model.allocation import Allocation
+from rota.model.measured.reports import CoreTime
 from rota.model.view import View
 from rota.predict.core_design import next_cores
 from rota.predict.core_points import CorePoint
@@ -23,9 +24,14 @@ def gpu_type_of(view: View, place: Allocation) -> str:
 
 def points_of(view: View, row: int, place: Allocation, phase: str) -> Points:
     """What is known of the job's step times in a phase by the cores for each GPU, rounded."""
+    return _points(view.core_times(row, place, phase), place.num_gpus)
+
+
+@lru_cache(maxsize=4096)
+def _points(times: tuple[CoreTime, ...], gpus: int) -> Points:
     return tuple(
-        CorePoint(millicores / (1000 * place.num_gpus), _rounded(step_s), gpu_type)
-        for gpu_type, millicores, step_s in view.core_times(row, place, phase)
+        CorePoint(each.millicores / (1000 * gpus), _rounded(each.step_s), each.gpu_type)
+        for each in times
     )
 
 

@@ -32,9 +32,10 @@ from rota.policy.cpus.words import why
 SLACK = 0.03  # of the floors: predictions are off by about as much
 GAIN = 0.03  # of the sum of speeds that makes a change worth it
 DWELL_S = 20.0  # in a phase, before another one is acted on
-FIRST_LOOK_S = 30.0  # after a job has begun, when it has told of its first steps
+FIRST_LOOK_S = 30.0  # after which a job is looked at that can't be tried yet
 QUARTER = 250  # thousandths that are dealt out where a GPU has less than two cores
 ROUND = "round"  # mark: when all nodes were apportioned last
+NODE = "node "  # marks: what nodes had when they were apportioned last
 
 
 class Member(NamedTuple):
@@ -65,6 +66,8 @@ class Sad(CpuStage):
         super().__init__(floor=floor, period_s=period_s)
         self.residents = Residents()
         self.looks: dict[int, float] = {}  # row -> when to look at it, as in its mark
+        # Nodes that were apportioned, and by what: of the same nothing else would follow.
+        self.settled: dict[tuple[int, ...], object] = {}
 
     def assign(self, view: View, plan: Plan) -> CpuPlan:
         return _Assignment(self, view, plan).made()
@@ -84,8 +87,11 @@ class _Assignment:
         self.probes: dict[int, tuple[Probe, ...]] = {}
         if self.residents.is_new:
             self.looks.clear()
+            self.stage.settled.clear()
             for key, mark in self.marks.items():
-                if key.isdigit() and mark["look"] is not None:
+                if key.startswith(NODE):
+                    self.touched.add(int(key.removeprefix(NODE)))
+                elif key.isdigit() and mark["look"] is not None:
                     self.looks[int(key)] = mark["look"]
 
     def made(self) -> CpuPlan:
@@ -127,7 +133,7 @@ class _Assignment:
 
     def _is_changed(self, node: int) -> bool:
         """True if the node has other jobs, or cores, than when they were apportioned last."""
-        return self._occupants(node) != self.marks.get(f"node {node}")
+        return self._occupants(node) != self.marks.get(f"{NODE}{node}")
 
     def _occupants(self, node: int) -> list[int] | None:
         masks = self.residents.masks(node)
@@ -161,7 +167,7 @@ class _Assignment:
         is_new = any(self._is_changed(node) for node in nodes)
         for node in nodes:
             if self._is_changed(node):
-                self.changes[f"node {node}"] = self._occupants(node)
+                self.changes[f"{NODE}{node}"] = self._occupants(node)
         rows = sorted({row for node in nodes for row in residents.rows(node)})
         if not rows:
             return
@@ -170,6 +176,11 @@ class _Assignment:
             self._give(row, None)
         marks = {row: self._mark(row) for row in known}
         members = [self._member(row, marks[row]["phase"]) for row in known]
+        given = members, [self.cores[node] for node in nodes]
+        has = [view.target_cpus.get(member.row) for member in members]
+        quiet = not is_new and all(mark["look"] is None for mark in marks.values())
+        if quiet and self.stage.settled.get(tuple(nodes)) == (given, has):
+            return
         ended = {each.row: self._end_trial(each, marks[each.row], is_new) for each in members}
         under_way = any(mark["trial"] for mark in marks.values())
         held = self._old(members, nodes)
@@ -191,6 +202,11 @@ class _Assignment:
             if not mark["trial"] and not member.points:
                 self._look(mark, mark["since"] + FIRST_LOOK_S)
             self._keep(member.row, mark)
+        if any(mark["look"] is not None for mark in marks.values()):
+            self.stage.settled.pop(tuple(nodes), None)
+        else:
+            has = [_whole(member.place, held, member.row) for member in members]
+            self.stage.settled[tuple(nodes)] = given, has
 
     def _give(self, row: int, millicores: int | None) -> None:
         if self.view.target_cpus.get(row) != millicores:
@@ -374,14 +390,15 @@ class _Assignment:
         view = self.view
         for member in members:
             row, place, mark = member.row, member.place, marks[member.row]
-            if len(place.parts) > 1 or place.shared or view.held[row] is not place:
-                continue
-            if row not in view.held_cpus or view.held_cpus[row] != view.target_cpus.get(row):
+            if len(place.parts) > 1 or place.shared:
                 continue
             node = place.parts[0][0]
             tried = tries(mark, member.phase, member.gpu_type)
             cores = self._wanted(member, claims[node], node, tried)
-            if cores is None or self._is_tried_elsewhere(member):
+            if cores is None:
+                continue
+            if not self._is_steady(row, place) or self._is_tried_elsewhere(member):
+                self._look(mark, view.now_s + FIRST_LOOK_S)
                 continue
             trial = next_trial(
                 view, row, place, member.phase, member.points, member.gpu_type, cores
@@ -425,6 +442,12 @@ class _Assignment:
             tried,
             gpus,
         )
+
+    def _is_steady(self, row: int, place: Allocation) -> bool:
+        """True if the job has its GPUs and its cores by now."""
+        cores = self.view.held_cpus.get(row)
+        has = self.view.held[row] is place and cores is not None
+        return has and cores == self.view.target_cpus.get(row)
 
     def _is_tried_elsewhere(self, member: Member) -> bool:
         """True if a job of its kind is on trial."""

@@ -1,0 +1,281 @@
+"""CPU cores by what they are worth to each job, and trials of jobs whose curve is not known."""
+
+import json
+
+import pytest
+
+from rota.model.allocation import of_parts, on_node, shared_on_node
+from rota.model.cluster import Node
+from rota.model.commands import Launch, SetCpus
+from rota.model.decide.decision import Decider
+from rota.model.decide.diff import diff
+from rota.model.events import (
+    CommandSent,
+    CpusSet,
+    JobFinished,
+    JobLaunched,
+    JobSubmitted,
+    NodeCpusChanged,
+    joined,
+)
+from rota.model.job import JobState
+from rota.model.measured.reports import CoreTime
+from rota.model.plan import Plan
+from rota.model.state.state import ClusterState
+from rota.policy.base import Policy
+from rota.policy.cpus.sad import Sad
+from rota.predict.cpu_demand import CpuDemand
+from rota.testing.builders import job
+
+FLAT = CpuDemand({"": 1.0}, 0.0)
+HUNGRY = CpuDemand({"": 0.0}, 6.0)  # as fast as it has cores
+COUNTS = (1, 3, 8, 24)
+
+
+class Places(Policy):
+    def __init__(self, stage):
+        self.cpus, self.changes = stage, {}
+
+    def decide(self, view):
+        changes, self.changes = self.changes, {}
+        return Plan(changes, {}, {})
+
+
+class Told:
+    """Reports of the tests: the curve of a job by phase, at the cores that it has told of."""
+
+    def __init__(self):
+        self.curves, self.known, self.phases = {}, {}, {}
+
+    def phase(self, row):
+        return self.phases.get(row, "train")
+
+    def core_times(self, row, place, phase, now_s):
+        curve, counts = self.curves.get((row, phase)), self.known.get((row, phase), ())
+        gpus = place.num_gpus
+        return tuple(
+            CoreTime("", int(1000 * count * gpus), curve.step_s(count)) for count in sorted(counts)
+        )
+
+
+class Cluster:
+    """One node of 8 GPUs and 24 cores, or so many; jobs of one GPU each with these curves."""
+
+    def __init__(self, *curves, nodes=((8, 24),), gpus=1, **settings):
+        self.state, self.told = ClusterState(), Told()
+        self.state.cores = self.told
+        self.policy, self.now_s = Places(Sad(**settings)), 0.0
+        for index, (count, cores) in enumerate(nodes):
+            self.state.apply(joined(0.0, Node(f"n{index}", count, millicores=1000 * cores)))
+        for row, curve in enumerate(curves):
+            self.state.apply(JobSubmitted(0.0, job(row, gpus, lasts=1e6)))
+            if curve is not None:
+                self.knows(row, curve)
+        self.decider = Decider(self.state, self.policy)
+
+    def knows(self, row, curve, counts=COUNTS, phase="train"):
+        self.told.curves[row, phase] = curve
+        self.told.known[row, phase] = set(counts)
+
+    def decide(self, *places, at=None, **changes):
+        """The cores of every job after a decision with the first jobs in these places."""
+        self.policy.changes = dict(enumerate(places))
+        self.policy.changes |= {int(name[1:]): place for name, place in changes.items()}
+        self.now_s = self.now_s + 1.0 if at is None else at
+        event = self.decider.decide(self.now_s)
+        while commands := diff(self.state):
+            for command in commands:
+                self.state.apply(CommandSent(self.now_s, command))
+                if isinstance(command, Launch):
+                    self.state.apply(JobLaunched(self.now_s, command.row, command.attempt))
+                elif isinstance(command, SetCpus):
+                    self.state.apply(CpusSet(self.now_s, command.row, command.millicores))
+        self.event = event
+        return dict(self.state.target_cpus)
+
+    def wakes_until(self, until_s):
+        """Decide whenever the stage asks for it."""
+        found = []
+        while (at_s := self.state.wake_at_s) is not None and at_s <= until_s:
+            self.decide(at=at_s)
+            found.append(self.event)
+        return found
+
+
+def gpus(count, node=0):
+    return [on_node(node, 1 << gpu) for gpu in range(count)]
+
+
+def test_cores_go_to_the_job_that_gains_and_nobody_falls_below_its_share():
+    cluster = Cluster(HUNGRY, *[FLAT] * 7)
+    assert cluster.decide(*gpus(8)) == {0: 17000} | dict.fromkeys(range(1, 8), 1000)
+    cluster = Cluster(HUNGRY, HUNGRY, *[None] * 6)
+    assert cluster.decide(*gpus(8)) == dict.fromkeys(range(8), 3000)
+
+
+def test_without_a_floor_a_job_gives_way_to_one_that_gains_more():
+    steep = CpuDemand({"": 0.0}, 12.0, gamma=1.0)
+    slow = CpuDemand({"": 9.0}, 3.0)
+    places = gpus(2)
+    kept = Cluster(steep, slow, nodes=((2, 6),)).decide(*places)
+    given = Cluster(steep, slow, nodes=((2, 6),), floor="none").decide(*places)
+    assert kept[1] > given[1] == 1000
+
+
+def test_cores_are_apportioned_anew_when_a_job_goes_and_when_one_comes():
+    cluster = Cluster(HUNGRY, None, None, nodes=((3, 9),))
+    assert cluster.decide(*gpus(2)) == {0: 6000, 1: 3000}
+    assert cluster.decide(j2=on_node(0, 4)) == {0: 3000, 1: 3000, 2: 3000}
+    cluster.state.apply(JobFinished(cluster.now_s, 1, JobState.SUCCEEDED))
+    assert cluster.decide() == {0: 6000, 2: 3000}
+
+
+def test_jobs_keep_their_cores_unless_a_change_gains_three_percent():
+    cluster = Cluster(FLAT, None, nodes=((2, 8),))
+    before = cluster.decide(*gpus(2))
+    cluster.knows(1, CpuDemand({"": 1.0}, 0.05))
+    assert cluster.decide(at=400.0) == before
+    cluster.knows(1, HUNGRY)
+    assert cluster.decide(at=450.0) == before  # not yet: the period is not over
+    assert cluster.decide(at=800.0) == {0: 1000, 1: 7000}
+
+
+def test_it_asks_to_be_woken_when_the_period_is_over():
+    cluster = Cluster(FLAT, HUNGRY, nodes=((2, 8),), period_s=60.0)
+    cluster.decide(*gpus(2), at=5.0)
+    assert cluster.state.wake_at_s == 65.0
+    cluster.decide(at=65.0)
+    assert cluster.state.wake_at_s == 125.0
+
+
+def test_a_phase_is_acted_on_at_once_but_not_back_and_forth():
+    cluster = Cluster(*[FLAT] * 6, nodes=((8, 24),))
+    cluster.knows(0, HUNGRY, phase="evaluate")
+    before = cluster.decide(*gpus(6))
+    cluster.told.phases[0] = "evaluate"
+    cluster.state.changed.append(0)
+    during = cluster.decide(at=100.0)
+    assert before[0] == 4000
+    assert during[0] == 24000 - 5 * 1000
+    cluster.told.phases[0] = "train"
+    cluster.state.changed.append(0)
+    assert cluster.decide(at=105.0) == during
+    assert cluster.state.wake_at_s == 120.0
+    cluster.told.phases[0] = "evaluate"
+    assert cluster.decide(at=120.0) == during
+
+
+def test_a_gang_on_two_nodes_is_given_what_its_poorer_half_can_use():
+    cluster = Cluster(HUNGRY, FLAT, HUNGRY, nodes=((4, 12), (4, 12)), gpus=2)
+    spread = of_parts([(0, 1), (1, 1)])
+    held = cluster.decide(spread, on_node(0, 0b110), on_node(1, 0b110))
+    shares = dict(spread.shares(held[0]))
+    assert shares[0] == shares[1]
+    assert shares[0] + held[1] <= 12000
+    assert shares[1] + held[2] <= 12000
+    assert held[2] >= 6000
+
+
+def test_packed_jobs_share_the_cores_of_their_gpu():
+    cluster = Cluster(None, None, None, nodes=((2, 8),))
+    held = cluster.decide(shared_on_node(0, 1), shared_on_node(0, 1), on_node(0, 2))
+    assert held == {0: 2000, 1: 2000, 2: 4000}
+
+
+def test_a_node_with_less_than_two_cores_for_a_gpu_is_dealt_out_by_quarters():
+    cluster = Cluster(CpuDemand({"": 0.0}, 0.5), *[FLAT] * 3, nodes=((4, 2),), floor="none")
+    assert cluster.decide(*gpus(4)) == {0: 1250, 1: 250, 2: 250, 3: 250}
+
+
+def test_cores_that_go_away_are_apportioned_at_once_and_nobody_has_none():
+    cluster = Cluster(HUNGRY, None, nodes=((2, 8),))
+    cluster.decide(*gpus(2))
+    cluster.state.apply(NodeCpusChanged(2.0, "n0", 1000))
+    assert cluster.decide() == {0: 500, 1: 500}
+
+
+class TestTrials:
+    def of_one(self, steps_s=0.05):
+        """A job that has told of its share alone, beside one that lends."""
+        cluster = Cluster(None, FLAT, nodes=((2, 8),))
+        cluster.knows(0, CpuDemand({"": 0.0}, 4 * steps_s), counts=(4,))
+        cluster.decide(*gpus(2))
+        return cluster
+
+    def test_a_job_is_tried_with_what_others_lend_for_two_percent_of_its_time(self):
+        cluster = self.of_one()
+        events = cluster.wakes_until(64.0)
+        assert events[-1].at_s == pytest.approx(
+            63.5, rel=0.01
+        )  # 25 steps of 50 ms are 2 % of 62.5 s
+        assert cluster.state.target_cpus == {0: 7000, 1: 1000}
+        assert "is tried with 7 CPU cores" in cluster.state.notes.why_cpus[0]
+
+    def test_a_trial_ends_when_the_job_has_told_and_is_told_as_such(self):
+        cluster = self.of_one()
+        cluster.wakes_until(64.0)
+        cluster.told.known[0, "train"].add(7)
+        cluster.wakes_until(65.0)
+        (probe,) = cluster.state.notes.probes[0]
+        assert probe.what == "7 CPU cores instead of 4"
+        assert (probe.measured, probe.kept) == (pytest.approx(1.75, rel=0.02), True)
+        assert cluster.state.target_cpus == {0: 7000, 1: 1000}
+
+    def test_a_job_that_tells_nothing_of_trials_is_not_tried_again_and_again(self):
+        cluster = self.of_one()
+        cluster.wakes_until(100_000.0)
+        probes = cluster.state.notes.probes[0]
+        assert all(probe.measured is None and not probe.kept for probe in probes)
+        assert len(probes) <= 6
+        tried = cluster.state.stage_marks["cpus"]["0"]["tried"]["train "]
+        assert max(tried.values()) <= 2
+        spent = cluster.state.stage_marks["cpus"]["0"]["spent"]
+        assert spent < 0.02 * 100_000
+
+    def test_a_job_that_comes_ends_a_trial_and_has_its_share(self):
+        cluster = Cluster(None, FLAT, None, nodes=((3, 12),))
+        cluster.knows(0, CpuDemand({"": 0.0}, 0.2), counts=(4,))
+        cluster.decide(*gpus(2))
+        cluster.wakes_until(64.0)
+        assert cluster.state.stage_marks["cpus"]["0"]["trial"]
+        held = cluster.decide(j2=on_node(0, 4))
+        assert not cluster.state.stage_marks["cpus"]["0"]["trial"]
+        assert held[2] >= 4000
+        assert cluster.state.notes.probes[0][0].measured is None
+
+    def test_jobs_with_steps_of_minutes_or_none_told_are_not_tried(self):
+        for steps_s, counts in ((200.0, (4,)), (0.01, ())):
+            cluster = Cluster(None, FLAT, nodes=((2, 8),))
+            cluster.knows(0, CpuDemand({"": 0.0}, 4 * steps_s), counts=counts)
+            cluster.decide(*gpus(2))
+            cluster.wakes_until(50_000.0)
+            assert 0 not in cluster.state.notes.probes
+
+    def test_a_known_kind_is_not_tried(self):
+        cluster = Cluster(HUNGRY, FLAT, nodes=((2, 8),))
+        cluster.knows(0, HUNGRY, counts=(1, 2, 4, 7))
+        cluster.decide(*gpus(2))
+        cluster.wakes_until(50_000.0)
+        assert not cluster.state.notes.probes
+
+
+def test_why_a_job_has_its_cores_is_told_in_a_sentence():
+    most = CpuDemand({"": 0.0}, 6.0)
+    cluster = Cluster(most, CpuDemand({"": 2.0}, 6.0), FLAT, None, nodes=((4, 12),))
+    cluster.decide(*gpus(4))
+    why = cluster.state.notes.why_cpus
+    assert why[1].startswith("one core more would make it ")
+    assert why[1].endswith(" faster; cores are worth more to job 0")
+    assert why[2] == "more CPU cores would not make it faster"
+    assert why[3] == "how its speed grows with CPU cores is not known yet"
+
+
+def test_marks_are_json_and_end_with_their_jobs():
+    cluster = Cluster(HUNGRY, FLAT, nodes=((2, 8),))
+    cluster.decide(*gpus(2))
+    marks = cluster.state.stage_marks["cpus"]
+    assert json.loads(json.dumps(marks)) == marks
+    for row in (0, 1):
+        cluster.state.apply(JobFinished(cluster.now_s, row, JobState.SUCCEEDED))
+    cluster.decide()
+    assert set(marks) == {"round"}
