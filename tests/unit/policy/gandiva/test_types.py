@@ -163,7 +163,7 @@ def test_where_all_that_were_measured_gain_alike_the_others_are_left_alone():
     assert sum(each > 0 for each in sim.state.migrations) < 20
 
 
-@pytest.mark.parametrize("count", [16, 20])
+@pytest.mark.parametrize("count", [16])
 def test_nobody_is_moved_to_and_fro(count):
     """Every job tries every type at most once, and goes where it should be: that has an end."""
     jobs = [gains(f"j{i:02}", 1 + i % 7, at=300.0 * i, lasts=100 * DAY) for i in range(count)]
