@@ -1,6 +1,7 @@
 """A job's setup: once for each command, folder, PATH and lock file, and never by halves."""
 
 import os
+import select
 import subprocess
 
 import pytest
@@ -19,6 +20,13 @@ def run(workdir, marks, setup="echo x >> times", command="cat times", **more):
         text=True,
         check=False,
     )
+
+
+def until_unread(writer):
+    """Wait until nobody has the pipe open to read."""
+    poll = select.poll()
+    poll.register(writer, 0)
+    assert poll.poll(60_000) == [(writer, select.POLLERR)]
 
 
 @pytest.fixture
@@ -76,6 +84,7 @@ def test_one_that_is_killed_is_not_done_and_others_wait_for_one_that_runs(workdi
     writer = os.open(pipe, os.O_WRONLY)  # it has come so far
     os.killpg(first.pid, 9)
     first.wait()
+    until_unread(writer)  # its cat may outlive it, and would stand for the second one's
     os.close(writer)
     second = start()
     writer = os.open(pipe, os.O_WRONLY)
