@@ -77,8 +77,8 @@ def ps(
             raise click.UsageError(f"--mine are the jobs of {client.user}; drop --user {user}")
         owner = client.user if mine else user
         while True:
-            jobs = [job for job in client.jobs(everything=everything) if _matches(job, wanted)]
-            every, jobs = jobs, [job for job in jobs if owner is None or job["user"] == owner]
+            every = client.jobs(everything=everything)
+            jobs = [job for job in every if _matches(job, wanted) and owner in (None, job["user"])]
             folds = output in ("table", "wide") and not (trials or wanted)
             listed, searches = _folded(jobs) if folds else (jobs, [])
             lines = [present.jobs_text(listed, output), *searches]

@@ -350,7 +350,9 @@ class TestLooking:
         assert names() == ["of-ann", "of-bob"]
         assert names("--mine") == names("--user", "bob") == ["of-bob"]
         assert names("--user", "ann") == ["of-ann"]
-        assert rota("ps", "--mine")[1].startswith("0 of 2 GPUs in use, 2 waiting"), "of all"
+        for options in (["--mine"], ["--filter", "name=of-ann"]):
+            heading = rota("ps", *options)[1]
+            assert heading.startswith("0 of 2 GPUs in use, 2 waiting"), "of all"
         code, _, err = rota("ps", "--mine", "--user", "ann")
         assert (code, "--mine are the jobs of bob" in err) == (2, True)
 

@@ -5,6 +5,7 @@ that was killed has moved aside.
 """
 
 import contextlib
+import logging
 import os
 import shutil
 import stat
@@ -15,6 +16,8 @@ from rota.errors import AgentError
 from rota.folder import Folder, set_aside
 from rota.live.agent.claim import ORIGIN, mark_of
 from rota.live.wire.questions import Clean
+
+log = logging.getLogger(__name__)
 
 ASIDE = "cleaned"  # the folder, in a node's and beside checkpoints, of what is to be removed
 UNDER_WAY = ("attempt.json", "arrival.json")  # of an attempt that the agent still has
@@ -34,6 +37,9 @@ def clean(folder: Folder, node: str, asked: Clean) -> int | None:
         raise AgentError(
             f"node {node} has not heard of the end of job {asked.job_id} yet; try again in a moment"
         )
+    if not asked.dry_run:
+        for path in found:
+            _open_up(path)
     num_bytes = sum(_size_of(path) for path in found)
     if not asked.dry_run:
         for path in found:
@@ -46,11 +52,28 @@ def remove_cleaned(folder: Folder, node: str) -> None:
     """Remove what was moved aside, here and by agents before."""
     for aside in (folder.node(node) / ASIDE, folder.path / "checkpoints" / ASIDE):
         for path in aside.glob("*"):
-            with contextlib.suppress(OSError):  # another agent of this machine may be faster
+            try:
                 if path.is_symlink() or not path.is_dir():
                     path.unlink()
                 else:
-                    shutil.rmtree(path, ignore_errors=True)
+                    _open_up(path)
+                    shutil.rmtree(path)
+            except FileNotFoundError:
+                pass  # another agent of this machine was faster
+            except OSError as error:
+                log.warning("%s is left, and takes up room: %s", path, error)
+
+
+def _open_up(path: Path) -> None:
+    """Let the owner of a folder enter and change it, and the folders in it; links lead nowhere."""
+    folders = [] if path.is_symlink() or not path.is_dir() else [path]
+    while folders:
+        folder = folders.pop()
+        with contextlib.suppress(PermissionError, FileNotFoundError):  # another user's; gone
+            if folder.stat().st_mode & stat.S_IRWXU != stat.S_IRWXU:
+                folder.chmod(stat.S_IRWXU)
+            with os.scandir(folder) as entries:
+                folders += [Path(e.path) for e in entries if e.is_dir(follow_symlinks=False)]
 
 
 def _left_by(folder: Folder, job: Path, asked: Clean) -> Iterator[Path]:
@@ -66,11 +89,11 @@ def _left_by(folder: Folder, job: Path, asked: Clean) -> Iterator[Path]:
 def _size_of(path: Path) -> int:
     """Bytes of the disk that a file takes, or a folder with all that is in it; links lead nowhere.
 
-    What vanishes meanwhile takes none.
+    What vanishes meanwhile takes none, nor does what is in a folder that can't be read.
     """
     num_bytes, paths = 0, [path]
     while paths:
-        with contextlib.suppress(FileNotFoundError, NotADirectoryError):
+        with contextlib.suppress(FileNotFoundError, NotADirectoryError, PermissionError):
             status = os.lstat(path := paths.pop())
             num_bytes += status.st_blocks * 512
             if stat.S_ISDIR(status.st_mode):

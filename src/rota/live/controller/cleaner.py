@@ -50,12 +50,17 @@ class Cleaner:
             num_bytes = await self._files.clean(
                 row, keeps_checkpoints=keeps_checkpoints, dry_run=dry_run
             )
-            if not dry_run:
+            if not dry_run and (num_bytes or not self._is_cleaned(row, keeps_checkpoints)):
                 event = JobCleaned(record.now_s(), row, user, keeps_checkpoints)
                 self._journal.write_first(event)
             return num_bytes
         finally:
             record.being_cleaned[row] -= 1
+
+    def _is_cleaned(self, row: int, keeps_checkpoints: bool) -> bool:
+        """True if it is written down that as much of the job was removed before."""
+        before = self._record.state.cleaned.get(row)
+        return before is not None and (keeps_checkpoints or not before.keeps_checkpoints)
 
     def _check(self, row: int, user: str) -> None:
         state = self._record.state

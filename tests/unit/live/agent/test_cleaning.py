@@ -1,6 +1,9 @@
 """Files of ended jobs are moved aside at once and then removed, whoever is killed between."""
 
 import os
+import shutil
+import tempfile
+from pathlib import Path
 
 import pytest
 
@@ -47,6 +50,36 @@ def test_everything_of_the_job_is_removed_and_nothing_else(folder):
     remove_cleaned(folder, "here")
     assert sum(file.is_file() for file in folder.path.rglob("*")) == 1
     assert clean(folder, "here", asked()) == 0
+
+
+@pytest.fixture
+def as_nobody():
+    """A folder of a user who may not enter what its mode forbids; the test is that user."""
+    root = os.geteuid() == 0
+    if root:
+        os.seteuid(65534)
+    path = Path(tempfile.mkdtemp())
+    try:
+        yield path
+    finally:
+        if root:
+            os.seteuid(0)
+        shutil.rmtree(path, ignore_errors=True)
+
+
+@pytest.mark.parametrize("mode", [0o500, 0o000])
+def test_folders_that_their_owner_may_not_change_are_removed_too(as_nobody, mode):
+    folder = Folder(as_nobody)
+    closed = folder.checkpoints("3") / "cache" / "closed"
+    write(closed / "weights", b"w" * 100_000)
+    for each in (closed, closed.parent):
+        each.chmod(mode)
+    assert clean(folder, "here", asked(dry_run=True)) is not None
+    assert clean(folder, "here", asked()) >= 100_000
+    (aside,) = (folder.path / "checkpoints" / "cleaned").iterdir()
+    aside.chmod(mode)  # as an agent of before may have left it
+    remove_cleaned(folder, "here")
+    assert not aside.exists()
 
 
 def test_a_dry_run_tells_the_same_and_removes_nothing(folder):

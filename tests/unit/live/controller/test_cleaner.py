@@ -64,7 +64,9 @@ def test_a_job_is_cleaned_up_and_its_story_says_so(client, cluster):
     job = client.job(job_id)
     assert job["cleaned"] == "all"
     assert job["story"][-1]["line"] == f"its output and checkpoints were removed by {client.user}"
-    assert client.clean(job_id)["num_bytes"] == 0
+    again = client.clean(job_id)
+    assert again["num_bytes"] == 0
+    assert client.job(job_id)["story"] == job["story"], "told once"
 
 
 def test_checkpoints_can_be_kept_and_removed_later(client, cluster):
