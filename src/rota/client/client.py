@@ -215,7 +215,7 @@ class Client:
         system: bool = False,
         follow: bool = False,
     ) -> Iterator[LogLine]:
-        """What :meth:`logs` yields as whole lines with their times; rank ``all``: of all ranks.
+        """The output of :meth:`logs` in whole lines with their times; rank ``all``: of all ranks.
 
         With ``system`` the job's story is among them. They come in the order of their times, which
         are right to about a second; lines of a job that an older Rota has run have none, and come

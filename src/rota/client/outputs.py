@@ -187,7 +187,7 @@ class _Lines:
 
 
 class _Story:
-    """What Rota did to a job since a time, as lines; ``is_last``: the next reading is the last."""
+    """A job's story since a time, as lines; ``is_last``: the next reading is the last."""
 
     def __init__(self, client: Source, job_id: str, since_s: float, *, is_last: bool) -> None:
         self._client, self._job_id, self._since_s = client, job_id, since_s

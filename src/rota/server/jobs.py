@@ -216,7 +216,7 @@ def _sweep(trial: SweepTrial | None) -> dict[str, Any] | None:
 
 
 def _cleaned(state: ClusterState, row: int) -> str | None:
-    """What was removed of a job that has ended: ``output``, ``all``, or None."""
+    """The part of an ended job that was removed: ``output``, ``all``, or None."""
     cleaned = state.cleaned.get(row)
     if cleaned is None:
         return None

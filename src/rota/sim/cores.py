@@ -131,7 +131,7 @@ Kind = tuple[str, int, int, str, tuple[int, int] | None]  # model, GPUs, nodes, 
 
 
 class NoisyCoreTimes:
-    """What simulated jobs have told of their step times by cores, and of their phases.
+    """The step times by cores, and the phases, that simulated jobs have told.
 
     A job tells once of each time under the same conditions, when it has lasted for as many steps
     as a probe has. Jobs of a model are of one kind; one without a model is of a kind of its own.

@@ -23,7 +23,7 @@ def gpu_type_of(view: View, place: Allocation) -> str:
 
 
 def points_of(view: View, row: int, place: Allocation, phase: str) -> Points:
-    """What is known of the job's step times in a phase by the cores for each GPU, rounded."""
+    """The known step times of the job in a phase, rounded, by the cores for each GPU."""
     return _points(view.core_times(row, place, phase), place.num_gpus)
 
 
