@@ -106,10 +106,13 @@ class Groups:
                 tree.rmdir()
 
     def close(self) -> None:
-        """Remove the groups without processes."""
+        """Remove the groups without processes, and their folder once it is empty."""
         for group in self.names():
             with suppress(OSError):
                 self.remove(group)
+        for tree in self.trees:
+            with suppress(OSError):
+                tree.rmdir()
 
     def _folders(self, group: str) -> list[Path]:
         if not NAME.fullmatch(group):
