@@ -124,6 +124,8 @@ class Cpus:
         if record.millicores != millicores:
             record.millicores = millicores
             attempt.save_if_there_is_room()
+            for rank in attempt.ranks:
+                rank.send({"type": "cpus", "millicores": millicores})
         if not (was_free and millicores is None):
             self._apply(attempt, unbind=was_free)
 

@@ -64,7 +64,10 @@ class Groups:
 
 class Rank:
     def __init__(self, shim):
-        self.shim, self.alive = shim, True
+        self.shim, self.alive, self.heard = shim, True, []
+
+    def send(self, message):
+        self.heard.append(message)
 
     def below(self):
         return {self.shim + 1, self.shim + 2}
@@ -166,6 +169,9 @@ def test_a_share_is_written_down_before_the_group_is_told():
     assert attempt.saved == [{"7.1": 1500}]
     assert groups.limits == {"7.1": 2000}
     assert groups.gathered == {"7.1": {7001, 7002}}
+    node.cpus.give(attempt, 2000)
+    told = [rank.heard for rank in attempt.ranks]
+    assert told == [[{"type": "cpus", "millicores": 2000}]], "a session is told once"
     assert node.world.bound == {}
 
 
@@ -370,7 +376,7 @@ for thread in threads:
     thread.start()
 if os.fork() == 0:
     os.fork()
-print("here", flush=True)
+os.write(1, b"here\\n")
 sys.stdin.read()
 """
 
