@@ -91,6 +91,10 @@ class Folder:
         """The folder of the agent of one node."""
         return self.path / "nodes" / name
 
+    def cpu_groups(self, node: str) -> Path:
+        """File that tells where the control groups of a node's jobs are."""
+        return self.node(node) / "cpu-groups.json"
+
     def attempt(self, node: str, job_id: str, attempt: int) -> Path:
         """Folder of an attempt on a node: logs, and exit statuses of its processes."""
         return self.node(node) / "jobs" / job_id / str(attempt)

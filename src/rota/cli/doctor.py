@@ -9,7 +9,7 @@ import socket
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from importlib.metadata import PackageNotFoundError, version
 from importlib.util import find_spec
 from pathlib import Path
@@ -83,7 +83,7 @@ def findings(folder: Folder) -> Iterator[Finding]:
     yield host_memory(HOST_MEMORY)
     yield _ports()
     yield clock(folder.path)
-    yield cgroups(Path("/sys/fs/cgroup"))
+    yield held_cores(*_tried_groups())
     yield open_files(resource.getrlimit(resource.RLIMIT_NOFILE)[1])
     yield state_folder(folder.path)
 
@@ -152,12 +152,20 @@ def clock(path: Path) -> Finding:
     return Finding("clock", OK, "it agrees with that of the state folder")
 
 
-def cgroups(root: Path) -> Finding:
-    """The control groups that this user has."""
-    if not (root / "cgroup.controllers").exists():
-        return Finding("cgroups", NOTE, "version 1, or none; cores of jobs are held by affinity")
-    writable = os.access(root / "cgroup.procs", os.W_OK)
-    return Finding("cgroups", NOTE, f"version 2, {'' if writable else 'not '}writable by this user")
+def _tried_groups() -> tuple[str, list[str]]:
+    """The control groups that hold a process when tried, if any, and what is against others."""
+    from rota.live.agent.cpu_groups import find
+
+    groups, reasons = find(f"doctor-{os.getpid()}", lambda: [os.getpid()])
+    return (groups.name if groups is not None else ""), reasons
+
+
+def held_cores(works: str, reasons: Sequence[str]) -> Finding:
+    """The means that hold jobs to their CPU cores."""
+    if works:
+        return Finding("CPU cores", OK, f"{works} holds jobs to any part of a core")
+    text = f"affinity holds jobs to whole cores ({'; '.join(reasons)}); see docs/reference/cpus.md"
+    return Finding("CPU cores", NOTE, text)
 
 
 def open_files(most: int) -> Finding:

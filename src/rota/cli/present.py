@@ -174,6 +174,7 @@ def _facts(job: Mapping[str, Any], verdict: Mapping[str, Any]) -> list[tuple[str
         ("priority", job["priority"]),
         ("tags", " ".join(job["tags"]) or None),
         ("GPUs", f"{job['num_gpus']}{_range_text(job['sizes'])}, now {places(job)}"),
+        ("CPU cores", _cores_text(job["cores"])),
         ("asked for", _asked_text(job)),
         ("sharing", sharing_text(verdict["sharing"])),
         ("turns", turns_text(verdict["turns"])),
@@ -241,6 +242,13 @@ def _asked_text(job: Mapping[str, Any]) -> str | None:
     asked += [f"{job['cpus']} cores"] if job["cpus"] else []
     asked += [f"{job['memory_gb']:g} GB of memory"] if job["memory_gb"] else []
     return ", ".join(asked) or None
+
+
+def _cores_text(cores: Mapping[str, Any] | None) -> str | None:
+    if cores is None:
+        return None
+    held_by = cores["held_by"] or "not held"
+    return f"{cores['given']:g}, {held_by if held_by == 'not held' else f'held by {held_by}'}"
 
 
 def _dependencies_text(dependencies: Sequence[Mapping[str, Any]]) -> str | None:
@@ -316,10 +324,20 @@ def nodes_text(nodes: Sequence[Mapping[str, Any]], output: str = "wide") -> str:
             closed += f" ({node['closed_by']})" if node.get("closed_by") else ""
             state = closed if state == "up" else f"{state}, {closed}"
         kind = node.get("gpu_type") or "-"
-        cells = (node["name"], node["kind"], kind, node["num_gpus"], free, state, who or "-")
+        devices = (node["num_gpus"], free, node_cores_text(node))
+        cells = (node["name"], node["kind"], kind, *devices, state, who or "-")
         rows.append([printable(cell) for cell in cells])
-    header = ("NODE", "KIND", "TYPE", "GPUS", "FREE", "STATE", "GPU:JOB")
+    header = ("NODE", "KIND", "TYPE", "GPUS", "FREE", "CORES", "STATE", "GPU:JOB")
     return listing_text(nodes, "wide" if output == "table" else output, header, rows)
+
+
+def node_cores_text(node: Mapping[str, Any]) -> str:
+    """``1.5/2 by cgroup v2``: the CPU cores given to jobs, all that they may use, and the means."""
+    if node.get("cores") is None:
+        return "-"
+    held_by = node["cores_held_by"] or "not held"
+    by = held_by if held_by == "not held" else f"by {held_by}"
+    return f"{node['cores_given']:g}/{node['cores']:g} {by}"
 
 
 def closed_text(node: Mapping[str, Any]) -> str | None:

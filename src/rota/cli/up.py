@@ -73,6 +73,12 @@ MOST_NAMED = 5  # processes that live on
     help="A setting of the policy; may be repeated.",
 )
 @click.option(
+    "--cpus",
+    metavar="HOW",
+    help="How the CPU cores of a node are shared out among its jobs: off, equal, proportional or "
+    "sad; the same as --set cpus=HOW.",
+)
+@click.option(
     "--port",
     type=click.IntRange(0, 65535),
     default=0,
@@ -93,6 +99,7 @@ def up(
     log_limit: str | None,
     policy_name: str,
     settings: tuple[str, ...],
+    cpus: str | None,
     port: int,
     home: str | None,
 ) -> int | None:
@@ -114,6 +121,8 @@ def up(
         gc.enable()
 
     folder, (least, most) = Folder(home), node_bounds(nodes)
+    if cpus is not None:
+        settings = (*settings, f"cpus={cpus}")
     policy = create(policy_name, parse_settings(policy_name, settings))
     if said := remark(policy):
         click.echo(said, err=True)

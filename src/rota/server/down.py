@@ -17,6 +17,7 @@ import psutil
 
 from rota.errors import InputError, ServerError, UnreachableError
 from rota.folder import Folder, hold_lock
+from rota.live.agent.cpu_groups import identity, kept
 from rota.live.agent.output import give_back
 from rota.live.agent.processes import descendants, started_at, tag_of, worn_by
 from rota.live.agent.rank import life_name, life_of
@@ -233,8 +234,11 @@ def _write_off(folder: Folder, left: set[str]) -> None:
 
 
 def _tidy(folder: Folder) -> None:
-    """Remove what agents remove when they end: sockets, and states in host memory."""
+    """Remove what agents remove when they end: sockets, states in host memory, control groups."""
     for node in folder.path.glob("nodes/*"):
+        groups = kept(folder.cpu_groups(node.name), identity(folder, node.name))
+        if groups is not None:
+            groups.close()
         with contextlib.suppress(InputError, OSError):  # the files are elsewhere
             socket, arenas = folder.socket(node.name), folder.arenas(node.name)
             socket.unlink(missing_ok=True)

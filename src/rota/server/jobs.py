@@ -111,6 +111,7 @@ async def detail(controller: Any, row: int) -> dict[str, Any]:
         "resume_from": (program.resume_from or None) if program else None,
         "gpu_types": list(job.spec.gpu_types),
         "cpus": (program.cpus or None) if program else None,
+        "cores": _cores(controller, row),
         "memory_gb": program.host_memory_gb if program else None,
         "gpu_memory_gb": job.spec.memory_gb,
         "setup": (program.setup or None) if program else None,
@@ -139,6 +140,15 @@ async def detail(controller: Any, row: int) -> dict[str, Any]:
         "same_name": _same_name(controller.state, row),
         "story": story(controller, row),
     }
+
+
+def _cores(controller: Any, row: int) -> dict[str, Any] | None:
+    """The CPU cores that a job may use, and by what it is held to them; None for any number."""
+    millicores, held = controller.state.held_cpus.get(row), controller.state.held[row]
+    if millicores is None or held is None:
+        return None
+    node = controller.state.nodes[held.nodes()[0]].name
+    return {"given": millicores / 1000, "held_by": controller.record.held_by.get(node)}
 
 
 def _same_name(state: ClusterState, row: int) -> list[str]:

@@ -38,19 +38,14 @@ def run_cluster(
 
     It has ``nodes`` nodes of ``gpus`` GPUs each, and those of former times that may have jobs.
     With ``least_nodes`` it begins with so many, and has as many as the policy asks for.
-    Raises InputError for a policy that is an oracle, asks for no nodes where it has to, or shares
-    CPU cores out, for more GPUs than there are, when another controller runs on the same folder,
-    and for a folder that can't be written to.
+    Raises InputError for a policy that is an oracle, or asks for no nodes where it has to, for more
+    GPUs than there are, when another controller runs on the same folder, and for a folder that
+    can't be written to.
     """
     if policy.needs_duration:
         raise InputError(
             f"policy: {policy_name} needs to know how long jobs run, which only a trace tells; "
             "use it in `rota sim`, and here for example tiresias or gandiva"
-        )
-    if policy.cpus is not None:
-        raise InputError(
-            f"--set: cpus={policy.settings['cpus']} can't be used here, where agents do not hold "
-            "jobs to CPU cores; use it in `rota sim`, or leave it out"
         )
     if least_nodes is not None and policy.autoscaler is None:
         raise InputError(

@@ -295,6 +295,7 @@ def run_program(request: dict[str, Any]) -> None:
     """Become the job's program, in the worker. A Python script runs here, others are executed."""
     for number in (signal.SIGTERM, signal.SIGINT, signal.SIGCHLD):
         signal.signal(number, signal.SIG_DFL)
+    join(request["groups"])
     if request["cpus"]:
         os.sched_setaffinity(0, request["cpus"])
     os.environ.clear()
@@ -309,6 +310,18 @@ def run_program(request: dict[str, Any]) -> None:
         run_bash(request["run"], request["env"])
     os.environ["ROTA_WORKER"] = str(os.getpid())  # and not that of a process which it starts
     run_python(request["python"])
+
+
+def join(groups: list[str]) -> None:
+    """Join control groups, by the files that take this process's pid.
+
+    The agent looks after groups, and holds the job in another way where one is gone.
+    """
+    for door in groups:
+        try:
+            Path(door).write_text(str(os.getpid()))
+        except OSError as error:
+            print(f"rota: {door}: {error.strerror}", file=sys.stderr)
 
 
 def run_bash(command: str, environment: dict[str, str]) -> NoReturn:

@@ -15,7 +15,7 @@ def test_without_a_trial_it_looks_at_everything_and_starts_nothing(rota, tmp_pat
     monkeypatch.setenv("ROTA_HOME", str(tmp_path / "home"))
     code, out, _ = rota("doctor", "--quick")
     assert code == 0, out
-    names = ("software", "devices", "host memory", "ports", "clock", "cgroups", "open files")
+    names = ("software", "devices", "host memory", "ports", "clock", "CPU cores", "open files")
     begun = {line.partition("  ")[0] for line in out.splitlines()}
     assert begun >= {*names, "state folder"}
     assert "suspend, resume" not in begun
@@ -74,12 +74,13 @@ def test_without_torch_nothing_is_tried(monkeypatch):
     assert doctor.tried_suspension() == ("suspend, resume", NOTE, "left out: there is no torch")
 
 
-def test_cgroups_are_told_by_version(tmp_path):
-    assert "version 1, or none" in doctor.cgroups(tmp_path).text
-    (tmp_path / "cgroup.controllers").touch()
-    assert doctor.cgroups(tmp_path).text == "version 2, not writable by this user"
-    (tmp_path / "cgroup.procs").touch()
-    assert doctor.cgroups(tmp_path).text == "version 2, writable by this user"
+def test_the_means_that_hold_jobs_to_their_cores_are_told():
+    assert doctor.held_cores("cgroup v1", ["no v2"]).text == (
+        "cgroup v1 holds jobs to any part of a core"
+    )
+    found = doctor.held_cores("", ["no v2", "no v1"])
+    assert found.verdict == doctor.NOTE
+    assert "affinity holds jobs to whole cores (no v2; no v1)" in found.text
 
 
 def test_the_folder_looked_at_is_the_one_that_rota_up_takes(tmp_path, monkeypatch):

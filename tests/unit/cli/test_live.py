@@ -510,7 +510,10 @@ class TestLooking:
         node = {"name": "a", "kind": "cpu", "num_gpus": 3, "alive": True, "connected": True}
         node |= {"jobs": ["1", None, "3"], "holders": [["1", "2"], [], ["3"]]}
         cells = nodes_text([node]).splitlines()[-1].split()
-        assert cells[3:] == ["3", "1", "up", "0:1+2", "2:3"]
+        assert cells[3:] == ["3", "1", "-", "up", "0:1+2", "2:3"]
+        node |= {"cores": 4.0, "cores_given": 1.5, "cores_held_by": "affinity"}
+        assert "1.5/4 by affinity" in nodes_text([node])
+        assert "1.5/4 not held" in nodes_text([node | {"cores_held_by": "not held"}])
 
     def test_text_from_jobs_plays_no_tricks_on_the_terminal(self, rota, cluster):
         self.three_jobs(rota, cluster)
@@ -545,7 +548,6 @@ class TestUp:
             (["--set", "quantums=5"], "did you mean 'quantum_s'"),
             (["--policy", "fifo", "--set", "borrow"], "write for example borrow=yes"),
             (["--set", "quotas=equal", "--set", "types=on"], "types=on and quotas=equal exclude"),
-            (["--set", "cpus=equal"], "cpus=equal can't be used here"),
         ],
         ids=str,
     )

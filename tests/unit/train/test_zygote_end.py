@@ -39,7 +39,7 @@ def test_output_that_can_not_be_written_is_still_an_error():
 FAILING = """
 import sys
 from rota.train.zygote import exit_code
-request = {"python": sys.argv[1:], "cpus": None, "env": {}, "workdir": "."}
+request = {"python": sys.argv[1:], "cpus": None, "groups": [], "env": {}, "workdir": "."}
 sys.exit(exit_code(request))
 """
 TOLD = """Traceback (most recent call last):

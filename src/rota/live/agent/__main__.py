@@ -2,7 +2,9 @@
 
 import argparse
 import asyncio
+import contextlib
 import logging
+import os
 import resource
 import socket
 import sys
@@ -11,8 +13,10 @@ from functools import partial
 from rota.errors import InputError
 from rota.folder import Folder, hold_lock, is_in_place
 from rota.live.agent.agent import Agent
+from rota.live.agent.cpu_groups import Groups, find, identity, keep, kept
+from rota.live.agent.cpus import WHOLE, Part, numa_nodes
 from rota.live.agent.devices import discover
-from rota.live.agent.host import usable_memory_gb, usable_millicores
+from rota.live.agent.processes import descendants
 from rota.live.wire import clock
 
 
@@ -27,8 +31,8 @@ def main() -> None:
     parser.add_argument("--host-memory", type=int, help="bytes that suspended jobs may hold")
     parser.add_argument("--log-limit", type=int, help="bytes that the logs of a job may hold")
     parser.add_argument("--open-files", type=int, help="that each process of a job may have")
-    parser.add_argument("--nodes-here", type=int, default=1, help="that share this machine")
     parser.add_argument("--controller-pid", type=int, help="of a controller on this machine")
+    parser.add_argument("--part", type=_part, default=WHOLE, help="of the machine, such as 1/2")
     options = parser.parse_args()
     if options.open_files is not None:
         _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
@@ -50,11 +54,7 @@ def run(folder: Folder, options: argparse.Namespace) -> None:
     if lock is None:
         sys.exit(f"rota agent: another agent of node {options.node} runs on {folder.path}")
     clock.follow(clock.read_ahead_s(folder.clock))
-    devices = discover(options.gpus, options.first_gpu)._replace(
-        gpu_type=options.gpu_type,
-        millicores=usable_millicores() // options.nodes_here,
-        host_memory_gb=usable_memory_gb() / options.nodes_here,
-    )
+    devices = discover(options.gpus, options.first_gpu)._replace(gpu_type=options.gpu_type)
     agent = Agent(
         folder,
         options.node,
@@ -63,9 +63,31 @@ def run(folder: Folder, options: argparse.Namespace) -> None:
         options.host_memory,
         log_limit_bytes=options.log_limit,
         is_in_place=partial(is_in_place, lock, lock_path),
+        groups=_groups(folder, options),
+        part=options.part,
     )
     asyncio.run(agent.run())
     lock.close()
+
+
+def _groups(folder: Folder, options: argparse.Namespace) -> Groups | None:
+    """The control groups that jobs can be held by here; None if they can't."""
+
+    def family() -> list[int]:
+        return [*descendants(options.controller_pid or os.getpid()), *descendants(os.getpid())]
+
+    name, file = identity(folder, options.node), folder.cpu_groups(options.node)
+    groups, reasons = find(name, family, binds=len(numa_nodes()) > 1, former=kept(file, name))
+    with contextlib.suppress(OSError):  # a full disk: the next agent looks again
+        keep(file, groups)
+    found = groups.name if groups is not None else f"none: {'; '.join(reasons)}"
+    logging.getLogger("rota.agent").info("control groups for CPU cores: %s", found)
+    return groups
+
+
+def _part(text: str) -> Part:
+    number, _, count = text.partition("/")
+    return Part(int(number) - 1, int(count))
 
 
 if __name__ == "__main__":

@@ -25,6 +25,9 @@ from rota.live.agent.attempt import Attempt
 from rota.live.agent.claim import claim
 from rota.live.agent.cleaning import remove_cleaned
 from rota.live.agent.controller_link import ControllerLink
+from rota.live.agent.cpu_groups import Groups
+from rota.live.agent.cpus import LOOK_EVERY_S as LOOK_AT_CPUS_S
+from rota.live.agent.cpus import WHOLE, Cpus, Part
 from rota.live.agent.cuda_checkpoint import Checkpoints, Driver, NvidiaDriver
 from rota.live.agent.devices import Devices
 from rota.live.agent.inheritance import inherit
@@ -72,6 +75,8 @@ class Agent:
         log_limit_bytes: int | None = None,
         is_in_place: Callable[[], bool] = lambda: True,
         world: World | None = None,
+        groups: Groups | None = None,
+        part: Part = WHOLE,
     ) -> None:
         self.folder = folder
         self.node = node
@@ -86,12 +91,20 @@ class Agent:
         self._checkpoints = None
         if devices.kind == "cuda":
             self._checkpoints = Checkpoints(driver or NvidiaDriver(), devices.ids)
+        self._cpus = Cpus(self.attempts.values, devices, self._world, groups, part)
         self._meter = Meter(devices, self.attempts.values)
         self._logs = Logs(folder.node(node), self.attempts.values, log_limit_bytes)
         self._zygote = ZygoteLink(str(folder.node(node) / "zygote.log"))
         self._epoch = 0
         self._moves = Moves(
-            folder, node, devices, self.attempts, self._attempt, self._send, self._spawn
+            folder,
+            node,
+            devices,
+            self.attempts,
+            self._attempt,
+            self._place,
+            self._send,
+            self._spawn,
         )
         self._ending = asyncio.Event()
         self._link = ControllerLink(
@@ -113,6 +126,7 @@ class Agent:
             log.info("CUDA checkpoints: %s", self._checkpoints.refusal or "available")
         self._adopt_all()
         self._moves.adopt()
+        self._cpus.adopt()
         self._spawn(self._logs.run())
         self._remove_orphans()
         self._spawn(asyncio.to_thread(remove_cleaned, self.folder, self.node))
@@ -122,6 +136,7 @@ class Agent:
         self._spawn(self._tell_curves())
         self._spawn(self._save_again())
         self._spawn(self._watch_folder())
+        self._spawn(self._watch_cpus())
         self._spawn(self._meter.run())
         await self._ending.wait()
         server.close()
@@ -130,6 +145,7 @@ class Agent:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
         self._logs.close()
+        self._cpus.close()
         await self._zygote.close()
         with contextlib.suppress(FileNotFoundError):
             if os.path.samestat(own_socket, self._socket_path.stat()):  # no other agent's by now
@@ -160,6 +176,13 @@ class Agent:
             await asyncio.sleep(LOOK_AT_FOLDER_S)
         log.error("%s is gone, or another folder: ending with all jobs", self.folder.path)
         await self._shut_down()
+
+    async def _watch_cpus(self) -> None:
+        """Tell the controller when the node's cores are others, or jobs are held otherwise."""
+        while True:
+            await asyncio.sleep(LOOK_AT_CPUS_S)
+            if self._cpus.look():
+                self._notify({"type": "cores", **self._cpus.told(), "why": self._cpus.why})
 
     async def _warm_up(self) -> None:
         """Start the zygote before the first job. If that fails, the first launch tries again."""
@@ -241,8 +264,7 @@ class Agent:
             "kind": self.devices.kind,
             "gpu_type": self.devices.gpu_type,
             "memory_gb": self.devices.memory_gb,
-            "millicores": self.devices.millicores,
-            "host_memory_gb": self.devices.host_memory_gb,
+            **self._cpus.told(),
             "agent": self._id,
             "attempts": [
                 *(attempt.observed() for attempt in self.attempts.values()),
@@ -395,7 +417,7 @@ class Agent:
     def _resume(self, message: Message) -> None:
         if (attempt := self._of(message)) is not None:
             gpus = message["gpus"]
-            attempt.pausing.resume(message["command_id"], gpus, self.devices.cores_of(gpus))
+            attempt.pausing.resume(message["command_id"], gpus, self._place(attempt, message))
             attempt.tuning.keep(message.get("batch"))
 
     def _resize(self, message: Message) -> None:
@@ -410,7 +432,15 @@ class Agent:
             attempt.tuning.tune(message["command_id"], message.get("batch"))
 
     def _set_cpus(self, message: Message) -> None:
-        raise AgentError(f"node {self.node} does not hold jobs to CPU cores")
+        if (attempt := self._of(message)) is not None:
+            self._cpus.give(attempt, message["millicores"])
+            attempt.done(message["command_id"])
+
+    def _place(self, attempt: Attempt, message: Message) -> list[int]:
+        """Give an attempt that goes on its cores; those to bind its slots to, if any."""
+        self._cpus.give(attempt, message.get("millicores"))
+        held = attempt.record.millicores is not None
+        return [] if held else self.devices.cores_of(message["gpus"])
 
     def _stop(self, message: Message) -> None:
         if (attempt := self._of(message)) is not None:
@@ -482,7 +512,8 @@ class Agent:
         self, record: Record, folder: Path, slots: list[int], gpus: list[int], **options: Any
     ) -> list[dict[str, Any]]:
         where = (folder, self.devices, str(self._socket_path))
-        return rank_requests(record, *where, slots, gpus, **options)
+        place = self._cpus.place(record)
+        return rank_requests(record, *where, slots, gpus, place=place, **options)
 
     def _forget(self, job_id: str, number: int) -> None:
         attempt = self.attempts.get((job_id, number))

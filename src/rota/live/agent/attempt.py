@@ -250,6 +250,7 @@ class Attempt(Account):
             self._make_do_without()
             return
         rank.suspended = hello if hello["suspended"] else None
+        self._tell_cpus(rank)
         if rank.suspended is not None:
             self.pausing.rejoined(rank)
         self.pausing.check_resumed()
@@ -261,6 +262,11 @@ class Attempt(Account):
         if self.elastic is not None:
             self.elastic.gang.is_in(index, int(hello.get("generation", 0)))
         self._check_sessions()
+
+    def _tell_cpus(self, rank: Rank) -> None:
+        """Tell a session the cores that its job may use by now, if it is held to some."""
+        if self.record.millicores is not None:
+            rank.send({"type": "cpus", "millicores": self.record.millicores})
 
     def _check_sessions(self) -> None:
         """Determine whether the job stops by itself at a boundary.
@@ -343,6 +349,7 @@ class Attempt(Account):
             self.pausing.is_suspended(rank, message)
         elif kind == "resumed":
             rank.suspended = None
+            self._tell_cpus(rank)  # while it was suspended it heard nothing of them
             self.pausing.check_resumed()
         elif kind in ("written", "kept"):
             self.vacating.heard(index, message)

@@ -13,8 +13,6 @@ class Devices(NamedTuple):
     ids: tuple[str, ...] = ()  # names of GPUs in CUDA_VISIBLE_DEVICES, for kind "cuda"
     gpu_type: str = ""  # the type given at the node's start, if any
     memory_gb: float = 0.0  # of the GPU that has least; 0 for kind "cpu", and if not known
-    millicores: int = 0  # thousandths of a CPU core that its jobs may use; 0 if not known
-    host_memory_gb: float = 0.0  # of the machine, that they may use; 0 if not known
 
     def cores_of(self, gpus: list[int]) -> list[int]:
         """The cores to bind a job to that holds these slots; empty for no binding."""

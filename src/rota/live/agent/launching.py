@@ -1,5 +1,6 @@
 """Starts attempts: the record, and the environment, devices and interpreter of processes."""
 
+import math
 import os
 import random
 import secrets
@@ -29,6 +30,13 @@ MAX_SCRIPT_BYTES = 1 << 20
 FIRST_PORT, PORT_TRIES = 20_000, 100
 READ_AT_START = ("PYTHON", "LD_", "MALLOC_", "MKL_", "KMP_", "TORCH_")  # by a fresh interpreter
 SHELL_SYNTAX = set("|&;<>()$`\\*?[]~!{}#\n")
+
+
+class Place(NamedTuple):
+    """Groups to join, by file, or cores to bind to, before the program of a process runs."""
+
+    groups: list[str]
+    cores: list[int]
 
 
 class Starter(NamedTuple):
@@ -61,6 +69,7 @@ def record_of(message: Message, devices: Devices, refusal: str | None) -> Record
         members=list(range(world)),
         max_world=most_gpus if in_gang else 1,
         adapt=message.get("adapt"),
+        millicores=message.get("millicores"),
         visible=visible_gpus(gpus, devices, everything=cooperative),
         movable=devices.kind == "cpu" or cooperative,
         suspension="process",
@@ -79,13 +88,15 @@ def rank_requests(
     slots: Sequence[int],
     gpus: Sequence[int],
     *,
+    place: Place | None = None,
     step: int | None = None,
     adopt: dict[int, dict[str, str]] | None = None,
 ) -> list[dict[str, Any]]:
     """Requests to the zygote, one per slot; ``gpus`` are those of the slots.
 
     ``step`` is the gang's step, given for newcomers to it. ``adopt`` is given for ranks that
-    continue from an arena: environment variables by slot.
+    continue from an arena: environment variables by slot. ``place`` is where all of them go before
+    their program runs; without one, slots on cores are bound to these.
     """
     program = record.program
     shared = _environment(record, folder, devices, agent_socket)
@@ -93,7 +104,9 @@ def rank_requests(
     shared["WORLD_SIZE"] = shared["LOCAL_WORLD_SIZE"] = str(before + len(slots))
     if step is not None:
         shared |= {"ROTA_NEWCOMER": "1", "ROTA_STEP": str(step)}
-    cores = devices.cores_of(list(gpus))
+    # A job that is held to its part of the cores has its slots in place of GPUs, not of cores.
+    slot_cores = devices.cores_of(list(gpus)) if place is None else []
+    groups, cores = place or Place([], slot_cores)
     run, setup = program["run"], program.get("setup")
     if setup:
         shared[SETUP] = setup
@@ -121,7 +134,10 @@ def rank_requests(
                 "workdir": program["workdir"],
                 "run": run,
                 "python": None if setup else own_python(run, environment, program["workdir"]),
-                "cpus": [cores[position]] if cores and len(slots) == len(cores) else cores,
+                "cpus": slot_cores[position : position + 1]
+                if len(slots) == len(slot_cores)
+                else cores,
+                "groups": groups,
             }
         )
     return requests
@@ -145,6 +161,8 @@ def _environment(
     if cores := program.get("cpus"):
         threads = max(1, cores // (len(record.gpus) if program["processes"] == "gpu" else 1))
         environment |= {"ROTA_CPUS": str(cores), "OMP_NUM_THREADS": str(threads)}
+    if record.millicores is not None:
+        environment["ROTA_CPUS"] = str(whole_cores(record.millicores))
     environment |= program["env"]
     environment |= {
         "ROTA_JOB_ID": record.job_id,
@@ -183,6 +201,11 @@ def _environment(
         environment["CUDA_VISIBLE_DEVICES"] = ",".join(ids)
         environment["CUDA_DEVICE_ORDER"] = "PCI_BUS_ID"  # NVML's order, not the fastest first
     return environment
+
+
+def whole_cores(millicores: int) -> int:
+    """The cores that a program is told that it has: whole ones, rounded up."""
+    return max(1, math.ceil(millicores / 1000))
 
 
 def checkpoints(attempt_folder: Path) -> Path:

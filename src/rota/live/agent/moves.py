@@ -32,8 +32,9 @@ Send = Callable[[Message, bytes], None]
 class Moves:
     """Attempts that arrive at this node, and attempts that leave it.
 
-    ``attempts`` are the node's; ``make`` builds one from its record and folder; ``send`` gives the
-    controller a message, with raw bytes if there are any, and ``spawn`` starts a task.
+    ``attempts`` are the node's; ``make`` builds one from its record and folder; ``place`` gives it
+    its cores, and returns those to bind its slots to; ``send`` gives the controller a message, with
+    raw bytes if there are any, and ``spawn`` starts a task.
     """
 
     def __init__(
@@ -43,6 +44,7 @@ class Moves:
         devices: Devices,
         attempts: dict[Key, Attempt],
         make: Callable[[Record, Path], Attempt],
+        place: Callable[[Attempt, Message], list[int]],
         send: Send,
         spawn: Callable[[Any], asyncio.Task[Any]],
     ) -> None:
@@ -51,6 +53,7 @@ class Moves:
         self._devices = devices
         self._attempts = attempts
         self._make = make
+        self._place = place
         self._send = send
         self._spawn = spawn
         self._arrivals: dict[Key, Arrival] = {}
@@ -98,7 +101,7 @@ class Moves:
             self._send(known.ended, b"")
             return
         if known is not None:
-            known.pausing.resume(message["command_id"], gpus, self._devices.cores_of(gpus))
+            known.pausing.resume(message["command_id"], gpus, self._place(known, message))
             known.tuning.keep(message.get("batch"))
             return
         for other in self._attempts.values():
@@ -168,7 +171,7 @@ class Moves:
         size = arrival.received_bytes
         log.info("job %s.%s: %d bytes from %s in %.3f s", *key, size, arrival.source, took_s)
         try:
-            cores = self._devices.cores_of(message["gpus"])
+            cores = self._place(attempt, message)
             attempt.pausing.resume(command_id, message["gpus"], cores)
             attempt.tuning.keep(message.get("batch"))
         except AgentError as error:

@@ -5,7 +5,7 @@ import hashlib
 import os
 import resource
 import signal
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from itertools import count
 from pathlib import Path
 
@@ -70,14 +70,25 @@ def have_stopped(pids: Iterable[int]) -> bool:
     return True
 
 
-def bind(pid: int, cores: Iterable[int]) -> None:
-    """Restrict a process, its descendants and all their threads to these cores."""
+def bind(pid: int, cores: Collection[int], *, widens: bool = True) -> None:
+    """Restrict a process, its descendants and all their threads to these cores.
+
+    What is forked meanwhile may have the old ones, and is looked for again. Unless it ``widens``,
+    threads that are restricted to some of the cores stay so.
+    """
     chosen = set(cores)
-    for each in descendants(pid):
-        with contextlib.suppress(OSError):
-            for thread in os.listdir(f"/proc/{each}/task"):
-                with contextlib.suppress(OSError):
-                    os.sched_setaffinity(int(thread), chosen)
+    for _ in range(MOST_LOOKS):
+        found = False
+        for each in descendants(pid):
+            with contextlib.suppress(OSError):
+                for thread in map(int, os.listdir(f"/proc/{each}/task")):
+                    with contextlib.suppress(OSError):
+                        now = os.sched_getaffinity(thread)
+                        if now != chosen and (widens or not now <= chosen):
+                            os.sched_setaffinity(thread, chosen)
+                            found = True
+        if not found:
+            return
 
 
 def started_at(pid: int) -> float | None:

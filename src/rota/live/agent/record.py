@@ -77,6 +77,7 @@ class Record(msgspec.Struct, kw_only=True, omit_defaults=True):
     stays: bool = False  # True if it has device memory that can't follow it to another GPU
     keeps: str | None = None  # a rank's reason why its process can't end
     batch: list[int] | None = None  # the requested batch, until a rank reports that it has it
+    millicores: int | None = None  # thousandths of a CPU core that it may use; None: any number
     refused: dict[str, Any] | None = None  # the last batch that did not go
     model: dict[str, int] | None = None  # sizes that rank 0 has told
     killed: str | None = None  # why the controller had its processes killed

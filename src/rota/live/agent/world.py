@@ -5,7 +5,7 @@ Nothing else that decides about an attempt reads a clock, starts a task or looks
 
 import asyncio
 import time
-from collections.abc import Callable, Coroutine, Iterable
+from collections.abc import Callable, Collection, Coroutine, Iterable
 from pathlib import Path
 from typing import Any
 
@@ -55,9 +55,9 @@ class World:
         """Start time of a process, by :meth:`boottime_s`; None if it is gone."""
         return processes.started_at(pid)
 
-    def bind(self, pid: int, cores: Iterable[int]) -> None:
-        """Restrict a process and all its descendants to these cores."""
-        processes.bind(pid, cores)
+    def bind(self, pid: int, cores: Collection[int], *, widens: bool = True) -> None:
+        """Restrict a process and all its descendants to these cores; see :func:`processes.bind`."""
+        processes.bind(pid, cores, widens=widens)
 
     def kill_remains(
         self, shims: Iterable[int], tags: Iterable[int | None], marks: dict[str, str] | None = None

@@ -51,6 +51,7 @@ from rota.model.events import (
     NodeJoined,
 )
 
+NOT_HELD = "not held"  # to their CPU cores: jobs of agents that do not tell by what
 RETRY_S = 5.0  # a failed launch is tried again after so long, times the number of failures
 
 log = logging.getLogger("rota.controller")
@@ -178,6 +179,7 @@ class AgentSessions:
             self._journal.note(NodeJoined(now_s, node, *gpus, "", 0, gb, *host))
         elif hello.get("millicores", had := state.nodes[known].millicores) != had:
             self._journal.note(NodeCpusChanged(now_s, node, hello["millicores"]))
+        self._record.held_by[node] = hello.get("held_by") or NOT_HELD
         attempts = self._disown_foreign(node, hello["attempts"])
         for attempt in attempts:
             row = self._record.rows.get(attempt["job_id"])
@@ -244,6 +246,9 @@ class AgentSessions:
         if kind == "curve":
             self._telemetry.note_curve(message, now_s)
             return
+        if kind == "cores":
+            self._note_cores(node, message, now_s)
+            return
         if kind == "set_aside":
             notice.warning("node %s: %s", node, message["what"])
             return
@@ -260,6 +265,17 @@ class AgentSessions:
             self._note_end(row, node, message, now_s)
         else:
             self._telemetry.note_report(row, message, now_s)
+
+    def _note_cores(self, node: str, message: Message, now_s: float) -> None:
+        """Write down that a node has other cores, or tell how jobs are held to theirs now."""
+        before, index = self._record.held_by.get(node), self._state.node_index[node]
+        self._record.held_by[node] = message["held_by"]
+        if message["held_by"] != before:
+            text = "node %s: jobs are held to their CPU cores by %s now: %s"
+            notice.warning(text, node, message["held_by"], message.get("why", ""))
+        if message["millicores"] != self._state.nodes[index].millicores:
+            self._journal.note(NodeCpusChanged(now_s, node, message["millicores"]))
+            self._turn()
 
     def _note_end(self, row: int, node: str, message: Message, now_s: float) -> None:
         """Write down that an attempt has ended or is lost, and tell its agents."""

@@ -58,6 +58,7 @@ class Record:
         self.why_suspended: dict[int, str] = {}  # in the way that it is, by row
         self.being_cleaned: Counter[int] = Counter()  # by row: requests to remove its files
         self.outboxes = Outboxes()
+        self.held_by: dict[str, str] = {}  # by node: by what jobs are held to their CPU cores
         self.last_node: dict[tuple[int, int], str] = {}  # (row, attempt) -> where it ran last
         self.limits_s: dict[int, float] = {}  # of jobs that have started and not ended, by row
         # (row, attempt) -> when it was sent, and to which node
@@ -221,6 +222,11 @@ class Record:
             for node, gpus in held.gpus() if held else ():
                 for gpu in gpus:
                     holders[node][gpu].append(self.state.spec[row].job_id)
+        given = [0] * len(self.state.nodes)
+        for row, millicores in self.state.held_cpus.items():
+            place = self.state.held[row]
+            for index, share in place.shares(millicores) if place is not None else ():
+                given[index] += share
         return [
             {
                 "name": node.name,
@@ -232,6 +238,9 @@ class Record:
                 "connected": node.name in self.outboxes.queues,
                 "jobs": [ids[0] if ids else None for ids in held_by],
                 "holders": held_by,
+                "cores": node.millicores / 1000 or None,
+                "cores_given": given[index] / 1000,
+                "cores_held_by": self.held_by.get(node.name),
                 **self._closing(index, is_empty=index not in in_use),
             }
             for index, (node, held_by) in enumerate(zip(self.state.nodes, holders, strict=True))

@@ -108,9 +108,11 @@ class LocalProvider(Provider):
             "--log-limit": log_limit_bytes,
         }
         options = [f"{name}={limit}" for name, limit in limits.items() if limit is not None]
-        options.append(f"--nodes-here={len(self.layout)}")
+        # The nodes share the machine's cores and memory evenly.
+        parts = [f"--part={i}/{len(self.layout)}" for i in range(1, len(self.layout) + 1)]
         self._agents = {
-            node.name: _WatchedAgent(folder, node, options) for node in self.layout.values()
+            node.name: _WatchedAgent(folder, node, [*options, part])
+            for node, part in zip(self.layout.values(), parts, strict=True)
         }
         self._there = set(self.layout) if least is None else set(kept)
         for node in nodes[: least or 0]:

@@ -294,6 +294,7 @@ class Account(Struct, kw_only=True, tag_field="type", tag="hello"):
     memory_gb: Seconds | None = None  # of the GPU that has least
     millicores: Count | None = None  # thousandths of a CPU core that jobs may use
     host_memory_gb: Seconds | None = None  # of the machine, that jobs may use
+    held_by: Name | None = None  # by what jobs are held to their cores
     agent: str | None = None  # identifies the agent
 
 
@@ -318,6 +319,14 @@ class Resized(About, kw_only=True):
     gpus: list[Count]
     cause: str = ""
     lost_ranks: Count = 0
+
+
+class Cores(Struct, kw_only=True):
+    """The node's CPU cores have changed, or that by which jobs are held to theirs, for ``why``."""
+
+    millicores: Count
+    held_by: Name
+    why: str = ""
 
 
 class Refused(About, kw_only=True):
@@ -375,6 +384,7 @@ FROM_AGENT: dict[str, type[Struct]] = {
     "failed": Failed,
     "registered": Abilities,
     "resized": Resized,
+    "cores": Cores,
     "refused": Refused,
     "model": About,
     "progress": Reported,

@@ -68,7 +68,7 @@ class World(world.World):
     def new_rank(self, slot, folder, life=0):
         return FakeRank(slot)
 
-    def bind(self, pid, cores):
+    def bind(self, pid, cores, *, widens=True):
         pass
 
 

@@ -267,7 +267,7 @@ def test_what_is_called_off_leaves_nothing_although_a_thread_is_still_at_it(tmp_
             source.ask(message)
 
         devices = Devices("cpu", 1, (0,))
-        moves = Moves(folder, "here", devices, {}, lambda *_: None, send, spawn)
+        moves = Moves(folder, "here", devices, {}, lambda *_: None, lambda *_: [], send, spawn)
         message = {"job_id": "7", "attempt": 1, "gpus": [0], "source": "there"}
         moves.arrive(message | {"command_id": 1, "epoch": 1})
         source.arrival = moves._arrivals[KEY]
@@ -322,7 +322,16 @@ def test_of_an_attempt_that_left_nothing_stays_although_its_shim_still_writes(tm
 
         attempts = {KEY: attempt}
         devices = Devices("cpu", 1, (0,))
-        moves = Moves(folder, "here", devices, attempts, lambda *_: None, lambda *_: None, spawn)
+        moves = Moves(
+            folder,
+            "here",
+            devices,
+            attempts,
+            lambda *_: None,
+            lambda *_: [],
+            lambda *_: None,
+            spawn,
+        )
         moves.leave(KEY)
         assert not attempts
         assert await shim.wait() == 0
@@ -346,6 +355,7 @@ def test_an_attempt_that_has_ended_here_is_not_brought_here_again(tmp_path):
         devices,
         attempts,
         make,
+        lambda *_: [],
         lambda message, _: said.append(message),
         spawn,
     )

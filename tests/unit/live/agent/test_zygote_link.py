@@ -46,6 +46,7 @@ async def run(link, folder, **program):
         "log": str(folder / "log"),
         "workdir": str(folder),
         "cpus": [],
+        "groups": [],
     }
     request |= {"folder": str(folder), "env": dict(os.environ), "python": None, "run": None}
     assert await link.fork(request | program) > 0

@@ -1,0 +1,167 @@
+"""Jobs that are held to their CPU cores on a real cluster, by what this machine lets it have."""
+
+import json
+import os
+from pathlib import Path
+
+import pytest
+
+from rota.live.agent.cpu_groups import kept
+
+from .conftest import Cluster, until
+
+BURNERS = """
+import json
+import os
+for _ in range({more}):
+    if os.fork() == 0:
+        break
+while True:
+    pass
+"""
+SLACK = 1.15
+THROTTLED = 10  # periods
+
+
+@pytest.fixture(scope="module")
+def quarters(tmp_path_factory):
+    """Eight slots on this machine: a job has an eighth of its cores for each."""
+    base = tmp_path_factory.mktemp("quarters")
+    cluster = Cluster(base, gpus=8, options=("--cpus", "proportional"))
+    try:
+        yield cluster.up()
+    finally:
+        cluster.close()
+
+
+@pytest.fixture
+def mechanism(quarters, record_property):
+    """What holds jobs here; a test's report tells it."""
+    [node] = quarters.client.nodes()
+    record_property("mechanism", node["cores_held_by"])
+    return node["cores_held_by"]
+
+
+def burn(cluster, burners, gpus=1):
+    script = cluster.base / f"burn{burners}.py"
+    script.write_text(BURNERS.format(more=burners - 1))
+    job = cluster.submit(f"python {script}", gpus=gpus, processes="node")
+    cluster.until_state(job, "RUNNING")
+    until(lambda: len(cluster.of_job(job)) == burners, "all burn")
+    return job
+
+
+def group_of(cluster, job, attempt=1):
+    [file] = cluster.folder.path.glob("nodes/*/cpu-groups.json")
+    identity = Path(json.loads(file.read_text())["trees"][0]).name[len("rota-") :]
+    return kept(file, identity).trees[0] / f"{job}.{attempt}"
+
+
+def stat(group):
+    words = (group / "cpu.stat").read_text().split()
+    return dict(zip(words[::2], map(int, words[1::2]), strict=True))
+
+
+def cpu_s(cluster, job):
+    return sum(sum(each.cpu_times()[:2]) for each in cluster.of_job(job))
+
+
+def threads(cluster, job):
+    for process in cluster.of_job(job):
+        for thread in process.threads():
+            yield os.sched_getaffinity(thread.id)
+
+
+@pytest.mark.parametrize(("burners", "gpus"), [(1, 1), (3, 1), (6, 2)])
+def test_burners_have_the_share_of_their_job_and_no_more(quarters, mechanism, burners, gpus):
+    """By CPU seconds: a period in which the kernel stopped the group has used its quota up."""
+    job = burn(quarters, burners, gpus)
+    share = gpus * len(os.sched_getaffinity(0)) / 8
+    assert quarters.show(job)["cores"] == {"given": share, "held_by": mechanism}
+    if not mechanism.startswith("cgroup"):
+        whole = -int(-share // 1)
+        assert all(len(each) == whole for each in threads(quarters, job))
+        quarters.client.cancel(job)
+        return
+    group = group_of(quarters, job)
+    before, used_s = stat(group), cpu_s(quarters, job)
+
+    def since():
+        now = stat(group)
+        return {key: now[key] - before[key] for key in now}
+
+    until(lambda: since()["nr_throttled"] >= THROTTLED, "its quota binds")
+    throttled = since()["nr_throttled"]
+    used_s = cpu_s(quarters, job) - used_s
+    periods = since()["nr_periods"] + 1
+    assert used_s <= SLACK * share * periods * 0.1 + 0.02
+    assert used_s >= share * throttled * 0.1 / SLACK - 0.02
+    quarters.client.cancel(job)
+    quarters.ends(job, "CANCELLED")
+    until(lambda: not group.exists(), "its group is gone")
+
+
+def test_a_program_is_told_whole_cores_and_a_gang_shares_its_own(quarters, mechanism):
+    job = quarters.submit("echo $ROTA_CPUS; until test -e told; do sleep 0.1; done", gpus=5)
+    cores = 5 * len(os.sched_getaffinity(0)) / 8
+    quarters.until_state(job, "RUNNING")
+    if mechanism.startswith("cgroup"):
+        members = set(map(int, (group_of(quarters, job) / "cgroup.procs").read_text().split()))
+        assert len({quarters.pids(job, rank)["worker"] for rank in range(5)} & members) == 5
+    (quarters.base / "told").touch()
+    quarters.ends(job)
+    assert "".join(quarters.client.logs(job, rank=0)) == f"{-int(-cores // 1)}\n"
+
+
+def test_the_next_agent_sets_what_one_left_that_was_killed_between_two_writes(quarters, mechanism):
+    if not mechanism.startswith("cgroup"):
+        pytest.skip(f"jobs are held by {mechanism}")
+    job = burn(quarters, 2)
+    group = group_of(quarters, job)
+    name = "cpu.max" if mechanism == "cgroup v2" else "cpu.cfs_quota_us"
+    right = (group / name).read_text()
+    quarters.kill(quarters.agent())
+    (group / name).write_text("77000")  # as if it had not come to write the record's share
+    stale = group.with_name("999.1")
+    stale.mkdir(exist_ok=True)
+    until(lambda: (group / name).read_text() == right, "the next agent has set the group")
+    until(lambda: not stale.exists(), "a group of no attempt is gone")
+    assert quarters.show(job)["state"] == "RUNNING"
+    quarters.client.cancel(job)
+    quarters.ends(job, "CANCELLED")
+
+
+def test_a_machine_that_loses_a_core_shares_out_what_is_left(quarters, mechanism):
+    """The agent watches its own affinity, as it is when a cpuset shrinks or a core goes."""
+    every = sorted(os.sched_getaffinity(0))
+    if len(every) < 2:
+        pytest.skip("there is one core alone")
+    job = burn(quarters, 2)
+    agent = quarters.agent()
+    agent.cpu_affinity(every[:1])
+    until(lambda: quarters.client.nodes()[0]["cores"] == 1, "the node tells one core")
+    until(lambda: quarters.show(job)["cores"]["given"] == 1 / 8, "the job has its part of that")
+    agent.cpu_affinity(every)
+    until(lambda: quarters.client.nodes()[0]["cores"] == len(every), "the node tells all cores")
+    quarters.client.cancel(job)
+    quarters.ends(job, "CANCELLED")
+
+
+def test_a_group_that_is_removed_leaves_affinity_and_one_warning(quarters, mechanism):
+    """The last test of this cluster, because its jobs are held by affinity from then on."""
+    if not mechanism.startswith("cgroup"):
+        pytest.skip(f"jobs are held by {mechanism}")
+    job = burn(quarters, 9)
+    group = group_of(quarters, job)
+    for process in quarters.of_job(job):
+        (group.parent.parent / "cgroup.procs").write_text(str(process.pid))
+    group.rmdir()
+    until(lambda: quarters.client.nodes()[0]["cores_held_by"] == "affinity", "it is noticed")
+    until(lambda: {len(each) for each in threads(quarters, job)} == {1}, "all are bound")
+    said = [
+        line for line in (quarters.base / "up.log").read_text().splitlines() if "affinity" in line
+    ]
+    assert len(said) == 1
+    assert "jobs are held to their CPU cores by affinity now" in said[0]
+    quarters.client.cancel(job)
+    quarters.ends(job, "CANCELLED")
