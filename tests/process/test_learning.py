@@ -27,7 +27,7 @@ def told(cluster, job):
 
 
 def test_model_and_job_sizes_are_learned_and_outlive_agent_and_controller(make_cluster):
-    settings = {"thresholds": "0.5,5", "min_samples": 2, "placement": "skew"}
+    settings = {"thresholds": "0.5,5", "min_samples": 2, "placement": "skew", "min_run_time_s": 0}
     cluster = make_cluster("tiresias-gittins", 2, **settings)
     long = cluster.train("long", "--steps", 10**6, "--gate", 0)
     cluster.until_at("long", 0)
