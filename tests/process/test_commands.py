@@ -1,5 +1,7 @@
 """What users ask a real cluster before, during and after their jobs: plan, story, report."""
 
+from array import array
+
 import pytest
 
 from rota.errors import NotFoundError
@@ -49,7 +51,7 @@ def test_lines_of_all_ranks_are_followed_to_the_end(cluster):
     followed = sorted(cluster.client.rank_logs(job_id, follow=True))
     assert followed == [(0, "rank 0"), (1, "rank 1")]
     cluster.ends(job_id)
-    assert list(cluster.client.rank_logs(job_id)) == followed
+    assert sorted(cluster.client.rank_logs(job_id)) == followed
 
 
 def until_file(name):
@@ -70,6 +72,8 @@ def test_lines_and_the_story_come_in_the_order_of_their_times(cluster):
     cluster.until_state(job_id, "RUNNING")
     (cluster.base / "more").touch()
     cluster.ends(job_id)
+    size = times.with_suffix(".log").stat().st_size
+    until(lambda: array("d", times.read_bytes())[-1] == size, "its agent has seen the last line")
     told = list(client.log_lines(job_id, system=True, follow=True))
     marks = ["started", "first", f"suspended by {client.user}", "resumed", "second", "succeeded"]
     assert [line.text for line in told if line.text in marks] == marks
