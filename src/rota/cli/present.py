@@ -6,6 +6,7 @@ import json
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from rota.cli.core_curve import core_lines
 from rota.cli.goodput import goodput_lines
 from rota.cli.profiles import profile_lines
 from rota.cli.table import render, wide, width_of_terminal
@@ -153,6 +154,7 @@ def job_text(job: Mapping[str, Any], verdict: Mapping[str, Any]) -> str:
             for r in job["ranks"]
         ]
     lines += goodput_lines(job)
+    lines += core_lines(job)
     lines += profile_lines(job["profile"])
     lines += [f"  {line}" for line in trial_lines(job["trials"], width - 2)]
     first, story = job["story"][:1], job["story"][1:]

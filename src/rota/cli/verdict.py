@@ -29,6 +29,7 @@ def why_text(verdict: Mapping[str, Any]) -> str:
         ("sharing", sharing_text(verdict.get("sharing"))),
         ("size", verdict["resizing"]),
         ("data", data_text(verdict.get("data_wait"), above=NOTABLE)),
+        ("CPU cores", verdict.get("cpus")),
         *(("warning", warning) for warning in verdict["warnings"]),
     ]
     for name, value in facts:

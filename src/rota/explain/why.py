@@ -4,6 +4,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from rota.explain import reservation, trial_wait
+from rota.explain.cpus import cpus_of
 from rota.explain.data_wait import data_wait_of
 from rota.explain.probes import tell as tell_probes
 from rota.explain.sharing import sharing_of
@@ -47,7 +48,7 @@ def explain(
     """The verdict on one job, JSON-able, as of ``now_s``.
 
     ``{"job_id", "state", "reason", "sentence", "blockers": [{"rule", "need", "have", "held_by"}],
-    "would_start_if", "awaited", "position", "turns", "sharing", "data_wait", "resizing",
+    "would_start_if", "awaited", "position", "turns", "sharing", "data_wait", "cpus", "resizing",
     "warnings", "trials": [{"at_s", "what", "predicted", "measured", "kept", "with", "on", "from"}],
     "history": [{"at_s", "reason"}]}``.
     Reasons and rules are the names of :class:`Reason`; need, have, would_start_if and resizing are
@@ -62,7 +63,8 @@ def explain(
     ``trials`` are the probes made with the job (:func:`rota.explain.probes.tell`). ``turns`` is
     what the policy says of them, and is told as in
     :func:`rota.explain.turns.tell`; ``sharing`` as in :func:`rota.explain.sharing.sharing_of`,
-    ``data_wait`` as in :func:`rota.explain.data_wait.data_wait_of`.
+    ``data_wait`` as in :func:`rota.explain.data_wait.data_wait_of`, ``cpus`` as in
+    :func:`rota.explain.cpus.cpus_of`.
     ``awaited`` are the nodes that were asked for and are not there yet, each with its ``name`` and
     ``why``: a job that waits for GPUs is told of them.
     ``shortage`` says how much room the disk of the state folder has, if that is too little.
@@ -96,6 +98,7 @@ def explain(
         "turns": tell_turns(state, row, turns),
         "sharing": sharing_of(state, row),
         "data_wait": data_wait_of(state, row),
+        "cpus": cpus_of(state, row),
         "resizing": _resizing(state, row, resizes),
         "warnings": _warnings(state, row, adapts),
         "trials": tell_probes(state, state.notes.probes.get(row, ())),

@@ -14,7 +14,7 @@ from rota import __version__
 from rota.errors import RotaError
 from rota.explain.why import explain
 from rota.folder import Folder
-from rota.live.controller import goodput
+from rota.live.controller import core_curve, goodput
 from rota.live.wire.questions import Output
 from rota.model.job import JobState
 from rota.model.state.state import ClusterState
@@ -150,6 +150,8 @@ def _reading_routes(controller: Any) -> APIRouter:
         known = goodput.told_by(controller.state, row, controller.now_s(), told["progress"])
         # A fit takes milliseconds, the first one more, and the controller decides on this loop.
         told["goodput"] = jobs.finite(await run_in_threadpool(goodput.describe, known))
+        cores = core_curve.told_by(controller.state, row, controller.now_s())
+        told["core_curve"] = jobs.finite(await run_in_threadpool(core_curve.describe, cores))
         return JSONResponse(told)
 
     @router.get("/jobs/{job_id}/explain")

@@ -45,6 +45,7 @@ SCHEMA = [
     "turns",
     "sharing",
     "data_wait",
+    "cpus",
     "resizing",
     "warnings",
     "trials",

@@ -230,6 +230,7 @@ def test_explain_names_the_blockers(http, cluster):
         "trials",
         "history",
         "data_wait",
+        "cpus",
     }  # fmt: skip
     assert verdict["blockers"][0]["held_by"] == ["1", "2"]
     assert verdict["history"][0]["at_s"] == 1.0

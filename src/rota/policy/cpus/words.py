@@ -36,7 +36,7 @@ def why(
             if gain < NOTABLE * now[row]:
                 told[row] = "more CPU cores would not make it faster"
                 continue
-            told[row] = f"one core more would make it {gain / now[row]:.0%} faster"
+            told[row] = f"one core more would make it {100 * gain / now[row]:.0f} % faster"
             told[row] += _others(view, [each for each in jobs if each != row and loss[each] > gain])
     if trial is not None:
         row, tried = trial

@@ -1,0 +1,93 @@
+"""The speed of a job by its CPU cores, for users: measured, and as the fitted curve has it."""
+
+from collections.abc import Iterable
+from typing import Any, NamedTuple
+
+from rota.model.measured.phase_times import EVALUATE, TRAIN
+from rota.model.state.state import ClusterState
+from rota.model.view import View
+from rota.predict.core_points import CorePoint
+from rota.predict.cpu_demand import fit
+
+MOST_ROWS = 12
+LEAST_CORES = 0.25
+
+
+class Told(NamedTuple):
+    """The facts of a curve: cores are those of the whole job, ``points`` by phase.
+
+    ``now`` are those that it has, ``most`` those of its nodes; ``gpu_type`` is as points name it.
+    """
+
+    points: dict[str, tuple[CorePoint, ...]]
+    gpu_type: str
+    now: float
+    most: float
+
+
+def told_by(state: ClusterState, row: int, now_s: float) -> Told | None:
+    """Facts about a job's curve; None unless it runs on CPU cores that are controlled."""
+    place, millicores = state.held[row], state.held_cpus.get(row)
+    if place is None or millicores is None:
+        return None
+    view, nodes = View(state, now_s, None), [state.nodes[node] for node in place.nodes()]
+    points = {
+        phase: tuple(
+            CorePoint(each.millicores / 1000, each.step_s, each.gpu_type)
+            for each in view.core_times(row, place, phase)
+        )
+        for phase in (TRAIN, EVALUATE)
+    }
+    gpu_type = "+".join(sorted({node.gpu_type for node in nodes}))
+    most = sum(node.millicores for node in nodes) / 1000
+    return Told(points, gpu_type, millicores / 1000, most)
+
+
+def describe(told: Told | None) -> dict[str, Any] | None:
+    """``{"now", "phases": [{"phase", "missing", "warnings", "curve"}]}``, JSON-able.
+
+    The rows of a ``curve`` are ``{"cores", "speed", "predicted_s", "measured_s"}``: cores of the
+    whole job, steps a second relative to now, and seconds of a step; a phase of which nothing is
+    known is left out. ``missing`` says why there is no prediction. The first fit loads SciPy.
+    """
+    if told is None:
+        return None
+    phases = [_phase(told, phase, points) for phase, points in told.points.items() if points]
+    return {"now": told.now, "phases": phases}
+
+
+def _phase(told: Told, phase: str, points: tuple[CorePoint, ...]) -> dict[str, Any]:
+    measured = {each.cores: each.step_s for each in points if each.gpu_type == told.gpu_type}
+    found, warnings = fit(points)
+    known = found is not None and told.gpu_type in found.demand.gpu_s
+    demand = found.demand if known and found is not None else None
+    rows = [
+        {
+            "cores": cores,
+            "speed": None
+            if demand is None
+            else demand.step_s(told.now, told.gpu_type) / demand.step_s(cores, told.gpu_type),
+            "predicted_s": None if demand is None else demand.step_s(cores, told.gpu_type),
+            "measured_s": measured.get(cores),
+        }
+        for cores in _shown(told, measured, demand is not None)
+    ]
+    missing = None if demand is not None else warnings[-1] if warnings else "nothing was measured"
+    return {
+        "phase": phase,
+        "missing": missing,
+        "warnings": list(warnings) if demand is not None else [],
+        "curve": rows,
+    }
+
+
+def _shown(told: Told, measured: Iterable[float], predicted: bool) -> list[float]:
+    """The measured cores, and of a curve those that the job has, and powers of two to the most."""
+    cores = set(measured)
+    if predicted:
+        cores |= {told.now, told.most}
+        more = LEAST_CORES if told.most < 4 else 1.0
+        while more < told.most and len(cores) < MOST_ROWS:
+            cores.add(more)
+            more *= 2
+    return sorted(cores)
