@@ -3,8 +3,11 @@
 import os
 import re
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
+
+import click
 
 from rota.errors import JobFileError
 from rota.request.jobfile import JobRequest, parse_job, with_inherited
@@ -26,6 +29,19 @@ _PLAIN = (
     ("null", r"(?:~|null|Null|NULL|)\Z", ["~", "n", "N", ""]),
     ("merge", r"<<\Z", "<"),
 )
+
+
+def only_path(paths: Sequence[str]) -> str:
+    """The path of the one job file that is given. Raises UsageError if there are several."""
+    if len(paths) > 1:
+        given = f"{len(paths)} job files are given, {', '.join(paths)}"
+        raise click.UsageError(f"{given:.400}; give one, and call it again for the next")
+    return paths[0]
+
+
+def is_job_file(word: str) -> bool:
+    """True for a word that stands for a job file where a command could stand as well."""
+    return word == "-" or Path(word).suffix in (".yaml", ".yml")
 
 
 def read_job_file(path: str) -> JobRequest | SweepRequest:

@@ -233,10 +233,10 @@ def _awaited(text: str) -> dict[str, str]:
 
 
 @click.command()
-@click.argument("job_file", metavar="JOB.YAML")
+@click.argument("job_files", nargs=-1, required=True, metavar="JOB.YAML")
 @_handing_in
 def submit(
-    job_file: str,
+    job_files: tuple[str, ...],
     resume_from: str | None,
     after: tuple[str, ...],
     wait: bool,
@@ -253,9 +253,9 @@ def submit(
     tell each new best on stderr until the search ends: exit code 0 if it has found something and
     was not cancelled, else 4.
     """
-    from rota.cli.jobsource import read_job_file
+    from rota.cli.jobsource import only_path, read_job_file
 
-    request = read_job_file(job_file)
+    request = read_job_file(only_path(job_files))
     awaited = dependencies_of([_awaited(text) for text in after] or None)
     if isinstance(request, JobRequest):
         request = request._replace(depends_on=request.depends_on + awaited)

@@ -1,13 +1,13 @@
 """``rota plan``: where and when a job would start, and whom it would displace."""
 
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 from typing import Any
 
 import click
 
 from rota.cli import present
 from rota.cli.connection import connected, json_option
+from rota.cli.jobsource import is_job_file, only_path, read_job_file
 from rota.cli.live import NEVER_PLACED, command_request, in_own_environment, run
 from rota.cli.table import width_of_terminal
 from rota.cli.text import folded, printable
@@ -26,7 +26,18 @@ OPTIONS = [
 ]
 
 
-@click.command(context_settings={"allow_interspersed_args": False})
+class _PlanCommand(click.Command):
+    """A command whose options may follow a job file; what follows a command is the command's."""
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        """Parse the arguments, those after a job file too."""
+        ctx.allow_interspersed_args = False
+        given, _, _ = self.make_parser(ctx).parse_args(list(args))
+        ctx.allow_interspersed_args = is_job_file((*given.get("words", ()), "")[0])
+        return super().parse_args(ctx, args)
+
+
+@click.command(cls=_PlanCommand)
 @click.argument(
     "words", nargs=-1, required=True, type=click.UNPROCESSED, metavar="JOB.YAML|COMMAND..."
 )
@@ -35,15 +46,17 @@ OPTIONS = [
 def plan(ctx: click.Context, words: tuple[str, ...], as_json: bool, **asked: Any) -> int:
     """Say where and when a job would start, and whom it would displace; nothing is submitted.
 
-    The job is a job file (one word that ends in .yaml or .yml, or - for standard input), or a
+    The job is a job file (a word that ends in .yaml or .yml, or - for standard input), or a
     command with the options of `rota run`: rota plan --gpus 2 -- python train.py
 
     The policy in force decides once, on a copy of the cluster's state as it is now with the job
     added. What comes later, such as other jobs, or ends before their time, it can't know. The exit
     code is 3 if the job never fits.
     """
-    is_file = len(words) == 1 and (words[0] == "-" or Path(words[0]).suffix in (".yaml", ".yml"))
-    request = _of_file(ctx, words[0]) if is_file else command_request(words, **asked)
+    if is_job_file(words[0]):
+        request = _of_file(ctx, only_path(words))
+    else:
+        request = command_request(words, **asked)
     if not isinstance(request, JobRequest):
         refuse("array", request.job.name, "an array has many jobs: plan one without it")
     with connected() as client:
@@ -60,8 +73,6 @@ plan.params[1:1] = OPTIONS
 
 
 def _of_file(ctx: click.Context, path: str) -> JobRequest:
-    from rota.cli.jobsource import read_job_file
-
     given = click.core.ParameterSource.COMMANDLINE
     for option in OPTIONS:
         if ctx.get_parameter_source(option.name or "") == given:

@@ -83,3 +83,22 @@ def test_a_job_that_would_wait_for_another_one_is_told_which(cluster, rota):
     assert cluster.controller.state.dependents == {}
     code, _, err = rota("plan", "--array", "0-3", "--", "true")
     assert (code, "an array has many jobs" in err) == (2, True)
+
+
+def test_options_may_follow_a_job_file_as_with_submit(cluster, rota, tmp_path):
+    (tmp_path / "job.yaml").write_text("run: python x.py")
+    assert json.loads(rota("plan", "job.yaml", "--json")[1])["start"] == "now"
+    code, _, err = rota("plan", "job.yaml", "--gpus", "2")
+    assert (code, "write it into job.yaml" in err) == (2, True)
+
+
+@pytest.mark.parametrize("verb", [("plan",), ("submit",), ("submit", "--dry-run")])
+def test_one_job_file_is_handed_in_at_a_time(cluster, rota, tmp_path, verb):
+    (tmp_path / "a.yaml").write_text("run: python x.py")
+    code, out, err = rota(*verb, "a.yaml", "b.yaml")
+    assert (code, out, err.count("\n")) == (2, "", 1)
+    assert "2 job files are given, a.yaml, b.yaml; give one" in err
+    code, out, err = rota(*verb, "b.yaml")
+    assert (code, out, err.count("\n")) == (2, "", 1)
+    assert "'b.yaml' can't be read: No such file" in err
+    assert cluster.controller.state.spec == []
