@@ -262,6 +262,21 @@ class TestLogs:
         with pytest.raises(NotFoundError, match=r"no process 3: .* from 0 to 2"):
             list(client.logs("1", process=3))
 
+    @pytest.mark.parametrize("which", [{}, {"rank": "all"}, {"system": True}, {"follow": True}])
+    def test_attempts_that_there_are_not_are_errors(self, client, cluster, which):
+        read = client.log_lines if {"rank", "system"} & which.keys() else client.logs
+        client.submit(JOB)
+        with pytest.raises(NotFoundError, match=r"^job 1 has no attempt 1: it has not started yet"):
+            list(read("1", attempt=1, **which))
+        cluster.do(cluster.controller.turn)
+        cluster.write_log(0, b"first\n")
+        with pytest.raises(NotFoundError, match=r"no attempt 9: it has had attempt 1 alone"):
+            list(read("1", attempt=9, **which))
+        cluster.apply(AttemptLost(cluster.controller.now_s(), 0, 1, "its agent died"))
+        cluster.do(cluster.controller.turn)
+        with pytest.raises(NotFoundError, match=r"no attempt 3: it has had attempts 1 to 2"):
+            list(read("1", attempt=3, **which))
+
     def test_following_goes_through_attempts(self, client, cluster):
         client.submit(JOB)
         cluster.do(cluster.controller.turn)

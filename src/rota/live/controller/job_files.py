@@ -49,8 +49,8 @@ class JobFiles:
     ) -> Output:
         """A piece of what a process of an attempt has printed; see :class:`AskOutput`.
 
-        Raises NotFoundError for a rank or process that there is not, and an output that is gone,
-        ServerError for a file that can't be read, AgentAwayError if nobody is there who has it.
+        Raises NotFoundError for an attempt, rank or process that there is not, and an output that is
+        gone, ServerError for a file that can't be read, AgentAwayError if nobody is there who has it.
         """
         state, node = self._record.state, self._record.node_of(row, attempt)
         if (cleaned := state.cleaned.get(row)) is not None:
@@ -60,6 +60,10 @@ class JobFiles:
                 f"the output of job {job_id} is no longer there: it was removed{by} "
                 f"with `rota clean` at {local_time(cleaned.at_s, self._record.now_s())}"
             )
+        if attempt > (latest := state.attempt[row]):
+            had = {0: "it has not started yet", 1: "it has had attempt 1 alone"}
+            has = had.get(latest, f"it has had attempts 1 to {latest}")
+            raise NotFoundError(f"job {state.spec[row].job_id} has no attempt {attempt}: {has}")
         over = JobState(state.state[row]).is_final or attempt < state.attempt[row]
         if node is None:  # it has not started
             process = process or rank or 0
