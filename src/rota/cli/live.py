@@ -31,7 +31,7 @@ from rota.request.jobfile import (
 )
 from rota.request.launchers import advice
 from rota.request.sweepfile import SweepRequest, parse_sweep
-from rota.request.values import refuse
+from rota.request.values import JOB, refuse
 
 if TYPE_CHECKING:
     from rota.client.client import Client
@@ -206,9 +206,9 @@ def _cancel(client: "Client", name: str) -> dict[str, Any]:
     try:
         return client.cancel(name)
     except NotFoundError as error:
-        if name.isdigit() or name not in {
-            sweep["name"] for sweep in client.sweeps(everything=True)
-        }:
+        if name.isdigit() or not JOB.match(name):
+            raise error
+        if name not in {sweep["name"] for sweep in client.sweeps(everything=True)}:
             raise error
     told = client.cancel_sweep(name)
     return told | {"id": name, "name": "all of its jobs", "state": told["outcome"]}

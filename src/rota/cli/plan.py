@@ -53,10 +53,8 @@ def plan(ctx: click.Context, words: tuple[str, ...], as_json: bool, **asked: Any
     added. What comes later, such as other jobs, or ends before their time, it can't know. The exit
     code is 3 if the job never fits.
     """
-    if is_job_file(words[0]):
-        request = _of_file(ctx, only_path(words))
-    else:
-        request = command_request(words, **asked)
+    is_file = is_job_file(words[0])
+    request = _of_file(ctx, only_path(words)) if is_file else command_request(words, **asked)
     if not isinstance(request, JobRequest):
         refuse("array", request.job.name, "an array has many jobs: plan one without it")
     with connected() as client:

@@ -1,6 +1,7 @@
 """The synchronous client of the controller's HTTP API."""
 
 import os
+import re
 import time
 import uuid
 from collections.abc import Callable, Iterator, Mapping
@@ -10,15 +11,27 @@ from urllib.parse import quote
 
 from rota.client.connection import FOLLOW_PATIENCE_S, PATIENCE_S, POLL_S, Connection
 from rota.client.outputs import LogLine, LogPiece, OutputReader, lines_of
-from rota.errors import ServerError, UnreachableError
+from rota.errors import NotFoundError, ServerError, UnreachableError
 from rota.folder import Folder
 from rota.model.job import JobState
 from rota.model.sweep import Value
 from rota.request.jobfile import JobRequest, with_inherited
 from rota.request.sweepfile import SweepRequest
+from rota.request.values import JOB
 
 END_TIMEOUT_S = 90.0
 MOST_NAMED = 5  # jobs that a cluster waits for
+
+# What may be asked for by name: its noun, the names that it can have, and the way to one.
+_NAMED = {
+    "jobs": ("job", JOB, "write an id, a job's name or @last; `rota ps --all` lists them"),
+    "sweeps": ("sweep", JOB, "write a sweep's name or @last; `rota sweep list` lists them"),
+    "nodes": (
+        "node",
+        re.compile(r"(?!\.{1,2}\Z)[^/]{1,255}\Z"),
+        "write a node's name; `rota nodes --all` lists them",
+    ),
+}
 
 
 class Client:
@@ -439,5 +452,9 @@ def _fields(asked: JobRequest | SweepRequest | Mapping[str, Any]) -> dict[str, A
 
 
 def _path(kind: str, name: str, action: str = "") -> str:
+    """The path to what has a name. Raises NotFoundError for a name that nothing can have."""
+    noun, possible, fix = _NAMED[kind]
+    if not possible.match(name):
+        raise NotFoundError(f"there is no {noun} {name!r:.80}; {fix}")
     path = f"/{kind}/{quote(name, safe='')}"
     return f"{path}/{action}" if action else path

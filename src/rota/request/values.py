@@ -8,12 +8,12 @@ from typing import Any, NoReturn
 from rota.errors import JobFileError, closest
 
 MAX_DURATION_S = 3650 * 86400.0
+JOB = re.compile(r"(@last|[A-Za-z0-9][A-Za-z0-9._-]{0,63})\Z")  # what may stand for a job
 
 _DURATION = re.compile(r"([0-9]{1,10}(?:\.[0-9]{1,9})?)([smhd]?)\Z")
 _HMS = re.compile(r"(?:([0-9]{1,4})-)?([0-9]{1,5}):([0-5][0-9]):([0-5][0-9])\Z")  # Slurm's format
 _CLOCK = re.compile(r"[0-9]+(:[0-9]+)+(\.[0-9]*)?\Z")
 _SECONDS = {"": 1, "s": 1, "m": 60, "h": 3600, "d": 86400}
-_JOB = re.compile(r"(@last|[A-Za-z0-9][A-Za-z0-9._-]{0,63})\Z")
 _SHORT = reprlib.Repr()
 _SHORT.maxlevel = 2  # references in YAML can make a small file nest without end
 
@@ -76,7 +76,7 @@ def job_of(field: str, value: Any, fix: str) -> str:
     """A job that is named by id, by name or as ``@last``, as text. Raises JobFileError."""
     if type(value) is int and 0 < value < 10**15:
         return str(value)
-    if isinstance(value, str) and _JOB.match(value):
+    if isinstance(value, str) and JOB.match(value):
         return value
     refuse(field, value, fix)
 

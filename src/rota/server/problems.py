@@ -73,17 +73,24 @@ async def _rota_error(_: Request, error: Any) -> JSONResponse:
 
 
 async def _invalid(_: Request, error: Any) -> JSONResponse:
+    """Parameters that can't be used: each with its name, its value and the fix."""
     faults = [
-        f"{'.'.join(str(part) for part in fault['loc'])}: {fault['msg']}"
+        f"{'.'.join(str(part) for part in fault['loc'][1:])}: {fault['input']!r:.80} can't be "
+        f"used; {fault['msg'].replace('Input should', 'it should')}"
         for fault in error.errors()[:5]
     ]
     return problem(422, InputError.__name__, "; ".join(faults))
 
 
 async def _http_error(request: Request, error: Any) -> JSONResponse:
+    path = f"{request.url.path!r:.200}"
     if error.status_code == 404:
-        detail = f"there is nothing at {request.url.path!r:.200}"
+        detail = f"there is nothing at {path}; /openapi.json lists what there is"
         return problem(404, NotFoundError.__name__, detail)
+    if error.status_code == 405:
+        takes = (error.headers or {}).get("Allow", "")
+        detail = f"{request.method} can't be used at {path}; it takes {takes}"
+        return problem(405, ServerError.__name__, detail)
     return problem(error.status_code, ServerError.__name__, str(error.detail))
 
 

@@ -533,11 +533,24 @@ class TestLooking:
             assert not set("\x1b\x07\u202e\r") & set(out + err), args
             assert "\\x1b" in out + err, args
 
-    def test_a_job_that_is_not_there(self, rota):
-        for verb in ("show", "why", "logs", "wait", "cancel", "suspend", "resume"):
-            code, out, err = rota(verb, "7")
-            assert (code, out, err.count("\n")) == (1, "", 1), verb
-            assert "'7'" in err
+    @pytest.mark.parametrize(
+        "name",
+        ["7", "", "..", "a/b", "%2e%2e", "x" * 400],
+        ids=["id", "empty", "up", "slash", "code", "long"],
+    )
+    def test_a_job_that_is_not_there(self, rota, name):
+        verbs = ("show", "why", "logs", "wait", "cancel", "suspend", "resume", "clean --dry-run")
+        for verb in verbs:
+            code, out, err = rota(*verb.split(), name)
+            told = "there is nothing to remove\n" if verb.startswith("clean") else ""
+            assert (code, out, err.count("\n")) == (1, told, 1), verb
+            assert f"error: there is no job {name!r:.80}" in err
+
+    def test_a_job_that_can_not_be_waited_for_is_named(self, rota):
+        for words in (["--after", ".."], ["--resume-from", "a/b"]):
+            code, out, err = rota("plan", *words, "--", "true")
+            assert (code, out, err.count("\n")) == (2, "", 1)
+            assert f"'{words[1]}' can't be used; write" in err
 
 
 class TestUp:
@@ -693,6 +706,9 @@ class TestLogs:
         assert "rank 1, which failed; `rota logs 1 --rank 0`" in err
         assert rota("logs", "1", "--rank", "0") == (0, "all is well\n", "")
         assert rota("logs", "1", "--rank", "0", "--process", "1")[0] == 2
+        code, out, err = rota("logs", "1", "--attempt", "9", "--system")
+        assert (code, out) == (1, "")
+        assert err == "error: job 1 has no attempt 9: it has had attempt 1 alone\n"
 
     def test_lines_of_all_ranks_begin_with_their_rank(self, rota, cluster):
         rota("run", "--gpus", "2", "--", "x")

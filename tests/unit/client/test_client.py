@@ -127,11 +127,28 @@ class TestCalls:
         with pytest.raises(InputError, match="another job"):
             client.submit(JOB._replace(priority=1), key="k")
 
+    def test_names_that_nothing_can_have_are_refused_before_a_request(self, client, monkeypatch):
+        monkeypatch.setattr(client, "_call", lambda *args, **kw: pytest.fail("it was asked for"))
+        of_jobs = (
+            *(client.job, client.explain, client.events, client.wait, client.log_piece),
+            *(client.cancel, client.suspend, client.resume, client.clean),
+        )
+        never = ["", ".", "..", "a/b", "../../healthz"]
+        for name in (*never, "%2e%2e", "x" * 400, "1;x=1", "a\n", " 1"):
+            for call in of_jobs:
+                with pytest.raises(NotFoundError, match="; write an id, a job's name or") as error:
+                    call(name)
+                assert str(error.value).startswith(f"there is no job {name!r:.80}; ")
+            with pytest.raises(NotFoundError, match="; write a sweep's name or @last"):
+                client.sweep(name)
+        for name in never:
+            for call in (client.cordon, client.drain, client.enable):
+                with pytest.raises(NotFoundError, match="; write a node's name"):
+                    call(name)
+
     def test_errors_come_back_as_what_they_were(self, client):
         with pytest.raises(NotFoundError, match="'7'"):
             client.job("7")
-        with pytest.raises(NotFoundError):
-            client.job("../../healthz")
         with pytest.raises(NeverFitsError, match="NEVER_FITS"):
             client.submit(JOB._replace(num_gpus=99))
         with pytest.raises(JobFileError, match="did you mean priority"):

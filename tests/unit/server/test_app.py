@@ -237,10 +237,26 @@ def test_explain_names_the_blockers(http, cluster):
 
 
 def test_unknown_routes_and_methods_are_problems(http):
-    assert http.get("/nothing").json()["code"] == "NotFoundError"
-    assert http.delete("/api/v1/jobs/1").status_code == 405
-    assert http.delete("/api/v1/jobs/1").json()["code"] == "ServerError"
-    assert http.get("/api/v1/jobs/1/logs", params={"offset": -1}).status_code == 422
+    nothing = http.get("/nothing").json()
+    assert nothing["code"] == "NotFoundError"
+    assert nothing["detail"] == "there is nothing at '/nothing'; /openapi.json lists what there is"
+    deletion = http.delete("/api/v1/jobs/1")
+    assert (deletion.status_code, deletion.json()["code"]) == (405, "ServerError")
+    assert deletion.json()["detail"] == "DELETE can't be used at '/api/v1/jobs/1'; it takes GET"
+
+
+@pytest.mark.parametrize(
+    ("params", "detail"),
+    [
+        ({"offset": -1}, "offset: '-1' can't be used; it should be greater than or equal to 0"),
+        ({"rank": 10**9}, "rank: '1000000000' can't be used; it should be less than or equal to "),
+        ({"process": "first"}, "process: 'first' can't be used; it should be a valid integer"),
+    ],
+)
+def test_parameters_that_can_not_be_used_are_named_with_value_and_fix(http, params, detail):
+    answer = http.get("/api/v1/jobs/1/logs", params=params)
+    assert (answer.status_code, answer.json()["code"]) == (422, "InputError")
+    assert answer.json()["detail"].startswith(detail)
 
 
 def test_an_unexpected_failure_is_a_problem_without_details(http, cluster):

@@ -49,8 +49,9 @@ class JobFiles:
     ) -> Output:
         """A piece of what a process of an attempt has printed; see :class:`AskOutput`.
 
-        Raises NotFoundError for an attempt, rank or process that there is not, and an output that is
-        gone, ServerError for a file that can't be read, AgentAwayError if nobody is there who has it.
+        Raises NotFoundError for an attempt, rank or process that there is not and for an output
+        that is gone, ServerError for a file that can't be read, and AgentAwayError if nobody is
+        there who has it.
         """
         state, node = self._record.state, self._record.node_of(row, attempt)
         if (cleaned := state.cleaned.get(row)) is not None:

@@ -42,5 +42,7 @@ class NodeApi:
         index = self._state.node_index.get(name)
         if index is None:
             hint = did_you_mean(name, self._state.node_index)
-            raise NotFoundError(f"there is no node {name!r}{hint}; `rota nodes --all` lists them")
+            raise NotFoundError(
+                f"there is no node {name!r:.80}{hint}; `rota nodes --all` lists them"
+            )
         return index

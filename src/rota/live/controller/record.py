@@ -175,7 +175,7 @@ class Record:
                 f"which are jobs named {job_id}.NUMBER; `rota sweep cancel {job_id}` ends it"
             )
         hint = did_you_mean(job_id, {spec.name for spec in self.state.spec[-RECENT:]})
-        raise NotFoundError(f"there is no job {job_id!r}{hint}; `rota ps --all` lists them")
+        raise NotFoundError(f"there is no job {job_id!r:.80}{hint}; `rota ps --all` lists them")
 
     def progress(self, row: int) -> dict[str, Any]:
         """The job's latest report."""
