@@ -33,7 +33,8 @@ def sweep_block(value: Any) -> dict[str, Any]:
     if "count" in fields:
         indices = list(range(whole_within("array.count", fields["count"], 1, MAX_JOBS)))
     else:
-        indices, at_once = _indices(fields["indices"])
+        field = "array.indices" if isinstance(value, Mapping) else "array"
+        indices, at_once = _indices(field, fields["indices"])
         parallel = at_once if parallel is None else parallel
     block: dict[str, Any] = {
         "space": {INDEX: _dimension(value, indices)},
@@ -57,23 +58,25 @@ def _dimension(value: Any, indices: list[int]) -> dict[str, Any]:
     return {"choice": indices}
 
 
-def _indices(value: Any) -> tuple[list[int], str | None]:
+def _indices(field: str, value: Any) -> tuple[list[int], str | None]:
     """The indices, rising, and how many of their jobs may be there at once, if that is told."""
-    if isinstance(value, list):
-        value = ",".join(map(str, value))
-    if not isinstance(value, str):
-        refuse("array", value, f"{EXAMPLE}, or {{count: 10}}")
-    text, percent, at_once = value.replace(" ", "").partition("%")
+    text = ",".join(map(str, value)) if isinstance(value, list) else value
+    if not isinstance(text, str):
+        refuse(field, value, f"{EXAMPLE}, or {{count: 10}}")
+    text, percent, at_once = text.replace(" ", "").partition("%")
     found: set[int] = set()
     for part in text.split(","):
         match = _PART.match(part)
         if match is None:
-            refuse("array", value, EXAMPLE)
+            refuse(field, value, EXAMPLE)
         first, last, step = int(match[1]), int(match[2] or match[1]), int(match[3] or 1)
         if first > last or not step or last > MAX_INDEX:
             fix = f"indices rise from 0 to {MAX_INDEX} at most, by 1 or more"
-            refuse("array", value, fix)
-        found.update(range(first, last + 1, step))
+            refuse(field, value, fix)
+        for index in range(first, last + 1, step):
+            if index in found:
+                refuse(field, value, f"index {index} stands there twice; name each index once")
+            found.add(index)
         if len(found) > MAX_JOBS:
-            refuse("array", value, f"these are over {MAX_JOBS} jobs; hand them in in parts")
+            refuse(field, value, f"these are over {MAX_JOBS} jobs; hand them in in parts")
     return sorted(found), at_once if percent else None

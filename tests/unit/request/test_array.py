@@ -67,6 +67,10 @@ def test_each_job_has_its_index_in_its_name_command_and_environment():
         ({"size": 3}, ["'size'", "known: count, indices, parallel"]),
         ({"parallel": 3}, ["array", "count: 10"]),
         ({"count": 1, "indices": "0-3"}, ["array"]),
+        ({"indices": [1, 1]}, ["array.indices: [1, 1]", "index 1 stands there twice", "once"]),
+        ({"indices": "9-0"}, ["array.indices: '9-0'"]),
+        ([3, "3"], ["array: [3, '3']", "index 3 stands there twice"]),
+        ("0-3,2-5%2", ["array: '0-3,2-5%2'", "index 2 stands there twice"]),
     ],
 )
 def test_an_array_that_cannot_be_is_refused(array, words):
