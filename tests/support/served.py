@@ -193,6 +193,9 @@ class StandInController:
     def turns(self, row: int) -> Turns | None:
         return self._policy.turns(View(self.state, self.now_s(), self._policy), row)
 
+    def quota(self, row: int) -> int | None:
+        return self._policy.quota(View(self.state, self.now_s(), self._policy), row)
+
     async def ask(self, node: str, question: Question, patience_s: float = 0.0) -> Found:
         """What the node's agent would answer."""
         return await asyncio.to_thread(look_up, self._folder, node, question)

@@ -42,6 +42,7 @@ def explain(
     resizes: bool = False,
     adapts: bool = True,
     turns: Turns | None = None,
+    quota: int | None = None,
     awaited: Iterable[Mapping[str, str]] = (),
     shortage: str | None = None,
 ) -> dict[str, Any]:
@@ -65,6 +66,7 @@ def explain(
     :func:`rota.explain.turns.tell`; ``sharing`` as in :func:`rota.explain.sharing.sharing_of`,
     ``data_wait`` as in :func:`rota.explain.data_wait.data_wait_of`, ``cpus`` as in
     :func:`rota.explain.cpus.cpus_of`.
+    ``quota`` is how many GPUs the quota of the job's queue has, None if that is not known.
     ``awaited`` are the nodes that were asked for and are not there yet, each with its ``name`` and
     ``why``: a job that waits for GPUs is told of them.
     ``shortage`` says how much room the disk of the state folder has, if that is too little.
@@ -74,14 +76,16 @@ def explain(
     if state.reason[row] == Reason.WAIT_DEVICE_MEMORY:
         turns = None  # the jobs it takes turns with stay where they are
     turn = turns if turns is not None and turns.position(row) else None
-    blockers = _blockers(state, row, now_s, turn) if waits else []
+    blockers = _blockers(state, row, now_s, turn, quota) if waits else []
     reason, undecided = Reason(state.reason[row]), _is_undecided(state, row)
     if waits and blockers and reason in (Reason.NONE, Reason.WAIT_PRIORITY) and not undecided:
         reason = Reason[blockers[0]["rule"]]
     if waits and not state.nodes:  # overrides the policy's reason
         reason, undecided = Reason.NODE_UNHEALTHY, False
         blockers = [_blocker(reason, gpus_text(state.num_gpus[row]), NO_NODE)]
-    would_start_if = _would_start_if(state, row, now_s, blockers, turn) if blockers else None
+    would_start_if = None
+    if blockers:
+        would_start_if = _would_start_if(state, row, now_s, blockers, turn, quota)
     if waits and shortage is not None:
         reason, undecided = Reason.WAIT_DISK, False
         blockers.insert(0, _blocker(reason, "room on the disk of the state folder", shortage))
@@ -90,7 +94,7 @@ def explain(
         "job_id": state.spec[row].job_id,
         "state": job_state.name,
         "reason": reason.name,
-        "sentence": UNDECIDED if undecided else _sentence(state, row, reason),
+        "sentence": UNDECIDED if undecided else _sentence(state, row, reason, quota),
         "blockers": blockers,
         "would_start_if": would_start_if,
         "awaited": [f"node {node['name']}: {node['why']}" for node in awaited] if blockers else [],
@@ -152,7 +156,7 @@ def _policy_name(state: ClusterState) -> str:
 
 
 def _blockers(
-    state: ClusterState, row: int, now_s: float, turns: Turns | None
+    state: ClusterState, row: int, now_s: float, turns: Turns | None, quota: int | None
 ) -> list[dict[str, Any]]:
     """Everything that stands between the job and its GPUs; the policy's reason comes first."""
     found = []
@@ -188,7 +192,7 @@ def _blockers(
         found.append(_blocker(Reason.WAIT_RESERVATION, *reservation.standing(state, now_s)))
     told = {Reason.NONE.name, *(blocker["rule"] for blocker in found)}
     if reason.name not in told and (reason != Reason.WAIT_PRIORITY or not found):
-        found.append(_by_policy(state, row, reason, now_s))
+        found.append(_by_policy(state, row, reason, now_s, quota))
     found.sort(key=lambda blocker: blocker["rule"] != reason.name)
     return found
 
@@ -209,7 +213,9 @@ def _ended(how: Sequence[str]) -> str:
     return " and ".join({"ended": "to have ended"}.get(when, f"to have {when}") for when in how)
 
 
-def _by_policy(state: ClusterState, row: int, reason: Reason, now_s: float) -> dict[str, Any]:
+def _by_policy(
+    state: ClusterState, row: int, reason: Reason, now_s: float, quota: int | None
+) -> dict[str, Any]:
     """The policy's reason, with the jobs that are in the way by its rules."""
     spec = state.spec[row]
     if reason == Reason.TRIAL_BEHIND and spec.trial is not None:
@@ -217,6 +223,8 @@ def _by_policy(state: ClusterState, row: int, reason: Reason, now_s: float) -> d
         return _blocker(reason, trial_wait.NEED, have, holders)
     if reason == Reason.WAIT_QUOTA:
         need = f"room for {gpus_text(spec.num_gpus)} in the quota of {_queue(spec.vc)}"
+        if _is_too_small(state, row, quota):
+            return _blocker(reason, need, f"it has {gpus_text(quota)}" if quota else "it has none")
         return _blocker(reason, need, "it is used up", _holders_of_queue(state, row))
     if reason == Reason.WAIT_FAIRSHARE:
         owner = (spec.user, spec.vc)
@@ -342,6 +350,7 @@ def _would_start_if(
     now_s: float,
     blockers: list[dict[str, Any]],
     turns: Turns | None,
+    quota: int | None,
 ) -> str:
     """The smallest change that would let the job start, as far as the state shows."""
     job_id = state.spec[row].job_id
@@ -380,7 +389,7 @@ def _would_start_if(
         return f"{types[0]['need']} were free"
     more = _more_gpus(state, row)
     if Reason.WAIT_QUOTA.name in rules:
-        return _room_in_quota(state, row, more)
+        return _room_in_quota(state, row, more, quota)
     if Reason.WAIT_FAIRSHARE.name in rules:
         less = "its owner's use fell below that of owners whose jobs run"
         return f"{less}, or {more}" if more else less
@@ -403,10 +412,15 @@ def _more_gpus(state: ClusterState, row: int) -> str:
     return f"{gpus_text(missing)} more were free{hint}"
 
 
-def _room_in_quota(state: ClusterState, row: int, more: str) -> str:
+def _is_too_small(state: ClusterState, row: int, quota: int | None) -> bool:
+    """True if the job doesn't fit into its queue's quota even while nobody uses that."""
+    return quota is not None and quota < state.num_gpus[row]
+
+
+def _room_in_quota(state: ClusterState, row: int, more: str, quota: int | None) -> str:
     queue, holders = _queue(state.spec[row].vc), _holders_of_queue(state, row)
-    larger = f"the quota of {queue} were larger"
-    if holders:
+    larger = f"{queue} had a quota" if quota == 0 else f"the quota of {queue} were larger"
+    if holders and not _is_too_small(state, row, quota):
         larger = f"jobs of {queue} ended ({few(holders)}), or {larger}"
     return f"{larger}; where queues may borrow, also if {more}" if more else larger
 
@@ -439,7 +453,7 @@ def _resumption(job_id: str) -> str:
     )
 
 
-def _sentence(state: ClusterState, row: int, reason: Reason) -> str:
+def _sentence(state: ClusterState, row: int, reason: Reason, quota: int | None) -> str:
     job_state = JobState(state.state[row])
     held = state.held[row]
     if job_state.is_final:
@@ -465,6 +479,9 @@ def _sentence(state: ClusterState, row: int, reason: Reason) -> str:
         return f"it is about to go on, on {_places(state, held)}"
     if reason == Reason.NODE_UNHEALTHY and not state.nodes:
         return NO_NODE
+    if reason == Reason.WAIT_QUOTA and _is_too_small(state, row, quota):
+        more = "it asks for more GPUs than its queue's quota has"
+        return more if quota else "its queue has no quota"
     return SENTENCES[reason]
 
 

@@ -98,6 +98,11 @@ class Policy:
         """The jobs that take turns where a job lives or waits; None if no jobs take turns there."""
         return None
 
+    def quota(self, view: View, row: int) -> int | None:
+        """GPUs of the quota of a job's queue; None if there are no quotas."""
+        quotas = None if self.stages is None else self.stages.quotas
+        return None if quotas is None else quotas.of(view, view.spec[row].vc)
+
 
 def checked(policy: object) -> Policy:
     """The policy itself. Raises PolicySettingError if it is no Policy."""

@@ -166,6 +166,7 @@ def _reading_routes(controller: Any) -> APIRouter:
             resizes=controller.resizes,
             adapts=controller.adapts,
             turns=controller.turns(row),
+            quota=controller.quota(row),
             awaited=controller.supply.awaited(),
             shortage=controller.room.shortage() if controller.room.is_tight else None,
         )

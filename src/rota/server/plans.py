@@ -20,13 +20,15 @@ def plan(controller: Any, state: ClusterState, spec: JobSpec, now_s: float) -> d
     seen = preview(state, controller.new_policy, spec, now_s)
     row, given = seen.row, state.target[seen.row]
     policy = controller.new_policy()
+    view = View(state, now_s, policy)
     verdict = explain(
         state,
         row,
         now_s,
         resizes=policy.resizes,
         adapts=policy.adapts,
-        turns=policy.turns(View(state, now_s, policy), row) if row in state.active else None,
+        turns=policy.turns(view, row) if row in state.active else None,
+        quota=policy.quota(view, row),
         shortage=controller.room.shortage() if controller.room.is_tight else None,
     )
     start = "waits"

@@ -29,6 +29,7 @@ from rota.model.job import Adapt, Dependency, Elastic, JobSpec, JobState, Progra
 from rota.model.probe import Probe
 from rota.model.reason import Reason
 from rota.model.state.state import ClusterState
+from rota.model.view import View
 from rota.policy.registry import create
 from rota.testing.builders import job
 from support.driven import DrivenCluster, cluster_with_a_job_that_is
@@ -369,6 +370,37 @@ def test_a_gang_larger_than_its_queues_quota_needs_a_larger_one():
     cluster.settle()
     would = explain(cluster.state, 0, 1.0)["would_start_if"]
     assert would == "the quota of queue 'nlp' were larger"
+
+
+@pytest.mark.parametrize(
+    ("quotas", "sentence", "have", "if_"),
+    [
+        ("vision=2", "its queue has no quota", "it has none", "queue 'nlp' had a quota"),
+        (
+            "vision=2;nlp=1",
+            "it asks for more GPUs than its queue's quota has",
+            "it has 1 GPU",
+            "the quota of queue 'nlp' were larger",
+        ),
+    ],
+)
+def test_a_queue_without_or_with_too_small_a_quota_has_not_used_it_up(quotas, sentence, have, if_):
+    jobs = (job(1, 2, vc="vision"), job(2, 2, vc="nlp"), job(3, 2, vc="nlp"))
+    policy = create("fifo-backfill", {"quotas": quotas})
+    cluster = DrivenCluster(*jobs, policy=policy)
+    cluster.settle()
+    quota = policy.quota(View(cluster.state, 1.0, policy), 2)
+    verdict = explain(cluster.state, 2, 1.0, quota=quota)
+    assert (verdict["reason"], verdict["sentence"]) == ("WAIT_QUOTA", sentence)
+    need = "room for 2 GPUs in the quota of queue 'nlp'"
+    assert verdict["blockers"][0] == {
+        "rule": "WAIT_QUOTA",
+        "need": need,
+        "have": have,
+        "held_by": [],
+    }
+    more = "where queues may borrow, also if 2 GPUs more were free, as when job 1 ends"
+    assert verdict["would_start_if"] == f"{if_}; {more}"
 
 
 def test_where_queues_may_borrow_free_gpus_would_do_as_well():

@@ -310,6 +310,10 @@ class Controller:
             log.exception("policy %s can't tell whose turn it is", identity(self._policy))
             return None
 
+    def quota(self, row: int) -> int | None:
+        """GPUs of the quota of the job's queue; None if the policy has no quotas."""
+        return self._policy.quota(View(self.state, self.now_s(), self._policy), row)
+
     def _time_limits(self) -> list[tuple[int, float]]:
         """(row, time) at which each running job with a limit will have run for that long."""
         state = self.state

@@ -30,13 +30,16 @@ class Fifo(Policy):
             walk(self.stages, what_if, rows, keep=rows, strict=True)
             return finish(self.stages, what_if)
         waiting.update(view)
-        row = waiting.first(view)
+        row, misjudged = waiting.first(view), waiting.misjudged(view)
         if row is None or (
             view.free_gpus < view.num_gpus[row] <= view.total_gpus
             and view.reason[row] == WAIT_RESOURCES
+            and not misjudged
         ):
             return waiting.sign(view.unchanged())
         what_if = view.what_if()
+        for other in misjudged:
+            what_if.wait(other, Reason.WAIT_PRIORITY)
         while row is not None:
             if view.num_gpus[row] > view.total_gpus:
                 what_if.wait(row, Reason.NEVER_FITS)

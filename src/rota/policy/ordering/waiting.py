@@ -3,9 +3,22 @@
 from heapq import heapify, heappop, heappush
 
 from rota.model.plan import Plan
+from rota.model.reason import Reason
 from rota.model.view import View
 
 MANY = 1 << 60
+
+# Given by policies that take turns, preempt or have stages, and by no line without these.
+OF_OTHERS = frozenset(
+    map(
+        int,
+        (
+            *(Reason.WAIT_QUOTA, Reason.WAIT_FAIRSHARE, Reason.WAIT_RESERVATION),
+            *(Reason.SLICE_WAITING_TURN, Reason.PREEMPTED_BY, Reason.PACK_UNDONE),
+            Reason.TRIAL_BEHIND,
+        ),
+    )
+)
 
 
 class Waiting:
@@ -38,6 +51,10 @@ class Waiting:
                 heapify(line)
         else:
             self._enter(view, view.changed)
+
+    def misjudged(self, view: View) -> list[int]:
+        """The new rows that still have a reason of the policy that decided before this one."""
+        return [row for row in self.new if view.reason[row] in OF_OTHERS]
 
     def sign(self, plan: Plan) -> Plan:
         """``plan``, after remembering that it is the one that these lines belong to."""

@@ -46,6 +46,8 @@ class YarnCapacity(Policy):
     def _go_down_the_line(self, what_if: WhatIf) -> Plan:
         view, waiting = what_if.view, self._waiting
         waiting.update(view)
+        for other in waiting.misjudged(view):
+            what_if.wait(other, Reason.WAIT_PRIORITY)
         while (row := waiting.first(view)) is not None:
             if view.num_gpus[row] > view.total_gpus:
                 what_if.wait(row, Reason.NEVER_FITS)

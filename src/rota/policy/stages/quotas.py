@@ -46,12 +46,20 @@ class Quotas(NamedTuple):
                     closed.add(queue)
         return within, beyond
 
+    def of(self, view: View, queue: str) -> int:
+        """GPUs of a queue's quota, used or not; 0 for a queue that has none."""
+        named = self._by_queue(view)
+        return named.get(queue, named.get(OTHERS, 0))
+
+    def _by_queue(self, view: View) -> dict[str, int]:
+        if not self.equal:
+            return dict(self.gpus)
+        queues = sorted({view.spec[row].vc for row in view.active})
+        each, over = divmod(view.total_gpus, len(queues) or 1)
+        return {queue: each + (i < over) for i, queue in enumerate(queues)}
+
     def _left(self, view: View, kept: Collection[int]) -> dict[str, int]:
-        spec, named = view.spec, dict(self.gpus)
-        if self.equal:
-            queues = sorted({spec[row].vc for row in view.active})
-            each, over = divmod(view.total_gpus, len(queues) or 1)
-            named = {queue: each + (i < over) for i, queue in enumerate(queues)}
+        spec, named = view.spec, self._by_queue(view)
         others = named.pop(OTHERS, 0)
         for row in kept:
             queue = spec[row].vc

@@ -4,6 +4,7 @@ from rota.errors import SimulationError
 from rota.model.events import JobFinished, JobSubmitted
 from rota.model.job import JobState
 from rota.model.reason import Reason
+from rota.model.view import View
 from rota.policy.registry import create
 from rota.policy.stages.quotas import Quotas, parse_quotas
 from rota.testing.builders import job, run
@@ -57,6 +58,35 @@ def test_a_queue_that_is_not_named_has_what_the_star_has_or_nothing():
     jobs = [job("a", 2, vc="other")]
     assert running(cluster_with("srtf", {"quotas": "*=2", "borrow": "no"}, *jobs)) == {"a"}
     assert not running(cluster_with("srtf", {"quotas": "x=2", "borrow": "no"}, *jobs))
+
+
+def test_quotas_are_told_by_queue():
+    driven = DrivenCluster(job(0, vc="x"), job(1, vc="y"), cluster="1x7")
+    view = View(driven.state, 0.0, driven.policy)
+    named = Quotas((("x", 3), ("*", 2)))
+    assert [named.of(view, queue) for queue in ("x", "y", "z")] == [3, 2, 2]
+    assert Quotas((("x", 3),)).of(view, "y") == 0
+    assert [Quotas(equal=True).of(view, queue) for queue in ("x", "y", "z")] == [4, 3, 0]
+    assert create("gandiva", {"quotas": "x=3"}).quota(view, 1) == 0
+    assert create("gandiva").quota(view, 1) is None
+
+
+@pytest.mark.parametrize("policy", ["fifo", "fifo-backfill", "yarn-cs", "tiresias", "gandiva"])
+@pytest.mark.parametrize(
+    ("before", "given"), [("fifo", {"quotas": "x=1", "borrow": "no"}), ("gandiva", {})]
+)
+def test_a_policy_that_follows_one_with_quotas_or_turns_gives_reasons_of_its_own(
+    policy, before, given
+):
+    jobs = [job(0, 4, vc="x"), *(job(i, 4, vc="y") for i in range(1, 4))]
+    driven = cluster_with(before, given, *jobs, cluster="1x4")
+    driven.policy = create(policy)
+    for _ in range(2):
+        driven.passes(1.0)
+        driven.settle()
+    told = {Reason(driven.state.reason[row]) for row in (2, 3)}
+    assert Reason.WAIT_QUOTA not in told
+    assert (Reason.SLICE_WAITING_TURN in told) == (policy == "gandiva")
 
 
 def test_equal_quotas_follow_the_queues_that_have_jobs():
