@@ -576,8 +576,9 @@ def _echo_plan(plan: dict[str, Any], as_json: bool) -> None:
     if as_json:
         click.echo(present.structure_text(plan))
         return
-    wanted, free = plan["job"]["resources"]["gpus"], plan["free_gpus"]
-    click.echo(f"{plan['job']['name']}: it can be taken; it needs {wanted} of {free} free GPUs")
+    from rota.cli.sweepsubmit import taken_text
+
+    click.echo(taken_text(plan["job"], plan["free_gpus"], "it"))
 
 
 def _echo_advice(request: JobRequest, python: str | None) -> None:

@@ -39,6 +39,7 @@ from rota.cli.simoutput import (
 )
 from rota.cli.table import fitting, in_parts, render, width_of_terminal
 from rota.errors import InputError, RotaError, did_you_mean
+from rota.model.figure import rounded
 from rota.policy.registry import create, remark, settings
 from rota.report.comparison import (
     BY_KEY,
@@ -383,10 +384,8 @@ def turn_notes(
     cheap, dear = choices[found_turn.cheap][1].label, choices[found_turn.dear][1].label
     if found_turn.at_s is None:
         return [f"cost: {cheap} is best at a restart of {LEAST_S:g} s, and at one of {MOST_S:g} s"]
-    return [
-        f"cost: the ranking turns where a restart takes about {found_turn.at_s:.2g} s: {cheap} is "
-        f"best below, {dear} above"
-    ]
+    about = f"a restart takes about {rounded(found_turn.at_s, 2)} s"
+    return [f"cost: the ranking turns where {about}: {cheap} is best below, {dear} above"]
 
 
 def side_by_side(

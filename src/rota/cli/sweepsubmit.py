@@ -11,6 +11,7 @@ from rota.cli.connection import connected
 from rota.cli.present import structure_text
 from rota.cli.text import number_text, printable
 from rota.errors import NeverFitsError
+from rota.model.naming import few
 from rota.request.array import IN_ORDER
 
 if TYPE_CHECKING:
@@ -26,7 +27,7 @@ def hand_in(request: SweepRequest, wait: bool, dry_run: bool, as_json: bool) -> 
     with connected() as client:
         try:
             if dry_run:
-                _echo_plan(client.check_sweep(request), as_json)
+                _echo_plan(client.check_sweep(request), request, as_json)
                 return 0
             begun = client.submit_sweep(request)
         except NeverFitsError as error:
@@ -103,13 +104,24 @@ def _best_text(told: Mapping[str, Any]) -> str:
     return printable(f"{line} ({params})" if params else line)
 
 
-def _echo_plan(plan: Mapping[str, Any], as_json: bool) -> None:
+def _echo_plan(plan: Mapping[str, Any], request: SweepRequest, as_json: bool) -> None:
     if as_json:
         click.echo(structure_text(plan))
         return
-    fields = plan["sweep"]
-    wanted, free = fields["resources"]["gpus"], plan["free_gpus"]
+    noun = "job" if request.is_array else "trial"
     click.echo(
-        f"{fields['name']}: it can be taken; each trial needs {wanted} of {free} free GPUs\n"
-        f"a trial, for example: {printable(plan['trial']['run'])}"
+        f"{taken_text(plan['sweep'], plan['free_gpus'], f'each {noun}')}\n"
+        f"a {noun}, for example: {printable(plan['trial']['run'])}"
     )
+
+
+def taken_text(fields: Mapping[str, Any], free_gpus: int, what: str) -> str:
+    """One line on a dry run of a request: what each of its jobs needs and waits for."""
+    needs = f"{what} needs {fields['resources']['gpus']} of {free_gpus} free GPUs"
+    awaited = few([_awaited_text(**each) for each in fields.get("depends_on", ())])
+    waits = f", and waits until {printable(awaited)}" if awaited else ""
+    return f"{fields['name']}: it can be taken; {needs}{waits}"
+
+
+def _awaited_text(job: str, when: str) -> str:
+    return f"job {job} has {when}"

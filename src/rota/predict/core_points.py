@@ -4,6 +4,7 @@ from collections.abc import Iterable
 from itertools import combinations
 from typing import NamedTuple
 
+from rota.model.figure import rounded
 from rota.predict.step_points import LEAST_S, MOST_S
 
 LEAST_CORES, MOST_CORES = 0.01, 4096.0
@@ -60,5 +61,5 @@ def falling(points: Iterable[CorePoint]) -> list[str]:
     for fewer, more in combinations(ordered, 2):
         ratio = more.step_s / fewer.step_s
         if fewer.gpu_type == more.gpu_type and fewer.cores < more.cores and ratio > FALLS:
-            found.append((ratio, f"{more} took {ratio:.2g} times as long as {fewer}"))
+            found.append((ratio, f"{more} took {rounded(ratio, 2)} times as long as {fewer}"))
     return [words for _, words in sorted(found, key=lambda pair: -pair[0])]

@@ -14,6 +14,7 @@ from functools import lru_cache
 from math import inf, sqrt
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from rota.model.figure import rounded
 from rota.predict.core_points import NOISE, CorePoint, best_known, falling, usable
 from rota.predict.one_thread import one_thread
 from rota.predict.step_points import listed
@@ -160,7 +161,7 @@ def _doubts(
     for point in points:
         ratio = point.step_s / demand.step_s(point.cores, point.gpu_type)
         if not 1 / CONTRADICTION < ratio < CONTRADICTION:
-            off.append(f"{point}: {ratio:.2g} times as long as the others make likely")
+            off.append(f"{point}: {rounded(ratio, 2)} times as long as the others make likely")
     if off:
         yield f"measurements contradict each other: {listed(off)}"
 

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
+from rota.model.figure import rounded
+
 if TYPE_CHECKING:
     from rota.model.measured.reports import StepPoint
 
@@ -104,5 +106,6 @@ def _wrong(point: Point) -> str:
         if seconds is not None and not LEAST_S <= seconds <= MOST_S:
             return f"{name} took {seconds} s"
     if point.compute_s is not None and point.compute_s > TWO_CLOCKS * point.step_s:
-        return f"computing took {point.compute_s:.4g} s of a step of {point.step_s:.4g} s"
+        computing, step = rounded(point.compute_s, 4), rounded(point.step_s, 4)
+        return f"computing took {computing} s of a step of {step} s"
     return ""

@@ -13,6 +13,7 @@ from collections.abc import Iterable, Sequence
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from rota.model.figure import rounded
 from rota.predict.one_thread import one_thread
 from rota.predict.step_points import Point, listed, usable
 from rota.predict.step_slopes import GAMMA, ORDER, TINY, Places
@@ -220,7 +221,7 @@ class Outlier(NamedTuple):
     ratio: float
 
     def __str__(self) -> str:
-        return f"{self.point}: {self.ratio:.2g} times as long as the others make likely"
+        return f"{self.point}: {rounded(self.ratio, 2)} times as long as the others make likely"
 
 
 class Minimum(NamedTuple):

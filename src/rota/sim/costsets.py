@@ -6,6 +6,7 @@ from collections.abc import Callable
 from functools import lru_cache
 from typing import TYPE_CHECKING
 
+from rota.model.figure import rounded
 from rota.model.job import JobSpec
 from rota.sim.machine import FREE, Costs, restarts
 
@@ -89,7 +90,7 @@ def costs_text(name: str, costs: Costs) -> str:
         told = f"{costs.resume_s:g} s without progress whenever a job gets GPUs, or others"
     else:
         told = ", ".join(
-            f"{field.removesuffix('_s').replace('_', ' ')} {seconds:.3g} s"
+            f"{field.removesuffix('_s').replace('_', ' ')} {rounded(seconds)} s"
             for field, seconds in costs._asdict().items()
             if seconds
         )

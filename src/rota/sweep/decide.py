@@ -93,11 +93,11 @@ def _end(request: SweepRequest, told: Mapping[str, Any], trials: Sequence[Trial]
         if len(failed) == len(trials):
             return End(FAILED, f"all have failed; the last: {_last(told['name'], failed)}")
         some = f", {len(failed)} of them failed" if failed else ""
-        return End(DONE, f"{_count(len(trials), 'trial')} have ended{some}")
+        return End(DONE, f"{_ended(len(trials))}{some}")
     if best is None and failed:
         message = f"none of {_count(len(trials), 'trial')} came to a value; the last that failed"
         return End(FAILED, f"{message}: {_last(told['name'], failed)}")
-    return End(DONE, f"{_count(len(trials), 'trial')} have ended")
+    return End(DONE, _ended(len(trials)))
 
 
 def _best(request: SweepRequest, trials: Sequence[Trial]) -> tuple[float, Trial] | None:
@@ -115,6 +115,10 @@ def _last(name: str, failed: Sequence[Trial]) -> str:
 
 def _count(number: int, noun: str) -> str:
     return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
+
+
+def _ended(trials: int) -> str:
+    return f"{_count(trials, 'trial')} {'has' if trials == 1 else 'have'} ended"
 
 
 # -- trials to stop ----------------------------------------------------------------------------

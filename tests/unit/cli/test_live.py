@@ -202,6 +202,17 @@ class TestRun:
         assert (code, out) == (0, "train: it can be taken; it needs 1 of 2 free GPUs\n")
         assert cluster.controller.state.spec == []
 
+    def test_a_dry_run_tells_which_jobs_would_be_waited_for(self, rota, cluster):
+        rota("run", "--name", "prepare", "--", "true")
+        rota("run", "--", "true")
+        after = ("--after", "prepare", "--after", "2:ended")
+        code, out, _ = rota("run", "--dry-run", *after, "--", "python", "train.py")
+        assert (code, out) == (
+            0,
+            "train: it can be taken; it needs 1 of 2 free GPUs, and waits until job prepare has "
+            "succeeded, job 2 has ended\n",
+        )
+
 
 class TestSubmit:
     def test_a_file(self, rota, cluster, tmp_path):

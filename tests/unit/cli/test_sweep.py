@@ -115,6 +115,18 @@ class TestSubmit:
         assert json.loads(out)["trial"]["params"] == {"lr": 0.001}
         assert client.sweeps() == []
 
+    def test_a_dry_run_of_an_array_speaks_of_jobs(self, rota, client):
+        words = ("--array", "0-2", "--name", "many", "--", "echo {index}")
+        code, out, _ = rota("run", "--dry-run", *words)
+        assert (code, out.splitlines()) == (
+            0,
+            [
+                "many: it can be taken; each job needs 1 of 2 free GPUs",
+                "a job, for example: echo 0",
+            ],
+        )
+        assert client.sweeps() == []
+
     @pytest.mark.parametrize(("option", "expected"), [(None, 2), ("--wait", 3), ("--dry-run", 3)])
     def test_trials_that_never_fit(self, rota, sweep_file, option, expected):
         options = [option] if option else []

@@ -198,6 +198,8 @@ def test_without_a_metric_trials_are_done_when_their_commands_succeed():
     request = plain_search()
     ended = [trial(number, state="SUCCEEDED") for number in range(3)]
     assert decided(request, sweep(*ended)) == [End("DONE", "3 trials have ended")]
+    one = plain_search(max_trials=1)
+    assert decided(one, sweep(ended[0])) == [End("DONE", "1 trial has ended")]
     failed = trial(2, state="FAILED", message="exit code 1")
     message = "3 trials have ended, 1 of them failed"
     assert decided(request, sweep(*ended[:2], failed)) == [End("DONE", message)]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
+from rota.model.figure import rounded
 from rota.model.naming import jobs_text
 from rota.model.view import View
 from rota.policy.cpus.apportion import CORE, CoreClaim, worth
@@ -40,7 +41,8 @@ def why(
             told[row] += _others(view, [each for each in jobs if each != row and loss[each] > gain])
     if trial is not None:
         row, tried = trial
-        told[row] = f"is tried with {tried.millicores / 1000:g} CPU cores for {tried.lasts_s:.3g} s"
+        cores, lasts = f"{tried.millicores / 1000:g} CPU cores", f"{rounded(tried.lasts_s)} s"
+        told[row] = f"is tried with {cores} for {lasts}"
     return told
 
 
