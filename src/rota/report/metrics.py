@@ -46,7 +46,8 @@ def summarise(
     finished ones alone and are None where there is none. JCT is finish - submit; the median is the
     mean of the two middle values, other percentiles go by nearest rank; the makespan is last finish
     - first submit of the finished jobs; a job's queue time is JCT - service - costs charged to
-    it. ``lost_attempts`` counts the starts of all jobs that did not last until the job's end.
+    it. ``lost_attempts`` counts the starts of all jobs that did not last until the job's end, but
+    for those that failed and were retried, as the job asked for.
     ``needs_duration`` marks an oracle. The figures of fairness are those of
     :mod:`rota.report.fairness`; what needs the course of the run is in :mod:`rota.report.history`.
     """
@@ -172,11 +173,12 @@ def _gpu_time(
 
 
 def _lost_attempts(state: ClusterState) -> int:
-    without = (JobState.PENDING, JobState.HELD)
-    standing = [
-        1 for n, code in zip(state.attempt, state.state, strict=True) if n and code not in without
-    ]
-    return sum(state.attempt) - len(standing)
+    without, lost = (JobState.PENDING, JobState.HELD), 0
+    for row, starts in enumerate(state.attempt):
+        stands = state.state[row] not in without
+        # A job that was cancelled before its retry has none that stands.
+        lost += max(0, starts - stands - state.retried.get(row, 0))
+    return lost
 
 
 def _fairness(state: ClusterState, rows: Sequence[int], jobs: Jobs) -> dict[str, Any]:

@@ -1,6 +1,6 @@
 import pytest
 
-from rota.model.events import AttemptLost, JobFinished, NodeLost, StopRequested
+from rota.model.events import AttemptLost, JobFinished, NodeLost, RetryDue, StopRequested
 from rota.model.job import JobState
 from rota.policy.ordering.fifo import Fifo
 from rota.policy.ordering.shortest import ShortestRemaining
@@ -90,6 +90,39 @@ def test_lost_work_is_counted_in_gpu_seconds():
     cluster.happens(AttemptLost, 0, 1, "a fault", 20.0)
     summary = summarise(cluster.state, decisions=0, policy="fifo")
     assert summary["lost_gpu_s"] == 2 * 20.0
+
+
+def test_a_retry_is_no_lost_attempt():
+    cluster = DrivenCluster(job("first", 4), job("a", 2), job("b", 1))
+    cluster.settle()
+    cluster.happens(JobFinished, 0, JobState.SUCCEEDED)
+    cluster.settle()
+    cluster.passes(50.0)
+    failed = AttemptLost(cluster.now_s, 1, 1, "exit code 7", retry_at_s=60.0, exit_code=7)
+    cluster.state.apply(failed)
+    cluster.happens(AttemptLost, 2, 1, "its agent died")
+
+    def lost(state):
+        return summarise(state, decisions=0, policy="fifo")["lost_attempts"]
+
+    assert [lost(cluster.state.only([row])) for row in (0, 1, 2)] == [0, 0, 1]
+    assert lost(cluster.state) == 1
+    cluster.passes(10.0)
+    cluster.happens(RetryDue, 1)
+    cluster.settle()
+    assert cluster.state.attempt[1] == 2
+    assert lost(cluster.state) == 1
+    cluster.happens(AttemptLost, 1, 2, "its agent died")
+    assert lost(cluster.state) == 2
+
+
+def test_a_job_that_is_cancelled_before_its_retry_has_lost_none():
+    cluster = DrivenCluster(job("a", 2))
+    cluster.settle()
+    cluster.state.apply(AttemptLost(0.0, 0, 1, "exit code 7", retry_at_s=60.0, exit_code=7))
+    cluster.happens(StopRequested, 0)
+    assert cluster.state_of(0) == JobState.CANCELLED
+    assert summarise(cluster.state, decisions=0, policy="fifo")["lost_attempts"] == 0
 
 
 def test_starts_that_did_not_last_are_counted():

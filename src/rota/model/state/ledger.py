@@ -211,6 +211,8 @@ class Ledger:
             column = getattr(self, name)
             setattr(twin, name, array(typecode, [column[row] for row in chosen]))
         twin.spec = [self.spec[row] for row in chosen]
+        numbered = enumerate(chosen)
+        twin.retried = {new: self.retried[row] for new, row in numbered if row in self.retried}
         return twin
 
     def append(self, spec: JobSpec) -> int:
