@@ -59,22 +59,32 @@ def clean(
         ask = partial(_ask, client, keep_checkpoints=keep_checkpoints)
         found, refusals = ask(names, dry_run=True)
         found = [job for job in found if _is_older(client, job, age_s)]
+        full = [job for job in found if job["num_bytes"]]
         code = 1 if jobs and refusals else 0
-        for job in found:
+        told = found if jobs else full
+        for job in told:
             click.echo(_line(job))
         for refusal in refusals:
             click.echo(f"{'error' if jobs else 'kept'}: {refusal}", err=True)
-        if not found or dry_run:
-            click.echo(_sum(found) if found else "there is nothing to remove")
+        if not told:
+            click.echo("there is nothing to remove")
+        if dry_run:
+            if full:
+                click.echo(_sum(full))
             return code
         what = "output" if keep_checkpoints else "output and checkpoints"
-        if not yes and not click.confirm(f"remove the {what} of {_sum(found)}?"):
+        if full and not yes and not click.confirm(f"remove the {what} of {_sum(full)}?"):
             click.echo("nothing was removed")
             return 1
+        # Also jobs of which nothing is left: a call that was cut off has yet to write that down.
         removed, failures = ask([job["id"] for job in found], dry_run=False)
         for failure in failures:
             click.echo(f"error: {failure}", err=True)
-        click.echo(f"removed the {what} of {_sum(removed)}")
+        if full:
+            # The size as it was told before: a call that is repeated finds what the first one left.
+            done = {job["id"] for job in removed}
+            gone = _sum([job for job in full if job["id"] in done])
+            click.echo(f"removed the {what} of {gone}")
     return 1 if failures else code
 
 
@@ -126,4 +136,5 @@ def _sum(jobs: Sequence[dict[str, Any]]) -> str:
 
 def _line(job: dict[str, Any]) -> str:
     who = f"job {job['id']} ({printable(job['name'])}) of {printable(job['user'])}"
-    return f"{who}, ended {clock(job['finish_s'])}: {size_text(job['num_bytes'])}"
+    size = size_text(job["num_bytes"]) if job["num_bytes"] else "nothing is left to remove"
+    return f"{who}, ended {clock(job['finish_s'])}: {size}"

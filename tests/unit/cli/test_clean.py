@@ -1,5 +1,6 @@
 """``rota clean``: which jobs it takes, what it says, and when it asks."""
 
+import shutil
 import sys
 
 import pytest
@@ -58,6 +59,41 @@ def test_named_jobs_are_cleaned_up_and_the_bytes_are_told(rota, ended):
     assert [prints(rota, job_id) for job_id in "123"] == [False, False, True]
     assert "removed by me with `rota clean` at" in rota("logs", "1")[2]
     assert "its output and checkpoints were removed by me" in rota("show", "1")[1]
+
+
+def test_of_a_job_that_was_cleaned_up_nothing_is_left_to_remove(rota, ended, cluster):
+    ended("a"), ended("b")
+    assert rota("clean", "a", "--yes")[0] == 0
+    for more in (["--yes"], ["--dry-run"]):
+        code, out, err = rota("clean", "a", *more)
+        assert (code, err, "removed" in out) == (0, "", False)
+        assert out.startswith("job 1 (a) of me, ended ") and out.count("\n") == 1
+        assert out.endswith(": nothing is left to remove\n")
+    code, out, _ = rota("clean", "a", "b", "--yes")
+    assert (code, "removed the output and checkpoints of 1 job: " in out) == (0, True)
+
+
+def test_a_call_that_was_cut_off_is_finished_and_the_bytes_are_those_there_were(
+    rota, ended, cluster, monkeypatch
+):
+    ended("a"), ended("b")
+    files, asked = cluster.controller.files, []
+    clean = files.clean
+
+    async def cut_off(row, *, keeps_checkpoints, dry_run):
+        """The answer to the first call that removes something is lost."""
+        if not dry_run and not asked:
+            asked.append(row)
+            await clean(row, keeps_checkpoints=keeps_checkpoints, dry_run=False)
+        return await clean(row, keeps_checkpoints=keeps_checkpoints, dry_run=dry_run)
+
+    monkeypatch.setattr(files, "clean", cut_off)
+    size = rota("clean", "a", "--dry-run")[1].splitlines()[-1]
+    code, out, _ = rota("clean", "a", "--yes")
+    assert (code, out.splitlines()[-1]) == (0, f"removed the output and checkpoints of {size}")
+    shutil.rmtree(cluster.log_path(1).parent.parent)  # removed, and not written down
+    assert rota("clean", "b", "--yes")[1].endswith(": nothing is left to remove\n")
+    assert cluster.controller.state.cleaned.keys() == {0, 1}
 
 
 def test_a_dry_run_removes_nothing(rota, ended):
