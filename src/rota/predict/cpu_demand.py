@@ -203,17 +203,34 @@ def _overlapping(points: Sequence[CorePoint], base: str) -> CpuDemand:
     gamma, gpu_s, by_core_s = likeliest(points, base)
     unit = float(np.exp(logs.mean()))
 
-    def off(terms: Vector) -> Vector:
+    def parts(terms: Vector) -> tuple[Vector, Vector, Vector]:
         cpu, gpu = terms[1] + terms[2] / cores, terms[3:][at]
-        longer = np.maximum(cpu, gpu)
-        ratio = np.minimum(cpu, gpu) / longer
-        steps = np.log(longer) + np.log1p(ratio ** terms[0]) / terms[0]
+        return cpu, gpu, np.minimum(cpu, gpu) / np.maximum(cpu, gpu)
+
+    def off(terms: Vector) -> Vector:
+        cpu, gpu, ratio = parts(terms)
+        steps = np.log(np.maximum(cpu, gpu)) + np.log1p(ratio ** terms[0]) / terms[0]
         return np.append(steps - (logs - np.log(unit)), PRIOR * terms[1])
+
+    def slopes(terms: Vector) -> Vector:
+        cpu, gpu, ratio = parts(terms)
+        power = ratio ** terms[0]
+        less = power / (1 + power)  # the weight of the shorter part
+        by_gpu = np.where(gpu > cpu, 1 - less, less)
+        table = np.zeros((len(cores) + 1, len(terms)))
+        of = table[:-1]
+        of[:, 0] = (less * np.log(ratio) - np.log1p(power) / terms[0]) / terms[0]
+        of[:, 1] = (1 - by_gpu) / cpu
+        of[:, 2] = of[:, 1] / cores
+        of[:, 3:] = (at[:, None] == np.arange(len(types))) * (by_gpu / gpu)[:, None]
+        table[-1, 1] = PRIOR
+        return table
 
     start = np.array([gamma, 1e-3, by_core_s / unit, *([gpu_s / unit] * len(types))])
     low = np.array([1.0, *([TINY] * (len(start) - 1))])
     high = np.array([MOST_GAMMA, *([inf] * (len(start) - 1))])
-    found = least_squares(off, np.clip(start, low, high), bounds=(low, high), x_scale="jac")
+    begin = np.clip(start, low, high)
+    found = least_squares(off, begin, slopes, bounds=(low, high), x_scale="jac")
     gamma, fixed, by_core, *gpus = found.x.tolist()
     by_type = {each: s * unit for each, s in zip(types, gpus, strict=True)}
     return CpuDemand(by_type, by_core * unit, fixed * unit, gamma=gamma)

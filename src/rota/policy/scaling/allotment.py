@@ -2,6 +2,7 @@
 
 from bisect import bisect_right
 from collections.abc import Callable, Sequence
+from functools import lru_cache
 from heapq import heapify, heappop, heappush
 from itertools import pairwise
 from math import isfinite
@@ -89,7 +90,8 @@ def _check(job: Claim) -> None:
         raise InputError(f"claim: values {list(job.values)} must be finite numbers")
 
 
-def _hull(job: Claim) -> list[int]:
+@lru_cache(maxsize=8192)  # between two decisions few claims change
+def _hull(job: Claim) -> tuple[int, ...]:
     """Indices of the claim's sizes on its upper concave hull, as far as it rises."""
     hull = [0]
     for at in range(1, len(job.sizes)):
@@ -98,7 +100,7 @@ def _hull(job: Claim) -> list[int]:
         hull.append(at)
     while len(hull) > 1 and _slope(job, hull[-2], hull[-1]) <= 0:
         hull.pop()
-    return hull
+    return tuple(hull)
 
 
 def _slope(job: Claim, old: int, new: int) -> float:
