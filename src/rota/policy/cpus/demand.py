@@ -8,7 +8,6 @@ from math import exp, isfinite, log
 from rota.model.allocation import Allocation
 from rota.model.measured.reports import CoreTime
 from rota.model.view import View
-from rota.predict.core_design import next_cores
 from rota.predict.core_points import CorePoint
 from rota.predict.cpu_demand import CoreFit, fit
 
@@ -58,11 +57,3 @@ def speeds(
         return ()
     each = quantum / (1000 * gpus)
     return tuple(found.demand.speed(count * each, gpu_type) for count in range(1, quanta + 1))
-
-
-@lru_cache(maxsize=4096)
-def wanted(
-    points: Points, candidates: tuple[float, ...], share: float, gpu_type: str
-) -> float | None:
-    """The cores for each GPU at which a measurement tells most; None if enough is known."""
-    return next_cores(points, candidates, share, gpu_type)

@@ -32,9 +32,10 @@ from rota.policy.cpus.words import why
 SLACK = 0.03  # of the floors: predictions are off by about as much
 GAIN = 0.03  # of the sum of speeds that makes a change worth it
 DWELL_S = 20.0  # in a phase, before another one is acted on
-FIRST_LOOK_S = 30.0  # after which a job is looked at that can't be tried yet
+FIRST_LOOK_S = 30.0  # after which a job is looked at that can't be tried yet, or has told nothing
 QUARTER = 250  # thousandths that are dealt out where a GPU has less than two cores
 ROUND = "round"  # mark: when all nodes were apportioned last
+LEARNED = "learned"  # mark: when that changed a job's cores last, or a trial ended
 NODE = "node "  # marks: what nodes had when they were apportioned last
 
 
@@ -54,10 +55,11 @@ Held = dict[int, dict[int, int]]  # node -> row -> thousandths of a core there
 class Sad(CpuStage):
     """Cores where they make jobs faster, above the floors of all.
 
-    Of what it remembers, ``round`` is when all nodes were apportioned, ``node N`` which jobs were
-    then on a node, with which GPUs and how many cores; a row has its ``phase``, ``since`` when that
-    is acted on, when to ``look`` at it again, its ``trial``, how often cores were ``tried``, and
-    the seconds ``spent`` in trials.
+    Of what it remembers, ``round`` is when all nodes were apportioned, ``learned`` when that
+    changed a job's cores, or a trial ended; ``node N`` is which jobs were on a node when it was
+    apportioned, with which GPUs and how many cores; a row has its ``phase``, ``since`` when that is
+    acted on, when to ``look`` at it again, its ``trial``, how often cores were ``tried``, and the
+    seconds ``spent`` in trials.
     """
 
     learns = True
@@ -100,6 +102,8 @@ class _Assignment:
             nodes = self._together(min(due))
             due -= nodes
             self._apportion(sorted(nodes))
+        if ROUND in self.changes and (self.millicores or LEARNED not in self.marks):
+            self.changes[LEARNED] = self.view.now_s
         return CpuPlan(
             dict(sorted(self.millicores.items())),
             self.changes,
@@ -154,9 +158,10 @@ class _Assignment:
         if not place:
             return None
         times = [at_s for row, at_s in self.looks.items() if row in place]
-        round_s = self.changes.get(ROUND, self.marks.get(ROUND))
-        if round_s is not None:
-            times.append(round_s + self.stage.period_s)
+        round_s, learned_s = (self.changes.get(k, self.marks.get(k)) for k in (ROUND, LEARNED))
+        if round_s is not None:  # after long without news, no decision is asked for for as long
+            quiet_s = 0.0 if learned_s is None else round_s - learned_s
+            times.append(round_s + max(self.stage.period_s, quiet_s))
         return min((at_s for at_s in times if at_s > self.view.now_s), default=None)
 
     # -- a node, or several that share a gang -------------------------------------------------
@@ -200,7 +205,10 @@ class _Assignment:
                 )
                 self.probes[member.row] = (probe._replace(kept=kept),)
             if not mark["trial"] and not member.points:
-                self._look(mark, mark["since"] + FIRST_LOOK_S)
+                wait_s = FIRST_LOOK_S
+                while mark["since"] + wait_s <= view.now_s:
+                    wait_s *= 2
+                self._look(mark, mark["since"] + wait_s)
             self._keep(member.row, mark)
         if any(mark["look"] is not None for mark in marks.values()):
             self.stage.settled.pop(tuple(nodes), None)
@@ -370,6 +378,7 @@ class _Assignment:
         if not (told or is_new or now_s >= over_s + REPORTS_S):
             self._look(mark, over_s if over_s > now_s else now_s + LOOK_S)
             return None
+        self.changes[LEARNED] = now_s
         mark |= {"trial": None, "spent": mark.get("spent", 0.0) + now_s - trial.began_s}
         had = trial.before / (1000 * member.place.num_gpus)
         found = curve(member.points, member.gpu_type)
@@ -387,14 +396,14 @@ class _Assignment:
         claims: dict[int, dict[int, CoreClaim]],
     ) -> tuple[int, Trial] | None:
         """The next trial on these nodes, and its job; written into its mark."""
-        view = self.view
+        view, floors = self.view, self._floors(claims)
         for member in members:
             row, place, mark = member.row, member.place, marks[member.row]
             if len(place.parts) > 1 or place.shared:
                 continue
             node = place.parts[0][0]
             tried = tries(mark, member.phase, member.gpu_type)
-            cores = self._wanted(member, claims[node], node, tried)
+            cores = self._wanted(member, claims[node][row], floors[node], node, tried)
             if cores is None:
                 continue
             if not self._is_steady(row, place) or self._is_tried_elsewhere(member):
@@ -418,18 +427,28 @@ class _Assignment:
             return row, trial
         return None
 
+    def _floors(self, claims: dict[int, dict[int, CoreClaim]]) -> dict[int, dict[int, int]]:
+        """The quanta of each node that its jobs do not lend."""
+        found = {}
+        for node, quantum in self._quanta(claims).items():
+            quanta = self.cores[node] // quantum
+            found[node] = {
+                row: fewest(claim, quanta, self.floor, SLACK, quantum)
+                for row, claim in claims[node].items()
+            }
+        return found
+
     def _wanted(
-        self, member: Member, claims: dict[int, CoreClaim], node: int, tried: Mapping[str, int]
+        self,
+        member: Member,
+        own: CoreClaim,
+        floors: dict[int, int],
+        node: int,
+        tried: Mapping[str, int],
     ) -> float | None:
         """Cores for each of its GPUs to try, of those that others can lend."""
-        quantum = self._quanta([node])[node]
-        quanta, own, gpus = self.cores[node] // quantum, claims[member.row], member.place.num_gpus
-        lent = sum(
-            fewest(claim, quanta, self.floor, SLACK, quantum)
-            for row, claim in claims.items()
-            if row != member.row
-        )
-        most = quanta - lent
+        quantum, gpus = self._quanta([node])[node], member.place.num_gpus
+        most = self.cores[node] // quantum - sum(floors.values()) + floors[member.row]
         if own.most is not None:
             most = min(most, own.most // quantum)
         each = quantum / 1000
@@ -439,7 +458,7 @@ class _Assignment:
             own.share / (1000 * gpus),
             most // gpus * each,
             each,
-            tried,
+            tuple(tried.items()),
             gpus,
         )
 

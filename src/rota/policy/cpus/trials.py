@@ -7,12 +7,14 @@ its steps, with more cores or with fewer.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import lru_cache
 from typing import Any, NamedTuple
 
 from rota.model.allocation import Allocation
 from rota.model.measured.phase_times import EVALUATE
 from rota.model.view import View
-from rota.policy.cpus.demand import Points, curve, wanted
+from rota.policy.cpus.demand import Points, curve
+from rota.predict.core_design import next_cores
 
 WARM_UP, STEPS = 5, 20
 PART = 0.02  # of a job's time
@@ -42,29 +44,34 @@ def tries(mark: Mapping[str, Any], phase: str, gpu_type: str) -> dict[str, int]:
     return dict(mark.get("tried", {}).get(f"{phase} {gpu_type}", {}))
 
 
+@lru_cache(maxsize=4096)
 def cores_to_try(
     points: Points,
     gpu_type: str,
     share: float,
     most: float,
     step: float,
-    tried: Mapping[str, int],
+    tried: tuple[tuple[str, int], ...],
     gpus: int,
 ) -> float | None:
-    """Cores for each GPU to try next, in multiples of ``step`` up to ``most``; None: none."""
+    """Cores for each GPU to try next, in multiples of ``step`` up to ``most``; None: none.
+
+    ``tried`` are the items of :func:`tries`.
+    """
     known = [point.cores for point in points if point.gpu_type == gpu_type]
-    if not known or sum(tried.values()) >= MOST_TRIES:
+    times = dict(tried)
+    if not known or sum(times.values()) >= MOST_TRIES:
         return None
     top = max(known)
     most = top if most / ALIKE < top else most
     candidates = [
         each
         for count in range(1, int(most / step + 1e-9) + 1)
-        if tried.get(str(_millicores(each := count * step, gpus)), 0) < MOST_AGAIN
+        if times.get(str(_millicores(each := count * step, gpus)), 0) < MOST_AGAIN
     ]
     if not candidates:
         return None
-    found = wanted(points, tuple(candidates), share, gpu_type)
+    found = next_cores(points, candidates, share, gpu_type)
     return None if found is None or found in known else found
 
 

@@ -148,6 +148,27 @@ def test_it_asks_to_be_woken_when_the_period_is_over():
     assert cluster.state.wake_at_s == 125.0
 
 
+def test_the_longer_nothing_has_changed_the_longer_it_sleeps():
+    cluster = Cluster(FLAT, HUNGRY, nodes=((2, 8),), period_s=60.0)
+    cluster.decide(*gpus(2), at=0.0)
+    assert [event.at_s for event in cluster.wakes_until(1000.0)] == [60.0, 120.0, 240.0, 480.0, 960]
+    cluster.knows(0, HUNGRY)
+    cluster.knows(1, FLAT)
+    cluster.decide(at=1050.0)  # whatever calls for a decision
+    assert cluster.state.target_cpus == {0: 7000, 1: 1000}
+    assert cluster.state.wake_at_s == 1110.0
+
+
+def test_a_job_that_tells_late_is_looked_at_again():
+    cluster = Cluster(None, FLAT, nodes=((2, 8),))
+    cluster.decide(*gpus(2), at=0.0)
+    times = [event.at_s for event in cluster.wakes_until(1000.0)]
+    assert times[:4] == [30.0, 60.0, 120.0, 240.0]
+    cluster.knows(0, HUNGRY)
+    cluster.wakes_until(2000.0)
+    assert cluster.state.target_cpus == {0: 7000, 1: 1000}
+
+
 def test_a_phase_is_acted_on_at_once_but_not_back_and_forth():
     cluster = Cluster(*[FLAT] * 6, nodes=((8, 24),))
     cluster.knows(0, HUNGRY, phase="evaluate")
@@ -278,4 +299,4 @@ def test_marks_are_json_and_end_with_their_jobs():
     for row in (0, 1):
         cluster.state.apply(JobFinished(cluster.now_s, row, JobState.SUCCEEDED))
     cluster.decide()
-    assert set(marks) == {"round"}
+    assert set(marks) == {"round", "learned"}
