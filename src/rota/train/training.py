@@ -262,26 +262,28 @@ class Training:
         Raises InputError if it was not.
         """
         self.check_batch()
+        wait_s = 0.0
         if self.batch is not None and self.loader is not None:
-            self._progress.phases.loaded(self.loader.take_wait_s(), self.loader.workers)
+            wait_s = self.loader.take_wait_s()
+            self._progress.phases.loaded(wait_s, self.loader.workers)
         due = self._progress.end_step()
         self._progress.in_step = False
         if self.batch is not None:
             assert self.loader is not None
             if self._clock is not None:
-                self._time(self.batch, self._clock)
+                self._time(self.batch, self._clock, wait_s)
             self._progress.note(None, self.batch.samples, {})
             if not self._member.rehearses:
                 self.loader.advance()
             self.batch = None
         return due
 
-    def _time(self, batch: Batch, clock: GradientClock) -> None:
+    def _time(self, batch: Batch, clock: GradientClock, wait_s: float) -> None:
         """Note how long a step took that had a whole batch, and the ranks for which it was cut."""
         gradient_s, cut = clock.read(), batch.cut
         whole = self.loader is not None and batch.samples == self.loader.batch_size
         if gradient_s is not None and whole and cut is not None and cut[0] == self._world.size:
-            self._progress.times.note(cut, self._progress.step_s, gradient_s)
+            self._progress.times.note(cut, self._progress.step_s, gradient_s, wait_s)
 
     def _describe(self) -> dict[str, Any]:
         """The part of a report about batches that the scheduler chooses."""

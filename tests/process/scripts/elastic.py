@@ -107,7 +107,7 @@ def tell_planned_times(s):
     """
     note = s._progress.times.note
 
-    def planned(cut, step_s, gradient_s):
+    def planned(cut, step_s, gradient_s, wait_s):
         world, _, accumulation = cut
         note(cut, (1 + accumulation) * piece_s(world) + EXCHANGE_S * (world > 1), piece_s(world))
 

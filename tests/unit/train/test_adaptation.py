@@ -422,12 +422,13 @@ def test_a_batch_that_grows_with_the_gang_is_nobody_elses_to_choose():
 def test_times_of_steps_are_those_of_one_cut():
     times = StepTimes()
     for cut_, step_s in [((1, 8, 0), 9.0), ((1, 8, 0), 1.0), ((1, 8, 0), 3.0)]:
-        times.note(cut_, step_s, step_s / 2)
-    assert times.message() == {"steps": 2, "step_s": 2.0, "gradient_s": 1.0}
+        times.note(cut_, step_s, step_s / 2, step_s / 4)
+    assert times.message() == {"steps": 2, "step_s": 2.0, "gradient_s": 1.0, "wait_s": 0.5}
     assert times.of((1, 8, 0)) == times.message()
-    assert times.of((2, 8, 0)) == {"steps": 0, "step_s": None, "gradient_s": None}
+    nothing = {"steps": 0, "step_s": None, "gradient_s": None, "wait_s": None}
+    assert times.of((2, 8, 0)) == nothing
     times.note((2, 8, 0), 7.0, 1.0)
-    assert times.message() == {"steps": 0, "step_s": None, "gradient_s": None}
+    assert times.message() == nothing
     times.note((2, 8, 0), 4.0, 1.0)
     times.sent()
     times.note((2, 8, 0), 6.0, 1.0)

@@ -58,7 +58,8 @@ class Adaptation(Struct, kw_only=True):
     var: Amount | None = None  # the variance of gradients, at the initial batch
     steps: Amount | None = None  # since the last report,
     step_s: Amount | None = None  # their mean time,
-    gradient_s: Amount | None = None  # and that of one gradient
+    gradient_s: Amount | None = None  # that of one gradient,
+    wait_s: Amount | None = None  # and that of waiting for data in a step
 
 
 class Progress(Struct, kw_only=True):

@@ -28,13 +28,24 @@ Place = tuple[int, int, int, str]  # nodes, GPUs, samples on each, type of these
 
 
 class Told(NamedTuple):
-    """One report. ``point`` is the mean of ``steps`` steps; None if none was measured."""
+    """One report. ``point`` is the mean of ``steps`` steps; None if none was measured.
+
+    ``wait_s`` is the part of a step in which it waited for data.
+    """
 
     batches: BatchRange
     noise: GradientNoise | None
     learned: Learned | None
     point: StepPoint | None
     steps: int
+    wait_s: float
+
+    def unstarved(self) -> StepPoint | None:
+        """The point as it is where data are always there."""
+        point = self.point
+        if point is None:
+            return None
+        return point._replace(step_s=max(point.compute_s, point.step_s - self.wait_s))
 
 
 def read(progress: Mapping[str, Any]) -> Told | None:
@@ -59,7 +70,8 @@ def read(progress: Mapping[str, Any]) -> Told | None:
     noise = None if sqr is None or var is None else GradientNoise(sqr, var)
     steps = _number(told, "steps") or 0
     point = _point(told) if steps >= 1 else None
-    return Told(batches, noise, _learned(progress, told, batches.initial), point, int(steps))
+    learned = _learned(progress, told, batches.initial)
+    return Told(batches, noise, learned, point, int(steps), _number(told, "wait_s") or 0.0)
 
 
 def _point(told: Mapping[str, Any]) -> StepPoint:
@@ -147,7 +159,8 @@ class Adaptations:
         """Record a job's report; other events are ignored.
 
         A report that is repeated, with news of something else, counts once. Steps on shared GPUs
-        tell nothing of the job alone, nor do those on more than it has.
+        tell nothing of the job alone, nor do those on more than it has. Where CPU cores are shared
+        out, steps count without their waits for data: a job that has few cores is not on slow GPUs.
         """
         if not isinstance(e, WorkerReported) or e.progress.get("adaptation") is None:
             return
@@ -161,7 +174,7 @@ class Adaptations:
         job.at_s, job.batches = at_s, told.batches
         job.noise, job.learned = told.noise or job.noise, told.learned or job.learned
         held = rows.held[e.row]
-        point = told.point
+        point = told.unstarved() if e.row in rows.held_cpus else told.point
         if point is not None and held is not None and not held.shared:
             gpu_type = rows.nodes[held.parts[0][0]].gpu_type
             if point.gpus <= held.num_gpus:

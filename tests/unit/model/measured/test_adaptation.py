@@ -10,6 +10,7 @@ from rota.model.commands import Launch
 from rota.model.events import (
     AttemptLost,
     CommandSent,
+    CpusSet,
     JobLaunched,
     JobSubmitted,
     NodeJoined,
@@ -115,6 +116,21 @@ def test_points_of_other_gpu_types_are_others():
     )
     view = log.tells(told(4.0))
     assert [point.gpu_type for point in view.measured(0)] == ["a100", "t4"]
+
+
+def test_where_cores_are_shared_out_steps_count_without_their_waits_for_data():
+    starved = told(2.0, step_s=2.5, wait_s=2.0)
+    assert Log().tells(starved).measured(0)[0].step_s == pytest.approx(2.3)
+    log = Log()
+    log.add(CpusSet(1.0, 0, 1000))
+    view = log.tells(starved)
+    assert view.measured(0) == (StepPoint(1, 2, 6, 0.2, pytest.approx(0.3), "a100"),)
+    log.add(CpusSet(3.0, 0, 8000))
+    log.tells(told(4.0, wait_s=0.0), told(5.0))  # the last one by a session that tells no waits
+    (point,) = view.measured(0)
+    assert point[3:5] == pytest.approx((0.2, 0.3))
+    lie = log.tells(told(6.0, steps=1000, wait_s=1e9))
+    assert lie.measured(0)[0].step_s == pytest.approx(0.2, rel=0.01)  # that of the gradient alone
 
 
 def test_a_report_that_comes_again_counts_once():

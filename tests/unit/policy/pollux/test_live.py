@@ -12,6 +12,7 @@ from rota.model.decide.diff import diff
 from rota.model.events import (
     BatchRefused,
     CommandSent,
+    CpusSet,
     JobFinished,
     JobLaunched,
     JobResized,
@@ -30,6 +31,7 @@ from rota.model.state.state import ClusterState
 from rota.model.view import View
 from rota.policy.base import Policy
 from rota.policy.pollux.layout import Layout
+from rota.policy.pollux.models import Models
 from rota.policy.registry import create
 from rota.testing.builders import job
 
@@ -140,6 +142,26 @@ def test_what_ended_jobs_have_measured_counts_for_their_kind_though_they_are_not
     assert policy.decide(View(cluster.state, 100.0, policy)) == anew
     told = told_by(cluster.state, row, cluster.now_s, {})
     assert [len(points) for points in told.of_kind] == [1, 1, 1]
+
+
+def test_few_cores_do_not_make_gpus_look_slow(cluster):
+    row = cluster.submit()
+    policy = create("pollux", {})
+    cluster.decides(policy)
+    models = [fitted(cluster)]
+    for millicores, wait_s in ((500, 1.8), (8000, 0.0)):
+        cluster.state.apply(CpusSet(cluster.now_s, row, millicores))
+        cluster.tells(row, step_s=0.2 + wait_s, wait_s=wait_s)
+        models.append(fitted(cluster))
+    assert models[0] is None
+    assert models[1].compute_s(12) == pytest.approx(0.195, rel=0.05)
+    assert models[2].compute_s(12) == pytest.approx(models[1].compute_s(12))
+
+
+def fitted(cluster):
+    """The step times of the first job, as a policy has them."""
+    ((known,),) = Models(shared=True).know(View(cluster.state, cluster.now_s, None), [0], {})
+    return None if known.model is None else known.model.step_time
 
 
 def test_jobs_that_never_ran_are_not_asked_for_a_goodput_curve(cluster, kinds_asked):
