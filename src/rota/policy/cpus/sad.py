@@ -140,8 +140,10 @@ class _Assignment:
         return self._occupants(node) != self.marks.get(f"{NODE}{node}")
 
     def _occupants(self, node: int) -> list[int] | None:
-        masks = self.residents.masks(node)
-        return [self.cores[node], *(each for pair in masks for each in pair)] if masks else None
+        """The node's cores; of each job on it the row, a mask of its GPUs there, and all its GPUs."""
+        masks, place = self.residents.masks(node), self.residents.place
+        jobs = [each for row, mask in masks for each in (row, mask, place[row].num_gpus)]
+        return [self.cores[node], *jobs] if masks else None
 
     def _together(self, node: int) -> set[int]:
         """The node, and those that gangs connect with it."""

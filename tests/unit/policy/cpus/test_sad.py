@@ -18,7 +18,7 @@ from rota.model.events import (
     NodeCpusChanged,
     joined,
 )
-from rota.model.job import JobState
+from rota.model.job import Elastic, JobState
 from rota.model.measured.reports import CoreTime
 from rota.model.plan import Plan
 from rota.model.state.state import ClusterState
@@ -195,6 +195,13 @@ def test_a_gang_on_two_nodes_is_given_what_its_poorer_half_can_use():
     assert shares[0] + held[1] <= 12000
     assert shares[1] + held[2] <= 12000
     assert held[2] >= 6000
+
+
+def test_a_gang_that_keeps_some_of_its_gpus_gives_the_cores_of_the_others_back():
+    cluster = Cluster(None, nodes=((2, 6), (2, 6)), gpus=4)
+    cluster.state.apply(JobSubmitted(0.0, job("elastic", 4, elastic=Elastic((2, 4)))))
+    assert cluster.decide(j1=of_parts([(0, 3), (1, 3)])) == {1: 12000}
+    assert cluster.decide(j1=on_node(0, 3)) == {1: 6000}
 
 
 def test_packed_jobs_share_the_cores_of_their_gpu():
