@@ -4,21 +4,22 @@ from collections.abc import Callable
 from typing import Any
 
 from rota.model.cluster import parse_cluster
-from rota.model.commands import Command, Launch, Migrate, Resume, Stop, Suspend
+from rota.model.commands import Command, Launch, Migrate, Resume, SetCpus, Stop, Suspend
 from rota.model.decide.decision import take_decision
 from rota.model.decide.diff import diff
 from rota.model.events import (
     AttemptLost,
     CommandSent,
+    CpusSet,
     JobFinished,
     JobLaunched,
     JobResumed,
     JobSubmitted,
     JobSuspended,
-    NodeJoined,
     ResumeRequested,
     StopRequested,
     SuspendRequested,
+    joined,
 )
 from rota.model.job import JobSpec, JobState
 from rota.model.state.state import ClusterState
@@ -37,7 +38,7 @@ class DrivenCluster:
         self.policy = FifoBackfill() if policy is None else policy
         self.now_s = 0.0
         for node in parse_cluster(cluster):
-            self.state.apply(NodeJoined(0.0, node.name, node.num_gpus, node.kind))
+            self.state.apply(joined(0.0, node))
         for spec in jobs:
             self.happens(JobSubmitted, spec)
 
@@ -68,6 +69,8 @@ class DrivenCluster:
             self.happens(JobResumed, command.row)
         elif isinstance(command, Suspend):
             self.happens(JobSuspended, command.row, self.now_s)
+        elif isinstance(command, SetCpus):
+            self.happens(CpusSet, command.row, command.millicores)
         elif isinstance(command, Stop):
             self.happens(JobFinished, command.row, self.state.stop_outcome[command.row])
 

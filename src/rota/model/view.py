@@ -51,7 +51,8 @@ class View:
     ``priorities`` every priority that a job has had so far; ``completed_gpu_s`` the GPU-seconds of
     each job that ended by itself, in order of their ends, only ever appended to; ``free_gpus`` how
     many GPUs the plan so far gives to nobody. A node that is cordoned or drained is not alive in
-    ``nodes``, and jobs that stay on it are not active.
+    ``nodes``, and jobs that stay on it are not active but in ``staying``, which is for stages of
+    CPU cores.
     """
 
     __slots__ = (
@@ -90,6 +91,7 @@ class View:
         "skew",
         "spec",
         "stage_marks",
+        "staying",
         "submit_s",
         "suspension",
         "target",
@@ -124,6 +126,7 @@ class View:
         self.since_s: array[float] = state.since_s
         self.skew: array[float] = state.skew
         self.spec: Sequence[JobSpec] = state.spec
+        self.staying = state.staying
         self.submit_s: array[float] = state.submit_s
         self.suspension: array[int] = state.suspension
         self.target = state.target

@@ -44,7 +44,7 @@ def check_cpus(state: ClusterState, plan: Plan) -> None:
     if not cpus and not plan.allocations:
         return
     for row, millicores in cpus.items():
-        if row not in state.active:
+        if row not in state.active and row not in state.staying:
             raise PlanError(
                 f"the plan gives CPU cores to row {row!r:.100}, which is not an active job"
             )

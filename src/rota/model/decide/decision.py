@@ -172,9 +172,13 @@ def check_notes(state: ClusterState, notes: Notes) -> None:
     """Raise PlanError saying what is wrong with a plan's notes."""
     if fault := fault_in(notes):
         raise PlanError(f"of the plan, {fault}")
-    for rows in (notes.why, notes.warnings, notes.probes, notes.packs, notes.why_cpus):
+    for rows in (notes.why, notes.warnings, notes.packs):
         for row in rows:
             if row not in state.active:
+                _refuse_row(row)
+    for rows in (notes.probes, notes.why_cpus):  # with those of cores, of jobs that stay as well
+        for row in rows:
+            if row not in state.active and row not in state.staying:
                 _refuse_row(row)
     if notes.reserved is not None and notes.reserved.row not in state.active:
         _refuse_row(notes.reserved.row)

@@ -82,4 +82,5 @@ def _give_back(ledger: Ledger, waiting: list[int]) -> None:
             taken[node] |= mask
         ledger.target[row] = of_parts(home.parts, False, home.batch)
         ledger.reason[row] = NO_REASON
+        ledger.note_change(row)
         ledger.settle(row)

@@ -29,7 +29,8 @@ class CpuStage:
     def assign(self, view: View, plan: Plan) -> CpuPlan:
         """The cores of jobs once ``plan`` is carried out, as changes to those of the last plan.
 
-        The cores of a job with GPUs that is not mentioned stay; a job without GPUs has none.
+        The cores of a job with GPUs that is not mentioned stay; a job without GPUs has none. A
+        node's cores may be fewer than those that its jobs have.
         """
         raise NotImplementedError
 
@@ -49,7 +50,8 @@ class Resident(NamedTuple):
 class Residents:
     """The jobs that have GPUs of each node in the last plan that :meth:`follow` was told of.
 
-    An index like that of a policy: valid while ``view.plan`` is that plan, else made anew.
+    Those that stay on a closed node are among them: no policy moves them, but their cores follow
+    the node's. An index like that of a policy: valid while ``view.plan`` is that plan, else made anew.
     """
 
     def __init__(self) -> None:
@@ -61,17 +63,18 @@ class Residents:
 
     def follow(self, view: View, plan: Plan) -> set[int]:
         """Go on to ``plan``. Returns the nodes whose jobs, or cores, may not be those of before."""
-        target, planned, active = view.target, plan.allocations, view.active
+        target, planned = view.target, plan.allocations
+        active, staying = view.active, view.staying
         self.is_new = view.plan is None or view.plan is not self._plan
         if self.is_new:
             self.place, self._masks, self._nodes = {}, {}, []
-            rows: Iterable[int] = active
+            rows: Iterable[int] = (*active, *staying)
         else:
             rows = {*view.changed, *planned}
         touched: set[int] = set()
         for row in rows:
             before, place = self.place.get(row), None
-            if row in active:
+            if row in active or row in staying:
                 place = planned[row] if row in planned else target[row]
             if before is not None:
                 touched.update(before.nodes())
@@ -126,14 +129,5 @@ class Residents:
 
 
 def cores_to_share(view: View, nodes: Iterable[int]) -> dict[int, int]:
-    """Thousandths of a core that the jobs of a plan may have of each node; 0 if none, or unknown.
-
-    Jobs that no policy may move, because a node of theirs closes, keep what they have.
-    """
-    left = {node: view.nodes[node].millicores if view.nodes[node].alive else 0 for node in nodes}
-    for row in view.target_cpus.keys() - view.active.keys():
-        place = view.target[row]
-        for node, share in place.shares(view.target_cpus[row]) if place is not None else ():
-            if node in left:
-                left[node] = max(0, left[node] - share)
-    return left
+    """Thousandths of a core that the jobs of a plan may have of each node; 0 if that is unknown."""
+    return {node: view.nodes[node].millicores for node in nodes}
