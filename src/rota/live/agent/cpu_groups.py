@@ -27,6 +27,19 @@ NAME = re.compile(r"[0-9]{1,15}\.[0-9]{1,19}")
 TRIAL = "0.0"  # the group that is tried; no job has this number
 LEAF = "rota-agents"  # of version 2: the processes that do not belong to a job
 PROC = Path("/proc/self")
+# The process of a trial: once the agent lets go of it, it leaves its groups and removes them.
+HELD = """
+import os, sys
+sys.stdin.read()
+for group, home in zip(sys.argv[1::2], sys.argv[2::2]):
+    try:
+        with open(home + "/cgroup.procs", "w") as door:
+            door.write(str(os.getpid()))
+        os.rmdir(group)
+        os.rmdir(os.path.dirname(group))
+    except OSError:
+        pass
+"""
 ESCAPED = re.compile(r"\\([0-7]{3})")
 
 
@@ -343,11 +356,17 @@ def find(
 
 
 def try_out(groups: Groups) -> None:
-    """Hold a process that does nothing, and let it go. Raises OSError and AgentError."""
-    groups.set(TRIAL, 500)
+    """Hold a process that does nothing, and let it go. Raises OSError and AgentError.
+
+    The process outlives an agent that is killed meanwhile, and removes the group then.
+    """
+    words = [sys.executable, "-IS", "-c", HELD]
+    for tree in groups.trees:
+        leaf = tree.parent / LEAF
+        words += [str(tree / TRIAL), str(leaf if leaf.is_dir() else tree.parent)]
     try:
-        words = [sys.executable, "-IS", "-c", "import sys; sys.stdin.read()"]
         with subprocess.Popen(words, stdin=subprocess.PIPE, stdout=subprocess.DEVNULL) as child:
+            groups.set(TRIAL, 500)
             for door in map(Path, groups.doors(TRIAL)):
                 _write(door, str(child.pid))
                 if str(child.pid) not in door.read_text().split():

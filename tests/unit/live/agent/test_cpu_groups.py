@@ -2,6 +2,7 @@
 
 import errno
 import os
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -287,6 +288,36 @@ def test_the_kernel_holds_a_process_and_lets_an_empty_group_go(real, record_prop
     assert not real.trees[0].exists()
     with pytest.raises(FileNotFoundError):
         real.check("7.1")
+
+
+KILLED = """
+import os, signal, sys
+from pathlib import Path
+from rota.live.agent import cpu_groups
+from rota.live.agent.cpu_groups import GroupsV1, GroupsV2, try_out
+name, moment, trees = sys.argv[1], sys.argv[2], list(map(Path, sys.argv[3:]))
+groups = {kind.name: kind for kind in (GroupsV1, GroupsV2)}[name](trees)
+write = cpu_groups._write
+def writes(file, text):
+    write(file, text)
+    if file.name == moment:
+        os.kill(os.getpid(), signal.SIGKILL)
+cpu_groups._write = writes
+try_out(groups)
+"""
+
+
+@pytest.mark.parametrize("moment", ["limited", "joined"])
+def test_no_group_stays_of_an_agent_that_is_killed_during_its_trial(real, moment, record_property):
+    record_property("mechanism", real.name)
+    file = {"limited": real._quota_file, "joined": "cgroup.procs"}[moment]
+    words = [sys.executable, "-c", KILLED, real.name, file, *map(str, real.trees)]
+    # The trial's process holds this pipe as well, and closes it as the last thing that it does.
+    with subprocess.Popen(words, stderr=subprocess.PIPE) as agent:
+        assert agent.stderr.read() == b""
+    assert agent.returncode == -signal.SIGKILL
+    assert real.names() == []
+    assert not any(tree.exists() for tree in real.trees)
 
 
 def test_a_group_on_a_read_only_mount_is_noticed(real, tmp_path):
