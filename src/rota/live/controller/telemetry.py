@@ -19,7 +19,8 @@ from rota.model.events import (
     WorkerReported,
 )
 from rota.model.measured.adaptation import read
-from rota.model.measured.phase_times import TRAIN
+from rota.model.measured.phase_times import PHASES, TRAIN
+from rota.model.measured.phase_times import read as read_phases
 from rota.model.sweep import Report
 
 LOG_PROGRESS_EVERY_S = 10.0
@@ -145,6 +146,9 @@ class Telemetry:
         """Log once per job that its impossible reports of training are left out, and why."""
         try:
             read(progress)
+            read_phases(progress)
+            if (phase := progress.get("phase")) is not None and phase not in PHASES:
+                raise InputError(f"phase: {phase!r:.80} is none; there are {' and '.join(PHASES)}")
         except InputError as error:
             if row not in self._senseless:
                 self._senseless.add(row)

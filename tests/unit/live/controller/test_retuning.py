@@ -3,6 +3,8 @@
 import asyncio
 import logging
 
+import pytest
+
 from rota.live.controller.agent_sessions import RETRY_S
 from rota.model.allocation import on_node
 from rota.model.events import BatchRefused, CommandSent, JobRetuned, RetryDue, WorkerReported
@@ -297,6 +299,48 @@ def test_what_adaptive_jobs_tell_is_written_down_before_a_decision_that_was_to_c
             assert [event.progress["step"] for event in log] == [1, 2]
 
     asyncio.run(scenario())
+
+
+STEPS = {"steps": 20, "step_s": 0.5, "wait_s": 0.1, "workers": 2}
+
+
+@pytest.mark.parametrize(
+    ("wrong", "words"),
+    [
+        ({"step_s": 0}, "phases.train.step_s: 0 s is no time for a step"),
+        ({"step_s": float("nan")}, "phases.train.step_s: nan s is no time for a step"),
+        ({"wait_s": -1.0}, "phases.train.wait_s: -1.0 s is no time to wait"),
+        (None, "phase: 'asleep' is none; there are train and evaluate"),
+    ],
+    ids=str,
+)
+def test_times_and_phases_that_can_not_be_are_left_out_with_one_warning(
+    tmp_path, caplog, wrong, words
+):
+    async def scenario():
+        policy = Wants(one())
+        async with controlled(tmp_path, policy) as controller:
+            agent = Agent(controller)
+            await running(controller, agent, policy, name="wild")
+            now_s = controller.now_s()
+            for step in (1, 2, 3):
+                message = told("1", now_s + 20.0 * step, step)
+                if wrong is None:
+                    message["progress"]["phase"] = "asleep"
+                else:
+                    train = STEPS | {"since_s": now_s + 20.0 * step - 10.0} | wrong
+                    message["progress"]["phases"] = {"train": train}
+                agent.says(**message)
+            await agent.quiet()
+            profiles = controller.state.profiles
+            assert not any(point.step_s.count for point in profiles.of_job(0).cpu_points.values())
+            assert profiles.phase(0) == "train"
+            assert controller.record.progress(0)["step"] == 3
+
+    with caplog.at_level(logging.WARNING, "rota.controller"):
+        asyncio.run(scenario())
+    (record,) = caplog.records
+    assert record.message == f"job 1 (wild): reports are left out that make no sense: {words}"
 
 
 def test_reports_that_make_no_sense_are_named_once_and_change_no_decision(tmp_path, caplog):
