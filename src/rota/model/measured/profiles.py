@@ -140,9 +140,15 @@ class Profiles:
     # -- what happens --------------------------------------------------------------------------
 
     def note(self, rows: Rows, event: Event) -> None:
-        """Record an event that has changed the rows."""
+        """Record an event that has changed the rows.
+
+        A switch of a job's phase calls for a decision if CPU cores are controlled.
+        """
         if isinstance(event, WorkerReported):
+            before = self.phase(event.row)
             self._reported(rows, event)
+            if rows.target_cpus and self.phase(event.row) != before:
+                rows.note_change(event.row)  # another phase makes other use of CPU cores
         elif isinstance(event, CommandSent):
             self._command_sent(rows, event)
         elif isinstance(event, PLACED_ANEW):

@@ -1,4 +1,4 @@
-"""The parts of the state that measurements read: jobs, their GPUs, and the nodes."""
+"""The parts of the state that measurements use: jobs, their GPUs and CPU cores, and the nodes."""
 
 from __future__ import annotations
 
@@ -17,3 +17,8 @@ class Rows(Protocol):
     held: list[Allocation | None]
     nodes: list[Node]
     held_cpus: dict[int, int]
+    target_cpus: dict[int, int]
+
+    def note_change(self, row: int) -> None:
+        """Note that a job has changed, which calls for a decision."""
+        ...

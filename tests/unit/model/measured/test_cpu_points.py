@@ -6,7 +6,7 @@ import pytest
 
 from rota.model.allocation import shared_on_node
 from rota.model.commands import SetCpus
-from rota.model.events import CommandSent, CpusSet, WorkerReported
+from rota.model.events import CommandSent, CpusSet, DecisionTaken, WorkerReported
 from rota.model.measured import profile as profile_module
 from rota.model.measured.cpu_points import CpuPlace
 from rota.store.codec import decode, encode
@@ -166,6 +166,31 @@ def test_a_session_tells_its_phase_and_it_is_known_at_once(cluster, row):
     assert cluster.view.phase(row) == "evaluate"
     cluster.tells(row, 2, phase="train")
     assert cluster.view.phase(row) == "train"
+
+
+@pytest.mark.parametrize("controlled", [False, True])
+def test_a_switch_of_phase_calls_for_a_decision_where_cores_are_controlled(
+    cluster, row, controlled
+):
+    seq, cpus = cluster.state.decision_seq + 1, {row: 2000} if controlled else None
+    cluster.happens(DecisionTaken, seq, "p", {}, {}, {}, None, None, None, cpus)
+    for phase, switched in (("train", False), ("evaluate", True), ("evaluate", False)):
+        cluster.state.decision_needed = False
+        cluster.tells(row, 2, phase=phase)
+        assert cluster.state.decision_needed is (switched and controlled)
+
+
+def test_a_switch_that_shows_in_the_use_of_a_gpu_calls_for_a_decision_too(cluster):
+    row = cluster.job("./program")
+    cluster.runs(row)
+    seq = cluster.state.decision_seq + 1
+    cluster.happens(DecisionTaken, seq, "p", {}, {}, {}, None, None, None, {row: 2000})
+    called = []
+    for util in [0.9] * 6 + [0.1] * 3:
+        cluster.state.decision_needed = False
+        uses(cluster, row, util, 1.0)
+        called.append(cluster.state.decision_needed)
+    assert called == [False] * 7 + [True, False]
 
 
 def test_a_program_without_a_session_shows_its_phase_by_its_second_sample(cluster):
