@@ -176,10 +176,9 @@ def check_notes(state: ClusterState, notes: Notes) -> None:
         for row in rows:
             if row not in state.active:
                 _refuse_row(row)
-    for rows in (notes.probes, notes.why_cpus):  # with those of cores, of jobs that stay as well
-        for row in rows:
-            if row not in state.active and row not in state.staying:
-                _refuse_row(row)
+    for row in (*notes.probes, *notes.why_cpus):  # of cores, and so of jobs that stay as well
+        if row not in state.active and row not in state.staying:
+            _refuse_row(row)
     if notes.reserved is not None and notes.reserved.row not in state.active:
         _refuse_row(notes.reserved.row)
 

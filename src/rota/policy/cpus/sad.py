@@ -140,7 +140,7 @@ class _Assignment:
         return self._occupants(node) != self.marks.get(f"{NODE}{node}")
 
     def _occupants(self, node: int) -> list[int] | None:
-        """The node's cores; of each job on it the row, its GPUs there, as a mask, and all its GPUs."""
+        """Cores of the node; of each of its jobs the row, the mask of GPUs here, and all GPUs."""
         masks, place = self.residents.masks(node), self.residents.place
         jobs = [each for row, mask in masks for each in (row, mask, place[row].num_gpus)]
         return [self.cores[node], *jobs] if masks else None

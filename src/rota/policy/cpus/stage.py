@@ -51,7 +51,8 @@ class Residents:
     """The jobs that have GPUs of each node in the last plan that :meth:`follow` was told of.
 
     Those that stay on a closed node are among them: no policy moves them, but their cores follow
-    the node's. An index like that of a policy: valid while ``view.plan`` is that plan, else made anew.
+    the node's. An index like that of a policy: valid while ``view.plan`` is that plan, else made
+    anew.
     """
 
     def __init__(self) -> None:
