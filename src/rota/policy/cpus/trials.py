@@ -107,7 +107,7 @@ def earliest_s(view: View, row: int, spent_s: float, trial: Trial) -> float:
     """
     attained_s = view.attained_s(row)
     told = view.progress[row] or {}
-    step, total, step_s = (told.get(name) for name in ("step", "total", "step_s"))
+    step, total, step_s = (told.get(name) for name in ("step", "total", "step_time_s"))
     left_s = (total - step) * step_s if total and step is not None and step_s else 0.0
     needed_s = (spent_s + trial.lasts_s) / PART
     return view.now_s + max(0.0, needed_s - attained_s - max(0.0, left_s))

@@ -279,6 +279,12 @@ class TestTrials:
             cluster.wakes_until(50_000.0)
             assert 0 not in cluster.state.notes.probes
 
+    def test_a_job_that_tells_how_long_it_still_takes_is_tried_at_once(self):
+        cluster = self.of_one()
+        cluster.state.progress[0] = {"step": 10, "total": 100_000, "step_time_s": 0.05}
+        cluster.wakes_until(40.0)  # it is looked at after 30 s
+        assert cluster.state.target_cpus == {0: 7000, 1: 1000}
+
     def test_a_known_kind_is_not_tried(self):
         cluster = Cluster(HUNGRY, FLAT, nodes=((2, 8),))
         cluster.knows(0, HUNGRY, counts=(1, 2, 4, 7))
