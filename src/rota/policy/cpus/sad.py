@@ -34,6 +34,7 @@ GAIN = 0.03  # of the sum of speeds that makes a change worth it
 DWELL_S = 20.0  # in a phase, before another one is acted on
 FIRST_LOOK_S = 30.0  # after which a job is looked at that can't be tried yet, or has told nothing
 QUARTER = 250  # thousandths that are dealt out where a GPU has less than two cores
+EIGHTH = 125  # where it has less than one
 ROUND = "round"  # mark: when all nodes were apportioned last
 LEARNED = "learned"  # mark: when that changed a job's cores last, or a trial ended
 NODE = "node "  # marks: what nodes had when they were apportioned last
@@ -258,7 +259,8 @@ class _Assignment:
         found = {}
         for node in nodes:
             all = self.view.nodes[node]
-            found[node] = CORE if all.millicores >= 2 * CORE * all.num_gpus else QUARTER
+            each = all.millicores / all.num_gpus
+            found[node] = CORE if each >= 2 * CORE else QUARTER if each >= CORE else EIGHTH
         return found
 
     def _claims(self, members: list[Member], nodes: list[int]) -> dict[int, dict[int, CoreClaim]]:

@@ -210,9 +210,11 @@ def test_packed_jobs_share_the_cores_of_their_gpu():
     assert held == {0: 2000, 1: 2000, 2: 4000}
 
 
-def test_a_node_with_less_than_two_cores_for_a_gpu_is_dealt_out_by_quarters():
-    cluster = Cluster(CpuDemand({"": 0.0}, 0.5), *[FLAT] * 3, nodes=((4, 2),), floor="none")
-    assert cluster.decide(*gpus(4)) == {0: 1250, 1: 250, 2: 250, 3: 250}
+@pytest.mark.parametrize(("cores", "quantum"), [(8, 1000), (7, 250), (4, 250), (2, 125)])
+def test_the_fewer_cores_a_node_has_for_a_gpu_the_finer_they_are_dealt_out(cores, quantum):
+    cluster = Cluster(CpuDemand({"": 0.0}, 50.0), *[FLAT] * 3, nodes=((4, cores),), floor="none")
+    held = cluster.decide(*gpus(4))
+    assert held == {0: 1000 * cores - 3 * quantum} | dict.fromkeys((1, 2, 3), quantum)
 
 
 def test_cores_that_go_away_are_apportioned_at_once_and_nobody_has_none():
