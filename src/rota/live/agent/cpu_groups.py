@@ -22,6 +22,7 @@ from rota.errors import AgentError
 from rota.folder import Folder
 
 PERIOD_US = 100_000
+CORE = 1_000  # thousandths
 LEAST_QUOTA_US = 1_000  # the kernel refuses less
 NAME = re.compile(r"[0-9]{1,15}\.[0-9]{1,19}")
 TRIAL = "0.0"  # the group that is tried; no job has this number
@@ -73,6 +74,7 @@ class Groups:
         quota = folders[0] / self._quota_file
         if quota.read_text().split() != self._quota(millicores):
             _write(quota, self._quota_text(millicores))
+        self._weigh(folders[0], CORE if millicores is None else millicores)
         if cores and self.binds:
             self._bind(folders[-1], cores)
 
@@ -133,10 +135,26 @@ class Groups:
         return [tree / group for tree in self.trees]
 
     _quota_file: ClassVar[str]
+    _weight_file: ClassVar[str]
 
     def _make(self, tree: Path) -> None:
         """Make the folder of the node's groups."""
         tree.mkdir()
+        if tree is self.trees[0]:
+            self._weigh(tree, CORE * len(os.sched_getaffinity(0)))
+
+    def _weigh(self, folder: Path, millicores: int) -> None:
+        """Where there is less than all quotas together, have the kernel give in proportion.
+
+        A group without a weight of its own counts as one process among those beside it.
+        """
+        file, weight = folder / self._weight_file, str(self._weight(millicores))
+        if file.read_text().strip() != weight:
+            _write(file, weight)
+
+    def _weight(self, millicores: int) -> int:
+        """The weight in the kernel's units: for a whole core, that of a process."""
+        raise NotImplementedError
 
     def _quota(self, millicores: int | None) -> list[str]:
         """The words of the quota's file."""
@@ -159,17 +177,20 @@ class GroupsV2(Groups):
     """
 
     name = "cgroup v2"
-    _quota_file = "cpu.max"
+    _quota_file, _weight_file = "cpu.max", "cpu.weight"
 
     @property
     def binds(self) -> bool:
         return "cpuset" in (self.trees[0].parent / "cgroup.subtree_control").read_text().split()
 
     def _make(self, tree: Path) -> None:
-        tree.mkdir()
+        super()._make(tree)
         enabled = (tree.parent / "cgroup.subtree_control").read_text().split()
         limits = [f"+{each}" for each in ("cpu", "cpuset") if each in enabled]
         _write(tree / "cgroup.subtree_control", " ".join(limits))
+
+    def _weight(self, millicores: int) -> int:
+        return min(max(1, 100 * millicores // CORE), 10_000)
 
     def _quota(self, millicores: int | None) -> list[str]:
         return ["max" if millicores is None else str(quota_us(millicores)), str(PERIOD_US)]
@@ -217,7 +238,7 @@ class GroupsV1(Groups):
     """Groups of version 1: quotas in one hierarchy, and cores in another where that is writable."""
 
     name = "cgroup v1"
-    _quota_file = "cpu.cfs_quota_us"
+    _quota_file, _weight_file = "cpu.cfs_quota_us", "cpu.shares"
 
     @property
     def binds(self) -> bool:
@@ -232,9 +253,12 @@ class GroupsV1(Groups):
                 self._bind(folder, cores)
 
     def _make(self, tree: Path) -> None:
-        tree.mkdir()
+        super()._make(tree)
         if tree is not self.trees[0]:
             _inherit(tree)
+
+    def _weight(self, millicores: int) -> int:
+        return min(max(2, 1024 * millicores // CORE), 262_144)
 
     def _quota(self, millicores: int | None) -> list[str]:
         return ["-1" if millicores is None else str(quota_us(millicores))]

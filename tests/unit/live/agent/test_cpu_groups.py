@@ -89,8 +89,15 @@ def members(folder):
     return set(map(int, file.read_text().split())) if file.exists() else set()
 
 
-V1 = {"cpu.cfs_quota_us": "-1\n", "cgroup.procs": "", "cpuset.cpus": "", "cpuset.mems": ""}
+V1 = {
+    "cpu.cfs_quota_us": "-1\n",
+    "cpu.shares": "1024\n",
+    "cgroup.procs": "",
+    "cpuset.cpus": "",
+    "cpuset.mems": "",
+}
 V2 = {
+    "cpu.weight": "100\n",
     "cgroup.controllers": "cpu cpuset\n",
     "cgroup.subtree_control": "",
     "cgroup.procs": "",
@@ -129,8 +136,11 @@ def test_version_1_holds_a_group_to_its_quota_and_to_chosen_cores(first):
     assert (cpuset / "cpuset.cpus").read_text() == "1,2"
     assert (cpuset / "cpuset.mems").read_text() == "0-1"
     assert groups.doors("7.1") == [str(each / "cgroup.procs") for each in (cpu, cpuset)]
+    assert (cpu / "cpu.shares").read_text() == "2560"
+    assert int((cpu.parent / "cpu.shares").read_text()) == 1024 * len(os.sched_getaffinity(0))
     groups.set("7.1", None)
     assert (cpu / "cpu.cfs_quota_us").read_text() == "-1"
+    assert (cpu / "cpu.shares").read_text() == "1024"
     groups.remove("7.1")
     assert not (first.top / "cpu" / "rota-x").exists(), "nothing stays of the last group"
 
@@ -143,6 +153,7 @@ def test_version_2_keeps_the_agent_in_a_leaf_beside_the_jobs(second):
     groups.set("7.1", 250)
     assert (second.top / "rota-x" / "cgroup.subtree_control").read_text() == "cpu cpuset"
     assert (second.top / "rota-x" / "7.1" / "cpu.max").read_text() == "25000 100000"
+    assert (second.top / "rota-x" / "7.1" / "cpu.weight").read_text() == "25"
     again = GroupsV2.make(second.top / LEAF, "y", [12])
     assert again.trees == [second.top / "rota-y"], "another agent finds itself in the leaf"
 
