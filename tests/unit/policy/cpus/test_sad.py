@@ -224,6 +224,36 @@ def test_cores_that_go_away_are_apportioned_at_once_and_nobody_has_none():
     assert cluster.decide() == {0: 500, 1: 500}
 
 
+@pytest.mark.parametrize("step_s", [0.0, -1.0, float("nan"), float("inf"), 1e-300])
+def test_a_job_that_tells_nonsense_takes_no_core_from_the_floors_of_others(step_s):
+    cluster = Cluster(HUNGRY, HUNGRY, HUNGRY, nodes=((3, 9),))
+    honest = cluster.told.core_times
+
+    def times(row, place, phase, now_s):
+        told = honest(row, place, phase, now_s)
+        return tuple(each._replace(step_s=step_s) for each in told) if row == 0 else told
+
+    cluster.told.core_times = times
+    held = cluster.decide(*gpus(3))
+    assert min(held[1], held[2]) >= 3000
+    cluster.wakes_until(2000.0)
+    assert min(cluster.state.target_cpus.values()) >= 1000
+    assert all(cluster.state.target_cpus[row] >= 3000 for row in (1, 2))
+
+
+def test_a_job_that_lies_about_its_phase_is_heard_every_twenty_seconds_and_others_keep_floors():
+    cluster = Cluster(FLAT, HUNGRY, HUNGRY, nodes=((3, 9),))
+    cluster.knows(0, CpuDemand({"": 0.0}, 1e6), phase="evaluate")
+    before, changes = cluster.decide(*gpus(3)), 0
+    for second in range(1, 101):
+        cluster.told.phases[0] = ("train", "evaluate")[second % 2]
+        cluster.state.changed.append(0)
+        held = cluster.decide(at=10.0 + second)
+        changes, before = changes + (held != before), held
+        assert min(held[1], held[2]) >= 3000
+    assert 1 <= changes <= 6
+
+
 class TestTrials:
     def of_one(self, steps_s=0.05):
         """A job that has told of its share alone, beside one that lends."""
