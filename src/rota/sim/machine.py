@@ -345,14 +345,19 @@ class Machine:
         speed = 1.0
         if self.speeds is not None:
             speed = self._true_speed(row, spec, allocation)
+        by_cores = 1.0
         if millicores is not None and self.cpus is not None:
             work_s = self._state.work(row, self._engine.now_s)
-            speed *= self.cpus.factor(spec, allocation, self._state.nodes, millicores, work_s)
+            by_cores = self.cpus.factor(spec, allocation, self._state.nodes, millicores, work_s)
         if not self._has_neighbours(allocation):
-            return speed
+            return speed * by_cores
         if allocation.shared:
             others = [other for other in self._running_on(allocation) if other != row]
-            speed *= self._interference.speed(self._load(row), [*map(self._load, others)])
+            if others:
+                beside = self._interference.speed(self._load(row), [*map(self._load, others)])
+                # Cores prepare a step while the GPU computes one: the slower of both counts.
+                by_cores = beside if by_cores >= 1.0 else min(by_cores, beside)
+        speed *= by_cores
         if any(other != row for other in self._beside(allocation)):
             speed *= 1.0 - self._interference.links
         return speed

@@ -2,10 +2,14 @@
 
 import pytest
 
+from rota.model.allocation import shared_on_node
 from rota.model.cluster import parse_cluster
 from rota.model.commands import SetCpus
 from rota.model.events import CommandSent, CpusSet, DecisionTaken
+from rota.policy.base import Policy
+from rota.policy.cpus.even import Equal
 from rota.policy.registry import create
+from rota.predict.interference import Interference
 from rota.report.history import History
 from rota.sim.machine import FREE, Phase
 from rota.sim.simulation import Simulation
@@ -22,6 +26,19 @@ class Needs:
     def factor(self, spec, allocation, nodes, millicores, work_s):
         self.asked.append((spec.job_id, millicores, work_s))
         return min(1.0, millicores / (1000 * float(spec.model)))
+
+
+class Packed(Policy):
+    """All jobs on one GPU, each with its part of the cores."""
+
+    cpus = Equal()
+
+    def decide(self, view):
+        what_if = view.what_if()
+        for row in view.active:
+            if view.target[row] is None:
+                what_if.give(row, shared_on_node(0, 1))
+        return what_if.plan()
 
 
 def simulated(jobs, cpus="equal", cluster="1x4:cpus=8", policy="fifo-backfill", **more):
@@ -68,6 +85,24 @@ def test_jobs_take_turns_with_their_cores():
     assert state.preemptions[0] > 0
     assert sum(state.service_s) == pytest.approx(400 + 800)
     assert state.target_cpus == state.held_cpus == {}
+
+
+@pytest.mark.parametrize(
+    ("needed", "beside", "speed"),
+    [
+        ("1", 0.75, 0.75),  # the GPU is what both wait for
+        ("8", 0.75, 0.5),  # here it is the cores, and the loss on the GPU is not told again
+        ("8", 0.4, 0.4),
+        ("1", 1.02, 1.02),
+    ],
+)
+def test_packed_jobs_are_as_fast_as_the_scarcer_of_cores_and_gpu(needed, beside, speed):
+    jobs = [job(name, lasts=20, model=needed, gpu_util=0.5) for name in "ab"]
+    pairs = Interference({(needed, needed): (beside, beside)})
+    more = {"cpus": Needs(), "interference": pairs}
+    sim = Simulation(Trace(jobs), parse_cluster("1x1:cpus=8"), Packed(), FREE, **more)
+    state = sim.run().state
+    assert list(state.finish_s) == pytest.approx([20 / speed] * 2)
 
 
 def test_cores_multiply_the_speed_of_the_place_and_of_the_phase():
