@@ -1,7 +1,9 @@
 """Numbers of cores at which to measure a job's step time, so that few measurements tell the curve.
 
-Designs that are made beforehand suit curves that are a sum of known terms (Ernest, NSDI 2016).
-Where a curve saturates is unknown beforehand: :func:`next_cores` chooses one number at a time.
+Designs that are made beforehand suit curves that are a sum of known terms (Ernest, NSDI 2016):
+:func:`best_design` is for whoever profiles a program before it is queued, all runs at once. Where a
+curve saturates is unknown beforehand, and a running job is measured with cores that others lend:
+trials ask :func:`next_cores`, which chooses one number at a time and may stop after each.
 """
 
 from collections.abc import Callable, Iterable, Sequence
