@@ -133,10 +133,12 @@ def run_to_end(
     trace, load_cpu_s = load(case.workload, case.seed, case.load, sum(n.num_gpus for n in nodes))
     began_s = time.process_time()
     speeds: CatalogSpeeds | MeasuredSpeeds | Validating | None = None
+    by_type: CatalogSpeeds | None = None
     if case.profiles is not None:
         trace, speeds = _with_profiles(trace, case.profiles)
     elif uses_catalog(case, trace, nodes):
-        trace, speeds = _with_speeds(trace, nodes, case.oversubscription)
+        trace, by_type = _with_speeds(trace, nodes, case.oversubscription)
+        speeds = by_type
     policy: Any = create(case.policy, case.given)
     if policy.cpus is not None and not any(node.millicores for node in nodes):
         raise PolicySettingError(
@@ -148,7 +150,7 @@ def run_to_end(
     if policy.cpus is not None:
         from rota.sim.cores import CatalogCores, Validating, validates  # here: others need none
 
-        cores = CatalogCores(seed=case.seed)
+        cores = CatalogCores(seed=case.seed, speeds=by_type)
         if case.profiles is None and validates(trace):
             speeds = Validating(speeds)
     faults = None if case.faults is None else case.faults._replace(seed=case.seed)

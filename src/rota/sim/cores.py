@@ -9,7 +9,7 @@ import random
 from functools import lru_cache
 from heapq import heappop, heappush
 from math import exp
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from rota.model.allocation import Allocation
 from rota.model.cluster import Node
@@ -19,10 +19,13 @@ from rota.model.measured.reports import CoreTime
 from rota.model.state.state import ClusterState
 from rota.sim.machine import Machine, Phase, SpeedModel
 from rota.workload.catalog import look_up
+from rota.workload.catalog.core_curve import GPU_TYPE, CoreCurve
 from rota.workload.catalog.core_curve import TRAIN as TRAINING
 from rota.workload.catalog.core_curve import VALIDATE as VALIDATION
-from rota.workload.catalog.core_curve import CoreCurve
 from rota.workload.trace import Trace
+
+if TYPE_CHECKING:
+    from rota.sim.speeds import CatalogSpeeds
 
 # Of jobs whose model has a curve of validation: so much work, one after the other.
 TRAIN_S, EVALUATE_S = 540.0, 60.0
@@ -36,13 +39,18 @@ class CatalogCores:
     """Speeds by CPU cores relative to the share of a GPU: all cores of its node, by its GPUs.
 
     Jobs whose model has no curve in the catalogue run alike with any number. On nodes of several
-    kinds the one with the least cores for a GPU counts. ``noise`` is that of what jobs tell of
+    kinds the one with the least cores for a GPU counts. A faster GPU has a use for more cores, and
+    is no faster with few, since it is their speed that then counts: ``speeds`` tell how fast each
+    type is, without which all are as those of the curves. ``noise`` is that of what jobs tell of
     their step times, as a part of them, drawn by ``seed``.
     """
 
-    def __init__(self, noise: float = NOISE, seed: int = 0) -> None:
+    def __init__(
+        self, noise: float = NOISE, seed: int = 0, speeds: CatalogSpeeds | None = None
+    ) -> None:
         self.noise = noise
         self.seed = seed
+        self._speeds = speeds
 
     def factor(
         self,
@@ -56,11 +64,19 @@ class CatalogCores:
         curves = curves_of(spec.model)
         if not curves:
             return 1.0
-        share = min(nodes[node].millicores / nodes[node].num_gpus for node in allocation.nodes())
+        places = allocation.nodes()
+        share = min(nodes[node].millicores / nodes[node].num_gpus for node in places)
         curve = curves.get(self.phase(spec, work_s))
         if curve is None or not share:
             return 1.0
-        return curve.relative(millicores / (1000 * allocation.num_gpus), share / 1000)
+        cores, share = millicores / (1000 * allocation.num_gpus), share / 1000
+        if self._speeds is None:
+            return curve.relative(cores, share)
+        reference, types = self._speeds.reference, {nodes[node].gpu_type for node in places}
+        here = min(self._speeds.on_type(spec, each) for each in types)
+        there, measured = (self._speeds.on_type(spec, each) for each in (reference, GPU_TYPE))
+        speed, base = curve.speed(cores, here / measured), curve.speed(share, there / measured)
+        return speed / base * there / here
 
     def phase(self, spec: JobSpec, work_s: float) -> str:
         """The phase that the job is in after so much work."""

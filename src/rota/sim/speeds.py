@@ -103,11 +103,12 @@ class CatalogSpeeds:
 
     def by_type(self, spec: JobSpec) -> tuple[tuple[str, float], ...]:
         """The job's speed on each GPU type of the cluster, on as few nodes as can be."""
-        speeds = []
-        for kind in self.types:
-            nodes = self._fewest_nodes(self._type(kind), spec.num_gpus)
-            speeds.append((kind, self._speed(spec, Shape(kind, spec.num_gpus, nodes))))
-        return tuple(speeds)
+        return tuple((kind, self.on_type(spec, kind)) for kind in self.types)
+
+    def on_type(self, spec: JobSpec, kind: str) -> float:
+        """The job's speed on one GPU type, in the cluster or not, on as few nodes as can be."""
+        nodes = self._fewest_nodes(self._type(kind), spec.num_gpus)
+        return self._speed(spec, Shape(kind, spec.num_gpus, nodes))
 
     def step_s(self, spec: JobSpec) -> float | None:
         """Seconds for one step where the job's duration is for; None if the catalogue has none."""

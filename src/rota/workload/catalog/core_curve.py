@@ -5,6 +5,7 @@ from math import inf
 from typing import NamedTuple
 
 TRAIN, VALIDATE = "train", "validate"
+GPU_TYPE = "v100"  # on which all curves were measured
 
 
 class CoreCurve(NamedTuple):
@@ -26,14 +27,30 @@ class CoreCurve(NamedTuple):
     device_util: float | None = None
     used_at: float | None = None
 
-    def speed(self, cores: float) -> float:
-        """The speed with so many cores for each GPU, in a unit of this curve's own."""
+    def speed(self, cores: float, gpu: float = 1.0) -> float:
+        """The speed with so many cores for each GPU, in a unit of this curve's own.
+
+        ``gpu`` is the speed of the GPU, 1 being that of GPU_TYPE. It raises or lowers the speed at
+        which the curve saturates; below, cores set the speed. Those beyond the last point, which
+        only a faster GPU has a use for, count in proportion.
+        """
+        return min(self._prepared(cores), gpu * self._peak())
+
+    def _peak(self) -> float:
+        """The speed with any number of cores."""
+        if self.points:
+            return self.points[-1][1]
+        enough = inf if self.saturating_cores is None else self.saturating_cores
+        return 1.0 / (self.fixed + self.by_core / enough)
+
+    def _prepared(self, cores: float) -> float:
+        """The speed at which so many cores prepare data, whatever the GPU."""
         if not self.points:
-            enough = inf if self.saturating_cores is None else self.saturating_cores
-            return 1.0 / (self.fixed + self.by_core / min(cores, enough))
+            return 1.0 / (self.fixed + self.by_core / cores)
         at = bisect_right(self.points, (cores, inf))
         if at == len(self.points):
-            return self.points[-1][1]
+            last, speed = self.points[-1]
+            return speed * cores / last
         (low, slower), (high, faster) = (self.points[at - 1] if at else (0.0, 0.0)), self.points[at]
         return slower + (faster - slower) * (cores - low) / (high - low)
 
