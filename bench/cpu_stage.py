@@ -20,7 +20,7 @@ The curves by CPU cores are those of the catalogue, on nodes of 24 cores and 8 G
 * time of a decision of ``gandiva`` with ``cpus=sad`` and without, on 16 nodes of 8 GPUs and 24
   cores, mean over a simulation of jobs that ask for three times the GPUs that there are; five
   simulations each, in turn, after a first one, in which curves are fitted that later ones know.
-  Target: with the stage at most 1.2 times;
+  Target: with the stage at most 1.2 times, by the least CPU time that each decision took;
 * time of a training step on one thread under a quota of more cores than it uses, and bound to all
   cores, against no control, alternating. Target: at most 1 % longer.
 
@@ -287,15 +287,15 @@ def decisions() -> bool:
     jobs = generate("philly", num_jobs=TRACE_JOBS, num_gpus=NODES * JOBS, load=TRACE_LOAD)
     trace = jobs.with_jobs([job._replace(model=chance.choice(names)) for job in jobs])
 
-    def simulated(given: dict[str, str]) -> tuple[int, float, float]:
-        """Decisions of a simulation, and the mean CPU and wall ms of each."""
+    def simulated(given: dict[str, str]) -> list[tuple[float, float]]:
+        """CPU and wall ms of each decision of a simulation."""
         took = []
         decide = Decider.decide
 
         def timed(self: Decider, now_s: float) -> Any:
             began_s, began = perf_counter(), process_time()
             event = decide(self, now_s)
-            took.append((process_time() - began, perf_counter() - began_s))
+            took.append((1e3 * (process_time() - began), 1e3 * (perf_counter() - began_s)))
             return event
 
         nodes, policy = parse_cluster(f"{NODES}x{JOBS}:cpus={CORES}"), create("gandiva", given)
@@ -307,26 +307,34 @@ def decisions() -> bool:
             sim.run()
         finally:
             Decider.decide = decide  # type: ignore[method-assign]
-        cpu_s, wall_s = map(fmean, zip(*took, strict=True))
-        return len(took), 1e3 * cpu_s, 1e3 * wall_s
+        return took
 
-    runs: dict[str, list[tuple[int, float, float]]] = {"without": [], "with": []}
-    for _ in range(REPEATS + 1):  # the first one fits the curves, of which later ones know
+    runs: dict[str, list[list[tuple[float, float]]]] = {"without": [], "with": []}
+    for _ in range(REPEATS + 1):
         runs["without"].append(simulated({}))
         runs["with"].append(simulated({"cpus": "sad"}))
-    print(f"\n{'decisions of gandiva, mean ms of each':40} number     CPU            wall")
-    for name, found in runs.items():
-        all = [quartiles([run[at] for run in found[1:]]) for at in (1, 2)]
-        print(f"  {name:36} {found[1][0]:8,}     {'     '.join(all)}")
-    ratios = [
-        [with_[at] / without[at] for without, with_ in zip(*runs.values(), strict=True)]
-        for at in (1, 2)
+    print(f"\n{'decisions of gandiva, ms':32} number  CPU                   wall")
+    means = {
+        name: [list(map(fmean, zip(*run, strict=True))) for run in runs[name]] for name in runs
+    }
+    for name, found in means.items():
+        each = [quartiles([mean[at] for mean in found[1:]]) for at in (0, 1)]
+        print(f"  {name:30} {len(runs[name][0]):6,}  {each[0]:21} {each[1]}")
+    pairs = list(zip(*means.values(), strict=True))
+    first, *later = [[with_[at] / without[at] for at in (0, 1)] for without, with_ in pairs]
+    each = [quartiles([pair[at] for pair in later]) for at in (0, 1)]
+    print(f"  {'with by without':38} {each[0]:21} {each[1]}")
+    print(f"  {'with by without, first simulation':38} {first[0]:<21.3g} {first[1]:.3g}")
+    # Each simulation takes the same decisions: what else the machine does only makes them longer.
+    least = [
+        fmean(min(each)[0] for each in zip(*runs[name][1:], strict=True))
+        for name in ("without", "with")
     ]
-    print(f"  {'with by without':36} {'':8}     {'     '.join(quartiles(r[1:]) for r in ratios)}")
+    times = least[1] / least[0]
     print(
-        f"  {'with by without, first run':36} {'':8}     {ratios[0][0]:.2f}     {ratios[1][0]:.2f}"
+        f"  {'the least CPU time of each decision':38} {least[0]:.3g}, {least[1]:.3g}: {times:.3g}"
     )
-    return median(ratios[0][1:]) <= MOST_TIMES
+    return times <= MOST_TIMES
 
 
 def quartiles(numbers: list[float]) -> str:
