@@ -2,13 +2,14 @@
 
 import json
 import os
+import time
 from pathlib import Path
 
 import pytest
 
 from rota.live.agent.cpu_groups import kept
 
-from .conftest import Cluster, until
+from .conftest import Cluster, LoneAgent, until
 
 BURNERS = """
 import json
@@ -21,6 +22,7 @@ while True:
 """
 SLACK = 1.15
 THROTTLED = 10  # periods
+HALF = 0.6  # at least, of as much
 
 
 @pytest.fixture(scope="module")
@@ -147,8 +149,78 @@ def test_a_machine_that_loses_a_core_shares_out_what_is_left(quarters, mechanism
     quarters.ends(job, "CANCELLED")
 
 
+def test_a_job_that_forks_64_workers_leaves_others_what_they_had(quarters, mechanism):
+    """By CPU seconds of the same span: both have the same cores, and what there is in halves."""
+    many, one = burn(quarters, 64), burn(quarters, 1)
+    assert quarters.show(many)["cores"] == quarters.show(one)["cores"]
+    if mechanism.startswith("cgroup"):
+        before = {job: cpu_s(quarters, job) for job in (many, one)}
+        used = {}
+
+        def is_enough():
+            used.update({job: cpu_s(quarters, job) - before[job] for job in before})
+            return sum(used.values()) > 1.5
+
+        until(is_enough, "both burn")
+        assert used[one] >= HALF * used[many]
+    else:
+        assert {len(each) for each in threads(quarters, many)} == {1}
+    for job in (many, one):
+        quarters.client.cancel(job)
+        quarters.ends(job, "CANCELLED")
+
+
+# The loader has as many workers as its part of the cores allows; each epoch tells the number.
+LOADS = """
+import sys, torch, rota.train
+from pathlib import Path
+here = Path(sys.argv[1])
+model = torch.nn.Linear(1, 1)
+with rota.train.session() as s:
+    s.prepare(model, torch.optim.SGD(model.parameters(), lr=0.1))
+    data = torch.utils.data.TensorDataset(torch.zeros(8, 1))
+    loader = s.loader(data, batch_size=4, shards=1, num_workers="auto")
+    for epoch in s.epochs(100_000):
+        for batch in loader:
+            for piece in batch:
+                (here / "workers").write_text(str(loader.workers))
+        if (here / "end").exists():
+            break
+"""
+
+
+def test_a_session_that_comes_back_is_told_what_cores_it_has_by_now(tmp_path):
+    """In hello to the next agent, and as it goes on after a suspension."""
+    if len(os.sched_getaffinity(0)) < 2:
+        pytest.skip("there is one core alone")
+    home, script = tmp_path / "home", tmp_path / "loads.py"
+    script.write_text(LOADS)
+
+    def has(workers):
+        file = tmp_path / "workers"
+        return lambda: file.exists() and file.read_text() == str(workers)
+
+    run = f"python {script} {tmp_path}"
+    with LoneAgent(home) as first:
+        first.launch(run, [0], 1, millicores=1000)
+        until(has(1), "a worker on a core")
+        record = first.attempt.folder / "attempt.json"
+        first.vanish()
+        first.join()
+    # As if it had been killed after it wrote the record, and before it told the session.
+    told = json.loads(record.read_text())
+    record.write_text(json.dumps(told | {"millicores": 2000}))
+    with LoneAgent(home) as second:
+        until(has(2), "the session has heard of two cores from the next agent")
+        second.command("suspend")
+        second.command("resume", gpus=[0], millicores=1000)
+        until(has(1), "it has heard of one core as it went on")
+        (tmp_path / "end").touch()
+        second.await_(lambda message: message["type"] == "ended")
+
+
 def test_a_group_that_is_removed_leaves_affinity_and_one_warning(quarters, mechanism):
-    """The last test of this cluster, because its jobs are held by affinity from then on."""
+    """Jobs of this cluster are held by affinity from then on."""
     if not mechanism.startswith("cgroup"):
         pytest.skip(f"jobs are held by {mechanism}")
     job = burn(quarters, 9)
@@ -163,5 +235,23 @@ def test_a_group_that_is_removed_leaves_affinity_and_one_warning(quarters, mecha
     ]
     assert len(said) == 1
     assert "jobs are held to their CPU cores by affinity now" in said[0]
+    quarters.client.cancel(job)
+    quarters.ends(job, "CANCELLED")
+
+
+@pytest.mark.parametrize(("burners", "gpus", "whole"), [(6, 4, 1), (3, 8, 2), (1, 8, 2)])
+def test_by_affinity_burners_have_so_many_whole_cores_between_them(quarters, burners, gpus, whole):
+    """By the last test: n cores for k processes, workers that were forked before included."""
+    if quarters.client.nodes()[0]["cores_held_by"] != "affinity":
+        pytest.skip("jobs are held by groups")
+    if len(os.sched_getaffinity(0)) != 2:
+        pytest.skip("shares are those of two cores")
+    job = burn(quarters, burners, gpus)
+    began_s, used_s = time.monotonic(), cpu_s(quarters, job)
+    until(lambda: {len(each) for each in threads(quarters, job)} == {whole}, "all are bound")
+    assert len({frozenset(each) for each in threads(quarters, job)}) == 1
+    until(lambda: cpu_s(quarters, job) - used_s >= 0.5, "they burn")
+    used_s = cpu_s(quarters, job) - used_s
+    assert used_s <= SLACK * min(burners, whole) * (time.monotonic() - began_s) + 0.02
     quarters.client.cancel(job)
     quarters.ends(job, "CANCELLED")
