@@ -8,7 +8,7 @@ from rota.cli.text import folded, printable
 
 BAR = 30  # columns of the longest
 LEAST_BAR = 5
-HEADER = ("", "CORES", "SPEED", "", "STEP, PREDICTED", "MEASURED")
+HEADER = ("", "CORES", "SPEED", "", "STEP, PREDICTED", "MEASURED", "WAITS")
 
 
 def core_lines(job: Mapping[str, Any]) -> list[str]:
@@ -19,7 +19,7 @@ def core_lines(job: Mapping[str, Any]) -> list[str]:
     width = width_of_terminal()
     lines = [] if told["phases"] else ["by CPU cores  no step time has been measured yet"]
     for phase in told["phases"]:
-        in_phase = "" if phase["phase"] == "train" else f" in phase {phase['phase']}"
+        in_phase = f" in phase {phase['phase']}{', its present one' if phase['now'] else ''}"
         lines.append(f"by CPU cores{in_phase}  speed relative to now")
         if phase["missing"]:
             lines[-1] = f"by CPU cores{in_phase}  no curve: {printable(phase['missing'])}"
@@ -36,6 +36,7 @@ def _curve_lines(curve: list[Mapping[str, Any]], now: float, width: float) -> li
             "-" if row["speed"] is None else f"{row['speed']:.2f}",
             _seconds(row["predicted_s"]),
             _seconds(row["measured_s"]),
+            _waits(row),
         ]
         for row in curve
     ]
@@ -45,6 +46,14 @@ def _curve_lines(curve: list[Mapping[str, Any]], now: float, width: float) -> li
     bars = ["#" * round(longest * (row["speed"] or 0.0) / most) for row in curve]
     rows = [[*row[:3], bar, *row[3:]] for row, bar in zip(cells, bars, strict=True)]
     return render(HEADER, rows, text_columns=len(HEADER)).split("\n")
+
+
+def _waits(row: Mapping[str, Any]) -> str:
+    """The measured part of a step spent waiting for data, such as ``38 %``; ``~38 %`` predicted."""
+    measured, predicted = row["wait_share"], row["predicted_wait_share"]
+    if measured is not None:
+        return f"{100 * measured:.0f} %"
+    return "-" if predicted is None else f"~{100 * predicted:.0f} %"
 
 
 def _seconds(step_s: float | None) -> str:

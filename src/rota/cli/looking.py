@@ -191,7 +191,7 @@ def why(job: str, as_json: bool) -> None:
 
     For a job with a range of GPUs, also why it has its present number, or what keeps that from
     changing; for jobs that share GPUs or take turns on a node, with whom, and what the policy has
-    tried.
+    tried. For a job whose CPU cores the cluster chooses, what one core more would be worth.
     """
     with connected() as client:
         verdict = client.explain(job)

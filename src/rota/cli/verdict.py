@@ -21,6 +21,8 @@ def why_text(verdict: Mapping[str, Any]) -> str:
     turns = verdict.get("turns")
     waits = turns is None or turns["position"] is None
     place = f"{verdict['position']} by arrival among jobs without GPUs"
+    cpus = verdict.get("cpus")
+    data = data_text(verdict.get("data_wait"), above=NOTABLE)
     facts = [
         ("would start if", verdict["would_start_if"]),
         *(("awaits", sentence) for sentence in verdict.get("awaited", ())),
@@ -28,8 +30,8 @@ def why_text(verdict: Mapping[str, Any]) -> str:
         ("turns", turns_text(turns)),
         ("sharing", sharing_text(verdict.get("sharing"))),
         ("size", verdict["resizing"]),
-        ("data", data_text(verdict.get("data_wait"), above=NOTABLE)),
-        ("CPU cores", verdict.get("cpus")),
+        ("data", None if data and cpus and data in cpus else data),
+        ("CPU cores", cpus),
         *(("warning", warning) for warning in verdict["warnings"]),
     ]
     for name, value in facts:

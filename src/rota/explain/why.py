@@ -49,9 +49,9 @@ def explain(
     """The verdict on one job, JSON-able, as of ``now_s``.
 
     ``{"job_id", "state", "reason", "sentence", "blockers": [{"rule", "need", "have", "held_by"}],
-    "would_start_if", "awaited", "position", "turns", "sharing", "data_wait", "cpus", "resizing",
+    "would_start_if", "awaited", "position", "turns", "sharing", "data_wait", "resizing",
     "warnings", "trials": [{"at_s", "what", "predicted", "measured", "kept", "with", "on", "from"}],
-    "history": [{"at_s", "reason"}]}``.
+    "history": [{"at_s", "reason"}], "cpus"}``.
     Reasons and rules are the names of :class:`Reason`; need, have, would_start_if and resizing are
     sentences, ``held_by`` job ids.
     A job that needs nothing has no blockers, and None for would_start_if and position; position
@@ -102,11 +102,11 @@ def explain(
         "turns": tell_turns(state, row, turns),
         "sharing": sharing_of(state, row),
         "data_wait": data_wait_of(state, row),
-        "cpus": cpus_of(state, row),
         "resizing": _resizing(state, row, resizes),
         "warnings": _warnings(state, row, adapts),
         "trials": tell_probes(state, state.notes.probes.get(row, ())),
         "history": [{"at_s": at_s, "reason": Reason(code).name} for at_s, code in history],
+        "cpus": cpus_of(state, row),
     }
 
 

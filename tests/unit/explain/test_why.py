@@ -46,11 +46,11 @@ SCHEMA = [
     "turns",
     "sharing",
     "data_wait",
-    "cpus",
     "resizing",
     "warnings",
     "trials",
     "history",
+    "cpus",
 ]
 
 

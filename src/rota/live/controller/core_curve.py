@@ -3,6 +3,7 @@
 from collections.abc import Iterable
 from typing import Any, NamedTuple
 
+from rota.model.measured.core_times import wait_shares
 from rota.model.measured.phase_times import EVALUATE, TRAIN
 from rota.model.state.state import ClusterState
 from rota.model.view import View
@@ -14,7 +15,8 @@ LEAST_CORES = 0.25
 
 
 class Told(NamedTuple):
-    """The facts of a curve: cores are those of the whole job, ``points`` by phase.
+    """The facts of a curve: cores are those of the whole job, ``points`` by phase,
+    like ``waits``, the measured parts of a step spent waiting for data by thousandths of a core.
 
     ``now`` are those that it has, ``most`` those of its nodes; ``gpu_type`` is as points name it.
     """
@@ -23,6 +25,8 @@ class Told(NamedTuple):
     gpu_type: str
     now: float
     most: float
+    phase: str
+    waits: dict[str, dict[int, float]]
 
 
 def told_by(state: ClusterState, row: int, now_s: float) -> Told | None:
@@ -40,14 +44,17 @@ def told_by(state: ClusterState, row: int, now_s: float) -> Told | None:
     }
     gpu_type = "+".join(sorted({node.gpu_type for node in nodes}))
     most = sum(node.millicores for node in nodes) / 1000
-    return Told(points, gpu_type, millicores / 1000, most)
+    known = [each for each in (view.profile(row), view.own_profile(row)) if each is not None]
+    waits = {phase: wait_shares(known, place, phase, gpu_type) for phase in points}
+    return Told(points, gpu_type, millicores / 1000, most, view.phase(row), waits)
 
 
 def describe(told: Told | None) -> dict[str, Any] | None:
-    """``{"now", "phases": [{"phase", "missing", "warnings", "curve"}]}``, JSON-able.
+    """``{"now", "phases": [{"phase", "now", "missing", "warnings", "curve"}]}``, JSON-able.
 
-    The rows of a ``curve`` are ``{"cores", "speed", "predicted_s", "measured_s"}``: cores of the
-    whole job, steps a second relative to now, and seconds of a step; a phase of which nothing is
+    The rows of a ``curve`` are ``{"cores", "speed", "predicted_s", "measured_s", "wait_share",
+    "predicted_wait_share"}``: cores of the whole job, steps a second relative to now, seconds of a
+    step, and the part of it spent waiting for data; a phase of which nothing is
     known is left out. ``missing`` says why there is no prediction. The first fit loads SciPy.
     """
     if told is None:
@@ -69,12 +76,15 @@ def _phase(told: Told, phase: str, points: tuple[CorePoint, ...]) -> dict[str, A
             else demand.step_s(told.now, told.gpu_type) / demand.step_s(cores, told.gpu_type),
             "predicted_s": None if demand is None else demand.step_s(cores, told.gpu_type),
             "measured_s": measured.get(cores),
+            "wait_share": told.waits[phase].get(round(1000 * cores)),
+            "predicted_wait_share": None if demand is None else demand.waits(cores, told.gpu_type),
         }
         for cores in _shown(told, measured, demand is not None)
     ]
     missing = None if demand is not None else warnings[-1] if warnings else "nothing was measured"
     return {
         "phase": phase,
+        "now": phase == told.phase,
         "missing": missing,
         "warnings": list(warnings) if demand is not None else [],
         "curve": rows,

@@ -9,6 +9,7 @@ from rota.model.measured.reports import CoreTime
 
 if TYPE_CHECKING:
     from rota.model.allocation import Allocation
+    from rota.model.measured.average import Average
     from rota.model.measured.profile import Profile
 
 
@@ -18,18 +19,40 @@ def core_times(profiles: Iterable[Profile], place: Allocation, phase: str) -> tu
     The first profile that knows a type and a number of cores tells their time, whatever number of
     workers loaded the data. Times under no control of cores are left out.
     """
+    known = _means(profiles, place, phase, "step_s")
+    return tuple(CoreTime(*key, step_s) for key, step_s in sorted(known.items()))
+
+
+def wait_shares(
+    profiles: Iterable[Profile], place: Allocation, phase: str, gpu_type: str
+) -> dict[int, float]:
+    """The part of a step that a job on such GPUs waits for data, by thousandths of a core."""
+    known = tuple(profiles)
+    step_s, wait_s = (_means(known, place, phase, name) for name in ("step_s", "wait_s"))
+    return {
+        key[1]: min(1.0, seconds / step_s[key])
+        for key, seconds in wait_s.items()
+        if key[0] == gpu_type and key in step_s
+    }
+
+
+def _means(
+    profiles: Iterable[Profile], place: Allocation, phase: str, name: str
+) -> dict[tuple[str, int], float]:
+    """The mean of that figure, by GPU type and thousandths of a core, on GPUs like these."""
     like = place.num_gpus, len(place.parts), phase, place.batch
     known: dict[tuple[str, int], float] = {}
     for profile in profiles:
         sums: dict[tuple[str, int], tuple[float, int]] = {}
         for at, point in profile.cpu_points.items():
-            mean = point.step_s.mean
+            figure: Average = getattr(point, name)
+            mean = figure.mean
             if at.millicores is None or mean is None:
                 continue
             if (at.num_gpus, at.num_nodes, at.phase, at.batch) == like:
                 key = at.gpu_type, at.millicores
                 total, count = sums.get(key, (0.0, 0))
-                sums[key] = total + mean * point.step_s.count, count + point.step_s.count
+                sums[key] = total + mean * figure.count, count + figure.count
         for key, (total, count) in sums.items():
             known.setdefault(key, total / count)
-    return tuple(CoreTime(*key, step_s) for key, step_s in sorted(known.items()))
+    return known
