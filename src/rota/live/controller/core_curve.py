@@ -77,7 +77,9 @@ def _phase(told: Told, phase: str, points: tuple[CorePoint, ...]) -> dict[str, A
             "predicted_s": None if demand is None else demand.step_s(cores, told.gpu_type),
             "measured_s": measured.get(cores),
             "wait_share": told.waits[phase].get(round(1000 * cores)),
-            "predicted_wait_share": None if demand is None else demand.waits(cores, told.gpu_type),
+            "predicted_wait_share": None
+            if demand is None or warnings  # of a doubtful curve, the GPU's part is a guess
+            else demand.waits(cores, told.gpu_type),
         }
         for cores in _shown(told, measured, demand is not None)
     ]

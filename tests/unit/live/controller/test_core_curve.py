@@ -34,6 +34,14 @@ def test_one_measurement_makes_no_curve_and_says_so():
     assert curve["missing"] == ("speed by cores is unknown: each GPU type was measured once, at 3")
 
 
+def test_a_doubtful_curve_predicts_no_waits():
+    falling = (*POINTS[:2], CorePoint(8, 1.0, "a100"))
+    [curve] = describe(told(train=falling))["phases"]
+    assert curve["warnings"]
+    assert {row["predicted_wait_share"] for row in curve["curve"]} == {None}
+    assert all(row["predicted_s"] for row in curve["curve"])
+
+
 def test_a_job_without_cores_of_its_own_has_no_curve():
     assert describe(None) is None
     assert core_lines({"core_curve": None}) == []

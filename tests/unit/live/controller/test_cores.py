@@ -8,6 +8,7 @@ from rota.model.plan import Plan
 from rota.policy.base import Policy
 
 from .test_loop import Agent, controlled, done, submit
+from .test_telemetry import told
 
 
 class Gives(Policy):
@@ -21,6 +22,14 @@ class Gives(Policy):
             return view.unchanged()
         changes = {} if view.target[0] is self.place else {0: self.place}
         return Plan(changes, {}, {}, cpus={0: self.millicores} if self.place else None)
+
+
+class ByPhase(Gives):
+    """Gives the first job another number of cores for its validations."""
+
+    def decide(self, view):
+        self.millicores = 3000 if view.active and view.phase(0) == "evaluate" else 1500
+        return super().decide(view)
 
 
 def hello(agent, **fields):
@@ -79,5 +88,27 @@ def test_cores_come_with_a_launch_and_change_by_a_command_of_their_own(tmp_path)
             assert 0 in state.backoff
             log = [type(event) for event in controller.record.store.load()]
             assert log.count(CpusSet) == 1
+
+    asyncio.run(scenario())
+
+
+def test_a_switch_of_phase_leads_to_other_cores_at_once(tmp_path):
+    async def scenario():
+        async with controlled(tmp_path, ByPhase()) as controller:
+            agent = Agent(controller)
+            hello(agent, millicores=4000)
+            await agent.hears("welcome")
+            await submit(controller)
+            launch = await agent.hears("launch")
+            assert launch["millicores"] == 1500
+            agent.says(**done(launch))
+            await agent.quiet()
+            report = told("1", controller.now_s(), 1)
+            report["progress"]["phase"] = "evaluate"
+            agent.says(**report)
+            await agent.quiet()
+            controller.turn()
+            command = await agent.hears("setcpus")
+            assert command["millicores"] == 3000
 
     asyncio.run(scenario())
