@@ -1,0 +1,156 @@
+"""Sets of plans of which none is better than another in everything that counts.
+
+A point of a front has four figures: seconds, GPU-seconds, bytes on the fullest GPU, and the GPUs
+that are in use at once. It remembers of which points of which fronts it is made.
+"""
+
+from collections.abc import Iterable, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+Array = NDArray[np.float64]
+SECONDS, GPU_SECONDS, BYTES, GPUS = range(4)
+SAME = 1e-12  # part of a figure below which two sums of the same numbers may differ
+CHUNK = 1 << 20  # points that are looked at together
+
+
+class Part(NamedTuple):
+    """Way to make points of a front: one of ``first`` and one of ``second``, beside it or after."""
+
+    first: "Front"
+    second: "Front"
+    beside: bool = False
+
+
+class Front:
+    """Points, the fastest first, as columns of ``figures``; each names its part and its two points.
+
+    ``choice`` is (variable, size) for a front of a single point that is no sum.
+    """
+
+    __slots__ = ("choice", "figures", "parts", "rows")
+
+    def __init__(
+        self,
+        figures: Array,
+        parts: Sequence[Part] = (),
+        rows: NDArray[np.int64] | None = None,
+        choice: tuple[int, int] | None = None,
+    ) -> None:
+        self.figures, self.parts, self.rows, self.choice = figures, parts, rows, choice
+
+    def __len__(self) -> int:
+        return self.figures.shape[1]
+
+
+def point(
+    seconds: float,
+    gpu_seconds: float,
+    held_bytes: float = 0.0,
+    gpus: float = 0.0,
+    choice: tuple[int, int] | None = None,
+) -> Front:
+    """A front of one point."""
+    return Front(np.array([[seconds], [gpu_seconds], [held_bytes], [gpus]]), choice=choice)
+
+
+NOTHING = point(0.0, 0.0)
+
+
+def best(parts: Iterable[Part], gpus: float, memory_bytes: float | None, *, width: bool) -> Front:
+    """The points of all parts that no other one beats; those that don't fit are left out.
+
+    Memory counts if ``memory_bytes`` limits it, the GPUs in use at once if ``width`` is true.
+    """
+    listed = [part for part in parts if len(part.first) and len(part.second)]
+    found, rows = np.empty((4, 0)), np.empty((3, 0), dtype=np.int64)
+    pending: list[tuple[Array, NDArray[np.int64]]] = []
+    waiting = 0
+    for at, part in enumerate(listed):
+        step = max(1, CHUNK // len(part.second))
+        for begin in range(0, len(part.first), step):
+            figures, points = _sums(part, begin, min(len(part.first), begin + step))
+            fits = figures[GPUS] <= gpus
+            if memory_bytes is not None:
+                fits &= figures[BYTES] <= memory_bytes
+            if not fits.all():
+                figures, points = figures[:, fits], points[:, fits]
+            named = np.vstack([np.full(points.shape[1], at), points])
+            pending.append((figures, named))
+            waiting += points.shape[1]
+            if waiting >= CHUNK:
+                found, rows = _merged(found, rows, pending, memory_bytes, width)
+                pending, waiting = [], 0
+    found, rows = _merged(found, rows, pending, memory_bytes, width)
+    if not width:
+        found[GPUS] = 0.0
+    return Front(found, listed, rows)
+
+
+def _sums(part: Part, begin: int, end: int) -> tuple[Array, NDArray[np.int64]]:
+    """Each of some points of the first front with each of the second, and their indices."""
+    first, second = part.first.figures[:, begin:end], part.second.figures
+    after = not part.beside
+    joined = np.empty((4, first.shape[1], second.shape[1]))
+    for row, adds in enumerate((after, True, after, part.beside)):
+        operation = np.add if adds else np.maximum
+        operation(first[row][:, None], second[row][None, :], out=joined[row])
+    points = np.indices((first.shape[1], second.shape[1])).reshape(2, -1)
+    points[0] += begin
+    return joined.reshape(4, -1), points
+
+
+def _merged(
+    found: Array,
+    rows: NDArray[np.int64],
+    pending: Sequence[tuple[Array, NDArray[np.int64]]],
+    memory_bytes: float | None,
+    width: bool,
+) -> tuple[Array, NDArray[np.int64]]:
+    figures = np.hstack([found, *(each for each, _ in pending)])
+    named = np.hstack([rows, *(each for _, each in pending)])
+    keep = unbeaten(figures, memory=memory_bytes is not None, width=width)
+    return figures[:, keep], named[:, keep]
+
+
+def unbeaten(figures: Array, *, memory: bool, width: bool) -> NDArray[np.int64]:
+    """Columns that no other one beats or equals, in the order of their seconds."""
+    order = np.lexsort((figures[GPUS], figures[BYTES], figures[GPU_SECONDS], figures[SECONDS]))
+    if not order.size:
+        return order
+    if memory:
+        return _staircase(figures, order, width)
+    if not width:
+        return order[_falling(figures[GPU_SECONDS][order])]
+    keep = np.zeros(order.size, dtype=bool)
+    gpus = figures[GPUS][order]
+    cost = figures[GPU_SECONDS][order]
+    for level in np.unique(gpus):
+        within = np.flatnonzero(gpus <= level)
+        good = within[_falling(cost[within])]
+        keep[good[gpus[good] == level]] = True
+    return order[keep]
+
+
+def _falling(cost: Array) -> NDArray[np.bool_]:
+    """True where a value is below all before it, by more than what sums lose."""
+    least = np.minimum.accumulate(cost)
+    keep = np.ones(cost.size, dtype=bool)
+    keep[1:] = cost[1:] < least[:-1] * (1.0 - SAME)
+    return keep
+
+
+def _staircase(figures: Array, order: NDArray[np.int64], width: bool) -> NDArray[np.int64]:
+    """As :func:`unbeaten` with memory: columns in ``order`` that no kept one beats."""
+    kept: list[int] = []
+    rows = [GPU_SECONDS, BYTES, *([GPUS] if width else [])]
+    stack = np.empty((len(rows), order.size))
+    for index in order:
+        mine = figures[rows, index]
+        earlier = stack[:, : len(kept)]
+        if not (earlier <= (mine * (1.0 + SAME))[:, None]).all(axis=0).any():
+            stack[:, len(kept)] = mine
+            kept.append(int(index))
+    return np.array(kept, dtype=np.int64)

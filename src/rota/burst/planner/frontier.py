@@ -1,0 +1,126 @@
+"""Plans that are worth a choice, and the choices: time, GPU time, or work of the whole cluster."""
+
+from collections.abc import Iterable
+from functools import cached_property
+from typing import NamedTuple
+
+from rota.burst.planner.costs import Costs
+from rota.burst.planner.plan import Plan, data_parallel
+from rota.burst.planner.search import unbeaten_plans
+from rota.burst.planner.structure import Structure
+from rota.burst.planner.timeline import timeline
+from rota.errors import InputError
+
+
+class Timed(NamedTuple):
+    """A plan, with the seconds of a step and its GPU-seconds as they were timed."""
+
+    plan: Plan
+    step_s: float
+    gpu_time_s: float
+
+
+class Frontier:
+    """The unbeaten plans of a training, the fastest first.
+
+    Without ``overlap`` reductions follow each layer's backward pass: the search is exact, and the
+    times are its own. With it the plans are re-timed on their timelines, and beaten ones left out;
+    looked at are the unbeaten plans where all reductions are hidden, where none is, and data
+    parallelism on each number of GPUs. ``tangled`` names layers that share a size because they are
+    too entangled to have their own. Raises InputError if nothing fits into memory.
+    """
+
+    def __init__(self, costs: Costs, *, overlap: bool = True) -> None:
+        self.costs, self.overlap = costs, overlap
+        structure = Structure(costs.graph)
+        self.tangled = tuple(costs.graph.layers[i].name for i in structure.tangled)
+        plans = unbeaten_plans(costs, structure)
+        if not overlap:
+            self.points = tuple(Timed(plan, plan.step_s, plan.gpu_time_s) for plan in plans)
+            return
+        hiding = Costs(
+            costs.graph,
+            costs.batch,
+            costs.gpus,
+            costs.network,
+            costs.memory_bytes,
+            hidden_reductions=True,
+        )
+        looked_at = {plan.groups: plan for plan in unbeaten_plans(hiding, structure)}
+        looked_at |= {plan.groups: plan for plan in (*plans, *self._data_parallel())}
+        self.points = unbeaten(timed(costs, plan, overlap=True) for plan in looked_at.values())
+
+    def _data_parallel(self) -> list[Plan]:
+        plans = [data_parallel(self.costs, size) for size in self.costs.sizes]
+        most = self.costs.memory_bytes
+        return [plan for plan in plans if most is None or plan.memory_bytes <= most]
+
+    @cached_property
+    def baselines(self) -> tuple[Timed, ...]:
+        """Data parallelism on each number of GPUs on which it fits, the fewest first."""
+        return tuple(
+            timed(self.costs, plan, overlap=self.overlap) for plan in self._data_parallel()
+        )
+
+    def fastest(self, gpu_time_at_most: float | None = None) -> Timed:
+        """The fastest plan whose GPU time is at most so many times that of a step on one GPU.
+
+        Raises InputError if no plan is so cheap.
+        """
+        if gpu_time_at_most is None:
+            return self.points[0]
+        if not gpu_time_at_most > 0.0:
+            raise InputError(f"gpu_time_at_most is {gpu_time_at_most:g}; it is above 0")
+        limit_s = gpu_time_at_most * self.costs.least_gpu_time_s * (1.0 + 1e-9)
+        for point in self.points:
+            if point.gpu_time_s <= limit_s:
+                return point
+        least = self.points[-1].gpu_time_s / self.costs.least_gpu_time_s
+        raise InputError(
+            f"gpu_time_at_most is {gpu_time_at_most:g}; the cheapest plan takes {least:.4g} times "
+            "the GPU time of one GPU: allow as much"
+        )
+
+    def cheapest(self, within: float | None = None) -> Timed:
+        """The plan of least GPU time that takes at most ``within`` times as long as the fastest.
+
+        Raises InputError if ``within`` is below 1.
+        """
+        if within is None:
+            return self.points[-1]
+        if not within >= 1.0:
+            raise InputError(f"within is {within:g}; it is 1 or more: 1.05 allows 5 % more time")
+        limit_s = within * self.points[0].step_s * (1.0 + 1e-9)
+        return [point for point in self.points if point.step_s <= limit_s][-1]
+
+    def best_for_cluster(self, background: float = 1.0) -> Timed:
+        """The plan with which all GPUs together do most, if others use what it leaves.
+
+        ``background`` is what a GPU-second left by the plan is worth to another job, as a part of
+        what it is worth to this training on one GPU. Raises InputError unless it is 0 to 1.
+        """
+        if not 0.0 <= background <= 1.0:
+            raise InputError(f"background is {background:g}; it is from 0 to 1")
+        return max(self.points, key=lambda point: self.throughput(point, background))
+
+    def throughput(self, point: Timed, background: float = 1.0) -> float:
+        """Steps a second of the training, and of one-GPU jobs like it on the GPU time it leaves."""
+        left_s = self.costs.gpus * point.step_s - point.gpu_time_s
+        return (1.0 + background * left_s / self.costs.least_gpu_time_s) / point.step_s
+
+
+def timed(costs: Costs, plan: Plan, *, overlap: bool) -> Timed:
+    """The plan with its times: of its timeline with ``overlap``, else of the search."""
+    if not overlap:
+        return Timed(plan, plan.step_s, plan.gpu_time_s)
+    course = timeline(costs, plan)
+    return Timed(plan, course.step_s, course.gpu_time_s)
+
+
+def unbeaten(points: Iterable[Timed]) -> tuple[Timed, ...]:
+    """Those that no other one beats in time and GPU time, the fastest first."""
+    kept: list[Timed] = []
+    for point in sorted(points, key=lambda point: (point.step_s, point.gpu_time_s)):
+        if not kept or point.gpu_time_s < kept[-1].gpu_time_s * (1.0 - 1e-12):
+            kept.append(point)
+    return tuple(kept)

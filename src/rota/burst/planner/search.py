@@ -1,0 +1,164 @@
+"""Exact search: every plan that no other one beats in both time and GPU time.
+
+A dynamic programme over the sizes of a graph's layers (:mod:`~rota.burst.planner.structure`), whose
+states keep all unbeaten pairs of seconds and GPU-seconds instead of the best one.
+"""
+
+from collections.abc import Iterator, Sequence
+from itertools import product
+
+from rota.burst.planner.costs import Costs
+from rota.burst.planner.front import BYTES, GPU_SECONDS, GPUS, NOTHING, SECONDS
+from rota.burst.planner.front import Front, Part, best, point
+from rota.burst.planner.plan import Group, Plan
+from rota.burst.planner.structure import Branches, Decision, Piece, Structure, Transfer
+from rota.errors import InputError
+
+Sizes = dict[int, int]  # size of each variable that has one
+Away = tuple[bool, bool]  # is the fork, and is the join, on other GPUs than the piece
+
+
+def unbeaten_plans(costs: Costs, structure: Structure | None = None) -> list[Plan]:
+    """All plans of which none is beaten in time and GPU time, the fastest first.
+
+    Branches run side by side on GPUs of their own where these suffice, or one after another. Raises
+    InputError if no plan fits into the memory of a GPU.
+    """
+    search = _Search(costs, structure or Structure(costs.graph))
+    front = search.whole()
+    if not len(front):
+        least = min(
+            sum(costs.held_bytes(i, size) for i in range(len(costs.graph.layers)))
+            for size in costs.sizes
+        )
+        raise InputError(
+            f"{costs.graph.name} at batch {costs.batch} does not fit: the fullest GPU holds at "
+            f"least about {least / 2**30:.3g} GiB and may hold {costs.memory_bytes / 2**30:.3g}; "
+            "allow more memory, more GPUs or a smaller batch"
+        )
+    return [search.plan(front, row) for row in range(len(front))]
+
+
+class _Search:
+    def __init__(self, costs: Costs, structure: Structure) -> None:
+        self._costs, self._structure = costs, structure
+        self._known: dict[tuple[int, tuple[int, ...], Away], Front] = {}
+        self._nodes = {
+            (variable, size): self._node(variable, size)
+            for variable in structure.members
+            for size in costs.sizes
+        }
+        self._counted = set(self._in_branches(structure.pieces))
+
+    def whole(self) -> Front:
+        """The front of the whole graph."""
+        for piece in self._structure.pieces:  # in order, so that no call goes deep
+            for sizes in product(self._costs.sizes, repeat=len(piece.scope)):
+                self._front(piece, dict(zip(piece.scope, sizes, strict=True)), (False, False))
+        rest = [self._front(piece, {}, (False, False)) for piece in self._structure.rest]
+        return self._after(rest, width=False)
+
+    def plan(self, front: Front, row: int) -> Plan:
+        """The plan of a point."""
+        figures = front.figures[:, row]
+        groups: dict[int, Group] = {}
+        stack = [(front, row, 0)]
+        while stack:
+            made, at, first = stack.pop()
+            if made.choice is not None:
+                variable, size = made.choice
+                for layer in self._structure.members[variable]:
+                    groups[layer] = Group(first, size)
+            if made.rows is None:
+                continue
+            number, one, other = made.rows[:, at]
+            part = made.parts[number]
+            stack.append((part.first, one, first))
+            behind = first + int(part.first.figures[GPUS, one]) if part.beside else first
+            stack.append((part.second, other, behind))
+        ordered = tuple(groups[layer] for layer in range(len(groups)))
+        return Plan(ordered, *(float(figures[i]) for i in (SECONDS, GPU_SECONDS, BYTES)))
+
+    def _node(self, variable: int, size: int) -> Front:
+        """A variable's own layers on so many GPUs."""
+        members, costs = self._structure.members[variable], self._costs
+        alone_s = sum(costs.alone_s(layer, size) for layer in members)
+        held = sum(costs.held_bytes(layer, size) for layer in members)
+        return point(alone_s, alone_s * size, held, size, choice=(variable, size))
+
+    def _in_branches(self, pieces: Sequence[Piece]) -> Iterator[int]:
+        """The pieces of which the GPUs in use at once count, by id."""
+        for piece in pieces:
+            if isinstance(piece, Branches) and sum(map(_has_layers, piece.pieces)) > 1:
+                inside = list(piece.pieces)
+                while inside:
+                    each = inside.pop()
+                    yield id(each)
+                    if isinstance(each, Branches | Decision):
+                        inside += each.pieces
+
+    def _front(self, piece: Piece, sizes: Sizes, away: Away) -> Front:
+        key = (id(piece), tuple(sizes[v] for v in piece.scope), away)
+        if key not in self._known:
+            self._known[key] = self._computed(piece, sizes, away)
+        return self._known[key]
+
+    def _computed(self, piece: Piece, sizes: Sizes, away: Away) -> Front:
+        if isinstance(piece, Transfer):
+            sending, taking = (sizes[v] for v in piece.between)
+            moved = away[0] != away[1]
+            seconds = self._costs.transfer_s(piece.source, sending, taking, moved)
+            return point(seconds, seconds * taking)
+        if isinstance(piece, Branches):
+            return self._branches(piece, sizes, away)
+        assert isinstance(piece, Decision)
+        return self._decided(piece, sizes, away)
+
+    def _decided(self, piece: Decision, sizes: Sizes, away: Away) -> Front:
+        """A variable of any size, and the pieces around it."""
+        width = id(piece) in self._counted
+        parts = []
+        for size in self._costs.sizes:
+            within = sizes | {piece.variable: size}
+            fronts = [self._nodes[piece.variable, size]]
+            for each in piece.pieces:
+                at_fork = piece.ends is not None and each.ends is not None
+                outer: Away = (False, False)
+                if at_fork and each.ends[1] == piece.variable:
+                    outer = (away[0], False)
+                elif at_fork:
+                    outer = (False, away[1])
+                fronts.append(self._front(each, within, outer))
+            fronts.sort(key=len)
+            parts.append(Part(self._after(fronts[:-1], width=width), fronts[-1]))
+        return best(parts, self._costs.gpus, self._costs.memory_bytes, width=width)
+
+    def _branches(self, piece: Branches, sizes: Sizes, away: Away) -> Front:
+        """Pieces from one fork to one join, each beside those before it or after them."""
+        made = self._after(
+            [self._front(each, sizes, away) for each in piece.pieces if not _has_layers(each)],
+            width=False,
+        )
+        counted = id(piece) in self._counted
+        bodies = [each for each in piece.pieces if _has_layers(each)]
+        for at, each in enumerate(bodies):
+            parts = [Part(made, self._front(each, sizes, away))]
+            if at:
+                parts.append(Part(made, self._front(each, sizes, (True, True)), beside=True))
+            last = at == len(bodies) - 1
+            width = counted or not last
+            made = best(parts, self._costs.gpus, self._costs.memory_bytes, width=width)
+        return made
+
+    def _after(self, fronts: Sequence[Front], *, width: bool) -> Front:
+        """The fronts' plans one after another."""
+        made = fronts[0] if fronts else NOTHING
+        for front in fronts[1:]:
+            made = best(
+                [Part(made, front)], self._costs.gpus, self._costs.memory_bytes, width=width
+            )
+        return made
+
+
+def _has_layers(piece: Piece) -> bool:
+    return not isinstance(piece, Transfer)
