@@ -2,6 +2,7 @@
 
 from bisect import bisect_left
 from collections.abc import Iterable, Mapping
+from itertools import pairwise
 from math import isfinite
 from typing import NamedTuple
 
@@ -149,7 +150,7 @@ def _check_figures(layer: Layer) -> None:
     if not layer.times:
         raise InputError(f"layer {layer.name}: it has no time; measure it with one batch or more")
     batches = [time.batch for time in layer.times]
-    if batches[0] < 1 or any(a >= b for a, b in zip(batches, batches[1:], strict=False)):
+    if batches[0] < 1 or any(a >= b for a, b in pairwise(batches)):
         raise InputError(f"layer {layer.name}: its batches are {batches}; they rise from 1 or more")
     for time in layer.times:
         if not all(isfinite(s) and s >= 0.0 for s in time[1:]):

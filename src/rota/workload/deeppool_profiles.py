@@ -1,10 +1,10 @@
 """DeepPool's published layer profiles: one line a layer, in one block for each batch.
 
-A line is ``KIND{SETTINGS}[BATCH]INPUT  TOTAL_MS  FORWARD_US  BACKWARD_US``, where INPUT is the shape
-of one sample as ``[channels,height,width]``, or its number of values. A block ends in a line with
-its sum. Lines are in the order of the model's definition, without the edges: where a layer does not
-take the output of the line before, it begins another branch from the fork, or it takes the outputs
-of all branches, concatenated.
+A line is ``KIND{SETTINGS}[BATCH]INPUT  TOTAL_MS  FORWARD_US  BACKWARD_US``, where INPUT is the
+shape of one sample as ``[channels,height,width]``, or its number of values. A block ends in a line
+with its sum. Lines are in the order of the model's definition, without the edges: where a layer
+does not take the output of the line before, it begins another branch from the fork, or it takes the
+outputs of all branches, concatenated.
 
 A kernel that follows in place is measured with the backward pass of the layer before it, so that
 activation functions keep the size of their input. The total is what counts; the other two columns
@@ -139,12 +139,16 @@ class _Joined:
         for at, row in enumerate(rows):
             self._take(row, rows[at - 1] if at else None, times[at])
         if self._fork is not None:
-            self._join(rows[-1], self._concatenated())
+            self._join(rows[-1])
 
     def _take(self, row: Row, before: Row | None, times: tuple[LayerTime, ...]) -> None:
+        last = len(self.layers) - 1
+        twin = before is not None and _is_twin(row, before)
         source: int | None = None
-        if before is not None:
-            source = self._source(row, before)
+        if twin:  # the two halves of a split convolution both take what the first one took
+            source = self._index(self.layers[last].inputs[0])
+        elif before is not None:
+            source = self._source(row)
         number = sum(layer.name.startswith(row.kind) for layer in self.layers) + 1
         parameters, output = _made(row)
         kept = 0 if row.kind in KEEP_SIZE else prod(output)
@@ -160,23 +164,21 @@ class _Joined:
             ),
             output,
         )
+        if twin:
+            self._concatenate((last, last + 1))
 
     def _add(self, layer: Layer, output: Shape) -> int:
         self.layers.append(layer)
         self._shapes.append(output)
         return len(self.layers) - 1
 
-    def _source(self, row: Row, before: Row) -> int:
+    def _source(self, row: Row) -> int:
         """The layer whose output the row takes, after a join that it may need."""
         last = len(self.layers) - 1
-        twin = _is_twin(row, before)
-        if self._shapes[last] == row.shape and not twin:
+        if self._shapes[last] == row.shape:
             return last
-        if twin:  # the two halves of a split convolution both take what the first one took
-            self._ends.append(last)
-            return self._index(self.layers[last].inputs[0])
         if self._fork is not None and self._concatenated() == row.shape:
-            return self._join(row, row.shape)
+            return self._join(row)
         if self._fork is not None and self._shapes[self._fork] == row.shape:
             self._ends.append(last)
             return self._fork
@@ -196,20 +198,29 @@ class _Joined:
 
     def _concatenated(self) -> Shape:
         """The shape of all branches' outputs together; () if they differ in more than channels."""
-        shapes = [self._shapes[at] for at in (*self._ends, len(self.layers) - 1)]
+        return self._together((*self._ends, len(self.layers) - 1))
+
+    def _together(self, parts: Sequence[int]) -> Shape:
+        shapes = [self._shapes[at] for at in parts]
         if len({shape[1:] for shape in shapes}) > 1:
             return ()
         return (sum(shape[0] for shape in shapes), *shapes[0][1:])
 
-    def _join(self, row: Row, shape: Shape) -> int:
-        """A layer that concatenates the branches, and takes no time."""
-        if not shape:
+    def _join(self, row: Row) -> int:
+        """End the branches in a layer that concatenates them."""
+        if not self._concatenated():
             raise InputError(f"line {row.line}: the branches that end here do not fit together")
-        ends = [self.layers[at].name for at in (*self._ends, len(self.layers) - 1)]
+        ends = (*self._ends, len(self.layers) - 1)
+        self._fork, self._ends = None, []
+        return self._concatenate(ends)
+
+    def _concatenate(self, parts: Sequence[int]) -> int:
+        """A layer that takes several outputs as one, and no time."""
+        shape = self._together(parts)
         number = sum(layer.name.startswith("concat") for layer in self.layers) + 1
         free = tuple(LayerTime(time.batch, 0.0, 0.0) for time in self._times[0])
-        self._fork, self._ends = None, []
-        return self._add(Layer(f"concat-{number}", free, tuple(ends), 0, prod(shape)), shape)
+        names = tuple(self.layers[at].name for at in parts)
+        return self._add(Layer(f"concat-{number}", free, names, 0, prod(shape)), shape)
 
 
 def _is_twin(row: Row, before: Row) -> bool:

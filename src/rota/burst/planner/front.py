@@ -5,7 +5,7 @@ that are in use at once. It remembers of which points of which fronts it is made
 """
 
 from collections.abc import Iterable, Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -57,6 +57,14 @@ def point(
 
 
 NOTHING = point(0.0, 0.0)
+
+
+def in_turn(points: Sequence[Front]) -> Front:
+    """Fronts of one point, of which one at most is a choice, one after another."""
+    figures = sum(each.figures for each in points)
+    assert isinstance(figures, np.ndarray)
+    figures[GPUS] = max(float(each.figures[GPUS, 0]) for each in points)
+    return Front(figures, choice=next((each.choice for each in points if each.choice), None))
 
 
 def best(parts: Iterable[Part], gpus: float, memory_bytes: float | None, *, width: bool) -> Front:
@@ -117,17 +125,18 @@ def _merged(
 
 def unbeaten(figures: Array, *, memory: bool, width: bool) -> NDArray[np.int64]:
     """Columns that no other one beats or equals, in the order of their seconds."""
-    order = np.lexsort((figures[GPUS], figures[BYTES], figures[GPU_SECONDS], figures[SECONDS]))
+    counted = [GPU_SECONDS, *([BYTES] if memory else []), *([GPUS] if width else [])]
+    order = np.lexsort([*figures[counted[::-1]], figures[SECONDS]])
     if not order.size:
         return order
     if memory:
-        return _staircase(figures, order, width)
+        return _staircase(figures[counted], order)
     if not width:
         return order[_falling(figures[GPU_SECONDS][order])]
     keep = np.zeros(order.size, dtype=bool)
     gpus = figures[GPUS][order]
     cost = figures[GPU_SECONDS][order]
-    for level in np.unique(gpus):
+    for level in set(gpus.tolist()):
         within = np.flatnonzero(gpus <= level)
         good = within[_falling(cost[within])]
         keep[good[gpus[good] == level]] = True
@@ -142,15 +151,14 @@ def _falling(cost: Array) -> NDArray[np.bool_]:
     return keep
 
 
-def _staircase(figures: Array, order: NDArray[np.int64], width: bool) -> NDArray[np.int64]:
-    """As :func:`unbeaten` with memory: columns in ``order`` that no kept one beats."""
+def _staircase(costs: Array, order: NDArray[np.int64]) -> NDArray[np.int64]:
+    """The columns in ``order`` of which no earlier one is at most as high in every row."""
     kept: list[int] = []
-    rows = [GPU_SECONDS, BYTES, *([GPUS] if width else [])]
-    stack = np.empty((len(rows), order.size))
+    lowest = np.empty((len(costs), order.size))
     for index in order:
-        mine = figures[rows, index]
-        earlier = stack[:, : len(kept)]
+        mine = costs[:, index]
+        earlier = lowest[:, : len(kept)]
         if not (earlier <= (mine * (1.0 + SAME))[:, None]).all(axis=0).any():
-            stack[:, len(kept)] = mine
+            lowest[:, len(kept)] = mine
             kept.append(int(index))
     return np.array(kept, dtype=np.int64)

@@ -21,34 +21,44 @@ class Timed(NamedTuple):
 
 
 class Frontier:
-    """The unbeaten plans of a training, the fastest first.
+    """The unbeaten plans of a training, the fastest first, each as long as its timeline is.
 
-    Without ``overlap`` reductions follow each layer's backward pass: the search is exact, and the
-    times are its own. With it the plans are re-timed on their timelines, and beaten ones left out;
-    looked at are the unbeaten plans where all reductions are hidden, where none is, and data
-    parallelism on each number of GPUs. ``tangled`` names layers that share a size because they are
-    too entangled to have their own. Raises InputError if nothing fits into memory.
+    Without ``overlap`` reductions follow each layer's backward pass. For plans whose layers run one
+    after another the times are then those of the search, and the frontier is exact. With it, and
+    where branches run side by side, times are those of the timelines, and plans that prove beaten
+    are left out. Looked at are the unbeaten plans with branches side by side and without, those
+    where all reductions are hidden, and data parallelism on each number of GPUs.
+
+    ``tangled`` names layers that share a size because they are too entangled to have their own.
+    Raises InputError if nothing fits into memory.
     """
 
     def __init__(self, costs: Costs, *, overlap: bool = True) -> None:
         self.costs, self.overlap = costs, overlap
         structure = Structure(costs.graph)
         self.tangled = tuple(costs.graph.layers[i].name for i in structure.tangled)
-        plans = unbeaten_plans(costs, structure)
-        if not overlap:
-            self.points = tuple(Timed(plan, plan.step_s, plan.gpu_time_s) for plan in plans)
-            return
-        hiding = Costs(
-            costs.graph,
-            costs.batch,
-            costs.gpus,
-            costs.network,
-            costs.memory_bytes,
-            hidden_reductions=True,
-        )
-        looked_at = {plan.groups: plan for plan in unbeaten_plans(hiding, structure)}
-        looked_at |= {plan.groups: plan for plan in (*plans, *self._data_parallel())}
-        self.points = unbeaten(timed(costs, plan, overlap=True) for plan in looked_at.values())
+        plans = unbeaten_plans(costs, structure, side_by_side=False)
+        if structure.has_branches:
+            plans += unbeaten_plans(costs, structure)
+        if overlap:
+            hiding = Costs(
+                costs.graph,
+                costs.batch,
+                costs.gpus,
+                costs.network,
+                costs.memory_bytes,
+                hidden_reductions=True,
+            )
+            plans += unbeaten_plans(hiding, structure, side_by_side=False)
+        looked_at = {plan.groups: plan for plan in (*plans, *self._data_parallel())}
+        self.points = unbeaten(self.timed(plan) for plan in looked_at.values())
+
+    def timed(self, plan: Plan) -> Timed:
+        """The plan with the times that it has here."""
+        if not self.overlap and all(group.first == 0 for group in plan.groups):
+            return Timed(plan, plan.step_s, plan.gpu_time_s)
+        course = timeline(self.costs, plan, overlap=self.overlap)
+        return Timed(plan, course.step_s, course.gpu_time_s)
 
     def _data_parallel(self) -> list[Plan]:
         plans = [data_parallel(self.costs, size) for size in self.costs.sizes]
@@ -58,9 +68,7 @@ class Frontier:
     @cached_property
     def baselines(self) -> tuple[Timed, ...]:
         """Data parallelism on each number of GPUs on which it fits, the fewest first."""
-        return tuple(
-            timed(self.costs, plan, overlap=self.overlap) for plan in self._data_parallel()
-        )
+        return tuple(map(self.timed, self._data_parallel()))
 
     def fastest(self, gpu_time_at_most: float | None = None) -> Timed:
         """The fastest plan whose GPU time is at most so many times that of a step on one GPU.
@@ -88,33 +96,30 @@ class Frontier:
         """
         if within is None:
             return self.points[-1]
-        if not within >= 1.0:
-            raise InputError(f"within is {within:g}; it is 1 or more: 1.05 allows 5 % more time")
-        limit_s = within * self.points[0].step_s * (1.0 + 1e-9)
-        return [point for point in self.points if point.step_s <= limit_s][-1]
+        return self._within(within)[-1]
 
-    def best_for_cluster(self, background: float = 1.0) -> Timed:
+    def best_for_cluster(self, background: float = 1.0, within: float = 1.1) -> Timed:
         """The plan with which all GPUs together do most, if others use what it leaves.
 
-        ``background`` is what a GPU-second left by the plan is worth to another job, as a part of
-        what it is worth to this training on one GPU. Raises InputError unless it is 0 to 1.
+        It takes at most ``within`` times as long as the fastest. ``background`` is what a
+        GPU-second left by the plan is worth to another job, as a part of what it is worth to this
+        training on one GPU. Raises InputError unless it is 0 to 1 and ``within`` 1 or more.
         """
         if not 0.0 <= background <= 1.0:
             raise InputError(f"background is {background:g}; it is from 0 to 1")
-        return max(self.points, key=lambda point: self.throughput(point, background))
+        allowed = self._within(within)
+        return max(allowed, key=lambda point: self.throughput(point, background))
+
+    def _within(self, within: float) -> list[Timed]:
+        if not within >= 1.0:
+            raise InputError(f"within is {within:g}; it is 1 or more: 1.05 allows 5 % more time")
+        limit_s = within * self.points[0].step_s * (1.0 + 1e-9)
+        return [point for point in self.points if point.step_s <= limit_s]
 
     def throughput(self, point: Timed, background: float = 1.0) -> float:
         """Steps a second of the training, and of one-GPU jobs like it on the GPU time it leaves."""
         left_s = self.costs.gpus * point.step_s - point.gpu_time_s
         return (1.0 + background * left_s / self.costs.least_gpu_time_s) / point.step_s
-
-
-def timed(costs: Costs, plan: Plan, *, overlap: bool) -> Timed:
-    """The plan with its times: of its timeline with ``overlap``, else of the search."""
-    if not overlap:
-        return Timed(plan, plan.step_s, plan.gpu_time_s)
-    course = timeline(costs, plan)
-    return Timed(plan, course.step_s, course.gpu_time_s)
 
 
 def unbeaten(points: Iterable[Timed]) -> tuple[Timed, ...]:

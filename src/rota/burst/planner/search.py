@@ -8,8 +8,19 @@ from collections.abc import Iterator, Sequence
 from itertools import product
 
 from rota.burst.planner.costs import Costs
-from rota.burst.planner.front import BYTES, GPU_SECONDS, GPUS, NOTHING, SECONDS
-from rota.burst.planner.front import Front, Part, best, point
+from rota.burst.planner.front import (
+    BYTES,
+    GPU_SECONDS,
+    GPUS,
+    NOTHING,
+    SECONDS,
+    Front,
+    Part,
+    best,
+    in_turn,
+    point,
+    unbeaten,
+)
 from rota.burst.planner.plan import Group, Plan
 from rota.burst.planner.structure import Branches, Decision, Piece, Structure, Transfer
 from rota.errors import InputError
@@ -18,15 +29,18 @@ Sizes = dict[int, int]  # size of each variable that has one
 Away = tuple[bool, bool]  # is the fork, and is the join, on other GPUs than the piece
 
 
-def unbeaten_plans(costs: Costs, structure: Structure | None = None) -> list[Plan]:
+def unbeaten_plans(
+    costs: Costs, structure: Structure | None = None, *, side_by_side: bool = True
+) -> list[Plan]:
     """All plans of which none is beaten in time and GPU time, the fastest first.
 
-    Branches run side by side on GPUs of their own where these suffice, or one after another. Raises
-    InputError if no plan fits into the memory of a GPU.
+    Branches from one fork to one join run one after another or, with ``side_by_side``, on GPUs of
+    their own where there are enough; these take as long as the longest of them. Raises InputError
+    if no plan fits into the memory of a GPU.
     """
-    search = _Search(costs, structure or Structure(costs.graph))
+    search = _Search(costs, structure or Structure(costs.graph), side_by_side)
     front = search.whole()
-    if not len(front):
+    if costs.memory_bytes is not None and not len(front):
         least = min(
             sum(costs.held_bytes(i, size) for i in range(len(costs.graph.layers)))
             for size in costs.sizes
@@ -36,19 +50,20 @@ def unbeaten_plans(costs: Costs, structure: Structure | None = None) -> list[Pla
             f"least about {least / 2**30:.3g} GiB and may hold {costs.memory_bytes / 2**30:.3g}; "
             "allow more memory, more GPUs or a smaller batch"
         )
-    return [search.plan(front, row) for row in range(len(front))]
+    rows = unbeaten(front.figures, memory=False, width=False)
+    return [search.plan(front, int(row)) for row in rows]
 
 
 class _Search:
-    def __init__(self, costs: Costs, structure: Structure) -> None:
-        self._costs, self._structure = costs, structure
+    def __init__(self, costs: Costs, structure: Structure, side_by_side: bool) -> None:
+        self._costs, self._structure, self._side_by_side = costs, structure, side_by_side
         self._known: dict[tuple[int, tuple[int, ...], Away], Front] = {}
         self._nodes = {
             (variable, size): self._node(variable, size)
             for variable in structure.members
             for size in costs.sizes
         }
-        self._counted = set(self._in_branches(structure.pieces))
+        self._counted = set(self._in_branches(structure.pieces)) if side_by_side else set()
 
     def whole(self) -> Front:
         """The front of the whole graph."""
@@ -89,7 +104,7 @@ class _Search:
     def _in_branches(self, pieces: Sequence[Piece]) -> Iterator[int]:
         """The pieces of which the GPUs in use at once count, by id."""
         for piece in pieces:
-            if isinstance(piece, Branches) and sum(map(_has_layers, piece.pieces)) > 1:
+            if isinstance(piece, Branches) and len(piece.bodies) > 1:
                 inside = list(piece.pieces)
                 while inside:
                     each = inside.pop()
@@ -122,31 +137,27 @@ class _Search:
             within = sizes | {piece.variable: size}
             fronts = [self._nodes[piece.variable, size]]
             for each in piece.pieces:
-                at_fork = piece.ends is not None and each.ends is not None
                 outer: Away = (False, False)
-                if at_fork and each.ends[1] == piece.variable:
-                    outer = (away[0], False)
-                elif at_fork:
-                    outer = (False, away[1])
+                if piece.ends is not None and each.ends is not None:
+                    first = each.ends[1] == piece.variable
+                    outer = (away[0], False) if first else (False, away[1])
                 fronts.append(self._front(each, within, outer))
-            fronts.sort(key=len)
-            parts.append(Part(self._after(fronts[:-1], width=width), fronts[-1]))
+            single = in_turn([front for front in fronts if front.rows is None])
+            others = [front for front in fronts if front.rows is not None]
+            parts.append(Part(single, self._after(others, width=width)))
         return best(parts, self._costs.gpus, self._costs.memory_bytes, width=width)
 
     def _branches(self, piece: Branches, sizes: Sizes, away: Away) -> Front:
         """Pieces from one fork to one join, each beside those before it or after them."""
-        made = self._after(
-            [self._front(each, sizes, away) for each in piece.pieces if not _has_layers(each)],
-            width=False,
-        )
+        bare = [each for each in piece.pieces if each not in piece.bodies]
+        made = in_turn([NOTHING, *(self._front(each, sizes, away) for each in bare)])
         counted = id(piece) in self._counted
-        bodies = [each for each in piece.pieces if _has_layers(each)]
-        for at, each in enumerate(bodies):
+        for at, each in enumerate(piece.bodies):
             parts = [Part(made, self._front(each, sizes, away))]
-            if at:
+            if at and self._side_by_side:
                 parts.append(Part(made, self._front(each, sizes, (True, True)), beside=True))
-            last = at == len(bodies) - 1
-            width = counted or not last
+            last = at == len(piece.bodies) - 1
+            width = counted or (self._side_by_side and not last)
             made = best(parts, self._costs.gpus, self._costs.memory_bytes, width=width)
         return made
 
@@ -158,7 +169,3 @@ class _Search:
                 [Part(made, front)], self._costs.gpus, self._costs.memory_bytes, width=width
             )
         return made
-
-
-def _has_layers(piece: Piece) -> bool:
-    return not isinstance(piece, Transfer)

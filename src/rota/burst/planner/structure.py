@@ -7,7 +7,9 @@ block of branches becomes a piece between its fork and its join.
 """
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from functools import cached_property
+from math import inf
 
 from rota.model.layer_graph import LayerGraph
 
@@ -23,6 +25,11 @@ class Piece:
 
     scope: tuple[int, ...]
     ends: tuple[int, int] | None = None
+
+    @cached_property
+    def first(self) -> float:
+        """The lowest variable inside; inf for a transfer, which has none inside."""
+        return inf
 
 
 @dataclass(frozen=True, eq=False)
@@ -40,12 +47,27 @@ class Decision(Piece):
     variable: int = 0
     pieces: tuple[Piece, ...] = ()
 
+    @cached_property
+    def first(self) -> float:
+        """The lowest variable inside."""
+        return min([self.variable, *(piece.first for piece in self.pieces)])
+
 
 @dataclass(frozen=True, eq=False)
 class Branches(Piece):
     """Pieces from one fork to one join: each runs beside those before it, or after them."""
 
     pieces: tuple[Piece, ...] = ()
+
+    @cached_property
+    def first(self) -> float:
+        """The lowest variable inside."""
+        return min(piece.first for piece in self.pieces)
+
+    @property
+    def bodies(self) -> tuple[Piece, ...]:
+        """The pieces that have layers."""
+        return tuple(piece for piece in self.pieces if not isinstance(piece, Transfer))
 
 
 class Structure:
@@ -69,6 +91,11 @@ class Structure:
             self.members.setdefault(variable, []).append(layer)
         self.tangled = [i for i, variable in enumerate(self.variable) if variable in joined]
 
+    @property
+    def has_branches(self) -> bool:
+        """True if two branches or more with layers go from one fork to one join."""
+        return any(isinstance(piece, Branches) and len(piece.bodies) > 1 for piece in self.pieces)
+
     def _decide(self, graph: LayerGraph) -> set[int] | None:
         """Find the order; else the variables that have to be joined into one first."""
         variable = self.variable
@@ -87,12 +114,18 @@ class Structure:
             for v in piece.scope:
                 near[v].update(piece.scope)
         while left:
-            chosen = min(left, key=lambda v: (len(near[v]), v))
+            fewest = min(len(near[v]) for v in left)
+            candidates = [v for v in left if len(near[v]) == fewest]
+            # A fork is decided after its branches: they are known as such only between two ends.
+            links = _links(open_pieces, candidates)
+            chosen = min(candidates, key=lambda v: (not self._is_link(links[v], v), v))
             if len(near[chosen]) > MOST_SIZES:
                 return near[chosen]
             own = [piece for piece in open_pieces if chosen in piece.scope]
             open_pieces = [piece for piece in open_pieces if chosen not in piece.scope]
-            made = self._decision(chosen, self._gathered(own))
+            scope = tuple(sorted(near[chosen] - {chosen}))
+            ends = links[chosen].ends if self._is_link(links[chosen], chosen) else None
+            made = Decision(scope, ends, chosen, tuple(self._gathered(own)))
             self.pieces.append(made)
             open_pieces.append(made)
             left.remove(chosen)
@@ -116,20 +149,46 @@ class Structure:
             if len(together) == 1:
                 others += together
             else:
+                together.sort(key=lambda piece: piece.first)
                 branches = Branches(together[0].scope, ends, tuple(together))
                 self.pieces.append(branches)
                 others.append(branches)
         return others
 
-    def _decision(self, chosen: int, own: Sequence[Piece]) -> Decision:
-        scope = tuple(sorted({v for piece in own for v in piece.scope} - {chosen}))
-        ends = None
-        if len(own) == 2 and len(scope) == 2 and chosen not in self.tied:
-            into = [piece.ends for piece in own if piece.ends and piece.ends[1] == chosen]
-            out = [piece.ends for piece in own if piece.ends and piece.ends[0] == chosen]
-            if len(into) == len(out) == 1:
-                ends = (into[0][0], out[0][1])
-        return Decision(scope, ends, chosen, tuple(own))
+    def _is_link(self, link: "_Link", variable: int) -> bool:
+        """True if the variable lies between one that comes before it and one that comes after."""
+        alone = len(link.before) == len(link.after) == 1 and not link.undirected
+        return alone and variable not in self.tied and link.before != link.after
+
+
+@dataclass
+class _Link:
+    """The variables before and after a variable, and if others border it in no direction."""
+
+    before: set[int] = field(default_factory=set)
+    after: set[int] = field(default_factory=set)
+    undirected: bool = False
+
+    @property
+    def ends(self) -> tuple[int, int]:
+        return min(self.before), min(self.after)
+
+
+def _links(pieces: Iterable[Piece], variables: Iterable[int]) -> dict[int, _Link]:
+    """What borders each of the variables."""
+    links = {v: _Link() for v in variables}
+    for piece in pieces:
+        if piece.ends is None:
+            for v in piece.scope:
+                if v in links and len(piece.scope) > 1:
+                    links[v].undirected = True
+            continue
+        first, last = piece.ends
+        if first in links:
+            links[first].after.add(last)
+        if last in links:
+            links[last].before.add(first)
+    return links
 
 
 def _of_one_size(graph: LayerGraph) -> list[int]:

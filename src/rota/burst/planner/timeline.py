@@ -10,6 +10,7 @@ each other and for transfers, which go first.
 from bisect import insort
 from collections.abc import Iterable, Iterator, Sequence
 from heapq import heappop, heappush
+from itertools import pairwise
 from typing import NamedTuple
 
 from rota.burst.planner.costs import Costs
@@ -50,7 +51,7 @@ class Timeline(NamedTuple):
         cuts = sorted({0, self.gpus, *(at for span in self.spans for at in _ends(span.groups))})
         return sum(
             (high - low) * (self.step_s - sum(end - begin for begin, end in self.gaps(low)))
-            for low, high in zip(cuts, cuts[1:], strict=False)
+            for low, high in pairwise(cuts)
         )
 
 
@@ -65,9 +66,7 @@ def _ends(groups: Iterable[Group]) -> Iterator[int]:
         yield group.end
 
 
-def _between(
-    busy: Sequence[tuple[float, float]], until_s: float
-) -> Iterator[tuple[float, float]]:
+def _between(busy: Sequence[tuple[float, float]], until_s: float) -> Iterator[tuple[float, float]]:
     at = 0.0
     for start, end in [*busy, (until_s, until_s)]:
         if start - at > 1e-12 * until_s:
