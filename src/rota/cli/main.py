@@ -59,6 +59,7 @@ COMMANDS = {
     },
     "Simulator": {
         "sim": Entry("rota.cli.sim:sim", "Run a trace under a policy, or compare policies."),
+        "burst": Entry("rota.cli.burst:burst", "Plan numbers of GPUs layer by layer."),
         "policies": Entry("rota.cli.policies:policies", "List the policies, and what each needs."),
         "trace": Entry("rota.cli.trace:trace", "Look at job traces, convert and generate them."),
         "experiment": Entry("rota.cli.experiment:experiment", "Reproduce published results."),
