@@ -87,6 +87,6 @@ def figures(found: dict[str, dict[str, list[Reached]]]) -> list[Figure]:
     for way, gain in gains.items():
         made.append(Figure(f"{way}: gain from the fastest network", "", None, None, gain))
     most = max(gain for way, gain in gains.items() if way != "strong")
-    over = gains["strong"] / most
+    further = gains["strong"] / most
     name = "strong: gain from the fastest network over the others'"
-    return [*made, Figure(name, "", None, None, over, 1.0, 100.0)]
+    return [*made, Figure(name, "", None, None, further, 1.0, 100.0)]

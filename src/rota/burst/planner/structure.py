@@ -102,11 +102,11 @@ class Structure:
         self.pieces: list[Piece] = []
         open_pieces: list[Piece] = []
         for source, taker in graph.edges:
-            ends = (variable[source], variable[taker])
-            if ends[0] != ends[1]:
-                free = self.tied.isdisjoint(ends)
-                scope = (min(ends), max(ends))
-                open_pieces.append(Transfer(scope, ends if free else None, source, ends))
+            between = (variable[source], variable[taker])
+            if between[0] != between[1]:
+                border = (min(between), max(between))
+                free = self.tied.isdisjoint(between)
+                open_pieces.append(Transfer(border, between if free else None, source, between))
         self.pieces += open_pieces
         left = set(variable)
         near: dict[int, set[int]] = {v: {v} for v in left}
@@ -124,7 +124,8 @@ class Structure:
             own = [piece for piece in open_pieces if chosen in piece.scope]
             open_pieces = [piece for piece in open_pieces if chosen not in piece.scope]
             scope = tuple(sorted(near[chosen] - {chosen}))
-            ends = links[chosen].ends if self._is_link(links[chosen], chosen) else None
+            directed = self._is_link(links[chosen], chosen)
+            ends = links[chosen].ends if directed else None
             made = Decision(scope, ends, chosen, tuple(self._gathered(own)))
             self.pieces.append(made)
             open_pieces.append(made)
