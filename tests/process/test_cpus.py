@@ -202,7 +202,8 @@ def test_a_session_that_comes_back_is_told_what_cores_it_has_by_now(tmp_path):
 
     run = f"python {script} {tmp_path}"
     with LoneAgent(home) as first:
-        first.launch(run, [0], 1, millicores=1000)
+        first.launch(run, [0], 1, env={"ROTA_CPUS": "1"})
+        first.command("setcpus", millicores=1000)
         until(has(1), "a worker on a core")
         record = first.attempt.folder / "attempt.json"
         first.vanish()
@@ -212,9 +213,11 @@ def test_a_session_that_comes_back_is_told_what_cores_it_has_by_now(tmp_path):
     record.write_text(json.dumps(told | {"millicores": 2000}))
     with LoneAgent(home) as second:
         until(has(2), "the session has heard of two cores from the next agent")
+        second.command("setcpus", millicores=1000)
+        until(has(1), "a worker on a core again")
         second.command("suspend")
-        second.command("resume", gpus=[0], millicores=1000)
-        until(has(1), "it has heard of one core as it went on")
+        second.command("resume", gpus=[0], millicores=2000)
+        until(has(2), "it has heard of two cores as it went on")
         (tmp_path / "end").touch()
         second.await_(lambda message: message["type"] == "ended")
 
