@@ -11,6 +11,8 @@ from rota.burst.planner.structure import Structure
 from rota.burst.planner.timeline import timeline
 from rota.errors import InputError
 
+MOST_TIMED = 1500
+
 
 class Timed(NamedTuple):
     """A plan, with the seconds of a step and its GPU-seconds as they were timed."""
@@ -27,7 +29,8 @@ class Frontier:
     after another the times are then those of the search, and the frontier is exact. With it, and
     where branches run side by side, times are those of the timelines, and plans that prove beaten
     are left out. Looked at are the unbeaten plans with branches side by side and without, those
-    where all reductions are hidden, and data parallelism on each number of GPUs.
+    where all reductions are hidden, and data parallelism on each number of GPUs; of more than
+    ``MOST_TIMED`` plans, with overlap, as many that lie evenly among them.
 
     ``tangled`` names layers that share a size because they are too entangled to have their own.
     Raises InputError if nothing fits into memory.
@@ -50,6 +53,8 @@ class Frontier:
                 hidden_reductions=True,
             )
             plans += unbeaten_plans(hiding, structure, side_by_side=False)
+        if overlap:
+            plans = plans[:: -(-len(plans) // MOST_TIMED)]
         looked_at = {plan.groups: plan for plan in (*plans, *self._data_parallel())}
         self.points = unbeaten(self.timed(plan) for plan in looked_at.values())
 
