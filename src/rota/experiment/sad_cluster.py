@@ -135,27 +135,23 @@ def _compared(
     """The changes against a baseline, in percent of its value with the same jobs."""
     where = f"{ours.policy}, {ours.mix}, {ours.load}, over {baseline}"
     judged = ours.policy == "fifo" and ours.load == "saturated" and baseline == "static share"
-    utilisation_judged = judged and ours.mix == HUNGRY
-    jct = over_seeds(
-        f"JCT, {where}",
-        "%",
-        _changes([run.jct_s for run in runs], [run.jct_s for run in others]),
-        published=PUBLISHED_JCT if baseline == "static share" else None,
-        bounds=JCT_BOUNDS if judged else NO_LOSS,
-    )
-    computing = over_seeds(
-        f"GPUs compute, {where}",
-        "%",
-        _changes([run.computing for run in runs], [run.computing for run in others]),
-        published=PUBLISHED_UTILISATION if baseline == "static share" else None,
-        bounds=UTILISATION_BOUNDS if utilisation_judged else None,
-    )
-    busy = over_seeds(
-        f"GPUs in use, {where}",
-        "%",
-        _changes([run.busy for run in runs], [run.busy for run in others]),
-    )
-    return [jct, computing, busy]
+    jct_bounds = JCT_BOUNDS if judged else NO_LOSS
+    computing_bounds = UTILISATION_BOUNDS if judged and ours.mix == HUNGRY else None
+    told = [  # name, attribute of a run, published change, bounds
+        ("JCT", "jct_s", PUBLISHED_JCT, jct_bounds),
+        ("GPUs compute", "computing", PUBLISHED_UTILISATION, computing_bounds),
+        ("GPUs in use", "busy", None, None),
+    ]
+    return [
+        over_seeds(
+            f"{name}, {where}",
+            "%",
+            _changes([getattr(run, part) for run in runs], [getattr(run, part) for run in others]),
+            published=published if baseline == "static share" else None,
+            bounds=bounds,
+        )
+        for name, part, published, bounds in told
+    ]
 
 
 def _changes(values: Sequence[float], others: Sequence[float]) -> list[float]:

@@ -234,11 +234,12 @@ def _made(row: Row) -> tuple[int, Shape]:
     try:
         return _KINDS[row.kind](row.settings, row.shape)
     except KeyError as error:
-        known = error.args[0]
-        problem = f"there is no kind {known!r}" if known == row.kind else f"it has no {known!r}"
-        raise InputError(
-            f"line {row.line}: {row.kind}: {problem}; there are {', '.join(_KINDS)}"
-        ) from None
+        missing = error.args[0]
+        if missing == row.kind:
+            fault = f"{missing}: there is no kind {missing!r}; there are {', '.join(_KINDS)}"
+        else:
+            fault = f"{row.kind}: it has no {missing!r}"
+        raise InputError(f"line {row.line}: {fault}") from None
     except (TypeError, ValueError, IndexError, ZeroDivisionError):
         raise InputError(
             f"line {row.line}: the settings of {row.kind} do not fit its input {list(row.shape)}"

@@ -53,7 +53,6 @@ class Frontier:
                 hidden_reductions=True,
             )
             plans += unbeaten_plans(hiding, structure, side_by_side=False)
-        if overlap:
             plans = plans[:: -(-len(plans) // MOST_TIMED)]
         looked_at = {plan.groups: plan for plan in (*plans, *self._data_parallel())}
         self.points = unbeaten(self.timed(plan) for plan in looked_at.values())

@@ -176,7 +176,7 @@ class _Link:
 
 
 def _links(pieces: Iterable[Piece], variables: Iterable[int]) -> dict[int, _Link]:
-    """What borders each of the variables."""
+    """The neighbours of each of these variables."""
     links = {v: _Link() for v in variables}
     for piece in pieces:
         if piece.ends is None:

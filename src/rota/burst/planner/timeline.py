@@ -120,7 +120,7 @@ class _Step:
     def _tasks(
         self,
     ) -> tuple[list[tuple[str, int, tuple[Group, ...], float]], list[int], list[list[int]]]:
-        """What is to do, for how many others each has to wait, and what waits for it."""
+        """The tasks of a step; by task how many others it waits for, and those that wait for it."""
         costs, groups = self._costs, self._groups
         tasks: list[tuple[str, int, tuple[Group, ...], float]] = []
         before: list[list[int]] = []

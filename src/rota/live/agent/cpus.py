@@ -90,7 +90,7 @@ class Cpus:
         return AFFINITY if self._can_bind else NOT_HELD
 
     def told(self) -> dict[str, Any]:
-        """What the controller is told of the node's cores and memory."""
+        """Facts for the controller on the node's cores and memory."""
         return {
             "millicores": self._millicores,
             "host_memory_gb": self._memory_gb,

@@ -15,10 +15,11 @@ LEAST_CORES = 0.25
 
 
 class Told(NamedTuple):
-    """The facts of a curve: cores are those of the whole job, ``points`` by phase,
-    like ``waits``, the measured parts of a step spent waiting for data by thousandths of a core.
+    """The facts of a job's curve by cores, which are those of the whole job.
 
-    ``now`` are those that it has, ``most`` those of its nodes; ``gpu_type`` is as points name it.
+    ``points`` are step times by phase, ``waits`` the measured parts of a step spent waiting for
+    data, by phase and thousandths of a core. The job has ``now`` cores and is in ``phase``; its
+    nodes have ``most`` cores, and ``gpu_type`` is as points name it.
     """
 
     points: dict[str, tuple[CorePoint, ...]]
@@ -54,8 +55,8 @@ def describe(told: Told | None) -> dict[str, Any] | None:
 
     The rows of a ``curve`` are ``{"cores", "speed", "predicted_s", "measured_s", "wait_share",
     "predicted_wait_share"}``: cores of the whole job, steps a second relative to now, seconds of a
-    step, and the part of it spent waiting for data; a phase of which nothing is
-    known is left out. ``missing`` says why there is no prediction. The first fit loads SciPy.
+    step, and the part of it spent waiting for data. A phase of which nothing is known is left out.
+    ``missing`` says why there is no prediction. The first fit loads SciPy.
     """
     if told is None:
         return None
@@ -64,31 +65,34 @@ def describe(told: Told | None) -> dict[str, Any] | None:
 
 
 def _phase(told: Told, phase: str, points: tuple[CorePoint, ...]) -> dict[str, Any]:
-    measured = {each.cores: each.step_s for each in points if each.gpu_type == told.gpu_type}
     found, warnings = fit(points)
-    known = found is not None and told.gpu_type in found.demand.gpu_s
-    demand = found.demand if known and found is not None else None
-    rows = [
-        {
+    demand = None if found is None else found.demand
+    if demand is None or told.gpu_type not in demand.gpu_s:
+        demand, missing = None, warnings[-1] if warnings else "nothing was measured on its GPUs"
+    else:
+        missing = None
+    measured = {each.cores: each.step_s for each in points if each.gpu_type == told.gpu_type}
+    rows = []
+    for cores in _shown(told, measured, demand is not None):
+        row = {
             "cores": cores,
-            "speed": None
-            if demand is None
-            else demand.step_s(told.now, told.gpu_type) / demand.step_s(cores, told.gpu_type),
-            "predicted_s": None if demand is None else demand.step_s(cores, told.gpu_type),
+            "speed": None,
+            "predicted_s": None,
             "measured_s": measured.get(cores),
             "wait_share": told.waits[phase].get(round(1000 * cores)),
-            "predicted_wait_share": None
-            if demand is None or warnings  # of a doubtful curve, the GPU's part is a guess
-            else demand.waits(cores, told.gpu_type),
+            "predicted_wait_share": None,
         }
-        for cores in _shown(told, measured, demand is not None)
-    ]
-    missing = None if demand is not None else warnings[-1] if warnings else "nothing was measured"
+        if demand is not None:
+            row["predicted_s"] = step_s = demand.step_s(cores, told.gpu_type)
+            row["speed"] = demand.step_s(told.now, told.gpu_type) / step_s
+            if not warnings:  # of a doubtful curve, the GPU's part is a guess
+                row["predicted_wait_share"] = demand.waits(cores, told.gpu_type)
+        rows.append(row)
     return {
         "phase": phase,
         "now": phase == told.phase,
         "missing": missing,
-        "warnings": list(warnings) if demand is not None else [],
+        "warnings": [] if demand is None else list(warnings),
         "curve": rows,
     }
 

@@ -12,23 +12,11 @@ from rota.model.events import (
     NodeOpened,
 )
 from rota.model.job import JobState
-from rota.model.plan import Plan
-from rota.policy.base import Policy
 from rota.policy.cpus.even import Equal, Proportional
 from rota.policy.cpus.sad import Sad
 from rota.testing.builders import job
 from support.driven import DrivenCluster
-
-
-class Places(Policy):
-    """A policy that places jobs as it is told to."""
-
-    def __init__(self, stage):
-        self.cpus, self.changes = stage, {}
-
-    def decide(self, view):
-        changes, self.changes = self.changes, {}
-        return Plan(changes, {}, {})
+from support.places import Places
 
 
 class Cluster(DrivenCluster):

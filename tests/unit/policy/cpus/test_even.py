@@ -12,24 +12,13 @@ from rota.model.cluster import Node
 from rota.model.decide.decision import Decider
 from rota.model.events import JobFinished, JobSubmitted, NodeLost, joined
 from rota.model.job import JobState
-from rota.model.plan import Plan
 from rota.model.state.state import ClusterState
 from rota.policy.base import Policy, Setting
 from rota.policy.cpus.even import Equal, Proportional, level
 from rota.policy.cpus.stage import Resident
 from rota.policy.registry import again, create
 from rota.testing.builders import job
-
-
-class Places(Policy):
-    """A policy that places jobs as it is told to."""
-
-    def __init__(self, stage):
-        self.cpus, self.changes = stage, {}
-
-    def decide(self, view):
-        changes, self.changes = self.changes, {}
-        return Plan(changes, {}, {})
+from support.places import Places
 
 
 class Cluster:
