@@ -355,8 +355,9 @@ class Machine:
             others = [other for other in self._running_on(allocation) if other != row]
             if others:
                 beside = self._interference.speed(self._load(row), [*map(self._load, others)])
-                # Cores prepare a step while the GPU computes one: the slower of both counts.
-                by_cores = min(by_cores, beside)
+                # Cores prepare a step while the GPU computes one: the slower of both counts. A pair
+                # may have been measured as faster than alone, which enough cores do not take away.
+                by_cores = beside if by_cores >= 1.0 else min(by_cores, beside)
         speed *= by_cores
         if any(other != row for other in self._beside(allocation)):
             speed *= 1.0 - self._interference.links
