@@ -6,7 +6,8 @@ RotaError
 │   ├── JobFileError        a job file or a submission
 │   ├── ClusterSpecError    a cluster description such as ``15x4``
 │   ├── PolicySettingError  an unknown policy, an unknown or malformed setting
-│   └── NeverFitsError      a job that asks for more than the cluster will ever have
+│   ├── NeverFitsError      a job that asks for more than the cluster will ever have
+│   └── UntraceableModelError  a model that can't be split into layers
 ├── DataMissingError        data that an experiment needs is not there
 ├── TransitionError         an event that a job's state does not allow; carries the job's story
 ├── PlanError               a plan that breaks the policy contract
@@ -55,6 +56,10 @@ class PolicySettingError(InputError):
 
 class NeverFitsError(InputError):
     """A job asks for more GPUs than the cluster will ever have."""
+
+
+class UntraceableModelError(InputError):
+    """A model can't be split into layers; the message names the module and the fix."""
 
 
 class DataMissingError(RotaError):
