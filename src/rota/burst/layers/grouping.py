@@ -1,8 +1,8 @@
 """Operations of a model, grouped so that one tensor with the batch in front leaves each group.
 
-What crosses a border is cut by samples and sent to other ranks. Where that can't be (tuples, shapes,
-tensors with the batch elsewhere), an operation shares a group with all that use its result. Values
-that need no samples (masks, positions, sizes) are computed anew in each group.
+What crosses a border is cut by samples and sent to other ranks. Where that is impossible (tuples,
+shapes, tensors with the batch elsewhere), an operation shares a group with all that use its result.
+Values that need no samples (masks, positions, sizes) are computed anew in each group.
 """
 
 from collections.abc import Iterable, Iterator
