@@ -154,6 +154,7 @@ def _ranges(claims: Sequence[CoreClaim], quanta: int, quantum: int) -> list[tupl
     return found
 
 
+@lru_cache(maxsize=8192)
 def _last_as_fast(speeds: tuple[float, ...], held: int, most: int) -> int:
     """The most quanta up to which the speed does not fall."""
     last = held

@@ -18,16 +18,14 @@ Points = tuple[CorePoint, ...]
 
 def gpu_type_of(view: View, place: Allocation) -> str:
     """The types of these GPUs, as measurements name them."""
+    if len(place.parts) == 1:  # the usual case, made fast
+        return view.nodes[place.parts[0][0]].gpu_type
     return "+".join(sorted({view.nodes[node].gpu_type for node in place.nodes()}))
 
 
-def points_of(view: View, row: int, place: Allocation, phase: str) -> Points:
-    """The known step times of the job in a phase, rounded, by the cores for each GPU."""
-    return _points(view.core_times(row, place, phase), place.num_gpus)
-
-
 @lru_cache(maxsize=4096)
-def _points(times: tuple[CoreTime, ...], gpus: int) -> Points:
+def points_of(times: tuple[CoreTime, ...], gpus: int) -> Points:
+    """The known step times of a job with so many GPUs, rounded, by the cores for each of them."""
     return tuple(
         CorePoint(each.millicores / (1000 * gpus), _rounded(each.step_s), each.gpu_type)
         for each in times

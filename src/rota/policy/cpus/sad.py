@@ -12,6 +12,7 @@ from math import inf
 from typing import Any, NamedTuple
 
 from rota.model.allocation import Allocation
+from rota.model.measured.reports import CoreTime
 from rota.model.plan import CpuPlan, Plan
 from rota.model.probe import Probe
 from rota.model.view import View
@@ -53,6 +54,18 @@ class Member(NamedTuple):
 Held = dict[int, dict[int, int]]  # node -> row -> thousandths of a core there
 
 
+class Settled(NamedTuple):
+    """What nodes were apportioned by when no job on them was to be looked at again.
+
+    ``cores`` are those of each node, in thousandths, ``has`` those of each member.
+    """
+
+    nodes: list[int]
+    cores: list[int]
+    members: list[Member]
+    has: list[int]
+
+
 class Sad(CpuStage):
     """Cores where they make jobs faster, above the floors of all.
 
@@ -69,8 +82,9 @@ class Sad(CpuStage):
         super().__init__(floor=floor, period_s=period_s)
         self.residents = Residents()
         self.looks: dict[int, float] = {}  # row -> when to look at it, as in its mark
-        # Nodes that were apportioned, and by what: of the same nothing else would follow.
-        self.settled: dict[tuple[int, ...], object] = {}
+        self.members: dict[int, tuple[tuple[CoreTime, ...], Member]] = {}  # and what it has told
+        # The first of nodes that were apportioned, and by what: the same has the same outcome.
+        self.settled: dict[int, Settled] = {}
 
     def assign(self, view: View, plan: Plan) -> CpuPlan:
         return _Assignment(self, view, plan).made()
@@ -83,6 +97,7 @@ class _Assignment:
         self.stage, self.view, self.floor = stage, view, stage.floor
         self.residents, self.looks = stage.residents, stage.looks
         self.touched = self.residents.follow(view, plan)
+        self.changed: set[int] = set()  # nodes with other jobs, or cores, than at the last time
         self.marks: Mapping[str, Any] = view.stage_marks.get("cpus", {})
         self.changes: dict[str, Any] = {}
         self.millicores: dict[int, int | None] = {}
@@ -90,6 +105,7 @@ class _Assignment:
         self.probes: dict[int, tuple[Probe, ...]] = {}
         if self.residents.is_new:
             self.looks.clear()
+            self.stage.members.clear()
             self.stage.settled.clear()
             for key, mark in self.marks.items():
                 if key.startswith(NODE):
@@ -123,8 +139,15 @@ class _Assignment:
             due.update(residents.nodes())
             if due:
                 self.changes[ROUND] = now_s
+            for row in self.stage.members.keys() - residents.place.keys():
+                del self.stage.members[row]
         self.cores = cores_to_share(view, self.touched)
-        due.update(node for node in self.touched if self._is_changed(node))
+        for node in sorted(self.touched):
+            occupants = self._occupants(node)
+            if occupants != self.marks.get(f"{NODE}{node}"):
+                self.changes[f"{NODE}{node}"] = occupants
+                self.changed.add(node)
+        due |= self.changed
         for row in [row for row, at_s in self.looks.items() if at_s <= now_s]:
             if row in residents.place:
                 due.update(residents.place[row].nodes())
@@ -135,10 +158,6 @@ class _Assignment:
             if mark and row in residents.place and view.phase(row) != mark["phase"]:
                 due.update(residents.place[row].nodes())
         return due
-
-    def _is_changed(self, node: int) -> bool:
-        """True if the node has other jobs, or cores, than when they were apportioned last."""
-        return self._occupants(node) != self.marks.get(f"{NODE}{node}")
 
     def _occupants(self, node: int) -> list[int] | None:
         """Cores of the node; of each of its jobs the row, the mask of GPUs here, and all GPUs."""
@@ -172,23 +191,17 @@ class _Assignment:
     def _apportion(self, nodes: list[int]) -> None:
         view, residents = self.view, self.residents
         self.cores |= cores_to_share(view, nodes)
-        is_new = any(self._is_changed(node) for node in nodes)
-        for node in nodes:
-            if self._is_changed(node):
-                self.changes[f"{NODE}{node}"] = self._occupants(node)
+        is_new = not self.changed.isdisjoint(nodes)
         rows = sorted({row for node in nodes for row in residents.rows(node)})
         if not rows:
             return
         known = [row for row in rows if all(self.cores[n] for n in residents.place[row].nodes())]
         for row in set(rows).difference(known):
             self._give(row, None)
+        if not is_new and self._is_settled(nodes, known):
+            return
         marks = {row: self._mark(row) for row in known}
         members = [self._member(row, marks[row]["phase"]) for row in known]
-        given = members, [self.cores[node] for node in nodes]
-        has = [view.target_cpus.get(member.row) for member in members]
-        quiet = not is_new and all(mark["look"] is None for mark in marks.values())
-        if quiet and self.stage.settled.get(tuple(nodes)) == (given, has):
-            return
         ended = {each.row: self._end_trial(each, marks[each.row], is_new) for each in members}
         under_way = any(mark["trial"] for mark in marks.values())
         held = self._old(members, nodes)
@@ -214,10 +227,26 @@ class _Assignment:
                 self._look(mark, mark["since"] + wait_s)
             self._keep(member.row, mark)
         if any(mark["look"] is not None for mark in marks.values()):
-            self.stage.settled.pop(tuple(nodes), None)
+            self.stage.settled.pop(nodes[0], None)
         else:
+            of_nodes = [self.cores[node] for node in nodes]
             has = [_whole(member.place, held, member.row) for member in members]
-            self.stage.settled[tuple(nodes)] = given, has
+            self.stage.settled[nodes[0]] = Settled(nodes, of_nodes, members, has)
+
+    def _is_settled(self, nodes: list[int], rows: list[int]) -> bool:
+        """True if nothing has changed since the nodes were apportioned, and nothing is awaited."""
+        before, view = self.stage.settled.get(nodes[0]), self.view
+        if before is None or before.nodes != nodes or len(before.members) != len(rows):
+            return False
+        for row, member, has in zip(rows, before.members, before.has, strict=True):
+            mark = self.marks.get(str(row))
+            if mark is None or mark["look"] is not None or mark["phase"] != member.phase:
+                return False
+            if view.phase(row) != member.phase or view.target_cpus.get(row) != has:
+                return False
+            if self._member(row, member.phase) != member:
+                return False
+        return before.cores == [self.cores[node] for node in nodes]
 
     def _give(self, row: int, millicores: int | None) -> None:
         if self.view.target_cpus.get(row) != millicores:
@@ -251,8 +280,15 @@ class _Assignment:
 
     def _member(self, row: int, phase: str) -> Member:
         view, place = self.view, self.residents.place[row]
-        points = points_of(view, row, place, phase)
-        return Member(row, place, phase, gpu_type_of(view, place), points)
+        told, gpu_type = view.core_times(row, place, phase), gpu_type_of(view, place)
+        if row in self.stage.members:
+            before, member = self.stage.members[row]
+            same = (member.place, member.phase, member.gpu_type) == (place, phase, gpu_type)
+            if same and told == before:
+                return member
+        member = Member(row, place, phase, gpu_type, points_of(told, place.num_gpus))
+        self.stage.members[row] = told, member
+        return member
 
     def _quanta(self, nodes: Iterable[int]) -> dict[int, int]:
         """Thousandths that each node's cores are dealt out in."""
@@ -325,7 +361,7 @@ class _Assignment:
                     pinned = claims[node][row]._replace(least=cores, most=cores)
                     claims[node][row] = pinned
             held = self._dealt(claims, quanta)
-        if old is None or trial is not None:
+        if old is None or trial is not None or held == old:
             return held
         return held if self._pays(claims, quanta, old, held) else old
 

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from functools import lru_cache
+from typing import NamedTuple
 
 from rota.model.figure import rounded
 from rota.model.naming import jobs_text
@@ -23,22 +25,17 @@ def why(
     """The sentence of each job with claims, by row; of a gang that on its last node."""
     told: dict[int, str] = {}
     for node, jobs in claims.items():
-        quantum = quanta[node]
-        now = {row: _worth(claim, held[node][row], quantum) for row, claim in jobs.items()}
-        loss = {
-            row: now[row] - _worth(claim, max(1, held[node][row] - CORE), quantum)
-            for row, claim in jobs.items()
-        }
+        gains = {row: _gain(claim, held[node][row], quanta[node]) for row, claim in jobs.items()}
         for row, claim in jobs.items():
+            now, gain, _ = gains[row]
             if not claim.speeds:
                 told[row] = "how its speed grows with CPU cores is not known yet"
-                continue
-            gain = _worth(claim, held[node][row] + CORE, quantum) - now[row]
-            if gain < NOTABLE * now[row]:
+            elif gain < NOTABLE * now:
                 told[row] = "more CPU cores would not make it faster"
-                continue
-            told[row] = f"one core more would make it {100 * gain / now[row]:.0f} % faster"
-            told[row] += _others(view, [each for each in jobs if each != row and loss[each] > gain])
+            else:
+                others = [each for each in jobs if each != row and gains[each].loss > gain]
+                told[row] = f"one core more would make it {100 * gain / now:.0f} % faster"
+                told[row] += _others(view, others)
     if trial is not None:
         row, tried = trial
         cores, lasts = f"{tried.millicores / 1000:g} CPU cores", f"{rounded(tried.lasts_s)} s"
@@ -46,9 +43,22 @@ def why(
     return told
 
 
-def _worth(claim: CoreClaim, held: int, quantum: int) -> float:
-    """The part of the sum of relative speeds; 0 if nothing is known of the job."""
-    return worth([claim], [held], quantum=quantum)
+class Gain(NamedTuple):
+    """A job's part of the sum of relative speeds, what one core more adds, what one less takes.
+
+    All are 0 if nothing is known of the job.
+    """
+
+    now: float
+    gain: float
+    loss: float
+
+
+@lru_cache(maxsize=8192)  # few claims change from one decision to the next
+def _gain(claim: CoreClaim, held: int, quantum: int) -> Gain:
+    counts = max(1, held - CORE), held, held + CORE
+    less, now, more = (worth([claim], [cores], quantum=quantum) for cores in counts)
+    return Gain(now, more - now, now - less)
 
 
 def _others(view: View, rows: Iterable[int]) -> str:

@@ -11,6 +11,7 @@ from typing import NamedTuple
 from rota.errors import InputError
 from rota.policy.scaling.condition import UNKNOWN, Condition, Outlook
 
+ROUNDING = 1e-9  # relative, of sums of values
 EFFORT = 200_000  # size by GPU combinations that an exact solution may look at
 
 
@@ -65,19 +66,18 @@ def allot(gpus: int, jobs: Sequence[Claim], *, effort: int = EFFORT) -> list[int
     exactly instead. No GPU is given without a gain; of equal steps the earlier job's is taken.
     Raises InputError if the least sizes alone need more GPUs.
     """
-    for job in jobs:
-        _check(job)
+    climbs = [_climb(job) for job in jobs]
     needed = sum(job.sizes[0] for job in jobs)
     if needed > gpus:
         raise InputError(
             f"allot: the least sizes of {len(jobs)} jobs need {needed} GPUs, there are {gpus}; let "
             "some jobs wait"
         )
-    sizes, complete = _by_hulls(gpus, jobs)
-    if complete:
+    sizes, missed = _by_hulls(gpus, jobs, climbs)
+    if missed is None:
         return sizes
     if gpus * sum(len(job.sizes) for job in jobs) <= effort:
-        return _exactly(gpus, jobs)
+        return _exactly(gpus, _contenders(gpus, jobs, sizes, missed))
     return _filled(gpus, jobs, sizes)
 
 
@@ -91,8 +91,12 @@ def _check(job: Claim) -> None:
 
 
 @lru_cache(maxsize=8192)  # between two decisions few claims change
-def _hull(job: Claim) -> tuple[int, ...]:
-    """Indices of the claim's sizes on its upper concave hull, as far as it rises."""
+def _climb(job: Claim) -> tuple[tuple[float, int], ...]:
+    """The steps up the claim's concave hull, as far as it rises: value for each GPU, size after it.
+
+    Raises InputError for a claim that makes no sense.
+    """
+    _check(job)
     hull = [0]
     for at in range(1, len(job.sizes)):
         while len(hull) > 1 and _slope(job, hull[-2], hull[-1]) < _slope(job, hull[-1], at):
@@ -100,36 +104,60 @@ def _hull(job: Claim) -> tuple[int, ...]:
         hull.append(at)
     while len(hull) > 1 and _slope(job, hull[-2], hull[-1]) <= 0:
         hull.pop()
-    return tuple(hull)
+    return tuple((_slope(job, old, new), job.sizes[new]) for old, new in pairwise(hull))
 
 
 def _slope(job: Claim, old: int, new: int) -> float:
     return (job.values[new] - job.values[old]) / (job.sizes[new] - job.sizes[old])
 
 
-def _by_hulls(gpus: int, jobs: Sequence[Claim]) -> tuple[list[int], bool]:
-    """(sizes, True if every step fitted when its turn came or nothing more had a value)."""
-    hulls = [_hull(job) for job in jobs]
-    at = [0] * len(jobs)
-    steps = [
-        (-_slope(job, hull[0], hull[1]), row)
-        for row, (job, hull) in enumerate(zip(jobs, hulls, strict=True))
-        if len(hull) > 1
-    ]
+def _by_hulls(
+    gpus: int, jobs: Sequence[Claim], climbs: Sequence[tuple[tuple[float, int], ...]]
+) -> tuple[list[int], float | None]:
+    """The sizes, and the slope of the first step that did not fit though it had a value."""
+    sizes = [job.sizes[0] for job in jobs]
+    steps = [(-climb[0][0], row, 0) for row, climb in enumerate(climbs) if climb]
     heapify(steps)
-    free, complete = gpus - sum(job.sizes[0] for job in jobs), True
+    free, missed = gpus - sum(sizes), None
     while steps and free:
-        _, row = heappop(steps)
-        job, hull = jobs[row], hulls[row]
-        old, new = hull[at[row]], hull[at[row] + 1]
-        if job.sizes[new] - job.sizes[old] > free:
-            complete = False
+        slope, row, at = heappop(steps)
+        size = climbs[row][at][1]
+        if size - sizes[row] > free:
+            missed = -slope if missed is None else missed
             continue
-        free -= job.sizes[new] - job.sizes[old]
-        at[row] += 1
-        if at[row] + 1 < len(hull):
-            heappush(steps, (-_slope(job, new, hull[at[row] + 1]), row))
-    return [job.sizes[hull[i]] for job, hull, i in zip(jobs, hulls, at, strict=True)], complete
+        free -= size - sizes[row]
+        sizes[row] = size
+        if at + 1 < len(climbs[row]):
+            heappush(steps, (-climbs[row][at + 1][0], row, at + 1))
+    return sizes, missed
+
+
+def _contenders(
+    gpus: int, jobs: Sequence[Claim], sizes: Sequence[int], slope: float
+) -> list[list[tuple[int, float]]]:
+    """The sizes, and values, of each job that may be part of a sum no less than that of ``sizes``.
+
+    At a price of ``slope`` for a GPU no sum exceeds the worth of all GPUs and the best surplus of
+    each job. A size whose surplus falls short of its job's best by more than ``sizes`` fall short
+    of that is part of no better sum (reduced costs; Dantzig's bound of multiple-choice knapsacks).
+    """
+    surplus = [
+        [value - slope * size for size, value in zip(job.sizes, job.values, strict=True)]
+        for job in jobs
+    ]
+    best = [max(each) for each in surplus]
+    bound = slope * gpus + sum(best)
+    reached = sum(job.values[job.sizes.index(size)] for job, size in zip(jobs, sizes, strict=True))
+    scale = slope * gpus + sum(max(map(abs, job.values)) for job in jobs)
+    short = bound - reached + ROUNDING * scale
+    return [
+        [
+            (size, value)
+            for size, value, left in zip(job.sizes, job.values, each, strict=True)
+            if most - left <= short
+        ]
+        for job, each, most in zip(jobs, surplus, best, strict=True)
+    ]
 
 
 def _filled(gpus: int, jobs: Sequence[Claim], sizes: list[int]) -> list[int]:
@@ -151,14 +179,17 @@ def _filled(gpus: int, jobs: Sequence[Claim], sizes: list[int]) -> list[int]:
     return sizes
 
 
-def _exactly(gpus: int, jobs: Sequence[Claim]) -> list[int]:
-    """The best sum, by dynamic programming over jobs and GPUs, with the fewest GPUs."""
+def _exactly(gpus: int, jobs: Sequence[Sequence[tuple[int, float]]]) -> list[int]:
+    """The best sum, by dynamic programming over jobs and GPUs, with the fewest GPUs.
+
+    A job has its sizes and their values.
+    """
     lowest = float("-inf")
     best = [0.0] * (gpus + 1)
     taken: list[list[int]] = []
     for job in jobs:
         after, chosen = [lowest] * (gpus + 1), [0] * (gpus + 1)
-        for size, value in zip(job.sizes, job.values, strict=True):
+        for size, value in job:
             for held in range(size, gpus + 1):
                 total = best[held - size] + value
                 if total > after[held]:

@@ -1,4 +1,8 @@
+from itertools import product
+
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from rota.errors import InputError
 from rota.policy.scaling import (
@@ -51,6 +55,23 @@ def test_a_step_that_does_not_fit_is_solved_exactly_or_filled_up():
     assert allot(7, jobs, effort=0) == [4, 1, 1]  # short by less than the step that missed, 2.0
     uneven = [Claim((1, 2, 8), (0.0, 0.1, 7.0))]
     assert allot(5, uneven) == allot(5, uneven, effort=0) == [2]
+
+
+CLAIMS = st.dictionaries(st.integers(0, 9), st.integers(-4, 9), min_size=1, max_size=6).map(
+    lambda worth: Claim(tuple(sorted(worth)), tuple(float(worth[size]) for size in sorted(worth)))
+)
+
+
+@given(st.lists(CLAIMS, min_size=1, max_size=4), st.integers(0, 25))
+def test_the_best_of_all_sums_is_found_with_the_fewest_gpus(jobs, spare):
+    gpus = sum(job.sizes[0] for job in jobs) + spare
+    sizes = allot(gpus, jobs)
+    ways = product(*(zip(job.sizes, job.values, strict=True) for job in jobs))
+    sums = [tuple(map(sum, zip(*way, strict=True))) for way in ways]
+    worth = sum(job.values[job.sizes.index(n)] for job, n in zip(jobs, sizes, strict=True))
+    best = max(worth for held, worth in sums if held <= gpus)
+    assert worth == best
+    assert sum(sizes) == min(held for held, worth in sums if worth == best)
 
 
 def test_money_can_be_what_counts(closed_form):
