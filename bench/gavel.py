@@ -41,7 +41,7 @@ from rota.workload.readers.gavel import read_gavel
 from rota.workload.trace import Trace
 
 CLUSTER = "8x1:v100,16x1:p100,24x1:k80"
-GAVELS_WAY = {"round_s": "360", "solve_every_s": "1920", "fill": "no"}
+GAVELS_WAY = {"round_s": "360", "solve_every_s": "1920", "fill_idle": "no"}
 WITHIN = 0.03
 SEED = 0
 
@@ -56,7 +56,7 @@ class ReferenceFifo(FairRounds):
     name = "reference-fifo"
 
     def __init__(self, heterogeneity: str, *, mended: bool = True, seed: int = SEED) -> None:
-        super().__init__(heterogeneity, solve_every_s=1920.0, fill="no")
+        super().__init__(heterogeneity, solve_every_s=1920.0, fill_idle="no")
         self.identity = f"{self.name} {heterogeneity} {mended} {seed}"
         self.mended = mended
         self._chance = random.Random(seed)

@@ -259,7 +259,7 @@ class TestMaxMinFairnessAgnosticInWholeRounds(PolicyContract):
     work_conserving = False
 
     def policy(self) -> Any:
-        settings = {"heterogeneity": "agnostic", "round_s": "40", "fill": "no"}
+        settings = {"heterogeneity": "agnostic", "round_s": "40", "fill_idle": "no"}
         return create("max-min-fairness", settings)
 
 

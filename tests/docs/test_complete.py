@@ -35,6 +35,7 @@ from rota.model.turns import Turns
 from rota.policy.base import Setting
 from rota.policy.composition import COMMON
 from rota.policy.cpus.settings import CPU_SETTINGS
+from rota.policy.fill.settings import FILL_SETTINGS
 from rota.policy.information import INFORMATION, information_of
 from rota.policy.registry import BUILT_IN, create, policy_class
 from rota.predict.goodput_curve import BY_KIND, MEASURED, PREDICTED, Present, Told
@@ -146,9 +147,10 @@ def test_every_common_setting_is_explained_with_its_default() -> None:
     assert not [key for key, setting in COMMON.items() if row_of(key, setting) not in text]
 
 
-def test_every_setting_of_cpu_cores_is_explained_with_its_default() -> None:
+def test_every_setting_that_every_policy_takes_is_explained_with_its_default() -> None:
     _, _, text = page("policies").partition("## Settings that every policy takes")
-    assert not [key for key, setting in CPU_SETTINGS.items() if row_of(key, setting) not in text]
+    settings = CPU_SETTINGS | FILL_SETTINGS
+    assert not [key for key, setting in settings.items() if row_of(key, setting) not in text]
 
 
 def row_of(key: str, setting: Setting) -> str:

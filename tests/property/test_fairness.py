@@ -146,7 +146,7 @@ def finish_times(seed, which, rebuild=None):
     kind, heterogeneity, fill = which
 
     def make():
-        return kind(heterogeneity, round_s=25.0, solve_every_s=40.0, fill=fill)
+        return kind(heterogeneity, round_s=25.0, solve_every_s=40.0, fill_idle=fill)
 
     nodes = parse_cluster("1x3:v100,2x2:k80")
     sim = Simulation(mixed_load(seed), nodes, make(), FREE, speeds=CatalogSpeeds(nodes, "v100"))

@@ -19,6 +19,7 @@ from rota.cli.moment import moment_of
 from rota.cli.text import printable, stamp
 from rota.cli.verdict import truth
 from rota.errors import JobFileError, NeverFitsError, NotFoundError, TransitionError
+from rota.model.job import BACKGROUND
 from rota.request.array import ARRAY
 from rota.request.dependencies import dependencies_of
 from rota.request.jobfile import (
@@ -75,6 +76,7 @@ def _handing_in(command: Callable[..., Any]) -> Callable[..., Any]:
 @click.argument("command", nargs=-1, required=True, type=click.UNPROCESSED, metavar="COMMAND...")
 @click.option("--array", metavar="INDICES", help="A job for each: 0-9, 1,3,7, or 0-9%3, 3 at once.")
 @click.option("--gpus", default="1", show_default=True, metavar="N", help="GPUs to run on.")
+@click.option("--background", is_flag=True, help="Use what foreground jobs leave of a GPU.")
 @click.option("--gpu-type", "gpu_types", multiple=True, metavar="TYPE", help="Only on such GPUs.")
 @click.option("--cpus", metavar="N", help="Cores that it needs: ROTA_CPUS and OMP_NUM_THREADS.")
 @click.option("--memory", metavar="SIZE", help="What it needs of the machine's memory: 64GB.")
@@ -135,6 +137,7 @@ def command_request(
     *,
     array: str | None,
     gpus: str,
+    background: bool,
     gpu_types: tuple[str, ...],
     cpus: str | None,
     memory: str | None,
@@ -178,6 +181,7 @@ def command_request(
             "cpus": cpus,
         },
         "setup": setup,
+        "share": {"role": BACKGROUND} if background else None,
         "resume_from": resume_from,
         "depends_on": [_awaited(text) for text in after] or None,
     }

@@ -8,24 +8,28 @@ class Allocation:
     """GPUs of one or more nodes, as ``(node index, bit mask of GPU indices)`` pairs.
 
     ``shared`` is True if the job shares its GPUs with others whose allocations are shared, too.
+    ``background`` is True if it lies on the second layer, where a background job has a GPU beside,
+    and whoever, the main layer gives it to: the layers do not count each other's GPUs.
     ``batch`` is the batch it trains with there: samples that a GPU computes at once, and how often
     it adds up gradients before a step (0: not); None is the job's own. Immutable and reused: equal
     one-node allocations made by :func:`on_node` are the same object, so that comparing by identity
     is enough most of the time.
     """
 
-    __slots__ = ("batch", "num_gpus", "parts", "shared")
+    __slots__ = ("background", "batch", "num_gpus", "parts", "shared")
 
     parts: tuple[tuple[int, int], ...]
     num_gpus: int
     shared: bool
     batch: tuple[int, int] | None
+    background: bool
 
     def __init__(
         self,
         parts: tuple[tuple[int, int], ...],
         shared: bool = False,
         batch: tuple[int, int] | None = None,
+        background: bool = False,
     ) -> None:
         if any(node < 0 for node, _ in parts):
             raise ValueError(f"nodes are numbered from 0: {parts}")
@@ -35,21 +39,26 @@ class Allocation:
         self.num_gpus = sum(mask.bit_count() for _, mask in parts)
         self.shared = shared
         self.batch = batch
+        self.background = background
 
     def __eq__(self, other: object) -> bool:
         if not isinstance(other, Allocation):
             return False
         return (
-            self.parts == other.parts and self.shared == other.shared and self.batch == other.batch
+            self.parts == other.parts
+            and self.shared == other.shared
+            and self.batch == other.batch
+            and self.background == other.background
         )
 
     def __hash__(self) -> int:
-        return hash((self.parts, self.shared, self.batch))
+        return hash((self.parts, self.shared, self.batch, self.background))
 
     def __repr__(self) -> str:
         gpus = " ".join(f"{node}:{list(gpus)}" for node, gpus in self.gpus())
         batch = "" if self.batch is None else f" {self.batch[0]}x{self.batch[1] + 1}"
-        return f"Allocation({gpus}{' shared' if self.shared else ''}{batch})"
+        layer = " background" if self.background else ""
+        return f"Allocation({gpus}{' shared' if self.shared else ''}{layer}{batch})"
 
     def gpus(self) -> list[tuple[int, tuple[int, ...]]]:
         """``(node index, GPU indices in rising order)`` for each node."""
@@ -60,27 +69,35 @@ class Allocation:
         theirs = dict(other.parts)
         masks = ((node, mask & ~theirs.get(node, 0)) for node, mask in self.parts)
         parts = [part for part in masks if part[1]]
-        return of_parts(parts, self.shared, self.batch) if parts else None
+        return of_parts(parts, self.shared, self.batch, self.background) if parts else None
 
     def joined(self, other: "Allocation") -> "Allocation":
         """These GPUs and those of ``other``."""
         masks = dict(self.parts)
         for node, mask in other.parts:
             masks[node] = masks.get(node, 0) | mask
-        return of_parts(sorted(masks.items()), self.shared, self.batch)
+        return of_parts(sorted(masks.items()), self.shared, self.batch, self.background)
 
     def overlaps(self, other: "Allocation") -> bool:
-        """True if there is a GPU in both."""
+        """True if there is a GPU in both, on the same layer."""
+        return self.background == other.background and self.meets(other)
+
+    def meets(self, other: "Allocation") -> bool:
+        """True if there is a GPU in both, whatever their layers."""
         theirs = dict(other.parts)
         return any(mask & theirs.get(node, 0) for node, mask in self.parts)
 
     def with_sharing(self, shared: bool) -> "Allocation":
         """The same GPUs, shared or not."""
-        return self if shared == self.shared else of_parts(self.parts, shared, self.batch)
+        if shared == self.shared:
+            return self
+        return of_parts(self.parts, shared, self.batch, self.background)
 
     def with_batch(self, batch: tuple[int, int] | None) -> "Allocation":
         """The same GPUs, used with that batch."""
-        return self if batch == self.batch else of_parts(self.parts, self.shared, batch)
+        if batch == self.batch:
+            return self
+        return of_parts(self.parts, self.shared, batch, self.background)
 
     def shares(self, amount: int) -> list[tuple[int, int]]:
         """``amount`` split over the nodes as the GPUs are: whole parts, by (node index, part)."""
@@ -103,11 +120,16 @@ def indices(mask: int) -> tuple[int, ...]:
 
 
 def of_parts(
-    parts: Sequence[tuple[int, int]], shared: bool = False, batch: tuple[int, int] | None = None
+    parts: Sequence[tuple[int, int]],
+    shared: bool = False,
+    batch: tuple[int, int] | None = None,
+    background: bool = False,
 ) -> Allocation:
     """The allocation of these parts, at least one, by rising node."""
-    if len(parts) > 1 or batch is not None:
-        return Allocation(tuple(parts), shared, batch)
+    if len(parts) > 1 or batch is not None or (shared and background):
+        return Allocation(tuple(parts), shared, batch, background)
+    if background:
+        return background_on_node(*parts[0])
     return shared_on_node(*parts[0]) if shared else on_node(*parts[0])
 
 
@@ -121,6 +143,12 @@ def on_node(node: int, mask: int) -> Allocation:
 def shared_on_node(node: int, mask: int) -> Allocation:
     """Like :func:`on_node`, for a job that shares these GPUs with others."""
     return Allocation(((node, mask),), shared=True)
+
+
+@lru_cache(maxsize=65536)
+def background_on_node(node: int, mask: int) -> Allocation:
+    """Like :func:`on_node`, for a background job."""
+    return Allocation(((node, mask),), background=True)
 
 
 def gpus_text(count: int) -> str:

@@ -130,6 +130,7 @@ class DecisionTaken(NamedTuple):
     notes: Notes | None = None  # only the new ones
     cpus: dict[int, int | None] | None = None
     stage_marks: dict[str, Any] | None = None
+    fill_wake_at_s: float | None = None  # that of the stage for background jobs
 
 
 class CommandSent(NamedTuple):
@@ -237,6 +238,21 @@ class SpeedChanged(NamedTuple):
     row: int
     speed: float
     by_itself: bool = False
+
+
+class FillMeasured(NamedTuple):
+    """A background job was measured for a while beside a foreground job, or alone.
+
+    ``beside`` is the foreground job's row, -1 for nobody. Its steps take ``slowdown`` times as long
+    as without the background job (1.0: it loses nothing). ``harvest`` is the part of its own speed
+    alone that the background job has there, from 0 to 1.
+    """
+
+    at_s: float
+    row: int
+    beside: int
+    slowdown: float
+    harvest: float
 
 
 class WorkerRegistered(NamedTuple):
@@ -377,6 +393,7 @@ Event = (
     | CpusSet
     | BatchRefused
     | SpeedChanged
+    | FillMeasured
     | WorkerRegistered
     | ModelReported
     | WorkerReported

@@ -127,6 +127,22 @@ def powers_of_two(least: int, most: int) -> tuple[int, ...]:
     return (least, *(power for power in powers if least < power <= most))
 
 
+BACKGROUND, FOREGROUND = "background", "foreground"
+MAX_SLOWDOWN = 1.1  # of a foreground job's steps by a background one, unless the job says otherwise
+
+
+class Share(NamedTuple):
+    """The layer that a job is on, as its user wants it: BACKGROUND or FOREGROUND.
+
+    A background job has one GPU, beside whichever foreground job holds it, and gives way to that
+    one. ``max_slowdown`` is by how much a foreground job allows its steps to take longer for it: a
+    factor, 1.0 or more; None: MAX_SLOWDOWN. A job without a Share is a foreground job.
+    """
+
+    role: str
+    max_slowdown: float | None = None
+
+
 class JobSpec(NamedTuple):
     """A user's request for a job.
 
@@ -159,6 +175,18 @@ class JobSpec(NamedTuple):
     tags: tuple[str, ...] = ()  # its user's own labels
     gpu_types: tuple[str, ...] = ()  # it runs on live nodes of these alone, if there are any
     cpus_per_gpu: tuple[int, int] | None = None  # least and most CPU cores for each of its GPUs
+    share: Share | None = None  # its layer; None: a foreground job without wishes
+
+    @property
+    def is_background(self) -> bool:
+        """True if the job uses what foreground jobs leave of a GPU."""
+        return self.share is not None and self.share.role == BACKGROUND
+
+    @property
+    def max_slowdown(self) -> float:
+        """By what factor a background job may slow this one's steps, 1.0 or more."""
+        told = None if self.share is None else self.share.max_slowdown
+        return MAX_SLOWDOWN if told is None else told
 
     @property
     def simulated(self) -> bool:

@@ -30,6 +30,25 @@ class Plan(NamedTuple):
     stage_marks: dict[str, Any] | None = None
 
 
+class FillPlan(NamedTuple):
+    """The part of a plan that a stage adds for background jobs, as changes to the plan before.
+
+    ``allocations`` maps rows of background jobs to the GPU that each should hold beside the main
+    layer from now on (None: none), ``reasons`` to the code that says why they hold none. ``marks``
+    is what the stage wants to remember, by keys of its own: JSON-able values, None to forget one;
+    an entry whose key is the number of a row is forgotten with its job. The stage is asked again at
+    ``wake_at_s`` at the latest. ``why`` (the reason for a job's GPU, a sentence) and ``probes``
+    (that have ended now) are told with the notes of the policy.
+    """
+
+    allocations: dict[int, Allocation | None]
+    reasons: dict[int, int]
+    marks: dict[str, Any] = {}
+    wake_at_s: float | None = None
+    why: dict[int, str] = {}
+    probes: dict[int, tuple[Probe, ...]] = {}
+
+
 class CpuPlan(NamedTuple):
     """The part of a plan that a stage of CPU cores adds, as changes to the plan before.
 

@@ -27,8 +27,11 @@ class Reason(IntEnum):
     WAIT_DISK = 18
     NODE_CLOSED = 19
     WAIT_DEVICE_MEMORY = 20
+    WAIT_GAPS = 21
+    FILL_UNDONE = 22
 
 
+CODES = frozenset(map(int, Reason))
 SENTENCES = {
     Reason.NONE: "it holds the GPUs it asked for, or is about to",
     Reason.WAIT_RESOURCES: "too few GPUs are free",
@@ -51,4 +54,6 @@ SENTENCES = {
     Reason.WAIT_DISK: "the disk of the state folder is full: nothing is begun until it has room",
     Reason.NODE_CLOSED: "nodes that it needs are cordoned or drained, and take no job",
     Reason.WAIT_DEVICE_MEMORY: "jobs that can't give their GPU memory up have the GPUs",
+    Reason.WAIT_GAPS: "it uses what foreground jobs leave of a GPU, and there is no gap for it yet",
+    Reason.FILL_UNDONE: "it slowed a foreground job beyond its limit, so it waits for another gap",
 }

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from array import array
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from rota.errors import PlanError
 from rota.model.allocation import Allocation
-from rota.model.cluster import FreeGpus, Node
-from rota.model.events import new
+from rota.model.cluster import MEMORY_FRACTION, FreeGpus, Node
+from rota.model.events import FillMeasured, new
 from rota.model.job import JobSpec
 from rota.model.measured.core_times import core_times
 from rota.model.measured.pace import Pace, pace_of
@@ -52,7 +52,8 @@ class View:
     each job that ended by itself, in order of their ends, only ever appended to; ``free_gpus`` how
     many GPUs the plan so far gives to nobody. A node that is cordoned or drained is not alive in
     ``nodes``, and jobs that stay on it are not active but in ``staying``, which is for stages of
-    CPU cores.
+    CPU cores. Background jobs are not active either but in ``background``, for the stage that
+    places them; the GPUs that they have are free to the policy.
     """
 
     __slots__ = (
@@ -62,6 +63,7 @@ class View:
         "_state",
         "_times_replaced",
         "active",
+        "background",
         "changed",
         "completed_gpu_s",
         "decision_seq",
@@ -105,6 +107,7 @@ class View:
         self._needs_duration = policy is not None and policy.needs_duration
         self._times_replaced = state.times_replaced
         self.active = state.active
+        self.background = state.background
         self.changed = state.changed
         self.completed_gpu_s: array[float] = state.completed_gpu_s
         self.finish_s: array[float] = state.finish_s
@@ -368,6 +371,25 @@ class View:
         """A copy of the GPUs that the plan so far leaves free."""
         return self._state.assumed.copy()
 
+    def free_for_background(self) -> FreeGpus:
+        """A copy of the GPUs to which the last plan gives no background job."""
+        return self._state.assumed_background.copy()
+
+    def fill_measured(self, row: int) -> FillMeasured | None:
+        """What was measured last of a background job; None before the first time."""
+        return self._state.fill_measured.get(row)
+
+    def has_room(self, node: int, rows: Iterable[int]) -> bool:
+        """True if these jobs fit into the memory of one GPU of the node at the same time.
+
+        A node without device memory has room for all; elsewhere the need of each must be known.
+        """
+        if not self._state.nodes[node].has_device_memory:
+            return True
+        needs = [self.usage(row).memory_gb for row in rows]
+        has_gb = MEMORY_FRACTION * self._state.nodes[node].memory_gb
+        return len(needs) < 2 or (None not in needs and sum(filter(None, needs)) <= has_gb)
+
     def free_after(self, plan: Plan) -> FreeGpus | None:
         """The GPUs that ``plan`` leaves free.
 
@@ -459,6 +481,8 @@ class WhatIf:
             raise PlanError(
                 f"the policy gives row {row} {num_gpus} GPUs; it is a gang of {view.num_gpus[row]}"
             )
+        if allocation.background:
+            raise PlanError(f"the policy gives row {row} GPUs of the layer of background jobs")
         home = view.home[row]
         moves = home is not None and allocation is not home and allocation.parts != home.parts
         if moves and view.must_stay(row):

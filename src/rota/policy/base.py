@@ -14,6 +14,7 @@ from rota.policy.information import UNDECLARED
 
 if TYPE_CHECKING:
     from rota.policy.cpus.stage import CpuStage
+    from rota.policy.fill.stage import FillStage
     from rota.policy.stages.autoscale import Autoscaler
     from rota.policy.stages.selection import Stages
 
@@ -70,6 +71,9 @@ class Policy:
 
     cpus: CpuStage | None = None
     """Apportions the CPU cores of nodes among the jobs of each plan; None leaves cores alone."""
+
+    fill: FillStage | None = None
+    """Places background jobs beside those of each plan; None: they wait."""
 
     weighs_priority: bool = False
     """True: it uses priorities itself, so that ``priority`` is none of its common settings."""

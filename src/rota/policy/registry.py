@@ -7,6 +7,7 @@ from rota.errors import PolicySettingError, did_you_mean
 from rota.policy.base import Policy, Setting
 from rota.policy.composition import check_alone, common_settings, remark_on, stages_for
 from rota.policy.cpus.settings import CPU_SETTINGS, check_cpu_settings, cpu_stage
+from rota.policy.fill.settings import FILL_SETTINGS, ON, fill_stage
 
 BUILT_IN = {
     "easy-backfill": "rota.policy.ordering.easy:EasyBackfill",
@@ -70,7 +71,7 @@ def settings(name: str) -> dict[str, Setting]:
     """
     kind = policy_class(name)
     own = dict(kind.SETTINGS)
-    return own | common_settings(kind) | CPU_SETTINGS | own
+    return own | common_settings(kind) | CPU_SETTINGS | FILL_SETTINGS | own
 
 
 def create(name: str, given: dict[str, str] | None = None) -> Policy:
@@ -110,6 +111,7 @@ def create(name: str, given: dict[str, str] | None = None) -> Policy:
         policy.stages = stages
     if cpus:
         policy.cpus = cpu_stage(cpus)
+    policy.fill = fill_stage(beside.get("fill", ON))
     values |= beside
     policy.identity = name + "".join(f" {key}={values[key]}" for key in sorted(values))
     policy.settings = values
@@ -127,13 +129,15 @@ def again(policy: Policy) -> Policy:
         twin.stages = stages
     if cpus:
         twin.cpus = cpu_stage(cpus)
+    twin.fill = fill_stage(beside.get("fill", ON))
     twin.identity, twin.settings, twin.remark = policy.identity, values, policy.remark
     return twin
 
 
 def _parted(values: dict[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
     """Values of settings common to all orderings, and those of settings of CPU cores."""
-    common = {key: value for key, value in values.items() if key not in CPU_SETTINGS}
+    stages = CPU_SETTINGS | FILL_SETTINGS
+    common = {key: value for key, value in values.items() if key not in stages}
     return common, {key: value for key, value in values.items() if key in CPU_SETTINGS}
 
 

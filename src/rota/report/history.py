@@ -43,6 +43,7 @@ class _Going(NamedTuple):
 class History:
     """Moments in order of time, and when each job had done its first mini-batches.
 
+    Background jobs do not count: they wait for gaps, and hold what others leave of their GPUs.
     ``nodes`` are those that were there before the first event (``Simulation`` has its nodes join
     before its log can be asked for); those that join later come from the events. ``step_s`` gives
     the time of one mini-batch of a job in seconds, or None if it is not known; then the first 100
@@ -61,6 +62,7 @@ class History:
         self._step_s = step_s
         self._specs: list[JobSpec] = []
         self._gone: set[int] = set()
+        self._background: set[int] = set()
         self._kept_back: set[int] = set()  # by their owners
         self._waiting: set[int] = set()
         self._demands: Counter[int] = Counter()  # GPUs -> jobs that wait for so many
@@ -133,7 +135,11 @@ class History:
     def _job_submitted(self, e: events.JobSubmitted) -> None:
         self._specs.append(e.spec)
         self._done_s.append(0.0)
-        self._review(len(self._specs) - 1)
+        row = len(self._specs) - 1
+        if e.spec.is_background:
+            self._background.add(row)
+            self._gone.add(row)
+        self._review(row)
 
     def _suspend_requested(self, e: events.SuspendRequested) -> None:
         self._kept_back.add(e.row)
@@ -151,6 +157,8 @@ class History:
     def _command_sent(self, e: events.CommandSent) -> None:
         command = e.command
         row = command.row
+        if row in self._background:
+            return
         self._sent[row] = command
         if isinstance(command, Launch | Resume | Migrate):
             self._held[row] = command.allocation
@@ -186,8 +194,9 @@ class History:
 
     def _speed_changed(self, e: events.SpeedChanged | events.JobRetuned | events.CpusSet) -> None:
         self._pause(e.row, e.at_s)
-        self._going[e.row] = _Going(e.at_s, e.speed)
-        self._advance(e.row)
+        if e.row not in self._background:
+            self._going[e.row] = _Going(e.at_s, e.speed)
+            self._advance(e.row)
 
     def _suspended(self, e: events.JobSuspended) -> None:
         self._pause(e.row, e.stopped_s)
@@ -200,7 +209,7 @@ class History:
         self._pause(e.row, e.at_s)
         self._gone.add(e.row)
         self._release(e.row)
-        if e.outcome == JobState.SUCCEEDED:
+        if e.outcome == JobState.SUCCEEDED and e.row not in self._background:
             self.first_batches_s.setdefault(e.row, e.at_s - self._specs[e.row].submit_s)
 
     # -- shared steps --------------------------------------------------------------------------
@@ -292,6 +301,7 @@ HANDLERS: dict[type, Callable[[History, Any], None] | None] = {
     events.CpusSet: History._speed_changed,
     events.BatchRefused: None,
     events.SpeedChanged: History._speed_changed,
+    events.FillMeasured: None,
     events.WorkerRegistered: None,
     events.ModelReported: None,
     events.WorkerReported: None,

@@ -152,6 +152,7 @@ HANDLERS: dict[type, Callable[[Timeline, Any], None] | None] = {
     events.CpusSet: None,
     events.BatchRefused: None,
     events.SpeedChanged: None,
+    events.FillMeasured: None,
     events.WorkerRegistered: None,
     events.ModelReported: None,
     events.WorkerReported: None,

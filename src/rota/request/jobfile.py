@@ -15,6 +15,7 @@ from rota.model.job import (
     Elastic,
     Program,
     Retries,
+    Share,
     name_of,
     powers_of_two,
 )
@@ -23,6 +24,7 @@ from rota.request.batch import adapt_of, batch_fields
 from rota.request.dependencies import dependencies_field, dependencies_of
 from rota.request.launchers import launcher_of
 from rota.request.retries import retries_fields, retries_of
+from rota.request.share import share_fields, share_of
 from rota.request.values import (
     check_keys,
     is_number,
@@ -57,6 +59,7 @@ FIELDS = (
     "depends_on",
     "tags",
     "setup",
+    "share",
 )
 INHERIT = "inherit"  # in env: the names of variables that are passed on
 SWEEP = "sweep"  # of a job file that describes a search: see rota.request.sweepfile
@@ -119,6 +122,7 @@ class JobRequest(NamedTuple):
     cpus: int = 0  # for the whole job; 0: none in particular
     cpus_per_gpu: tuple[int, int] | None = None  # the least and the most that the scheduler gives
     setup: str = ""
+    share: Share | None = None
 
     def to_fields(self) -> dict[str, Any]:
         """The JSON-able fields from which :func:`parse_job` makes this very request."""
@@ -173,6 +177,8 @@ class JobRequest(NamedTuple):
             fields["resources"]["cpus_per_gpu"] = least if least == most else f"{least}..{most}"
         if self.setup:
             fields["setup"] = self.setup
+        if self.share is not None:
+            fields["share"] = share_fields(self.share)
         return fields
 
 
@@ -218,6 +224,7 @@ def parse_job(fields: Mapping[str, Any], *, workdir: str) -> JobRequest:
     least, most = _gpus(fields.get("resources"))
     processes = _processes(fields, run, least, most)
     suspend = _suspend(fields.get("suspend"), least, most)
+    adapt = _adapt(fields.get("batch"), least, processes, suspend)
     return JobRequest(
         name=name_of(run) if name is None else _name(name),
         run=run,
@@ -229,7 +236,7 @@ def parse_job(fields: Mapping[str, Any], *, workdir: str) -> JobRequest:
         time_limit_s=_time_limit_s(fields.get("time_limit")),
         queue=_queue(fields.get("queue")),
         elastic=_elastic(fields.get("elastic"), least, most, processes),
-        adapt=_adapt(fields.get("batch"), least, processes, suspend),
+        adapt=adapt,
         suspend=suspend,
         grace_s=_grace_s(fields.get("grace"), suspend),
         resume_from=resume_from_of(fields.get("resume_from")),
@@ -242,6 +249,7 @@ def parse_job(fields: Mapping[str, Any], *, workdir: str) -> JobRequest:
         cpus=_cpus(fields.get("resources")),
         cpus_per_gpu=_cpus_per_gpu(fields.get("resources")),
         setup=_setup(fields.get("setup")),
+        share=share_of(fields.get("share"), least, most, adapt),
     )
 
 

@@ -142,7 +142,7 @@ class Simulation:
         heap, wake_at_s = engine.heap, state.wake_at_s
         if interval_s is not None:
             wake_at_s = self._next_tick_s(interval_s)
-        if state.decision_needed and interval_s is None and (state.active or state.unsettled):
+        if state.decision_needed and interval_s is None and self._has_jobs():
             now_s = engine.now_s  # a fault or a request came from outside since the last step
         else:
             now_s = heap[0][0] if heap else inf
@@ -151,7 +151,7 @@ class Simulation:
             if (
                 wake_at_s is not None
                 and wake_at_s < now_s
-                and (state.active or self._keeps_nodes())
+                and (state.active or state.background or self._keeps_nodes())
             ):
                 if now_s == inf and not any(state.held):
                     self._wake_in_vain()
@@ -189,6 +189,10 @@ class Simulation:
             self.cloud.follow(self)
         return True
 
+    def _has_jobs(self) -> bool:
+        """True if there is a job that has not ended."""
+        return bool(self.state.active or self.state.background or self.state.unsettled)
+
     def _keeps_nodes(self) -> bool:
         """True if nodes may be given back although there is no job."""
         return self.cloud is not None and not self.all_arrived
@@ -197,7 +201,7 @@ class Simulation:
         """The next multiple of the interval at which there is something to decide; or None."""
         state = self.state
         at_s = self.engine.now_s if state.decision_needed else state.wake_at_s
-        if at_s is None or not (state.active or state.unsettled or self._keeps_nodes()):
+        if at_s is None or not (self._has_jobs() or self._keeps_nodes()):
             return None
         tick_s = max(at_s, ceil(at_s / interval_s) * interval_s)
         return tick_s if tick_s > self._decided_s else self._decided_s + interval_s

@@ -32,6 +32,8 @@ def switch(state: ClusterState, machine: Machine, engine: Engine) -> bool:
         return False
     if not machine.is_steady or state.target_cpus or state.held_cpus:
         return False
+    if state.has_background_jobs:
+        return False
     switches = _switches(state, machine, engine.now_s)
     if not switches:
         return False

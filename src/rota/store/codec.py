@@ -186,6 +186,8 @@ def _encode_allocation(allocation: Allocation) -> list[Any]:
     parts: list[Any] = [list(part) for part in allocation.parts]
     if allocation.shared:
         parts.append("shared")
+    if allocation.background:
+        parts.append("background")
     if allocation.batch is not None:
         parts.append({"batch": list(allocation.batch)})
     return parts
@@ -195,11 +197,15 @@ def _decode_allocation(parts: Any) -> Allocation:
     last = parts[-1]
     batch = _BATCH.decode(last["batch"]) if isinstance(last, dict) else None
     end = len(parts) - (batch is not None)
+    background = parts[end - 1] == "background"
+    end -= background
     shared = parts[end - 1] == "shared"
     pairs = [(node, mask) for node, mask in parts[: end - shared]]
     if not pairs:
         raise ValueError("an allocation has no GPUs")
-    return of_parts(pairs, shared, batch)  # the very object that equal ones of one node are
+    return of_parts(
+        pairs, shared, batch, background
+    )  # the very object that equal ones of one node are
 
 
 def _notes_in_marks(decision: DecisionTaken) -> Notes | None:

@@ -369,7 +369,7 @@ class _Watched(Policy):
         self._policy = policy
         self.identity = identity(policy)
         self.needs_duration = policy.needs_duration
-        self.cpus = policy.cpus
+        self.cpus, self.fill = policy.cpus, policy.fill
 
     def decide(self, view: View) -> Any:
         before = deepcopy(_columns(self.state))
@@ -384,7 +384,8 @@ def _columns(state: ClusterState) -> dict[str, Any]:
     columns = {name: value for name, value in vars(state).items() if not name.startswith("_")}
     for lookup in ("reports", "truth", "cores"):  # what a driver knows, no columns
         del columns[lookup]
-    free = {name: columns.pop(name) for name in ("assumed", "idle")}
+    layers = ("assumed", "idle", "assumed_background", "idle_background")
+    free = {name: columns.pop(name) for name in layers}
     return columns | {
         name: (gpus.count, gpus.masks.copy(), gpus.by_count.copy()) for name, gpus in free.items()
     }

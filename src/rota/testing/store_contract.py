@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from rota.errors import StoreError
-from rota.model.allocation import Allocation, on_node
+from rota.model.allocation import Allocation, background_on_node, on_node
 from rota.model.commands import (
     Command,
     Launch,
@@ -27,6 +27,7 @@ from rota.model.events import (
     CpusSet,
     DecisionTaken,
     Event,
+    FillMeasured,
     JobCleaned,
     JobFinished,
     JobLaunched,
@@ -61,6 +62,7 @@ from rota.model.job import (
     JobState,
     Program,
     Retries,
+    Share,
     Suspension,
 )
 from rota.model.notes import DesiredNodes, Notes, Packed, Reserved
@@ -107,6 +109,8 @@ def every_event() -> list[Event]:
         ),
         JobSubmitted(0.5, JobSpec("9", 1, 0.5, gpu_types=("a100",), program=prepared)),
         JobSubmitted(0.51, JobSpec("10", 1, 0.51, cpus_per_gpu=(2, 8))),
+        JobSubmitted(0.52, JobSpec("11", 1, 0.52, share=Share("background"))),
+        JobSubmitted(0.53, JobSpec("12", 2, 0.53, share=Share("foreground", 1.05))),
         SuspendRequested(1.0, 0, "ann"),
         ResumeRequested(2.0, 0),
         StopRequested(3.0, 0, JobState.TIMEOUT),
@@ -139,9 +143,25 @@ def every_event() -> list[Event]:
             {0: 2500, 1: None},
             {"cpus": {"0": [1, 2.5], "period": None}},
         ),
+        DecisionTaken(
+            5.95,
+            6,
+            "fifo",
+            {10: background_on_node(0, 1)},
+            {},
+            {},
+            None,
+            None,
+            None,
+            None,
+            {"fill": {"10": [0, 1.5]}},
+            25.5,
+        ),
         CommandFailed(6.0, 0, 1, "no such file", 7.5),
         JobLaunched(7.0, 0, 1, 0.25),
         SpeedChanged(7.5, 0, 0.1),
+        FillMeasured(7.6, 10, 11, 1.03, 0.62),
+        FillMeasured(7.7, 10, -1, 1.0, 1.0),
         JobSuspended(8.0, 0, 7.9),
         JobResumed(9.0, 0),
         JobRetuned(9.4, 0, (32, 1), 1.25),

@@ -4,11 +4,12 @@ from rota.errors import PolicySettingError
 from rota.policy.base import Policy
 from rota.policy.composition import COMMON
 from rota.policy.cpus.settings import CPU_SETTINGS
+from rota.policy.fill.settings import FILL_SETTINGS
 from rota.policy.registry import create, remark, settings
 
 
 def test_orderings_take_the_common_settings_beside_their_own():
-    beside = [*COMMON, *CPU_SETTINGS]
+    beside = [*COMMON, *CPU_SETTINGS, *FILL_SETTINGS]
     assert list(settings("tiresias"))[-len(beside) :] == beside
     assert list(settings("fifo")) == beside
 
@@ -43,9 +44,9 @@ def test_a_third_partys_policy_takes_them_only_if_it_says_that_it_composes(monke
         pass
 
     monkeypatch.setattr("rota.policy.registry.policy_class", lambda name: Theirs)
-    assert settings("theirs") == CPU_SETTINGS
+    assert settings("theirs") == CPU_SETTINGS | FILL_SETTINGS
     Theirs.composes = True
-    assert set(settings("theirs")) == {*COMMON, *CPU_SETTINGS}
+    assert set(settings("theirs")) == {*COMMON, *CPU_SETTINGS, *FILL_SETTINGS}
     assert create("theirs", {"quotas": "equal"}).stages.quotas.equal
     with pytest.raises(PolicySettingError, match="policy theirs: borrow=no has no effect"):
         create("theirs", {"borrow": "no"})

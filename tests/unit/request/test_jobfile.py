@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rota.errors import JobFileError
-from rota.model.job import GRACE_S, MET_BY, Adapt, Dependency, Elastic, Retries
+from rota.model.job import GRACE_S, MET_BY, Adapt, Dependency, Elastic, Retries, Share
 from rota.request.jobfile import (
     FIELDS,
     SUSPEND,
@@ -343,6 +343,7 @@ names = st.from_regex(r"[A-Za-z][A-Za-z0-9._-]{0,63}", fullmatch=True)
         cpus=st.integers(0, 100),
         cpus_per_gpu=st.none() | st.just((2, 8)) | st.just((3, 3)),
         setup=st.just("") | plain.filter(str.strip),
+        share=st.none() | st.builds(Share, st.just("foreground"), st.floats(1.0, 100.0)),
         tags=st.just(()) | st.just(("paper:v2", "lr=0.1")),
         retries=st.none()
         | st.builds(Retries, st.integers(1, 9), st.just(("failed",)), st.floats(0.01, 1e5)),

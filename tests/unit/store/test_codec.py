@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from rota.errors import StoreError
 from rota.model import commands, events
 from rota.model.allocation import Allocation
-from rota.model.job import Adapt, Elastic, JobSpec, JobState, Program, Suspension
+from rota.model.job import Adapt, Elastic, JobSpec, JobState, Program, Share, Suspension
 from rota.model.notes import DesiredNodes, Notes, Packed
 from rota.model.probe import Probe
 from rota.model.sweep import Report, Sweep, SweepTrial
@@ -30,10 +30,11 @@ json_values = st.recursive(
 chosen_batches = st.tuples(st.integers(1, 10**6), st.integers(0, 100))
 batches = st.none() | chosen_batches
 allocations = st.builds(
-    lambda parts, shared, batch: Allocation(tuple(sorted(parts.items())), shared, batch),
+    lambda parts, *how: Allocation(tuple(sorted(parts.items())), *how),
     st.dictionaries(st.integers(0, 5000), st.integers(1, (1 << 1024) - 1), min_size=1, max_size=4),
     st.booleans(),
     batches,
+    st.booleans(),
 )
 programs = st.builds(
     Program,
@@ -79,6 +80,7 @@ specs = st.builds(
     adapt=st.none() | st.builds(Adapt, rows, st.none() | rows, rows),
     trial=st.none() | trials,
     cpus_per_gpu=st.none() | st.tuples(rows, rows),
+    share=st.none() | st.builds(Share, words, st.none() | seconds),
 )
 places = st.lists(st.tuples(rows, rows), max_size=2).map(tuple)
 probes = st.builds(
@@ -129,6 +131,10 @@ STRATEGIES = {
     "model_bytes": rows,
     "largest_tensor_bytes": rows,
     "wake_at_s": st.none() | seconds,
+    "fill_wake_at_s": st.none() | seconds,
+    "beside": st.integers(-1, 10**9),
+    "slowdown": seconds,
+    "harvest": seconds,
     "row": rows,
     "seq": rows,
     "attempt": rows,

@@ -86,6 +86,7 @@ class Entry(NamedTuple):
             tags=request.tags,
             gpu_types=request.gpu_types,
             cpus_per_gpu=request.cpus_per_gpu,
+            share=request.share,
         )
 
 

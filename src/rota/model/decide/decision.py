@@ -8,28 +8,32 @@ from rota.errors import PlanError, PolicyError
 from rota.model.allocation import Allocation
 from rota.model.decide.cpus import check_cpus, with_cpus
 from rota.model.decide.device_memory import leave_memory
+from rota.model.decide.fill import leave_room, with_fill, without_stage
 from rota.model.decide.live_limits import fits_once_open, with_wanted_types
 from rota.model.decide.plain import check_wake, is_plain
 from rota.model.events import DecisionTaken, new
 from rota.model.notes import MOST_CHARS, MOST_WARNINGS, Notes, fault_in
 from rota.model.plan import CpuPlan, Plan
-from rota.model.reason import Reason
+from rota.model.reason import CODES, Reason
 from rota.model.state.state import ClusterState
 from rota.model.view import View, identity
 from rota.model.warning import is_news
 
-CODES = frozenset(map(int, Reason))
-
 
 class Decider:
-    """Takes one decision after another by one policy on one state, with one view of it."""
+    """Takes one decision after another by one policy on one state, with one view of it.
 
-    __slots__ = ("_identity", "_stage", "_state", "_view", "policy")
+    The policy is asked first, then its stages. A policy knows nothing of background jobs: where
+    only these call for a decision, it is not asked, and its last plan stays in force.
+    """
+
+    __slots__ = ("_fill", "_identity", "_stage", "_state", "_view", "policy")
 
     def __init__(self, state: ClusterState, policy: Any) -> None:
         self.policy = policy
         self._identity = identity(policy)
         self._stage = policy.cpus
+        self._fill = policy.fill
         self._state = state
         self._view = View(state, 0.0, policy)
 
@@ -42,6 +46,8 @@ class Decider:
         state, view = self._state, self._view
         if not view.renew(now_s):
             view = self._view = View(state, now_s, self.policy)
+        if state.has_background_jobs and self._may_rest(now_s):
+            return self._fill_alone(view)
         plan = self._plan(view)
         try:
             allocations, reasons, marks, policy_mark, wake_at_s, notes, cpus, _ = plan
@@ -60,13 +66,54 @@ class Decider:
             notes = told.notes
         if notes is not None:
             check_notes(state, notes)
-            told = told._replace(notes=news(state, notes))
         if state.closed and reasons:
             told = told._replace(reasons=_blame_closed_nodes(state, reasons))
-        event = new(DecisionTaken, (now_s, state.decision_seq + 1, self._identity, *told))
+        fill_wake_at_s = None
+        if state.background:
+            told, fill_wake_at_s = self._with_fill(view, told)
+            notes = told.notes
+        if notes is not None:
+            told = told._replace(notes=news(state, notes))
+        fields = (now_s, state.decision_seq + 1, self._identity, *told, fill_wake_at_s)
+        event = new(DecisionTaken, fields)
         state.apply(event)
         state.plan = plan
         return event
+
+    def _may_rest(self, now_s: float) -> bool:
+        """True if nothing has changed that concerns the policy."""
+        state = self._state
+        wake_at_s = state.policy_wake_at_s
+        woken = wake_at_s is not None and wake_at_s <= now_s
+        return not (state.policy_needed or woken) and state.policy == self._identity
+
+    def _fill_alone(self, view: View) -> DecisionTaken:
+        """A decision about background jobs, which neither the policy nor its indexes notice."""
+        state = self._state
+        before, changed = state.plan, list(state.changed)
+        told, fill_wake_at_s = view.unchanged(wake_at_s=state.policy_wake_at_s), None
+        if state.background:
+            told, fill_wake_at_s = self._with_fill(view, told)
+        if told.notes is not None:
+            told = told._replace(notes=news(state, told.notes))
+        fields = (view.now_s, state.decision_seq + 1, self._identity, *told, fill_wake_at_s)
+        event = new(DecisionTaken, fields)
+        state.apply(event)
+        state.plan = before
+        state.changed.extend(changed)
+        return event
+
+    def _with_fill(self, view: View, plan: Plan) -> tuple[Plan, float | None]:
+        """The plan with background jobs, and when their stage wants to be asked again."""
+        state = self._state
+        added = without_stage(state)
+        if self._fill is not None:
+            try:
+                added = self._fill.place(view, plan)
+            except Exception as error:
+                self._blame(self._fill, error)
+            added = leave_room(state, view, plan, added)
+        return with_fill(state, plan, added, view.now_s), added.wake_at_s
 
     def _ask_again(self, now_s: float) -> Plan:
         """The policy's plan on the present state."""
@@ -169,7 +216,7 @@ def check(state: ClusterState, plan: Plan, now_s: float, tried: bool = False) ->
 
 
 def check_notes(state: ClusterState, notes: Notes) -> None:
-    """Raise PlanError saying what is wrong with a plan's notes."""
+    """Raise PlanError saying what is wrong with the notes of a policy and its stage of cores."""
     if fault := fault_in(notes):
         raise PlanError(f"of the plan, {fault}")
     for rows in (notes.why, notes.warnings, notes.packs):
@@ -236,6 +283,10 @@ def _check_allocations(state: ClusterState, allocations: dict[int, Allocation | 
         if not isinstance(allocation, Allocation):
             raise PlanError(
                 f"the plan gives job {state.spec[row].job_id} {allocation!r:.100}, no Allocation"
+            )
+        if allocation.background:
+            raise PlanError(
+                f"the plan gives job {state.spec[row].job_id} GPUs of the layer of background jobs"
             )
         if allocation.num_gpus != num_gpus[row] and allocation.num_gpus not in state.sizes(row):
             raise PlanError(

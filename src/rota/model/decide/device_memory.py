@@ -3,20 +3,19 @@
 A job whose processes are stopped as they are keeps its device memory. If a policy let it take turns
 on a GPU with a job that needs more than what is left, the other would run out of memory, and fail.
 So the first keeps its GPUs until it ends, whatever the policy plans, unless the two are known to
-fit together.
+fit together. A background job keeps no GPU from others: agents have it give its memory up.
 """
 
 from collections.abc import Callable
 
 from rota.model.allocation import Allocation
+from rota.model.cluster import MEMORY_FRACTION
 from rota.model.decide.live_limits import MOST_ASKS, hidden, left_free, other_place
 from rota.model.job import Suspension
 from rota.model.measured.usage import usage_of
 from rota.model.plan import Plan
 from rota.model.reason import Reason
 from rota.model.state.state import ClusterState
-
-FRACTION = 0.9  # of a GPU's memory may be filled by jobs that take turns; the rest is CUDA's own
 
 
 def leave_memory(state: ClusterState, plan: Plan, ask_again: Callable[[], Plan]) -> Plan:
@@ -120,7 +119,7 @@ def memory_keepers(state: ClusterState) -> dict[int, Allocation]:
     found = {}
     for row in {*state.active, *state.staying, *state.unsettled, *state.user_suspended}:
         place = state.held[row] or state.home[row] or state.target[row]
-        if place is None or not state.has_processes(row):
+        if place is None or place.background or not state.has_processes(row):
             continue
         how = state.suspension[row]
         gives = how in (Suspension.CHECKPOINT, Suspension.RESTART) or (
@@ -154,7 +153,7 @@ def _fits(
     ]
     needs = [usage_of(state, other).memory_gb for other in (row, *stopped, *beside)]
     has_gb = min(state.nodes[node].memory_gb for node in place.nodes())
-    return None not in needs and sum(filter(None, needs)) <= FRACTION * has_gb
+    return None not in needs and sum(filter(None, needs)) <= MEMORY_FRACTION * has_gb
 
 
 def _overlap(one: Allocation | None, other: Allocation) -> bool:

@@ -72,12 +72,51 @@ def diff(state: ClusterState) -> list[Command]:
             commands.append(new(Suspend, fields))
     promised: dict[int, int] = {}
     shared: dict[int, int] = {}
+    if state.has_background_jobs:
+        starting, beside = _main_layer(state, starting), _background(state, starting)
+        for row, needed in beside:
+            if state.idle_background.fits(needed):
+                commands.append(_start(state, row, needed, next_id + len(commands)))
     for row, needed in starting:
         if state.idle.fits(needed) and (len(starting) == 1 or _promise(promised, shared, needed)):
             target = state.target[row]
             assert target is not None
             commands.append(_start(state, row, target, next_id + len(commands)))
     return commands
+
+
+def _main_layer(
+    state: ClusterState, starting: list[tuple[int, Allocation]]
+) -> list[tuple[int, Allocation]]:
+    """Those of the main layer that need not wait for the memory of a background job.
+
+    A job waits for nothing but a suspension, and only where a GPU's memory does not suffice for
+    both: there the background job has lost its GPU by the last plan.
+    """
+    leaving = [
+        held
+        for row in sorted(state.unsettled)
+        if (held := state.held[row]) is not None and held.background
+        if state.target[row] is not held and state.nodes[held.parts[0][0]].has_device_memory
+        if row not in state.backoff
+    ]
+    return [
+        (row, needed)
+        for row, needed in starting
+        if not needed.background and not any(held.meets(needed) for held in leaving)
+    ]
+
+
+def _background(
+    state: ClusterState, starting: list[tuple[int, Allocation]]
+) -> list[tuple[int, Allocation]]:
+    """Those of background jobs; of two that want one GPU after another, the first."""
+    taken, found = set[Allocation](), []
+    for row, needed in starting:
+        if needed.background and needed not in taken:
+            taken.add(needed)
+            found.append((row, needed))
+    return found
 
 
 def _must_wait(state: ClusterState, row: int, held: Allocation, target: Allocation) -> bool:

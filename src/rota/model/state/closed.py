@@ -2,7 +2,8 @@
 
 On a cordoned node a job that runs goes on to its end, and one that is suspended stays only if it
 can't go on elsewhere. On a node that is drained only those stay that can't go on elsewhere. What
-stays is no policy's business: while its GPUs are free it has them.
+stays is no policy's business: while its GPUs are free it has them. A background job leaves any
+closed node at once, and waits for its opening if it can't go on elsewhere.
 """
 
 from __future__ import annotations
@@ -44,10 +45,17 @@ def settle_jobs(ledger: Ledger) -> None:
             ledger.untarget(row)
             ledger.reason[row] = Reason.WAIT_PRIORITY
             ledger.note_change(row)
+    for row in ledger.background:
+        target = ledger.target[row]
+        if target is not None and not closed.isdisjoint(target.nodes()):
+            ledger.untarget(row)
+            ledger.wait(row)
+            ledger.note_change(row)
     _give_back(ledger, waiting)
     for index in closed:
-        if ledger.assumed.masks[index]:  # a job has left
-            ledger.assumed.set_mask(index, 0)
+        for free in (ledger.assumed, ledger.assumed_background):
+            if free.masks[index]:  # a job has left
+                free.set_mask(index, 0)
 
 
 def _stays(ledger: Ledger, row: int, place: Allocation) -> bool:

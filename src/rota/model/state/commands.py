@@ -58,7 +58,8 @@ def command_failed(ledger: Ledger, e: CommandFailed) -> None:
 
 def _start_sent(ledger: Ledger, row: int, command: Launch | Resume | Migrate, at_s: float) -> None:
     allocation = command.allocation
-    if ledger.held[row] is not None or not ledger.idle.take(allocation):
+    idle = ledger.idle_background if allocation.background else ledger.idle
+    if ledger.held[row] is not None or not idle.take(allocation):
         ledger.refuse(row, f"sent {type(command).__name__}")
     ledger.held[row] = allocation
     if command.millicores is not None:

@@ -11,7 +11,7 @@ from rota.model.state.ledger import Ledger
 
 
 def decision_taken(ledger: Ledger, e: DecisionTaken) -> None:
-    _, seq, policy, allocations, reasons, marks, policy_mark, wake_at_s, notes, cpus, stages = e
+    _, seq, policy, allocations, reasons, marks, policy_mark, wake_at_s, notes, cpus, stages, _ = e
     if allocations:
         if ledger.keeps_stories:
             note_displaced(ledger, allocations)
@@ -38,9 +38,11 @@ def decision_taken(ledger: Ledger, e: DecisionTaken) -> None:
         aim_at_cpus(ledger, cpus)
     if stages:
         _remember(ledger, stages)
-    ledger.wake_at_s = wake_at_s
+    ledger.wake_at_s = ledger.policy_wake_at_s = wake_at_s
+    if e.fill_wake_at_s is not None and (wake_at_s is None or e.fill_wake_at_s < wake_at_s):
+        ledger.wake_at_s = e.fill_wake_at_s
     ledger.decision_seq = seq
-    ledger.decision_needed = False
+    ledger.decision_needed = ledger.policy_needed = False
     ledger.plan = None
     ledger.changed.clear()
 

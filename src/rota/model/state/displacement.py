@@ -28,9 +28,13 @@ def note_displaced(ledger: Ledger, allocations: dict[int, Allocation | None]) ->
             other
             for node, mask in (lost.parts if lost is not None else ())
             for other, theirs in takers.get(node, ())
-            if theirs & mask
+            if theirs & mask and (before.background or not _is_background(allocations[other]))
         )
         displaced[row] = tuple(dict.fromkeys(by))
+
+
+def _is_background(place: Allocation | None) -> bool:
+    return place is not None and place.background
 
 
 def loss(before: Allocation, after: Allocation | None) -> str:

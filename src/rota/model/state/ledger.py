@@ -15,7 +15,7 @@ from rota.errors import PlanError, TransitionError
 from rota.model.allocation import Allocation, indices
 from rota.model.cluster import Closing, FreeGpus, Node
 from rota.model.commands import RULES, Command
-from rota.model.events import Event, JobCleaned
+from rota.model.events import Event, FillMeasured, JobCleaned
 from rota.model.job import MET_BY, Job, JobSpec, JobState, Suspension
 from rota.model.naming import jobs_text
 from rota.model.reason import Reason
@@ -32,6 +32,7 @@ SUSPENDING, SUSPENDED = int(JobState.SUSPENDING), int(JobState.SUSPENDED)
 MIGRATING, STOPPING, HELD = int(JobState.MIGRATING), int(JobState.STOPPING), int(JobState.HELD)
 FIRST_FINAL = int(JobState.SUCCEEDED)
 NO_REASON, WAIT_PRIORITY = int(Reason.NONE), int(Reason.WAIT_PRIORITY)
+WAIT_GAPS = int(Reason.WAIT_GAPS)
 NEEDLESS = "its search needs it no longer: "
 
 
@@ -61,7 +62,8 @@ class Ledger:
     also on those of another node.
 
     ``changed`` lists rows of which something that a view shows has changed since the last
-    decision, with repeats, whether or not it calls for a decision; ``decision_needed`` says that.
+    decision of the policy, with repeats, whether or not it calls for a decision:
+    ``decision_needed`` says that, and ``policy_needed`` if it is more than background jobs.
     ``refused`` has for rows, and types of GPUs, the fewest samples at once that a job has refused
     there: no larger batch is chosen on such GPUs. ``sweeps`` has the rows of the trials of each
     search, by its name; ``curves`` what trials have told: a driver's, or of live jobs
@@ -71,6 +73,11 @@ class Ledger:
     ``closed`` has the nodes that take no new job, by index. To policies, which see ``offered``,
     these are not there, nor are their GPUs in ``assumed`` and ``total_gpus``. ``staying`` are the
     rows that stay on such a node: no policy decides on them, and they are not ``active``.
+
+    ``background`` has the rows that use what foreground jobs leave, and would be ``active`` if they
+    were foreground jobs. Their GPUs are on a layer of their own: ``assumed_background`` and
+    ``idle_background`` are for them what ``assumed`` and ``idle`` are for all others.
+    ``fill_measured`` has by row the last that was measured of a background job.
     """
 
     submit_s: array[float]
@@ -135,20 +142,25 @@ class Ledger:
         self.node_index: dict[str, int] = {}
         self.assumed = FreeGpus()  # free when the last plan has been carried out
         self.idle = FreeGpus()  # free right now
+        self.assumed_background, self.idle_background = FreeGpus(), FreeGpus()
         # Free after the decision that is about to be applied, if its maker knows; ours to keep.
         self.foreseen: FreeGpus | None = None
         self.total_gpus = 0
         self.one_node_gangs = False  # so it is on live nodes: an agent starts whole gangs
         self.has_typed_jobs = False  # that asked for types of GPUs
+        self.has_background_jobs = False  # now, or earlier
         self.priorities: set[int] = set()  # those that any job has had
         self.completed_gpu_s: array[float] = array("d")  # of jobs that ended by themselves
 
         self.active: dict[int, None] = {}  # rows that the policy decides on
+        self.background: dict[int, None] = {}  # rows that its stage for background jobs decides on
+        self.fill_measured: dict[int, FillMeasured] = {}
         self.staying: dict[int, None] = {}
         self.resizing: dict[int, Allocation] = {}  # row -> what it had when its resize was sent
         self.unsettled: dict[int, None] = {}  # rows whose target is not what they hold
         self.changed: list[int] = []
         self.decision_needed = False
+        self.policy_needed = False
         self.keeps_stories = keep_stories
         self._stories: list[list[tuple[float, str]]] = []
         self._mates: dict[int, list[int]] = {}  # with whom jobs share, as their stories tell
@@ -164,6 +176,7 @@ class Ledger:
         self.policy_mark: Any = None
         self.stage_marks: dict[str, dict[str, Any]] = {}  # of stages beside the policy, by stage
         self.wake_at_s: float | None = None
+        self.policy_wake_at_s: float | None = None  # without the stage for background jobs
         self.decision_seq = 0
         self.next_command_id = 1
         self.epoch = 0
@@ -258,7 +271,7 @@ class Ledger:
         self.num_gpus.append(spec.num_gpus)
         self.priority.append(spec.priority)
         self.state.append(PENDING)
-        self.reason.append(WAIT_PRIORITY)
+        self.reason.append(WAIT_GAPS if spec.is_background else WAIT_PRIORITY)
         self.attempt.append(0)
         self.preemptions.append(0)
         self.migrations.append(0)
@@ -314,17 +327,21 @@ class Ledger:
 
     def validate(self) -> None:
         """Check every invariant that the columns must keep. Raises PlanError naming the breach."""
-        assumed, idle = FreeGpus(), FreeGpus()
+        free_of = {
+            (what, background): FreeGpus()
+            for what in ("target", "held")
+            for background in (False, True)
+        }
         for index, node in enumerate(self.nodes):
-            for free in (assumed, idle):
+            for free in free_of.values():
                 free.set_mask(index, (1 << node.num_gpus) - 1 if node.alive else 0)
         for row in range(len(self.spec)):
-            for what, free, allocation in (
-                ("target", assumed, self.target[row]),
-                ("held", idle, self.held[row]),
-            ):
+            for what, allocation in (("target", self.target[row]), ("held", self.held[row])):
                 if allocation is None:
                     continue
+                if allocation.background != self.spec[row].is_background:
+                    raise PlanError(f"{what} of job {self.job_name(row)} is on the wrong layer")
+                free = free_of[what, allocation.background]
                 if what == "target" and allocation.num_gpus not in self.sizes(row):
                     raise PlanError(f"{what} of job {self.job_name(row)} is not its whole gang")
                 if not free.fits(allocation):
@@ -337,9 +354,24 @@ class Ledger:
                     f"{type(command).__name__} on its way"
                 )
         for index in self.closed:
-            assumed.set_mask(index, 0)
-        if assumed.masks != self.assumed.masks or idle.masks != self.idle.masks:
+            free_of["target", False].set_mask(index, 0)
+            free_of["target", True].set_mask(index, 0)
+        counted = {
+            ("target", False): self.assumed,
+            ("held", False): self.idle,
+            ("target", True): self.assumed_background,
+            ("held", True): self.idle_background,
+        }
+        if any(free.masks != counted[each].masks for each, free in free_of.items()):
             raise PlanError("the free GPUs are not those that no job has")
+
+    def is_open(self, row: int) -> bool:
+        """True if a policy, or its stage for background jobs, decides on the job, or it stays."""
+        return row in self.active or row in self.staying or row in self.background
+
+    def open_rows(self) -> set[int]:
+        """The rows that are active, stay on a closed node or are of background jobs."""
+        return {*self.active, *self.staying, *self.background}
 
     def sizes(self, row: int) -> tuple[int, ...]:
         """Numbers of GPUs that the job can be given now, rising; one number for a fixed gang.
@@ -428,13 +460,15 @@ class Ledger:
         if self.foreseen is None:
             for row in allocations:
                 old = target[row]
-                if old is not None:
+                if old is not None and not old.background:
                     self.assumed.give(old)
             for allocation in allocations.values():
-                if allocation is not None:
+                if allocation is not None and not allocation.background:
                     self.assumed.take(allocation)
         else:
             self.assumed, self.foreseen = self.foreseen, None
+        if self.has_background_jobs:
+            self._assume_background(allocations)
         for row, allocation in allocations.items():
             if allocation is not None:
                 self.reason[row] = NO_REASON
@@ -449,6 +483,15 @@ class Ledger:
                 self.unsettled[row] = None
             else:
                 self.settle(row)
+
+    def _assume_background(self, allocations: dict[int, Allocation | None]) -> None:
+        for row in allocations:
+            old = self.target[row]
+            if old is not None and old.background:
+                self.assumed_background.give(old)
+        for allocation in allocations.values():
+            if allocation is not None and allocation.background:
+                self.assumed_background.take(allocation)
 
     def share(self, row: int) -> None:
         """Share the job's GPUs, or stop sharing them, as its target says, if that is possible.
@@ -515,7 +558,7 @@ class Ledger:
             message = NEEDLESS + self.needless[row]
         target = self.target[row]
         if target is not None:
-            self.assumed.give(target)
+            (self.assumed_background if target.background else self.assumed).give(target)
         self.target[row] = self.home[row] = None
         if self.target_cpus:
             self.target_cpus.pop(row, None)
@@ -526,8 +569,10 @@ class Ledger:
         self.outstanding[row] = self.marks[row] = None
         self.active.pop(row, None)
         self.staying.pop(row, None)
-        self.changed.append(row)
-        self.decision_needed = True
+        self.note_change(row)
+        if self.has_background_jobs:
+            self.background.pop(row, None)
+            self.fill_measured.pop(row, None)
         if self.reason[row] != NO_REASON:
             self.reason[row] = NO_REASON
         self.finish_s[row] = at_s
@@ -581,9 +626,7 @@ class Ledger:
         del self.waits_for[row]
         self.tell(row, at_s, "all jobs that it depends on have ended")
         if row not in self.user_suspended:
-            self.reason[row] = WAIT_PRIORITY
-            self.active[row] = None
-            self.note_change(row)
+            self.enter_open(row)
 
     def pause_clock(self, row: int, at_s: float) -> None:
         since = self.since_s[row]
@@ -601,7 +644,7 @@ class Ledger:
     def release(self, row: int) -> None:
         held = self.held[row]
         if held is not None:
-            self.idle.give(held)
+            (self.idle_background if held.background else self.idle).give(held)
             self.held[row] = None
             if self.held_cpus:
                 self.held_cpus.pop(row, None)
@@ -618,7 +661,7 @@ class Ledger:
     def untarget(self, row: int) -> None:
         old = self.target[row]
         if old is not None:
-            self.assumed.give(old)
+            (self.assumed_background if old.background else self.assumed).give(old)
             self.target[row] = None
             self.target_cpus.pop(row, None)
         self.settle(row)
@@ -638,11 +681,25 @@ class Ledger:
         self.untarget(row)
         self.active.pop(row, None)
         self.staying.pop(row, None)
+        self.background.pop(row, None)
         self.note_change(row)
+
+    def enter_open(self, row: int) -> None:
+        """Let the policy, or its stage for background jobs, decide on the job from now on."""
+        background = self.spec[row].is_background
+        (self.background if background else self.active)[row] = None
+        self.reason[row] = WAIT_GAPS if background else WAIT_PRIORITY
+        self.note_change(row)
+
+    def wait(self, row: int) -> None:
+        """Give the reason for which a job waits until the next decision tells another one."""
+        self.reason[row] = WAIT_GAPS if self.spec[row].is_background else WAIT_PRIORITY
 
     def note_change(self, row: int) -> None:
         self.changed.append(row)
         self.decision_needed = True
+        if not (self.has_background_jobs and self.spec[row].is_background):
+            self.policy_needed = True
 
     def tell(self, row: int, at_s: float, line: str) -> None:
         if self.keeps_stories:

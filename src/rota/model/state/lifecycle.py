@@ -163,8 +163,8 @@ def lose_attempt(ledger: Ledger, at_s: float, row: int, error: str, lost_s: floa
         ledger.end(row, at_s, outcome, None, error)
         return
     ledger.untarget(row)
-    if row in ledger.active:
-        ledger.reason[row] = Reason.WAIT_PRIORITY
+    if row in ledger.active or row in ledger.background:
+        ledger.wait(row)
     ledger.enter(row, HELD if row in ledger.user_suspended else PENDING, at_s)
     ledger.note_change(row)
 
@@ -174,7 +174,7 @@ def job_finished(ledger: Ledger, e: JobFinished) -> None:
     if outcome < FIRST_FINAL:
         ledger.refuse(row, f"finished ({outcome.name})")
     ledger.pause_clock(row, at_s)
-    if outcome in ENDED_BY_ITSELF:
+    if outcome in ENDED_BY_ITSELF and not ledger.spec[row].is_background:
         ledger.completed_gpu_s.append(
             ledger.service_s[row] * ledger.num_gpus[row] + ledger.extra_gpu_s[row]
         )

@@ -5,7 +5,6 @@ from __future__ import annotations
 from rota.errors import TransitionError
 from rota.model.cluster import Closing, Node
 from rota.model.events import NodeClosed, NodeCpusChanged, NodeJoined, NodeLost, NodeOpened
-from rota.model.reason import Reason
 from rota.model.state.ledger import Ledger
 from rota.model.state.lifecycle import lose_attempt
 
@@ -25,7 +24,8 @@ def node_joined(ledger: Ledger, e: NodeJoined) -> None:
         ledger.nodes[index] = node
     ledger.one_node_gangs = ledger.one_node_gangs or node.is_live
     ledger.idle.set_mask(index, full)
-    _offer(ledger, index, full)
+    ledger.idle_background.set_mask(index, full)
+    _offer(ledger, index, full, full)
 
 
 def node_lost(ledger: Ledger, e: NodeLost) -> None:
@@ -39,34 +39,39 @@ def node_lost(ledger: Ledger, e: NodeLost) -> None:
                 lose_attempt(ledger, e.at_s, row, f"node {e.name} was lost")
         elif target and index in target.nodes():
             ledger.untarget(row)
-            ledger.reason[row] = Reason.WAIT_PRIORITY
+            ledger.wait(row)
             ledger.note_change(row)
     ledger.nodes[index] = ledger.nodes[index]._replace(alive=False)
     ledger.idle.set_mask(index, 0)
-    _offer(ledger, index, 0)
+    ledger.idle_background.set_mask(index, 0)
+    _offer(ledger, index, 0, 0)
 
 
 def node_cpus_changed(ledger: Ledger, e: NodeCpusChanged) -> None:
     index = _known(ledger, e.name, "given CPU cores")
     for nodes in (ledger.nodes, ledger.offered):
         nodes[index] = nodes[index]._replace(millicores=e.millicores)
-    ledger.decision_needed = True
+    ledger.decision_needed = ledger.policy_needed = True
 
 
 def node_closed(ledger: Ledger, e: NodeClosed) -> None:
     index = _known(ledger, e.name, "closed")
     ledger.closed[index] = Closing(e.drains, e.by_s)
-    _offer(ledger, index, 0)
+    _offer(ledger, index, 0, 0)
 
 
 def node_opened(ledger: Ledger, e: NodeOpened) -> None:
     index = _known(ledger, e.name, "opened")
     ledger.closed.pop(index, None)
     node = ledger.nodes[index]
-    free = (1 << node.num_gpus) - 1 if node.alive else 0
+    free = free_background = (1 << node.num_gpus) - 1 if node.alive else 0
     for target in ledger.target:
         for place, mask in target.parts if target is not None else ():
-            if place == index:
+            if place != index:
+                continue
+            if target is not None and target.background:
+                free_background &= ~mask
+            else:
                 free &= ~mask
     for row in list(ledger.staying):
         there = ledger.held[row] or ledger.home[row]
@@ -74,7 +79,7 @@ def node_opened(ledger: Ledger, e: NodeOpened) -> None:
             del ledger.staying[row]
             ledger.active[row] = None
             ledger.note_change(row)
-    _offer(ledger, index, free)
+    _offer(ledger, index, free, free_background)
 
 
 def _known(ledger: Ledger, name: str, verb: str) -> int:
@@ -84,15 +89,19 @@ def _known(ledger: Ledger, name: str, verb: str) -> int:
     return index
 
 
-def _offer(ledger: Ledger, index: int, free: int) -> None:
-    """Show policies the node as it is, with these GPUs free; a closed one as if it was gone."""
+def _offer(ledger: Ledger, index: int, free: int, free_background: int) -> None:
+    """Show policies the node as it is, with these GPUs free on each layer.
+
+    A closed one is shown as if it was gone.
+    """
     node, before = ledger.nodes[index], ledger.offered[index]
     if index in ledger.closed:
-        node, free = node._replace(alive=False), 0
+        node, free, free_background = node._replace(alive=False), 0, 0
     if before.alive:
         ledger.total_gpus -= before.num_gpus
     if node.alive:
         ledger.total_gpus += node.num_gpus
     ledger.offered[index] = node
     ledger.assumed.set_mask(index, free)
-    ledger.decision_needed = True
+    ledger.assumed_background.set_mask(index, free_background)
+    ledger.decision_needed = ledger.policy_needed = True

@@ -25,14 +25,17 @@ def job_submitted(ledger: Ledger, e: JobSubmitted) -> None:
     ledger.begin_story(at_s)
     if spec.depends_on:
         _await_others(ledger, row, at_s)
+    background = spec.is_background
     if row not in ledger.waits_for:
-        ledger.active[row] = None
-    if spec.gpu_types:
-        ledger.has_typed_jobs = True
-    ledger.priorities.add(spec.priority)
+        (ledger.background if background else ledger.active)[row] = None
+    if background:
+        ledger.has_background_jobs = True
+    else:
+        ledger.priorities.add(spec.priority)
+        if spec.gpu_types:
+            ledger.has_typed_jobs = True
     add_trial(ledger, row, spec)
-    ledger.changed.append(row)
-    ledger.decision_needed = True
+    ledger.note_change(row)
 
 
 def _await_others(ledger: Ledger, row: int, at_s: float) -> None:
@@ -81,14 +84,14 @@ def resume_requested(ledger: Ledger, e: ResumeRequested) -> None:
     if row not in ledger.user_suspended:
         return
     del ledger.user_suspended[row]
-    waits = row in ledger.waits_for
-    ledger.reason[row] = Reason.WAIT_DEPENDENCY if waits else Reason.WAIT_PRIORITY
     if ledger.state[row] == HELD:
         ledger.enter(row, PENDING, e.at_s)
     ledger.tell(row, e.at_s, f"resumed by {e.user or 'its owner'}")
-    if not waits:
-        ledger.active[row] = None
-    ledger.note_change(row)
+    if row in ledger.waits_for:
+        ledger.reason[row] = Reason.WAIT_DEPENDENCY
+        ledger.note_change(row)
+    else:
+        ledger.enter_open(row)
 
 
 def stop_requested(ledger: Ledger, e: StopRequested) -> None:
@@ -122,7 +125,7 @@ def retry_due(ledger: Ledger, e: RetryDue) -> None:
     if ledger.backoff.pop(e.row, None) is None:
         ledger.refuse(e.row, "told to retry")
     held_back = e.row in ledger.user_suspended or ledger.state[e.row] == STOPPING
-    if e.row not in ledger.active and e.row not in ledger.staying and not held_back:
-        ledger.reason[e.row] = Reason.WAIT_PRIORITY
-        ledger.active[e.row] = None
-    ledger.note_change(e.row)
+    if ledger.is_open(e.row) or held_back:
+        ledger.note_change(e.row)
+    else:
+        ledger.enter_open(e.row)

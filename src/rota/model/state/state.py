@@ -14,6 +14,7 @@ from rota.model.state import (
     commands,
     cpus,
     decisions,
+    fill,
     lifecycle,
     nodes,
     requests,
@@ -67,6 +68,7 @@ HANDLERS: dict[type, Handler] = {
     events.SpeedChanged: Handler(
         lifecycle.speed_changed, _RUNNING, "told to run at speed {0.speed}"
     ),
+    events.FillMeasured: Handler(fill.fill_measured),
     events.WorkerRegistered: Handler(lifecycle.worker_registered),
     events.ModelReported: Handler(lifecycle.model_reported),
     events.WorkerReported: Handler(lifecycle.worker_reported),

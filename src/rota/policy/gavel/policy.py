@@ -28,7 +28,7 @@ SETTINGS = {
     ),
     "round_s": Setting(turn_s, 360.0, "Seconds that a round lasts."),
     "solve_every_s": Setting(not_negative, 0.0, "Least seconds between two searches for shares."),
-    "fill": Setting(
+    "fill_idle": Setting(
         one_of("yes", "no"), "yes", "Whether GPUs that fall idle in a round are given out at once."
     ),
 }
@@ -51,12 +51,12 @@ class FairRounds(Policy):
         heterogeneity: str = "aware",
         round_s: float = 360.0,
         solve_every_s: float = 0.0,
-        fill: str = "yes",
+        fill_idle: str = "yes",
     ) -> None:
         self.aware = heterogeneity == "aware"
         self.round_s = round_s
         self.solve_every_s = solve_every_s
-        self.fill = fill == "yes"
+        self.fill_idle = fill_idle == "yes"
 
     def solve(
         self, view: View, gangs: dict[int, Gang], types: GpuTypes, records: Mapping[int, Record]
@@ -76,7 +76,7 @@ class FairRounds(Policy):
                 what_if.wait(row, Reason.SLICE_WAITING_TURN)
         if mark is None or idle or view.now_s >= mark["round_s"] + self.round_s:
             mark = self._begin_round(what_if, types, able, mark)
-        elif self.fill:
+        elif self.fill_idle:
             waiting = {row: kinds for row, kinds in able.items() if view.target[row] is None}
             records = {row: Record(view.marks[row]) for row in waiting}
             self.run(what_if, types, waiting, records, self._order(view, able, types))

@@ -40,7 +40,7 @@ STOPPING = JobState.STOPPING
 def columns(cluster):
     """All that an event may change, as values that can be compared."""
     values = {k: v for k, v in vars(cluster.state).items() if not k.startswith("_handlers")}
-    for name in ("assumed", "idle"):
+    for name in ("assumed", "idle", "assumed_background", "idle_background"):
         values[name] = (values[name].count, values[name].masks, values[name].by_count)
     return deepcopy(values)
 

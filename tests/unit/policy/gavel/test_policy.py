@@ -65,11 +65,11 @@ def test_priorities_are_weights():
 
 def test_the_job_that_gains_most_gets_the_fast_type_for_longer():
     jobs = job("a", lasts=2000, speeds=HARDLY), job("b", lasts=2000)
-    sim = simulation(MaxMinFairness(round_s=10, fill="no"), *jobs, cluster=BOTH_TYPES)
+    sim = simulation(MaxMinFairness(round_s=10, fill_idle="no"), *jobs, cluster=BOTH_TYPES)
     while sim.engine.now_s < 1000:
         sim.step()
     assert sim.state.work(0, 1000.0) > 500
-    agnostic = MaxMinFairness("agnostic", round_s=10, fill="no")
+    agnostic = MaxMinFairness("agnostic", round_s=10, fill_idle="no")
     sim = simulation(agnostic, *jobs, cluster=BOTH_TYPES)
     while sim.engine.now_s < 1000:
         sim.step()
@@ -107,12 +107,12 @@ def test_gpus_that_fall_idle_in_a_round_are_given_out_at_once_or_wait():
     jobs = job("a", lasts=5), job("b", lasts=100), job("c", lasts=20)
     filled = simulation(MaxMinFairness(round_s=50), *jobs, cluster="1x2").run().state
     assert filled.finish_s[2] == 25.0
-    waits = simulation(MaxMinFairness(round_s=50, fill="no"), *jobs, cluster="1x2")
+    waits = simulation(MaxMinFairness(round_s=50, fill_idle="no"), *jobs, cluster="1x2")
     assert waits.run().state.finish_s[2] == 70.0
 
 
 def test_a_job_that_arrives_in_a_round_waits_for_its_turn_unless_gpus_are_free():
-    policy = MaxMinFairness(round_s=50, fill="no")
+    policy = MaxMinFairness(round_s=50, fill_idle="no")
     sim = simulation(policy, job("a", lasts=200), job("b", at=10, lasts=20))
     sim.step()
     sim.step()
@@ -122,7 +122,7 @@ def test_a_job_that_arrives_in_a_round_waits_for_its_turn_unless_gpus_are_free()
 
 
 def test_a_round_ends_early_when_nothing_runs_any_more():
-    policy = MaxMinFairness(round_s=50, fill="no")
+    policy = MaxMinFairness(round_s=50, fill_idle="no")
     state = simulation(policy, job("a", lasts=5), job("b", lasts=20)).run().state
     assert list(state.finish_s) == [5.0, 25.0]
 
@@ -136,7 +136,7 @@ def test_nobody_is_preempted_when_all_jobs_fit_on_one_type():
 
 def test_new_jobs_have_no_share_before_shares_are_found_anew():
     jobs = job("a", lasts=500), job("b", at=15, lasts=500)
-    sim = simulation(MaxMinFairness(round_s=10, solve_every_s=100, fill="no"), *jobs)
+    sim = simulation(MaxMinFairness(round_s=10, solve_every_s=100, fill_idle="no"), *jobs)
     while sim.engine.now_s < 90:
         sim.step()
     assert sim.state.first_start_s[1] < 0
@@ -195,7 +195,7 @@ def test_a_job_that_was_stopped_across_types_goes_on_there_to_its_end(kind):
 
 @pytest.mark.parametrize("name", ["max-min-fairness", "finish-time-fairness"])
 def test_settings_are_checked(name):
-    assert create(name, {"fill": "no", "heterogeneity": "agnostic"})
+    assert create(name, {"fill_idle": "no", "heterogeneity": "agnostic"})
     with pytest.raises(PolicySettingError, match="it must be one of aware, agnostic"):
         create(name, {"heterogeneity": "blind"})
     with pytest.raises(PolicySettingError, match="round_s='0'"):

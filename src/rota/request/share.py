@@ -1,0 +1,53 @@
+"""The field ``share`` of a job file: if a job uses what others leave, or allows others to."""
+
+from typing import Any
+
+from rota.model.job import BACKGROUND, FOREGROUND, MAX_SLOWDOWN, Adapt, Share
+from rota.request.values import check_keys, is_number, refuse
+
+FIELDS = ("role", "max_slowdown")
+ROLES = (BACKGROUND, FOREGROUND)
+MOST_SLOWDOWN = 100.0
+
+
+def share_of(value: Any, least: int, most: int, adapt: Adapt | None) -> Share | None:
+    """The layer that is asked for; None without wishes. Raises JobFileError.
+
+    ``least`` and ``most`` are the numbers of GPUs that the job asks for.
+    """
+    if value is None:
+        return None
+    example = "write a mapping, for example: {role: background}"
+    check_keys(value, FIELDS, "share.", example)
+    role = value.get("role", FOREGROUND)
+    if role not in ROLES:
+        refuse("share.role", role, f"write {BACKGROUND} or {FOREGROUND}")
+    slowdown = value.get("max_slowdown")
+    if role == BACKGROUND:
+        _check_background(slowdown, least, most, adapt)
+        return Share(BACKGROUND)
+    if slowdown is None:
+        slowdown = MAX_SLOWDOWN
+    if not is_number(slowdown) or not 1.0 <= slowdown <= MOST_SLOWDOWN:
+        fix = f"write a factor from 1.0 (no slower at all), such as {MAX_SLOWDOWN}"
+        refuse("share.max_slowdown", slowdown, fix)
+    return Share(FOREGROUND, float(slowdown))
+
+
+def _check_background(slowdown: Any, least: int, most: int, adapt: Adapt | None) -> None:
+    if slowdown is not None:
+        fix = f"it is a foreground job's: leave it out, or write role: {FOREGROUND}"
+        refuse("share.max_slowdown", slowdown, fix)
+    if (least, most) != (1, 1):
+        asked = least if least == most else f"{least}..{most}"
+        fix = "a background job has exactly one GPU: ask for gpus: 1, or leave share out"
+        refuse("resources.gpus", asked, fix)
+    if adapt is not None:
+        fix = "a background job trains with its own batches: leave batch out, or leave share out"
+        refuse("share.role", BACKGROUND, fix)
+
+
+def share_fields(share: Share) -> dict[str, Any]:
+    """The JSON-able field from which :func:`share_of` makes this very share."""
+    slowdown = {} if share.max_slowdown is None else {"max_slowdown": share.max_slowdown}
+    return {"role": share.role} | slowdown
