@@ -1,0 +1,254 @@
+"""Trainings of small models, by the runtime on some ranks or in one process.
+
+No parameter has a gradient that is zero but for rounding: AdamW would make steps of it. So there is
+no bias before batch normalisation, nor in attention's keys.
+"""
+
+import random
+from typing import NamedTuple
+
+import torch
+import torch.distributed as dist
+from torch import nn
+from torch.nn import functional as F
+
+from rota.burst.layers.trace import layered
+from rota.burst.planner.plan import Group
+from rota.burst.runtime.elsewhere import away
+from rota.burst.runtime.runtime import Runtime
+
+
+class Vgg(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.features = nn.Sequential(
+            nn.Conv2d(3, 6, 3, padding=1, bias=False),
+            nn.BatchNorm2d(6),
+            nn.ReLU(inplace=True),
+            nn.MaxPool2d(2),
+            nn.Conv2d(6, 8, 3, padding=1, bias=False),
+            nn.BatchNorm2d(8),
+            nn.ReLU(inplace=True),
+        )
+        self.classifier = nn.Sequential(
+            nn.Linear(8 * 16, 20), nn.ReLU(), nn.Linear(20, 20), nn.ReLU(), nn.Linear(20, 5)
+        )
+
+    def forward(self, x):
+        return self.classifier(torch.flatten(self.features(x), 1))
+
+
+class Block(nn.Module):
+    def __init__(self, into, out, stride):
+        super().__init__()
+        self.conv1 = nn.Conv2d(into, out, 3, stride=stride, padding=1, bias=False)
+        self.bn1 = nn.BatchNorm2d(out)
+        self.conv2 = nn.Conv2d(out, out, 3, padding=1, bias=False)
+        self.bn2 = nn.BatchNorm2d(out)
+        self.down = None
+        if stride > 1:
+            self.down = nn.Sequential(
+                nn.Conv2d(into, out, 1, stride=stride, bias=False), nn.BatchNorm2d(out)
+            )
+
+    def forward(self, x):
+        y = F.relu(self.bn1(self.conv1(x)))
+        y = self.bn2(self.conv2(y))
+        return F.relu(y + (x if self.down is None else self.down(x)))
+
+
+class Resnet(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.stem = nn.Conv2d(3, 4, 3, padding=1)
+        self.blocks = nn.Sequential(Block(4, 4, 1), Block(4, 8, 2))
+        self.head = nn.Linear(8, 5)
+
+    def forward(self, x):
+        return self.head(self.blocks(self.stem(x)).mean((2, 3)))
+
+
+class Inception(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.stem = nn.Conv2d(3, 4, 3, padding=1, bias=False)
+        self.norm = nn.BatchNorm2d(4)
+        self.one = nn.Conv2d(4, 3, 1)
+        self.three = nn.Sequential(nn.Conv2d(4, 3, 1), nn.ReLU(), nn.Conv2d(3, 4, 3, padding=1))
+        self.pooled = nn.Conv2d(4, 2, 1)
+        self.head = nn.Linear(9 * 16, 5)
+
+    def forward(self, x):
+        x = F.relu(self.norm(self.stem(x)))
+        pooled = self.pooled(F.avg_pool2d(x, 3, stride=1, padding=1))
+        x = torch.cat([self.one(x), self.three(x), pooled], 1)
+        return self.head(F.max_pool2d(x, 2).flatten(1))
+
+
+class Attention(nn.Module):
+    def __init__(self, width, heads):
+        super().__init__()
+        self.heads = heads
+        self.qkv = nn.Linear(width, 3 * width, bias=False)
+        self.out = nn.Linear(width, width)
+
+    def forward(self, x):
+        n, t, w = x.shape
+        q, k, v = self.qkv(x).view(n, t, 3, self.heads, w // self.heads).permute(2, 0, 3, 1, 4)
+        y = F.scaled_dot_product_attention(q, k, v)
+        return self.out(y.transpose(1, 2).reshape(n, t, w))
+
+
+class Transformer(nn.Module):
+    """Its last layer has the weights of the first one."""
+
+    def __init__(self):
+        super().__init__()
+        self.embed = nn.Embedding(11, 8)
+        self.place = nn.Parameter(torch.randn(1, 6, 8) * 0.1)
+        self.norms = nn.ModuleList(nn.LayerNorm(8) for _ in range(4))
+        self.attend = nn.ModuleList(Attention(8, 2) for _ in range(2))
+        self.feed = nn.ModuleList(
+            nn.Sequential(nn.Linear(8, 16), nn.GELU(), nn.Linear(16, 8)) for _ in range(2)
+        )
+        self.head = nn.Linear(8, 11, bias=False)
+        self.head.weight = self.embed.weight
+
+    def forward(self, tokens):
+        x = self.embed(tokens) + self.place
+        for at in range(2):
+            x = x + self.attend[at](self.norms[2 * at](x))
+            x = x + self.feed[at](self.norms[2 * at + 1](x))
+        return self.head(x)
+
+
+MODELS = {"vgg": Vgg, "resnet": Resnet, "inception": Inception, "transformer": Transformer}
+FROZEN = {
+    "vgg": ("features.0",),
+    "resnet": ("stem", "blocks.1.conv2"),
+    "inception": ("stem", "norm"),
+    "transformer": ("place", "norms.0"),
+}
+
+
+def made(name, dtype):
+    """The model, some of its parameters frozen, and its batches of inputs and targets."""
+    torch.manual_seed(7)
+    model = MODELS[name]().to(dtype)
+    for parameter, value in model.named_parameters():
+        if parameter.startswith(FROZEN[name]):
+            value.requires_grad_(requires_grad=False)
+    if name == "transformer":
+        x, y = torch.randint(0, 11, (3, 30, 6)), torch.randint(0, 11, (3, 30, 6))
+    else:
+        size = 8 if name in ("vgg", "inception") else 6
+        x, y = torch.randn(3, 30, 3, size, size, dtype=dtype), torch.randint(0, 5, (3, 30))
+    return model, x, y
+
+
+def batches(x, y, steps):
+    """Full batches, and each third one short."""
+    for step in range(steps):
+        samples = 13 if step % 3 == 2 else 30
+        yield x[step % 3, :samples], y[step % 3, :samples]
+
+
+def loss_of(output, target):
+    return F.cross_entropy(output.flatten(0, -2), target.flatten())
+
+
+def stepped(model):
+    """Clips, steps and zeroes the gradients; returns their norm."""
+    optimizer = torch.optim.AdamW(model.parameters(), lr=3e-3, weight_decay=0.1)
+    optimizer.register_step_pre_hook(lambda *_: away(model.parameters()))
+
+    def step():
+        norm = torch.nn.utils.clip_grad_norm_(model.parameters(), 0.5).item()
+        optimizer.step()
+        optimizer.zero_grad()
+        return norm
+
+    return step
+
+
+class Course(NamedTuple):
+    """Gradients of the first step, norms of all, and the state at the end; by name."""
+
+    first: dict[str, torch.Tensor]
+    norms: list[float]
+    end: dict[str, torch.Tensor]
+
+
+def one_process(name, dtype, steps):
+    """The course of a training in one process."""
+    model, x, y = made(name, dtype)
+    step, first, norms = stepped(model), None, []
+    for inputs, targets in batches(x, y, steps):
+        loss_of(model(inputs), targets).backward()
+        if first is None:
+            first = {n: p.grad.clone() for n, p in model.named_parameters() if p.grad is not None}
+        norms.append(step())
+    return Course(first, norms, {n: v.clone() for n, v in model.state_dict().items()})
+
+
+def random_groups(pieces, ranks, seed):
+    """Groups of 1 to ``ranks`` ranks; where there are no buffers, some without rank 0."""
+    draw = random.Random(seed)
+    groups = []
+    for piece in pieces:
+        if groups and draw.random() < 0.5:
+            groups.append(groups[-1])
+            continue
+        size = draw.randint(1, ranks)
+        buffers = any(True for _ in piece.module.buffers())
+        first = 0 if buffers or draw.random() < 0.7 else draw.randint(0, ranks - size)
+        groups.append(Group(first, size))
+    return groups
+
+
+def share_of(samples, rank, ranks, *, even):
+    """This rank's part of a batch; if not ``even``, most are rank 1's, and the last has none."""
+    if even:
+        return slice(samples * rank // ranks, samples * (rank + 1) // ranks)
+    ends = [0, 2, samples, samples, samples] if ranks > 2 else [0, 2, samples]
+    return slice(ends[rank], ends[rank + 1])
+
+
+def on_ranks(name, dtype, steps, seed, even):
+    """The course on this rank, without what it does not keep; seed 0 is data parallelism."""
+    model, x, y = made(name, dtype)
+    rank, ranks = dist.get_rank(), dist.get_world_size()
+    pieces, output = layered(model, x[0, :2])
+    groups = random_groups(pieces, ranks, seed) if seed else [Group(0, ranks)] * len(pieces)
+    runtime = Runtime(pieces, output, groups)
+    step, first, norms = stepped(model), None, []
+    for inputs, targets in batches(x, y, steps):
+        own = share_of(len(inputs), rank, ranks, even=even)
+        loss_of(runtime.step(inputs[own]), targets[own]).backward()
+        runtime.complete()
+        kept = {n: p.grad for n, p in model.named_parameters() if type(p.grad) is torch.Tensor}
+        first = first or {n: grad.clone() for n, grad in kept.items()}
+        norms.append(step())
+    end = {n: p.detach().clone() for n, p in model.named_parameters() if n in kept}
+    if rank == 0:
+        end |= {n: b.clone() for n, b in model.named_buffers()}
+    runtime.close()
+    return Course(first, norms, end)
+
+
+def furthest(one, courses):
+    """The largest difference of courses on ranks from one process: gradients, norms, weights.
+
+    Those of gradients and norms are relative to the largest value.
+    """
+    worst = [0.0, 0.0, 0.0]
+    for first, norms, end in courses:
+        for name, grad in first.items():
+            scale = one.first[name].abs().max()
+            worst[0] = max(worst[0], ((grad - one.first[name]).abs().max() / scale).item())
+        worst[1] = max(worst[1], *(abs(a - b) / b for a, b in zip(norms, one.norms, strict=True)))
+        for name, value in end.items():
+            difference = (value.double() - one.end[name].double()).abs().max().item()
+            worst[2] = max(worst[2], difference)
+    assert courses[0].first.keys() == one.first.keys()
+    return worst

@@ -1,0 +1,27 @@
+"""Gradients and weights of any plan equal those of one process."""
+
+from functools import cache
+
+import pytest
+import torch
+
+from support.burst_training import MODELS, furthest, one_process
+
+pytestmark = pytest.mark.process
+STEPS = 20
+WITHIN = {torch.float64: 1e-12, torch.float32: 1e-5}
+one = cache(one_process)
+
+
+@pytest.mark.parametrize("name", MODELS)
+@pytest.mark.parametrize(
+    ("dtype", "world", "seed", "even"),
+    [(torch.float64, 3, 0, True), (torch.float64, 4, 1, False), (torch.float32, 2, 2, True)],
+    ids=["data parallel, 30 samples on 3", "4 ranks, unevenly", "2 ranks, single precision"],
+)
+def test_a_plan_trains_as_one_process_does(four, name, dtype, world, seed, even):
+    courses = four.run(world, "support.burst_training", "on_ranks", name, dtype, STEPS, seed, even)
+    gradients, norms, weights = furthest(one(name, dtype, STEPS), courses)
+    assert gradients < WITHIN[dtype]
+    assert norms < WITHIN[dtype]
+    assert weights < WITHIN[dtype]
