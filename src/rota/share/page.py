@@ -1,0 +1,231 @@
+"""The page of one device: a file that the foreground writes its marks into, and others map.
+
+Writing is no system call, and the page can be read although its writer hangs or is dead. A checksum
+over all of it tells a reader of a torn one. A page has one writer.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import mmap
+import os
+import struct
+import time
+from pathlib import Path
+from zlib import crc32
+
+from rota.share.marks import (
+    ALIVE,
+    GONE,
+    IDLE,
+    NAMES,
+    NOBODY,
+    NONE,
+    OTHER,
+    STOPPED,
+    Mark,
+    Seen,
+)
+
+MAGIC = 0x524F5441  # of this layout
+BODY = struct.Struct("=IqdqqqdQ16d")  # magic, pid, began, epoch, steps, segment, since, count, sums
+CHECK = struct.Struct("=I")
+SIZE = BODY.size + CHECK.size
+MOST_READS = 3  # of a page that is being written
+LOOK_EVERY_S = 0.2
+STATE_EVERY_S = 0.05  # between looks at the writer's process, which are system calls
+TICKS = os.sysconf("SC_CLK_TCK")
+DEVICE = "{device}"  # in a path: stands for the index of the device
+
+
+class MarkWriter:
+    """A foreground's side. Without a ``path`` nothing is written, and a call costs next to nothing.
+
+    ``path`` may have ``{device}`` in it, for the index of the device that the process is on. Where
+    the page can't be made, as on a full disk, training goes on without one.
+    """
+
+    def __init__(self, path: str | None, device: int = 0) -> None:
+        self._template = path
+        self._map: mmap.mmap | None = None
+        self._pid, self._started_s = os.getpid(), 0.0
+        self._epoch = self._steps = self._count = 0
+        self._sums = list(NONE)
+        self._done = NONE
+        self._segment, self._since_s = IDLE, time.monotonic()
+        self.on = bool(path)
+        if path:
+            self._started_s = process_start_s(self._pid) or 0.0
+            self._open(device)
+
+    def _open(self, device: int) -> None:
+        assert self._template is not None
+        path = self._template.replace(DEVICE, str(device))
+        with contextlib.suppress(OSError):
+            descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+            try:
+                # On what has no room on the disk, to write into memory would end the process.
+                os.posix_fallocate(descriptor, 0, SIZE)
+                self._map = mmap.mmap(descriptor, SIZE)
+            finally:
+                os.close(descriptor)
+        self.on = self._map is not None
+        self._write()
+
+    def move(self, device: int) -> None:
+        """Write into the page of another device from now on; the former one tells of nobody."""
+        if not self._template or DEVICE not in self._template:
+            return
+        self.close()
+        self._open(device)
+
+    def enter(self, segment: int) -> None:
+        """A segment of a step begins, and the one before is over."""
+        if segment == self._segment or not self.on:
+            return
+        now = time.monotonic()
+        self._sums[self._segment] += now - self._since_s
+        self._segment, self._since_s = segment, now
+        self._write()
+
+    def enter_step(self, segment: int) -> None:
+        """The same, for what is called wherever a model runs: nothing outside of steps."""
+        if self._segment not in (IDLE, OTHER):
+            self.enter(segment)
+
+    def end_step(self, segment: int) -> None:
+        """A step is over, and the next one begins with this segment."""
+        if not self.on:
+            return
+        now = time.monotonic()
+        self._sums[self._segment] += now - self._since_s
+        self._segment, self._since_s = segment, now
+        self._steps += 1
+        self._done = tuple(self._sums)
+        self._write()
+
+    def renew(self) -> None:
+        """Steps will take other times from here on: a new epoch begins."""
+        if not self.on:
+            return
+        self._epoch += 1
+        self._steps = 0
+        self._sums, self._done = list(NONE), NONE
+        self._since_s = time.monotonic()
+        self._write()
+
+    def close(self) -> None:
+        """Tell that nobody is in the foreground any more, unless another one is by now."""
+        if self._map is not None:
+            last = decode(self._map[:])
+            if last is None or (last.pid, last.started_s) == (self._pid, self._started_s):
+                self._map[:] = bytes(SIZE)
+            self._map.close()
+        self._map, self.on = None, False
+
+    def _write(self) -> None:
+        if self._map is None:
+            return
+        self._count += 1
+        body = BODY.pack(
+            MAGIC,
+            self._pid,
+            self._started_s,
+            self._epoch,
+            self._steps,
+            self._segment,
+            self._since_s,
+            self._count,
+            *self._sums,
+            *self._done,
+        )
+        self._map[:] = body + CHECK.pack(crc32(body))
+
+
+class PageReader:
+    """A background's side: what is on the page of one device. The page may come and go.
+
+    It is read as a file, from the same memory: a mapping would end this process if somebody cut
+    the file off.
+    """
+
+    def __init__(self, path: str | os.PathLike[str]) -> None:
+        self._path = Path(path)
+        self._descriptor: int | None = None
+        self._find_at_s = 0.0  # when to see whether the file is another one
+        self._process: tuple[int, float] = (0, 0.0)
+        self._state, self._state_until_s = ALIVE, 0.0
+
+    def read(self, now_s: float) -> Seen:
+        """The present mark, and how its writer is. The file is looked for every 0.2 s."""
+        if now_s >= self._find_at_s:
+            self._find()
+            self._find_at_s = now_s + LOOK_EVERY_S
+        if self._descriptor is None:
+            return NOBODY
+        for _ in range(MOST_READS):
+            try:
+                page = os.pread(self._descriptor, SIZE, 0)
+            except OSError:
+                break
+            if not any(page):
+                return NOBODY
+            if (mark := decode(page)) is not None:
+                return Seen(mark, process=self._state_of(mark, now_s))
+        pid, _ = self._process  # of the last good mark
+        return Seen(torn=True, process=process_state(*self._process) if pid else ALIVE)
+
+    def _find(self) -> None:
+        """Open the file that has the name now, unless it is open."""
+        self.close()
+        with contextlib.suppress(OSError):
+            self._descriptor = os.open(self._path, os.O_RDONLY | os.O_CLOEXEC)
+
+    def _state_of(self, mark: Mark, now_s: float) -> str:
+        process = (mark.pid, mark.started_s)
+        if process != self._process or now_s >= self._state_until_s:
+            self._process, self._state = process, process_state(*process)
+            self._state_until_s = now_s + STATE_EVERY_S
+        return self._state
+
+    def close(self) -> None:
+        """Let go of the page."""
+        if self._descriptor is not None:
+            os.close(self._descriptor)
+            self._descriptor = None
+
+
+def decode(page: bytes) -> Mark | None:
+    """The mark on a page; None if it is torn, or none of this layout."""
+    body = page[: BODY.size]
+    if len(page) < SIZE or CHECK.unpack(page[BODY.size : SIZE])[0] != crc32(body):
+        return None
+    magic, pid, started_s, epoch, steps, segment, since_s, _, *seconds = BODY.unpack(body)
+    if magic != MAGIC:
+        return None
+    cut = len(NAMES)
+    sums_s, done_s = tuple(seconds[:cut]), tuple(seconds[cut:])
+    return Mark(pid, started_s, epoch, steps, segment, since_s, sums_s, done_s)
+
+
+def process_start_s(pid: int) -> float | None:
+    """When a process began, in seconds of CLOCK_BOOTTIME; None if it is gone, or a zombie."""
+    found = _stat(pid)
+    return None if found is None else found[1]
+
+
+def process_state(pid: int, started_s: float) -> str:
+    """ALIVE, STOPPED or GONE: the process of this number that began at that time."""
+    found = _stat(pid)
+    if found is None or found[1] != started_s:
+        return GONE
+    return STOPPED if found[0] in (b"T", b"t") else ALIVE
+
+
+def _stat(pid: int) -> tuple[bytes, float] | None:
+    try:
+        stat = Path(f"/proc/{pid}/stat").read_bytes()
+    except OSError:
+        return None
+    fields = stat.rpartition(b")")[2].split()  # its name, which comes before, can hold anything
+    return None if fields[0] in (b"Z", b"X") else (fields[0], int(fields[19]) / TICKS)
