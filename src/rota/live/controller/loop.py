@@ -311,8 +311,12 @@ class Controller:
             return None
 
     def quota(self, row: int) -> int | None:
-        """GPUs of the quota of the job's queue; None if the policy has no quotas."""
-        return self._policy.quota(View(self.state, self.now_s(), self._policy), row)
+        """GPUs of the quota of the job's queue; None if the policy has no quotas, or can't tell."""
+        try:
+            return self._policy.quota(View(self.state, self.now_s(), self._policy), row)
+        except Exception:  # a policy is anybody's code
+            log.exception("policy %s can't tell a job's quota", identity(self._policy))
+            return None
 
     def _time_limits(self) -> list[tuple[int, float]]:
         """(row, time) at which each running job with a limit will have run for that long."""

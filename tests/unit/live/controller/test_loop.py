@@ -654,6 +654,11 @@ class Tries(Policy):
             raise ZeroDivisionError
         return Turns((0,), ((row,),), (), view.now_s)
 
+    def quota(self, view, row):
+        if self.name == "broken":
+            raise ZeroDivisionError
+        return 1
+
 
 def test_what_was_tried_with_a_job_is_known_after_its_end_and_a_restart(tmp_path):
     async def scenario():
@@ -677,15 +682,17 @@ def test_what_was_tried_with_a_job_is_known_after_its_end_and_a_restart(tmp_path
     asyncio.run(scenario())
 
 
-def test_a_policy_that_can_not_tell_whose_turn_it_is_fails_nothing(tmp_path):
+def test_a_policy_that_can_not_tell_whose_turn_it_is_or_a_quota_fails_nothing(tmp_path):
     policy = Tries()
 
     async def scenario():
         async with controlled(tmp_path, policy) as controller:
             await submit(controller)
             assert controller.turns(0).running == ((0,),)
+            assert controller.quota(0) == 1
             policy.name = "broken"
             assert controller.turns(0) is None
+            assert controller.quota(0) is None
         async with controlled(tmp_path) as controller:
             assert controller.turns(0) is None
 
