@@ -222,6 +222,76 @@ def test_a_session_that_comes_back_is_told_what_cores_it_has_by_now(tmp_path):
         second.await_(lambda message: message["type"] == "ended")
 
 
+BY_PHASE = """
+from rota.model.allocation import on_node
+from rota.model.plan import Plan
+from rota.policy.base import Policy
+
+class ByPhase(Policy):
+    name = "by-phase"
+
+    def decide(self, view):
+        changes = {row: on_node(0, 1) for row in view.active if view.target[row] is None}
+        cores = {row: 2000 if view.phase(row) == "evaluate" else 500 for row in view.active}
+        return Plan(changes, {}, {}, cpus=cores)
+"""
+VALIDATES = """
+import sys, time, torch, rota.train
+from pathlib import Path
+here = Path(sys.argv[1])
+model = torch.nn.Linear(1, 1)
+with rota.train.session() as s:
+    s.prepare(model, torch.optim.SGD(model.parameters(), lr=0.1))
+    for step in s.steps():
+        if (here / "validate").exists():
+            with s.evaluate():
+                while (here / "validate").exists():
+                    time.sleep(0.02)
+        time.sleep(0.02)
+        if (here / "end").exists():
+            break
+"""
+
+
+def test_a_job_that_goes_over_to_validation_and_back_is_held_to_other_cores(tmp_path):
+    """Under a policy of the test, installed for its controller: of one job, by its phase."""
+    if len(os.sched_getaffinity(0)) < 2:
+        pytest.skip("there is one core alone")
+    installed = tmp_path / "installed"
+    info = installed / "by_phase-1.0.dist-info"
+    info.mkdir(parents=True)
+    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: by-phase\nVersion: 1.0\n")
+    (info / "entry_points.txt").write_text("[rota.policies]\nby-phase = by_phase:ByPhase\n")
+    (installed / "by_phase.py").write_text(BY_PHASE)
+    (tmp_path / "validates.py").write_text(VALIDATES)
+    cluster = Cluster(tmp_path, "by-phase", gpus=1)
+    others = cluster.environment.get("PYTHONPATH", "")
+    cluster.environment["PYTHONPATH"] = f"{installed}{os.pathsep}{others}"
+    try:
+        cluster.up()
+        mechanism = cluster.client.nodes()[0]["cores_held_by"]
+        job = cluster.submit(f"python {tmp_path / 'validates.py'} {tmp_path}")
+
+        def held():
+            if not mechanism.startswith("cgroup"):
+                return {1000 * len(each) for each in threads(cluster, job)}
+            name = "cpu.max" if mechanism == "cgroup v2" else "cpu.cfs_quota_us"
+            return {int((group_of(cluster, job) / name).read_text().split()[0]) // 100}
+
+        few = {500 if mechanism.startswith("cgroup") else 1000}
+        cluster.until_state(job, "RUNNING")
+        until(lambda: held() == few, "it trains on half a core")
+        (tmp_path / "validate").touch()
+        until(lambda: held() == {2000}, "it validates on two")
+        assert cluster.show(job)["state"] == "RUNNING"
+        (tmp_path / "validate").unlink()
+        until(lambda: held() == few, "it trains on half a core again")
+        (tmp_path / "end").touch()
+        cluster.ends(job)
+    finally:
+        cluster.close()
+
+
 def test_a_group_that_is_removed_leaves_affinity_and_one_warning(quarters, mechanism):
     """Jobs of this cluster are held by affinity from then on."""
     if not mechanism.startswith("cgroup"):
