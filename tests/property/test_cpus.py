@@ -11,7 +11,7 @@ from pytest import approx
 
 from rota.model.cluster import parse_cluster
 from rota.model.events import DecisionTaken
-from rota.policy.cpus.apportion import CORE, CoreClaim, apportion, worth
+from rota.policy.cpus.apportion import CORE, CoreClaim, apportion, quantum_of, worth
 from rota.policy.cpus.even import level
 from rota.policy.cpus.stage import Resident
 from rota.policy.registry import create
@@ -90,15 +90,17 @@ def even(claims, cores, most=inf):
     return [int(cores) for _, cores in sorted(level(residents, cores, most).items())]
 
 
-def greedy(claims, cores):
-    """One core after another from the shares on, to the job that gains most by it."""
-    held = [claim.share for claim in claims]
-    for _ in range((cores - sum(held)) // CORE):
+def greedy(claims, cores, quantum=CORE):
+    """One quantum after another from the shares on, to the job that gains most by it."""
+    held = [claim.share // quantum * quantum for claim in claims]
+    for _ in range((cores - sum(held)) // quantum):
         gains = []
         for row, claim in enumerate(claims):
-            more = worth([claim], [held[row] + CORE])
-            gains.append((more - worth([claim], [held[row]]), -row))
-        held[-max(gains)[1]] += CORE
+            now, more = (
+                worth([claim], [has], quantum=quantum) for has in (held[row], held[row] + quantum)
+            )
+            gains.append((more - now, -row))
+        held[-max(gains)[1]] += quantum
     return held
 
 
@@ -120,6 +122,27 @@ def test_it_is_worth_as_much_as_every_simpler_rule_and_more_than_static_shares(n
     assert sad >= worth(claims, greedy(claims, cores)) - 1e-9
     assert sad >= equal - 1e-9
     assert equal >= static - 1e-9
+
+
+@given(st.lists(RISING, min_size=1, max_size=5), st.integers(0, 3), st.integers(125, 1999))
+@settings(max_examples=100)
+def test_it_is_worth_as_much_as_every_simpler_rule_where_a_gpu_has_part_of_a_core(
+    curves, spare, each_gpu
+):
+    quantum, cores = quantum_of(each_gpu), (len(curves) + spare) * each_gpu
+    claims = [CoreClaim(each_gpu, curve) for curve in curves]
+    held = apportion(claims, cores, quantum=quantum)
+    assert sum(held) <= cores
+    best = worth(claims, held, quantum=quantum)
+    for other in (
+        greedy(claims, cores, quantum),
+        even(claims, cores),
+        even(claims, cores, 1.0),
+    ):
+        assert best >= worth(claims, other, quantum=quantum) - 1e-9
+    for claim, has in zip(claims, held, strict=True):
+        assert has >= quantum
+        assert worth([claim], [has], quantum=quantum) >= 1 - 1e-9
 
 
 @given(nodes(GAINS.map(concave)))

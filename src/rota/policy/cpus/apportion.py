@@ -1,9 +1,9 @@
 """Apportions the cores of one node among the jobs on it.
 
-Cores are told in thousandths and dealt out in quanta: whole cores, or quarters. Speed by cores need
-not be concave (Mohan et al., *Synergy*, OSDI 2022, measured ResNet-18 at 1.75 with 6 cores and at
-2.4 with 9), so that handing out one core after another falls short of the best; an exact knapsack
-does not.
+Cores are told in thousandths and dealt out in quanta: whole cores, or parts of one. Speed by cores
+need not be concave (Mohan et al., *Synergy*, OSDI 2022, measured ResNet-18 at 1.75 with 6 cores and
+at 2.4 with 9), so that handing out one core after another falls short of the best; an exact
+knapsack does not.
 """
 
 from collections.abc import Sequence
@@ -15,9 +15,18 @@ from rota.errors import InputError
 from rota.policy.scaling.allotment import Claim, allot
 
 CORE = 1000  # thousandths
+QUARTER, EIGHTH = 250, 125
 FLOORS = ("none", "proportional")
 AS_FAST = 1e-9  # relative difference of speeds that is rounding
 ALL = 1 << 62  # of the combinations that an exact solution looks at
+
+
+def quantum_of(each_gpu: float) -> int:
+    """Thousandths that cores are dealt out in on a node that has so many for each of its GPUs.
+
+    With two cores or more these are whole ones, with one quarters, with less eighths.
+    """
+    return CORE if each_gpu >= 2 * CORE else QUARTER if each_gpu >= CORE else EIGHTH
 
 
 class CoreClaim(NamedTuple):

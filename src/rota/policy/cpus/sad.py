@@ -16,7 +16,7 @@ from rota.model.measured.reports import CoreTime
 from rota.model.plan import CpuPlan, Plan
 from rota.model.probe import Probe
 from rota.model.view import View
-from rota.policy.cpus.apportion import CORE, CoreClaim, apportion, bears, fewest, worth
+from rota.policy.cpus.apportion import CoreClaim, apportion, bears, fewest, quantum_of, worth
 from rota.policy.cpus.demand import Points, curve, gpu_type_of, points_of, speeds
 from rota.policy.cpus.stage import CpuStage, Residents, cores_to_share
 from rota.policy.cpus.trials import (
@@ -34,8 +34,6 @@ SLACK = 0.03  # of the floors: predictions are off by about as much
 GAIN = 0.03  # of the sum of speeds that makes a change worth it
 DWELL_S = 20.0  # in a phase, before another one is acted on
 FIRST_LOOK_S = 30.0  # after which a job is looked at that can't be tried yet, or has told nothing
-QUARTER = 250  # thousandths that are dealt out where a GPU has less than two cores
-EIGHTH = 125  # where it has less than one
 ROUND = "round"  # mark: when all nodes were apportioned last
 LEARNED = "learned"  # mark: when that changed a job's cores last, or a trial ended
 NODE = "node "  # marks: what nodes had when they were apportioned last
@@ -295,8 +293,7 @@ class _Assignment:
         found = {}
         for node in nodes:
             all = self.view.nodes[node]
-            each = all.millicores / all.num_gpus
-            found[node] = CORE if each >= 2 * CORE else QUARTER if each >= CORE else EIGHTH
+            found[node] = quantum_of(all.millicores / all.num_gpus)
         return found
 
     def _claims(self, members: list[Member], nodes: list[int]) -> dict[int, dict[int, CoreClaim]]:
