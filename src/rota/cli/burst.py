@@ -5,7 +5,7 @@ from typing import Any
 
 import click
 
-from rota.burst.planner.costs import Costs, Network
+from rota.burst.planner.costs import A100_NVSWITCH, Costs, Network
 from rota.burst.planner.frontier import Frontier, Timed
 from rota.burst.planner.timeline import (
     BACKWARD,
@@ -43,12 +43,12 @@ def burst() -> None:
 @click.option(
     "--bandwidth",
     type=float,
-    default=266.0,
-    show_default=True,
-    help="GB/s between GPUs, in each direction.",
+    help="GB/s between GPUs, in each direction. [default: the profile's, else 266]",
 )
 @click.option(
-    "--latency", type=float, default=40.0, show_default=True, help="µs until a transfer begins."
+    "--latency",
+    type=float,
+    help="µs until a transfer begins. [default: the profile's, else 40]",
 )
 @click.option("--memory", type=float, metavar="GIB", help="The most that a GPU may hold.")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON and nothing else.")
@@ -58,8 +58,8 @@ def plan(
     gpus: int,
     batch: int | None,
     max_gpu_time: float | None,
-    bandwidth: float,
-    latency: float,
+    bandwidth: float | None,
+    latency: float | None,
     memory: float | None,
     as_json: bool,
     html: Path | None,
@@ -74,7 +74,7 @@ def plan(
         require_writable(html, "--html")
     graph = read_layer_profile(profile)
     batch = graph.most_batch if batch is None else batch
-    network = Network(bandwidth * 1e9, latency * 1e-6)
+    network = _links(graph.network or A100_NVSWITCH, bandwidth, latency)
     limit = None if memory is None else memory * 2**30
     costs = Costs(graph, batch, gpus, network, limit)
     plain, overlapped = Frontier(costs, overlap=False), Frontier(costs)
@@ -105,6 +105,15 @@ def plan(
         ]
         with whole_file(html, "--html", text=True) as file:
             file.write(burst_page(graph.name, header, rows, spans, gpus, advice))
+
+
+def _links(network: Network, bandwidth: float | None, latency: float | None) -> Network:
+    """The links of the profile, unless the user gave others; these carry reductions as well."""
+    if bandwidth is not None:
+        network = Network(bandwidth * 1e9, network.latency_s)
+    if latency is not None:
+        network = network._replace(latency_s=latency * 1e-6)
+    return network
 
 
 def advice_of(frontier: Frontier, chosen: Timed) -> list[str]:

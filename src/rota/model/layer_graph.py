@@ -4,11 +4,26 @@ from bisect import bisect_left
 from collections.abc import Iterable, Mapping
 from itertools import pairwise
 from math import isfinite
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from rota.errors import InputError, did_you_mean
 
 MAX_LAYERS = 10_000
+FORMAT = "rota-layer-profile"
+
+
+class Network(NamedTuple):
+    """Links between GPUs: bytes per second in each direction, and seconds until the first byte.
+
+    Reductions have figures of their own where they were measured; else they take the bandwidth of
+    the links and no latency. ``reduce_bandwidth_bytes_s`` is that of the bytes a ring sends: of
+    ``2 (g - 1) / g`` times the gradients.
+    """
+
+    bandwidth_bytes_s: float
+    latency_s: float
+    reduce_bandwidth_bytes_s: float | None = None
+    reduce_latency_s: float = 0.0
 
 
 class LayerTime(NamedTuple):
@@ -66,8 +81,9 @@ class LayerGraph:
     """The layers of a model, each after all of its inputs.
 
     ``bytes_per_value`` is the width of activations and gradients, ``bytes_per_parameter`` what a
-    parameter takes on a GPU with its gradient and what the optimiser keeps of it. Raises InputError
-    for layers that make no graph, naming the layer.
+    parameter takes on a GPU with its gradient and what the optimiser keeps of it. ``network`` has
+    the links that were measured with the layers, if any. Raises InputError for layers that make no
+    graph, naming the layer.
     """
 
     def __init__(
@@ -77,8 +93,10 @@ class LayerGraph:
         *,
         bytes_per_value: int = 4,
         bytes_per_parameter: int | None = None,
+        network: Network | None = None,
     ) -> None:
         self.name = name
+        self.network = network
         self.layers = tuple(layers)
         self.bytes_per_value = bytes_per_value
         self.bytes_per_parameter = bytes_per_parameter or 3 * bytes_per_value
@@ -96,6 +114,22 @@ class LayerGraph:
     def parameters(self) -> int:
         """Trainable values of the model; those of tied layers count once."""
         return sum(layer.parameters for layer in self.layers if layer.tied_to is None)
+
+    def as_json(self) -> dict[str, Any]:
+        """The graph as JSON-able values that ``rota.workload.layer_profiles`` reads."""
+        layers = []
+        for layer in self.layers:
+            times = [time._asdict() for time in layer.times]
+            layers.append({**layer._asdict(), "inputs": list(layer.inputs), "times": times})
+        return {
+            "format": FORMAT,
+            "version": 1,
+            "model": self.name,
+            "bytes_per_value": self.bytes_per_value,
+            "bytes_per_parameter": self.bytes_per_parameter,
+            **({"network": self.network._asdict()} if self.network else {}),
+            "layers": layers,
+        }
 
     def _check(self) -> None:
         if not 0 < len(self.layers) <= MAX_LAYERS:

@@ -5,16 +5,18 @@
 
 import json
 from collections.abc import Callable
+from math import inf
 from pathlib import Path
 from typing import Any
 
 from rota.errors import InputError, did_you_mean
-from rota.model.layer_graph import Layer, LayerGraph, LayerTime
+from rota.model.layer_graph import FORMAT, Layer, LayerGraph, LayerTime, Network
 from rota.workload.readers.files import read_bytes
 
 MAX_BYTES = 64 << 20
-FORMAT = "rota-layer-profile"
-FIELDS = {"format", "version", "model", "bytes_per_value", "bytes_per_parameter", "layers"}
+FIELDS = {
+    *("format", "version", "model", "bytes_per_value", "bytes_per_parameter", "network", "layers")
+}
 LAYER_FIELDS = {*Layer._fields}
 
 
@@ -34,22 +36,6 @@ def read_layer_profile(path: str | Path) -> LayerGraph:
         return graph_of(text, path.stem)
     except InputError as error:
         raise InputError(f"layer profile {path}: {error}") from None
-
-
-def as_json(graph: LayerGraph) -> dict[str, Any]:
-    """The graph as JSON-able values that :func:`read_layer_profile` takes."""
-    layers = []
-    for layer in graph.layers:
-        times = [time._asdict() for time in layer.times]
-        layers.append({**layer._asdict(), "inputs": list(layer.inputs), "times": times})
-    return {
-        "format": FORMAT,
-        "version": 1,
-        "model": graph.name,
-        "bytes_per_value": graph.bytes_per_value,
-        "bytes_per_parameter": graph.bytes_per_parameter,
-        "layers": layers,
-    }
 
 
 def _from_json(text: str, name: str) -> LayerGraph:
@@ -72,7 +58,25 @@ def _from_json(text: str, name: str) -> LayerGraph:
         [_layer(each, f"layer {at}") for at, each in enumerate(layers, 1)],
         bytes_per_value=width,
         bytes_per_parameter=_field(found, "bytes_per_parameter", _whole, "the profile", 3 * width),
+        network=_network(found.get("network")),
     )
+
+
+def _network(found: Any) -> Network | None:
+    if found is None:
+        return None
+    _only(found, {*Network._fields}, "network")
+    network = Network(
+        _field(found, "bandwidth_bytes_s", _number, "network"),
+        _field(found, "latency_s", _number, "network"),
+        _field(found, "reduce_bandwidth_bytes_s", _number, "network", None),
+        _field(found, "reduce_latency_s", _number, "network", 0.0),
+    )
+    for field, value in network._asdict().items():
+        least = "above 0" if "bandwidth" in field else "at least 0"
+        if value is not None and not (0.0 < value < inf or (value == 0.0 and "latency" in field)):
+            raise InputError(f"network: {field} is {value:g}; it is {least}")
+    return network
 
 
 def _layer(found: Any, where: str) -> Layer:
@@ -138,11 +142,11 @@ def _whole(value: Any) -> int:
 
 def _number(value: Any) -> float:
     if isinstance(value, bool) or not isinstance(value, int | float):
-        raise ValueError("a number of seconds")
+        raise ValueError("a number")
     try:
         return float(value)
     except OverflowError:
-        raise ValueError("a number of seconds") from None
+        raise ValueError("a number") from None
 
 
 def _text(value: Any) -> str:

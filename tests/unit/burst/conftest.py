@@ -11,6 +11,17 @@ DATA = Path(os.environ.get("ROTA_TEST_DATA") or Path(__file__).parents[4] / "sha
 
 
 @pytest.fixture
+def one_thread():
+    """Threads that wait for each other take seconds for small models on a machine that is busy."""
+    import torch
+
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)
+
+
+@pytest.fixture
 def published():
     """Reads a published profile; skips where the public data is not there."""
 

@@ -11,6 +11,8 @@ from rota.burst.layers.trace import block, layered, parameters_of
 from rota.errors import InputError, UntraceableModelError
 from support.models import FAMILIES, ResNet, Transformer, images, tokens, vgg
 
+pytestmark = pytest.mark.usefixtures("one_thread")
+
 
 def names(split):
     return [piece.name for piece in split.pieces]

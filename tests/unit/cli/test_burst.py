@@ -4,14 +4,13 @@ import json
 
 import pytest
 
-from rota.workload.layer_profiles import as_json
 from support.layers import graph
 
 
 @pytest.fixture
 def profile(tmp_path):
     path = tmp_path / "invented.json"
-    path.write_text(json.dumps(as_json(graph("ab bc cd de", seed=7))))
+    path.write_text(json.dumps(graph("ab bc cd de", seed=7).as_json()))
     return str(path)
 
 

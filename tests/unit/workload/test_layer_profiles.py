@@ -5,7 +5,7 @@ import json
 import pytest
 
 from rota.errors import InputError
-from rota.workload.layer_profiles import as_json, read_layer_profile
+from rota.workload.layer_profiles import read_layer_profile
 
 CONV = 'conv2d{"in_channels":%d,"kernel_size":%s,"out_channels":%d,"padding":%s,"stride":1}'
 
@@ -115,7 +115,7 @@ def test_a_file_that_is_not_there_is_named(tmp_path):
 
 def test_our_own_form_keeps_everything(read):
     graph = read(block(4, BRANCHES) + block(1, BRANCHES))
-    again = read(json.dumps(as_json(graph)), "again.json")
+    again = read(json.dumps(graph.as_json()), "again.json")
     assert again.layers == graph.layers
     assert (again.name, again.bytes_per_value) == (graph.name, graph.bytes_per_value)
     assert again.bytes_per_parameter == graph.bytes_per_parameter

@@ -89,7 +89,7 @@ def layered(
         raise InputError(f"the model is a {type(model).__name__}; give a torch.nn.Module")
     names = _block_names(model, blocks)
     inputs = as_inputs(example_inputs)
-    probes = tuple(tuple(_samples(each, number) for each in inputs) for number in PROBES)
+    probes = tuple(tuple(samples_like(each, number) for each in inputs) for number in PROBES)
     with unchanged(model), torch.no_grad():
         _tried(model, probes[0])
         try:
@@ -163,7 +163,7 @@ def _block_names(model: nn.Module, blocks: Sequence[str] | None) -> list[str]:
     return list(blocks or ())
 
 
-def _samples(tensor: torch.Tensor, number: int) -> torch.Tensor:
+def samples_like(tensor: torch.Tensor, number: int) -> torch.Tensor:
     """``number`` samples like those of ``tensor``, each unlike the others."""
     given = tensor.detach()
     made = []

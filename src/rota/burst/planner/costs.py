@@ -4,19 +4,11 @@ DeepPool (MLSys 2022), section 3, with the corrections that docs/research/deeppo
 """
 
 from functools import cached_property
-from typing import NamedTuple
 
 from rota.errors import InputError
-from rota.model.layer_graph import LayerGraph
+from rota.model.layer_graph import LayerGraph, Network
 
 MAX_GPUS = 4096
-
-
-class Network(NamedTuple):
-    """Links between GPUs: bytes per second in each direction, and seconds until the first byte."""
-
-    bandwidth_bytes_s: float
-    latency_s: float
 
 
 A100_NVSWITCH = Network(2.66e11, 40e-6)
@@ -27,7 +19,8 @@ class Costs:
     """Costs of one step of ``batch`` samples on at most ``gpus`` GPUs.
 
     ``sizes`` are the numbers of GPUs a layer may have: divisors of the batch whose samples per GPU
-    the profile covers, rising. ``memory_bytes`` limits what a GPU holds; None is no limit. With
+    the profile covers, rising. Without a ``network``, the links are those measured with the
+    profile, else an A100's. ``memory_bytes`` limits what a GPU holds; None is no limit. With
     ``hidden_reductions`` all reductions overlap the backward pass, and cost nothing. Raises
     InputError if no size is left, or for a figure out of range.
     """
@@ -37,11 +30,12 @@ class Costs:
         graph: LayerGraph,
         batch: int,
         gpus: int,
-        network: Network = A100_NVSWITCH,
+        network: Network | None = None,
         memory_bytes: float | None = None,
         *,
         hidden_reductions: bool = False,
     ) -> None:
+        network = network or graph.network or A100_NVSWITCH
         _check(batch, gpus, network, memory_bytes)
         self.graph, self.batch, self.gpus = graph, batch, gpus
         self.network, self.memory_bytes = network, memory_bytes
@@ -81,8 +75,12 @@ class Costs:
 
     def reduce_s(self, layer: int, size: int) -> float:
         """Seconds of a ring all-reduce of the layer's gradients among ``size`` GPUs."""
-        ring = 2.0 * (size - 1) / size
-        return ring * self.reduce_bytes(layer) / self.network.bandwidth_bytes_s
+        held = self.reduce_bytes(layer)
+        if size == 1 or not held:
+            return 0.0
+        links = self.network
+        bandwidth = links.reduce_bandwidth_bytes_s or links.bandwidth_bytes_s
+        return links.reduce_latency_s + 2.0 * (size - 1) / size * held / bandwidth
 
     def alone_s(self, layer: int, size: int) -> float:
         """Seconds of a layer on ``size`` GPUs with what its reduction costs, without transfers."""
