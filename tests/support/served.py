@@ -85,6 +85,7 @@ class StandInController:
         self._policy = create(policy)
         self.resizes = self._policy.resizes
         self.adapts = self._policy.adapts
+        self.fills = self._policy.fill is not None
         self.lost_s: dict[str, float] = {}
         self.state.apply(NodeJoined(self.now_s(), NODE, num_gpus, "cpu"))
 

@@ -88,6 +88,8 @@ def plan_text(told: Mapping[str, Any]) -> str:
     where = f"on {present.places(told)}"
     if told["shares_with"]:
         where += f", which it would share with {jobs_text(told['shares_with'])}"
+    if told.get("beside"):
+        where += f", beside {jobs_text(told['beside'])}"
     whom = jobs_text(told["after"])
     have = "has" if len(told["after"]) == 1 else "have"
     what = {

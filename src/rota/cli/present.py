@@ -11,8 +11,15 @@ from rota.cli.goodput import goodput_lines
 from rota.cli.profiles import profile_lines
 from rota.cli.table import render, wide, width_of_terminal
 from rota.cli.text import clock, duration, folded, printable, size_text, times
-from rota.cli.verdict import data_text, sharing_text, standing_text, trial_lines, turns_text
-from rota.model.job import JobState
+from rota.cli.verdict import (
+    data_text,
+    filling_text,
+    sharing_text,
+    standing_text,
+    trial_lines,
+    turns_text,
+)
+from rota.model.job import BACKGROUND, JobState
 
 COLUMNS = (
     "ID",
@@ -30,6 +37,7 @@ COLUMNS = (
 )
 WIDE = (*COLUMNS, "QUEUE", "USER", "ATTEMPT", "EXIT", "MESSAGE", "WITH")
 TABLE = (*COLUMNS[:2], "USER", *COLUMNS[2:], "EXIT")
+FILLING = ("FILL", "HARVEST", "SLOWDOWN")  # last, where background jobs fill GPUs, or wait for that
 # Of a table that is too wide for the terminal, what is left out, in order.
 LEAST_NEEDED = ("PRIO", "AGE", "SHARE", "USER", "ETA", "RUN", "GPUS", "REASON", "EXIT")
 MOST_LINES = 50  # of a story
@@ -68,14 +76,16 @@ def jobs_text(jobs: Sequence[Mapping[str, Any]], output: str) -> str:
     """The jobs in one of FORMATS."""
     if output in ("json", "yaml"):
         return structure_text(list(jobs), output)
-    rows = [dict(zip(WIDE, _cells(job), strict=True)) for job in jobs]
-    if output == "csv":
-        return csv_text(WIDE, [list(row.values()) for row in rows])
-    if output == "wide":
-        return render(WIDE, [list(row.values()) for row in rows], text_columns=len(WIDE))
+    more = FILLING if any(job.get("filling") for job in jobs) else ()
+    columns = (*WIDE, *more)
+    rows = [dict(zip((*WIDE, *FILLING), _cells(job), strict=True)) for job in jobs]
+    if output in ("csv", "wide"):
+        cells = [[row[name] for name in columns] for row in rows]
+        wide_text = render(columns, cells, text_columns=len(columns)) if output == "wide" else ""
+        return wide_text or csv_text(columns, cells)
     for row in rows:
         row["NODE"] += "" if row["WITH"] == "-" else f" (with {row['WITH']})"
-    header, left_out = [*TABLE], iter(LEAST_NEEDED)
+    header, left_out = [*TABLE, *more], iter(LEAST_NEEDED)
     while True:
         cells = [[row[name] for name in header] for row in rows]
         least = wide(header, cells) > width_of_terminal() and next(left_out, None)
@@ -135,8 +145,25 @@ def _cells(job: Mapping[str, Any]) -> list[str]:
         "-" if job["exit_code"] is None else job["exit_code"],
         job["message"] or "-",
         " ".join(job["shared_with"]) or "-",
+        *_filling_cells(job.get("filling")),
     ]
     return [printable(cell) for cell in cells]
+
+
+def _filling_cells(filling: Mapping[str, Any] | None) -> list[str]:
+    """``beside 3``, ``38%``, ``1.04`` of a background job, ``by 7`` of a foreground job."""
+    if filling is None:
+        return ["-", "-", "-"]
+    ids, is_background = filling["with"], filling["role"] == BACKGROUND
+    who = f"{'beside' if is_background else 'by'} {' '.join(ids)}"
+    if not ids:
+        who = "idle GPU" if filling["on"] else "-"
+    harvest, slowdown = filling["harvest"], filling["slowdown"]
+    return [
+        who,
+        "-" if harvest is None else f"{harvest:.0%}",
+        "-" if slowdown is None else f"{slowdown:.2f}",
+    ]
 
 
 def job_text(job: Mapping[str, Any], verdict: Mapping[str, Any]) -> str:
@@ -179,6 +206,7 @@ def _facts(job: Mapping[str, Any], verdict: Mapping[str, Any]) -> list[tuple[str
         ("CPU cores", _cores_text(job["cores"])),
         ("asked for", _asked_text(job)),
         ("sharing", sharing_text(verdict["sharing"])),
+        ("filling", filling_text(verdict.get("filling"))),
         ("turns", turns_text(verdict["turns"])),
         ("resizing", verdict["resizing"]),
         ("attempts", _attempts_text(job)),
@@ -316,7 +344,7 @@ def _kept_text(memory: Mapping[str, Any] | None) -> str | None:
 
 def nodes_text(nodes: Sequence[Mapping[str, Any]], output: str = "wide") -> str:
     """The listing of ``rota nodes`` in one of FORMATS; its table is as wide as it comes."""
-    rows = []
+    rows, any_filled = [], any(any(node.get("fillers", ())) for node in nodes)
     for node in nodes:
         holders = node.get("holders", [])
         free = sum(not ids for ids in holders) if node["alive"] else 0
@@ -327,10 +355,23 @@ def nodes_text(nodes: Sequence[Mapping[str, Any]], output: str = "wide") -> str:
             state = closed if state == "up" else f"{state}, {closed}"
         kind = node.get("gpu_type") or "-"
         devices = (node["num_gpus"], free, node_cores_text(node))
-        cells = (node["name"], node["kind"], kind, *devices, state, who or "-")
+        cells = [node["name"], node["kind"], kind, *devices, state, who or "-"]
+        if any_filled:
+            cells.append(_fillers_text(node.get("fillers", ())) or "-")
         rows.append([printable(cell) for cell in cells])
-    header = ("NODE", "KIND", "TYPE", "GPUS", "FREE", "CORES", "STATE", "GPU:JOB")
+    header = ["NODE", "KIND", "TYPE", "GPUS", "FREE", "CORES", "STATE", "GPU:JOB"]
+    header += ["GPU:FILL"] if any_filled else []
     return listing_text(nodes, "wide" if output == "table" else output, header, rows)
+
+
+def _fillers_text(fillers: Sequence[Mapping[str, Any] | None]) -> str:
+    """``0:7 38% 1.04``: the background job on each GPU, its harvest, the slowdown beside it."""
+    told = []
+    for gpu, filler in enumerate(fillers):
+        if filler is not None:
+            _, *figures = _filling_cells(filler)
+            told.append(" ".join([f"{gpu}:{filler['id']}", *(f for f in figures if f != "-")]))
+    return ", ".join(told)
 
 
 def node_cores_text(node: Mapping[str, Any]) -> str:

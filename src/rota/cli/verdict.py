@@ -29,6 +29,7 @@ def why_text(verdict: Mapping[str, Any]) -> str:
         ("position", place if verdict["position"] and waits else None),
         ("turns", turns_text(turns)),
         ("sharing", sharing_text(verdict.get("sharing"))),
+        ("filling", filling_text(verdict.get("filling"))),
         ("size", verdict["resizing"]),
         ("data", None if data and cpus and data in cpus else data),
         ("CPU cores", cpus),
@@ -125,6 +126,13 @@ def sharing_text(sharing: Mapping[str, Any] | None) -> str | None:
     if sharing["gain"] is None:
         return told
     return f"{told}, kept: together they do {sharing['gain']:.3g} times the work of turns"
+
+
+def filling_text(filling: Mapping[str, Any] | None) -> str | None:
+    """The sentence on background jobs of a job's GPUs; None of one without GPUs."""
+    if filling is None or filling["on"] is None:
+        return None
+    return str(filling["sentence"])
 
 
 def turns_text(turns: Mapping[str, Any] | None) -> str | None:

@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from rota.explain import reservation, trial_wait
+from rota.explain import filling, reservation, trial_wait
 from rota.explain.cpus import cpus_of
 from rota.explain.data_wait import data_wait_of
 from rota.explain.probes import tell as tell_probes
@@ -41,6 +41,7 @@ def explain(
     *,
     resizes: bool = False,
     adapts: bool = True,
+    fills: bool = True,
     turns: Turns | None = None,
     quota: int | None = None,
     awaited: Iterable[Mapping[str, str]] = (),
@@ -51,7 +52,7 @@ def explain(
     ``{"job_id", "state", "reason", "sentence", "blockers": [{"rule", "need", "have", "held_by"}],
     "would_start_if", "awaited", "position", "turns", "sharing", "data_wait", "resizing",
     "warnings", "trials": [{"at_s", "what", "predicted", "measured", "kept", "with", "on", "from"}],
-    "history": [{"at_s", "reason"}], "cpus"}``.
+    "history": [{"at_s", "reason"}], "cpus", "filling"}``.
     Reasons and rules are the names of :class:`Reason`; need, have, would_start_if and resizing are
     sentences, ``held_by`` job ids.
     A job that needs nothing has no blockers, and None for would_start_if and position; position
@@ -59,13 +60,14 @@ def explain(
     ``(at_s, reason code)`` as the controller saw it change. ``resizing`` says of a job with a
     range of GPUs why it has as many as it has, or why that can't change, and is None for others;
     ``resizes``: whether the policy changes the sizes of running jobs, ``adapts``: whether it
-    chooses batches. ``warnings`` are the policy's sentences on what the job has told and it can't
-    reckon with, which batches did not go, and that the job's block ``batch`` has no effect.
+    chooses batches, ``fills``: whether a stage places background jobs. ``warnings`` are the
+    policy's sentences on what the job has told and it can't reckon with, which batches did not go,
+    and that the job's block ``batch`` or ``share`` has no effect.
     ``trials`` are the probes made with the job (:func:`rota.explain.probes.tell`). ``turns`` is
     what the policy says of them, and is told as in
     :func:`rota.explain.turns.tell`; ``sharing`` as in :func:`rota.explain.sharing.sharing_of`,
     ``data_wait`` as in :func:`rota.explain.data_wait.data_wait_of`, ``cpus`` as in
-    :func:`rota.explain.cpus.cpus_of`.
+    :func:`rota.explain.cpus.cpus_of`, ``filling`` as in :func:`rota.explain.filling.filling_of`.
     ``quota`` is how many GPUs the quota of the job's queue has, None if that is not known.
     ``awaited`` are the nodes that were asked for and are not there yet, each with its ``name`` and
     ``why``: a job that waits for GPUs is told of them.
@@ -76,7 +78,7 @@ def explain(
     if state.reason[row] == Reason.WAIT_DEVICE_MEMORY:
         turns = None  # the jobs it takes turns with stay where they are
     turn = turns if turns is not None and turns.position(row) else None
-    blockers = _blockers(state, row, now_s, turn, quota) if waits else []
+    blockers = _blockers(state, row, now_s, turn, quota, fills) if waits else []
     reason, undecided = Reason(state.reason[row]), _is_undecided(state, row)
     if waits and blockers and reason in (Reason.NONE, Reason.WAIT_PRIORITY) and not undecided:
         reason = Reason[blockers[0]["rule"]]
@@ -85,7 +87,7 @@ def explain(
         blockers = [_blocker(reason, gpus_text(state.num_gpus[row]), NO_NODE)]
     would_start_if = None
     if blockers:
-        would_start_if = _would_start_if(state, row, now_s, blockers, turn, quota)
+        would_start_if = _would_start_if(state, row, now_s, blockers, turn, quota, fills)
     if waits and shortage is not None:
         reason, undecided = Reason.WAIT_DISK, False
         blockers.insert(0, _blocker(reason, "room on the disk of the state folder", shortage))
@@ -103,17 +105,20 @@ def explain(
         "sharing": sharing_of(state, row),
         "data_wait": data_wait_of(state, row),
         "resizing": _resizing(state, row, resizes),
-        "warnings": _warnings(state, row, adapts),
+        "warnings": _warnings(state, row, adapts, fills),
         "trials": tell_probes(state, state.notes.probes.get(row, ())),
         "history": [{"at_s": at_s, "reason": Reason(code).name} for at_s, code in history],
         "cpus": cpus_of(state, row),
+        "filling": filling.filling_of(state, row),
     }
 
 
 def _is_undecided(state: ClusterState, row: int) -> bool:
     """True if no decision has been taken since the job arrived, or came back."""
-    waits = state.reason[row] == Reason.WAIT_PRIORITY and state.target[row] is None
-    return waits and state.decision_needed and row in state.active and row in state.changed
+    first = Reason.WAIT_GAPS if state.spec[row].is_background else Reason.WAIT_PRIORITY
+    waits = state.reason[row] == first and state.target[row] is None
+    decided = row in state.active or row in state.background
+    return waits and state.decision_needed and decided and row in state.changed
 
 
 def _resizing(state: ClusterState, row: int, resizes: bool) -> str | None:
@@ -137,7 +142,7 @@ def _resizing(state: ClusterState, row: int, resizes: bool) -> str | None:
     return why or "its throughput at this size is being measured"
 
 
-def _warnings(state: ClusterState, row: int, adapts: bool) -> list[str]:
+def _warnings(state: ClusterState, row: int, adapts: bool, fills: bool) -> list[str]:
     """Return the policy's present ones, which batches have not gone, and what is of no effect."""
     refused = [
         f"batches of {samples} samples or more at once on a GPU{gpu_type and ' ' + gpu_type} are "
@@ -147,6 +152,8 @@ def _warnings(state: ClusterState, row: int, adapts: bool) -> list[str]:
     ends = JobState(state.state[row]).is_final
     idle = state.spec[row].adapt is not None and not adapts and not ends
     told = [f"batch has no effect: {_policy_name(state)} chooses none; {ADAPTING}"] if idle else []
+    role = filling.warning(state, row, fills=fills)
+    told += [] if role is None else [role]
     return [*told, *state.notes.warnings.get(row, ()), *refused]
 
 
@@ -156,7 +163,7 @@ def _policy_name(state: ClusterState) -> str:
 
 
 def _blockers(
-    state: ClusterState, row: int, now_s: float, turns: Turns | None, quota: int | None
+    state: ClusterState, row: int, now_s: float, turns: Turns | None, quota: int | None, fills: bool
 ) -> list[dict[str, Any]]:
     """Everything that stands between the job and its GPUs; the policy's reason comes first."""
     found = []
@@ -165,13 +172,16 @@ def _blockers(
         found.append(_blocker(Reason.HELD_BY_USER, f"the leave of {by}", f"suspended by {by}"))
     if waits_for := state.waits_for.get(row):
         found.append(_dependency(state, waits_for))
-    found += _cluster_too_small(state, row)
+    if not state.spec[row].is_background:
+        found += _cluster_too_small(state, row)
     if row in state.backoff:
         left_s = max(0.0, state.backoff[row] - now_s)
         lines = (line for _, line in reversed(state.story(row)) if " failed: " in line)
         have = f"{left_s:.0f} s are left; {next(lines, 'the last try failed')}"
         found.append(_blocker(Reason.WAIT_BACKOFF, "a pause before the next try", have))
     reason = Reason(state.reason[row])
+    if state.spec[row].is_background:
+        return found + _no_gap(state, row, now_s, fills)
     if turns is not None:
         found.append(turn_blocker(state, row, turns, now_s))
     elif reason == Reason.SLICE_WAITING_TURN:
@@ -195,6 +205,24 @@ def _blockers(
         found.append(_by_policy(state, row, reason, now_s, quota))
     found.sort(key=lambda blocker: blocker["rule"] != reason.name)
     return found
+
+
+def _no_gap(state: ClusterState, row: int, now_s: float, fills: bool) -> list[dict[str, Any]]:
+    """What stands between a background job and a GPU, besides pauses and what its owner wants."""
+    target, reason = state.target[row], Reason(state.reason[row])
+    if row in state.user_suspended or row in state.waits_for or row in state.backoff:
+        return []
+    if target is not None:
+        if state.idle_background.fits(target):
+            return []
+        need = f"the GPU it was given: {_places(state, target)}"
+        return [_blocker(Reason.WAIT_RESOURCES, need, "about to be free")]
+    if _is_undecided(state, row) and fills:
+        return [_blocker(Reason.WAIT_GAPS, "the stage's consent", UNDECIDED)]
+    if reason == Reason.WAIT_DEVICE_MEMORY:
+        have = "it is not known to fit beside the jobs that have GPUs"
+        return [_blocker(reason, "GPU memory beside foreground jobs", have)]
+    return [_blocker(reason, *filling.standing(state, row, now_s, fills=fills))]
 
 
 def _blocker(rule: Reason, need: str, have: str, held_by: Iterable[str] = ()) -> dict[str, Any]:
@@ -351,6 +379,7 @@ def _would_start_if(
     blockers: list[dict[str, Any]],
     turns: Turns | None,
     quota: int | None,
+    fills: bool,
 ) -> str:
     """The smallest change that would let the job start, as far as the state shows."""
     job_id = state.spec[row].job_id
@@ -370,6 +399,8 @@ def _would_start_if(
     if Reason.NODE_CLOSED.name in rules:
         names = " ".join(state.nodes[index].name for index in state.closed)
         return f"nodes took jobs again: rota node enable {names}"
+    if state.spec[row].is_background and state.target[row] is None:
+        return filling.would_start_if(state, row, fills=fills)
     if Reason.WAIT_DEVICE_MEMORY.name in rules:
         ids = [state.spec[other].job_id for other in memory_keepers(state) if other != row]
         return f"{jobs_text(ids)} ended, or GPUs were free on which nobody keeps memory"
@@ -469,6 +500,12 @@ def _sentence(state: ClusterState, row: int, reason: Reason, quota: int | None) 
     if held is not None and job_state == JobState.RUNNING:
         mates = state.sharers(row)
         sharing = f", which it shares with {jobs_text(state.ids(mates))}" if mates else ""
+        if others := filling.beside(state, row):
+            whom = jobs_text(state.ids(others))
+            and_ = "; " if sharing else ", "
+            sharing += (
+                f"{and_}beside {whom}" if held.background else f"{and_}with {whom} in its gaps"
+            )
         return f"it runs on {_places(state, held)}{sharing}"
     home = state.home[row]
     if held is not None and home is not None and job_state == JobState.MIGRATING:

@@ -45,6 +45,19 @@ class Reserved(NamedTuple):
     awaited: tuple[int, ...]
 
 
+class Undone(NamedTuple):
+    """A background job slowed the steps of the foreground job of ``beside`` by ``slowdown``.
+
+    That is a factor beyond its ``limit``, so it lost its GPU there; it is not tried there again
+    before ``again_s``.
+    """
+
+    beside: int
+    slowdown: float
+    limit: float
+    again_s: float
+
+
 class Notes(NamedTuple):
     """The notes of one plan. Whatever a plan does not mention stays as an earlier one noted it.
 
@@ -52,7 +65,8 @@ class Notes(NamedTuple):
     hold now, none of them to take back earlier ones; ``probes`` that have ended now; ``packs``,
     None for a job that shares its GPU no longer. ``nodes`` is the number of nodes that the policy
     wants now; None if it asks for none. ``reserved`` says for whom GPUs are set aside now; None:
-    for nobody. ``why_cpus`` a job has as many CPU cores as it has, a sentence by row.
+    for nobody. ``why_cpus`` a job has as many CPU cores as it has, a sentence by row. ``undone`` is
+    the last undone trial of a background job.
 
     Sentences may quote what jobs reported: their first ``MOST_CHARS`` characters are told, and of
     each job's warnings the first ``MOST_WARNINGS``.
@@ -65,6 +79,7 @@ class Notes(NamedTuple):
     nodes: DesiredNodes | None = None
     reserved: Reserved | None = None
     why_cpus: dict[int, str] = {}
+    undone: dict[int, Undone] = {}
 
 
 def fault_in(notes: Notes) -> str:
@@ -84,6 +99,9 @@ def fault_in(notes: Notes) -> str:
     for row, packed in notes.packs.items():
         if packed is not None and type(packed) is not Packed:
             return f"the pack of row {row} is {packed!r:.100}, no Packed"
+    for row, undone in notes.undone.items():
+        if type(undone) is not Undone:
+            return f"the undone trial of row {row} is {undone!r:.100}, no Undone"
     if notes.nodes is not None and type(notes.nodes) is not DesiredNodes:
         return f"the nodes wanted are {notes.nodes!r:.100}, no DesiredNodes"
     if notes.reserved is not None and type(notes.reserved) is not Reserved:

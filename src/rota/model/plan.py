@@ -3,7 +3,7 @@
 from typing import Any, NamedTuple
 
 from rota.model.allocation import Allocation
-from rota.model.notes import Notes
+from rota.model.notes import Notes, Undone
 from rota.model.probe import Probe
 
 
@@ -37,8 +37,8 @@ class FillPlan(NamedTuple):
     layer from now on (None: none), ``reasons`` to the code that says why they hold none. ``marks``
     is what the stage wants to remember, by keys of its own: JSON-able values, None to forget one;
     an entry whose key is the number of a row is forgotten with its job. The stage is asked again at
-    ``wake_at_s`` at the latest. ``why`` (the reason for a job's GPU, a sentence) and ``probes``
-    (that have ended now) are told with the notes of the policy.
+    ``wake_at_s`` at the latest. ``why`` (the reason for a job's GPU, a sentence), ``probes``
+    (that have ended now) and ``undone`` (trials) are told with the notes of the policy.
     """
 
     allocations: dict[int, Allocation | None]
@@ -47,6 +47,7 @@ class FillPlan(NamedTuple):
     wake_at_s: float | None = None
     why: dict[int, str] = {}
     probes: dict[int, tuple[Probe, ...]] = {}
+    undone: dict[int, Undone] = {}
 
 
 class CpuPlan(NamedTuple):

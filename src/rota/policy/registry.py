@@ -7,7 +7,7 @@ from rota.errors import PolicySettingError, did_you_mean
 from rota.policy.base import Policy, Setting
 from rota.policy.composition import check_alone, common_settings, remark_on, stages_for
 from rota.policy.cpus.settings import CPU_SETTINGS, check_cpu_settings, cpu_stage
-from rota.policy.fill.settings import FILL_SETTINGS, ON, fill_stage
+from rota.policy.fill.settings import FILL_SETTINGS, check_fill_settings, fill_stage
 
 BUILT_IN = {
     "easy-backfill": "rota.policy.ordering.easy:EasyBackfill",
@@ -102,16 +102,17 @@ def create(name: str, given: dict[str, str] | None = None) -> Policy:
         for key, value in values.items()
         if key not in own and value != known[key].default
     }
-    common, cpus = _parted(beside)
+    common, cpus, fill = _parted(beside)
     check_alone(name, kind, given or {}, common)
     check_cpu_settings(name, cpus)
+    check_fill_settings(name, fill)
     values = {key: value for key, value in values.items() if key in own}
     policy = kind(**values)
     if stages := stages_for(name, kind, common):
         policy.stages = stages
     if cpus:
         policy.cpus = cpu_stage(cpus)
-    policy.fill = fill_stage(beside.get("fill", ON))
+    policy.fill = fill_stage(fill)
     values |= beside
     policy.identity = name + "".join(f" {key}={values[key]}" for key in sorted(values))
     policy.settings = values
@@ -123,22 +124,25 @@ def again(policy: Policy) -> Policy:
     """A new object of the same policy with the same settings, and without its indexes."""
     kind, values = type(policy), policy.settings
     beside = {key: value for key, value in values.items() if key not in kind.SETTINGS}
-    common, cpus = _parted(beside)
+    common, cpus, fill = _parted(beside)
     twin = kind(**{key: value for key, value in values.items() if key in kind.SETTINGS})
     if stages := stages_for(kind.name, kind, common):
         twin.stages = stages
     if cpus:
         twin.cpus = cpu_stage(cpus)
-    twin.fill = fill_stage(beside.get("fill", ON))
+    twin.fill = fill_stage(fill)
     twin.identity, twin.settings, twin.remark = policy.identity, values, policy.remark
     return twin
 
 
-def _parted(values: dict[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Values of settings common to all orderings, and those of settings of CPU cores."""
+def _parted(values: dict[str, Any]) -> tuple[dict[str, Any], dict[str, Any], dict[str, Any]]:
+    """Values of settings common to all orderings, of those of CPU cores, and of background jobs."""
     stages = CPU_SETTINGS | FILL_SETTINGS
-    common = {key: value for key, value in values.items() if key not in stages}
-    return common, {key: value for key, value in values.items() if key in CPU_SETTINGS}
+    return (
+        {key: value for key, value in values.items() if key not in stages},
+        {key: value for key, value in values.items() if key in CPU_SETTINGS},
+        {key: value for key, value in values.items() if key in FILL_SETTINGS},
+    )
 
 
 def remark(policy: Policy) -> str:

@@ -165,6 +165,7 @@ def _reading_routes(controller: Any) -> APIRouter:
             controller.record.history(row),
             resizes=controller.resizes,
             adapts=controller.adapts,
+            fills=controller.fills,
             turns=controller.turns(row),
             quota=controller.quota(row),
             awaited=controller.supply.awaited(),

@@ -11,6 +11,7 @@ from collections.abc import Iterable
 from typing import Any
 
 from rota.errors import AgentAwayError, InputError, closest
+from rota.explain.filling import filling_of
 from rota.explain.probes import tell
 from rota.explain.sharing import sharing_of
 from rota.model.decide.live_limits import largest_node
@@ -81,6 +82,7 @@ def summary(controller: Any, row: int) -> dict[str, Any]:
         "max_gpus": sizes[-1],
         "gpus": [{"node": node, "gpus": list(gpus)} for node, gpus in job.gpus],
         "shared_with": controller.state.ids(controller.state.sharers(row)),
+        "filling": finite(filling_of(controller.state, row)),
         "share": share,
         "submit_s": job.spec.submit_s,
         "age_s": max(0.0, ended_s - job.spec.submit_s),
@@ -163,11 +165,24 @@ def nodes(controller: Any, *, everything: bool) -> list[dict[str, Any]]:
     state, since_s = controller.state, controller.now_s() - RECENT_S
     have = largest_node(state) if state.one_node_gangs else state.total_gpus
     wanted = everything or any(state.num_gpus[row] > have for row in state.active)
+    fillers = _fillers(state)
     return [
-        node
-        for node in controller.record.nodes()
+        node | {"fillers": [fillers.get((index, gpu)) for gpu in range(node["num_gpus"])]}
+        for index, node in enumerate(controller.record.nodes())
         if wanted or node["alive"] or (node["lost_s"] or 0.0) > since_s
     ]
+
+
+def _fillers(state: ClusterState) -> dict[tuple[int, int], dict[str, Any]]:
+    """The background job on each GPU, by the node's index and the GPU's."""
+    found = {}
+    for row in {*state.background, *state.unsettled}:
+        held = state.held[row]
+        filling = filling_of(state, row) if held is not None and held.background else None
+        if held is not None and filling is not None:
+            (node, (gpu,)), *_ = held.gpus()
+            found[node, gpu] = {"id": state.spec[row].job_id} | finite(filling)
+    return found
 
 
 def python_of(program: Program | None) -> str | None:

@@ -27,6 +27,7 @@ def plan(controller: Any, state: ClusterState, spec: JobSpec, now_s: float) -> d
         now_s,
         resizes=policy.resizes,
         adapts=policy.adapts,
+        fills=policy.fill is not None,
         turns=policy.turns(view, row) if row in state.active else None,
         quota=policy.quota(view, row),
         shortage=controller.room.shortage() if controller.room.is_tight else None,
@@ -42,6 +43,7 @@ def plan(controller: Any, state: ClusterState, spec: JobSpec, now_s: float) -> d
         "gpus": _gpus(state, given),
         "after": state.ids(seen.in_the_way),
         "shares_with": state.ids(_mates(state, row)),
+        "beside": state.ids(_beside(state, row)),
         "displaces": [_displaced(seen, number) for number in range(len(seen.displaced))],
         "verdict": verdict,
     }
@@ -65,6 +67,15 @@ def _mates(state: ClusterState, row: int) -> list[int]:
         return []
     targets = ((other, state.target[other]) for other in sorted(state.active) if other != row)
     return [other for other, target in targets if target is not None and target.overlaps(given)]
+
+
+def _beside(state: ClusterState, row: int) -> list[int]:
+    """The rows of the foreground jobs on the GPU that a new background job would get."""
+    given = state.target[row]
+    if given is None or not given.background:
+        return []
+    rows = sorted({*state.active, *state.staying})
+    return [other for other in rows if (target := state.target[other]) and target.meets(given)]
 
 
 def _gpus(state: ClusterState, allocation: Allocation | None) -> list[dict[str, Any]]:

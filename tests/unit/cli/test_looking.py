@@ -18,6 +18,7 @@ from rota.model.decide.diff import diff
 from rota.model.events import (
     CommandSent,
     DecisionTaken,
+    FillMeasured,
     JobFinished,
     JobLaunched,
     JobSubmitted,
@@ -103,6 +104,55 @@ class TestSharing:
         hand_in(rota, "a", "b")
         pack(cluster, gain=None)
         assert "here:0 with job 2, on trial" in rota("why", "1")[1]
+
+
+class TestFilling:
+    """A foreground job on all GPUs, and a background job beside it."""
+
+    @pytest.fixture(autouse=True)
+    def jobs(self, rota, cluster):
+        gpus = cluster.controller.state.total_gpus
+        rota("run", "--name", "front", "--gpus", str(gpus), "--", "x")
+        rota("run", "--name", "back", "--background", "--", "x")
+        cluster.do(cluster.controller.turn)
+        now_s = cluster.controller.now_s()
+        cluster.apply(FillMeasured(now_s, 1, 0, 1.04, 0.38))
+
+    def test_ps_says_who_fills_whom(self, rota):
+        header, front, back = rota("ps", "-o", "wide")[1].splitlines()
+        assert header.split()[-3:] == ["FILL", "HARVEST", "SLOWDOWN"]
+        assert front.split()[-4:] == ["by", "2", "38%", "1.04"]
+        assert back.split()[-4:] == ["beside", "1", "38%", "1.04"]
+        told = json.loads(rota("ps", "-o", "json")[1])
+        assert [each["filling"]["with"] for each in told] == [["2"], ["1"]]
+
+    def test_nodes_says_which_gpus_are_filled(self, rota):
+        out = rota("nodes")[1].splitlines()
+        assert out[0].split()[-1] == "GPU:FILL"
+        assert out[1].endswith("0:2 38% 1.04")
+
+    def test_why_and_show_tell_of_both(self, rota):
+        for verb in ("why", "show"):
+            told = " ".join(rota(verb, "2")[1].split())
+            assert "it runs on here:0, beside job 1" in told
+            assert "beside job 1 on here:0, at 38 % of its speed alone, foreground steps" in told
+            assert "on trial beside job 1" in told
+            assert "job 2 fills here:0" in " ".join(rota(verb, "1")[1].split())
+
+    def test_plan_says_beside_whom_a_job_would_run(self, rota, cluster):
+        cluster.apply(JobFinished(cluster.controller.now_s(), 1, JobState.CANCELLED))
+        code, out, _ = rota("plan", "--background", "--", "x")
+        assert code == 0
+        assert "would start now, on here:0, beside job 1" in out
+
+    def test_a_job_that_waits_is_told_of_the_gaps(self, rota, cluster):
+        for _ in range(cluster.controller.state.total_gpus):
+            rota("run", "--background", "--", "x")
+        cluster.do(cluster.controller.turn)
+        job_id = cluster.controller.state.spec[-1].job_id
+        told = " ".join(rota("why", job_id)[1].split())
+        assert "WAIT_GAPS" in told
+        assert "here:0, perhaps 50 % beside job 1: job 2 fills it" in told
 
 
 class TestData:

@@ -51,6 +51,7 @@ SCHEMA = [
     "trials",
     "history",
     "cpus",
+    "filling",
 ]
 
 

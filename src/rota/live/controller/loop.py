@@ -80,6 +80,7 @@ class Controller:
         self.policy_settings: Mapping[str, Any] = policy.settings
         self.resizes: bool = policy.resizes
         self.adapts: bool = policy.adapts
+        self.fills: bool = policy.fill is not None
         self._provider = provider
         self.room = room or Room(folder, keeps_reserve=False)
         self.record = Record(store, folder)

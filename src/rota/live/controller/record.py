@@ -208,7 +208,7 @@ class Record:
         return self.last_node.get((row, self.state.attempt[row]))
 
     def nodes(self) -> list[dict[str, Any]]:
-        """Each node with its devices and the jobs on each; several jobs may share one."""
+        """Each node with its devices and the foreground jobs on each; several may share one."""
         in_use = {
             index
             for row in range(len(self.state.spec))
@@ -219,7 +219,7 @@ class Record:
             [[] for _ in range(node.num_gpus)] for node in self.state.nodes
         ]
         for row, held in enumerate(self.state.held):
-            for node, gpus in held.gpus() if held else ():
+            for node, gpus in held.gpus() if held and not held.background else ():
                 for gpu in gpus:
                     holders[node][gpu].append(self.state.spec[row].job_id)
         given = [0] * len(self.state.nodes)

@@ -253,6 +253,7 @@ def news(state: ClusterState, notes: Notes) -> Notes | None:
         notes.nodes,
         notes.reserved,
         why_cpus,
+        notes.undone,
     )
     return None if left == Notes(nodes=told.nodes, reserved=told.reserved) else left
 

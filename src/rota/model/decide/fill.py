@@ -32,9 +32,11 @@ def with_fill(state: ClusterState, plan: Plan, added: FillPlan, now_s: float) ->
     """
     check_fill(state, added, now_s)
     notes = plan.notes
-    if added.why or added.probes:
+    if added.why or added.probes or added.undone:
         told = notes or Notes(nodes=state.notes.nodes, reserved=state.notes.reserved)
-        notes = told._replace(why=told.why | added.why, probes=told.probes | added.probes)
+        notes = told._replace(
+            why=told.why | added.why, probes=told.probes | added.probes, undone=added.undone
+        )
     stage_marks = plan.stage_marks
     if added.marks:
         stage_marks = (stage_marks or {}) | {STAGE: added.marks}
@@ -51,7 +53,13 @@ def check_fill(state: ClusterState, added: FillPlan, now_s: float) -> None:
     if type(added) is not FillPlan:
         raise PlanError(f"the stage for background jobs decided {added!r:.200}, no FillPlan")
     check_wake(added.wake_at_s, now_s)
-    for row in (*added.allocations, *added.reasons, *added.why, *added.probes):
+    for row in (
+        *added.allocations,
+        *added.reasons,
+        *added.why,
+        *added.probes,
+        *added.undone,
+    ):
         if row not in state.background:
             raise PlanError(
                 f"the stage for background jobs speaks of row {row!r:.100}, which is none of them"
@@ -64,7 +72,7 @@ def check_fill(state: ClusterState, added: FillPlan, now_s: float) -> None:
             f"the stage for background jobs wants to remember {added.marks!r:.200}, which JSON "
             "can't carry exactly"
         )
-    if fault := fault_in(Notes(why=added.why, probes=added.probes)):
+    if fault := fault_in(Notes(why=added.why, probes=added.probes, undone=added.undone)):
         raise PlanError(f"of the stage for background jobs, {fault}")
     if added.allocations:
         _check_places(state, added.allocations)

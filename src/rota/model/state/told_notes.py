@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from rota.model.notes import MOST_WARNINGS, DesiredNodes, Notes, Packed, Reserved
+from rota.model.notes import MOST_WARNINGS, DesiredNodes, Notes, Packed, Reserved, Undone
 from rota.model.probe import Probe
 
 
@@ -22,6 +22,7 @@ class ToldNotes:
         self.warned: dict[int, dict[str, tuple[float, str]]] = {}
         self.probes: dict[int, list[Probe]] = {}
         self.packs: dict[int, Packed] = {}
+        self.undone: dict[int, Undone] = {}
         self.nodes: DesiredNodes | None = None
         self.reserved: Reserved | None = None
 
@@ -34,7 +35,7 @@ class ToldNotes:
         """An independent copy of the notes."""
         twin = ToldNotes()
         twin.why, twin.warnings, twin.packs = dict(self.why), dict(self.warnings), dict(self.packs)
-        twin.why_cpus = dict(self.why_cpus)
+        twin.why_cpus, twin.undone = dict(self.why_cpus), dict(self.undone)
         twin.warned = {row: dict(told) for row, told in self.warned.items()}
         twin.probes = {row: list(probes) for row, probes in self.probes.items()}
         twin.nodes = self.nodes
@@ -44,6 +45,7 @@ class ToldNotes:
         """Record ``notes``; yields the (row, warning) pairs of new kinds."""
         self.why |= notes.why
         self.why_cpus |= notes.why_cpus
+        self.undone |= notes.undone
         for row, packed in notes.packs.items():
             if packed is None:
                 self.packs.pop(row, None)
@@ -83,6 +85,8 @@ class ToldNotes:
             self.warnings.pop(row, None)
         if self.packs:
             self.packs.pop(row, None)
+        if self.undone:
+            self.undone.pop(row, None)
         if self.warned and not keep_warnings:
             self.warned.pop(row, None)
 
@@ -92,4 +96,5 @@ class ToldNotes:
         self.why_cpus.clear()
         self.warnings.clear()
         self.packs.clear()
+        self.undone.clear()
         self.nodes = self.reserved = None

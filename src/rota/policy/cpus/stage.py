@@ -62,11 +62,16 @@ class Residents:
         self._plan: Plan | None = None
         self.is_new = True  # made anew with the last plan
 
-    def follow(self, view: View, plan: Plan) -> set[int]:
-        """Go on to ``plan``. Returns the nodes whose jobs, or cores, may not be those of before."""
+    def follow(self, view: View, plan: Plan, *, goes_on: bool | None = None) -> set[int]:
+        """Go on to ``plan``. Returns the nodes whose jobs, or cores, may not be those of before.
+
+        ``goes_on`` says if the index is valid where its user knows that otherwise.
+        """
         target, planned = view.target, plan.allocations
         active, staying = view.active, view.staying
-        self.is_new = view.plan is None or view.plan is not self._plan
+        if goes_on is None:
+            goes_on = view.plan is not None and view.plan is self._plan
+        self.is_new = not goes_on
         if self.is_new:
             self.place, self._masks, self._nodes = {}, {}, []
             rows: Iterable[int] = (*active, *staying)

@@ -1,11 +1,7 @@
-"""The contract of a stage that places background jobs, and the GPUs that such a stage goes by."""
+"""The contract of a stage that places background jobs."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from typing import NamedTuple
-
-from rota.model.allocation import indices
 from rota.model.plan import FillPlan, Plan
 from rota.model.view import View
 
@@ -30,24 +26,3 @@ class FillStage:
         (``view.has_room``), it is taken out of the plan.
         """
         raise NotImplementedError
-
-
-class Gpu(NamedTuple):
-    """A GPU of a living node, and the rows of the foreground jobs that a plan gives it to."""
-
-    node: int
-    gpu: int
-    rows: tuple[int, ...]
-
-
-def gpus_after(view: View, plan: Plan) -> Iterator[Gpu]:
-    """Every GPU of a living, open node once ``plan`` is carried out, by rising node and index."""
-    held: dict[tuple[int, int], list[int]] = {}
-    for row in sorted({*view.active, *view.staying}):
-        place = plan.allocations.get(row, view.target[row])
-        for node, mask in () if place is None else place.parts:
-            for gpu in indices(mask):
-                held.setdefault((node, gpu), []).append(row)
-    for node, has in enumerate(view.nodes):
-        for gpu in range(has.num_gpus if has.alive else 0):
-            yield Gpu(node, gpu, tuple(held.get((node, gpu), ())))

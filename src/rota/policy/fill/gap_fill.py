@@ -1,0 +1,387 @@
+"""Background jobs in the gaps of GPUs (DeepPool, MLSys 2022, section 5).
+
+Each job gets a GPU that is idle, or else the largest part of one that foreground jobs leave, those
+that have run least first. Beside a foreground job it is on trial until that one's steps have been
+within their limit for long enough. A trial that slows them more is undone at once, and the pair is
+left alone for a pause that doubles each time.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from functools import cached_property
+from math import isfinite
+from typing import Any
+
+from rota.model.allocation import Allocation, background_on_node
+from rota.model.events import FillMeasured
+from rota.model.job import MAX_SLOWDOWN
+from rota.model.notes import Undone
+from rota.model.plan import FillPlan, Plan
+from rota.model.probe import Probe
+from rota.model.reason import Reason
+from rota.model.view import View
+from rota.policy.base import to_instant
+from rota.policy.cpus.stage import Residents
+from rota.policy.fill.gaps import Gap, Gaps
+from rota.policy.fill.pairs import Pairs, pause_s
+from rota.policy.fill.refusal import Refusal, Why
+from rota.policy.fill.seating import (
+    LEAST_SHARE,
+    Offer,
+    Seat,
+    Where,
+    best,
+    in_order,
+    longest_served,
+    pays,
+    where,
+)
+from rota.policy.fill.stage import FillStage
+from rota.policy.fill.trial import (
+    ALONE,
+    KEPT,
+    PROBE,
+    UNDONE,
+    UNTOLD,
+    Trial,
+    due_s,
+    is_starved,
+    judged,
+    read,
+)
+from rota.policy.fill.words import seated_text, waiting_text
+
+DWELL_S = 300.0  # for which a job stays where it is before it moves to a larger gap
+WHAT = "fill"  # the name of its probes
+
+
+class GapFill(FillStage):
+    """Background jobs in the largest gaps, judged by the steps of the foreground.
+
+    Ties: of jobs those that have run as long go by arrival and id, of gaps as large by node and
+    GPU. Of what it remembers, ``BACKGROUND beside FOREGROUND`` is what came of two kinds of jobs
+    (:class:`rota.policy.fill.pairs.Pair`); a row has its ``trial``, what came of it beside other
+    rows (``pairs``), how many of its trials were ``undone`` in a row, and until when it is not
+    tried beside anybody (``calm_s``).
+    """
+
+    def __init__(self, *, trial_s: float = 30.0, pause_s: float = 600.0) -> None:
+        self.trial_s = trial_s
+        self.pause_s = pause_s
+        self._residents = Residents()
+        self._goes_on: tuple[object, int] = (None, -1)  # rows, and decision, that the next is about
+
+    def place(self, view: View, plan: Plan) -> FillPlan:
+        goes_on = self._goes_on[0] is view.active and self._goes_on[1] == view.decision_seq
+        self._residents.follow(view, plan, goes_on=goes_on)
+        self._goes_on = view.active, view.decision_seq + 1
+        return _Filling(self, view, self._residents).made()
+
+
+class _Filling:
+    """The background jobs of one decision."""
+
+    def __init__(self, stage: GapFill, view: View, residents: Residents) -> None:
+        self.view, self.trial_s = view, stage.trial_s
+        self.gaps = Gaps(view, residents)
+        self.marks: Mapping[str, Any] = view.stage_marks.get("fill", {})
+        self.pairs = Pairs(view, self.marks, stage.pause_s)
+        self.own = {row: dict(self.marks.get(str(row), {})) for row in sorted(view.background)}
+        self.trials: dict[int, Trial] = {}  # of those that have a GPU
+        self.gap: dict[int, Gap] = {}  # likewise
+        self.taken: dict[Where, int] = {}  # the background row that has a GPU
+        self.undone: set[int] = set()  # in this decision
+        self.probes: dict[int, tuple[Probe, ...]] = {}
+        self.told_undone: dict[int, Undone] = {}
+        self.wakes: list[float] = []
+
+    def made(self) -> FillPlan:
+        rows = in_order(self.own, self.view.attained_s)
+        # 1. Judge the trials; who can stay, stays.
+        waiting = [row for row in rows if not self._stays(row)]
+        stayed = list(self.trials)
+        # 2. Gaps for the others, those that have run least first.
+        waiting = [row for row in waiting if not self._finds_gap(row)]
+        # 3. Turns: who still waits takes the place of one that has run for longer.
+        waiting = self._take_turns(waiting, stayed)
+        # 4. Moves of those that get nothing, or much less than they would elsewhere.
+        for row in sorted(set(stayed) & self.trials.keys()):
+            self._move(row)
+        return self._plan(waiting)
+
+    @cached_property
+    def open(self) -> list[Gap]:
+        """All gaps, the largest first, whoever fills them."""
+        return self.gaps.all()
+
+    # -- who stays ----------------------------------------------------------------------------
+
+    def _stays(self, row: int) -> bool:
+        """True if the job keeps its GPU; its trial is judged, and goes on."""
+        target = self.view.target[row]
+        if target is None or not self.view.nodes[target.parts[0][0]].alive:
+            return False
+        node, mask = target.parts[0]
+        gap = self.gaps.at(node, mask.bit_length() - 1)
+        refused = self._refusal(row, gap)
+        if refused is not None:
+            if refused.is_undone:
+                self.undone.add(row)
+            return False
+        before = self._trial(row, gap)
+        trial = self._judged(row, before)
+        if trial.verdict == UNDONE:
+            self._undo(row, trial)
+            return False
+        if trial.verdict != before.verdict:
+            self._conclude(row, trial)
+        self._sit(row, gap, trial)
+        return True
+
+    def _sit(self, row: int, gap: Gap, trial: Trial) -> None:
+        self.trials[row], self.gap[row], self.taken[where(gap)] = trial, gap, row
+
+    def _rise(self, row: int) -> None:
+        del self.trials[row]
+        del self.taken[where(self.gap.pop(row))]
+
+    def _trial(self, row: int, gap: Gap) -> Trial:
+        """The job's trial on a GPU; a new one if it is new there, or others are beside it now."""
+        mark = self.own[row].get("trial")
+        trial = read(mark) if mark else None
+        if trial is not None and trial[:3] == gap[:3]:
+            return trial
+        verdict = ALONE
+        if gap.beside:
+            pairs = [self.pairs.of(row, other, self.own[row]) for other in gap.beside]
+            known = all(pair is not None and pair.goes_well for pair in pairs)
+            verdict = KEPT if known else PROBE
+        share = self._share(row, gap)
+        return Trial(gap.node, gap.gpu, gap.beside, self.view.now_s, share, verdict)
+
+    def _judged(self, row: int, trial: Trial) -> Trial:
+        view, told = self.view, self.view.fill_measured(row)
+        limit = MAX_SLOWDOWN
+        if told is not None and told.beside in trial.beside:
+            limit = view.spec[told.beside].max_slowdown
+        runs_s = self._runs_s(row)
+        trial = judged(trial, told, limit, runs_s, view.now_s, self.trial_s)
+        due = due_s(trial, runs_s, view.now_s, self.trial_s)
+        if due is not None and trial.verdict != UNDONE:
+            self.wakes.append(due)
+        return trial
+
+    def _runs_s(self, row: int) -> float:
+        """Since when the job has run on the GPU that it is to have; below 0: it does not yet."""
+        view = self.view
+        return view.since_s[row] if view.held[row] == view.target[row] else -1.0
+
+    def _undo(self, row: int, trial: Trial) -> None:
+        """Remember that a foreground job is too slow beside the job."""
+        told, mark = self._told(row), self.own[row]
+        pair = self.pairs.undo(row, told.beside, mark, told.slowdown)
+        limit = self.view.spec[told.beside].max_slowdown
+        self.told_undone[row] = Undone(told.beside, told.slowdown, limit, pair.again_s)
+        mark["undone"] = times = mark.get("undone", 0) + 1
+        mark["calm_s"] = self.view.now_s + pause_s(self.trial_s, times)
+        self.undone.add(row)
+        self._note(row, trial, told, kept=False)
+
+    def _conclude(self, row: int, trial: Trial) -> None:
+        """Remember that the job stays beside the foreground jobs."""
+        if trial.verdict == UNTOLD:
+            self._note(row, trial, None, kept=True)
+            return
+        told, mark = self._told(row), self.own[row]
+        self.pairs.keep(row, told.beside, mark, told.slowdown, told.harvest)
+        mark.pop("undone", None)
+        mark.pop("calm_s", None)
+        self._note(row, trial, told, kept=True)
+
+    def _told(self, row: int) -> FillMeasured:
+        told = self.view.fill_measured(row)
+        assert told is not None  # else there would be no verdict
+        return told
+
+    def _note(self, row: int, trial: Trial, told: FillMeasured | None, *, kept: bool) -> None:
+        """Tell of a trial that has ended: speeds of all jobs in sum, relative to each alone."""
+        measured = None
+        if told is not None and isfinite(told.harvest):
+            measured = 1.0 / told.slowdown + told.harvest
+        now_s, on = self.view.now_s, ((trial.node, 1 << trial.gpu),)
+        probe = Probe(now_s, WHAT, 1.0 + trial.predicted, measured, kept, trial.beside, on)
+        self.probes[row] = (probe,)
+
+    # -- which gaps ---------------------------------------------------------------------------
+
+    def _refusal(self, row: int, gap: Gap) -> Refusal | None:
+        """The reason for which a job can't be in a gap, also if it is there; None: it can."""
+        view = self.view
+        wanted = view.spec[row].gpu_types
+        if wanted and view.one_node_gangs and view.nodes[gap.node].gpu_type not in wanted:
+            return Refusal(Why.TYPE)
+        if not view.has_room(gap.node, (row, *gap.beside)):
+            return Refusal(Why.MEMORY)
+        for other in gap.beside:
+            if view.spec[other].max_slowdown <= 1.0:
+                return Refusal(Why.STRICT, other)
+            pair = self.pairs.of(row, other, self.own[row])
+            if pair is not None and pair.again_s > view.now_s:
+                why = Why.STARVED if pair.is_starved else Why.APART
+                return Refusal(why, other, pair.again_s)
+        return None
+
+    def _new_refusal(self, row: int, gap: Gap) -> Refusal | None:
+        """The reason for which a job can't come to a gap; None: it can."""
+        refused = self._refusal(row, gap)
+        if refused is not None:
+            return refused
+        mark, view = self.own[row], self.view
+        if not self._can_go_on(row, gap):
+            return Refusal(Why.PLACE)
+        if gap.beside and mark.get("calm_s", 0.0) > view.now_s:
+            return Refusal(Why.CALM, again_s=mark["calm_s"])
+        if gap.beside and self._share(row, gap) < LEAST_SHARE:
+            return Refusal(Why.SMALL)
+        return None
+
+    def _can_go_on(self, row: int, gap: Gap) -> bool:
+        """True if the job's state, where it has some, can go on on that GPU."""
+        view = self.view
+        place = view.home[row] or view.held[row]
+        if place is None:
+            return True
+        if not view.movable[row]:
+            return place.parts == ((gap.node, 1 << gap.gpu),)
+        return bool(view.portable[row]) or place.nodes() == (gap.node,)
+
+    def _share(self, row: int, gap: Gap) -> float:
+        """The part of a GPU that a job is to get: as measured of such a pair, else as predicted."""
+        if len(gap.beside) == 1:
+            pair = self.pairs.of(row, gap.beside[0], self.own[row])
+            if pair is not None and pair.goes_well and pair.harvest is not None:
+                return pair.harvest
+        return gap.share
+
+    def _offers(self, row: int) -> Iterator[Offer]:
+        """The gaps that nobody fills and the job can come to."""
+        for gap in self.open:
+            if where(gap) not in self.taken and self._new_refusal(row, gap) is None:
+                yield Offer(gap, self._share(row, gap))
+
+    def _finds_gap(self, row: int) -> bool:
+        """True if there is a gap for the job, which it has from now on."""
+        place = self.view.home[row] or self.view.held[row]
+        home = None
+        if place is not None:
+            node, mask = place.parts[0]
+            home = node, mask.bit_length() - 1
+        found = best(self._offers(row), home)
+        if found is None:
+            return False
+        self._sit(row, found.gap, self._trial(row, found.gap))
+        return True
+
+    # -- turns and moves ----------------------------------------------------------------------
+
+    def _take_turns(self, waiting: list[int], stayed: list[int]) -> list[int]:
+        """Those that still wait, after some have taken the places of others."""
+        if not waiting:
+            return waiting
+        view, left = self.view, list[int]()
+        seats = [Seat(row, view.attained_s(row), self.gap[row]) for row in stayed]
+        seats.sort(key=lambda seat: (-seat.attained_s, -seat.row))
+        for row in waiting:
+            found = longest_served(seats, view.attained_s(row), self._takes(row))
+            if found is None:
+                left.append(row)
+                continue
+            seat, left_s = found
+            if left_s:
+                self.wakes.append(view.now_s + left_s)
+                left.append(row)
+                continue
+            seats.remove(seat)
+            self._rise(seat.row)
+            self._sit(row, seat.gap, self._trial(row, seat.gap))
+            if not self._finds_gap(seat.row):
+                left.append(seat.row)
+        return left
+
+    def _takes(self, row: int) -> Callable[[Gap], bool]:
+        return lambda gap: self._new_refusal(row, gap) is None
+
+    def _move(self, row: int) -> None:
+        """Move the job if it gets nothing where it is, or if it would get much more elsewhere."""
+        view, trial = self.view, self.trials[row]
+        told, starved = view.fill_measured(row), is_starved(trial, self.view.now_s)
+        if told is None or told.beside not in trial.beside or self._runs_s(row) < 0:
+            return
+        if not starved and (trial.verdict == PROBE or not pays(told.harvest, 1.0)):
+            return
+        better = (
+            each
+            for each in self._offers(row)
+            if starved or (each.gap.is_known and pays(told.harvest, each.share))
+        )
+        found = best(better, None)
+        if found is None:
+            return
+        if not starved and view.now_s < trial.began_s + DWELL_S:
+            self.wakes.append(trial.began_s + DWELL_S)
+            return
+        if starved:
+            self.pairs.starve(row, told.beside, self.own[row], told.harvest)
+        self._rise(row)
+        self._sit(row, found.gap, self._trial(row, found.gap))
+
+    # -- the plan -----------------------------------------------------------------------------
+
+    def _plan(self, waiting: list[int]) -> FillPlan:
+        view, why = self.view, dict[int, str]()
+        allocations: dict[int, Allocation | None] = {}
+        reasons: dict[int, int] = {}
+        for row, trial in sorted(self.trials.items()):
+            place = background_on_node(trial.node, 1 << trial.gpu)
+            if view.target[row] != place:
+                allocations[row] = place
+            why[row] = seated_text(view, trial, self.trial_s)
+        for row in sorted(waiting):
+            if view.target[row] is not None:
+                allocations[row] = None
+            reason = Reason.FILL_UNDONE if self._was_undone(row) else Reason.WAIT_GAPS
+            if view.reason[row] != reason or row in allocations:
+                reasons[row] = reason
+            why[row] = waiting_text(view, self.open, self.taken, self._whys(row))
+        wake_at_s = min((at for at in map(to_instant, self.wakes) if at > view.now_s), default=None)
+        changes = self._changes()
+        told = why, self.probes, self.told_undone
+        return FillPlan(allocations, reasons, changes, wake_at_s, *told)
+
+    def _was_undone(self, row: int) -> bool:
+        """True if an undone trial keeps a waiting job from a gap; notes when that ends."""
+        found = row in self.undone
+        for gap in self.open:
+            if where(gap) not in self.taken:
+                refused = self._new_refusal(row, gap)
+                if refused is not None and refused.again_s is not None:
+                    self.wakes.append(refused.again_s)
+                    found = found or refused.is_undone
+        return found
+
+    def _whys(self, row: int) -> Callable[[Gap], Refusal | None]:
+        return lambda gap: self._new_refusal(row, gap)
+
+    def _changes(self) -> dict[str, Any]:
+        """The marks of this decision that are not those of before."""
+        self.pairs.forget()
+        changes = dict(self.pairs.changes)
+        for row, mark in self.own.items():
+            told = {"trial": self.trials[row].mark()} if row in self.trials else {}
+            known = {"pairs": pairs} if (pairs := self.pairs.own(row, mark)) else {}
+            rest = {key: mark[key] for key in ("undone", "calm_s") if key in mark}
+            now, before = told | known | rest, self.marks.get(str(row))
+            if now != (before or {}):
+                changes[str(row)] = now or None
+        return changes

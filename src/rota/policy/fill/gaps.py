@@ -1,0 +1,93 @@
+"""Gaps: the part of each GPU that the foreground jobs on it leave, as far as that can be told."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from rota.model.allocation import indices
+from rota.model.view import View
+from rota.policy.cpus.stage import Residents
+
+PRIOR = 0.5  # of a GPU: what a foreground job of which nothing is known is taken to leave
+DIGITS = 2  # of predicted shares: smaller differences between GPUs tell nothing
+
+
+class Gap(NamedTuple):
+    """A GPU, the rows of the foreground jobs on it, rising, and the part of it that they leave.
+
+    ``share`` is 1 for an idle GPU; ``is_known`` is False if it is only assumed.
+    """
+
+    node: int
+    gpu: int
+    beside: tuple[int, ...] = ()
+    share: float = 1.0
+    is_known: bool = True
+
+
+class Gaps:
+    """The gaps of all GPUs on nodes that take jobs, once a policy's plan is carried out."""
+
+    def __init__(self, view: View, residents: Residents) -> None:
+        self._view = view
+        self._residents = residents
+        self._used: dict[int, float | None] = {}  # by row
+
+    def at(self, node: int, gpu: int) -> Gap:
+        """The gap of one GPU."""
+        on_it = (row for row, mask in self._residents.masks(node) if mask >> gpu & 1)
+        return self._gap(node, gpu, tuple(on_it))
+
+    def all(self) -> list[Gap]:
+        """The gaps of all GPUs, the largest first, then by node and GPU."""
+        found = []
+        for index, node in enumerate(self._view.nodes):
+            if not node.alive:
+                continue
+            beside: dict[int, list[int]] = {}
+            for row, mask in self._residents.masks(index):
+                for gpu in indices(mask):
+                    beside.setdefault(gpu, []).append(row)
+            for gpu in range(node.num_gpus):
+                found.append(self._gap(index, gpu, tuple(beside.get(gpu, ()))))
+        return sorted(found, key=lambda gap: (-gap.share, gap.node, gap.gpu))
+
+    def _gap(self, node: int, gpu: int, beside: tuple[int, ...]) -> Gap:
+        if not beside:
+            return Gap(node, gpu)
+        share, is_known = share_left([self._use(row) for row in beside])
+        return Gap(node, gpu, beside, share, is_known)
+
+    def _use(self, row: int) -> float | None:
+        if row not in self._used:
+            self._used[row] = use_of(self._view, row, self._residents)
+        return self._used[row]
+
+
+def share_left(used: Sequence[float | None]) -> tuple[float, bool]:
+    """The part that jobs leave which use these parts of a GPU, and whether it is known of all.
+
+    A job of which nothing is known leaves PRIOR at most.
+    """
+    known = [use for use in used if use is not None]
+    left = min(1.0, max(0.0, 1.0 - sum(known)))
+    if len(known) < len(used):
+        return round(min(PRIOR, left), DIGITS), False
+    return round(left, DIGITS), True
+
+
+def use_of(view: View, row: int, residents: Residents) -> float | None:
+    """The part of each of its GPUs that a job uses while it has them to itself; None: unknown.
+
+    It is what was measured of the job's device, or of its kind's. Of a job on slots that stand for
+    CPU cores, of which no device tells, it is the CPU time that it takes for each slot.
+    """
+    usage = view.usage(row)
+    if usage.gpu_util is not None:
+        return usage.gpu_util
+    place = residents.place.get(row)
+    if usage.cpu_cores is None or place is None:
+        return None
+    slots = all(view.nodes[node].kind == "cpu" for node in place.nodes())
+    return usage.cpu_cores / place.num_gpus if slots else None

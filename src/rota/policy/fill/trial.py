@@ -1,0 +1,116 @@
+"""The trial of a background job on a GPU, judged by the steps of the foreground beside it."""
+
+from __future__ import annotations
+
+from math import isfinite
+from typing import Any, NamedTuple
+
+from rota.model.events import FillMeasured
+
+ALONE = "alone"  # nobody is beside it
+PROBE = "probe"  # the foreground's slowdown is being measured
+KEPT = "kept"  # it was within the limit
+UNTOLD = "untold"  # nobody told of the foreground's steps: only idle moments are filled
+UNDONE = "undone"  # the foreground was slowed down beyond its limit
+
+PATIENCE = 10  # times ``trial_s``: a probe ends unjudged if nothing was told of steps by then
+CONFIRM_S = 10.0  # for which a pair that was kept must be beyond the limit
+FAR = 2.0  # times the slowdown that is allowed: beyond it also such a pair is undone at once
+LEAST_HARVEST = 0.02  # of its own speed: a job that gets less gets nothing
+STARVED_S = 300.0  # for which a job that gets nothing stays
+SLACK = 0.03  # of a limit: measurements of a foreground that is held at it are off by as much
+NOISE = 1e-9
+
+
+class Trial(NamedTuple):
+    """A background job on a GPU since ``began_s``, with the foreground rows beside it.
+
+    ``predicted`` is the share of the GPU that it was to find. ``over_s`` is since when a kept
+    pair's foreground has been beyond its limit, ``starved_s`` since when the job has got nothing.
+    """
+
+    node: int
+    gpu: int
+    beside: tuple[int, ...]
+    began_s: float
+    predicted: float
+    verdict: str
+    over_s: float | None = None
+    starved_s: float | None = None
+
+    def mark(self) -> list[Any]:
+        """The trial as JSON has it."""
+        return [self.node, self.gpu, list(self.beside), *self[3:]]
+
+
+def read(mark: list[Any]) -> Trial:
+    """The trial of a mark."""
+    node, gpu, beside, *rest = mark
+    return Trial(node, gpu, tuple(beside), *rest)
+
+
+def judged(
+    trial: Trial,
+    told: FillMeasured | None,
+    limit: float,
+    runs_s: float,
+    now_s: float,
+    trial_s: float,
+) -> Trial:
+    """The trial as it stands at ``now_s``; its verdict says what became of it.
+
+    The job has run there since ``runs_s`` (below 0: not yet); ``told`` counts if it is from then
+    on, and of a job beside. A probe is undone at the first report beyond ``limit``, by more than
+    SLACK of it, and kept if there is none for ``trial_s``. A pair that was kept is undone if the
+    report is beyond for CONFIRM_S, or far beyond.
+    """
+    if trial.verdict == ALONE or runs_s < 0:
+        return trial
+    since_s = max(trial.began_s, runs_s)
+    if told is not None and (told.at_s < since_s or told.beside not in trial.beside):
+        told = None
+    if told is not None:
+        nothing = isfinite(told.harvest) and told.harvest < LEAST_HARVEST
+        starved_s = told.at_s if trial.starved_s is None else trial.starved_s
+        trial = trial._replace(starved_s=starved_s if nothing else None)
+    if told is None or not (isfinite(told.slowdown) and told.slowdown > 0):
+        if trial.verdict == PROBE and now_s >= since_s + PATIENCE * trial_s - NOISE:
+            trial = trial._replace(verdict=UNTOLD)
+        return trial
+    if told.slowdown > limit * (1 + SLACK) + NOISE:
+        return _beyond(trial, told, limit, now_s)
+    trial = trial._replace(over_s=None)
+    if trial.verdict != KEPT and now_s >= since_s + trial_s - NOISE:
+        trial = trial._replace(verdict=KEPT)
+    return trial
+
+
+def _beyond(trial: Trial, told: FillMeasured, limit: float, now_s: float) -> Trial:
+    over_s = told.at_s if trial.over_s is None else trial.over_s
+    far = told.slowdown - 1.0 > FAR * (limit - 1.0) + NOISE
+    lasts = now_s >= over_s + CONFIRM_S - NOISE
+    if trial.verdict != KEPT or far or lasts:
+        return trial._replace(verdict=UNDONE, over_s=over_s)
+    return trial._replace(over_s=over_s)
+
+
+def due_s(trial: Trial, runs_s: float, now_s: float, trial_s: float) -> float | None:
+    """When time alone changes what becomes of the trial; None: never, or not before a report."""
+    if trial.verdict == ALONE or runs_s < 0:
+        return None
+    since_s = max(trial.began_s, runs_s)
+    times = []
+    if trial.verdict == PROBE:
+        times += [since_s + trial_s, since_s + PATIENCE * trial_s]
+    if trial.verdict == UNTOLD:
+        times.append(since_s + trial_s)
+    if trial.over_s is not None:
+        times.append(trial.over_s + CONFIRM_S)
+    if trial.starved_s is not None:
+        times.append(trial.starved_s + STARVED_S)
+    return min((at_s for at_s in times if at_s > now_s + NOISE), default=None)
+
+
+def is_starved(trial: Trial, now_s: float) -> bool:
+    """True if the job has got nothing for long."""
+    return trial.starved_s is not None and now_s >= trial.starved_s + STARVED_S - NOISE

@@ -1,0 +1,67 @@
+"""Sentences on why a background job has the GPU that it has, or none."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from itertools import islice
+
+from rota.model.naming import jobs_text
+from rota.model.view import View
+from rota.policy.fill.gaps import Gap
+from rota.policy.fill.refusal import Refusal
+from rota.policy.fill.seating import Where, where
+from rota.policy.fill.trial import ALONE, KEPT, PROBE, Trial
+
+MOST_NAMED = 3  # gaps of which a waiting job is told why it has none of them
+NO_GPUS = "no node takes jobs"
+COARSE = 10  # parts of a hundred: shares are told so, to be news only when they have changed
+
+
+def seated_text(view: View, trial: Trial, trial_s: float) -> str:
+    """Why a job is on its GPU."""
+    if trial.verdict == ALONE:
+        return "no foreground job has its GPU"
+    whom = _named(view, trial.beside)
+    if trial.verdict == PROBE:
+        return (
+            f"on trial beside {whom} until its steps have been within the limit for {trial_s:g} s"
+        )
+    if trial.verdict == KEPT:
+        return f"kept beside {whom}, whose steps are within the limit"
+    return f"{whom} tells nothing of its steps, so it fills idle moments alone"
+
+
+def waiting_text(
+    view: View,
+    gaps: Iterable[Gap],
+    taken: Mapping[Where, int],
+    refusal: Callable[[Gap], Refusal | None],
+) -> str:
+    """Why a job has none of ``gaps``, of which those of ``taken`` are filled by other jobs."""
+    told = []
+    for gap in islice(gaps, MOST_NAMED):
+        filler, refused = taken.get(where(gap)), refusal(gap)
+        if filler is not None:
+            why = f"{_named(view, (filler,))} fills it"
+        else:
+            why = _refusal_text(view, refused) if refused is not None else "about to be filled"
+        told.append(f"{_gap_text(view, gap)}: {why}")
+    return f"the largest gaps: {'; '.join(told)}" if told else NO_GPUS
+
+
+def _gap_text(view: View, gap: Gap) -> str:
+    place = f"{view.nodes[gap.node].name}:{gap.gpu}"
+    if not gap.beside:
+        return f"{place}, idle"
+    percent = round(100 * gap.share / COARSE) * COARSE
+    known = "about" if gap.is_known else "perhaps"
+    return f"{place}, {known} {percent} % beside {_named(view, gap.beside)}"
+
+
+def _refusal_text(view: View, refused: Refusal) -> str:
+    others = (refused.other,) if refused.other >= 0 else ()
+    return refused.why.value.format(other=_named(view, others))
+
+
+def _named(view: View, rows: Iterable[int]) -> str:
+    return jobs_text([view.spec[row].job_id for row in rows])

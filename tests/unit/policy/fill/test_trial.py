@@ -1,0 +1,142 @@
+"""Trials of background jobs, judged by reports on the steps of the foreground."""
+
+import json
+from math import inf, nan
+
+import pytest
+
+from rota.model.events import FillMeasured
+from rota.policy.fill.trial import (
+    ALONE,
+    CONFIRM_S,
+    KEPT,
+    PATIENCE,
+    PROBE,
+    STARVED_S,
+    UNDONE,
+    UNTOLD,
+    Trial,
+    due_s,
+    is_starved,
+    judged,
+    read,
+)
+
+BEGAN_S, TRIAL_S = 100.0, 30.0
+
+
+def trial(verdict=PROBE, beside=(3,), **more):
+    return Trial(0, 1, beside, BEGAN_S, 0.4, verdict, **more)
+
+
+def told(slowdown, *, after=5.0, beside=3, harvest=0.4):
+    """A report so many seconds after the trial began."""
+    return FillMeasured(BEGAN_S + after, 9, beside, slowdown, harvest)
+
+
+def verdict(report, *, now=5.0, limit=1.1, runs_s=BEGAN_S, of=None):
+    found = judged(of or trial(), report, limit, runs_s, BEGAN_S + now, TRIAL_S)
+    return found.verdict
+
+
+OF_A_PROBE = {
+    "nothing was told yet": ((None, {}), PROBE),
+    "a report within the limit is too early to keep it": ((told(1.05), {}), PROBE),
+    "within the limit for long enough it is kept": ((told(1.05), {"now": TRIAL_S}), KEPT),
+    "at the limit itself it is kept": ((told(1.1), {"now": TRIAL_S}), KEPT),
+    "beyond it by what measurements are off it is kept": ((told(1.13), {"now": TRIAL_S}), KEPT),
+    "one report beyond the limit undoes it at once": ((told(1.14), {}), UNDONE),
+    "the foreground's own limit counts": ((told(1.14), {"limit": 1.2, "now": 40}), KEPT),
+    "a stricter limit counts": ((told(1.09), {"limit": 1.05}), UNDONE),
+    "a report of before it says nothing": ((told(9.0, after=-1.0), {}), PROBE),
+    "a report of before it ran there says nothing": ((told(9.0), {"runs_s": 110.0}), PROBE),
+    "a report on another foreground says nothing": ((told(9.0, beside=4), {}), PROBE),
+    "nothing is judged while it does not run": ((told(9.0), {"runs_s": -1.0}), PROBE),
+    "a slowdown that is no number says nothing": ((told(nan), {"now": TRIAL_S}), PROBE),
+    "an infinite slowdown says nothing": ((told(inf), {"now": TRIAL_S}), PROBE),
+    "a slowdown of nought says nothing": ((told(0.0), {"now": TRIAL_S}), PROBE),
+    "without reports it ends untold": ((None, {"now": PATIENCE * TRIAL_S}), UNTOLD),
+    "without steps it ends untold": ((told(nan), {"now": PATIENCE * TRIAL_S}), UNTOLD),
+    "patience counts from when it runs": (
+        (None, {"now": PATIENCE * TRIAL_S, "runs_s": 150.0}),
+        PROBE,
+    ),
+}
+
+
+@pytest.mark.parametrize("case", OF_A_PROBE)
+def test_a_probe_is_judged_by_the_steps_of_the_foreground(case):
+    (report, more), expected = OF_A_PROBE[case]
+    assert verdict(report, **more) == expected
+
+
+OF_OTHERS = {
+    "a job that is alone is not judged": (trial(ALONE, ()), told(9.0), 5.0, ALONE),
+    "a kept pair bears one report beyond": (trial(KEPT), told(1.15), 5.0, KEPT),
+    "a kept pair bears none far beyond": (trial(KEPT), told(1.21), 5.0, UNDONE),
+    "a kept pair beyond for long is undone": (
+        trial(KEPT, over_s=BEGAN_S),
+        told(1.15),
+        CONFIRM_S,
+        UNDONE,
+    ),
+    "a kept pair of which nothing is told is kept": (trial(KEPT), None, 1e6, KEPT),
+    "an untold one is kept once steps are told": (trial(UNTOLD), told(1.0), 400.0, KEPT),
+    "an untold one is undone once steps are beyond": (trial(UNTOLD), told(1.2), 400.0, UNDONE),
+}
+
+
+@pytest.mark.parametrize("case", OF_OTHERS)
+def test_later_reports_count_too(case):
+    of, report, now, expected = OF_OTHERS[case]
+    assert verdict(report, of=of, now=now) == expected
+
+
+def test_a_report_within_the_limit_ends_the_time_beyond_it():
+    beyond = judged(trial(KEPT), told(1.15), 1.1, BEGAN_S, BEGAN_S + 5, TRIAL_S)
+    assert beyond.over_s == BEGAN_S + 5
+    again = judged(beyond, told(1.05, after=8.0), 1.1, BEGAN_S, BEGAN_S + 8, TRIAL_S)
+    assert again.over_s is None
+
+
+def test_a_job_that_gets_nothing_for_long_starves():
+    first = judged(trial(KEPT), told(1.0, harvest=0.0), 1.1, BEGAN_S, BEGAN_S + 5, TRIAL_S)
+    assert first.starved_s == BEGAN_S + 5
+    assert not is_starved(first, BEGAN_S + STARVED_S)
+    assert is_starved(first, BEGAN_S + 5 + STARVED_S)
+    fed = judged(first, told(1.0, after=9.0), 1.1, BEGAN_S, BEGAN_S + 9, TRIAL_S)
+    assert fed.starved_s is None
+
+
+DUE = {
+    "a probe may be kept after its time": (trial(), BEGAN_S + 1, BEGAN_S + TRIAL_S),
+    "a probe then waits to the end of patience": (
+        trial(),
+        BEGAN_S + TRIAL_S,
+        BEGAN_S + PATIENCE * TRIAL_S,
+    ),
+    "nothing is due of a job that is alone": (trial(ALONE, ()), BEGAN_S + 1, None),
+    "nothing is due of a pair that was kept": (trial(KEPT), BEGAN_S + 1, None),
+    "a kept pair beyond its limit is due": (
+        trial(KEPT, over_s=BEGAN_S + 1),
+        BEGAN_S + 2,
+        BEGAN_S + 1 + CONFIRM_S,
+    ),
+    "a starving job is due": (
+        trial(KEPT, starved_s=BEGAN_S),
+        BEGAN_S + 2,
+        BEGAN_S + STARVED_S,
+    ),
+}
+
+
+@pytest.mark.parametrize("case", DUE)
+def test_time_alone_is_due_only_where_it_changes_something(case):
+    of, now_s, expected = DUE[case]
+    assert due_s(of, BEGAN_S, now_s, TRIAL_S) == expected
+    assert due_s(of, -1.0, now_s, TRIAL_S) is None
+
+
+def test_a_trial_comes_back_from_its_mark():
+    for each in (trial(), trial(KEPT, (3, 5), over_s=1.5, starved_s=2.5), trial(ALONE, ())):
+        assert read(json.loads(json.dumps(each.mark()))) == each
