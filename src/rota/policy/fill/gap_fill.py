@@ -37,6 +37,7 @@ from rota.policy.fill.seating import (
     pays,
     where,
 )
+from rota.policy.fill.settings import PAUSE_S, TRIAL_S
 from rota.policy.fill.stage import FillStage
 from rota.policy.fill.trial import (
     ALONE,
@@ -66,7 +67,7 @@ class GapFill(FillStage):
     tried beside anybody (``calm_s``).
     """
 
-    def __init__(self, *, trial_s: float = 30.0, pause_s: float = 600.0) -> None:
+    def __init__(self, *, trial_s: float = TRIAL_S, pause_s: float = PAUSE_S) -> None:
         self.trial_s = trial_s
         self.pause_s = pause_s
         self._residents = Residents()

@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from rota.model.view import View
 
 ON, OFF = "on", "off"
+TRIAL_S, PAUSE_S = 30.0, 600.0
 FILL_SETTINGS = {
     "fill": Setting(
         one_of(ON, OFF),
@@ -22,13 +23,13 @@ FILL_SETTINGS = {
     ),
     "fill_trial_s": Setting(
         turn_s,
-        30.0,
+        TRIAL_S,
         "Seconds for which a foreground job's steps must be within its limit for a background job "
         "to be kept beside it.",
     ),
     "fill_pause_s": Setting(
         pause_s,
-        600.0,
+        PAUSE_S,
         "Seconds before a background job is tried again beside a foreground job that it slowed "
         "beyond its limit; doubled each time.",
     ),
@@ -38,7 +39,7 @@ FILL_SETTINGS = {
 class Fill(FillStage):
     """The stage for background jobs, imported when it is asked first: most runs have none."""
 
-    def __init__(self, *, trial_s: float, pause_s: float) -> None:
+    def __init__(self, *, trial_s: float = TRIAL_S, pause_s: float = PAUSE_S) -> None:
         self._stage: FillStage | None = None
         self._trial_s, self._pause_s = trial_s, pause_s
 
