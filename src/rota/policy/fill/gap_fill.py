@@ -37,8 +37,7 @@ from rota.policy.fill.seating import (
     pays,
     where,
 )
-from rota.policy.fill.settings import PAUSE_S, TRIAL_S
-from rota.policy.fill.stage import FillStage
+from rota.policy.fill.stage import PAUSE_S, TRIAL_S, FillStage
 from rota.policy.fill.trial import (
     ALONE,
     KEPT,

@@ -7,14 +7,13 @@ from typing import TYPE_CHECKING, Any
 
 from rota.errors import PolicySettingError
 from rota.policy.base import Setting, one_of, pause_s, turn_s
-from rota.policy.fill.stage import FillStage
+from rota.policy.fill.stage import PAUSE_S, TRIAL_S, FillStage
 
 if TYPE_CHECKING:
     from rota.model.plan import FillPlan, Plan
     from rota.model.view import View
 
 ON, OFF = "on", "off"
-TRIAL_S, PAUSE_S = 30.0, 600.0
 FILL_SETTINGS = {
     "fill": Setting(
         one_of(ON, OFF),
