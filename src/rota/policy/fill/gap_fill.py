@@ -129,13 +129,15 @@ class _Filling:
             if refused.is_undone:
                 self.undone.add(row)
             return False
-        before = self._trial(row, gap)
+        before = self._last_trial(row, gap) or self._trial(row, gap)
         trial = self._judged(row, before)
-        if trial.verdict == UNDONE:
+        if trial.verdict == UNDONE:  # also if the foreground leaves the GPU just now
             self._undo(row, trial)
             return False
         if trial.verdict != before.verdict:
             self._conclude(row, trial)
+        if trial.beside != gap.beside:
+            trial = self._trial(row, gap)
         self._sit(row, gap, trial)
         return True
 
@@ -146,11 +148,16 @@ class _Filling:
         del self.trials[row]
         del self.taken[where(self.gap.pop(row))]
 
-    def _trial(self, row: int, gap: Gap) -> Trial:
-        """The job's trial on a GPU; a new one if it is new there, or others are beside it now."""
+    def _last_trial(self, row: int, gap: Gap) -> Trial | None:
+        """The job's trial on a GPU as it was remembered; None if it is new there."""
         mark = self.own[row].get("trial")
         trial = read(mark) if mark else None
-        if trial is not None and trial[:3] == gap[:3]:
+        return trial if trial is not None and trial[:2] == gap[:2] else None
+
+    def _trial(self, row: int, gap: Gap) -> Trial:
+        """The job's trial on a GPU; a new one if it is new there, or others are beside it now."""
+        trial = self._last_trial(row, gap)
+        if trial is not None and trial.beside == gap.beside:
             return trial
         verdict = ALONE
         if gap.beside:
@@ -165,12 +172,7 @@ class _Filling:
         limit = MAX_SLOWDOWN
         if told is not None and told.beside in trial.beside:
             limit = view.spec[told.beside].max_slowdown
-        runs_s = self._runs_s(row)
-        trial = judged(trial, told, limit, runs_s, view.now_s, self.trial_s)
-        due = due_s(trial, runs_s, view.now_s, self.trial_s)
-        if due is not None and trial.verdict != UNDONE:
-            self.wakes.append(due)
-        return trial
+        return judged(trial, told, limit, self._runs_s(row), view.now_s, self.trial_s)
 
     def _runs_s(self, row: int) -> float:
         """Since when the job has run on the GPU that it is to have; below 0: it does not yet."""
@@ -347,6 +349,9 @@ class _Filling:
             if view.target[row] != place:
                 allocations[row] = place
             why[row] = seated_text(view, trial, self.trial_s)
+            due = due_s(trial, self._runs_s(row), view.now_s, self.trial_s)
+            if due is not None:
+                self.wakes.append(due)
         for row in sorted(waiting):
             if view.target[row] is not None:
                 allocations[row] = None

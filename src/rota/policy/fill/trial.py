@@ -95,15 +95,15 @@ def _beyond(trial: Trial, told: FillMeasured, limit: float, now_s: float) -> Tri
 
 
 def due_s(trial: Trial, runs_s: float, now_s: float, trial_s: float) -> float | None:
-    """When time alone changes what becomes of the trial; None: never, or not before a report."""
-    if trial.verdict == ALONE or runs_s < 0:
-        return None
-    since_s = max(trial.began_s, runs_s)
-    times = []
+    """When time alone may change what becomes of the trial; None: never, or not before a report.
+
+    Of a job that does not run there yet it is when patience would end.
+    """
+    since_s, times = max(trial.began_s, runs_s), list[float]()
     if trial.verdict == PROBE:
-        times += [since_s + trial_s, since_s + PATIENCE * trial_s]
-    if trial.verdict == UNTOLD:
-        times.append(since_s + trial_s)
+        times.append(since_s + PATIENCE * trial_s)
+        if runs_s >= 0:
+            times.append(since_s + trial_s)
     if trial.over_s is not None:
         times.append(trial.over_s + CONFIRM_S)
     if trial.starved_s is not None:

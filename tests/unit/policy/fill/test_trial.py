@@ -134,7 +134,13 @@ DUE = {
 def test_time_alone_is_due_only_where_it_changes_something(case):
     of, now_s, expected = DUE[case]
     assert due_s(of, BEGAN_S, now_s, TRIAL_S) == expected
-    assert due_s(of, -1.0, now_s, TRIAL_S) is None
+
+
+def test_a_probe_of_a_job_that_does_not_run_yet_is_looked_at_when_patience_would_end():
+    ends_s = BEGAN_S + PATIENCE * TRIAL_S
+    assert due_s(trial(), -1.0, BEGAN_S, TRIAL_S) == ends_s
+    assert due_s(trial(), -1.0, ends_s, TRIAL_S) is None
+    assert due_s(trial(KEPT), -1.0, BEGAN_S, TRIAL_S) is None
 
 
 def test_a_trial_comes_back_from_its_mark():
