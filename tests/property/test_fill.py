@@ -31,29 +31,30 @@ from rota.policy.registry import create
 from rota.testing.builders import job
 
 WAITS = {Reason.WAIT_GAPS, Reason.FILL_UNDONE}
-NODES = (Node("n0", 2, gpu_type="a"), Node("n1", 3, gpu_type="b"))
+NODES = (Node("n0", 1, gpu_type="a"), Node("n1", 2, gpu_type="b"))
+# Before anything else: a foreground job on each GPU, and two background jobs.
+FIRST = [("front", 1, "vgg", None, 0.3)] * 2 + [("front", 1, "", 1.5, None)]
+FIRST += [("back", ""), ("back", "bert")]
 
 MODELS = st.sampled_from(["", "", "vgg", "bert"])
 LIMITS = st.sampled_from([None, None, 1.0, 1.05, 1.5])
 UTILS = st.sampled_from([None, 0.0, 0.3, 0.8, 0.99])
 NUMBERS = st.integers(0, 11)  # which of the jobs there are
+SLOWDOWNS = st.sampled_from([1.0, 1.04, 1.08, 1.2, 1.2, 4.0, 4.0, nan, inf, 0.0])
+HARVESTS = st.sampled_from([0.0, 0.3, 1.0, nan])
 ACTION = st.one_of(
-    st.tuples(st.just("front"), st.integers(1, 3), MODELS, LIMITS, UTILS),
+    st.tuples(st.just("front"), st.integers(1, 2), MODELS, LIMITS, UTILS),
     st.tuples(st.just("back"), MODELS),
     st.tuples(st.just("back"), MODELS),
+    st.tuples(st.just("ends"), NUMBERS),
     st.tuples(st.just("ends"), NUMBERS),
     st.tuples(st.just("closes"), st.integers(0, 1)),
     st.tuples(st.just("opens"), st.integers(0, 1)),
     st.tuples(st.just("lost"), st.integers(0, 1)),
-    st.tuples(
-        st.just("told"),
-        NUMBERS,
-        st.sampled_from([1.0, 1.04, 1.08, 1.2, 4.0, nan, inf, 0.0]),
-        st.sampled_from([0.0, 0.3, 1.0, nan]),
-    ),
-    st.tuples(st.just("passes"), st.sampled_from([1.0, 40.0, 700.0])),
+    *[st.tuples(st.just("told"), st.integers(0, 1), SLOWDOWNS, HARVESTS)] * 3,
+    *[st.tuples(st.just("passes"), st.sampled_from([1.0, 70.0, 150.0, 700.0]))] * 3,
 )
-ACTIONS = st.lists(ACTION, min_size=4, max_size=25)
+ACTIONS = st.lists(ACTION, min_size=4, max_size=25).map(lambda actions: FIRST + actions)
 POLICIES = st.sampled_from(["fifo-backfill", "las", "round-robin"])
 
 

@@ -8,6 +8,7 @@ from rota.model.allocation import background_on_node, on_node, shared_on_node
 from rota.model.events import (
     FillMeasured,
     JobFinished,
+    JobSubmitted,
     ModelReported,
     NodeClosed,
     NodeOpened,
@@ -389,6 +390,16 @@ def test_a_decision_that_finds_nothing_new_changes_no_mark():
     for _ in range(3):
         cluster.tells("b", "a", 1.02)
     assert json.dumps(cluster.state.stage_marks) == before
+
+
+def test_what_changed_while_there_was_no_background_job_is_seen():
+    cluster = Cluster(front("a"), back("b"), a=GPU_0)
+    cluster.happens(JobFinished, cluster.row("b"), JobState.SUCCEEDED)
+    cluster.settle()
+    cluster.places(a=GPU_1)
+    cluster.happens(JobSubmitted, back("c"))
+    cluster.settle()
+    assert cluster.has("c") == (0, 0)
 
 
 def test_a_stage_made_anew_goes_on_from_its_marks():
