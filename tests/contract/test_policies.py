@@ -318,10 +318,10 @@ class TestPolluxOnSeveralTypes(PolicyContract):
 
     @pytest.fixture(autouse=True)
     def types(self, monkeypatch):
-        def on_types(jobs, policy, cluster="2x4", costs=FREE):
+        def on_types(jobs, policy, cluster="2x4", costs=FREE, **more):
             number, _, gpus = cluster.partition("x")
             nodes = [f"1x{gpus}:{('slow', 'fast')[i % 2]}" for i in range(int(number))]
-            return simulation(jobs, policy, ",".join(nodes), costs)
+            return simulation(jobs, policy, ",".join(nodes), costs, **more)
 
         monkeypatch.setattr(policy_contract, "simulation", on_types)
 

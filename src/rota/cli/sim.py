@@ -123,7 +123,7 @@ def jobs_ended(begun: Sequence[tuple[ClusterState, int]]) -> tuple[int, int]:
     if not begun:
         return 0, 0
     state, num_jobs = begun[0]
-    return len(state.spec) - len(state.active), num_jobs
+    return len(state.spec) - len(state.active) - len(state.background), num_jobs
 
 
 @sim.command()

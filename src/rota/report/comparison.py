@@ -137,6 +137,10 @@ METRICS = (
     Metric("time in band", "time_in_band", _share, most=1.0),
     Metric("lost attempts", "lost_attempts", _count),
     Metric("lost GPU s", "lost_gpu_s", _seconds),
+    Metric("background jobs", "background_finished", _count),
+    Metric("background avg JCT s", "background_avg_jct_s", _seconds),
+    Metric("harvest GPU s", "harvest_gpu_s", _seconds),
+    Metric("foreground slowdown", "foreground_slowdown", _ratio, least=1.0),
     Metric("GPUs allocated", "gpu_allocation", _share, most=1.0),
     Metric("GPU use", "gpu_utilisation", _share, most=1.0),
     Metric("fragmentation", "fragmentation", _share, most=1.0),
@@ -163,6 +167,8 @@ NARROW = tuple(
         "restarts_per_job",
         "lost_attempts",
         "gpu_utilisation",
+        "harvest_gpu_s",
+        "foreground_slowdown",
         "node_hours",
         "cpu_s",
     )
@@ -179,6 +185,8 @@ LEAST_FIRST = (
     "restarts_per_job",
     "avg_queue_s",
     "node_hours",
+    "harvest_gpu_s",
+    "foreground_slowdown",
 )
 GAP = 2  # columns between those of a table
 
@@ -225,8 +233,9 @@ def narrow_table(
         left_out.add("lost_attempts")
     if not any(summary.get("profiles") for entry in entries for summary in entry.summaries):
         left_out.add("restarts_per_job")
-    if not any(BY_KEY["node_hours"].over(entry) for entry in entries):
-        left_out.add("node_hours")
+    for key in ("node_hours", "harvest_gpu_s", "foreground_slowdown"):
+        if not any(BY_KEY[key].over(entry) for entry in entries):
+            left_out.add(key)
     points = list(entries[0].point) if entries else []
     names = [["policy", *(entry.policy for entry in entries)]]
     names += [[key, *(entry.point[key] for entry in entries)] for key in points]

@@ -42,6 +42,9 @@ def summarise(
 ) -> dict[str, Any]:
     """Figures of a run that follow from each job's state at its end, by name.
 
+    They are those of the foreground jobs. Where there are background jobs, ``background_jobs``,
+    ``background_finished`` and ``background_avg_jct_s`` are theirs, and ``harvest_gpu_s`` is their
+    work so far, in seconds of one GPU for themselves.
     ``jobs`` counts all jobs and ``finished`` those that succeeded; times are averaged over the
     finished ones alone and are None where there is none. JCT is finish - submit; the median is the
     mean of the two middle values, other percentiles go by nearest rank; the makespan is last finish
@@ -51,6 +54,9 @@ def summarise(
     ``needs_duration`` marks an oracle. The figures of fairness are those of
     :mod:`rota.report.fairness`; what needs the course of the run is in :mod:`rota.report.history`.
     """
+    background = _background(state)
+    if background:
+        state = state.only(row for row, spec in enumerate(state.spec) if not spec.is_background)
     succeeded = int(JobState.SUCCEEDED)
     rows = [row for row, code in enumerate(state.state) if code == succeeded]
     jobs = columns_of(state, rows)
@@ -80,6 +86,21 @@ def summarise(
         **_fairness(state, rows, jobs),
         "events": state.events,
         "decisions": decisions,
+        **background,
+    }
+
+
+def _background(state: ClusterState) -> dict[str, float | None]:
+    """The figures of background jobs; none where there is no such job."""
+    if not state.has_background_jobs:
+        return {}
+    rows = [row for row, spec in enumerate(state.spec) if spec.is_background]
+    ended = [row for row in rows if state.state[row] == JobState.SUCCEEDED]
+    return {
+        "background_jobs": len(rows),
+        "background_finished": len(ended),
+        "background_avg_jct_s": mean([state.finish_s[r] - state.submit_s[r] for r in ended]),
+        "harvest_gpu_s": sum(state.service_s[row] - state.lag_s[row] for row in rows),
     }
 
 

@@ -153,6 +153,11 @@ def run_to_end(
         cores = CatalogCores(seed=case.seed, speeds=by_type)
         if case.profiles is None and validates(trace):
             speeds = Validating(speeds)
+    if policy.fill is None and any(spec.is_background for spec in trace):
+        raise PolicySettingError(
+            f"policy {case.policy}: with fill=off the background jobs of {trace.name} wait for "
+            "ever; leave fill=off out, or drop these jobs"
+        )
     faults = None if case.faults is None else case.faults._replace(seed=case.seed)
     rented = _rented(case)
     simulation = Simulation(
@@ -183,6 +188,8 @@ def run_to_end(
     summary |= {"trace": trace.name, "rejected": trace.num_rejected, **_setting(case)}
     summary["speeds"] = "none" if speeds is None else speeds.source
     summary |= rented.figures() if rented else {}
+    if state.has_background_jobs:
+        summary |= simulation.machine.fills.figures()
     drawn = None
     if case.history or case.drawn:
         from rota.report.history import History

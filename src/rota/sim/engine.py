@@ -7,7 +7,7 @@ from math import inf
 from typing import Any
 
 # Order of what is due at one instant.
-FINISH, CONFIRM, FAULT, PHASE = 0, 1, 2, 3
+FINISH, CONFIRM, FAULT, PHASE, FILL = 0, 1, 2, 3, 4
 
 
 class Engine:

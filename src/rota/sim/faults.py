@@ -212,7 +212,7 @@ class _Course:
 
     def _happen(self, simulation: Simulation) -> None:
         state = simulation.state
-        if simulation.all_arrived and not state.active and not state.unsettled:
+        if simulation.all_arrived and not state.open_rows() and not state.unsettled:
             return
         at_s, begins, number, fault = heappop(self._due)
         index = state.node_index[fault.node]
@@ -234,12 +234,13 @@ class _Course:
 
     def _count_idle(self, state: ClusterState) -> None:
         """Raise SimulationError if faults keep all jobs from running for ever."""
-        if not state.active or any(state.held[row] is not None for row in state.active):
+        waiting = [*state.active, *state.background]
+        if not waiting or any(state.held[row] is not None for row in waiting):
             self._idle = 0
             return
         self._idle += 1
         if self._idle > MOST_IDLE:
-            spec = state.spec[min(state.active)]
+            spec = state.spec[min(waiting)]
             raise SimulationError(
                 f"{MOST_IDLE:,} faults happened while jobs waited and none ran; the first of them "
                 f"is job {spec.job_id} ({spec.num_gpus} GPUs); make faults rarer, repairs faster, "
@@ -321,7 +322,7 @@ def checkpointed_s(work_s: float, checkpoint_s: float | None) -> float:
 def _rows(simulation: Simulation) -> list[int]:
     """The rows that may have processes, or state on a node."""
     state = simulation.state
-    return sorted({*state.active, *state.staying, *state.unsettled, *state.user_suspended})
+    return sorted({*state.open_rows(), *state.unsettled, *state.user_suspended})
 
 
 def _check_script(script: tuple[Fault, ...], gpus: dict[str, int]) -> None:

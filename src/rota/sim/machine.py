@@ -1,9 +1,11 @@
 """The simulated world: carries out commands in virtual time, with their delays."""
 
+from __future__ import annotations
+
 from collections.abc import Callable, Iterator
 from itertools import chain
 from math import inf
-from typing import Any, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 from rota.model.allocation import Allocation
 from rota.model.cluster import Node
@@ -36,6 +38,9 @@ from rota.model.state.state import ClusterState
 from rota.policy.base import to_instant
 from rota.predict.interference import Interference, Load
 from rota.sim.engine import CONFIRM, FINISH, PHASE, Engine
+
+if TYPE_CHECKING:
+    from rota.sim.fills import Fills, GapModel
 
 LEAST_EXPECTED = 256  # entries of the engine's heap before those of no use any more are dropped
 # After these a job runs.
@@ -147,12 +152,15 @@ class Machine:
         speeds: SpeedModel | None = None,
         interference: Interference | None = None,
         cpus: CpuModel | None = None,
+        gaps: GapModel | None = None,
     ) -> None:
         self._engine = engine
         self._state = state
         self._costs_of = costs if callable(costs) else lambda spec: costs
         self.speeds = speeds
         self.cpus = cpus  # None: cores make no job faster or slower
+        self._gaps = gaps  # None: those of Gaps
+        self._fills: Fills | None = None  # made when the first background job is there
         self._interference = interference or Interference()
         self.unsteady = False  # True if a job's speed may change while it starts
         self.reporters: list[Reporter] = []
@@ -164,6 +172,15 @@ class Machine:
         """True if jobs that share no GPU run at one speed, and nobody is to know when they do."""
         told = self.reporters or hasattr(self.speeds, "phase")
         return not (told or self.unsteady or self._interference.links)
+
+    @property
+    def fills(self) -> Fills:
+        """The background jobs' neighbours and speeds."""
+        if self._fills is None:
+            from rota.sim.fills import Fills, Gaps  # here: most simulations have none
+
+            self._fills = Fills(self._engine, self._state, self._gaps or Gaps())
+        return self._fills
 
     def execute(self, command: Command) -> None:
         """Carry out a command; one that takes no time is confirmed at once."""
@@ -222,6 +239,8 @@ class Machine:
         before = self._state.held[row]
         self._state.apply(event)
         if kind in RUNS:
+            if self._state.has_background_jobs and kind in (JobLaunched, JobResumed):
+                self.fills.begins(row)
             self.job_runs(row)
             held = self._state.held[row]
             if held is not None:
@@ -237,6 +256,9 @@ class Machine:
         for each in self.reporters:
             each.runs(row)
         unsteady = self.unsteady or (held is not None and self._has_neighbours(held))
+        if self._state.has_background_jobs:
+            self.fills.runs(row)
+            unsteady = True
         if not (unsteady and self.adapt_speed(row)):
             if self._until_s:
                 self._expect_change(row)
@@ -289,6 +311,10 @@ class Machine:
 
     def neighbours_changed(self, allocation: Allocation) -> None:
         """Set all jobs that share these GPUs, or links, to the speeds they have together."""
+        if self._state.has_background_jobs:
+            for row in self.fills.across(allocation):
+                self.adapt_speed(row, by_itself=True)
+            self.fills.look(allocation)
         if not (allocation.shared or len(allocation.parts) > 1):
             return  # the usual case, made fast
         if not self._has_neighbours(allocation):
@@ -341,6 +367,13 @@ class Machine:
         return self._speed_with(row, allocation, self._state.held_cpus.get(row))
 
     def _speed_with(self, row: int, allocation: Allocation, millicores: int | None) -> float:
+        speed = self._speed_on_layer(row, allocation, millicores)
+        if self._state.has_background_jobs:
+            speed *= self.fills.factor(row, allocation)
+        return speed
+
+    def _speed_on_layer(self, row: int, allocation: Allocation, millicores: int | None) -> float:
+        """The job's speed without those of the other layer."""
         spec = self._state.spec[row]
         speed = 1.0
         if self.speeds is not None:

@@ -56,7 +56,7 @@ class RentedNodes:
         wish = state.notes.nodes
         if not state.spec or wish is None:
             return
-        if simulation.all_arrived and not state.active:
+        if simulation.all_arrived and not (state.active or state.background):
             self._due_s.clear()
             self._tally.note(now_s, 0, Standing.BOUNDED, 0.0)
             return

@@ -1,5 +1,7 @@
 """Run a trace under a policy on a simulated cluster."""
 
+from __future__ import annotations
+
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from heapq import heappop
 from math import ceil, inf
@@ -15,13 +17,14 @@ from rota.model.reason import SENTENCES, Reason
 from rota.model.state.state import ClusterState
 from rota.policy.base import Policy, checked
 from rota.predict.interference import Interference
-from rota.sim.engine import CONFIRM, FAULT, FINISH, PHASE, Engine
+from rota.sim.engine import CONFIRM, FAULT, FILL, FINISH, PHASE, Engine
 from rota.sim.machine import Costs, CpuModel, Machine, SpeedModel
 from rota.sim.switching import switch
 from rota.workload.trace import Trace
 
 if TYPE_CHECKING:
     from rota.sim.cores import NoisyCoreTimes
+    from rota.sim.fills import GapModel
 
 SUCCEEDED, RUNNING = JobState.SUCCEEDED, int(JobState.RUNNING)
 
@@ -39,7 +42,7 @@ class Result(NamedTuple):
 class Faults(Protocol):
     """Faults during a simulation."""
 
-    def attach(self, simulation: "Simulation") -> None:
+    def attach(self, simulation: Simulation) -> None:
         """Put the first faults on the engine: entries of kind FAULT, called with the simulation."""
         ...
 
@@ -47,11 +50,11 @@ class Faults(Protocol):
 class Cloud(Protocol):
     """Source of a simulated cluster's nodes, to which they are given back."""
 
-    def attach(self, simulation: "Simulation", nodes: list[Node]) -> list[Node]:
+    def attach(self, simulation: Simulation, nodes: list[Node]) -> list[Node]:
         """Begin to follow the simulation; which of these nodes are there from the start."""
         ...
 
-    def follow(self, simulation: "Simulation") -> None:
+    def follow(self, simulation: Simulation) -> None:
         """Do as the policy wishes after a step of the simulation."""
         ...
 
@@ -78,6 +81,7 @@ class Simulation:
         cloud: Cloud | None = None,
         curves: Mapping[str, Sequence[float]] | None = None,
         cpus: CpuModel | None = None,
+        gaps: GapModel | None = None,
     ) -> None:
         self.policy = checked(policy)
         self.cloud = cloud
@@ -86,7 +90,7 @@ class Simulation:
         self.engine = Engine()
         self.state = ClusterState(keep_stories=False)
         costs = Costs() if costs is None else costs
-        self.machine = Machine(self.engine, self.state, costs, speeds, interference, cpus)
+        self.machine = Machine(self.engine, self.state, costs, speeds, interference, cpus, gaps)
         if policy.needs_duration or hasattr(speeds, "phase"):
             from rota.sim.truth import attach  # here: most simulations need none of it
 
@@ -230,6 +234,8 @@ class Simulation:
             what(self)
         elif kind == PHASE:
             self.machine.phase_ends(*what)
+        elif kind == FILL:
+            self.machine.fills.measured(*what)
 
     def _expect_next(self) -> None:
         self._arriving = spec = next(self._arrivals, None)
@@ -253,8 +259,10 @@ def simulate(
     cloud: Cloud | None = None,
     curves: Mapping[str, Sequence[float]] | None = None,
     cpus: CpuModel | None = None,
+    gaps: GapModel | None = None,
 ) -> Result:
     """Run ``trace`` on ``nodes`` under ``policy``; see :class:`Simulation`."""
     more: Any = {"speeds": speeds, "faults": faults, "interference": interference}
     more |= {"interval_s": interval_s, "cloud": cloud, "curves": curves, "cpus": cpus}
+    more["gaps"] = gaps
     return Simulation(trace, nodes, policy, costs, **more).run()

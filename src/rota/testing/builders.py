@@ -5,7 +5,7 @@ from collections.abc import Iterable
 from typing import Any
 
 from rota.model.cluster import parse_cluster
-from rota.model.job import JobSpec
+from rota.model.job import BACKGROUND, JobSpec, Share
 from rota.sim.cores import CatalogCores
 from rota.sim.machine import FREE, Costs
 from rota.sim.simulation import Result, Simulation, simulate
@@ -55,15 +55,31 @@ def random_trace(seed: int, *, num_jobs: int = 25, max_gpus: int = 8) -> Trace:
     return trace(*jobs)
 
 
+def with_background(jobs: Trace, seed: int, *, num_jobs: int = 8) -> Trace:
+    """The jobs, and background jobs from a seed that arrive among them."""
+    chance = random.Random(seed)
+    last_s = max(spec.submit_s for spec in jobs)
+    more = [
+        job(100_000 + i, at=chance.uniform(0.0, last_s), lasts=chance.choice([20.0, 90.0, 300.0]))
+        for i in range(num_jobs)
+    ]
+    return Trace([*jobs, *(spec._replace(share=Share(BACKGROUND)) for spec in more)])
+
+
 def simulation(
-    jobs: Trace | Iterable[JobSpec], policy: Any, cluster: str = CLUSTER, costs: Costs = FREE
+    jobs: Trace | Iterable[JobSpec],
+    policy: Any,
+    cluster: str = CLUSTER,
+    costs: Costs = FREE,
+    **more: Any,
 ) -> Simulation:
     """A simulation that has not begun; free of costs unless ``costs`` says otherwise.
 
     Where the policy's stage apportions CPU cores, jobs tell of them as the catalogue has it.
     """
     jobs = jobs if isinstance(jobs, Trace) else Trace(jobs)
-    return Simulation(jobs, parse_cluster(cluster), policy, costs, cpus=CatalogCores())
+    more.setdefault("cpus", CatalogCores())
+    return Simulation(jobs, parse_cluster(cluster), policy, costs, **more)
 
 
 def run(

@@ -18,6 +18,7 @@ import pytest
 from rota.model.decide.decision import take_decision
 from rota.model.events import (
     AttemptLost,
+    CommandSent,
     DecisionTaken,
     JobSubmitted,
     NodeClosed,
@@ -31,10 +32,13 @@ from rota.model.reason import Reason
 from rota.model.state.state import ClusterState
 from rota.model.view import View, identity
 from rota.policy.base import Policy
+from rota.policy.fill.settings import Fill
 from rota.policy.information import DECLARED, HISTORY, INFORMATION, NONE, information_of
+from rota.sim.cores import CatalogCores
+from rota.sim.fills import Gaps
 from rota.sim.machine import FREE, Costs
 from rota.sim.simulation import Simulation
-from rota.testing.builders import job, random_trace, simulation, trace
+from rota.testing.builders import job, random_trace, simulation, trace, with_background
 from rota.workload.trace import Trace
 
 SEEDS = (1, 2, 3, 4)
@@ -53,6 +57,7 @@ CLOSINGS = [
 # Far above what any policy needs for these loads: a policy that never comes to an end stops here.
 MOST_STEPS = 50_000
 MOST_FAILURES = 5
+MOST_CLOSINGS = 60  # steps in which nodes are closed or lost, now and then
 
 
 class PolicyContract:
@@ -158,6 +163,48 @@ class PolicyContract:
                 assert other is not None
                 assert state.finish_s[other] <= state.first_start_s[row]
         assert min(state.finish_s) >= 0
+
+    @pytest.mark.parametrize(("seed", "costs"), LOADS[1:2])
+    def test_background_jobs_change_nothing_for_the_others(self, seed: int, costs: Costs) -> None:
+        """With a stage that places them, and as long as they slow nobody down."""
+        jobs = random_trace(seed)
+        both = with_background(jobs, seed)
+        sims = []
+        for each in (jobs, both):
+            policy = self.policy()
+            policy.fill = Fill()
+            # What jobs tell of cores is drawn by row, and rows are others among background jobs.
+            truth: Any = {"gaps": Gaps(cost=0.0), "cpus": CatalogCores(noise=0.0)}
+            sims.append(simulation(each, policy, costs=costs, **truth))
+        alone, among = sims
+        assert _foreground(among) == _foreground(alone)
+        assert len(among.state.spec) > len(alone.state.spec)
+        assert min(among.state.finish_s) >= 0, "a background job never ran to its end"
+
+    @pytest.mark.parametrize("seed", SEEDS[:1])
+    def test_background_jobs_leave_lost_and_closed_nodes(self, seed: int) -> None:
+        policy = self.policy()
+        policy.fill = Fill()
+        jobs = with_background(random_trace(seed, max_gpus=4), seed)
+        sim = simulation(jobs, policy, "3x4", SLOW)
+        chance, state = random.Random(seed), sim.state
+        for step in steps(sim):
+            now_s, name = sim.engine.now_s, f"node{chance.randrange(3)}"
+            if step % 7 == 1 and step < MOST_CLOSINGS and not state.closed:
+                state.apply(NodeClosed(now_s, name, chance.random() < 0.5))
+            elif step % 7 == 4:
+                for index in list(state.closed):
+                    state.apply(NodeOpened(now_s, state.nodes[index].name))
+            elif step % 7 == 5 and step < MOST_CLOSINGS:
+                state.apply(NodeLost(now_s, name))
+            elif step % 7 == 6:
+                for each in [each for each in state.nodes if not each.alive]:
+                    state.apply(NodeJoined(now_s, each.name, each.num_gpus))
+            state.validate()
+            for row in state.background:
+                target = state.target[row]
+                assert target is None or state.closed.keys().isdisjoint(target.nodes())
+                assert target is not None or state.reason[row] != Reason.NONE
 
     @pytest.mark.parametrize("seed", SEEDS[:2])
     def test_the_same_load_gives_the_same_events_twice(self, seed: int) -> None:
@@ -336,6 +383,34 @@ def _retry(sim: Simulation, at_s: float) -> bool:
 
 def _decisions(events: list[Any]) -> list[Any]:
     return [event for event in events if isinstance(event, DecisionTaken)]
+
+
+def _foreground(sim: Simulation) -> list[Any]:
+    """What becomes of the foreground jobs: their commands, without numbers, and their ends."""
+    found: list[Any] = []
+
+    def note(event: Any) -> None:
+        state = sim.state
+        if isinstance(event, CommandSent) and not state.spec[event.command.row].is_background:
+            command = event.command
+            job_id = state.spec[command.row].job_id
+            fields = [value for name, value in command._asdict().items() if name not in _NUMBERS]
+            found.append((event.at_s, type(command).__name__, job_id, fields))
+
+    sim.state.observers.append(note)
+    for step in steps(sim):
+        if step % 10 == 0:
+            sim.state.validate()
+    state = sim.state
+    ends = {
+        spec.job_id: (state.finish_s[row], state.service_s[row], state.preemptions[row])
+        for row, spec in enumerate(state.spec)
+        if not spec.is_background
+    }
+    return [sorted(found, key=repr), ends]
+
+
+_NUMBERS = ("command_id", "row")
 
 
 def _nodes_in_use(state: ClusterState) -> set[str]:

@@ -26,6 +26,10 @@ COLUMNS = {
     "batch": ("samples", "of a whole step, over all its GPUs"),
     "time_limit_s": ("s", "run time after which the job would have been ended"),
     "depends_on": ("", "jobs that must have ended before it may start: ID;ID=ended"),
+    "share": (
+        "",
+        "background: it uses what others leave; foreground=1.05: how much slower it may be",
+    ),
 }
 REQUIRED = ("job_id", "submit_s", "duration_s", "num_gpus")
 MAX_GPUS = 1_000_000

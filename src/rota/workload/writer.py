@@ -4,7 +4,7 @@ from collections.abc import Callable, Iterator
 from typing import IO, Any
 
 from rota.errors import TraceError
-from rota.model.job import Dependency, Elastic, JobSpec
+from rota.model.job import BACKGROUND, FOREGROUND, Dependency, Elastic, JobSpec, Share
 from rota.workload.trace import COLUMNS, REQUIRED, Trace
 
 WRITTEN = ("csv", "parquet")
@@ -21,7 +21,7 @@ NUMBERS = (
 )
 DEFAULTS = {"priority": 50, "skew": None, "speeds": (), "elastic": None}
 DEFAULTS |= {"gpu_util": None, "memory_gb": None, "batch": None, "time_limit_s": None}
-DEFAULTS |= {"depends_on": ()}
+DEFAULTS |= {"depends_on": (), "share": None}
 BATCH = 50_000  # jobs that are text at once
 
 
@@ -101,10 +101,19 @@ def dependencies_text(dependencies: tuple[Dependency, ...]) -> str:
     return _field(";".join(texts))
 
 
+def share_text(share: Share | None) -> str:
+    """``background``, ``foreground`` or ``foreground=1.05``; "" for a job without wishes."""
+    if share is None or share.role == BACKGROUND:
+        return "" if share is None else BACKGROUND
+    slowdown = share.max_slowdown
+    return FOREGROUND if slowdown is None else f"{FOREGROUND}={_number(slowdown)}"
+
+
 PACKED: dict[str, Callable[[Any], str]] = {
     "speeds": speeds_text,
     "elastic": sizes_text,
     "depends_on": dependencies_text,
+    "share": share_text,
 }
 
 

@@ -116,9 +116,7 @@ class Controller:
         self.record.keep_last_id()
         self.supply.look()
         self.agents.awaited = {
-            name
-            for row in (*self.state.active, *self.state.staying)
-            for name in self.agents.seats_of(row)
+            name for row in self.state.open_rows() for name in self.agents.seats_of(row)
         }
         self._await_until_s = self.now_s() + AWAIT_S
         self.room.look()
@@ -325,7 +323,7 @@ class Controller:
         limits = []
         for row, limit_s in self.record.limits_s.items():
             since_s = state.since_s[row]
-            if (row not in state.active and row not in state.staying) or since_s < 0:
+            if not state.is_open(row) or since_s < 0:
                 continue
             # While an agent has yet to tell whether the job has run on, nobody knows how long.
             if self.agents.awaited.isdisjoint(self.agents.seats_of(row)):

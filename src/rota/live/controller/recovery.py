@@ -61,21 +61,27 @@ def seats(state: ClusterState, row: int) -> tuple[int, ...]:
 def overdue(state: ClusterState, now_s: float) -> list[tuple[int, int]]:
     """(node, row) of each job that should have left a draining node by now.
 
-    Jobs on their way are left out.
+    Jobs on their way are left out. A suspended background job that can't go on elsewhere has no
+    time to leave in: it waits for gaps that never come there.
     """
-    late = [
-        index
-        for index, closing in state.closed.items()
-        if closing.drains and closing.by_s is not None and closing.by_s <= now_s
-    ]
-    return [
-        (index, row)
-        for index in late
-        for row in range(len(state.spec))
-        if state.has_processes(row)
-        and index in seats(state, row)
-        and not isinstance(state.outstanding[row], Migrate)
-    ]
+    found = []
+    for index, closing in state.closed.items():
+        if not closing.drains:
+            continue
+        late = closing.by_s is not None and closing.by_s <= now_s
+        stuck = [row for row in state.background if _waits_for_its_node(state, row)]
+        found += [
+            (index, row)
+            for row in (range(len(state.spec)) if late else stuck)
+            if state.has_processes(row)
+            and index in seats(state, row)
+            and not isinstance(state.outstanding[row], Migrate)
+        ]
+    return found
+
+
+def _waits_for_its_node(state: ClusterState, row: int) -> bool:
+    return state.home[row] is not None and state.held[row] is None and not state.portable[row]
 
 
 def reconcile(

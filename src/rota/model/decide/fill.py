@@ -89,7 +89,7 @@ def _check_places(state: ClusterState, places: dict[int, Allocation | None]) -> 
             continue
         if not isinstance(place, Allocation) or not place.background or place.num_gpus != 1:
             _refuse(state, row, f"{place!r:.100}; give it one GPU of the layer of background jobs")
-        node, home = place.parts[0][0], state.home[row]
+        node, home = place.parts[0][0], state.home[row] or state.held[row]
         if not 0 <= node < len(state.offered) or not state.offered[node].alive:
             _refuse(state, row, f"a GPU of node {node}, which is not there, or closed")
         if home is not None and not state.movable[row] and place.parts != home.parts:

@@ -25,7 +25,8 @@ class FillStage:
         A job of ``view.background`` that is not mentioned keeps the GPU that it has, or none. An
         allocation is one of :func:`rota.model.allocation.background_on_node` with one GPU of a node
         that is alive in ``view.nodes`` and of a type that the job asked for; no two jobs have the
-        same. A suspended job goes on where ``view.must_stay`` and ``view.stays_on_node`` allow it.
+        same. A job with processes that is not ``view.movable`` goes on on the GPU that it holds or
+        held, one that is not ``view.portable`` on that node.
         Where device memory does not suffice for it beside the foreground jobs
         (``view.has_room``), it is taken out of the plan.
         """

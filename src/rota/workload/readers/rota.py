@@ -6,7 +6,7 @@ from math import inf
 from sys import intern
 from typing import Any
 
-from rota.model.job import MET_BY, Dependency, Elastic, JobSpec
+from rota.model.job import BACKGROUND, FOREGROUND, MET_BY, Dependency, Elastic, JobSpec, Share
 from rota.workload.readers.base import (
     Report,
     Source,
@@ -48,6 +48,8 @@ def rows_to_jobs(rows: Table, report: Report) -> Iterable[JobSpec]:
         sizes = given.get("elastic")
         if sizes is not None and sizes.sizes[0] != spec.num_gpus:
             wrong("elastic", sizes.sizes[0], f"its first size must be num_gpus, {spec.num_gpus}")
+        if given.get("share") == Share(BACKGROUND) and spec.num_gpus != 1:
+            wrong("num_gpus", spec.num_gpus, f"a {BACKGROUND} job has exactly 1 GPU")
         return spec._replace(**given) if given else spec
 
     return jobs(rows.rows, make, report)
@@ -69,6 +71,8 @@ def _value(column: str, text: str) -> Any:
         return parse_sizes(text)
     if column == "depends_on":
         return parse_dependencies(text)
+    if column == "share":
+        return parse_share(text)
     return parse_speeds(text) if column == "speeds" else intern(text)
 
 
@@ -91,6 +95,21 @@ def parse_dependencies(text: str) -> tuple[Dependency, ...]:
             wrong("depends_on", text, f"after = there is one of {', '.join(MET_BY)}")
         found.append(Dependency(job_id(name), when.strip() or "succeeded"))
     return tuple(found)
+
+
+def parse_share(text: str) -> Share:
+    """``background``, ``foreground`` or ``foreground=1.05`` as a job's layer. Raises TraceError."""
+    role, equals, value = (part.strip() for part in text.partition("="))
+    if role == BACKGROUND and not equals:
+        return Share(BACKGROUND)
+    if role != FOREGROUND:
+        wrong("share", text, f"it must be {BACKGROUND}, {FOREGROUND} or {FOREGROUND}=SLOWDOWN")
+    if not equals:
+        return Share(FOREGROUND)
+    slowdown = number("share", value, f"{FOREGROUND}= and a factor from 1.0")
+    if slowdown < 1.0:
+        wrong("share", text, "a factor below 1.0 can't be kept: write 1.0 for no slowdown at all")
+    return Share(FOREGROUND, slowdown)
 
 
 def parse_speeds(text: str) -> tuple[tuple[str, float], ...]:

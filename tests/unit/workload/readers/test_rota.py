@@ -3,7 +3,7 @@ import gzip
 import pytest
 
 from rota.errors import TraceError
-from rota.model.job import Dependency, Elastic
+from rota.model.job import Dependency, Elastic, Share
 from rota.workload.readers import describe_rejected, read_trace
 from rota.workload.readers.files import MAX_BYTES
 from rota.workload.writer import write_trace
@@ -338,3 +338,31 @@ def test_dependencies_are_read_and_written_back(write, tmp_path):
 def test_a_dependency_that_cannot_be_is_rejected(write):
     trace = read_trace(write(f"{OURS},depends_on\na,0,60,1,\nb,0,60,1,a=gone\n"))
     assert "succeeded, failed, ended" in trace.rejected[0][1]
+
+
+def test_shares_are_read_and_written_back(write, tmp_path):
+    trace = read_trace(
+        write(f"{OURS},share\na,0,60,4,foreground=1.05\nb,0,60,1,background\nc,0,60,2,foreground\n")
+    )
+    given = [Share("foreground", 1.05), Share("background"), Share("foreground")]
+    assert [spec.share for spec in trace] == given
+    path = tmp_path / "back.csv"
+    with path.open("wb") as file:
+        write_trace(trace, file)
+    assert list(read_trace(path)) == list(trace)
+
+
+@pytest.mark.parametrize(
+    ("gpus", "share", "words"),
+    [
+        (2, "background", "exactly 1 GPU"),
+        (1, "background=1.1", "background, foreground or"),
+        (1, "low", "background, foreground or"),
+        (1, "foreground=0.9", "1.0"),
+        (1, "foreground=x", "share"),
+    ],
+)
+def test_a_share_that_cannot_be_is_rejected(write, gpus, share, words):
+    trace = read_trace(write(f"{OURS},share\na,0,60,{gpus},{share}\nb,0,60,1,\n"))
+    assert [spec.job_id for spec in trace] == ["b"]
+    assert words in trace.rejected[0][1]
