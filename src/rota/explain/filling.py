@@ -7,13 +7,14 @@ from math import isfinite
 from typing import Any
 
 from rota.model.events import FillMeasured
-from rota.model.job import BACKGROUND, FOREGROUND, JobState
+from rota.model.job import BACKGROUND, FOREGROUND, JobState, Suspension
 from rota.model.naming import jobs_text
 from rota.model.reason import Reason
 from rota.model.state.state import ClusterState
 
 Blocker = tuple[str, str, list[str]]  # need, supply, and the jobs in the way
 
+NOT_PLACED = "the policy places no background job: fill=off"
 TURN_ON = "`rota up --set fill=on`"
 
 
@@ -67,8 +68,15 @@ def warning(state: ClusterState, row: int, *, fills: bool) -> str | None:
     ``fills`` is True if there is a stage that places background jobs.
     """
     share = state.spec[row].share
-    if share is None or fills or JobState(state.state[row]).is_final:
+    if share is None or JobState(state.state[row]).is_final:
         return None
+    if fills:
+        if share.role == BACKGROUND or not _tells_no_steps(state, row):
+            return None
+        return (
+            "share.max_slowdown can't be judged: the program tells nothing of its steps, so that "
+            "background jobs fill its idle moments alone; rota.train.session() tells them"
+        )
     if share.role == BACKGROUND:
         return (
             f"share.role has no effect: background jobs wait while fill=off; {TURN_ON} lets it run"
@@ -76,11 +84,18 @@ def warning(state: ClusterState, row: int, *, fills: bool) -> str | None:
     return f"share has no effect: nothing is run beside it while fill=off; {TURN_ON} changes that"
 
 
+def _tells_no_steps(state: ClusterState, row: int) -> bool:
+    """True of a live program that runs, and has no session that would tell its steps."""
+    runs = state.state[row] == JobState.RUNNING and not state.spec[row].simulated
+    has_session = state.suspension[row] in (Suspension.UNKNOWN, Suspension.BOUNDARY)
+    return runs and not has_session and (state.progress[row] or {}).get("step") is None
+
+
 def standing(state: ClusterState, row: int, now_s: float, *, fills: bool) -> Blocker:
     """The blocker of a background job that waits."""
     need = "a GPU that foreground jobs leave idle, or a part of one"
     if not fills:
-        return need, "the policy places no background job: fill=off", []
+        return need, NOT_PLACED, []
     fillers = [other for other in sorted(state.background) if state.held[other] is not None]
     have = state.notes.why.get(row) or "no GPU has a gap for it yet"
     undone = state.notes.undone.get(row)
@@ -145,6 +160,6 @@ def _sentence(state: ClusterState, row: int, told: dict[str, Any]) -> str:
         limit = f"limit {told['limit']:.3g}"
         words.append(f"foreground steps take {told['slowdown']:.3g} times as long ({limit})")
     elif told["role"] == FOREGROUND:
-        words.append(f"limit of the slowdown {told['limit']:.3g}")
+        words.append(f"nothing is told of its steps (limit {told['limit']:.3g})")
     why = state.notes.why.get(row) if told["role"] == BACKGROUND else None
     return ", ".join(words) + (f"; {why}" if why else "")

@@ -96,7 +96,7 @@ def explain(
         "job_id": state.spec[row].job_id,
         "state": job_state.name,
         "reason": reason.name,
-        "sentence": UNDECIDED if undecided else _sentence(state, row, reason, quota),
+        "sentence": UNDECIDED if undecided else _sentence(state, row, reason, quota, fills),
         "blockers": blockers,
         "would_start_if": would_start_if,
         "awaited": [f"node {node['name']}: {node['why']}" for node in awaited] if blockers else [],
@@ -484,7 +484,7 @@ def _resumption(job_id: str) -> str:
     )
 
 
-def _sentence(state: ClusterState, row: int, reason: Reason, quota: int | None) -> str:
+def _sentence(state: ClusterState, row: int, reason: Reason, quota: int | None, fills: bool) -> str:
     job_state = JobState(state.state[row])
     held = state.held[row]
     if job_state.is_final:
@@ -516,6 +516,8 @@ def _sentence(state: ClusterState, row: int, reason: Reason, quota: int | None) 
         return f"it is about to go on, on {_places(state, held)}"
     if reason == Reason.NODE_UNHEALTHY and not state.nodes:
         return NO_NODE
+    if reason == Reason.WAIT_GAPS and not fills:
+        return filling.NOT_PLACED
     if reason == Reason.WAIT_QUOTA and _is_too_small(state, row, quota):
         more = "it asks for more GPUs than its queue's quota has"
         return more if quota else "its queue has no quota"

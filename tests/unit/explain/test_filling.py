@@ -9,8 +9,15 @@ from rota.cli.verdict import filling_text, why_text
 from rota.explain.filling import filling_of
 from rota.explain.why import explain
 from rota.model.allocation import background_on_node, on_node
-from rota.model.events import DecisionTaken, FillMeasured, JobFinished, NodeLost
-from rota.model.job import JobState, Share
+from rota.model.events import (
+    DecisionTaken,
+    FillMeasured,
+    JobFinished,
+    NodeLost,
+    WorkerRegistered,
+    WorkerReported,
+)
+from rota.model.job import JobState, Program, Share, Suspension
 from rota.model.notes import Notes, Undone
 from rota.model.reason import Reason
 from rota.testing.builders import job
@@ -146,6 +153,7 @@ def test_without_a_stage_a_background_job_is_told_the_fix(filled):
     verdict = filled.why(3, fills=False)
     (blocker,) = verdict["blockers"]
     assert blocker["have"] == "the policy places no background job: fill=off"
+    assert verdict["sentence"] == blocker["have"]
     (warning,) = verdict["warnings"]
     assert warning == (
         "share.role has no effect: background jobs wait while fill=off; "
@@ -160,6 +168,27 @@ def test_without_a_stage_the_limit_of_a_foreground_job_has_no_effect():
     assert warning.startswith("share has no effect: nothing is run beside it while fill=off")
     assert cluster.why(0)["warnings"] == []
     assert cluster.why(2, fills=False)["warnings"] == []
+
+
+@pytest.mark.parametrize(
+    ("suspension", "step", "warns"),
+    [
+        (Suspension.PROCESS, None, True),
+        (Suspension.PROCESS, 3, False),
+        (Suspension.BOUNDARY, None, False),
+        (Suspension.UNKNOWN, None, False),
+    ],
+)
+def test_a_limit_that_nobody_can_judge_is_told(suspension, step, warns):
+    live = job("a", share=Share("foreground", 1.2), program=Program("python x.py", "/"))
+    cluster = DrivenCluster(live, cluster="1x1")
+    cluster.settle()
+    cluster.happens(WorkerRegistered, 0, suspension, True)
+    cluster.happens(WorkerReported, 0, {"step": step})
+    warnings = explain(cluster.state, 0, 0.0)["warnings"]
+    assert [each.startswith("share.max_slowdown can't be judged") for each in warnings] == (
+        [True] if warns else []
+    )
 
 
 def test_a_job_whose_node_was_lost_waits(filled):
