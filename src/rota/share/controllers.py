@@ -61,6 +61,20 @@ class Told(NamedTuple):
     step_s: float | None  # a usual step of the foreground alone
 
 
+class Totals(NamedTuple):
+    """Since the beginning: what two of them differ in tells how an interval went.
+
+    ``steps`` of the foreground whose time alone is known took ``took_s``, and ``alone_s`` alone;
+    ``pieces`` had the device for ``busy_s``.
+    """
+
+    steps: int
+    took_s: float
+    alone_s: float
+    pieces: int
+    busy_s: float
+
+
 class Controller(Protocol):
     """What all controllers do; see the module."""
 
@@ -76,13 +90,16 @@ class Controller(Protocol):
     def take(self, now_s: float) -> Told:
         """How things go since the last call."""
 
+    def totals(self) -> Totals:
+        """How things went since the beginning."""
+
 
 class Pieces:
     """The pieces of a background: those outstanding, and how long each usually takes."""
 
     def __init__(self) -> None:
         self.outstanding: deque[tuple[float, int]] = deque()
-        self.busy_s = 0.0  # of all that are over
+        self.count, self.busy_s = 0, 0.0  # of all that are over
         self.last_end_s = float("-inf")
         self.last_busy_s = 0.0
         self._usual: dict[int, float] = {}
@@ -99,6 +116,7 @@ class Pieces:
         began_s, piece = self.outstanding.popleft()
         if busy_s is None or not 0 <= busy_s < float("inf"):
             busy_s = max(0.0, now_s - max(began_s, self.last_end_s))
+        self.count += 1
         self.busy_s += busy_s
         self.last_end_s, self.last_busy_s = now_s, busy_s
         if len(self._usual) < MOST_KEYS or piece in self._usual:
@@ -135,8 +153,8 @@ class Footing:
         self._longest_s = 0.0
         self._now_s = 0.0
         self._since_s: float | None = None
-        self._busy_before_s = 0.0
         self._steps, self._took_s, self._alone_s = 0, 0.0, 0.0
+        self._before = Totals(0, 0.0, 0.0, 0, 0.0)
 
     def look(self, seen: Seen, now_s: float) -> Verdict | None:
         """A verdict, or None if it is the controller's own rule that decides."""
@@ -185,14 +203,18 @@ class Footing:
     def take(self, now_s: float) -> Told:
         """See :class:`Controller`."""
         passed_s = 0.0 if self._since_s is None else max(0.0, now_s - self._since_s)
-        busy_s = self.pieces.busy_s - self._busy_before_s
-        harvest = min(1.0, busy_s / passed_s) if passed_s > 0 else 0.0
-        slowdown = self._took_s / self._alone_s if self._alone_s > 0 else None
+        now, before = self.totals(), self._before
+        harvest = min(1.0, (now.busy_s - before.busy_s) / passed_s) if passed_s > 0 else 0.0
+        alone_s = now.alone_s - before.alone_s
+        slowdown = (now.took_s - before.took_s) / alone_s if alone_s > 0 else None
+        self._since_s, self._before = now_s, now
         usual_s = self.bench.step_s if self.bench.known else None
-        told = Told(slowdown, harvest, self._steps, usual_s)
-        self._since_s, self._busy_before_s = now_s, self.pieces.busy_s
-        self._steps, self._took_s, self._alone_s = 0, 0.0, 0.0
-        return told
+        return Told(slowdown, harvest, now.steps - before.steps, usual_s)
+
+    def totals(self) -> Totals:
+        """See :class:`Controller`."""
+        pieces = self.pieces
+        return Totals(self._steps, self._took_s, self._alone_s, pieces.count, pieces.busy_s)
 
 
 FULL = "the pieces before are not over"
@@ -284,6 +306,10 @@ class SlowdownFeedback:
     def take(self, now_s: float) -> Told:
         """See :class:`Controller`."""
         return self._footing.take(now_s)
+
+    def totals(self) -> Totals:
+        """See :class:`Controller`."""
+        return self._footing.totals()
 
     # -- the rule --------------------------------------------------------------------------------
 
@@ -442,6 +468,10 @@ class StrictIdle:
         """See :class:`Controller`."""
         return self._footing.take(now_s)
 
+    def totals(self) -> Totals:
+        """See :class:`Controller`."""
+        return self._footing.totals()
+
 
 WINDOW_S, WINDOW_STEPS = 0.1, 4  # of the AIMD controller: the longer of both
 WHOLE = 1e6  # units of the device's time: its rate is in millionths
@@ -539,3 +569,7 @@ class Aimd:
     def take(self, now_s: float) -> Told:
         """See :class:`Controller`."""
         return self._footing.take(now_s)
+
+    def totals(self) -> Totals:
+        """See :class:`Controller`."""
+        return self._footing.totals()

@@ -12,6 +12,7 @@ import os
 import struct
 import time
 from pathlib import Path
+from typing import NamedTuple
 from zlib import crc32
 
 from rota.share.marks import (
@@ -52,7 +53,7 @@ class MarkWriter:
         self._epoch = self._steps = self._count = 0
         self._sums = list(NONE)
         self._done = NONE
-        self._segment, self._since_s = IDLE, time.monotonic()
+        self.segment, self._since_s = IDLE, time.monotonic()
         self.on = bool(path)
         if path:
             self._started_s = process_start_s(self._pid) or 0.0
@@ -81,16 +82,16 @@ class MarkWriter:
 
     def enter(self, segment: int) -> None:
         """A segment of a step begins, and the one before is over."""
-        if segment == self._segment or not self.on:
+        if segment == self.segment or not self.on:
             return
         now = time.monotonic()
-        self._sums[self._segment] += now - self._since_s
-        self._segment, self._since_s = segment, now
+        self._sums[self.segment] += now - self._since_s
+        self.segment, self._since_s = segment, now
         self._write()
 
     def enter_step(self, segment: int) -> None:
         """The same, for what is called wherever a model runs: nothing outside of steps."""
-        if self._segment not in (IDLE, OTHER):
+        if self.segment not in (IDLE, OTHER):
             self.enter(segment)
 
     def end_step(self, segment: int) -> None:
@@ -98,8 +99,8 @@ class MarkWriter:
         if not self.on:
             return
         now = time.monotonic()
-        self._sums[self._segment] += now - self._since_s
-        self._segment, self._since_s = segment, now
+        self._sums[self.segment] += now - self._since_s
+        self.segment, self._since_s = segment, now
         self._steps += 1
         self._done = tuple(self._sums)
         self._write()
@@ -133,7 +134,7 @@ class MarkWriter:
             self._started_s,
             self._epoch,
             self._steps,
-            self._segment,
+            self.segment,
             self._since_s,
             self._count,
             *self._sums,
@@ -193,6 +194,69 @@ class PageReader:
         if self._descriptor is not None:
             os.close(self._descriptor)
             self._descriptor = None
+
+
+FILL = struct.Struct("=Iqddqddqd")  # magic, pid, began, at, then the totals of a controller
+
+
+class Fill(NamedTuple):
+    """What a background has told of itself at ``at_s``; see ``controllers.Totals`` for the rest."""
+
+    pid: int
+    started_s: float
+    at_s: float
+    steps: int
+    took_s: float
+    alone_s: float
+    pieces: int
+    busy_s: float
+
+
+class FillWriter:
+    """Writes how a background fares beside a page, into a file of that name and ``.fill``.
+
+    Two such entries give slowdown and harvest of the time between them.
+    """
+
+    def __init__(self, path: str) -> None:
+        self._map: mmap.mmap | None = None
+        self._own = (os.getpid(), process_start_s(os.getpid()) or 0.0)
+        with contextlib.suppress(OSError):
+            flags = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC
+            descriptor = os.open(f"{path}.fill", flags, 0o600)
+            try:
+                os.posix_fallocate(descriptor, 0, FILL.size + CHECK.size)
+                self._map = mmap.mmap(descriptor, FILL.size + CHECK.size)
+            finally:
+                os.close(descriptor)
+
+    def write(
+        self, at_s: float, steps: int, took_s: float, alone_s: float, pieces: int, busy_s: float
+    ) -> None:
+        """Tell the totals at a time."""
+        if self._map is not None:
+            totals = (steps, took_s, alone_s, pieces, busy_s)
+            body = FILL.pack(MAGIC, *self._own, at_s, *totals)
+            self._map[:] = body + CHECK.pack(crc32(body))
+
+    def close(self) -> None:
+        """Tell nothing more; what was told stays."""
+        if self._map is not None:
+            self._map.close()
+            self._map = None
+
+
+def read_fill(path: str | os.PathLike[str]) -> Fill | None:
+    """What the background beside this page has told last; None if nothing, or torn."""
+    try:
+        told = Path(f"{os.fspath(path)}.fill").read_bytes()
+    except OSError:
+        return None
+    body = told[: FILL.size]
+    if len(told) < FILL.size + CHECK.size or CHECK.unpack(told[FILL.size :])[0] != crc32(body):
+        return None
+    magic, *fields = FILL.unpack(body)
+    return Fill(*fields) if magic == MAGIC else None
 
 
 def decode(page: bytes) -> Mark | None:

@@ -7,6 +7,8 @@ from typing import Any
 
 from rota.errors import InputError
 from rota.live.wire import COMPUTING, WAITING
+from rota.share.marks import FORWARD, LOAD, OPTIMISE, REDUCE
+from rota.share.page import MarkWriter
 from rota.train.gradient_clock import GradientClock
 from rota.train.gradients import Gradients
 from rota.train.loader import Loader, set_seeds
@@ -31,6 +33,7 @@ class Batch:
         lr_scaling: LrScaling | None,
         member: Member,
         pulse: Pulse,
+        page: MarkWriter,
         clock: GradientClock | None = None,
     ) -> None:
         self._loader = loader
@@ -38,6 +41,7 @@ class Batch:
         self._gradients = gradients
         self._member = member
         self._pulse = pulse
+        self._page = page
         self.samples = len(loader.indices())
         self.begun = self.complete = False
         self._clock = clock
@@ -68,7 +72,9 @@ class Batch:
             for number, piece in enumerate(pieces):
                 if number:
                     gradients.next_shard()
+                self._page.enter(LOAD)
                 loaded = loader.load(piece, ahead=not self._member.rehearses)
+                self._page.enter(FORWARD)
                 if self._clock is not None:
                     self._clock.start()
                 yield loaded
@@ -76,7 +82,9 @@ class Batch:
                     self._clock.stop()
                 gradients.take(piece.shard, piece.weight)
             self._pulse.enter(WAITING, sum(len(piece.samples) for piece in pieces))
+            self._page.enter(REDUCE)
             self._reduce()
+            self._page.enter(OPTIMISE)
             self._pulse.enter(COMPUTING)
         if self._member.rehearses:
             gradients.make_room()

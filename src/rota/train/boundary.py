@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from rota.live.wire import COMPUTING, WAITING, clock
+from rota.share.marks import IDLE, LOAD
 from rota.train.link import Link
 from rota.train.member import Member
 from rota.train.progress import Progress
@@ -42,6 +43,7 @@ class Boundary:
             self.started = True
             if self._training.start() and self.turn is not None:
                 self.turn.wait(clock.now_s())
+            self._training.segments.page.enter(LOAD)
 
     def end_step(self) -> None:
         """A step is over: report, suspend or change the gang if asked to."""
@@ -57,7 +59,12 @@ class Boundary:
             for message in self._link.poll():
                 self._member.obey(message, self._progress.step)
             if self._member.must_hold(self._progress.step):
+                self._training.segments.end_step(IDLE, self._training.cut)
                 self._hold()
+                self._training.segments.page.enter(LOAD)
+                self._progress.begin_step()
+                return
+        self._training.segments.end_step(LOAD, self._training.cut)
         self._progress.begin_step()
 
     def _hold(self) -> None:
@@ -80,5 +87,6 @@ class Boundary:
     def join(self) -> None:
         """End the rehearsal: take over everything from the others."""
         self._training.join()
+        self._training.segments.page.renew()
         self._reports.introduce()
         self._progress.begin_step()

@@ -2,6 +2,7 @@
 
 import contextlib
 import os
+import select
 import socket
 import time
 
@@ -66,6 +67,19 @@ class Link:
         self._receive(socket.MSG_DONTWAIT)
         messages, self._inbox = self._inbox, []
         return messages
+
+    def has(self, kind: str, wait_s: float) -> bool:
+        """Whether a message of this type has come, which stays; waits at most so long for one."""
+        if not self.connect():
+            time.sleep(wait_s)
+            return False
+        if not any(message["type"] == kind for message in self._inbox):
+            assert self._socket is not None
+            poll = select.poll()
+            poll.register(self._socket, select.POLLIN)
+            if poll.poll(1000 * wait_s):
+                self._receive(socket.MSG_DONTWAIT)
+        return any(message["type"] == kind for message in self._inbox)
 
     def wait(self) -> Message | None:
         """The next message, waiting for it. None if there is none yet, or the agent was lost."""

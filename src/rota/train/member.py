@@ -81,6 +81,11 @@ class Member:
         elif self.link is not None:
             self.link.send({"type": "tuned", "batch": batch, "refusal": FIXED_BATCHES})
 
+    @property
+    def is_asked_to_hold(self) -> bool:
+        """True if a hold is asked for, at this boundary or a later one."""
+        return self._hold_at is not None
+
     def must_hold(self, step: int) -> bool:
         """True if this rank must hold at this boundary."""
         return self._hold_at is not None and step >= self._hold_at

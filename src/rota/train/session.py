@@ -10,6 +10,8 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from rota.errors import InputError
 from rota.live.wire import COMPUTING, EVALUATING
+from rota.share.gate import Gate
+from rota.share.marks import LOAD, OTHER
 from rota.train.batch_oom import complaint, step_back
 from rota.train.boundary import Boundary
 from rota.train.curve import Curve, read_params
@@ -19,6 +21,7 @@ from rota.train.pickle_check import check_kept
 from rota.train.progress import Progress
 from rota.train.pulse import Pulse
 from rota.train.reports import Reports
+from rota.train.segments import Segments
 from rota.train.training import Training
 from rota.train.world import World
 
@@ -44,11 +47,16 @@ class Session:
         self._pulse = Pulse(os.environ.get("ROTA_PULSE"))
         self._progress = Progress()
         self._progress.step = int(os.environ.get("ROTA_STEP", "0"))
-        self._training = Training(self._world, self._member, self._progress)
+        device = int(os.environ.get("ROTA_DEVICE") or 0)
+        self._segments = Segments(os.environ.get("ROTA_MARKS"), device)
+        self._gate = Gate.told(os.environ.get("ROTA_FILLS"), device, self._is_awaited)
+        parts = (self._world, self._member, self._progress, self._segments, self._gate)
+        self._training = Training(*parts)
         self._curve = Curve()
         self._reports = Reports(self._link, self._world, self._progress, self._most_ranks)
-        parts = (self._member, self._training, self._progress, self._reports, self._pulse)
-        self._boundary = Boundary(self._link, *parts)
+        self._boundary = Boundary(
+            self._link, self._member, self._training, self._progress, self._reports, self._pulse
+        )
         self._member.formed = self._reports.introduce
         self._counting = self._in_epochs = False
 
@@ -70,8 +78,17 @@ class Session:
             raise
         self._leave(exc[1])
 
+    def _is_awaited(self, wait_s: float) -> bool:
+        """Whether the agent waits for this rank to hold; waits so long for it to say so."""
+        if self._link is None:
+            time.sleep(wait_s)
+            return False
+        return self._member.is_asked_to_hold or self._link.has("pause", wait_s)
+
     def _leave(self, failure: object) -> None:
         """Report the end of training, and leave the other ranks."""
+        self._segments.page.close()
+        self._gate.close()
         unwritten = self._curve.close()
         error = complaint(failure, self._training.adaptation)
         repeats = step_back(failure, self._training)
@@ -170,13 +187,16 @@ class Session:
                 f"the framework trains on {ranks} ranks, and the job has {self.world_size}; "
                 "tell it s.world_size, so that it neither waits for more nor trains several models"
             )
-        state = self._training.state
+        state, optimizers = self._training.state, list(optimizers)
         for optimizer in optimizers:
             state.add(model, optimizer)
+        self._segments.watch(model, optimizers)
+        self._gate.watch(model, optimizers, state.device)
         progress = self._progress
         progress.step, progress.total, progress.samples = step, total, samples
         self._reports.introduce()
         self._reports.model(*state.model_sizes())
+        self._segments.page.enter(LOAD)
         progress.begin_step()
 
     def loader(
@@ -334,11 +354,14 @@ class Session:
     def evaluate(self) -> Iterator[None]:
         """Mark a validation phase: ``with s.evaluate()``; ranks that wait for it are not stuck."""
         self._pulse.enter(EVALUATING)
+        segment = self._segments.page.segment
+        self._segments.page.enter(OTHER)
         since_s = time.monotonic()
         try:
             yield
             self._progress.phases.evaluated(time.monotonic() - since_s)
         finally:
+            self._segments.page.enter(segment)
             self._pulse.enter(COMPUTING)
 
     # -- what is told and kept -----------------------------------------------------------------

@@ -6,6 +6,7 @@ import os
 from typing import TYPE_CHECKING, Any
 
 from rota.errors import InputError
+from rota.share.gate import Gate
 from rota.train.checkpoint import Checkpoint
 from rota.train.gradient_clock import GradientClock
 from rota.train.handover import Handover
@@ -13,6 +14,7 @@ from rota.train.member import Member
 from rota.train.progress import Progress
 from rota.train.pulse import Pulse
 from rota.train.reduction import Reduction
+from rota.train.segments import Segments
 from rota.train.world import World
 
 if TYPE_CHECKING:
@@ -30,7 +32,10 @@ if TYPE_CHECKING:
 class Training:
     """The parts of a training, made when they are needed: torch is loaded by the first of them."""
 
-    def __init__(self, world: World, member: Member, progress: Progress) -> None:
+    def __init__(
+        self, world: World, member: Member, progress: Progress, segments: Segments, gate: Gate
+    ) -> None:
+        self.segments, self.gate = segments, gate
         self.loader: Loader | None = None
         self.batch: Batch | None = None  # of the present step
         self.lr_scaling: LrScaling | None = None
@@ -90,6 +95,8 @@ class Training:
         self.state.add(model, optimizer)
         self._progress.counts_cpu = self.state.device.type == "cpu"
         self.replica.add(model, optimizer, *others)
+        self.segments.watch(model, [optimizer])
+        self.gate.watch(model, [optimizer], self.state.device)
         self.handover.watch(optimizer, self.replica, self.state)
         self.prepared = True
         self._open_world()
@@ -252,8 +259,8 @@ class Training:
             gradients = self._gradients()
             if loader.adaptation is not None and self._clock is None:
                 self._clock = GradientClock(self.state.device)
-            parts = (gradients, self.lr_scaling, self._member, pulse, self._clock)
-            self.batch = Batch(loader, *parts)
+            parts = (gradients, self.lr_scaling, self._member, pulse, self.segments.page)
+            self.batch = Batch(loader, *parts, self._clock)
         return self.batch
 
     def end_step(self) -> bool:
@@ -277,6 +284,13 @@ class Training:
                 self.loader.advance()
             self.batch = None
         return due
+
+    @property
+    def cut(self) -> tuple[Any, ...]:
+        """What the time of a step depends on: the group of ranks, and how batches are cut."""
+        loader = self.loader
+        sizes = (loader.batch_size, loader.shards) if loader is not None else None
+        return (self._world.generation, self._world.size, sizes, self._member.rehearses)
 
     def _time(self, batch: Batch, clock: GradientClock, wait_s: float) -> None:
         """Note how long a step took that had a whole batch, and the ranks for which it was cut."""
@@ -400,6 +414,7 @@ class Training:
 
     def offload(self) -> None:
         """Free the device."""
+        self.gate.leave()
         if self._state is not None:
             self._state.offload()
 
@@ -409,6 +424,8 @@ class Training:
             self._state.restore(device)
             if self._member.replica is not None:
                 self._member.device = self._member.replica.device = self._state.device
+        self.segments.move(device)
+        self.gate.move(device)
 
     def enlist(self) -> None:
         """Let the member know what it is to hand over."""

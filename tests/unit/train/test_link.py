@@ -4,6 +4,7 @@ import os
 import signal
 import socket
 
+from rota.live.wire import encode
 from rota.train.link import Link
 
 
@@ -47,3 +48,29 @@ def test_a_child_that_closes_the_connection_leaves_it_to_its_parent(tmp_path):
             assert link.send({"type": "on"})
             assert agent.recv(4096) == b'{"type":"hello"}\n{"type":"on"}\n'
         link.close()
+
+
+def test_a_message_that_is_looked_for_stays(tmp_path):
+    with socket.socket(socket.AF_UNIX) as server:
+        server.bind(str(tmp_path / "socket"))
+        server.listen()
+        link = Link(str(tmp_path / "socket"))
+        assert not link.has("pause", 0.001)  # it connects
+        agent, _ = server.accept()
+        with agent:
+            assert not link.has("pause", 0.001)
+            agent.sendall(encode({"type": "cpus", "millicores": 2}))
+            assert not link.has("pause", 0.001)
+            agent.sendall(encode({"type": "pause", "gang": False}))
+            while not link.has("pause", 1.0):
+                pass
+            assert link.has("pause", 0.0)
+            assert [message["type"] for message in link.poll()] == ["cpus", "pause"]
+            assert not link.has("pause", 0.001)
+        link.close()
+
+
+def test_without_an_agent_nothing_is_asked_for(tmp_path):
+    link = Link(str(tmp_path / "none"))
+    assert not link.has("pause", 0.001)
+    link.close()

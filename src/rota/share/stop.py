@@ -1,0 +1,121 @@
+"""Runs a process tree in slices of time, by stopping it: for programs without ``rota.train``.
+
+:class:`Duty` decides and is pure; :class:`Throttle` sends what it decides. Whoever throttles may
+end in any way: a guard, a process of its own, has the tree continue as soon as it is gone.
+"""
+
+import signal
+import subprocess
+import sys
+from collections.abc import Callable
+from typing import NamedTuple
+
+from rota.share.controllers import Controller
+from rota.share.marks import Seen
+
+SLICE_S = 0.02  # that a tree runs at once; a signal, and the wake-up after it, are short beside it
+LONG_SLICE_S = 0.5  # where there is no foreground
+
+# It waits for the end of its input, which no death of the throttling process prevents.
+GUARD = """
+import os, signal, sys
+sys.stdin.buffer.read()
+seen, todo = set(), [int(sys.argv[1])]
+while todo:
+    pid = todo.pop()
+    if pid in seen:
+        continue
+    seen.add(pid)
+    try:
+        for thread in os.listdir(f"/proc/{pid}/task"):
+            with open(f"/proc/{pid}/task/{thread}/children") as children:
+                todo += map(int, children.read().split())
+    except OSError:
+        pass
+    try:
+        os.kill(pid, signal.SIGCONT)
+    except OSError:
+        pass
+"""
+
+
+class Move(NamedTuple):
+    """What is to be done: the tree ``runs`` from now on, or does not; look again in ``again_s``."""
+
+    runs: bool
+    again_s: float
+    why: str = ""
+
+
+class Duty:
+    """Decides when a tree runs, by a controller whose pieces are slices of 20 ms."""
+
+    def __init__(self, controller: Controller) -> None:
+        self._controller = controller
+        self.runs = True  # as every tree does before it is first told otherwise
+        self._slice_ends_s: float | None = None
+
+    def turn(self, seen: Seen, now_s: float) -> Move:
+        """What to do now; call it again after ``again_s``, or a little later."""
+        if self._slice_ends_s is not None:
+            if now_s < self._slice_ends_s:
+                return Move(True, self._slice_ends_s - now_s)
+            self._slice_ends_s = None
+            self._controller.ended(now_s)
+        verdict = self._controller.ask(seen, now_s)
+        self.runs = verdict.go
+        if not verdict.go:
+            return Move(False, verdict.again_s, verdict.why)
+        slice_s = SLICE_S if seen.mark is not None or seen.torn else LONG_SLICE_S
+        self._controller.began(now_s)
+        self._slice_ends_s = now_s + slice_s
+        # A foreground that comes meanwhile must not wait for the end of a long slice.
+        return Move(True, SLICE_S)
+
+    def pause(self, now_s: float) -> None:
+        """The tree was stopped, or has ended, for another reason."""
+        if self._slice_ends_s is not None:
+            self._slice_ends_s = None
+            self._controller.ended(now_s)
+
+
+class Throttle:
+    """Stops and continues the tree below a process as a :class:`Duty` says; a context manager.
+
+    ``send`` sends a signal to the whole tree, children included, and may be called often:
+    ``lambda number: signal_below(shim, number)`` in an agent. The tree runs again when the context
+    ends, and when this process does.
+    """
+
+    def __init__(self, pid: int, duty: Duty, send: Callable[[signal.Signals], object]) -> None:
+        self._duty, self._send = duty, send
+        self._stopped = False
+        words = [sys.executable, "-IS", "-c", GUARD, str(pid)]
+        self._guard = subprocess.Popen(words, stdin=subprocess.PIPE, start_new_session=True)
+
+    def __enter__(self) -> "Throttle":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def turn(self, seen: Seen, now_s: float) -> float:
+        """Do what is due, and return the seconds until the next look."""
+        move = self._duty.turn(seen, now_s)
+        if not move.runs:
+            # Again each time: what was being forked at the last signal is stopped by this one.
+            self._send(signal.SIGSTOP)
+            self._stopped = True
+        elif self._stopped:
+            self._send(signal.SIGCONT)
+            self._stopped = False
+        return move.again_s
+
+    def close(self) -> None:
+        """Let the tree run."""
+        if self._guard.stdin is not None and not self._guard.stdin.closed:
+            if self._stopped:
+                self._send(signal.SIGCONT)
+                self._stopped = False
+            self._guard.stdin.close()
+            self._guard.wait()
