@@ -367,13 +367,6 @@ class Machine:
         return self._speed_with(row, allocation, self._state.held_cpus.get(row))
 
     def _speed_with(self, row: int, allocation: Allocation, millicores: int | None) -> float:
-        speed = self._speed_on_layer(row, allocation, millicores)
-        if self._state.has_background_jobs:
-            speed *= self.fills.factor(row, allocation)
-        return speed
-
-    def _speed_on_layer(self, row: int, allocation: Allocation, millicores: int | None) -> float:
-        """The job's speed without those of the other layer."""
         spec = self._state.spec[row]
         speed = 1.0
         if self.speeds is not None:
@@ -382,6 +375,8 @@ class Machine:
         if millicores is not None and self.cpus is not None:
             work_s = self._state.work(row, self._engine.now_s)
             by_cores = self.cpus.factor(spec, allocation, self._state.nodes, millicores, work_s)
+        if self._state.has_background_jobs:
+            speed *= self.fills.factor(row, allocation)
         if not self._has_neighbours(allocation):
             return speed * by_cores
         if allocation.shared:

@@ -271,7 +271,8 @@ class Ledger:
         self.num_gpus.append(spec.num_gpus)
         self.priority.append(spec.priority)
         self.state.append(PENDING)
-        self.reason.append(WAIT_GAPS if spec.is_background else WAIT_PRIORITY)
+        waits = spec.share is not None and spec.is_background
+        self.reason.append(WAIT_GAPS if waits else WAIT_PRIORITY)
         self.attempt.append(0)
         self.preemptions.append(0)
         self.migrations.append(0)
@@ -569,8 +570,12 @@ class Ledger:
         self.outstanding[row] = self.marks[row] = None
         self.active.pop(row, None)
         self.staying.pop(row, None)
-        self.note_change(row)
-        if self.has_background_jobs:
+        self.changed.append(row)
+        self.decision_needed = True
+        if not self.has_background_jobs:
+            self.policy_needed = True
+        else:
+            self.policy_needed |= not self.spec[row].is_background
             self.background.pop(row, None)
             self.fill_measured.pop(row, None)
         if self.reason[row] != NO_REASON:

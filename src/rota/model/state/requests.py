@@ -25,17 +25,19 @@ def job_submitted(ledger: Ledger, e: JobSubmitted) -> None:
     ledger.begin_story(at_s)
     if spec.depends_on:
         _await_others(ledger, row, at_s)
-    background = spec.is_background
+    background = spec.share is not None and spec.is_background
     if row not in ledger.waits_for:
         (ledger.background if background else ledger.active)[row] = None
     if background:
         ledger.has_background_jobs = True
     else:
+        ledger.policy_needed = True
         ledger.priorities.add(spec.priority)
         if spec.gpu_types:
             ledger.has_typed_jobs = True
     add_trial(ledger, row, spec)
-    ledger.note_change(row)
+    ledger.changed.append(row)
+    ledger.decision_needed = True
 
 
 def _await_others(ledger: Ledger, row: int, at_s: float) -> None:
