@@ -3,6 +3,7 @@
 import pytest
 
 from rota.errors import PlanError, TransitionError
+from rota.live.controller.recovery import overdue
 from rota.model.allocation import Allocation, background_on_node, of_parts, on_node
 from rota.model.commands import Launch
 from rota.model.events import (
@@ -219,3 +220,15 @@ def test_decisions_about_background_jobs_leave_what_the_policy_has_to_see():
     assert state.plan is plan
     assert 0 in state.changed
     assert state.target[1] is not None
+
+
+def test_one_that_cannot_leave_a_drained_node_is_overdue_there_at_once():
+    found = cluster(background("b"), job("a"), nodes="1x1")
+    state = found.state
+    for row in (0, 1):
+        found.happens(WorkerRegistered, row, Suspension.PROCESS, False, False, 0, False)
+    found.happens(NodeClosed, "node0", True)
+    assert overdue(state, 0.0) == []
+    found.settle()
+    assert found.state_of(0) == JobState.SUSPENDED
+    assert overdue(state, 0.0) == [(0, 0)]
