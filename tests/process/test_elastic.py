@@ -196,6 +196,37 @@ def test_torchs_own_reduction_agrees_closely_after_resizes(launch, reference):
     assert close(job.succeeds(), reference(*words))
 
 
+LAYERS = ("--reduction", "burst", "--ranks-of", "0=1", "--ranks-of", "2=3")
+
+
+def test_layers_on_ranks_of_their_own_agree_closely_after_resizes(launch, reference):
+    """Also where the rank that keeps all layers leaves the others."""
+    words = ("--model", "plain", "--clean", "--workers", 1)
+    job = launch([0], *words, *LAYERS, *(f"--gate={gate}" for gate in (2, 4, 6, 8)))
+    for gate, gpus in [(2, [0, 1]), (4, [0, 1, 2]), (6, [1, 2]), (8, [1])]:
+        assert job.resizes_at(gate, gpus)["type"] == "done", job.logs()
+    assert close(job.succeeds(), reference(*words))
+
+
+def test_a_rank_that_is_killed_leaves_layers_to_the_others(launch, reference):
+    words = ("--model", "plain", "--clean")
+    job = launch([0, 1, 2], *words, *LAYERS, "--gate", 3)
+    job.until_at(3)
+    job.attempt.ranks[1].signal(signal.SIGKILL)
+    job.opens(3)
+    assert close(job.succeeds(), reference(*words))
+    assert "rank 1 was killed by SIGKILL" in job.causes()
+
+
+def test_a_job_whose_layers_are_lost_with_rank_0_ends_with_an_error_that_says_so(launch):
+    job = launch([0, 1, 2], "--model", "plain", *LAYERS, "--gate", 3)
+    job.until_at(3)
+    job.attempt.ranks[0].signal(signal.SIGKILL)
+    job.opens(3)
+    assert job.ends()["exit_code"] == 1
+    assert "GangError: rank 0 was lost, and with it layers of the model" in job.logs()
+
+
 def close(state: dict[str, Any], expected: dict[str, Any]) -> bool:
     """Whether weights agree to single precision, and everything else wholly."""
     weights = zip(state["models"][0].values(), expected["models"][0].values(), strict=True)

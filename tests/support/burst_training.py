@@ -4,6 +4,7 @@ No parameter has a gradient that is zero but for rounding: AdamW would make step
 no bias before batch normalisation, nor in attention's keys.
 """
 
+import os
 import random
 from typing import NamedTuple
 
@@ -11,11 +12,14 @@ import torch
 import torch.distributed as dist
 from torch import nn
 from torch.nn import functional as F
+from torch.utils.data import TensorDataset
 
+import rota.train
 from rota.burst.layers.trace import layered
 from rota.burst.planner.plan import Group
 from rota.burst.runtime.elsewhere import away
 from rota.burst.runtime.runtime import Runtime
+from rota.errors import InputError
 
 
 class Vgg(nn.Module):
@@ -192,16 +196,15 @@ def one_process(name, dtype, steps):
 
 
 def random_groups(pieces, ranks, seed):
-    """Groups of 1 to ``ranks`` ranks; where there are no buffers, some without rank 0."""
+    """Groups of 1 to ``ranks`` ranks, some of them without rank 0."""
     draw = random.Random(seed)
     groups = []
-    for piece in pieces:
+    for _ in pieces:
         if groups and draw.random() < 0.5:
             groups.append(groups[-1])
             continue
         size = draw.randint(1, ranks)
-        buffers = any(True for _ in piece.module.buffers())
-        first = 0 if buffers or draw.random() < 0.7 else draw.randint(0, ranks - size)
+        first = 0 if draw.random() < 0.5 else draw.randint(0, ranks - size)
         groups.append(Group(first, size))
     return groups
 
@@ -234,6 +237,55 @@ def on_ranks(name, dtype, steps, seed, even):
         end |= {n: b.clone() for n, b in model.named_buffers()}
     runtime.close()
     return Course(first, norms, end)
+
+
+def loses_a_rank(victim, where):
+    """Trains on; the victim ends in the third step: before it, in a layer, or before its end."""
+    model, x, y = made("vgg", torch.float64)
+    rank = dist.get_rank()
+    pieces, output = layered(model, x[0, :2])
+    groups = [Group(0, 3), Group(0, 2), Group(1, 2), Group(0, 1), Group(0, 3), Group(0, 3)]
+    runtime = Runtime(pieces, output, groups)
+    for step, (inputs, targets) in enumerate(batches(x, y, 6)):
+        ends = rank == victim and step == 2
+        if ends and where == "before":
+            os._exit(9)
+        own = share_of(len(inputs), rank, 3, even=True)
+        if ends and where == "backward":
+            model.classifier[4].weight.register_hook(lambda _: os._exit(9))
+        loss = loss_of(runtime.step(inputs[own]), targets[own])
+        if ends and where == "after":
+            os._exit(9)
+        loss.backward()
+        runtime.complete()
+
+
+def in_a_session(reduction, plan, evaluates_on):
+    """Weights after two epochs of 50 samples in batches of 16; what one rank says of evaluating."""
+    rank, ranks = dist.get_rank(), dist.get_world_size()
+    os.environ |= {"RANK": str(rank), "WORLD_SIZE": str(ranks)}
+    torch.manual_seed(3)
+    model = nn.Sequential(nn.Linear(6, 8), nn.ReLU(), nn.Linear(8, 8), nn.ReLU(), nn.Linear(8, 3))
+    model, x = model.double(), torch.randn(50, 6, dtype=torch.float64)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=0.01)
+    said = None
+    with rota.train.session() as s:
+        wrapped, optimizer = s.prepare(model, optimizer, reduction=reduction, plan=plan)
+        loader = s.loader(TensorDataset(x, x.sum(1).long() % 3), batch_size=16)
+        for _ in s.epochs(2):
+            for batch in loader:
+                for inputs, targets in batch:
+                    loss_of(wrapped(inputs), targets).backward()
+                nn.utils.clip_grad_norm_(wrapped.parameters(), 0.2)
+                optimizer.step()
+                optimizer.zero_grad()
+        if rank == evaluates_on:
+            try:
+                with torch.no_grad():
+                    said = tuple(wrapped(x).shape)
+            except InputError as error:
+                said = str(error)
+    return {n: p.detach().clone() for n, p in model.named_parameters()}, said
 
 
 def furthest(one, courses):

@@ -33,17 +33,24 @@ class Ranks:
 
         Raises AssertionError with the tracebacks of ranks that raised something.
         """
+        self.begin(world, module, function, *args)
+        found = [self.answer(rank) for rank in range(world)]
+        failures = [f"rank {rank}: {text}" for rank, (text, _) in enumerate(found) if text]
+        assert not failures, "\n".join(failures)
+        return [result for _, result in found]
+
+    def begin(self, world: int, module: str, function: str, *args: Any) -> None:
+        """Start a case on ``world`` ranks; see :meth:`answer`."""
         self._number += 1
         store = str(self._folder / f"store{self._number}")
         for rank in range(world):
             self._connections[rank].send((module, function, args, store, rank, world))
-        found = []
-        for rank in range(world):
-            assert self._connections[rank].poll(TIMEOUT_S), f"rank {rank} does not answer"
-            found.append(pickle.loads(self._connections[rank].recv_bytes()))
-        failures = [f"rank {rank}: {text}" for rank, (text, _) in enumerate(found) if text]
-        assert not failures, "\n".join(failures)
-        return [result for _, result in found]
+
+    def answer(self, rank: int) -> tuple[str | None, Any]:
+        """The traceback of what the case raised on a rank, or None; and what it gave."""
+        assert self._connections[rank].poll(TIMEOUT_S), f"rank {rank} does not answer"
+        answer: tuple[str | None, Any] = pickle.loads(self._connections[rank].recv_bytes())
+        return answer
 
 
 @contextmanager
@@ -112,7 +119,8 @@ def _serve(connection: Connection) -> None:
             try:
                 answer = (None, getattr(importlib.import_module(module), function)(*args))
             finally:
-                dist.destroy_process_group()
+                if dist.is_initialized():  # a session leaves it by itself
+                    dist.destroy_process_group()
         except BaseException:
             answer = (traceback.format_exc(), None)
         # As ``send`` does not: tensors would be shared through a server of this process.

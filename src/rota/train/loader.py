@@ -17,6 +17,7 @@ from rota.train.adaptation import Adaptation
 from rota.train.lr_scaling import check_rule
 from rota.train.shards import (
     Piece,
+    even_part,
     even_pieces,
     next_size,
     one_piece,
@@ -80,6 +81,7 @@ class Loader:
         self.seed = _whole("seed", seed)
         self.position = Position()
         self.whole = False  # True if a rank gets its samples in one piece, for any number of shards
+        self.even = False  # True if parts of ranks are even, for any number of shards
         self._shuffle = _flag("shuffle", shuffle)
         self._drop_last = drop_last
         self._num_workers = _workers(num_workers)  # None: by CPU cores
@@ -148,6 +150,8 @@ class Loader:
         """The pieces of the batch at the position that one rank works through."""
         shards = shards_of_rank(self.shards, world_size or self._world.size, rank)
         size = -(-self.batch_size // self.shards)
+        if self.even:
+            return [even_part(self.indices(), rank, world_size or self._world.size)]
         if self.adaptation is not None:
             least = self.adaptation.limits.least_per_rank
             return even_pieces(self.indices(), size, shards, least)

@@ -47,6 +47,7 @@ class Member:
         self.replica: Replica | None = None
         self.device: torch.device | None = None
         self.settle: Callable[[], object] = lambda: None  # called among those that had the state
+        self.gather: Callable[[], object] = lambda: None  # called before ranks leave each other
         self.moved: Callable[[], object] = lambda: None  # called in a new world
         self.formed: Callable[[], object] = lambda: None  # called when all have met there
         self.state: DeviceState | None = None
@@ -123,6 +124,7 @@ class Member:
         link, failure = self._agent(), None
         try:
             self.world.agree(True, at_once=True)
+            self.gather()
             link.send({"type": "voted"})
             place = self._await_vote()
             agreed = self.world.agree(place is not None, at_once=True)

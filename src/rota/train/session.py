@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -142,15 +142,19 @@ class Session:
         optimizer: torch.optim.Optimizer,
         *others: Any,
         reduction: str | None = None,
+        plan: str | os.PathLike[str] | Mapping[str, int] | None = None,
     ) -> tuple[Any, ...]:
         """Put the model on the device, and have its training shared among the ranks.
 
         ``others`` are learning-rate schedulers, gradient scalers and whatever else has a
         ``state_dict``: all that newcomers must have. ``reduction`` is how gradients are added up:
         ``tree``, in an order that does not depend on the number of ranks, which is the default for
-        batches from :meth:`loader`; or ``ddp``, by torch's DistributedDataParallel while
-        ``backward`` runs, the default for batches that the program cuts itself. Returns its
-        arguments; if there are more ranks, the model may be in a wrapper, as ``module``.
+        batches from :meth:`loader`; ``ddp``, by torch's DistributedDataParallel while
+        ``backward`` runs, the default for batches that the program cuts itself; or ``burst``, where
+        each layer runs on the ranks that it is worth. Their numbers are those of ``plan``: a
+        profile of the model's layers, by which the planner chooses for each size of the gang, or a
+        dict of ranks by layer; without one all layers are on all ranks. Returns its arguments; if
+        there are more ranks, the model may be in a wrapper, as ``module``.
 
         Call it before the first step, once for each model. The scheduler is told the size of the
         model and of its largest tensor, for placement. Raises InputError if it comes later, or with
@@ -161,7 +165,7 @@ class Session:
                 "s.prepare was called after the first step, when other ranks may have gone without "
                 "it; prepare all models and optimizers before the loop"
             )
-        model = self._training.prepare(model, optimizer, others, reduction)
+        model = self._training.prepare(model, optimizer, others, reduction, plan)
         self._reports.model(*self._training.state.model_sizes())
         return (model, optimizer, *others)
 

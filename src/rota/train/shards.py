@@ -76,6 +76,16 @@ def even_pieces(batch: Sequence[int], size: int, shards: range, least: int) -> l
     return found or [Piece(shards[0], batch[: samples // parts], 0.0)]
 
 
+def even_part(batch: Sequence[int], rank: int, world_size: int) -> Piece:
+    """The rank's part of a batch whose parts differ by one sample at most.
+
+    A rank without samples gets the first one, with weight 0.
+    """
+    samples = len(batch)
+    part = batch[samples * rank // world_size : samples * (rank + 1) // world_size]
+    return Piece(rank, part or batch[:1], len(part) / samples)
+
+
 def one_piece(batch: Sequence[int], size: int, shards: range) -> list[Piece]:
     """The same samples as :func:`pieces`, all in one piece."""
     samples = batch[size * shards[0] : size * (shards[-1] + 1)]

@@ -82,6 +82,7 @@ class Training:
         optimizer: torch.optim.Optimizer,
         others: tuple[Any, ...],
         reduction: str | None,
+        plan: Any = None,
     ) -> Any:
         """Take in a model and what belongs to it.
 
@@ -90,7 +91,7 @@ class Training:
         from rota.train.optimizers import check_parts
 
         check_parts(model, optimizer, others)
-        self._reduction.ask(reduction)
+        self._reduction.ask(reduction, plan)
         model = model.to(self.state.device)
         self.state.add(model, optimizer)
         self._progress.counts_cpu = self.state.device.type == "cpu"
@@ -100,7 +101,14 @@ class Training:
         self.handover.watch(optimizer, self.replica, self.state)
         self.prepared = True
         self._open_world()
-        return self._reduction.take(model, self.state.device)
+        if self._reduction.by_layer:
+            from rota.train.burst import check_others, leave_alone
+            from rota.train.optimizers import torch_optimizers
+
+            check_others(others)
+            for inner in torch_optimizers([optimizer]):
+                leave_alone(inner, model)
+        return self._reduction.take(model, self.state.device, plan)
 
     def _open_world(self) -> None:
         """Have a process group, unless there is one rank for good: it takes time and ports."""
@@ -174,7 +182,10 @@ class Training:
             self._start_without_loader()
         else:
             self._start_with_loader()
-        return self.handover.adopt()
+        adopted = self.handover.adopt()
+        if adopted:
+            self._reduction.adopted()
+        return adopted
 
     def _start_with_loader(self) -> None:
         if not self.prepared:
@@ -225,8 +236,9 @@ class Training:
         if lr_scaling.measures and self._reduction.wrapped:
             raise InputError(
                 f"s.loader: lr_scaling={lr_scaling.rule!r}, or a batch that the scheduler chooses, "
-                "needs the gradients of the ranks one by one, and s.prepare(..., reduction='ddp') "
-                "adds them up before they can be seen; leave reduction out"
+                "needs the gradients of the ranks one by one, and s.prepare(..., "
+                f"reduction={'burst' if self._reduction.by_layer else 'ddp'!r}) adds them up "
+                "before they can be seen; leave reduction out"
             )
         for optimizer in torch_optimizers(self.replica.others):
             lr_scaling.follow(optimizer)
@@ -359,8 +371,9 @@ class Training:
             assert self.loader is not None
             measures = self.lr_scaling is not None and self.lr_scaling.measures
             others = (lambda: self.replica.others) if measures else None
-            self.loader.whole = reduction.with_loader(self.replica, others)
+            reduction.with_loader(self.loader, self.replica, others)
             self._member.settle, self._member.moved = reduction.settle, reduction.moved
+            self._member.gather = reduction.gather
         return reduction.gradients
 
     # -- suspended and handed over ---------------------------------------------------------------

@@ -6,7 +6,7 @@ import contextlib
 import os
 import socket
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
@@ -128,6 +128,25 @@ class World:
         self.open_alone(device)
         self.rank, self.size = 1, 2
 
+    def group(self, ranks: Sequence[int]) -> torch.distributed.ProcessGroup:
+        """A group of some ranks of this one, all of which call it; it ends with this one.
+
+        With NCCL, its kernels run before those of other streams. Raises RuntimeError.
+        """
+        import torch.distributed as dist
+        from torch.distributed.distributed_c10d import _set_pg_timeout
+
+        options: Any = None
+        if dist.get_backend() == "nccl":
+            options = dist.ProcessGroupNCCL.Options(is_high_priority_stream=True)
+        before = _sockets()
+        forming = timedelta(seconds=self.form_timeout_s)
+        made = dist.new_group(list(ranks), timeout=forming, pg_options=options)
+        self._note(before)
+        if dist.get_rank() in ranks:
+            _set_pg_timeout(timedelta(seconds=self.timeout_s), made)
+        return made
+
     def agree(self, yes: bool, *, at_once: bool) -> bool:
         """True if all ranks of the group say yes. Raises RuntimeError if the group fails.
 
@@ -184,7 +203,12 @@ class World:
             os.environ.setdefault("TORCH_NCCL_ASYNC_ERROR_HANDLING", "0")
         before = _sockets()
         dist.init_process_group(_backend(device), **options)
-        self._connections = {
+        self._connections.clear()
+        self._note(before)
+
+    def _note(self, before: dict[int, str]) -> None:
+        """Note the connections that were not there before."""
+        self._connections |= {
             descriptor: name
             for descriptor, name in _sockets().items()
             if before.get(descriptor) != name

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import pairwise
 from typing import Any, NamedTuple
 
 import torch
@@ -101,4 +102,4 @@ def _put(into: torch.Tensor, rows: Sequence[int], values: torch.Tensor) -> None:
 
 
 def _neighbours(rows: Sequence[int]) -> bool:
-    return rows[-1] - rows[0] == len(rows) - 1
+    return all(after == before + 1 for before, after in pairwise(rows))

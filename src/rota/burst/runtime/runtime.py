@@ -29,6 +29,7 @@ from rota.burst.runtime.schedule import END, Layout, Schedule
 from rota.errors import InputError
 
 NONE = -1.0  # in place of a norm: there is no gradient
+MARKS = 1009  # few enough for sums of their squares to be exact
 
 
 class Piece(Protocol):
@@ -61,9 +62,9 @@ class Runtime:
     """The layers of a model on the ranks of torch's default group, as ``groups`` says.
 
     ``pieces`` are the layers, each after those that it reads, and ``output`` names the one whose
-    output is the model's. Rank 0 keeps all parameters in step, other ranks those of their layers.
-    Buffers of layers on other ranks than rank 0 are not kept in step there. ``make`` makes a
-    process group of some ranks. Raises InputError for a plan that does not fit the model or ranks.
+    output is the model's. Rank 0 keeps all parameters and buffers in step, other ranks those of
+    their layers. ``make`` makes a process group of some ranks. Raises InputError for a plan that
+    does not fit the model or the ranks.
     """
 
     def __init__(
@@ -87,6 +88,8 @@ class Runtime:
             any(_normalises(pieces[layer].module) for layer in stage.layers)
             for stage in self.schedule.stages
         )
+        self._away = tuple(self._find_away())
+        self._layout: Layout | None = None  # of the last step
         self._active: list[bool] = []
         self._reducer: Reducer | None = None
         self._routes: dict[tuple[tuple[int, ...], tuple[int, ...]], _Route] = {}
@@ -108,6 +111,13 @@ class Runtime:
                 at[2].append(schedule.stage_of[layer])
         for parameter, ranks, stages in found.values():
             yield Held(parameter, tuple(sorted(ranks)), min(stages))
+
+    def _find_away(self) -> Iterator[tuple[int, torch.Tensor]]:
+        """The buffers of layers that rank 0 has no part in, with their stages."""
+        for at, stage in enumerate(self.schedule.stages):
+            if stage.group.first > 0:
+                for layer in stage.layers:
+                    yield from ((at, buffer) for buffer in self.pieces[layer].module.buffers())
 
     @property
     def keeps_all(self) -> bool:
@@ -144,6 +154,7 @@ class Runtime:
         else:
             wants = [0] * len(counts)
         route = self._route(tuple(counts), tuple(wants))
+        self._layout = route.layout
         run = _Run(self, route, self.known.get(key))
         output = run.forward(inputs)
         self.known.setdefault(key, run.rows)
@@ -151,30 +162,48 @@ class Runtime:
         attached: torch.Tensor = _Attached.apply(anchor, output, run)
         return attached
 
-    def complete(self) -> None:
-        """All ranks' backward passes are over, and none is lost.
+    def complete(self, place: int = 0) -> None:
+        """All ranks' backward passes are over, and none is lost; ``place`` is that of the batch.
 
         Afterwards ``.grad`` of parameters that other ranks keep has the right norm. Raises
-        PeerLost, or InputError if gradients came from elsewhere than the model's output.
+        PeerLost, or InputError if gradients came from elsewhere than the model's output, or if the
+        ranks are at different batches.
         """
         if self.failure is not None:
             raise PeerLost(self.failure)
         self._check_own(changed=True)
         lacking = [h for h in self._held if self._lacks(h)]
-        told = torch.zeros(1 + len(lacking), dtype=torch.float64)
-        if self.rank == 0 and lacking:
-            norms = [_norm(h.parameter.grad) for h in lacking]
-            told[1:] = torch.tensor(norms, dtype=torch.float64)
-        told = told.to(self._device)
+        mark = float(place % MARKS)
+        norms = [_norm(h.parameter.grad) if self.rank == 0 else 0.0 for h in lacking]
+        own = torch.tensor([mark, mark * mark, *norms], dtype=torch.float64)
+        told = torch.cat((own.to(self._device), self._buffers_away()))
         talk(dist.all_reduce, told)
-        for held, norm in zip(lacking, told.cpu()[1:], strict=True):
+        total, squares, *norms = told[: len(own)].tolist()
+        if total * total != self.schedule.ranks * squares:
+            raise InputError(_other_batch(self.rank, "another rank"))
+        for held, norm in zip(lacking, norms, strict=True):
             if self.rank in held.ranks:
                 continue
             parameter = held.parameter
-            if norm.item() == NONE:
+            if norm == NONE:
                 parameter.grad = None
             else:
-                parameter.grad = Elsewhere(parameter, norm, held.ranks)
+                known = torch.tensor(norm, dtype=torch.float64)
+                parameter.grad = Elsewhere(parameter, known, held.ranks)
+        if self.rank == 0 and self._away and self._layout is not None:
+            sizes = [buffer.numel() for _, buffer in self._away]
+            for (_, buffer), value in zip(self._away, told[len(own) :].split(sizes), strict=True):
+                buffer.copy_(value.view_as(buffer))
+        self._layout = None
+
+    def _buffers_away(self) -> torch.Tensor:
+        """The buffers that rank 0 lacks, from one rank that has them."""
+        found = [torch.empty(0, dtype=torch.float64, device=self._device)]
+        for stage, buffer in self._away:
+            owns = self._layout is not None and self._layout.active(stage)[0] == self.rank
+            value = buffer if owns else torch.zeros_like(buffer)
+            found.append(value.double().reshape(-1))
+        return torch.cat(found)
 
     def _lacks(self, held: Held) -> bool:
         return held.parameter.requires_grad and len(held.ranks) < self.schedule.ranks
@@ -243,10 +272,7 @@ class Runtime:
         told = torch.stack(parts).tolist()
         for other, (_, _, keyed, placed) in enumerate(told):
             if placed != place:
-                raise InputError(
-                    f"rank {self.rank} and rank {other} do not work on the same batch: what a "
-                    "program does must not depend on its rank, nor on loop counters of its own"
-                )
+                raise InputError(_other_batch(self.rank, f"rank {other}"))
             if keyed != key:
                 raise InputError(
                     f"the inputs of rank {self.rank} and rank {other} differ in more than their "
@@ -501,6 +527,14 @@ def _samples(inputs: Sequence[torch.Tensor]) -> int:
     if not inputs:
         raise InputError("the model was called without an input; give it one tensor or more")
     return len(inputs[0])
+
+
+def _other_batch(rank: int, other: str) -> str:
+    return (
+        f"rank {rank} and {other} do not work on the same batch: what a program does must not "
+        "depend on its rank, nor on loop counters of its own, which begin anew in a rank that "
+        "joins; use s.epochs or s.steps, and keep counters by s.save and s.restore"
+    )
 
 
 def _number(name: str, given: int) -> int:

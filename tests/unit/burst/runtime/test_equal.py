@@ -16,8 +16,8 @@ one = cache(one_process)
 @pytest.mark.parametrize("name", MODELS)
 @pytest.mark.parametrize(
     ("dtype", "world", "seed", "even"),
-    [(torch.float64, 3, 0, True), (torch.float64, 4, 1, False), (torch.float32, 2, 2, True)],
-    ids=["data parallel, 30 samples on 3", "4 ranks, unevenly", "2 ranks, single precision"],
+    [(torch.float64, 3, 7, True), (torch.float64, 4, 1, False), (torch.float32, 2, 0, True)],
+    ids=["on 3 ranks", "on 4 ranks, unevenly", "data parallel, single precision"],
 )
 def test_a_plan_trains_as_one_process_does(four, name, dtype, world, seed, even):
     courses = four.run(world, "support.burst_training", "on_ranks", name, dtype, STEPS, seed, even)
