@@ -10,12 +10,12 @@ import torch
 import torch.distributed as dist
 
 from rota.burst.layers.trace import Layered
-from rota.burst.planner.costs import Costs, Network
+from rota.burst.planner.costs import Costs
 from rota.burst.planner.frontier import Frontier
 from rota.burst.planner.plan import Group
 from rota.burst.runtime.groups import device_of, talk
 from rota.errors import InputError, did_you_mean
-from rota.model.layer_graph import LayerGraph
+from rota.model.layer_graph import LayerGraph, Network
 
 SMALL_BYTES, LARGE_BYTES, ROUNDS = 4 << 10, 4 << 20, 5
 
@@ -46,7 +46,7 @@ def given(split: Layered, sizes: Mapping[str, int], ranks: int) -> list[Group]:
 def planned(split: Layered, graph: LayerGraph, batch: int, ranks: int) -> list[Group]:
     """Groups by the plan with which all GPUs together do most; all ranks call it.
 
-    The network is what the ranks' links are measured to be. Raises InputError if the profile is not
+    Links are those of the profile, or are measured now. Raises InputError if the profile is not
     of this model.
     """
     missing = [piece.name for piece in split.pieces if piece.name not in graph.index]
@@ -56,7 +56,7 @@ def planned(split: Layered, graph: LayerGraph, batch: int, ranks: int) -> list[G
             f"{len(split.pieces)}{f', among them {missing[0]}' if missing else ''}; make a profile "
             "of this model by python -m rota.burst.profile"
         )
-    network = measured_links()
+    network = graph.network or measured_links()
     told: list[Sequence[Group]] = [()]
     if dist.get_rank() == 0:
         frontier = Frontier(Costs(graph, batch, ranks, network))
