@@ -27,6 +27,7 @@ from rota.policy.fill.gaps import Gap, Gaps
 from rota.policy.fill.pairs import Pairs, pause_s
 from rota.policy.fill.refusal import Refusal, Why
 from rota.policy.fill.seating import (
+    GAIN,
     LEAST_SHARE,
     Offer,
     Seat,
@@ -50,10 +51,11 @@ from rota.policy.fill.trial import (
     judged,
     read,
 )
-from rota.policy.fill.words import seated_text, waiting_text
+from rota.policy.fill.words import LATER, seated_text, waiting_text
 
 DWELL_S = 300.0  # for which a job stays where it is before it moves to a larger gap
 WHAT = "fill"  # the name of its probes
+MOST_TOLD = 10  # waiting jobs that are told of gaps: those that come next
 
 
 class GapFill(FillStage):
@@ -92,6 +94,8 @@ class _Filling:
         self.gap: dict[int, Gap] = {}  # likewise
         self.taken: dict[Where, int] = {}  # the background row that has a GPU
         self.undone: set[int] = set()  # in this decision
+        self._free: list[Gap] = []  # the gaps that nobody fills, while so many are taken
+        self._num_taken = -1
         self.probes: dict[int, tuple[Probe, ...]] = {}
         self.told_undone: dict[int, Undone] = {}
         self.wakes: list[float] = []
@@ -142,9 +146,11 @@ class _Filling:
         return True
 
     def _sit(self, row: int, gap: Gap, trial: Trial) -> None:
+        self._num_taken = -1
         self.trials[row], self.gap[row], self.taken[where(gap)] = trial, gap, row
 
     def _rise(self, row: int) -> None:
+        self._num_taken = -1
         del self.trials[row]
         del self.taken[where(self.gap.pop(row))]
 
@@ -266,11 +272,22 @@ class _Filling:
                 return pair.harvest
         return gap.share
 
-    def _offers(self, row: int) -> Iterator[Offer]:
-        """The gaps that nobody fills and the job can come to."""
-        for gap in self.open:
-            if where(gap) not in self.taken and self._new_refusal(row, gap) is None:
+    def _offers(self, row: int, least: float = 0.0, *, known: bool = False) -> Iterator[Offer]:
+        """The gaps of a share that nobody fills and the job can come to; ``known`` ones, or all."""
+        for gap in self._unfilled():
+            if gap.share < least:
+                return
+            if (gap.is_known or not known) and self._new_refusal(row, gap) is None:
                 yield Offer(gap, self._share(row, gap))
+                if not gap.beside and (self.view.home[row] or self.view.held[row]) is None:
+                    return  # none that follows is better
+
+    def _unfilled(self) -> list[Gap]:
+        """The gaps that nobody fills, the largest first."""
+        if self._num_taken != len(self.taken):
+            self._free = [gap for gap in self.open if where(gap) not in self.taken]
+            self._num_taken = len(self.taken)
+        return self._free
 
     def _finds_gap(self, row: int) -> bool:
         """True if there is a gap for the job, which it has from now on."""
@@ -294,12 +311,15 @@ class _Filling:
         view, left = self.view, list[int]()
         seats = [Seat(row, view.attained_s(row), self.gap[row]) for row in stayed]
         seats.sort(key=lambda seat: (-seat.attained_s, -seat.row))
-        for row in waiting:
+        for number, row in enumerate(waiting):
             found = longest_served(seats, view.attained_s(row), self._takes(row))
             if found is None:
                 left.append(row)
                 continue
             seat, left_s = found
+            if left_s and seat is seats[0]:  # nor is it the turn of those that have run longer
+                self.wakes.append(view.now_s + left_s)
+                return left + waiting[number:]
             if left_s:
                 self.wakes.append(view.now_s + left_s)
                 left.append(row)
@@ -322,12 +342,8 @@ class _Filling:
             return
         if not starved and (trial.verdict == PROBE or not pays(told.harvest, 1.0)):
             return
-        better = (
-            each
-            for each in self._offers(row)
-            if starved or (each.gap.is_known and pays(told.harvest, each.share))
-        )
-        found = best(better, None)
+        least = LEAST_SHARE if starved else told.harvest + GAIN
+        found = best(self._offers(row, least, known=not starved), None)
         if found is None:
             return
         if not starved and view.now_s < trial.began_s + DWELL_S:
@@ -352,13 +368,15 @@ class _Filling:
             due = due_s(trial, self._runs_s(row), view.now_s, self.trial_s)
             if due is not None:
                 self.wakes.append(due)
-        for row in sorted(waiting):
+        for number, row in enumerate(waiting):
             if view.target[row] is not None:
                 allocations[row] = None
             reason = Reason.FILL_UNDONE if self._was_undone(row) else Reason.WAIT_GAPS
             if view.reason[row] != reason or row in allocations:
                 reasons[row] = reason
-            why[row] = waiting_text(view, self.open, self.taken, self._whys(row))
+            why[row] = LATER
+            if number < MOST_TOLD:
+                why[row] = waiting_text(view, self.open, self.taken, self._whys(row))
         wake_at_s = min((at for at in map(to_instant, self.wakes) if at > view.now_s), default=None)
         changes = self._changes()
         told = why, self.probes, self.told_undone
@@ -367,12 +385,11 @@ class _Filling:
     def _was_undone(self, row: int) -> bool:
         """True if an undone trial keeps a waiting job from a gap; notes when that ends."""
         found = row in self.undone
-        for gap in self.open:
-            if where(gap) not in self.taken:
-                refused = self._new_refusal(row, gap)
-                if refused is not None and refused.again_s is not None:
-                    self.wakes.append(refused.again_s)
-                    found = found or refused.is_undone
+        for gap in self._unfilled():
+            refused = self._new_refusal(row, gap)
+            if refused is not None and refused.again_s is not None:
+                self.wakes.append(refused.again_s)
+                found = found or refused.is_undone
         return found
 
     def _whys(self, row: int) -> Callable[[Gap], Refusal | None]:

@@ -33,6 +33,7 @@ class Gaps:
         self._view = view
         self._residents = residents
         self._used: dict[int, float | None] = {}  # by row
+        self._left: dict[tuple[int, ...], tuple[float, bool]] = {}  # by rows
 
     def at(self, node: int, gpu: int) -> Gap:
         """The gap of one GPU."""
@@ -56,7 +57,9 @@ class Gaps:
     def _gap(self, node: int, gpu: int, beside: tuple[int, ...]) -> Gap:
         if not beside:
             return Gap(node, gpu)
-        share, is_known = share_left([self._use(row) for row in beside])
+        if beside not in self._left:
+            self._left[beside] = share_left([self._use(row) for row in beside])
+        share, is_known = self._left[beside]
         return Gap(node, gpu, beside, share, is_known)
 
     def _use(self, row: int) -> float | None:

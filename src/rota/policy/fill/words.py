@@ -13,6 +13,7 @@ from rota.policy.fill.seating import Where, where
 from rota.policy.fill.trial import ALONE, KEPT, PROBE, Trial
 
 MOST_NAMED = 3  # gaps of which a waiting job is told why it has none of them
+LATER = "others that have run less, or came earlier, have the next gaps"
 NO_GPUS = "no node takes jobs"
 COARSE = 10  # parts of a hundred: shares are told so, to be news only when they have changed
 
@@ -40,10 +41,11 @@ def waiting_text(
     """Why a job has none of ``gaps``, of which those of ``taken`` are filled by other jobs."""
     told = []
     for gap in islice(gaps, MOST_NAMED):
-        filler, refused = taken.get(where(gap)), refusal(gap)
+        filler = taken.get(where(gap))
         if filler is not None:
             why = f"{_named(view, (filler,))} fills it"
         else:
+            refused = refusal(gap)
             why = _refusal_text(view, refused) if refused is not None else "about to be filled"
         told.append(f"{_gap_text(view, gap)}: {why}")
     return f"the largest gaps: {'; '.join(told)}" if told else NO_GPUS
