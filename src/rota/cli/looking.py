@@ -66,6 +66,9 @@ def ps(
     the part of the samples. ETA is the time to go if it runs alone from now on, and if it keeps its
     SHARE.
 
+    Where there are background jobs, FILL tells beside whom one is, or which one is in a job's gaps,
+    HARVEST the part of its own speed that it has there, SLOWDOWN by what factor it lengthens steps.
+
     Of the trials of a search those are listed that have GPUs, and below how many others wait or
     have ended; with --trials, --filter, or as json, yaml or csv all are listed.
 
@@ -209,7 +212,8 @@ def nodes(output: str, everything: bool) -> None:
     """List nodes, and which jobs hold which GPU.
 
     Nodes that were lost are listed for an hour, and as long as a job asks for more GPUs than the
-    others have. 0:1+4 says that jobs 1 and 4 share GPU 0. A node that was asked for and is not
+    others have. 0:1+4 says that jobs 1 and 4 share GPU 0; GPU:FILL has background jobs, each with
+    its harvest and the slowdown beside it. A node that was asked for and is not
     there yet, and a policy that asks for a number of nodes, have a line of their own.
     """
     with connected() as client:
