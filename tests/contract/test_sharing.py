@@ -3,8 +3,10 @@
 Progress is counted, and "for a while" is CPU time of this process: no test looks at a wall clock.
 """
 
+import json
 import os
 import signal
+import socket
 import subprocess
 import sys
 import time
@@ -13,6 +15,7 @@ from pathlib import Path
 import pytest
 
 from rota.live.agent.processes import descendants, have_stopped, signal_below
+from rota.live.wire import encode
 from rota.share.controllers import SlowdownFeedback
 from rota.share.marks import FORWARD, IDLE
 from rota.share.page import BODY, MarkWriter, PageReader, read_fill
@@ -21,7 +24,7 @@ from rota.share.weight import Autogroup, CgroupWeight, Nice, measure
 
 pytestmark = pytest.mark.process
 PATIENCE_CPU_S = 20.0
-WHILE_CPU_S = 0.1
+WHILE_CPU_S = 0.4  # longer than it takes to find a page, or to tell of pieces
 TREE = """
 import os, sys
 for _ in range(2):
@@ -35,15 +38,20 @@ while True:
 """
 
 
+def training(told, steps, **environment):
+    """A training that writes how many steps it has done."""
+    script = Path(__file__).with_name("background.py")
+    words = [sys.executable, str(script), str(told), str(steps)]
+    environment = os.environ | {"OMP_NUM_THREADS": "1"} | environment
+    return subprocess.Popen(words, env=environment, start_new_session=True)
+
+
 class Gated:
     """A training with a gate, which asks for itself."""
 
-    def __init__(self, folder, page, steps=1_000_000):
+    def __init__(self, folder, page, **environment):
         self.page, self._told = page, folder / "steps"
-        script = Path(__file__).with_name("background.py")
-        words = [sys.executable, str(script), str(self._told), str(steps)]
-        environment = os.environ | {"ROTA_FILLS": str(page), "OMP_NUM_THREADS": "1"}
-        self.child = subprocess.Popen(words, env=environment, start_new_session=True)
+        self.child = training(self._told, 1_000_000, ROTA_FILLS=str(page), **environment)
 
     def turn(self):
         """Nothing: the rank's hooks ask."""
@@ -138,6 +146,7 @@ def stands_still(background):
     assert whiled()
 
 
+@pytest.mark.cluster
 def test_without_a_foreground_it_runs(background):
     goes_on(background)
     goes_on(background)
@@ -153,6 +162,7 @@ def test_it_is_held_while_times_are_learned_and_let_go_when_the_foreground_yield
     goes_on(background)
 
 
+@pytest.mark.cluster
 def test_it_is_freed_when_the_foreground_goes_or_dies(background, foreground, tmp_path):
     goes_on(background)
     foreground.enter(FORWARD)
@@ -195,6 +205,49 @@ def test_a_stopped_tree_runs_again_when_throttling_ends(tmp_path, foreground):
         background.throttle.close()
         until(lambda: not have_stopped(background.below()), background, "they run again")
     finally:
+        background.close()
+
+
+def test_a_suspension_never_hangs_behind_a_gate(tmp_path, foreground):
+    """The agent asks for it while the gate holds the rank in the middle of a step."""
+    path = str(tmp_path / "socket")
+    with socket.socket(socket.AF_UNIX) as server:
+        server.bind(path)
+        server.listen()
+        background = Gated(tmp_path, tmp_path / "page", ROTA_AGENT_SOCKET=path, ROTA_JOB_ID="1")
+        try:
+            server.settimeout(60)
+            agent, _ = server.accept()
+            with agent, agent.makefile("r") as told:
+                agent.settimeout(60)
+                goes_on(background)
+                foreground.enter(FORWARD)
+                stands_still(background)
+                agent.sendall(encode({"type": "pause", "gang": False}))
+                kinds = (json.loads(line)["type"] for line in told)
+                assert "suspended" in kinds
+        finally:
+            background.close()
+
+
+def test_a_training_fills_another_on_one_core_and_goes_on_after_it(tmp_path):
+    """By counts: times are learned, pieces run, and the foreground comes to its end."""
+    core = min(os.sched_getaffinity(0))
+    page = tmp_path / "page"
+    foreground = training(tmp_path / "foreground", 60, ROTA_MARKS=str(page))
+    background = Gated(tmp_path, page)
+    try:
+        for each in (foreground, background.child):
+            os.sched_setaffinity(each.pid, {core})
+        assert foreground.wait(60) == 0
+        goes_on(background)
+        fill = read_fill(page)
+        assert fill.pieces > 0
+        assert 0 <= fill.steps <= 60
+        assert (fill.alone_s > 0) == (fill.steps > 0)
+    finally:
+        foreground.kill()
+        foreground.wait()
         background.close()
 
 

@@ -29,19 +29,23 @@ from rota.share.watch import Bench, Finished, LearningTime, Look, Standing, Watc
 LIMIT = 1.1  # of the foreground's slowdown, as published
 SAFETY = 0.8  # of what the limit leaves is used: times are learned with an error
 ATTACK, DECAY = 1.0, 0.1  # weights of a segment's last time: if it is over the limit, and else
+CHEAPER = 0.05  # weight of a lower price: what a piece costs varies
 ALONE_DEPTH, DEPTH = 4, 1  # pieces outstanding without and with a foreground
 LEAST_PIECE_S = 0.0005  # shorter ones are not worth their tokens
 LONG_WAIT_S = 0.0005  # a wait that is usually longer is one to launch pieces in
-LATEST_LOOK_S, SOONEST_LOOK_S = 0.02, 0.0005
+LATEST_LOOK_S, SOONEST_LOOK_S = 0.02, 0.001
 SOLO_EVERY = 32  # steps: one of so many is left to the foreground, to see what it takes alone
-RARE = 25  # steps: in one of so many the limit may be passed, which leaves the 95th percentile
+RARE = 30  # steps: in one of so many the limit may be passed, which leaves the 95th percentile
 SAVED_STEPS = 400  # what these leave may be saved for long pieces
 MOST_KEYS = 100_000
 MOST_LAUNCHED = 1000
 
 
 class Verdict(NamedTuple):
-    """Whether a piece may be launched now; if not, when to ask again, and why not."""
+    """Whether a piece may be launched now; if not, when to ask again, and why not.
+
+    If it may, no more need be asked for ``again_s``: that is one piece.
+    """
 
     go: bool
     again_s: float = 0.0
@@ -168,7 +172,8 @@ class Footing:
             self._note(finished, look)
         outstanding = len(self.pieces.outstanding)
         if look.standing is Standing.FREE:
-            return Verdict(True) if outstanding < ALONE_DEPTH else _wait(SOONEST_LOOK_S, FULL)
+            alone = Verdict(True, LATEST_LOOK_S)
+            return alone if outstanding < ALONE_DEPTH else _wait(SOONEST_LOOK_S, FULL)
         if outstanding >= DEPTH:
             return _wait(SOONEST_LOOK_S, FULL)
         known = not self._learns or self.bench.known
@@ -241,8 +246,9 @@ class SlowdownFeedback:
     overdue is expected to last as long again as it is overdue. So mean and 95th percentile of
     the steps' slowdown stay within the limit by construction, but for one piece per step whose time
     or price was not foreseen; what it took is paid back, and where the limit was passed in a
-    step, no more is launched until such steps are one in 25. A piece that no single step can pay
-    for has its turn when enough is saved, in one of 25 steps.
+    step, no more is launched until such steps are one in 30. A piece that no single step can pay
+    for has its turn when enough is saved, in one of 30 steps. Where the foreground's steps vary by
+    themselves, a step passes the limit if it is longer than the limit times a long one alone.
 
     One step of 32 is left to the foreground, and tells how long it takes alone: it may change.
     ``waits`` are the segments in which the device is idle: on a GPU also LOAD.
@@ -316,7 +322,7 @@ class SlowdownFeedback:
     def _rule(self, mark: Mark, now_s: float, piece: int) -> Verdict:
         bench, segment = self._footing.bench, mark.segment
         left_s = max(0.0, bench.step_s - (now_s - began_of(mark)))  # of this step
-        soon_s = min(left_s / 2, bench.step_s / 20)
+        soon_s = min(left_s / 2, bench.step_s / 10)
         if self._since_solo >= SOLO_EVERY:
             return _wait(soon_s, "this step is the foreground's alone, to see what it takes")
         if self._rare < 0:
@@ -367,7 +373,8 @@ class SlowdownFeedback:
             return price * usual_s
         left_s = self._footing.bench.seconds[mark.segment]
         left_s -= _in_step_s(mark, mark.segment, now_s)
-        return max(0.0, usual_s - SAFETY * abs(left_s))
+        spread_s = 2 * self._footing.bench.spread_s[mark.segment]
+        return max(0.0, usual_s - SAFETY * max(0.0, abs(left_s) - spread_s))
 
     # -- what finished steps tell ----------------------------------------------------------------
 
@@ -408,8 +415,8 @@ class SlowdownFeedback:
         for segment, seconds in enumerate(by_segment):
             if seconds:
                 price = self._prices[segment]
-                new = min(max(price * over_s / foreseen_s, 0.02), 2.0)
-                self._prices[segment] += (0.5 if new > price else DECAY) * (new - price)
+                new = min(max(price * over_s / foreseen_s, 0.02), 1.0)
+                self._prices[segment] += (ATTACK if new > price else CHEAPER) * (new - price)
 
 
 class Launched(NamedTuple):

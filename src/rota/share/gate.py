@@ -57,7 +57,7 @@ class Gate:
         self._launches: Launches | None = None
         self._paged: tuple[str, PageReader] | None = None
         self._running = False  # a piece began, and no hook has ended it
-        self._began_s = self._busy_began_s = self._tell_at_s = 0.0
+        self._until_s = self._busy_began_s = self._tell_at_s = 0.0
         self._open = False
         self._hooks = 0
         self.on = True
@@ -85,7 +85,7 @@ class Gate:
     def watch(
         self, model: torch.nn.Module, optimizers: Iterable[Any], device: torch.device
     ) -> None:
-        """Set hooks on the modules that have no others in them, and on the optimisers."""
+        """Set hooks on the modules that have parameters of their own, and on the optimisers."""
         if not self.on:
             return
         if device.type == "cuda" and self._launches is None:
@@ -93,7 +93,7 @@ class Gate:
 
             self._launches = EventPieces(device)
         for module in model.modules():
-            if not any(True for _ in module.children()):
+            if any(True for _ in module.parameters(recurse=False)):
                 module.register_forward_pre_hook(self._before(2 * self._hooks))
                 module.register_forward_hook(self._after(2 * self._hooks + 1))
                 self._hooks += 1
@@ -123,12 +123,14 @@ class Gate:
     def ask(self, piece: int) -> None:
         """Wait until the next piece may begin; one that has just begun goes on."""
         now_s = self._clock()
-        if not self.on or (self._running and now_s - self._began_s < LEAST_PIECE_S):
+        if not self.on or (self._running and now_s < self._until_s):
             return
         self._end(now_s)
+        least_s = LEAST_PIECE_S
         while not self._open:
             verdict = self._controller.ask(self._read(now_s), now_s, piece)
             if verdict.go:
+                least_s = max(least_s, verdict.again_s)
                 break
             if self._awaited(verdict.again_s):
                 break
@@ -136,7 +138,7 @@ class Gate:
             self._collect(now_s)
             self._tell(now_s)
         self._controller.began(now_s, piece)
-        self._running, self._began_s, self._busy_began_s = True, now_s, self._busy_clock()
+        self._running, self._until_s, self._busy_began_s = True, now_s + least_s, self._busy_clock()
         self._tell(now_s)
 
     def leave(self) -> None:

@@ -92,7 +92,8 @@ class Watch:
         if seen.process == GONE or (mark is None and not seen.torn):
             self._last = self._torn_since_s = None
             return Look(Standing.FREE, "there is no foreground")
-        if mark is None or not is_plausible(mark, now_s):
+        known = mark is not None and mark == self._last  # most looks find nothing new
+        if mark is None or not (known or is_plausible(mark, now_s)):
             if self._torn_since_s is None:
                 self._torn_since_s = now_s
             if self._last is None or now_s - self._torn_since_s > TORN_S:
@@ -100,7 +101,7 @@ class Watch:
             return self._stand(self._last, now_s, usual_s)
         self._torn_since_s = None
         last, self._last = self._last, mark
-        finished, anew = _between(last, mark)
+        finished, anew = (None, False) if known else _between(last, mark)
         look = self._stand(mark, now_s, usual_s)
         if seen.process == STOPPED:
             look = Look(Standing.YIELDED, "the foreground is stopped")

@@ -18,7 +18,7 @@ LEAST_NICE = 19
 LEAST_SHARES, NORMAL_SHARES = "2", "1024"  # cpu.shares, of version 1
 LEAST_WEIGHT, NORMAL_WEIGHT = "1", "100"  # cpu.weight, of version 2
 BURNER = "while True: pass"
-ENOUGH_CPU_S = 0.25  # of both burners together
+ENOUGH_CPU_S, SETTLE_CPU_S = 0.25, 0.1  # of both burners together
 PATIENCE_S = 20.0
 WORKS_BELOW = 0.5  # of the foreground's CPU time: both have as much where a way does nothing
 LOOK_EVERY_S = 0.01
@@ -138,35 +138,55 @@ def measure(
     there are none, and 20 s at most.
     """
     core = min(os.sched_getaffinity(0)) if core is None else core
+    deadline_s = clock() + PATIENCE_S
     with ExitStack() as stack:
         stack.callback(way.close)
-        usual, lowered = (_burner(core, stack) for _ in range(2))
+        pids = _burners(core, stack)
         try:
             if isinstance(way, CgroupWeight):
-                way.restore(usual.pid)
-            way.lower(lowered.pid)
+                way.restore(pids[0])
+            way.lower(pids[1])
         except OSError as error:
             return Measured(way.name, None, f"{error.filename or way.name}: {error.strerror}")
-        began = [cpu_s(each.pid) for each in (usual, lowered)]
-        deadline_s = clock() + PATIENCE_S
-        while True:
-            foreground_s, background_s = (
-                cpu_s(each.pid) - before
-                for each, before in zip((usual, lowered), began, strict=True)
-            )
-            if foreground_s + background_s >= ENOUGH_CPU_S and foreground_s > 0:
-                return Measured(way.name, background_s / foreground_s)
-            if clock() > deadline_s:
-                return Measured(way.name, None, "its burners had too little of the CPU to tell")
-            time.sleep(LOOK_EVERY_S)
+        # What they did before is still weighed for a moment.
+        if _burn(pids, SETTLE_CPU_S, deadline_s, clock) is not None:
+            burnt = _burn(pids, ENOUGH_CPU_S, deadline_s, clock)
+            if burnt is not None:
+                return Measured(way.name, burnt[1] / burnt[0])
+    return Measured(way.name, None, "its burners had too little of the CPU to tell")
 
 
-def _burner(core: int, stack: ExitStack) -> subprocess.Popen[bytes]:
+def _burners(core: int, stack: ExitStack) -> tuple[int, int]:
+    """Two processes that have been on this core alone from their beginning.
+
+    One that comes from another core counts there as well for a while, and has less here.
+    """
+    own = os.sched_getaffinity(0)
+    os.sched_setaffinity(0, {core})
+    try:
+        return _burner(stack), _burner(stack)
+    finally:
+        os.sched_setaffinity(0, own)
+
+
+def _burner(stack: ExitStack) -> int:
     child = subprocess.Popen([sys.executable, "-IS", "-c", BURNER], start_new_session=True)
     stack.callback(child.wait)
     stack.callback(child.kill)
-    os.sched_setaffinity(child.pid, {core})
-    return child
+    return child.pid
+
+
+def _burn(
+    pids: tuple[int, int], enough_s: float, deadline_s: float, clock: Callable[[], float]
+) -> tuple[float, float] | None:
+    """CPU time of both from now on, once it is enough together; None if time is up."""
+    began = [cpu_s(pid) for pid in pids]
+    while clock() < deadline_s:
+        first_s, second_s = (cpu_s(pid) - s for pid, s in zip(pids, began, strict=True))
+        if first_s + second_s >= enough_s and first_s > 0:
+            return first_s, second_s
+        time.sleep(LOOK_EVERY_S)
+    return None
 
 
 def cpu_s(pid: int) -> float:
