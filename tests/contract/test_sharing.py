@@ -146,7 +146,6 @@ def stands_still(background):
     assert whiled()
 
 
-@pytest.mark.cluster
 def test_without_a_foreground_it_runs(background):
     goes_on(background)
     goes_on(background)
@@ -162,7 +161,6 @@ def test_it_is_held_while_times_are_learned_and_let_go_when_the_foreground_yield
     goes_on(background)
 
 
-@pytest.mark.cluster
 def test_it_is_freed_when_the_foreground_goes_or_dies(background, foreground, tmp_path):
     goes_on(background)
     foreground.enter(FORWARD)
